@@ -1,5 +1,4 @@
-//! What holds for every reply, looked for in replies that nobody wrote. The same check runs over mutated golden replies in the
-//! tests of `quell-kernel`.
+//! Fuzzes the invariants of the reply sanitiser. A test of `quell-kernel` runs the same check on mutated golden replies.
 
 #![no_main]
 

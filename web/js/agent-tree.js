@@ -1,47 +1,46 @@
-// The agents as the trees that they form, in the order in which they are shown. Pure. It knows agents and no
-// element.
+// Puts the agents in tree order for display. Exports agentTreeRows. Pure.
 
 /**
- * `[{agent, depth, place, siblings, children, closed}]`, parents before their children. A child whose parent
- * is not known stands at the top, and so does every one of a circle, so that none is lost. What is below an
- * id in `closed` is left out.
+ * Rows `{agent, depth, position, siblingCount, childCount, collapsed}`, parents before their children. Agents
+ * with an unknown parent, and agents in a cycle, become roots, so that none is lost. Agents below an id in
+ * `collapsed` are left out.
  */
-export function treeOf(agents, closed = new Set()) {
+export function agentTreeRows(agents, collapsed = new Set()) {
   const known = new Map(agents.map((agent) => [agent.id, agent]));
-  const below = new Map();
-  const tops = [];
+  const childrenOf = new Map();
+  const roots = [];
   for (const agent of agents) {
     if (!known.has(agent.parent)) {
-      tops.push(agent);
+      roots.push(agent);
     } else {
-      below.set(agent.parent, [...(below.get(agent.parent) ?? []), agent]);
+      childrenOf.set(agent.parent, [...(childrenOf.get(agent.parent) ?? []), agent]);
     }
   }
   const rows = [];
-  const seen = new Set();
-  const add = (siblings, depth, shown) => {
-    const fresh = siblings.filter((agent) => !seen.has(agent.id));
-    for (const [place, agent] of fresh.entries()) {
-      seen.add(agent.id);
-      const children = below.get(agent.id) ?? [];
-      const isClosed = closed.has(agent.id);
+  const visited = new Set();
+  const visit = (siblings, depth, visible) => {
+    const unvisited = siblings.filter((agent) => !visited.has(agent.id));
+    for (const [index, agent] of unvisited.entries()) {
+      visited.add(agent.id);
+      const children = childrenOf.get(agent.id) ?? [];
+      const isCollapsed = collapsed.has(agent.id);
       const row = {
         agent,
         depth,
-        place: place + 1,
-        siblings: fresh.length,
-        children: children.length,
-        closed: isClosed,
+        position: index + 1,
+        siblingCount: unvisited.length,
+        childCount: children.length,
+        collapsed: isCollapsed,
       };
-      if (shown) {
+      if (visible) {
         rows.push(row);
       }
-      add(children, depth + 1, shown && !isClosed);
+      visit(children, depth + 1, visible && !isCollapsed);
     }
   };
-  add(tops, 0, true);
+  visit(roots, 0, true);
   for (const agent of agents) {
-    add([agent], 0, true);
+    visit([agent], 0, true);
   }
   return rows;
 }

@@ -1,22 +1,21 @@
-// The agents as a page: what each is, what it does, and its runs; the one that was chosen in the tree stands
-// first to be seen. It takes agents and runs from the store. The stop of a model call belongs to the tree;
-// here are stops of whole runs and whole trees.
+// The agents view: each agent with its configuration, its active runs and buttons to stop them. Exports
+// mountAgentsView. The button that stops one model call is in agent-tree-view.js.
 
+import { agentTreeRows } from "./agent-tree.js";
 import * as api from "./api.js";
-import { treeOf } from "./agent-tree.js";
-import { h, icon, keyed, setText } from "./dom.js";
-import { framed } from "./frame.js";
-import { stopFailure } from "./reasons.js";
-import { phaseMark, updatePhase } from "./run-row.js";
-import { shortId } from "./short-id.js";
+import { h, icon, reconcileChildren, setText } from "./dom.js";
+import { stopErrorText } from "./error-texts.js";
+import { shortId } from "./ids.js";
+import { createPhaseMark, updatePhaseMark } from "./run-phase.js";
 import * as store from "./store.js";
-import { counted, oneLine, t } from "./texts.js";
+import { oneLine, t, tPlural } from "./texts.js";
+import { throttleToFrame } from "./throttle.js";
 import * as toasts from "./toasts.js";
 
-/** All of an agent's runs stand in the list of everything. */
-const MOST_RUNS = 20;
+/** Runs shown for each agent; the runs view lists all of them. */
+const MAX_RUNS = 20;
 
-export function mount(root) {
+export function mountAgentsView(root) {
   const list = h("ul", { class: "agent-cards" });
   const empty = h(
     "div",
@@ -31,41 +30,41 @@ export function mount(root) {
     list,
     empty,
   );
-  const frame = framed(() => store.get("route").view === "agents" && draw(list, empty));
-  const undo = [
-    ...["agents", "runs", "route"].map((slice) => store.subscribe(slice, frame.ask)),
+  const frame = throttleToFrame(() => store.get("route").view === "agents" && render(list, empty));
+  const cleanups = [
+    ...["agents", "runs", "route"].map((slice) => store.subscribe(slice, frame.schedule)),
     store.subscribe("agent", () =>
       requestAnimationFrame(() => {
-        draw(list, empty);
+        render(list, empty);
         list.querySelector(".chosen")?.scrollIntoView({ block: "nearest" });
       }),
     ),
   ];
   return () => {
     frame.cancel();
-    undo.forEach((forget) => forget());
+    cleanups.forEach((cleanup) => cleanup());
     root.replaceChildren();
   };
 }
 
-function draw(list, empty) {
-  const rows = treeOf(store.get("agents"));
+function render(list, empty) {
+  const rows = agentTreeRows(store.get("agents"));
   const runs = new Map(store.get("runs").map((run) => [run.runId, run]));
   const chosen = store.get("agent");
   empty.hidden = rows.length > 0;
-  keyed(
+  reconcileChildren(
     list,
     rows,
     (row) => row.agent.id,
-    make,
+    createCard,
     (card, row) => {
       card.classList.toggle("chosen", row.agent.id === chosen);
-      update(card, row, runs);
+      updateCard(card, row, runs);
     },
   );
 }
 
-function make({ agent }) {
+function createCard({ agent }) {
   return h(
     "li",
     { class: "agent-card", data: { agentCard: agent.id } },
@@ -74,7 +73,7 @@ function make({ agent }) {
       { class: "agent-head" },
       h("h2", {}, oneLine(agent.id, 80)),
       h("span", { class: "agent-role" }),
-      h("span", { class: "agent-stops" }, stopTheRuns(agent, "run"), stopTheRuns(agent, "tree")),
+      h("span", { class: "agent-stops" }, stopRunsButton(agent, "run"), stopRunsButton(agent, "tree")),
     ),
     h("p", { class: "agent-facts" }),
     h("ul", { class: "agent-runs" }),
@@ -82,7 +81,7 @@ function make({ agent }) {
   );
 }
 
-function update(card, { agent, depth, children }, runs) {
+function updateCard(card, { agent, depth, childCount }, runs) {
   const [head, facts, list, more] = card.children;
   const [, role, stops] = head.children;
   card.style.setProperty("--depth", String(depth));
@@ -96,32 +95,32 @@ function update(card, { agent, depth, children }, runs) {
       .filter(Boolean)
       .join(" · "),
   );
-  const working = agent.activeRuns.length > 0;
-  stops.children[0].hidden = !working;
-  stops.children[1].hidden = children === 0;
+  const hasRuns = agent.activeRuns.length > 0;
+  stops.children[0].hidden = !hasRuns;
+  stops.children[1].hidden = childCount === 0;
   const active = agent.activeRuns.map((id) => runs.get(id)).filter(Boolean);
-  keyed(
+  reconcileChildren(
     list,
-    active.slice(0, MOST_RUNS),
+    active.slice(0, MAX_RUNS),
     (run) => run.runId,
-    makeRun,
-    (item, run) => updatePhase(item.firstElementChild, run),
+    createRunItem,
+    (item, run) => updatePhaseMark(item.firstElementChild, run),
   );
-  more.hidden = active.length <= MOST_RUNS;
-  setText(more, counted("agents.more", active.length - MOST_RUNS));
+  more.hidden = active.length <= MAX_RUNS;
+  setText(more, tPlural("agents.more", active.length - MAX_RUNS));
 }
 
-function makeRun(run) {
+function createRunItem(run) {
   return h(
     "li",
     {},
-    phaseMark(),
+    createPhaseMark(),
     h("a", { href: `#/r/${encodeURIComponent(run.runId)}` }, oneLine(run.text, 120) || shortId(run.runId)),
   );
 }
 
-/** Two buttons per agent: its own runs in any phase, and those of all agents below it, too. */
-function stopTheRuns(agent, scope) {
+/** `scope` is "run" for all runs of the agent, "tree" to include the agents below it. */
+function stopRunsButton(agent, scope) {
   const text = t(`agents.stop.${scope}`);
   const button = h(
     "button",
@@ -132,7 +131,7 @@ function stopTheRuns(agent, scope) {
       on: {
         click: async () => {
           button.setAttribute("aria-busy", "true");
-          await stop(agent.id, scope);
+          await stopAgentRuns(agent.id, scope);
           button.removeAttribute("aria-busy");
         },
       },
@@ -143,18 +142,18 @@ function stopTheRuns(agent, scope) {
   return button;
 }
 
-async function stop(id, scope) {
+async function stopAgentRuns(id, scope) {
   try {
     const { runIds } = await api.stop(`/api/agent/${encodeURIComponent(id)}/abort?scope=${scope}`);
     if (runIds.length > 0) {
-      toasts.success(counted("agents.stop.done", runIds.length));
+      toasts.success(tPlural("agents.stop.done", runIds.length));
     } else {
       toasts.info(t("agents.stop.nothing"));
     }
   } catch (problem) {
-    const told = stopFailure("agents.stop.failed", problem);
-    console.error(told, problem);
-    toasts.error(told, problem);
+    const message = stopErrorText("agents.stop.failed", problem);
+    console.error(message, problem);
+    toasts.error(message, problem);
   }
   store.refresh("agents", "runs");
 }

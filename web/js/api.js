@@ -1,14 +1,12 @@
-// Requests to the daemon over HTTP. It knows the form of answers and errors, and no single route.
+// HTTP requests to the daemon. Exports one function for each method, paths, and the error type.
 //
-//   await get(path), post(path, body?), put(path, body?), patch(path, body), del(path)
+//   await get(path, {signal}?), post(path, body?), put(path, body?), patch(path, body), del(path)
 //                               parsed JSON, or null for an empty answer
-//   await getUntil(signal, path)  a GET that an AbortSignal can end
-//   await stop(path, body?)     a POST that must not wait behind anything and outlives the page
-//   await stopUntil(signal, path, body?)  the same, given up with code "network" when the signal says so
-//   all throw Problem {code, detail, status}; `code` is "network" when the daemon did not answer at all, and
-//                               "unspeakable" when no address can name what was meant
-//   session(key), run(id)       the paths of these, escaped
-//   onSignedOut(fn)             called whenever an answer says that this browser is not signed in (any more)
+//   await stop(path, body?, {signal}?)  a POST with high priority that outlives the page (keepalive)
+//   All throw Problem {code, detail, status}. `code` is "network" when there was no answer or the signal aborted,
+//   "unaddressable" when the path cannot be requested, "unreadable" when the answer is not JSON.
+//   sessionPath(key), runPath(id)  escaped paths
+//   onSignedOut(fn)             called when an answer says that this browser is not signed in
 
 export class Problem extends Error {
   constructor(status, code, detail) {
@@ -20,63 +18,51 @@ export class Problem extends Error {
   }
 }
 
-/**
- * A browser folds these, escaped or not, before it asks: the stop of a run called `..` would be the stop of
- * everything.
- */
-const FOLDED = /\/(?:\.|%2e){1,2}(?=[/?#]|$)/i;
+/** Browsers resolve dot segments, escaped or not: stopping a run named `..` would stop everything. */
+const DOT_SEGMENT = /\/(?:\.|%2e){1,2}(?=[/?#]|$)/i;
 
-const signedOut = new Set();
+const signedOutListeners = new Set();
 
 export function onSignedOut(fn) {
-  signedOut.add(fn);
-  return () => signedOut.delete(fn);
+  signedOutListeners.add(fn);
+  return () => signedOutListeners.delete(fn);
 }
 
-export function session(key) {
+export function sessionPath(key) {
   return `/api/sessions/${encodeURIComponent(key)}`;
 }
 
-export function run(id) {
+export function runPath(id) {
   return `/api/runs/${encodeURIComponent(id)}`;
 }
 
-export function get(path) {
-  return ask("GET", path);
-}
-
-/** The same, given up with code "network" when the signal says so. */
-export function getUntil(signal, path) {
-  return ask("GET", path, undefined, { signal });
+export function get(path, options) {
+  return sendRequest("GET", path, undefined, options);
 }
 
 export function post(path, body) {
-  return ask("POST", path, body);
+  return sendRequest("POST", path, body);
 }
 
 export function put(path, body) {
-  return ask("PUT", path, body);
+  return sendRequest("PUT", path, body);
 }
 
 export function patch(path, body) {
-  return ask("PATCH", path, body);
+  return sendRequest("PATCH", path, body);
 }
 
 export function del(path) {
-  return ask("DELETE", path);
+  return sendRequest("DELETE", path);
 }
 
-export function stop(path, body = {}) {
-  return ask("POST", path, body, { priority: "high", keepalive: true });
+export function stop(path, body = {}, options = {}) {
+  return sendRequest("POST", path, body, { priority: "high", keepalive: true, ...options });
 }
 
-export function stopUntil(signal, path, body = {}) {
-  return ask("POST", path, body, { priority: "high", keepalive: true, signal });
-}
-
-async function ask(method, path, body, options = {}) {
-  if (FOLDED.test(path)) {
-    throw new Problem(0, "unspeakable", `no address can name a part of ${path}`);
+async function sendRequest(method, path, body, options = {}) {
+  if (DOT_SEGMENT.test(path)) {
+    throw new Problem(0, "unaddressable", `a browser would rewrite the path ${path}`);
   }
   const request = {
     method,
@@ -89,27 +75,27 @@ async function ask(method, path, body, options = {}) {
     request.headers["Content-Type"] = "application/json";
     request.body = JSON.stringify(body);
   }
-  let answer;
+  let response;
   let text;
   try {
-    answer = await fetch(path, request);
-    text = await answer.text();
+    response = await fetch(path, request);
+    text = await response.text();
   } catch (error) {
     throw new Problem(0, "network", String(error.message || error));
   }
-  if (answer.ok) {
-    return text === "" ? null : read(text, answer.status);
+  if (response.ok) {
+    return text === "" ? null : parseJson(text, response.status);
   }
-  // The sign-in route tells of a wrong token with the same status; who signs in is not signed in yet.
-  if (answer.status === 401 && path !== "/api/sign-in") {
-    for (const listener of signedOut) {
+  // The sign-in route answers 401 to a wrong token: nobody was signed in.
+  if (response.status === 401 && path !== "/api/sign-in") {
+    for (const listener of signedOutListeners) {
       listener();
     }
   }
-  throw problem(answer, text);
+  throw parseProblem(response, text);
 }
 
-function read(text, status) {
+function parseJson(text, status) {
   try {
     return JSON.parse(text);
   } catch {
@@ -121,11 +107,11 @@ function read(text, status) {
   }
 }
 
-function problem(answer, text) {
+function parseProblem(response, text) {
   try {
     const body = JSON.parse(text);
-    return new Problem(answer.status, body.code || body.error || "error", body.detail || body.title || "");
+    return new Problem(response.status, body.code || body.error || "error", body.detail || body.title || "");
   } catch {
-    return new Problem(answer.status, "error", `${answer.status} ${answer.statusText}`.trim());
+    return new Problem(response.status, "error", `${response.status} ${response.statusText}`.trim());
   }
 }

@@ -1,41 +1,39 @@
-// The inbox of calls that wait for a person: what each wants to do, whole, and the two answers. Nothing that
-// a model wrote can hide a part of itself here. It takes approvals from the store and does not know what the
-// tools do.
+// The list of tool calls that wait for approval, with all arguments and the buttons Allow and Deny. Exports
+// mountApprovals, emptyApprovals and allowedAnswers. All text that a model wrote is shown escaped and in full.
 
 import * as api from "./api.js";
-import * as clock from "./clock.js";
-import { h, icon, keyed, setText } from "./dom.js";
-import { framed } from "./frame.js";
-import { reasonOf } from "./reasons.js";
-import { shortId } from "./short-id.js";
+import { h, icon, reconcileChildren, setText } from "./dom.js";
+import { errorText } from "./error-texts.js";
+import { shortId } from "./ids.js";
+import * as clock from "./server-clock.js";
 import * as store from "./store.js";
-import { callInFull, inFull, millis, oneLine, t, timeElement } from "./texts.js";
+import { callArgumentLines, escapeInvisible, millis, oneLine, t, timeElement } from "./texts.js";
+import { throttleToFrame } from "./throttle.js";
 import * as toasts from "./toasts.js";
 
-const COUNT_MS = 1000;
-/** From here on the time that is left is said with more weight. */
-const SOON_MS = 60_000;
-/** A pointer that was about to press something else must not answer a call that nobody has read. */
-const FRESH_MS = 500;
+const COUNTDOWN_MS = 1000;
+/** The countdown is highlighted when less time than this remains. */
+const URGENT_MS = 60_000;
+/** A card that has just appeared or moved ignores clicks for this time, so that none hits it by accident. */
+const CLICK_GUARD_MS = 500;
 
-/** The timers of cards that are new in their place. */
-const fresh = new WeakMap();
+const guardTimers = new WeakMap();
 
-/** Shows those approvals in `root` that `only` lets through; `empty` is shown when there are none. */
-export function mount(root, { only = () => true, empty = null } = {}) {
-  const frame = framed(() => draw(root, store.get("approvals").filter(only), empty));
-  const timer = setInterval(() => !document.hidden && countDown(root), COUNT_MS);
-  const forget = store.subscribe("approvals", frame.ask);
+/** Shows the approvals that pass `filter` in `root`, or the element of `createEmpty` when there are none. */
+export function mountApprovals(root, { filter = () => true, createEmpty = null } = {}) {
+  const frame = throttleToFrame(() => render(root, store.get("approvals").filter(filter), createEmpty));
+  const timer = setInterval(() => !document.hidden && updateCountdowns(root), COUNTDOWN_MS);
+  const unsubscribe = store.subscribe("approvals", frame.schedule);
   return () => {
-    forget();
+    unsubscribe();
     clearInterval(timer);
     frame.cancel();
     root.replaceChildren();
   };
 }
 
-/** What the inbox says while nobody waits. */
-export function emptyInbox() {
+/** The empty state of the approvals view. */
+export function emptyApprovals() {
   return h(
     "div",
     { class: "empty" },
@@ -45,45 +43,44 @@ export function emptyInbox() {
   );
 }
 
-function draw(root, approvals, empty) {
+function render(root, approvals, createEmpty) {
   const focused = root.contains(document.activeElement)
     ? document.activeElement.closest("[data-approval]")
     : null;
-  const place = focused ? [...root.children].indexOf(focused) : -1;
-  const before = [...root.children];
-  const rows = approvals.length === 0 && empty ? [null] : approvals;
-  keyed(
+  const focusedIndex = focused ? [...root.children].indexOf(focused) : -1;
+  const previous = [...root.children];
+  const rows = approvals.length === 0 && createEmpty ? [null] : approvals;
+  reconcileChildren(
     root,
     rows,
     (row) => row?.id ?? "empty",
-    (row) => (row ? make(row) : empty()),
+    (row) => (row ? createCard(row) : createEmpty()),
   );
-  [...root.children].filter((card, at) => card !== before[at]).forEach(keepFromPointer);
-  countDown(root);
-  // Whoever answers with the keyboard goes on with the next one.
+  [...root.children].filter((card, index) => card !== previous[index]).forEach(guardAgainstClick);
+  updateCountdowns(root);
+  // Keep keyboard focus in the list when the focused card is gone.
   if (focused && !focused.isConnected) {
-    const next = root.children[Math.min(place, root.children.length - 1)];
+    const next = root.children[Math.min(focusedIndex, root.children.length - 1)];
     next?.querySelector(".deny")?.focus();
   }
 }
 
-/** What came or moved up under the pointer cannot be pressed with it at once; keys find it by its name. */
-function keepFromPointer(card) {
-  card.classList.add("fresh");
-  clearTimeout(fresh.get(card));
-  fresh.set(
+function guardAgainstClick(card) {
+  card.classList.add("click-guard");
+  clearTimeout(guardTimers.get(card));
+  guardTimers.set(
     card,
-    setTimeout(() => card.classList.remove("fresh"), FRESH_MS),
+    setTimeout(() => card.classList.remove("click-guard"), CLICK_GUARD_MS),
   );
 }
 
-function make(row) {
+function createCard(row) {
   const title = h(
     "h2",
     { id: `approval-${row.id}` },
     t("approvals.wants", { agent: oneLine(row.agent, 60) }),
     " ",
-    h("code", {}, inFull(row.tool)),
+    h("code", {}, escapeInvisible(row.tool)),
   );
   const card = h(
     "article",
@@ -92,7 +89,7 @@ function make(row) {
     h(
       "pre",
       { class: "approval-call", tabindex: "0", "aria-label": t("approvals.arguments") },
-      callInFull(row.arguments).join("\n"),
+      callArgumentLines(row.arguments).join("\n"),
     ),
     h(
       "p",
@@ -115,14 +112,14 @@ function make(row) {
       " · ",
       h("span", { class: "countdown" }),
     ),
-    ...answers(row),
+    ...answerElements(row),
   );
   return card;
 }
 
-/** The answers that who is signed in may give, and why one of them is missing. */
-function answers(row) {
-  const { allow, deny, missing } = mayAnswer(store.get("me"), row);
+/** The buttons that the signed-in token may use, and a note why one is missing. */
+function answerElements(row) {
+  const { allow, deny, missing } = allowedAnswers(store.get("me"), row);
   return [
     h(
       "div",
@@ -135,21 +132,21 @@ function answers(row) {
 }
 
 /**
- * What a token may answer: {allow, deny, missing}. The rule is the daemon's (kernel/approval); here it only keeps buttons away
- * that would be refused.
+ * What a token may answer: `{allow, deny, missing}`, where `missing` is the scope it lacks. The daemon enforces
+ * the same rule (kernel/approval); here it hides buttons that would be refused.
  */
-export function mayAnswer(me, row) {
+export function allowedAnswers(me, row) {
   const has = (scope) => me?.scopes?.includes(scope) ?? false;
   if (has("admin")) {
     return { allow: true, deny: true, missing: null };
   }
-  const approves = has("approve");
-  const allow = approves && !row.ownModel;
-  const missing = allow ? null : approves ? "admin" : "approve";
-  return { allow, deny: approves || row.principal === me?.principal, missing };
+  const canApprove = has("approve");
+  const allow = canApprove && !row.ownModel;
+  const missing = allow ? null : canApprove ? "admin" : "approve";
+  return { allow, deny: canApprove || row.principal === me?.principal, missing };
 }
 
-function answerButton(row, decision, drawing) {
+function answerButton(row, decision, iconName) {
   const text = t(`approvals.${decision}`);
   const button = h(
     "button",
@@ -157,15 +154,15 @@ function answerButton(row, decision, drawing) {
       type: "button",
       class: decision,
       "aria-label": `${text}: ${oneLine(row.tool, 60)}`,
-      on: { click: ({ detail }) => detail <= 1 && answer(row, decision, button) },
+      on: { click: ({ detail }) => detail <= 1 && sendAnswer(row, decision, button) },
     },
-    icon(drawing),
+    icon(iconName),
     text,
   );
   return button;
 }
 
-async function answer(row, decision, button) {
+async function sendAnswer(row, decision, button) {
   const card = button.closest("[data-approval]");
   if (card.getAttribute("aria-busy") === "true") {
     return;
@@ -173,18 +170,17 @@ async function answer(row, decision, button) {
   card.setAttribute("aria-busy", "true");
   try {
     await api.post(`/api/approvals/${encodeURIComponent(row.id)}`, { decision });
-    store.put(
+    store.set(
       "approvals",
       store.get("approvals").filter((other) => other.id !== row.id),
     );
     toasts.info(t(`approvals.${decision}.done`, { tool: oneLine(row.tool, 60) }));
   } catch (problem) {
-    // Somebody else, a stop or the time was first: that is no fault of the page, and the call did what the
-    // first word said.
+    // Another client, a stop or the expiry has already decided the call: not an error of the page.
     if (problem.status === 409) {
       toasts.info(t("approvals.late", { reason: oneLine(problem.detail, 200) }));
     } else {
-      toasts.error(t("approvals.failed", { reason: reasonOf(problem) }), problem);
+      toasts.error(t("approvals.failed", { reason: errorText(problem) }), problem);
     }
   } finally {
     card.removeAttribute("aria-busy");
@@ -192,16 +188,16 @@ async function answer(row, decision, button) {
   }
 }
 
-function countDown(root) {
+function updateCountdowns(root) {
   const now = clock.now();
   for (const card of root.querySelectorAll("[data-expires]")) {
-    const left = Date.parse(card.dataset.expires) - now;
+    const remainingMs = Date.parse(card.dataset.expires) - now;
     const element = card.querySelector(".countdown");
-    element.classList.toggle("soon", left < SOON_MS);
+    element.classList.toggle("urgent", remainingMs < URGENT_MS);
     setText(
       element,
-      left > 0
-        ? t("approvals.left", { time: millis(Math.ceil(left / 1000) * 1000) })
+      remainingMs > 0
+        ? t("approvals.left", { time: millis(Math.ceil(remainingMs / 1000) * 1000) })
         : t("approvals.expired"),
     );
   }

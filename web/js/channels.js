@@ -1,33 +1,39 @@
-// Chat networks: how each one fares, as what account, and how much it has heard and answered. It takes them from
-// the store, and hides its whole part of the view while there are none.
+// Chat networks in the runs view: connection state, account and message counts. Exports mountChannels. The
+// section is hidden while there are none.
 
-import { h, icon, keyed, setText } from "./dom.js";
-import { framed } from "./frame.js";
+import { h, icon, reconcileChildren, setText } from "./dom.js";
 import * as store from "./store.js";
 import { exactTime, oneLine, t } from "./texts.js";
+import { throttleToFrame } from "./throttle.js";
 
-const SIGNS = { connecting: "clock", connected: "connection", lost: "failed", refused: "failed", stopped: "stop" };
+const STATE_ICONS = {
+  connecting: "clock",
+  connected: "connection",
+  lost: "failed",
+  refused: "failed",
+  stopped: "stop",
+};
 
-/** Shows the channels in `part`, a section with a heading and a list. */
-export function mount(part) {
-  const frame = framed(() => draw(part, store.get("channels")));
-  const undo = [
-    store.subscribe("channels", frame.ask),
-    // A channel that was added to the configuration is told of by nobody.
+/** `section` has a heading and a list. */
+export function mountChannels(section) {
+  const frame = throttleToFrame(() => render(section, store.get("channels")));
+  const cleanups = [
+    store.subscribe("channels", frame.schedule),
+    // No event announces a channel that was added to the configuration.
     store.subscribe("route", (route) => route.view === "runs" && store.refresh("channels")),
   ];
   return () => {
-    undo.forEach((forget) => forget());
+    cleanups.forEach((cleanup) => cleanup());
     frame.cancel();
   };
 }
 
-function draw(part, channels) {
-  part.hidden = channels.length === 0;
-  keyed(part.lastElementChild, channels, (channel) => channel.name, make, update);
+function render(section, channels) {
+  section.hidden = channels.length === 0;
+  reconcileChildren(section.lastElementChild, channels, (channel) => channel.name, createItem, updateItem);
 }
 
-function make(channel) {
+function createItem(channel) {
   return h(
     "li",
     { class: "channel", data: { channel: channel.name } },
@@ -38,19 +44,19 @@ function make(channel) {
   );
 }
 
-function update(item, channel) {
-  const [phase, , facts, why] = item.children;
+function updateItem(item, channel) {
+  const [phase, , details, reason] = item.children;
   if (phase.dataset.phase !== channel.state) {
     phase.dataset.phase = channel.state;
-    phase.replaceChildren(icon(SIGNS[channel.state] ?? "clock"), t(`channels.state.${channel.state}`));
+    phase.replaceChildren(icon(STATE_ICONS[channel.state] ?? "clock"), t(`channels.state.${channel.state}`));
   }
   phase.title = channel.since ? exactTime(channel.since) : "";
-  setText(facts, factsOf(channel));
-  why.hidden = !channel.detail;
-  setText(why, channel.detail ? oneLine(channel.detail, 400) : "");
+  setText(details, detailText(channel));
+  reason.hidden = !channel.detail;
+  setText(reason, channel.detail ? oneLine(channel.detail, 400) : "");
 }
 
-function factsOf({ kind, account, heard, answered, undelivered }) {
+function detailText({ kind, account, heard, answered, undelivered }) {
   const parts = [kind];
   if (account) {
     parts.push(oneLine(account, 60));

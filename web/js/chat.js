@@ -1,66 +1,67 @@
-// The chat view: which session is open, its head with agent and model, and the keys that work anywhere in it.
-// What stands in the turns and in the composer is for their modules.
+// The chat view: the open session, its head with agent and model, and the keys that work anywhere in the view.
+// Exports mountChat and newSessionKey. Turns are in conversation.js, the composer in composer.js.
 
-import { Problem, get, patch, session } from "./api.js";
-import * as approvals from "./approvals.js";
+import { get, patch, Problem, sessionPath } from "./api.js";
+import { mountApprovals } from "./approvals.js";
 import { Composer } from "./composer.js";
-import { emptySession, openConversation } from "./conversation.js";
+import { openConversation } from "./conversation.js";
 import { byId, h, isComposing, listen, setText } from "./dom.js";
-import { isKnown } from "./history.js";
-import { newId } from "./new-id.js";
-import { reasonOf } from "./reasons.js";
-import { recall, remember } from "./remembered.js";
+import { emptySession } from "./empty-session.js";
+import { errorText } from "./error-texts.js";
+import { newId } from "./ids.js";
+import { readSetting, saveSetting } from "./local-storage.js";
+import { sessionExists } from "./session-history.js";
 import * as store from "./store.js";
 import { t } from "./texts.js";
 import * as toasts from "./toasts.js";
 
-const LAST = "quell.session";
+const LAST_SESSION = "quell.session";
 const DRAWERS = ["rail", "inspector"];
 
 let open = null;
 
-export function mount(root) {
-  const forget = [
+export function mountChat(root) {
+  const cleanups = [
     store.subscribe("route", (route) => route.view === "chat" && openSession(route.key)),
-    store.subscribe("agents", () => showChoices()),
-    store.subscribe("models", () => showChoices()),
+    store.subscribe("agents", () => updateSelects()),
+    store.subscribe("models", () => updateSelects()),
     listen(document, "keydown", onEscape),
     listen(root, "click", copyCode),
-    listen(byId("session-agent"), "change", (event) => choose({ agent: event.target.value })),
-    listen(byId("session-model"), "change", (event) => choose({ model: event.target.value })),
+    listen(byId("session-agent"), "change", (event) => changeConfig({ agent: event.target.value })),
+    listen(byId("session-model"), "change", (event) => changeConfig({ model: event.target.value })),
   ];
   return () => {
-    forget.forEach((leave) => leave());
+    cleanups.forEach((cleanup) => cleanup());
     closeSession();
   };
 }
 
-/** A key for a session that begins here; it says when that was. */
-export function newKey() {
+/** A key for a new session: date and time, and four random digits. */
+export function newSessionKey() {
   const now = new Date();
-  const two = (number) => String(number).padStart(2, "0");
-  const day = `${now.getFullYear()}-${two(now.getMonth() + 1)}-${two(now.getDate())}`;
-  return `page-${day}-${two(now.getHours())}${two(now.getMinutes())}-${newId().slice(0, 4)}`;
+  const twoDigits = (number) => String(number).padStart(2, "0");
+  const day = `${now.getFullYear()}-${twoDigits(now.getMonth() + 1)}-${twoDigits(now.getDate())}`;
+  return `page-${day}-${twoDigits(now.getHours())}${twoDigits(now.getMinutes())}-${newId().slice(0, 4)}`;
 }
 
 function openSession(wanted) {
-  const key = wanted || recall(LAST) || newKey();
+  const key = wanted || readSetting(LAST_SESSION) || newSessionKey();
   if (!wanted) {
     history.replaceState(null, "", `#/s/${encodeURIComponent(key)}`);
-    store.put("route", { view: "chat", key });
+    store.set("route", { view: "chat", key });
     return;
   }
   if (open?.key === key) {
-    inspectHere();
+    updateInspectedRun();
     return;
   }
   closeSession();
-  remember(LAST, key);
+  saveSetting(LAST_SESSION, key);
   store.inspect(null);
   setText(byId("chat-title"), key);
   byId("chat-title").title = key;
   byId("chat-empty").replaceChildren(emptySession(key));
-  const place = {
+  const elements = {
     turns: byId("turns"),
     older: byId("older"),
     scroll: byId("scroll"),
@@ -69,16 +70,18 @@ function openSession(wanted) {
   };
   const actions = {
     inspect: showRun,
-    again: (text) => open.composer.putBack(text),
-    changed: () => onChange(key),
-    stepBegins: (runId) => open?.key === key && open.composer.stepBegins(runId),
+    insertText: (text) => open.composer.insertText(text),
+    onRunsChanged: () => onRunsChanged(key),
+    onStepStarted: (runId) => open?.key === key && open.composer.onStepStarted(runId),
   };
-  const conversation = openConversation(key, place, actions);
-  const undo = approvals.mount(byId("chat-approvals"), { only: (row) => row.sessionKey === key });
-  const composer = new Composer(key, conversation, followNewest);
-  open = { key, conversation, composer, config: null, chosen: null, undo };
+  const conversation = openConversation(key, elements, actions);
+  const unmountApprovals = mountApprovals(byId("chat-approvals"), {
+    filter: (row) => row.sessionKey === key,
+  });
+  const composer = new Composer(key, conversation, inspectNewest);
+  open = { key, conversation, composer, config: null, inspectedRunId: null, unmountApprovals };
   open.composer.update();
-  showChoices();
+  updateSelects();
   readConfig();
   if (!window.matchMedia("(pointer: coarse)").matches) {
     byId("message").focus();
@@ -88,37 +91,34 @@ function openSession(wanted) {
 function closeSession() {
   open?.composer.close();
   open?.conversation.close();
-  open?.undo();
+  open?.unmountApprovals();
   open = null;
 }
 
-function onChange(key) {
+function onRunsChanged(key) {
   if (open?.key !== key) {
     return;
   }
   open.composer.update();
-  inspectHere();
+  updateInspectedRun();
 }
 
-/**
- * Beside the chat stands the run that the reader has chosen, or the one at work, or the newest. Another view
- * is about the run in its address, whatever happens here.
- */
-function inspectHere() {
+/** Beside the chat, inspects the run that was chosen, else the active one, else the newest. */
+function updateInspectedRun() {
   if (store.get("route").view === "chat") {
-    const [run] = open.conversation.active();
-    store.inspect(open.chosen ?? run?.runId ?? open.conversation.newestRun());
+    const [run] = open.conversation.activeRuns();
+    store.inspect(open.inspectedRunId ?? run?.runId ?? open.conversation.newestRunId());
   }
 }
 
-/** Whoever sends a message wants to see what becomes of it. */
-function followNewest() {
-  open.chosen = null;
+/** After a message was sent, inspects the newest run again. */
+function inspectNewest() {
+  open.inspectedRunId = null;
 }
 
-/** On a phone there is no room beside the chat, so that the run gets the whole screen. */
+/** Opens the inspector beside the chat, or the run view where there is no room (phone). */
 function showRun(runId) {
-  open.chosen = runId;
+  open.inspectedRunId = runId;
   store.inspect(runId);
   if (window.matchMedia("(max-width: 700px)").matches) {
     location.hash = `#/r/${encodeURIComponent(runId)}`;
@@ -129,18 +129,23 @@ function showRun(runId) {
 }
 
 /**
- * Esc stops, wherever the focus is, unless it belongs to something that is open above the chat, to a search
- * that it empties, or to a keyboard that composes.
+ * Esc stops the run, wherever the focus is. Before that it belongs to an open dialog or list, an input method,
+ * a search that it clears, and a drawer above the chat.
  */
 function onEscape(event) {
-  const other =
+  const ignored =
     event.defaultPrevented || isComposing(event) || event.repeat || store.get("route").view !== "chat";
-  if (event.key !== "Escape" || other || document.querySelector("dialog[open]") || inMenu(event.target)) {
+  if (
+    event.key !== "Escape" ||
+    ignored ||
+    document.querySelector("dialog[open]") ||
+    isOpenSelect(event.target)
+  ) {
     return;
   }
-  if (emptySearch(event.target)) {
+  if (clearSearch(event.target)) {
     event.preventDefault();
-  } else if (hasDrawer()) {
+  } else if (hasOpenDrawer()) {
     event.preventDefault();
     closeDrawers();
   } else if (open && open.composer.mode() !== "send") {
@@ -151,8 +156,8 @@ function onEscape(event) {
   }
 }
 
-/** True when there was something to empty. Some browsers do it by themselves, some do not. */
-function emptySearch(field) {
+/** True when there was something to clear. Some browsers do it by themselves. */
+function clearSearch(field) {
   if (!field.matches?.("input[type=search]") || field.value === "") {
     return false;
   }
@@ -161,8 +166,8 @@ function emptySearch(field) {
   return true;
 }
 
-/** True when something lies above the chat; in a wide window the same things stand beside it. */
-function hasDrawer() {
+/** True when a drawer covers the chat; in a wide window it is a column beside it. */
+function hasOpenDrawer() {
   return DRAWERS.some(
     (name) =>
       document.body.classList.contains(`${name}-open`) && getComputedStyle(byId(name)).position === "fixed",
@@ -176,8 +181,7 @@ function closeDrawers() {
   }
 }
 
-/** A list that is unfolded closes with Esc. */
-function inMenu(element) {
+function isOpenSelect(element) {
   return CSS.supports("selector(select:open)") && element.matches?.("select:open");
 }
 
@@ -187,15 +191,15 @@ async function copyCode(event) {
     return;
   }
   try {
-    await toClipboard(button.parentElement.querySelector("code"));
+    await copyToClipboard(button.parentElement.querySelector("code"));
     toasts.success(t("turn.copied"));
   } catch (error) {
     toasts.error(t("turn.copy-failed", { reason: error.message }));
   }
 }
 
-/** The clipboard is given to secure pages only; elsewhere what is selected is copied, by hand at worst. */
-async function toClipboard(code) {
+/** The clipboard API needs a secure page; elsewhere the selection is copied, or left for the keyboard. */
+async function copyToClipboard(code) {
   if (navigator.clipboard) {
     await navigator.clipboard.writeText(code.textContent);
     return;
@@ -209,72 +213,72 @@ async function toClipboard(code) {
 // ---- agent and model ----
 
 async function readConfig() {
-  const mine = open;
+  const current = open;
   try {
-    // A session that does not exist yet begins with the default agent and its model.
-    mine.config = (await isKnown(mine.key)) ? ((await get(session(mine.key))).config ?? null) : null;
+    current.config = (await sessionExists(current.key))
+      ? ((await get(sessionPath(current.key))).config ?? null)
+      : null;
   } catch (problem) {
     if (!(problem instanceof Problem)) {
       throw problem;
     }
-    // Then the head shows the defaults; the run itself says which agent it has.
+    // The head then shows the defaults.
   }
-  if (open === mine) {
-    showChoices();
+  if (open === current) {
+    updateSelects();
   }
 }
 
-function showChoices() {
+function updateSelects() {
   if (!open) {
     return;
   }
   const agents = store.get("agents");
   const agent = open.config?.agent || agentOfKey(agents) || agents.find((one) => one.default)?.id || "";
   const model = open.config?.model?.value || agents.find((one) => one.id === agent)?.model || "";
-  fill(
+  fillSelect(
     byId("session-agent"),
     agents.map((one) => one.id),
     agent,
   );
-  fill(
+  fillSelect(
     byId("session-model"),
     store.get("models").map((one) => one.model),
     model,
   );
 }
 
-/** A key of the form `agent:ID:…` names its agent. */
+/** The agent that a key of the form `agent:ID:…` names. */
 function agentOfKey(agents) {
   const [, id] = /^agent:([^:]+):/.exec(open.key) || [];
   return agents.some((one) => one.id === id) ? id : null;
 }
 
-function fill(select, values, chosen) {
-  const all = values.includes(chosen) || chosen === "" ? values : [chosen, ...values];
-  const known = [...select.options].map((option) => option.value);
-  if (known.join("\n") !== all.join("\n")) {
-    select.replaceChildren(...all.map((value) => h("option", { value }, value)));
+function fillSelect(select, values, chosen) {
+  const options = values.includes(chosen) || chosen === "" ? values : [chosen, ...values];
+  const shown = [...select.options].map((option) => option.value);
+  if (shown.join("\n") !== options.join("\n")) {
+    select.replaceChildren(...options.map((value) => h("option", { value }, value)));
   }
   select.value = chosen;
-  select.disabled = all.length < 2;
+  select.disabled = options.length < 2;
 }
 
-async function choose(change) {
-  const mine = open;
-  const before = mine.config;
-  // What was chosen stays chosen while the daemon is asked. An agent that is chosen alone brings its own
-  // model: one that was chosen for the session before is dropped.
-  mine.config = change.agent ? { agent: change.agent } : { ...before, model: { value: change.model } };
-  showChoices();
+async function changeConfig(change) {
+  const current = open;
+  const previous = current.config;
+  // Shown at once, before the daemon answers. A new agent brings its own model.
+  current.config = change.agent ? { agent: change.agent } : { ...previous, model: { value: change.model } };
+  updateSelects();
   try {
-    const view = await patch(session(mine.key), change);
-    mine.config = view.config ?? mine.config;
+    const view = await patch(sessionPath(current.key), change);
+    current.config = view.config ?? current.config;
     store.refresh("sessions");
   } catch (problem) {
-    mine.config = before;
-    toasts.error(t("chat.not-changed", { reason: reasonOf(problem) }), problem);
+    current.config = previous;
+    toasts.error(t("chat.not-changed", { reason: errorText(problem) }), problem);
   }
-  if (open === mine) {
-    showChoices();
+  if (open === current) {
+    updateSelects();
   }
 }

@@ -1,29 +1,27 @@
-// The composer: writing, sending, and the one button that sends or stops. It knows the keys and the routes of
-// sending; how runs look, what waits in the queue and how a stop settles is for others.
+// The composer: the text field, sending, and the one button that sends or stops.
 //
-//   new Composer(key, conversation, sent)
-//                  -> {update(), stepBegins(runId), putBack(text), stop(), mode(), close()}
-//     conversation   of conversation.js; sent() is called when a message is sent
-//     update()       called when runs began, moved on or ended; stepBegins(runId) when one is about to go on
-//                    to its next step
-//     stop()         as the button does while something runs; mode() says whether something does
-//     close()        its elements are the next one's; answers that are still to come touch them no more
+//   new Composer(key, conversation, onSent)    `conversation` of conversation.js
+//     -> {update(), onStepStarted(runId), insertText(text), stop(), mode(), close()}
+//     update()       call it when runs began, changed or ended
+//     insertText()   puts text back into the field, or into the draft when another session is open
+//     mode()         "send" | "stop" | "force"
+//     close()        later answers no longer touch the elements
 
 import * as api from "./api.js";
-import * as drafts from "./drafts.js";
-import { byId, h, icon, isComposing, isSecondHalf, listen, setText } from "./dom.js";
-import { newId } from "./new-id.js";
-import { Queue } from "./queue.js";
-import { reasonOf } from "./reasons.js";
-import { recall, remember } from "./remembered.js";
+import { byId, h, icon, isComposing, isSecondClick, listen, setText } from "./dom.js";
+import { errorText } from "./error-texts.js";
+import { newId } from "./ids.js";
+import { readSetting, saveSetting } from "./local-storage.js";
+import { readDraft, writeDraft } from "./message-drafts.js";
+import { MessageQueue } from "./message-queue.js";
 import { outcome } from "./run.js";
 import { StopControl } from "./stop-control.js";
 import * as store from "./store.js";
 import { oneLine, t } from "./texts.js";
 import * as toasts from "./toasts.js";
 
-const POLICY = "quell.policy";
-const MODES = {
+const POLICY_KEY = "quell.policy";
+const BUTTON_MODES = {
   send: { icon: "send", text: "composer.send", title: "composer.send-title", hint: "composer.hint.idle" },
   stop: { icon: "stop", text: "composer.stop", title: "composer.stop-title", hint: "composer.hint.running" },
   force: {
@@ -33,59 +31,59 @@ const MODES = {
     hint: "composer.hint.stopping",
   },
 };
-const REFUSED = new Set(["network", "held", "queue_full"]);
-/** The composer that the elements belong to. */
-let present = null;
+const EXPLAINED_CODES = new Set(["network", "held", "queue_full"]);
+/** Elements are shared; this composer owns them. */
+let openComposer = null;
 
 export class Composer {
-  constructor(key, conversation, sent) {
-    Object.assign(this, { key, conversation, sent });
-    this.writer = store.get("me")?.principal;
+  constructor(key, conversation, onSent) {
+    Object.assign(this, { key, conversation, onSent });
+    this.author = store.get("me")?.principal;
     this.message = byId("message");
     this.button = byId("send");
-    this.busy = byId("send-busy");
+    this.busyButton = byId("send-busy");
     this.policy = byId("busy-policy");
-    /** Messages that are under way to the daemon: id -> {text, waits, done, stopped}. */
+    /** Messages that the daemon has not answered yet: id -> {text, whileBusy, done, stopped}. */
     this.sends = new Map();
-    /** The message that the daemon did not answer: {runId, text, policy}; it may have it all the same. */
+    /** The last message without an answer, which may have arrived: {runId, text, policy}. */
     this.unanswered = null;
-    /** Messages whose texts are back in the field: a stop that finds one late brings its text again. */
-    this.returned = new Set();
+    /** Messages whose texts were put back into the field: a late answer must not do it again. */
+    this.restoredIds = new Set();
     this.shownMode = null;
-    this.queue = new Queue(byId("queue"), key, {
-      takeBack: (messages) => this.takeBack(messages),
-      arrived: (runId, text) => conversation.steered(runId, text),
+    this.queue = new MessageQueue(byId("queue"), key, {
+      onWithdrawn: (messages) => this.restoreMessages(messages),
+      onSteered: (runId, text) => conversation.showSteered(runId, text),
     });
     this.control = new StopControl(key, byId("settling"), {
       runs: () => this.activeRuns(),
       sending: () => [...this.sends.keys()],
       arrival: (runId) => this.sends.get(runId)?.done ?? Promise.resolve(false),
-      lastEnded: () => conversation.lastEnded(),
-      withdrawn: (messages) => this.takeBack(messages),
-      changed: () => this.update(),
+      lastEndedRun: () => conversation.lastEndedRun(),
+      onWithdrawn: (messages) => this.restoreMessages(messages),
+      onChange: () => this.update(),
       principal: () => store.get("me")?.principal,
-      failed: (text, problem) => toasts.error(text, problem),
-      noted: (text) => toasts.info(text),
+      onFailure: (text, problem) => toasts.error(text, problem),
+      onNotice: (text) => toasts.info(text),
     });
-    this.message.value = drafts.read(this.writer, key);
-    this.policy.value = recall(POLICY) || "queue";
-    this.forget = [
-      listen(this.message, "input", () => this.typed()),
+    this.message.value = readDraft(this.author, key);
+    this.policy.value = readSetting(POLICY_KEY) || "queue";
+    this.cleanups = [
+      listen(this.message, "input", () => this.onInput()),
       listen(this.message, "keydown", (event) => this.onKey(event)),
-      listen(this.button, "click", (event) => this.pressed(event)),
-      listen(this.busy, "click", () => this.send()),
+      listen(this.button, "click", (event) => this.onPress(event)),
+      listen(this.busyButton, "click", () => this.send()),
       listen(byId("composer"), "submit", (event) => event.preventDefault()),
-      listen(this.policy, "change", () => remember(POLICY, this.policy.value)),
+      listen(this.policy, "change", () => saveSetting(POLICY_KEY, this.policy.value)),
       store.subscribe("runs", () => this.update()),
     ];
-    present = this;
-    this.grow();
+    openComposer = this;
+    this.resize();
   }
 
   close() {
-    present = null;
+    openComposer = null;
     this.keepDraft();
-    this.forget.forEach((leave) => leave());
+    this.cleanups.forEach((cleanup) => cleanup());
     this.control.close();
     this.queue.close();
   }
@@ -94,13 +92,13 @@ export class Composer {
     return this.control.mode();
   }
 
-  stepBegins(runId) {
-    this.queue.stepBegins(runId);
+  onStepStarted(runId) {
+    this.queue.onStepStarted(runId);
   }
 
-  /** Send turns into Stop, and Stop into Force, under the pointer. */
-  pressed(event) {
-    if (isSecondHalf(event)) {
+  /** The button changes under the pointer: the second click of a double click is ignored. */
+  onPress(event) {
+    if (isSecondClick(event)) {
       return;
     }
     if (this.mode() === "send") {
@@ -117,13 +115,17 @@ export class Composer {
     this.control.press();
   }
 
-  /** Runs of this session that are not over, whoever began them: those that are shown know it first. */
+  /** Active runs of this session from any surface. Shown runs are more current than the list of the store. */
   activeRuns() {
-    const shown = this.conversation.active();
-    const ids = new Set(shown.map((run) => run.runId));
+    const shownRuns = this.conversation.activeRuns();
+    const ids = new Set(shownRuns.map((run) => run.runId));
     const rows = store.get("runs").filter((row) => row.sessionKey === this.key && !ids.has(row.runId));
     return [
-      ...shown.map((run) => ({ runId: run.runId, state: run.state, stopping: outcome(run) === "stopping" })),
+      ...shownRuns.map((run) => ({
+        runId: run.runId,
+        state: run.state,
+        stopping: outcome(run) === "stopping",
+      })),
       ...rows
         .filter((row) => !this.conversation.isOver(row.runId))
         .map((row) => ({
@@ -136,14 +138,14 @@ export class Composer {
   }
 
   update() {
-    if (present !== this) {
+    if (openComposer !== this) {
       return;
     }
     this.control.update();
     const runs = this.activeRuns();
-    this.noticeArrival(runs);
+    this.clearArrivedDraft(runs);
     const pending = [...this.sends]
-      .filter(([, send]) => send.waits)
+      .filter(([, send]) => send.whileBusy)
       .map(([runId, { text }]) => ({ runId, text, sending: true }));
     this.queue.show([...runs.filter((run) => run.state === "queued" && run.text !== undefined), ...pending]);
     const mode = this.mode();
@@ -151,70 +153,69 @@ export class Composer {
       this.shownMode = mode;
       this.showMode(mode);
     }
-    const offered = mode !== "send" && this.message.value.trim() !== "";
-    this.busy.classList.toggle("offered", offered);
-    this.busy.disabled = !offered;
+    const isAvailable = mode !== "send" && this.message.value.trim() !== "";
+    this.busyButton.classList.toggle("available", isAvailable);
+    this.busyButton.disabled = !isAvailable;
   }
 
-  /** A message that seemed lost runs after all: it need not be sent again. */
-  noticeArrival(runs) {
-    const lost = this.unanswered;
-    if (lost && runs.some((run) => run.runId === lost.runId)) {
+  /** Clears the field when the message without an answer turns out to be a run. */
+  clearArrivedDraft(runs) {
+    const unanswered = this.unanswered;
+    if (unanswered && runs.some((run) => run.runId === unanswered.runId)) {
       this.unanswered = null;
-      if (this.message.value.trim() === lost.text) {
+      if (this.message.value.trim() === unanswered.text) {
         this.message.value = "";
         this.keepDraft();
-        this.grow();
+        this.resize();
       }
     }
   }
 
   keepDraft() {
-    drafts.write(this.writer, this.key, this.message.value);
+    writeDraft(this.author, this.key, this.message.value);
   }
 
   showMode(mode) {
-    const look = MODES[mode];
+    const { icon: iconName, text, title, hint } = BUTTON_MODES[mode];
     this.button.dataset.mode = mode;
     this.button.classList.toggle("stop-button", mode !== "send");
     this.button.classList.toggle("primary", mode === "send");
-    this.button.replaceChildren(icon(look.icon), h("span", null, t(look.text)));
-    this.button.title = t(look.title);
-    setText(byId("composer-hint"), t(look.hint));
+    this.button.replaceChildren(icon(iconName), h("span", null, t(text)));
+    this.button.title = t(title);
+    setText(byId("composer-hint"), t(hint));
   }
 
-  /** Messages that a stop took out of the queue are the writer's again. */
-  takeBack(messages) {
-    const gone = new Set(messages.map((one) => one.runId));
-    this.queue.forget(gone);
-    if (gone.size > 0) {
-      store.put(
+  /** Puts the texts of withdrawn messages back into the field. */
+  restoreMessages(messages) {
+    const removedIds = new Set(messages.map((one) => one.runId));
+    this.queue.remove(removedIds);
+    if (removedIds.size > 0) {
+      store.set(
         "runs",
-        store.get("runs").filter((run) => !gone.has(run.runId)),
+        store.get("runs").filter((run) => !removedIds.has(run.runId)),
       );
     }
-    const fresh = messages.filter((one) => !this.returned.has(one.runId));
-    fresh.forEach((one) => this.returned.add(one.runId));
-    fresh.reverse().forEach((one) => this.putBack(one.text));
+    const fresh = messages.filter((one) => !this.restoredIds.has(one.runId));
+    fresh.forEach((one) => this.restoredIds.add(one.runId));
+    fresh.reverse().forEach((one) => this.insertText(one.text));
   }
 
-  /** Into the field where it was written, or into the draft of that session when another one is open. */
-  putBack(text) {
-    const here = this.heir();
-    const before = here ? here.message.value : drafts.read(this.writer, this.key);
-    const joined = before.trim() === "" ? text : `${text}\n\n${before}`;
-    drafts.write(this.writer, this.key, joined);
-    if (!here) {
+  insertText(text) {
+    const composer = this.currentComposer();
+    const current = composer ? composer.message.value : readDraft(this.author, this.key);
+    const combined = current.trim() === "" ? text : `${text}\n\n${current}`;
+    writeDraft(this.author, this.key, combined);
+    if (!composer) {
       return;
     }
-    here.message.value = joined;
-    here.grow();
-    here.update();
+    composer.message.value = combined;
+    composer.resize();
+    composer.update();
   }
 
-  /** The open composer of the same writer and session: this one, or one that was opened anew since. */
-  heir() {
-    return present?.writer === this.writer && present?.key === this.key ? present : null;
+  /** The open composer of the same author and session: this one, or a later one. */
+  currentComposer() {
+    return openComposer?.author === this.author && openComposer?.key === this.key ? openComposer : null;
   }
 
   async send() {
@@ -223,38 +224,38 @@ export class Composer {
       this.message.focus();
       return;
     }
-    const again = this.unanswered?.text === text && this.unanswered.policy === this.policy.value;
-    // The same id for the same message: should the daemon have it already, it is not sent twice.
-    const runId = again ? this.unanswered.runId : newId();
-    const waits = this.mode() !== "send";
-    let arrived;
+    const isRetry = this.unanswered?.text === text && this.unanswered.policy === this.policy.value;
+    // The same id makes a retry idempotent.
+    const runId = isRetry ? this.unanswered.runId : newId();
+    const whileBusy = this.mode() !== "send";
+    let resolveArrival;
     this.sends.set(runId, {
       text,
-      waits,
+      whileBusy,
       done: new Promise((resolve) => {
-        arrived = resolve;
+        resolveArrival = resolve;
       }),
     });
     this.message.value = "";
     this.keepDraft();
-    this.grow();
-    this.control.begun();
-    this.sent();
-    if (!waits) {
-      this.conversation.sending(runId, text);
+    this.resize();
+    this.control.onMessageSent();
+    this.onSent();
+    if (!whileBusy) {
+      this.conversation.showSending(runId, text);
     }
     this.update();
-    arrived(await this.deliver(runId, text, waits));
+    resolveArrival(await this.postMessage(runId, text, whileBusy));
     this.update();
   }
 
   /** True when the daemon has the message. */
-  async deliver(runId, text, waits) {
+  async postMessage(runId, text, whileBusy) {
     const body = { text, idempotencyKey: runId, onBusy: this.policy.value };
     try {
-      const answer = await api.post(`${api.session(this.key)}/runs`, body);
+      const answer = await api.post(`${api.sessionPath(this.key)}/runs`, body);
       this.sends.delete(runId);
-      this.settle(runId, text, answer, waits);
+      this.showAccepted(runId, text, answer, whileBusy);
       return true;
     } catch (problem) {
       if (!(problem instanceof api.Problem)) {
@@ -262,52 +263,52 @@ export class Composer {
       }
       const { stopped } = this.sends.get(runId);
       this.sends.delete(runId);
-      this.conversation.refused(runId);
-      this.refused(problem, { runId, text, policy: body.onBusy, stopped });
+      this.conversation.removeUnsent(runId);
+      this.onRefused(problem, { runId, text, policy: body.onBusy, stopped });
       return false;
     }
   }
 
-  refused(problem, message) {
-    const here = this.heir();
-    this.returned.add(message.runId);
-    this.putBack(message.text);
-    if (here) {
-      // One that was stopped on its way is over wherever it is; under the same id it would end at once again.
-      here.unanswered = problem.code === "network" && !message.stopped ? message : null;
-      here.control.tell(refusal(problem));
+  onRefused(problem, message) {
+    const composer = this.currentComposer();
+    this.restoredIds.add(message.runId);
+    this.insertText(message.text);
+    if (composer) {
+      // A message that was stopped while it was sent needs a new id: the stop is kept for the old one.
+      composer.unanswered = problem.code === "network" && !message.stopped ? message : null;
+      composer.control.showProblem(refusalText(problem));
     } else {
-      toasts.error(`${oneLine(this.key, 40)}: ${refusal(problem)}`);
+      toasts.error(`${oneLine(this.key, 40)}: ${refusalText(problem)}`);
     }
   }
 
-  settle(runId, text, answer, waits) {
+  showAccepted(runId, text, answer, whileBusy) {
     if (answer.runIds) {
-      // A stop word is no message: it stopped what there was.
-      this.conversation.refused(runId);
-      this.takeBack(answer.withdrawn || []);
+      // The text was a stop word: it made no run.
+      this.conversation.removeUnsent(runId);
+      this.restoreMessages(answer.withdrawn || []);
       if (!answer.aborted) {
         toasts.info(t("composer.nothing-ran"));
       }
     } else if (answer.state === "steered") {
-      this.conversation.refused(runId);
-      this.queue.handOver(answer.messageId ?? runId, text, answer.runId);
-    } else if (answer.state === "queued" && waits) {
+      this.conversation.removeUnsent(runId);
+      this.queue.addSteered(answer.messageId ?? runId, text, answer.runId);
+    } else if (answer.state === "queued" && whileBusy) {
       const others = store.get("runs").filter((run) => run.runId !== answer.runId);
-      store.put("runs", [...others, queuedRow(answer.runId, this.key, text)]);
+      store.set("runs", [...others, queuedRow(answer.runId, this.key, text)]);
     } else {
-      this.conversation.live(answer.runId, text);
+      this.conversation.showRun(answer.runId, text);
     }
     store.refresh("runs", "sessions");
   }
 
-  typed() {
+  onInput() {
     this.keepDraft();
-    this.grow();
+    this.resize();
     this.update();
   }
 
-  grow() {
+  resize() {
     this.message.style.setProperty("height", "auto");
     this.message.style.setProperty("height", `${this.message.scrollHeight + 2}px`);
   }
@@ -320,7 +321,7 @@ export class Composer {
   }
 }
 
-/** The row that the list of runs is about to have, so that the message does not blink out of sight. */
+/** The row of a queued run until the list of runs has it, so that the message does not flicker. */
 function queuedRow(runId, key, text) {
   return {
     runId,
@@ -338,9 +339,8 @@ function queuedRow(runId, key, text) {
   };
 }
 
-/** What happened to the message and what to do; the text itself is back in the composer. */
-function refusal(problem) {
-  return REFUSED.has(problem.code)
+function refusalText(problem) {
+  return EXPLAINED_CODES.has(problem.code)
     ? t(`refused.${problem.code}`)
-    : t("refused.other", { reason: reasonOf(problem) });
+    : t("refused.other", { reason: errorText(problem) });
 }

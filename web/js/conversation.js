@@ -1,76 +1,71 @@
-// The turns of the open session: pages of its history as one scrolls up, and its runs as they stream. It
-// shows them in order and keeps the newest in sight; it knows neither the composer nor how runs are stopped.
+// The turns of the open session: pages of history while scrolling up, and active runs as they stream.
 //
-//   openConversation(key, place, actions) -> conversation
-//     place      {turns, older, scroll, empty, newest}: the elements
-//     actions    {inspect(runId), again(text), changed(), stepBegins(runId)}: `changed` is called when a run
-//                began, moved on or ended, `stepBegins` before a run goes on to its next step
-//   conversation.sending(runId, text)    shows a message before the daemon has it
-//   conversation.refused(runId)          the daemon does not have it, or has put it elsewhere
-//   conversation.steered(runId, text)    it went to the running run
-//   conversation.live(runId, text)       it is a run now
-//   conversation.active()                [run]: those of run.js that are shown and not over
-//   conversation.isOver(runId)           true for one that is shown and has ended, whatever a list of runs
-//                                        says yet
-//   conversation.lastEnded()             the run that ended last while we looked, or null
-//   conversation.newestRun()             the id of the run at the end, or null
-//   conversation.close()                 its place is the next one's; what it is told from then on is dropped
+//   openConversation(key, elements, actions) -> conversation
+//     elements   {turns, older, scroll, empty, newest}
+//     actions    {inspect(runId), insertText(text), onRunsChanged(), onStepStarted(runId)}: `onRunsChanged` is
+//                called when a run began, changed or ended, `onStepStarted` before a run's next step
+//   conversation.showSending(runId, text)   shows a message before the daemon has answered
+//   conversation.removeUnsent(runId)        the daemon did not accept it, or it became no run of its own
+//   conversation.showSteered(runId, text)   the message was added to the running run
+//   conversation.showRun(runId, text)       the message is a run now
+//   conversation.activeRuns()               the runs (run.js) that are shown and have not ended
+//   conversation.isOver(runId)              true for a shown run that has ended, whatever a list of runs says
+//   conversation.lastEndedRun(), newestRunId()   or null
+//   conversation.close()                    later answers no longer touch the elements
 
 import { Problem } from "./api.js";
-import * as clock from "./clock.js";
-import { h, keyed } from "./dom.js";
-import { mergeNewest, pagesOf } from "./history.js";
-import * as live from "./live.js";
-import { receiptReader } from "./receipts.js";
-import { adopt, apply, finish, fromHistory, newRun, outcome, UNKNOWN } from "./run.js";
-import { endOf } from "./run-watch.js";
-import { stickToEnd } from "./scroll.js";
+import { h, reconcileChildren } from "./dom.js";
+import { createReceiptLoader } from "./receipt-loader.js";
+import { waitForEnd } from "./run-polling.js";
+import { applyEvent, finishRun, fromHistory, mergeHistory, newRun, outcome, UNKNOWN_VERDICT } from "./run.js";
+import * as clock from "./server-clock.js";
+import { historyPages, mergeNewest } from "./session-history.js";
+import { stickToBottom } from "./stick-to-bottom.js";
 import * as store from "./store.js";
 import { t, timeElement } from "./texts.js";
-import { TurnView } from "./turn.js";
+import { TurnView } from "./turn-view.js";
+import * as websocket from "./websocket.js";
 
-/** A tab is open for days: more turns than these are let go when the reader is at the end. */
-const MOST_ITEMS = 300;
-/** Lists of runs without one that is shown as active, after which it is asked for itself. */
-const MISSED_LISTS = 2;
+/** Above this, old turns are removed while the end is in view: a tab may stay open for days. */
+const MAX_ITEMS = 300;
+/** After this many lists of runs without a shown active run, its end is fetched. */
+const MAX_MISSED_LISTS = 2;
 
-export { emptySession } from "./empty-session.js";
-
-export function openConversation(key, place, actions) {
-  const conversation = new Conversation(key, place, actions);
-  conversation.begin();
+export function openConversation(key, elements, actions) {
+  const conversation = new Conversation(key, elements, actions);
+  conversation.start();
   return conversation;
 }
 
 class Conversation {
-  constructor(key, place, actions) {
-    Object.assign(this, { key, place, actions });
+  constructor(key, elements, actions) {
+    Object.assign(this, { key, elements, actions });
     this.items = [];
     this.entries = new Map();
     this.dirty = new Set();
-    this.pages = pagesOf(key);
+    this.pages = historyPages(key);
     this.loading = false;
-    this.lookWanted = false;
+    this.reloadWanted = false;
     this.loaded = false;
     this.closed = false;
     this.frame = 0;
-    this.last = null;
-    this.end = stickToEnd(place.scroll, place.turns, place.newest);
-    this.receipts = receiptReader(place.scroll);
-    this.nearTop = new IntersectionObserver(
-      (seen) => seen.some((one) => one.isIntersecting) && this.loadOlder(),
-      { root: place.scroll, rootMargin: "600px 0px 0px" },
+    this.lastEnded = null;
+    this.autoScroll = stickToBottom(elements.scroll, elements.turns, elements.newest);
+    this.receiptLoader = createReceiptLoader(elements.scroll);
+    this.topObserver = new IntersectionObserver(
+      (entries) => entries.some((one) => one.isIntersecting) && this.loadOlder(),
+      { root: elements.scroll, rootMargin: "600px 0px 0px" },
     );
-    this.undo = [];
+    this.cleanups = [];
   }
 
-  begin() {
-    this.place.turns.replaceChildren();
-    this.undo = [
-      store.subscribe("runs", () => this.takeRuns()),
-      live.on("run", (event) => this.runNews(event)),
-      live.on("sessions.changed", (event) => this.sessionNews(event)),
-      live.onState((state) => state === "live" && this.lookAgain()),
+  start() {
+    this.elements.turns.replaceChildren();
+    this.cleanups = [
+      store.subscribe("runs", () => this.addActiveRuns()),
+      websocket.on("run", (event) => this.onRunEvent(event)),
+      websocket.on("sessions.changed", (event) => this.onSessionChanged(event)),
+      websocket.onState((state) => state === "live" && this.reloadNewest()),
     ];
     this.loadNewest();
   }
@@ -78,17 +73,17 @@ class Conversation {
   close() {
     this.closed = true;
     cancelAnimationFrame(this.frame);
-    this.receipts.close();
-    this.nearTop.disconnect();
-    this.end.close();
-    this.undo.forEach((forget) => forget());
-    this.entries.forEach((entry) => entry.forget?.());
-    this.place.turns.replaceChildren();
-    this.place.older.replaceChildren();
-    this.place.empty.hidden = true;
+    this.receiptLoader.close();
+    this.topObserver.disconnect();
+    this.autoScroll.close();
+    this.cleanups.forEach((unsubscribe) => unsubscribe());
+    this.entries.forEach((entry) => entry.unfollow?.());
+    this.elements.turns.replaceChildren();
+    this.elements.older.replaceChildren();
+    this.elements.empty.hidden = true;
   }
 
-  active() {
+  activeRuns() {
     return [...this.entries.values()].map((entry) => entry.run).filter((run) => run.state !== "ended");
   }
 
@@ -96,51 +91,51 @@ class Conversation {
     return this.entries.get(runId)?.run.state === "ended";
   }
 
-  lastEnded() {
-    return this.last;
+  lastEndedRun() {
+    return this.lastEnded;
   }
 
-  newestRun() {
+  newestRunId() {
     return this.items.findLast((item) => item.runId)?.runId ?? null;
   }
 
-  // ---- what the composer tells ----
+  // ---- called by the composer ----
 
-  sending(runId, text) {
+  showSending(runId, text) {
     const entry = this.entryOf(runId);
     entry.sending = true;
-    entry.view.showAsked(text, new Date(clock.now()).toISOString(), t("turn.you"));
+    entry.view.showUserMessage(text, new Date(clock.now()).toISOString(), t("turn.you"));
     this.show([...this.items, { id: `run ${runId}`, runId }]);
-    this.end.jump();
+    this.autoScroll.scrollToBottom();
   }
 
-  refused(runId) {
+  removeUnsent(runId) {
     if (this.closed) {
       return;
     }
-    this.entries.get(runId)?.forget?.();
+    this.entries.get(runId)?.unfollow?.();
     this.entries.delete(runId);
     this.show(this.items.filter((item) => item.runId !== runId));
-    this.actions.changed();
+    this.actions.onRunsChanged();
   }
 
-  steered(runId, text) {
+  showSteered(runId, text) {
     const entry = this.entries.get(runId);
     const step = entry?.run.steps[entry.run.steps.length - 1];
     if (step) {
       step.steered.push(text);
-      this.touch(entry);
+      this.scheduleUpdate(entry);
     }
   }
 
-  live(runId, text) {
+  showRun(runId, text) {
     if (this.closed) {
       return;
     }
     const entry = this.entryOf(runId);
     entry.sending = false;
     if (text !== null) {
-      entry.view.showAsked(text, new Date(clock.now()).toISOString(), t("turn.you"));
+      entry.view.showUserMessage(text, new Date(clock.now()).toISOString(), t("turn.you"));
     }
     if (!this.items.some((item) => item.runId === runId)) {
       this.show([...this.items, { id: `run ${runId}`, runId }]);
@@ -151,15 +146,15 @@ class Conversation {
   // ---- history ----
 
   async loadNewest() {
-    this.place.older.replaceChildren();
-    await this.reading(
+    this.elements.older.replaceChildren();
+    await this.withPage(
       () => this.pages.newest(),
       (page) => {
         this.loaded = true;
         this.showPage(mergeNewest(this.items, page).items);
-        this.takeRuns();
-        this.end.jump();
-        this.actions.changed();
+        this.addActiveRuns();
+        this.autoScroll.scrollToBottom();
+        this.actions.onRunsChanged();
       },
     );
   }
@@ -168,35 +163,37 @@ class Conversation {
     if (!this.loaded || !this.pages.hasOlder()) {
       return;
     }
-    await this.reading(
+    await this.withPage(
       () => this.pages.older(),
       (page) => {
         const known = new Set(this.items.map((item) => item.id));
-        this.end.hold(() => this.showPage([...page.filter((item) => !known.has(item.id)), ...this.items]));
+        this.autoScroll.keepPosition(() =>
+          this.showPage([...page.filter((item) => !known.has(item.id)), ...this.items]),
+        );
       },
     );
   }
 
-  /** What happened while nobody was listening. */
-  async lookAgain() {
+  /** Reads the newest page again, for changes that no event brought. */
+  async reloadNewest() {
     if (this.loading) {
-      this.lookWanted = true;
+      this.reloadWanted = true;
       return;
     }
     if (!this.loaded) {
       await this.loadNewest();
       return;
     }
-    const long = this.isLong();
-    await this.reading(
-      () => (long ? this.pages.newest() : this.pages.look()),
+    const isLong = this.isLong();
+    await this.withPage(
+      () => (isLong ? this.pages.newest() : this.pages.newestAgain()),
       (page) => {
         const { items, gap, older } = mergeNewest(this.items, page);
         if (gap && this.pages.hasOlder()) {
           this.loaded = false;
           this.items = [];
-        } else if (long) {
-          this.letGo(items.splice(0, older));
+        } else if (isLong) {
+          this.dropEntries(items.splice(0, older));
           this.showPage(items);
         } else {
           this.showPage(items);
@@ -209,11 +206,11 @@ class Conversation {
   }
 
   isLong() {
-    return this.items.length > MOST_ITEMS && this.end.isThere();
+    return this.items.length > MAX_ITEMS && this.autoScroll.isAtBottom();
   }
 
-  /** Old turns leave the page; who scrolls up reads them again. One that is not over stays followed. */
-  letGo(items) {
+  /** Removes turns that have ended; they are loaded again when scrolled to. */
+  dropEntries(items) {
     for (const { runId } of items) {
       if (this.entries.get(runId)?.run.state === "ended") {
         this.entries.delete(runId);
@@ -221,15 +218,15 @@ class Conversation {
     }
   }
 
-  /** One page at a time; a problem is shown where the page would be. */
-  async reading(read, take) {
+  /** Loads one page at a time, and shows a problem in its place. */
+  async withPage(readPage, showResult) {
     if (this.loading) {
       return;
     }
     this.loading = true;
     let page;
     try {
-      page = await read();
+      page = await readPage();
     } catch (problem) {
       if (!(problem instanceof Problem)) {
         throw problem;
@@ -244,74 +241,81 @@ class Conversation {
     if (this.closed) {
       return;
     }
-    take(page);
-    if (this.lookWanted) {
-      this.lookWanted = false;
-      this.lookAgain();
+    showResult(page);
+    if (this.reloadWanted) {
+      this.reloadWanted = false;
+      this.reloadNewest();
     }
   }
 
   showProblem(problem) {
-    const again = h("button", { type: "button", on: { click: () => this.loadNewest() } }, t("chat.retry"));
+    const retryButton = h(
+      "button",
+      { type: "button", on: { click: () => this.loadNewest() } },
+      t("chat.retry"),
+    );
     const reason = problem.code === "network" ? t("stop.no-answer") : problem.detail;
-    this.place.older.replaceChildren(h("p", { class: "problem" }, t("chat.load-failed", { reason })), again);
+    this.elements.older.replaceChildren(
+      h("p", { class: "problem" }, t("chat.load-failed", { reason })),
+      retryButton,
+    );
   }
 
-  /**
-   * Shows items of the history: turns that were listened to keep what they show, and learn what the history
-   * knows better.
-   */
+  /** Shows items of the history. Turns that were followed live keep their content, corrected by the history. */
   showPage(items) {
     for (const item of items) {
       const known = this.entries.get(item.runId);
       if (item.messages && !known) {
-        this.remember(item);
-      } else if (item.messages && known.run.state === "ended" && !known.told) {
-        known.told = true;
-        adopt(known.run, fromHistory(item.messages));
-        this.touch(known);
+        this.showFromHistory(item);
+      } else if (item.messages && known.run.state === "ended" && !known.hasHistory) {
+        known.hasHistory = true;
+        mergeHistory(known.run, fromHistory(item.messages));
+        this.scheduleUpdate(known);
       }
     }
     this.show(items);
     this.showOlder();
   }
 
-  remember(item) {
+  showFromHistory(item) {
     const entry = this.entryOf(item.runId);
-    entry.run = fromHistory(item.messages);
-    entry.told = true;
-    entry.view.showAsked(entry.run.asked ?? "", item.messages[0].at, this.nameOf(entry.run.askedBy));
-    entry.view.update(entry.run);
-    if (entry.run.verdict?.kind === "aborted") {
-      this.receipts.want(entry.view.answer, item.runId, (receipt) => entry.view.showReceipt(receipt));
+    const run = fromHistory(item.messages);
+    const { view } = entry;
+    entry.run = run;
+    entry.hasHistory = true;
+    view.showUserMessage(run.userText ?? "", item.messages[0].at, this.displayName(run.principal));
+    view.update(run);
+    if (run.verdict?.kind === "aborted") {
+      const { answerElement } = view;
+      this.receiptLoader.loadWhenVisible(answerElement, item.runId, (receipt) => view.showReceipt(receipt));
     }
   }
 
   showOlder() {
-    const { older } = this.place;
+    const { older } = this.elements;
     if (this.pages.hasOlder()) {
       older.replaceChildren(h("p", { class: "hint" }, t("chat.older")));
-      // Seen anew, so that a page that did not fill the window is followed by the next.
-      this.nearTop.unobserve(older);
-      this.nearTop.observe(older);
+      // Observed anew, so that the next page loads when this one did not fill the window.
+      this.topObserver.unobserve(older);
+      this.topObserver.observe(older);
     } else {
-      this.nearTop.unobserve(older);
+      this.topObserver.unobserve(older);
       older.replaceChildren();
     }
   }
 
   show(items) {
     this.items = items;
-    keyed(
-      this.place.turns,
+    reconcileChildren(
+      this.elements.turns,
       items,
       (item) => item.id,
-      (item) => this.element(item),
+      (item) => this.createElement(item),
     );
-    this.place.empty.hidden = items.length > 0 || !this.loaded;
+    this.elements.empty.hidden = items.length > 0 || !this.loaded;
   }
 
-  element(item) {
+  createElement(item) {
     if (item.resetAt) {
       return h(
         "p",
@@ -320,7 +324,7 @@ class Conversation {
       );
     }
     const { view } = this.entryOf(item.runId);
-    return h("div", { class: "exchange" }, view.asked, view.answer);
+    return h("div", { class: "exchange" }, view.userElement, view.answerElement);
   }
 
   entryOf(runId) {
@@ -329,11 +333,11 @@ class Conversation {
       entry = {
         run: newRun(runId),
         view: new TurnView(runId, this.actions),
-        forget: null,
+        unfollow: null,
         sending: false,
-        missed: 0,
-        asking: false,
-        told: false,
+        missedLists: 0,
+        isFetchingEnd: false,
+        hasHistory: false,
       };
       this.entries.set(runId, entry);
     }
@@ -342,45 +346,47 @@ class Conversation {
 
   // ---- runs ----
 
-  /** Runs of this session that began anywhere. What waits in the queue is the composer's to show. */
-  takeRuns() {
+  /** Adds active runs of this session from any surface; queued ones are shown by the composer. */
+  addActiveRuns() {
     if (!this.loaded) {
       return;
     }
-    this.missFrom(store.get("runs"));
+    this.checkMissedEnds(store.get("runs"));
     for (const run of store.get("runs")) {
       if (run.sessionKey !== this.key || run.state === "queued") {
         continue;
       }
       const entry = this.entries.get(run.runId);
       if (!entry || entry.sending) {
-        this.live(run.runId, null);
-        this.entries.get(run.runId).view.showAsked(run.text, run.acceptedAt, this.nameOf(run.principal));
+        this.showRun(run.runId, null);
+        this.entries
+          .get(run.runId)
+          .view.showUserMessage(run.text, run.acceptedAt, this.displayName(run.principal));
       }
     }
     this.showSubRuns();
   }
 
-  /** The end of a run may have been lost: what is shown as active and listed no more is asked for. */
-  missFrom(runs) {
+  /** Fetches the end of runs that are shown as active and no longer listed: its event may be lost. */
+  checkMissedEnds(runs) {
     const listed = new Set(runs.map((run) => run.runId));
     for (const entry of this.entries.values()) {
       const missed = entry.run.state !== "ended" && !entry.sending && !listed.has(entry.run.runId);
-      entry.missed = missed ? entry.missed + 1 : 0;
-      if (entry.missed >= MISSED_LISTS) {
-        this.askFor(entry);
+      entry.missedLists = missed ? entry.missedLists + 1 : 0;
+      if (entry.missedLists >= MAX_MISSED_LISTS) {
+        this.fetchEnd(entry);
       }
     }
   }
 
   showSubRuns() {
-    const below = Map.groupBy(
+    const childrenOf = Map.groupBy(
       store.get("runs").filter((run) => run.parent),
       (run) => run.parent,
     );
     for (const entry of this.entries.values()) {
-      // A stop takes its sub-runs with it, whatever a list that is a moment old still has.
-      const rows = outcome(entry.run) === "stopped" ? [] : (below.get(entry.run.runId) ?? []);
+      // The list may be older than the stop, which ends sub-runs too.
+      const rows = outcome(entry.run) === "stopped" ? [] : (childrenOf.get(entry.run.runId) ?? []);
       if (rows.length > 0 || entry.subRuns) {
         entry.subRuns = rows.length > 0;
         entry.view.showSubRuns(rows, entry.run);
@@ -388,80 +394,77 @@ class Conversation {
     }
   }
 
-  nameOf(principal = store.get("me")?.principal) {
+  displayName(principal = store.get("me")?.principal) {
     return principal === store.get("me")?.principal ? t("turn.you") : principal;
   }
 
   follow(entry) {
-    if (this.closed || entry.forget || entry.run.state === "ended") {
+    if (this.closed || entry.unfollow || entry.run.state === "ended") {
       return;
     }
-    entry.forget = live.follow(entry.run.runId, entry.run.seq, (event) => {
+    entry.unfollow = websocket.follow(entry.run.runId, entry.run.seq, (event) => {
       if (event === null) {
-        entry.forget = null;
-        this.askFor(entry);
+        entry.unfollow = null;
+        this.fetchEnd(entry);
         return;
       }
       if (event.type === "step.started") {
-        this.actions.stepBegins(entry.run.runId);
+        this.actions.onStepStarted(entry.run.runId);
       }
-      apply(entry.run, event);
+      applyEvent(entry.run, event);
       if (entry.run.state === "ended") {
-        this.ended(entry);
+        this.onRunEnded(entry);
       }
-      this.touch(entry);
+      this.scheduleUpdate(entry);
     });
-    this.touch(entry);
+    this.scheduleUpdate(entry);
   }
 
-  /**
-   * Asks how a run stands that nobody tells of: it is over, and its record says how, or it goes on and is
-   * followed again. As long as there is no answer, nothing is said of it.
-   */
-  async askFor(entry) {
-    if (entry.asking) {
+  /** Polls a run that sends no events: follows it again, or finishes it from its record. */
+  async fetchEnd(entry) {
+    if (entry.isFetchingEnd) {
       return;
     }
-    entry.asking = true;
-    entry.missed = 0;
-    const isTold = () => this.closed || entry.forget || entry.run.state === "ended";
-    const view = await endOf(entry.run.runId, isTold, () => this.follow(entry));
-    entry.asking = false;
+    entry.isFetchingEnd = true;
+    entry.missedLists = 0;
+    const isFollowed = () => this.closed || entry.unfollow || entry.run.state === "ended";
+    const view = await waitForEnd(entry.run.runId, isFollowed, () => this.follow(entry));
+    entry.isFetchingEnd = false;
     if (view && entry.run.state !== "ended") {
-      entry.forget?.();
+      entry.unfollow?.();
       const { receipt = null, endedAt: at = null } = view;
-      finish(entry.run, { verdict: view.verdict ?? entry.run.verdict ?? UNKNOWN, receipt, at });
-      // What was said at its end may have been missed with the end; the history has it.
-      entry.run.missed = true;
-      this.ended(entry);
-      this.touch(entry);
+      finishRun(entry.run, { verdict: view.verdict ?? entry.run.verdict ?? UNKNOWN_VERDICT, receipt, at });
+      // Its last output may be missing too; the history has it.
+      entry.run.incomplete = true;
+      this.onRunEnded(entry);
+      this.scheduleUpdate(entry);
     }
   }
 
-  ended(entry) {
-    entry.forget = null;
-    this.last = entry.run;
+  onRunEnded(entry) {
+    entry.unfollow = null;
+    this.lastEnded = entry.run;
     this.showSubRuns();
     store.refresh("sessions");
-    // A run that answered was heard to its end; of others, the history says what the model sees.
-    if (entry.run.verdict?.kind !== "completed" || entry.run.missed || this.isLong()) {
-      this.lookAgain();
+    // The history says which partial output the model sees.
+    if (entry.run.verdict?.kind !== "completed" || entry.run.incomplete || this.isLong()) {
+      this.reloadNewest();
     }
   }
 
-  runNews({ state, sessionKey, runId }) {
+  onRunEvent({ state, sessionKey, runId }) {
     if (sessionKey !== this.key || state !== "ended") {
       return;
     }
     const entry = this.entries.get(runId);
     if (!entry) {
-      this.lookAgain();
-    } else if (entry.run.state !== "ended" && !entry.forget && !entry.sending) {
-      this.askFor(entry);
+      this.reloadNewest();
+    } else if (entry.run.state !== "ended" && !entry.unfollow && !entry.sending) {
+      this.fetchEnd(entry);
     }
   }
 
-  sessionNews({ sessionKey, reason }) {
+  onSessionChanged({ sessionKey, reason }) {
     if (sessionKey !== this.key || !["reset", "delete", "import"].includes(reason)) {
       return;
     }
@@ -475,20 +478,20 @@ class Conversation {
     this.loadNewest();
   }
 
-  /** Many events, one drawing: at 500 tokens a second the screen still changes 60 times. */
-  touch(entry) {
+  /** Renders once for each frame, however many events arrive. */
+  scheduleUpdate(entry) {
     if (this.closed) {
       return;
     }
     this.dirty.add(entry);
-    this.frame ||= requestAnimationFrame(() => this.draw());
+    this.frame ||= requestAnimationFrame(() => this.renderDirty());
     if (entry.run.state !== entry.state) {
       entry.state = entry.run.state;
-      this.actions.changed();
+      this.actions.onRunsChanged();
     }
   }
 
-  draw() {
+  renderDirty() {
     this.frame = 0;
     this.dirty.forEach((entry) => entry.view.update(entry.run));
     this.dirty.clear();

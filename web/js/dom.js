@@ -1,18 +1,14 @@
-// Builds and updates elements. Text goes in as text, never as markup: there is no HTML string anywhere on
-// this page. It knows nothing of what the page shows.
+// Creates and updates elements. Text is always set as text, never parsed as HTML.
 //
-//   h(tag, props?, ...children)      an element; see `set` for the props; children: nodes, texts, numbers,
-//                                    arrays; null and false are skipped
-//   icon(name)                       one of the drawings of index.html (<symbol id="i-NAME">), hidden from
-//                                    screen readers
-//   byId(id)                         the element, which must exist
-//   setText(element, text)           writes only when it differs, so that nothing is announced twice
-//   keyed(parent, items, keyOf, make, update?)   one child per item, kept by its key, in the items' order
-//   listen(target, type, fn, options?)           adds a listener; gives the function that removes it
-//   isComposing(event)                           of a key that belongs to the keyboard: letters are being put
-//                                                together
-//   isSecondHalf(event)                          of a double click: it was not meant for what the first one
-//                                                has put in its place; a third click is meant again
+//   h(tag, props?, ...children)      an element; see `setProp` for the props; children are nodes, texts, numbers
+//                                    or arrays; null and false are skipped
+//   icon(name)                       a symbol of index.html (<symbol id="i-NAME">), hidden from screen readers
+//   byId(id)                         the element; throws when there is none
+//   setText(element, text)           writes only a change, so that screen readers announce nothing twice
+//   reconcileChildren(parent, items, keyOf, make, update?)   one child for each item, kept by its key, in order
+//   listen(target, type, fn, options?)   adds a listener; returns the function that removes it
+//   isComposing(event)               whether a key event belongs to an input method
+//   isSecondClick(event)             whether it is the second click of a double click; a third click counts again
 
 const SVG = "http://www.w3.org/2000/svg";
 const SVG_TAGS = new Set([
@@ -31,21 +27,21 @@ const SVG_TAGS = new Set([
 ]);
 
 /**
- * Makes an element. Props: `class`, `data` (dataset), `style` (custom properties and plain ones), `on`
- * (listeners by type); all other names are attributes: `true` makes an empty one, `false` and null none.
+ * Props: `class`, `data` (dataset), `style` (properties by name), `on` (listeners by type). All other names are
+ * attributes: `true` sets an empty one, `false` and null set none.
  */
 export function h(tag, props, ...children) {
   const element = SVG_TAGS.has(tag) ? document.createElementNS(SVG, tag) : document.createElement(tag);
   if (props) {
     for (const [name, value] of Object.entries(props)) {
-      set(element, name, value);
+      setProp(element, name, value);
     }
   }
-  add(element, children);
+  appendChildren(element, children);
   return element;
 }
 
-function set(element, name, value) {
+function setProp(element, name, value) {
   if (value === null || value === undefined || value === false) {
     return;
   }
@@ -68,10 +64,10 @@ function set(element, name, value) {
   }
 }
 
-function add(element, children) {
+function appendChildren(element, children) {
   for (const child of children) {
     if (Array.isArray(child)) {
-      add(element, child);
+      appendChildren(element, child);
     } else if (child !== null && child !== undefined && child !== false) {
       element.append(child);
     }
@@ -99,24 +95,23 @@ export function setText(element, text) {
 const KEY = Symbol("key");
 
 /**
- * Makes the children of `parent` those of `items`: a child stays the same element as long as its key is
- * there, and is moved only when its place changed, so focus and unfolded details survive. Children that
- * this function did not make are removed.
+ * Keyed list reconciliation: a child stays the same element while its key is present, and moves only when its
+ * position changed, so that focus and open details survive. Other children of `parent` are removed.
  */
-export function keyed(parent, items, keyOf, make, update) {
-  const known = new Map();
+export function reconcileChildren(parent, items, keyOf, make, update) {
+  const byKey = new Map();
   for (const child of [...parent.children]) {
-    known.set(child[KEY], child);
+    byKey.set(child[KEY], child);
   }
-  let place = parent.firstElementChild;
-  const seen = new Set();
+  let next = parent.firstElementChild;
+  const seenKeys = new Set();
   for (const item of items) {
     const key = keyOf(item);
-    if (seen.has(key)) {
+    if (seenKeys.has(key)) {
       continue;
     }
-    seen.add(key);
-    let child = known.get(key);
+    seenKeys.add(key);
+    let child = byKey.get(key);
     if (!child) {
       child = make(item);
       child[KEY] = key;
@@ -124,14 +119,14 @@ export function keyed(parent, items, keyOf, make, update) {
     if (update) {
       update(child, item);
     }
-    if (child === place) {
-      place = place.nextElementSibling;
+    if (child === next) {
+      next = next.nextElementSibling;
     } else {
-      parent.insertBefore(child, place);
+      parent.insertBefore(child, next);
     }
   }
   for (const child of [...parent.children]) {
-    if (!seen.has(child[KEY])) {
+    if (!seenKeys.has(child[KEY])) {
       child.remove();
     }
   }
@@ -142,11 +137,11 @@ export function listen(target, type, fn, options) {
   return () => target.removeEventListener(type, fn, options);
 }
 
-/** 229 is what some browsers say of the key that ends it, when they call it ended already. */
+/** Some browsers report the key that ends a composition with code 229 and without `isComposing`. */
 export function isComposing(event) {
   return event.isComposing || event.keyCode === 229;
 }
 
-export function isSecondHalf({ detail }) {
+export function isSecondClick({ detail }) {
   return detail === 2;
 }

@@ -1,9 +1,8 @@
-// What an empty session shows. It knows the session's name and nothing else.
+// The empty state of a session: what to do next, here or in the terminal. Exports emptySession.
 
 import { h, icon } from "./dom.js";
 import { t } from "./texts.js";
 
-/** What an empty session shows: what to do next, here or in the terminal. */
 export function emptySession(key) {
   return h(
     "div",
@@ -12,10 +11,10 @@ export function emptySession(key) {
     h("p", null, t("chat.empty")),
     h("p", null, t("chat.empty-next")),
     h("p", null, t("chat.empty-terminal")),
-    h("code", null, `quell chat --session ${shellWord(key)}`),
+    h("code", null, `quell chat --session ${quoteForShell(key)}`),
   );
 }
 
-function shellWord(text) {
+function quoteForShell(text) {
   return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }

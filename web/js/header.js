@@ -1,44 +1,43 @@
-// The header of every view: what runs, what is alive, who waits for an answer, whether the page is connected,
-// the hold, the theme, the language and the way out. It takes the facts from the store. What "Stop all" does
-// is in stop-all.js.
+// The header of every view: counts, connection state, hold, theme, language and sign-out. Exports mountHeader and
+// holdText. "Stop all" is in stop-all.js.
 
 import * as api from "./api.js";
+import { aliveProcesses } from "./derived-state.js";
 import { byId, h, icon, listen, setText } from "./dom.js";
-import { aliveProcesses } from "./facts.js";
-import { framed } from "./frame.js";
-import { reasonOf } from "./reasons.js";
-import * as stopAll from "./stop-all.js";
+import { errorText } from "./error-texts.js";
+import { mountStopAll } from "./stop-all.js";
 import * as store from "./store.js";
-import { ago, counted, exactTime, language, oneLine, setLanguage, t } from "./texts.js";
+import { ago, exactTime, language, oneLine, setLanguage, t, tPlural } from "./texts.js";
+import { throttleToFrame } from "./throttle.js";
 import * as toasts from "./toasts.js";
 
-const SLICES = ["runs", "processes", "approvals", "connection", "behind", "hold", "me"];
+const SLICES = ["runs", "processes", "approvals", "connection", "staleSlices", "hold", "me"];
 const AGE_MS = 10_000;
 
-export function mount(root) {
-  furnish(root);
-  const frame = framed(() => draw(root));
-  const timer = setInterval(frame.ask, AGE_MS);
-  const undo = [
-    ...SLICES.map((slice) => store.subscribe(slice, frame.ask)),
+export function mountHeader(root) {
+  createElements(root);
+  const frame = throttleToFrame(() => render(root));
+  const timer = setInterval(frame.schedule, AGE_MS);
+  const cleanups = [
+    ...SLICES.map((slice) => store.subscribe(slice, frame.schedule)),
     listen(byId("hold"), "click", toggleHold),
     listen(byId("theme"), "click", toggleTheme),
     listen(byId("language"), "change", (event) => chooseLanguage(event.target)),
     listen(byId("sign-out"), "click", signOut),
-    stopAll.mount(byId("stop-all"), byId("stop-all-dialog")),
+    mountStopAll(byId("stop-all"), byId("stop-all-dialog")),
   ];
   return () => {
     clearInterval(timer);
     frame.cancel();
-    undo.forEach((forget) => forget());
+    cleanups.forEach((cleanup) => cleanup());
   };
 }
 
-function furnish(root) {
+function createElements(root) {
   const facts = { runs: "runs", processes: "gear", approvals: "approval", connection: "connection" };
-  for (const [name, drawing] of Object.entries(facts)) {
-    fact(root, name).replaceChildren(
-      icon(drawing),
+  for (const [name, iconName] of Object.entries(facts)) {
+    factElement(root, name).replaceChildren(
+      icon(iconName),
       h("span", { class: "number" }),
       " ",
       h("span", { class: "word" }),
@@ -51,69 +50,68 @@ function furnish(root) {
   );
   byId("stop-all").replaceChildren(icon("stop"), h("span", { class: "word" }, t("stop-all.button")));
   byId("theme").replaceChildren(icon("theme"));
-  byId("sign-out").replaceChildren(icon("leave"));
-  name(byId("stop-all"), t("stop-all.button"));
-  name(byId("theme"), t("shell.theme"));
-  name(byId("sign-out"), t("shell.sign-out"));
+  byId("sign-out").replaceChildren(icon("sign-out"));
+  setLabel(byId("stop-all"), t("stop-all.button"));
+  setLabel(byId("theme"), t("shell.theme"));
+  setLabel(byId("sign-out"), t("shell.sign-out"));
   byId("language").value = language();
 }
 
-function name(element, text) {
+function setLabel(element, text) {
   element.setAttribute("aria-label", text);
   element.title = text;
 }
 
-function fact(root, of) {
-  return root.querySelector(`[data-fact="${of}"]`);
+function factElement(root, name) {
+  return root.querySelector(`[data-fact="${name}"]`);
 }
 
-function draw(root) {
+function render(root) {
   const runs = store.get("runs");
   const queued = runs.filter((run) => run.state === "queued").length;
-  drawNumber(root, "runs", runs.length, queued > 0 ? t("fact.queued", { n: queued }) : "");
-  drawNumber(root, "processes", aliveProcesses(runs, store.get("processes")), "");
-  drawNumber(root, "approvals", store.get("approvals").length, "");
-  drawConnection(fact(root, "connection"), store.get("connection"), store.get("behind"));
-  drawHold(byId("hold"), store.get("hold"));
+  renderCount(root, "runs", runs.length, queued > 0 ? t("fact.queued", { n: queued }) : "");
+  renderCount(root, "processes", aliveProcesses(runs, store.get("processes")), "");
+  renderCount(root, "approvals", store.get("approvals").length, "");
+  renderConnection(factElement(root, "connection"), store.get("connection"), store.get("staleSlices"));
+  renderHold(byId("hold"), store.get("hold"));
 }
 
-function drawNumber(root, of, number, more) {
-  const element = fact(root, of);
-  const [, digits, word] = element.children;
+function renderCount(root, name, number, more) {
+  const element = factElement(root, name);
+  const [, digits, label] = element.children;
   setText(digits, String(number));
-  setText(word, counted(`fact.${of}`, number));
-  element.classList.toggle("none", number === 0);
-  const tip = [`${number} ${counted(`fact.${of}`, number)}`, more].filter(Boolean).join(", ");
-  element.title = tip;
-  element.setAttribute("aria-label", tip);
+  setText(label, tPlural(`fact.${name}`, number));
+  element.classList.toggle("zero", number === 0);
+  const tooltip = [`${number} ${tPlural(`fact.${name}`, number)}`, more].filter(Boolean).join(", ");
+  element.title = tooltip;
+  element.setAttribute("aria-label", tooltip);
 }
 
-function drawConnection(element, state, behind) {
-  const word = state === "live" && behind.length > 0 ? "behind" : state;
+function renderConnection(element, state, staleSlices) {
+  const stateKey = state === "live" && staleSlices.length > 0 ? "behind" : state;
   element.dataset.state = state;
-  setText(element.lastElementChild, t(`fact.connection.${word}`));
-  element.title = t(`fact.connection.${word}.tip`);
+  setText(element.lastElementChild, t(`fact.connection.${stateKey}`));
+  element.title = t(`fact.connection.${stateKey}.tip`);
 }
 
-function drawHold(button, hold) {
+function renderHold(button, hold) {
   button.setAttribute("aria-checked", String(hold.held));
-  const told = hold.held ? holdFacts(hold) : t("hold.off");
-  button.title = told;
-  button.setAttribute("aria-label", `${t("hold.name")}: ${told}`);
+  const text = hold.held ? holdText(hold) : t("hold.off");
+  button.title = text;
+  button.setAttribute("aria-label", `${t("hold.name")}: ${text}`);
   const banner = byId("hold-banner");
   banner.hidden = !hold.held;
   if (hold.held) {
-    setText(banner.firstElementChild, whoHolds(hold).join(" · "));
-    banner.title = hold.since ? `${told}\n${exactTime(hold.since)}` : told;
+    setText(banner.firstElementChild, holdDetails(hold).join(" · "));
+    banner.title = hold.since ? `${text}\n${exactTime(hold.since)}` : text;
   }
 }
 
-/** What a hold does, who set it, when and why. */
-export function holdFacts(hold) {
-  return [t("hold.on"), ...whoHolds(hold)].join(" · ");
+export function holdText(hold) {
+  return [t("hold.on"), ...holdDetails(hold)].join(" · ");
 }
 
-function whoHolds(hold) {
+function holdDetails(hold) {
   const parts = [];
   if (hold.by) {
     parts.push(t("hold.by", { who: oneLine(hold.by, 60) }));
@@ -135,9 +133,9 @@ async function toggleHold() {
   }
   button.setAttribute("aria-busy", "true");
   try {
-    store.put("hold", held ? await api.del("/api/hold") : await api.put("/api/hold", { held: true }));
+    store.set("hold", held ? await api.del("/api/hold") : await api.put("/api/hold", { held: true }));
   } catch (problem) {
-    toasts.error(t(held ? "hold.lift-failed" : "hold.failed", { reason: reasonOf(problem) }), problem);
+    toasts.error(t(held ? "hold.lift-failed" : "hold.failed", { reason: errorText(problem) }), problem);
   } finally {
     button.removeAttribute("aria-busy");
   }
@@ -149,7 +147,7 @@ function toggleTheme() {
   try {
     localStorage.setItem("quell.theme", next);
   } catch {
-    // Not remembered, but chosen for now.
+    // Applies until the next reload.
   }
 }
 
@@ -158,7 +156,7 @@ async function signOut() {
     await api.post("/api/sign-out");
     location.reload();
   } catch (problem) {
-    toasts.error(t("shell.sign-out-failed", { reason: reasonOf(problem) }), problem);
+    toasts.error(t("shell.sign-out-failed", { reason: errorText(problem) }), problem);
   }
 }
 
@@ -166,7 +164,7 @@ async function chooseLanguage(select) {
   try {
     await setLanguage(select.value);
   } catch {
-    // Its texts did not come: the connection's state says why.
+    // The texts could not be loaded; the connection state says why.
     select.value = language();
   }
 }

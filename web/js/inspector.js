@@ -1,34 +1,34 @@
-// The run inspector: one run with what it is, how it stands, how to stop it, and everything that it holds or
-// held. Which run it is says the store (`inspected`); what is known of it comes from run-watch.js.
+// The run inspector: the state of one run, its stop button, its facts, and everything that it holds or held.
+// Exports mountInspector. It shows the run that the store calls `inspected`, with data from run-polling.js.
 
-import * as background from "./background.js";
-import { h, keyed, listen, setText } from "./dom.js";
-import { framed } from "./frame.js";
-import { picture } from "./picture.js";
-import { reasonOf } from "./reasons.js";
+import { mountBackgroundProcesses } from "./background-processes.js";
+import { h, listen, reconcileChildren, setText } from "./dom.js";
+import { errorText } from "./error-texts.js";
+import { shortId } from "./ids.js";
 import { amendmentLines, receiptLine } from "./receipt.js";
-import { phaseMark, updatePhase } from "./run-row.js";
-import { watch } from "./run-watch.js";
-import { shortId } from "./short-id.js";
-import { forceButton, stopButton } from "./stop-run.js";
+import { createPhaseMark, updatePhaseMark } from "./run-phase.js";
+import { pollRun } from "./run-polling.js";
+import { forceButton, stopButton } from "./stop-buttons.js";
 import * as store from "./store.js";
-import { inFull, millis, oneLine, t, timeElement } from "./texts.js";
+import { escapeInvisible, millis, oneLine, t, timeElement } from "./texts.js";
+import { throttleToFrame } from "./throttle.js";
+import { createTimelineView } from "./timeline-view.js";
 
-export function mount(root) {
-  let leave = () => {};
+export function mountInspector(root) {
+  let unmount = () => {};
   const show = (runId) => {
-    leave();
-    leave = runId ? inspect(root, runId) : nothing(root);
+    unmount();
+    unmount = runId ? showRun(root, runId) : showEmpty(root);
   };
-  const forget = store.subscribe("inspected", show);
+  const cleanup = store.subscribe("inspected", show);
   return () => {
-    forget();
-    leave();
+    cleanup();
+    unmount();
     root.replaceChildren();
   };
 }
 
-function nothing(root) {
+function showEmpty(root) {
   delete root.dataset.run;
   root.replaceChildren(
     h(
@@ -42,45 +42,45 @@ function nothing(root) {
   return () => {};
 }
 
-function inspect(root, runId) {
-  let known = null;
-  const parts = furnish(root, runId, () => frame.ask());
-  const frame = framed(() => known && draw(parts, known));
-  const tell = (now) => {
-    known = now;
-    frame.ask();
+function showRun(root, runId) {
+  let shown = null;
+  const parts = createElements(root, runId, () => frame.schedule());
+  const frame = throttleToFrame(() => shown && render(parts, shown));
+  const onUpdate = (update) => {
+    shown = update;
+    frame.schedule();
   };
-  const watching = watch(
+  const poller = pollRun(
     runId,
-    tell,
+    onUpdate,
     () => !document.hidden && root.checkVisibility({ visibilityProperty: true }),
   );
-  const sizes = new ResizeObserver(frame.ask);
-  sizes.observe(parts.picture.frame.parentElement);
-  const undo = [
-    listen(parts.stop, "click", () => setTimeout(watching.look, 30)),
+  const resizeObserver = new ResizeObserver(frame.schedule);
+  resizeObserver.observe(parts.timeline.frame.parentElement);
+  const cleanups = [
+    listen(parts.stop, "click", () => setTimeout(poller.pollNow, 30)),
     store.subscribe("route", ({ view }) => {
-      // As a view of its own it is what the page is about; beside the chat it is an aside.
+      // The main landmark as a view of its own, complementary content beside the chat.
       root.setAttribute("role", view === "run" ? "main" : "complementary");
       parts.title.setAttribute("aria-level", view === "run" ? "1" : "2");
-      watching.look();
-      frame.ask();
+      poller.pollNow();
+      frame.schedule();
     }),
-    background.mount(parts.processes, (process) => process.startedByRun === runId),
+    mountBackgroundProcesses(parts.processes, (process) => process.startedByRun === runId),
     store.subscribe(
       "processes",
-      (all) => (parts.processesPart.hidden = !all.some((one) => one.startedByRun === runId)),
+      (all) => (parts.processesSection.hidden = !all.some((one) => one.startedByRun === runId)),
     ),
   ];
   return () => {
-    watching.leave();
-    sizes.disconnect();
+    poller.stop();
+    resizeObserver.disconnect();
     frame.cancel();
-    undo.forEach((forget) => forget());
+    cleanups.forEach((cleanup) => cleanup());
   };
 }
 
-function furnish(root, runId, changed) {
+function createElements(root, runId, redraw) {
   root.dataset.run = runId;
   const link = h(
     "a",
@@ -89,7 +89,7 @@ function furnish(root, runId, changed) {
   );
   const parts = {
     title: h("h2", { class: "inspect-title", title: runId }, link),
-    phase: phaseMark(),
+    phase: createPhaseMark(),
     stop: h("span", { class: "inspect-stop" }),
     problem: h("p", { class: "problem", role: "alert", hidden: true }),
     message: h("p", { class: "inspect-message" }),
@@ -98,10 +98,10 @@ function furnish(root, runId, changed) {
     leftovers: h("ul", { class: "leftovers", hidden: true }),
     amendments: h("ul", { class: "amendments", hidden: true }),
     heading: h("h2", { id: "timeline-title" }),
-    picture: picture(changed),
+    timeline: createTimelineView(redraw),
     processes: h("div", {}),
   };
-  parts.processesPart = h(
+  parts.processesSection = h(
     "section",
     { class: "part" },
     h("h2", {}, t("inspector.processes")),
@@ -119,9 +119,9 @@ function furnish(root, runId, changed) {
       "section",
       { class: "part", "aria-labelledby": "timeline-title" },
       parts.heading,
-      parts.picture.element,
+      parts.timeline.element,
     ),
-    parts.processesPart,
+    parts.processesSection,
   );
   root.replaceChildren(
     h("header", { class: "inspect-head" }, parts.title, parts.phase, parts.stop),
@@ -131,56 +131,60 @@ function furnish(root, runId, changed) {
   return parts;
 }
 
-function draw(parts, { view, children, problem }) {
+function render(parts, { view, children, problem }) {
   parts.problem.hidden = !problem;
   if (problem) {
-    setText(parts.problem, t("inspector.failed", { reason: reasonOf(problem) }));
+    setText(parts.problem, t("inspector.failed", { reason: errorText(problem) }));
   }
   parts.body.hidden = !view;
   if (!view) {
     return;
   }
-  updatePhase(parts.phase, view);
-  drawStop(parts.stop, view);
-  setText(parts.message, inFull(view.text));
-  drawReceipt(parts, view.receipt);
-  drawFacts(parts.facts, factsOf(view));
+  updatePhaseMark(parts.phase, view);
+  renderStopButton(parts.stop, view);
+  setText(parts.message, escapeInvisible(view.text));
+  renderReceipt(parts, view.receipt);
+  renderFacts(parts.facts, factsOf(view));
   setText(parts.heading, t(view.receipt ? "inspector.timeline" : "inspector.timeline.live"));
-  parts.picture.draw(view, children);
+  parts.timeline.render(view, children);
 }
 
-/** One place for both buttons, so that the second press hits what the first one became. */
-function drawStop(place, view) {
-  const wanted = { queued: "stop", running: "stop", ending: "force" }[view.state] ?? "none";
-  if (place.dataset.button === wanted) {
+/** Stop turns into Force in the same place. */
+function renderStopButton(slot, view) {
+  const buttonKind = { queued: "stop", running: "stop", ending: "force" }[view.state] ?? "none";
+  if (slot.dataset.button === buttonKind) {
     return;
   }
-  const hadFocus = place.contains(document.activeElement);
-  place.dataset.button = wanted;
-  place.replaceChildren(
-    ...(wanted === "stop" ? [stopButton(view.runId)] : wanted === "force" ? [forceButton(view.runId)] : []),
+  const hadFocus = slot.contains(document.activeElement);
+  slot.dataset.button = buttonKind;
+  slot.replaceChildren(
+    ...(buttonKind === "stop"
+      ? [stopButton(view.runId)]
+      : buttonKind === "force"
+        ? [forceButton(view.runId)]
+        : []),
   );
   if (hadFocus) {
-    place.firstElementChild?.focus();
+    slot.firstElementChild?.focus();
   }
 }
 
-function drawReceipt(parts, receipt) {
+function renderReceipt(parts, receipt) {
   parts.receipt.hidden = !receipt;
   setText(parts.receipt, receipt ? receiptLine(receipt) : "");
-  const left = receipt?.leftovers ?? [];
-  parts.leftovers.hidden = left.length === 0;
-  keyed(
+  const leftovers = receipt?.leftovers ?? [];
+  parts.leftovers.hidden = leftovers.length === 0;
+  reconcileChildren(
     parts.leftovers,
-    left,
+    leftovers,
     ({ name }) => name,
     ({ name }) => h("li", {}, oneLine(name, 300)),
   );
-  const later = receipt ? amendmentLines(receipt) : [];
-  parts.amendments.hidden = later.length === 0;
-  keyed(
+  const amendments = receipt ? amendmentLines(receipt) : [];
+  parts.amendments.hidden = amendments.length === 0;
+  reconcileChildren(
     parts.amendments,
-    later,
+    amendments,
     (line) => line,
     (line) => h("li", {}, line),
   );
@@ -196,7 +200,10 @@ function factsOf(view) {
   return [
     { name: "agent", text: oneLine(view.agent, 80) },
     { name: "session", text: oneLine(view.sessionKey, 80), href: session },
-    { name: "from", text: t("inspector.from", { who: oneLine(view.principal, 60), door: view.surface }) },
+    {
+      name: "from",
+      text: t("inspector.from", { principal: oneLine(view.principal, 60), surface: view.surface }),
+    },
     view.parent && {
       name: "parent",
       text: shortId(view.parent),
@@ -207,39 +214,38 @@ function factsOf(view) {
     { name: "steps", text: String(view.steps) },
     { name: "tokens", text: t("inspector.tokens", { in: tokens(inputTokens), out: tokens(outputTokens) }) },
     view.processes > 0 && { name: "processes", text: String(view.processes) },
-    view.verdict && endOf(view.verdict) && { name: "end", text: endOf(view.verdict) },
+    view.verdict && endText(view.verdict) && { name: "end", text: endText(view.verdict) },
     { name: "id", text: view.runId },
   ].filter(Boolean);
 }
 
-/** Who ended it and why, or what went wrong. */
-function endOf(verdict) {
+function endText(verdict) {
   if (verdict.kind === "failed") {
     return `${oneLine(verdict.message, 300)} (${verdict.code})`;
   }
   if (verdict.kind !== "aborted") {
     return null;
   }
-  const who = verdict.by
-    ? t("inspector.from", { who: oneLine(verdict.by.principal, 60), door: verdict.by.surface })
+  const principal = verdict.by
+    ? t("inspector.from", { principal: oneLine(verdict.by.principal, 60), surface: verdict.by.surface })
     : "Quell";
-  return t("inspector.stopped-by", { who, reason: oneLine(verdict.reason, 200) });
+  return t("inspector.stopped-by", { who: principal, reason: oneLine(verdict.reason, 200) });
 }
 
-/** A fact is touched only when it says something new: who reads or copies it is not disturbed. */
-function drawFacts(list, facts) {
-  const make = ({ name }) =>
+/** Writes only changes, so that selected text stays selected. */
+function renderFacts(list, facts) {
+  const create = ({ name }) =>
     h("div", {}, h("dt", {}, t(`inspector.fact.${name}`)), h("dd", { class: `fact-${name}` }));
-  keyed(
+  reconcileChildren(
     list,
     facts,
     ({ name }) => name,
-    make,
+    create,
     (item, { text, href, at }) => {
       const value = item.lastElementChild;
-      const said = text ?? at;
-      if (value.dataset.said !== said) {
-        value.dataset.said = said;
+      const shownText = text ?? at;
+      if (value.dataset.shown !== shownText) {
+        value.dataset.shown = shownText;
         value.replaceChildren(at ? timeElement(at) : href ? h("a", { href }, text) : text);
       }
     },

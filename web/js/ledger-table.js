@@ -1,15 +1,22 @@
-// What a run held, as a table: the same rows as the picture above it, for those who cannot see that or want
-// the exact times. It knows rows (ledger.js) and no picture.
+// The table of what a run held: the same rows as the timeline above it, for screen readers and for exact times.
+// Exports createLedgerTable and updateLedgerTable.
 
-import { standing } from "./ledger.js";
-import { endWord, GLYPHS, heldMs, isLate, kindWord, lastOf, nameOf } from "./ledger-words.js";
-import { h, keyed, setText } from "./dom.js";
-import { inFull, millis, t } from "./texts.js";
+import { h, reconcileChildren, setText } from "./dom.js";
+import {
+  endLabel,
+  fullName,
+  heldMs,
+  isLate,
+  kindLabel,
+  lastReleaseMs,
+  STATUS_GLYPHS,
+} from "./ledger-labels.js";
+import { rowStatus } from "./ledger.js";
+import { escapeInvisible, millis, t } from "./texts.js";
 
 const COLUMNS = ["held", "opened", "held-for", "after-stop", "how"];
 
-/** The table, empty. */
-export function ledgerTable() {
+export function createLedgerTable() {
   return h(
     "table",
     { class: "ledger rows" },
@@ -27,27 +34,27 @@ export function ledgerTable() {
   );
 }
 
-/** Brings it up to date. Times count from `began`; the column of the stop is there when there was one. */
-export function fillLedger(table, rows, { began, requested }) {
+/** Times count from `began`. The column "After the stop" is shown when there was a stop. */
+export function updateLedgerTable(table, rows, { began, requested }) {
   table.classList.toggle("no-stop", requested === null);
-  keyed(
+  reconcileChildren(
     table.tBodies[0],
     rows,
-    (row) => `${row.key} ${row.times}`,
-    make,
-    (element, row) => update(element, row, began),
+    (row) => `${row.key} ${row.count}`,
+    createRow,
+    (element, row) => updateRow(element, row, began),
   );
 }
 
-function make(row) {
-  const name = inFull(nameOf(row));
+function createRow(row) {
+  const name = escapeInvisible(fullName(row));
   return h(
     "tr",
     { data: { kind: row.kind, held: row.key } },
     h(
       "th",
       { scope: "row", style: { "--depth": String(row.depth) } },
-      h("span", { class: "kind" }, kindWord(row.kind)),
+      h("span", { class: "kind" }, kindLabel(row.kind)),
       " ",
       row.runId
         ? h("a", { href: `#/r/${encodeURIComponent(row.runId)}` }, name)
@@ -59,14 +66,16 @@ function make(row) {
   );
 }
 
-function update(element, row, began) {
+function updateRow(element, row, began) {
   const [, opened, heldFor, afterStop, how] = element.children;
-  element.dataset.standing = standing(row);
+  element.dataset.status = rowStatus(row);
   setText(opened, millis(row.spans[0].from - began));
   setText(heldFor, millis(heldMs(row)));
-  setText(afterStop, !isLate(row) ? "" : row.open ? "" : `+${millis(lastOf(row) - row.requested)}`);
+  setText(afterStop, !isLate(row) ? "" : row.open ? "" : `+${millis(lastReleaseMs(row) - row.requested)}`);
   setText(
     how,
-    [GLYPHS[standing(row)], endWord(row), row.pid ? `· pid ${row.pid}` : ""].filter(Boolean).join(" "),
+    [STATUS_GLYPHS[rowStatus(row)], endLabel(row), row.pid ? `· pid ${row.pid}` : ""]
+      .filter(Boolean)
+      .join(" "),
   );
 }

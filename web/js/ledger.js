@@ -1,8 +1,7 @@
-// What a run held, as rows: from the JSON of a run, live or ended, to things with names, spans of time and
-// ends, equal ones folded. It knows no document, no language, no clock (now is an argument) and no picture:
-// timeline.js lays the rows out.
+// The rows of what a run held, live or ended: names, spans of time and how each was released; equal rows are folded.
+// Exports KINDS, wallMs, runTimes, ledgerRows, subRunIds and rowStatus. Pure; timeline.js lays the rows out.
 
-/** The order of the rows: first what does the work, last what only counts. */
+/** In the order of the rows. */
 export const KINDS = [
   "model_request",
   "process",
@@ -16,16 +15,16 @@ export const KINDS = [
   "timer",
   "permit",
 ];
-/** From this many rows on, equal ones are folded. The terminal's picture begins at the same number. */
+/** From this many rows on, equal rows are folded. The terminal uses the same number. */
 const FOLD_FROM = 24;
-/** Rows that a person can still take in; above it only the ones that tell something stand alone. */
-const MOST_ROWS = 32;
-const MOST_ALONE = 24;
-const ENDED_BY_ITSELF = new Set(["finished", "exited", "kept"]);
+/** Above this many rows, only MAX_UNFOLDED of the most important ones stay unfolded. */
+const MAX_ROWS = 32;
+const MAX_UNFOLDED = 24;
+const NORMAL_RELEASES = new Set(["finished", "exited", "kept"]);
 
 /**
- * Milliseconds since 1970, with the microseconds that Date.parse drops; NaN for what is no time.
- * A stop is over within a few milliseconds, so the fraction is what the picture is about.
+ * Milliseconds since 1970 with the microseconds that Date.parse drops, because a stop takes a few milliseconds;
+ * NaN when `at` is not a time.
  */
 export function wallMs(at) {
   const parts = /^(.*T\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)$/i.exec(at ?? "");
@@ -36,18 +35,20 @@ export function wallMs(at) {
 }
 
 /**
- * The times of a run and the things it held. `now` (milliseconds since 1970) stands for the end that a live
- * run does not have yet. Times that are not known are null.
+ * The times of a run, in milliseconds since 1970 or null, and its resources. `now` is the end of a live run.
  */
-export function factsOf(view, now) {
+export function runTimes(view, now) {
   const receipt = view.receipt ?? null;
   const resources = (receipt ? receipt.resources : view.held) ?? [];
-  const requested = instant(receipt ? receipt.requestedAt : view.requestedAt);
-  const delivered = instant(receipt ? receipt.deliveredAt : view.deliveredAt);
-  const settled = receipt ? instant(receipt.settledAt) : null;
-  const known = resources.flatMap((resource) => [instant(resource.openedAt), instant(resource.releasedAt)]);
-  known.push(time(view.startedAt), requested, delivered, settled);
-  const times = known.filter((at) => at !== null);
+  const requested = instantMs(receipt ? receipt.requestedAt : view.requestedAt);
+  const delivered = instantMs(receipt ? receipt.deliveredAt : view.deliveredAt);
+  const settled = receipt ? instantMs(receipt.settledAt) : null;
+  const instants = resources.flatMap((resource) => [
+    instantMs(resource.openedAt),
+    instantMs(resource.releasedAt),
+  ]);
+  instants.push(parseTime(view.startedAt), requested, delivered, settled);
+  const times = instants.filter((at) => at !== null);
   const last = times.reduce((a, b) => Math.max(a, b), -Infinity);
   const end = settled ?? Math.max(now, last);
   const began = times.reduce((a, b) => Math.min(a, b), end);
@@ -55,70 +56,70 @@ export function factsOf(view, now) {
 }
 
 /**
- * The rows of a run in the order of their kinds. `childOf(runId)` gives the JSON of a sub-run where it is
- * known, whose rows then follow, one level deeper. `every` turns folding off.
+ * The rows of a run in the order of their kinds. `childOf(runId)` returns the JSON of a sub-run if known, whose
+ * rows then follow one level deeper. `unfolded` turns folding off.
  */
-export function rowsOf(view, { now, every = false, childOf = () => undefined }) {
+export function ledgerRows(view, { now, unfolded = false, childOf = () => undefined }) {
   const rows = ownRows(view, { now, childOf, depth: 0, path: "", seen: new Set([view.runId]) });
-  if (every || rows.length < FOLD_FROM) {
+  if (unfolded || rows.length < FOLD_FROM) {
     return rows;
   }
-  const equal = fold(
+  const foldedRows = foldRows(
     rows,
-    (row) => `${place(row)}\n${row.label}\n${row.how}\n${row.exitCode}\n${row.signal}`,
+    (row) => `${groupKey(row)}\n${row.label}\n${row.how}\n${row.exitCode}\n${row.signal}`,
   );
-  return equal.length <= MOST_ROWS ? equal : foldTheOrdinary(equal);
+  return foldedRows.length <= MAX_ROWS ? foldedRows : foldUnremarkable(foldedRows);
 }
 
 /** The ids of the runs that a run has started and waited for. */
-export function subRunsOf(view) {
+export function subRunIds(view) {
   const resources = (view.receipt ? view.receipt.resources : view.held) ?? [];
   return resources
     .filter(({ kind }) => kind === "run")
-    .map(({ label }) => runIdIn(label))
+    .map(({ label }) => runIdInLabel(label))
     .filter(Boolean);
 }
 
 /**
- * How a thing stands: `open` while it is held, `left` when the run ended without it, else `calm`, `stopped`
- * or `bad`.
+ * "open" while it is held, "leftover" when the run ended before its release, "normal" when it ended by itself,
+ * else "stopped" or "failed".
  */
-export function standing(row) {
+export function rowStatus(row) {
   if (row.open) {
-    return row.open === "left" ? "left" : "open";
+    return row.open === "leftover" ? "leftover" : "open";
   }
   if (row.how === "failed" || row.how === "lost" || (row.how === "exited" && (row.exitCode ?? 0) !== 0)) {
-    return "bad";
+    return "failed";
   }
-  return ENDED_BY_ITSELF.has(row.how) && row.signal === undefined ? "calm" : "stopped";
+  return NORMAL_RELEASES.has(row.how) && row.signal === undefined ? "normal" : "stopped";
 }
 
-function time(at) {
+function parseTime(at) {
   const ms = wallMs(at);
   return Number.isNaN(ms) ? null : ms;
 }
 
-function instant(value) {
-  return value ? time(value.at) : null;
+function instantMs(value) {
+  return value ? parseTime(value.at) : null;
 }
 
 function ownRows(view, { now, childOf, depth, path, seen }) {
-  const facts = factsOf(view, now);
-  const inOrder = [...facts.resources].sort((a, b) => rank(a.kind) - rank(b.kind) || a.id - b.id);
-  return inOrder.flatMap((resource) => {
-    const row = rowOf(resource, facts, depth, path);
+  const times = runTimes(view, now);
+  const sorted = [...times.resources].sort((a, b) => rank(a.kind) - rank(b.kind) || a.id - b.id);
+  return sorted.flatMap((resource) => {
+    const row = rowOf(resource, times, depth, path);
     const child = row.runId && !seen.has(row.runId) ? childOf(row.runId) : undefined;
     if (!child) {
       return [row];
     }
-    const below = {
+    const childOptions = {
       now,
       childOf,
       depth: depth + 1,
       path: `${row.key}/`,
       seen: new Set([...seen, row.runId]),
     };
-    return [{ ...row, hasChildren: true }, ...ownRows(child, below)];
+    return [{ ...row, hasChildren: true }, ...ownRows(child, childOptions)];
   });
 }
 
@@ -127,17 +128,17 @@ function rank(kind) {
   return index < 0 ? KINDS.length : index;
 }
 
-function rowOf(resource, facts, depth, path) {
-  const from = instant(resource.openedAt) ?? facts.began;
-  const to = instant(resource.releasedAt);
-  const open = to !== null ? null : facts.live ? "live" : "left";
+function rowOf(resource, times, depth, path) {
+  const from = instantMs(resource.openedAt) ?? times.began;
+  const to = instantMs(resource.releasedAt);
+  const open = to !== null ? null : times.live ? "live" : "leftover";
   return {
     key: `${path}${resource.id}`,
     kind: resource.kind,
     label: resource.label ?? "",
     depth,
-    times: 1,
-    others: false,
+    count: 1,
+    mixed: false,
     how: resource.how ?? "",
     open,
     pid: resource.pid,
@@ -145,40 +146,37 @@ function rowOf(resource, facts, depth, path) {
     heldBy: resource.heldBy,
     exitCode: resource.exitCode,
     signal: resource.signal,
-    runId: resource.kind === "run" ? runIdIn(resource.label) : undefined,
-    requested: facts.requested,
-    spans: [{ from, to: Math.max(from, to ?? facts.end) }],
+    runId: resource.kind === "run" ? runIdInLabel(resource.label) : undefined,
+    requested: times.requested,
+    spans: [{ from, to: Math.max(from, to ?? times.end) }],
   };
 }
 
 /** A sub-run is labelled `agent (run id)`. */
-function runIdIn(label) {
+function runIdInLabel(label) {
   return /\(([A-Za-z0-9._:-]{1,128})\)$/.exec(label ?? "")?.[1];
 }
 
-function place(row) {
+function groupKey(row) {
   return `${row.key.slice(0, row.key.lastIndexOf("/") + 1)}\n${row.kind}\n${row.open ?? ""}`;
 }
 
-/**
- * One row for all with the same word of `keyOf`, at the place of the first. A sub-run whose rows follow stays
- * alone.
- */
-function fold(rows, keyOf, alone = (row) => row.hasChildren) {
+/** Merges rows with the same key at the position of the first; sub-runs whose rows follow stay unfolded. */
+function foldRows(rows, keyOf, isUnfolded = (row) => row.hasChildren) {
   const byKey = new Map();
   const folded = [];
   for (const row of rows) {
-    const key = alone(row) ? row : keyOf(row);
+    const key = isUnfolded(row) ? row : keyOf(row);
     if (!byKey.has(key)) {
       byKey.set(key, []);
       folded.push(byKey.get(key));
     }
     byKey.get(key).push(row);
   }
-  return folded.map(together);
+  return folded.map(mergeRows);
 }
 
-function together(rows) {
+function mergeRows(rows) {
   if (rows.length === 1) {
     return rows[0];
   }
@@ -186,17 +184,17 @@ function together(rows) {
   return {
     ...rows[0],
     label: same ? rows[0].label : "",
-    others: !same,
-    times: rows.reduce((sum, row) => sum + row.times, 0),
+    mixed: !same,
+    count: rows.reduce((sum, row) => sum + row.count, 0),
     pid: undefined,
     runId: undefined,
     swept: rows.reduce((sum, row) => sum + row.swept, 0),
     heldBy: rows.every((row) => row.heldBy === rows[0].heldBy) ? rows[0].heldBy : undefined,
-    spans: union(rows.flatMap((row) => row.spans)),
+    spans: mergeSpans(rows.flatMap((row) => row.spans)),
   };
 }
 
-function union(spans) {
+function mergeSpans(spans) {
   const merged = [];
   for (const span of [...spans].sort((a, b) => a.from - b.from)) {
     const last = merged.at(-1);
@@ -209,24 +207,21 @@ function union(spans) {
   return merged;
 }
 
-/**
- * Keeps those rows alone that tell most: still held, given back late, failed, held long. The others become
- * one per end.
- */
-function foldTheOrdinary(rows) {
-  const telling = [...rows].sort((a, b) => weight(b) - weight(a)).slice(0, MOST_ALONE);
-  const alone = new Set(telling.filter((row) => weight(row) > 0));
-  return fold(
+/** Keeps the most important rows unfolded: still held, released late, failed, held long. */
+function foldUnremarkable(rows) {
+  const ranked = [...rows].sort((a, b) => importance(b) - importance(a)).slice(0, MAX_UNFOLDED);
+  const isUnfolded = new Set(ranked.filter((row) => importance(row) > 0));
+  return foldRows(
     rows,
-    (row) => `${place(row)}\n${row.how}\n${standing(row)}`,
-    (row) => row.hasChildren || alone.has(row),
+    (row) => `${groupKey(row)}\n${row.how}\n${rowStatus(row)}`,
+    (row) => row.hasChildren || isUnfolded.has(row),
   );
 }
 
-function weight(row) {
+function importance(row) {
   const { from } = row.spans[0];
   const { to } = row.spans.at(-1);
   const late = row.requested === null ? 0 : Math.max(0, to - row.requested);
-  const order = { left: 3e15, open: 2e15, bad: 1e15, stopped: 0, calm: 0 };
-  return order[standing(row)] + late * 1e6 + (to - from);
+  const order = { leftover: 3e15, open: 2e15, failed: 1e15, stopped: 0, normal: 0 };
+  return order[rowStatus(row)] + late * 1e6 + (to - from);
 }

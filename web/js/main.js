@@ -1,65 +1,63 @@
-// Begins: the texts, who is here, then the sign-in form or the shell with its views; and turns addresses into
-// routes. It knows which modules there are, and nothing of what they show.
+// The entry point: loads texts and the signed-in user, mounts the sign-in form or the views, and maps the address
+// to a route.
 
-import * as agents from "./agents.js";
-import * as agentsView from "./agents-view.js";
+import { mountAgentTree } from "./agent-tree-view.js";
+import { mountAgentsView } from "./agents-view.js";
 import * as api from "./api.js";
-import * as approvals from "./approvals.js";
-import * as chat from "./chat.js";
+import { emptyApprovals, mountApprovals } from "./approvals.js";
+import { mountChat } from "./chat.js";
 import { byId, listen } from "./dom.js";
-import * as drafts from "./drafts.js";
-import * as everything from "./everything.js";
-import * as header from "./header.js";
-import * as inspector from "./inspector.js";
-import * as keptStops from "./kept-stops.js";
-import * as live from "./live.js";
-import * as sessions from "./sessions.js";
-import * as signIn from "./sign-in.js";
+import { mountHeader } from "./header.js";
+import { mountInspector } from "./inspector.js";
+import { clearStoredDrafts } from "./message-drafts.js";
+import { clearPendingStops } from "./pending-stops.js";
+import { mountRunsView } from "./runs-view.js";
+import { mountSessionList } from "./session-list.js";
+import { mountSignIn, showError } from "./sign-in.js";
 import * as store from "./store.js";
 import { loadTexts, onLanguage, refreshTimes, translate } from "./texts.js";
-import * as toasts from "./toasts.js";
+import { dismissUnanswered } from "./toasts.js";
+import * as websocket from "./websocket.js";
 
-const TIMES_MS = 10_000;
-const LIVE_TIMES_MS = 1_000;
+const REFRESH_TIMES_MS = 10_000;
+const REFRESH_LIVE_TIMES_MS = 1_000;
 const VIEWS = { runs: "runs", agents: "agents", approvals: "approvals" };
 
-let unmount = [];
+let unmountViews = [];
 let unmountSignIn = null;
 
-async function boot() {
+async function start() {
   await loadTexts();
   translate(document);
   onLanguage(() => {
     translate(document);
     if (store.get("me")) {
-      leaveShell();
-      enterShell();
+      unmountShell();
+      mountShell();
     }
   });
-  api.onSignedOut(signedOut);
-  // Who was signed out meanwhile hears it from the answer, as with any request.
-  live.onRefused(() => api.get("/api/me").catch(() => {}));
+  api.onSignedOut(onSignedOut);
+  // A 401 answer shows the sign-in form.
+  websocket.onConnectFailed(() => api.get("/api/me").catch(() => {}));
   listen(window, "hashchange", route);
-  setInterval(() => !document.hidden && refreshTimes(document), TIMES_MS);
-  // Since when something runs is worth a second; when something was is not.
+  setInterval(() => !document.hidden && refreshTimes(document), REFRESH_TIMES_MS);
   setInterval(
     () => document.querySelectorAll('.turn[aria-busy="true"]').forEach(refreshTimes),
-    LIVE_TIMES_MS,
+    REFRESH_LIVE_TIMES_MS,
   );
-  await arrive();
+  await loadUser();
 }
 
-/** Who is here, and so what is shown. */
-async function arrive() {
+async function loadUser() {
   try {
     const me = await api.get("/api/me");
-    store.put("me", me);
+    store.set("me", me);
     unmountSignIn?.();
     unmountSignIn = null;
     route();
-    live.start(me.version);
-    store.begin();
-    enterShell();
+    websocket.start(me.version);
+    store.start();
+    mountShell();
   } catch (problem) {
     if (!(problem instanceof api.Problem)) {
       throw problem;
@@ -70,88 +68,88 @@ async function arrive() {
   }
 }
 
-function signedOut() {
+function onSignedOut() {
   if (store.get("me")) {
-    store.put("me", null);
-    leaveShell();
-    store.end();
-    live.close();
-    keptStops.forgetAll();
-    drafts.forgetStored();
+    store.set("me", null);
+    unmountShell();
+    store.stop();
+    websocket.close();
+    clearPendingStops();
+    clearStoredDrafts();
   }
   showSignIn(null);
 }
 
 function showSignIn(problem) {
   document.body.dataset.view = "sign-in";
-  unmountSignIn ??= signIn.mount(byId("sign-in"), arrive);
+  unmountSignIn ??= mountSignIn(byId("sign-in"), loadUser);
   if (problem) {
-    signIn.tell(problem);
+    showError(problem);
   }
 }
 
-function enterShell() {
-  unmount = [
-    header.mount(byId("header")),
-    agents.mount(byId("agents")),
-    sessions.mount(byId("rail")),
-    chat.mount(byId("chat")),
-    everything.mount(byId("everything")),
-    agentsView.mount(byId("agents-view")),
-    approvals.mount(byId("approvals"), { empty: approvals.emptyInbox }),
-    inspector.mount(byId("inspector")),
-    drawers(),
-    ...["connection", "behind"].map((slice) => store.subscribe(slice, markStale)),
-    store.subscribe("connection", (state) => state === "live" && toasts.connectionIsBack()),
+function mountShell() {
+  unmountViews = [
+    mountHeader(byId("header")),
+    mountAgentTree(byId("agents")),
+    mountSessionList(byId("rail")),
+    mountChat(byId("chat")),
+    mountRunsView(byId("everything")),
+    mountAgentsView(byId("agents-view")),
+    mountApprovals(byId("approvals"), { createEmpty: emptyApprovals }),
+    mountInspector(byId("inspector")),
+    mountDrawers(),
+    ...["connection", "staleSlices"].map((slice) => store.subscribe(slice, updateStale)),
+    store.subscribe("connection", (state) => state === "live" && dismissUnanswered()),
   ];
 }
 
-function markStale() {
-  const stale = store.get("connection") !== "live" || store.get("behind").length > 0;
+function updateStale() {
+  const stale = store.get("connection") !== "live" || store.get("staleSlices").length > 0;
   document.body.classList.toggle("stale", stale);
 }
 
-function leaveShell() {
-  unmount.forEach((leave) => leave());
-  unmount = [];
+function unmountShell() {
+  unmountViews.forEach((cleanup) => cleanup());
+  unmountViews = [];
 }
 
 function route() {
   if (!store.get("me")) {
     return;
   }
-  const next = parse(location.hash);
-  document.body.dataset.view = next.view;
-  drawer("rail", false);
-  if (next.view !== "chat") {
-    drawer("inspector", false);
+  const target = parseRoute(location.hash);
+  document.body.dataset.view = target.view;
+  setDrawerOpen("rail", false);
+  if (target.view !== "chat") {
+    setDrawerOpen("inspector", false);
   }
   for (const tab of document.querySelectorAll("#tabs a, #facts a")) {
-    const here = tab.dataset.tab === next.view;
-    if (here) {
+    const isCurrent = tab.dataset.tab === target.view;
+    if (isCurrent) {
       tab.setAttribute("aria-current", "page");
     } else {
       tab.removeAttribute("aria-current");
     }
   }
-  store.put("route", next);
-  if (next.view === "run") {
-    store.inspect(next.run);
+  store.set("route", target);
+  if (target.view === "run") {
+    store.inspect(target.run);
   }
 }
 
-function parse(hash) {
+function parseRoute(hash) {
   const [, kind = "", rest = ""] = /^#\/([^/]*)\/?(.*)$/.exec(hash) || [];
   if (kind === "s" && rest) {
-    return { view: "chat", key: decoded(rest) };
+    return { view: "chat", key: decode(rest) };
   }
   if (kind === "r" && rest) {
-    return { view: "run", run: decoded(rest) };
+    return { view: "run", run: decode(rest) };
   }
   return { view: VIEWS[kind] || "chat" };
 }
 
-function decoded(text) {
+function decode(text) {
   try {
     return decodeURIComponent(text);
   } catch {
@@ -159,29 +157,30 @@ function decoded(text) {
   }
 }
 
-/** Rail and inspector are drawers where the window is narrow. */
-function drawers() {
+/** Rail and inspector are drawers in a narrow window. */
+function mountDrawers() {
   const rail = byId("rail");
-  const forget = [
+  const cleanups = [
     listen(byId("rail-toggle"), "click", () =>
-      drawer("rail", !document.body.classList.contains("rail-open")),
+      setDrawerOpen("rail", !document.body.classList.contains("rail-open")),
     ),
     listen(byId("inspector-toggle"), "click", () =>
-      drawer("inspector", !document.body.classList.contains("inspector-open")),
+      setDrawerOpen("inspector", !document.body.classList.contains("inspector-open")),
     ),
-    listen(rail, "click", (event) => event.target.closest("a") && drawer("rail", false)),
+    listen(rail, "click", (event) => event.target.closest("a") && setDrawerOpen("rail", false)),
     listen(
       document,
       "pointerdown",
-      (event) => rail.contains(event.target) || event.target.closest("#header") || drawer("rail", false),
+      (event) =>
+        rail.contains(event.target) || event.target.closest("#header") || setDrawerOpen("rail", false),
     ),
   ];
-  return () => forget.forEach((leave) => leave());
+  return () => cleanups.forEach((cleanup) => cleanup());
 }
 
-function drawer(name, open) {
+function setDrawerOpen(name, open) {
   document.body.classList.toggle(`${name}-open`, open);
   byId(`${name}-toggle`).setAttribute("aria-expanded", String(open));
 }
 
-boot();
+start();

@@ -1,60 +1,56 @@
-// Markdown as models write it, safely and while it streams: text in, elements out, never markup. Only the
-// block that is still open is made again when more text comes. It knows nothing of runs and sessions.
+// Renders markdown while it streams: text in, elements out, never HTML. Only the open block is rendered again.
 //
-//   markdownView(root)     -> {write(text)}: shows the text so far, a moment later when showing it takes
-//                          long; what was closed before stays the same elements
-//   new Blocks()           -> {push(text) -> {keep, blocks}}: the first `keep` blocks are as they were,
-//                          `blocks` follow them
-//   parse(text)            the whole text as blocks (markdown-blocks.js has their form)
+//   markdownView(root)        {write(text)}: shows the whole text so far, delayed when rendering takes long
+//   IncrementalParser, parse  of markdown-blocks.js
 
 import { h, icon } from "./dom.js";
-import { paced } from "./frame.js";
-import { Blocks, parse } from "./markdown-blocks.js";
-import { inFull, t } from "./texts.js";
+import { IncrementalParser, parse } from "./markdown-blocks.js";
+import { escapeInvisible, t } from "./texts.js";
+import { throttleByCost } from "./throttle.js";
 
-export { Blocks, parse };
+export { IncrementalParser, parse };
 
 const DIRECTION_MARKS = /[\u202a-\u202e\u2066-\u2069\u200e\u200f\u061c]/u;
 
 export function markdownView(root) {
-  const blocks = new Blocks();
+  const blocks = new IncrementalParser();
   let openCode = null;
 
-  function show(text) {
-    const { keep, blocks: fresh } = blocks.push(text);
-    if (goesOn(keep, fresh)) {
+  function render(text) {
+    const { keep, blocks: added } = blocks.push(text);
+    if (appendToOpenCode(keep, added)) {
       return;
     }
     while (root.children.length > keep) {
       root.lastElementChild.remove();
     }
-    for (const block of fresh) {
+    for (const block of added) {
       root.append(blockElement(block));
     }
-    const last = fresh[fresh.length - 1];
+    const last = added[added.length - 1];
     openCode =
       last?.type === "code"
         ? { index: root.children.length - 1, language: last.language, length: last.text.length }
         : null;
   }
 
-  /** A long code block grows by text alone: making it again for each piece would cost ever more. */
-  function goesOn(keep, fresh) {
-    const [block] = fresh;
-    const same = openCode && fresh.length === 1 && keep === openCode.index && block.type === "code";
+  /** Appends to a code block that is still open, instead of rendering it again for each piece of text. */
+  function appendToOpenCode(keep, added) {
+    const [block] = added;
+    const same = openCode && added.length === 1 && keep === openCode.index && block.type === "code";
     if (!same || block.language !== openCode.language || block.text.length < openCode.length) {
       return false;
     }
-    const piece = block.text.slice(openCode.length);
-    if (DIRECTION_MARKS.test(piece)) {
+    const newText = block.text.slice(openCode.length);
+    if (DIRECTION_MARKS.test(newText)) {
       return false;
     }
-    root.children[keep].querySelector("code").append(piece);
+    root.children[keep].querySelector("code").append(newText);
     openCode.length = block.text.length;
     return true;
   }
 
-  return { write: paced(show) };
+  return { write: throttleByCost(render) };
 }
 
 function blockElement(block) {
@@ -62,7 +58,7 @@ function blockElement(block) {
     case "code":
       return codeElement(block);
     case "heading":
-      // The page has headings of its own; an answer's begin below them.
+      // Below the headings of the page.
       return h(`h${Math.min(6, block.level + 2)}`, { dir: "auto" }, inline(block.inline));
     case "rule":
       return h("hr");
@@ -81,11 +77,11 @@ function listElement(block) {
   const items = block.items.map((item) => {
     const box =
       item.checked === null ? null : h("input", { type: "checkbox", disabled: true, checked: item.checked });
-    // A tight list's items are lines, not paragraphs.
+    // Items of a tight list are no paragraphs.
     const [first, ...rest] = item.blocks;
-    const lead =
+    const firstContent =
       block.tight && first?.type === "paragraph" ? inline(first.inline) : first && blockElement(first);
-    return h("li", { dir: "auto", class: box && "task" }, box, lead, rest.map(blockElement));
+    return h("li", { dir: "auto", class: box && "task" }, box, firstContent, rest.map(blockElement));
   });
   return block.ordered
     ? h("ol", { start: block.start === 1 ? null : block.start }, items)
@@ -111,12 +107,9 @@ function tableElement(block) {
   );
 }
 
-/**
- * A code block with its copy button. Marks that would turn text around are spelt out, so that what is copied
- * is what was seen.
- */
+/** A code block with its copy button. Bidirectional controls are escaped, so that the copy equals what is seen. */
 function codeElement(block) {
-  const code = h("code", null, honest(block.text));
+  const code = h("code", null, escapeDirectionMarks(block.text));
   const button = h(
     "button",
     { class: "copy", type: "button", "aria-label": t("turn.copy"), title: t("turn.copy") },
@@ -131,15 +124,15 @@ function codeElement(block) {
   );
 }
 
-function honest(text) {
-  return DIRECTION_MARKS.test(text) ? inFull(text).replaceAll("\\t", "\t") : text;
+function escapeDirectionMarks(text) {
+  return DIRECTION_MARKS.test(text) ? escapeInvisible(text).replaceAll("\\t", "\t") : text;
 }
 
 function inline(nodes) {
   return nodes.map((node) => {
     switch (node.type) {
       case "code":
-        return h("code", null, honest(node.text));
+        return h("code", null, escapeDirectionMarks(node.text));
       case "break":
         return h("br");
       case "link":
@@ -158,8 +151,10 @@ function linkElement(node) {
     { href: node.href, title: node.href, rel: "noopener noreferrer nofollow", target: "_blank" },
     inline(node.children),
   );
-  // A text that looks like one address and leads to another is shown with where it leads.
-  const pretended = /^\s*(?:https?:\/\/)?([\w-]+(?:\.[\w-]+)+)/i.exec(link.textContent);
+  // Show the real host when the link text looks like another one.
+  const displayedHost = /^\s*(?:https?:\/\/)?([\w-]+(?:\.[\w-]+)+)/i.exec(link.textContent);
   const host = new URL(node.href).host;
-  return pretended && host && pretended[1].toLowerCase() !== host.toLowerCase() ? [link, ` (${host})`] : link;
+  return displayedHost && host && displayedHost[1].toLowerCase() !== host.toLowerCase()
+    ? [link, ` (${host})`]
+    : link;
 }

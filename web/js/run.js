@@ -1,22 +1,21 @@
-// What a run looks like, from its events. Pure: it knows neither elements nor texts nor the daemon.
+// The state of a run as the page shows it: a reducer over run events. Pure.
 //
-//   newRun(runId)          a run of which nothing is known
-//   apply(run, event)      takes one RunEvent in; the run is changed and given back. Events come in the order
-//                          of their `seq`; one that was seen before changes nothing
-//   finish(run, {verdict, receipt, at})   the run is over, as its record says
-//   fromHistory(messages)  the run that the messages of one turn of a session's history tell about
-//   adopt(run, told)       corrects a run that was listened to by what its history tells (`told`, from
-//                          fromHistory)
+//   newRun(runId)          a run without any event
+//   applyEvent(run, event) changes the run by one RunEvent and returns it. Events come in the order of `seq`;
+//                          one that was applied before changes nothing
+//   finishRun(run, {verdict, receipt, at})   ends the run as its record says
+//   fromHistory(messages)  the run of one turn of a session's history
+//   mergeHistory(run, history)   corrects a run that was followed live by the run of `fromHistory`
 //   outcome(run)           "queued" | "running" | "stopping" | "ending" | "completed" | "failed" | "stopped"
-//                        | "unknown"
+//                          | "unknown"
 //
-// A run:  {runId, seq, agent, state, startedAt, endedAt, steps, calls: Map, verdict, receipt, compacted, missed,
-//          retry: null | {attempt, attempts, delayMs, reason}}; from the history also asked, askedBy, told
+// A run:  {runId, seq, agent, state, startedAt, endedAt, steps, calls: Map, verdict, receipt, compacted, incomplete,
+//         retry: null | {attempt, attempts, delayMs, reason}}; from the history also userText, principal, modelNote
 // A step: {number, text, thinking, calls: [call], partial: null | "cut" | "not-seen" | "kept", steered: [text]}
-// A call: {id, tool, arguments, output, dropped, result, begun, end, ms, approval: id | null, gone}
+// A call: {id, tool, arguments, output, dropped, result, started, end, ms, approval: id | null, over}
 
-/** Characters of live output that are kept per call; the end of it is what one wants to see. */
-export const MOST_OUTPUT = 65_536;
+/** Characters of live output that are kept for each call, from its end. */
+export const MAX_OUTPUT = 65_536;
 
 export function newRun(runId) {
   return {
@@ -31,13 +30,13 @@ export function newRun(runId) {
     verdict: null,
     receipt: null,
     compacted: 0,
-    missed: false,
+    incomplete: false,
     retry: null,
   };
 }
 
-/** What stands for the verdict of a run that is over and of which nobody knows how it ended. */
-export const UNKNOWN = { kind: "unknown" };
+/** The verdict of a run that has ended in an unknown way. */
+export const UNKNOWN_VERDICT = { kind: "unknown" };
 
 export function outcome(run) {
   if (run.state === "ended" || run.state === "ending") {
@@ -50,25 +49,25 @@ export function outcome(run) {
   return run.state;
 }
 
-export function apply(run, event) {
-  // The end counts whatever its number: after a crash, the daemon numbers it by what it still knows.
+export function applyEvent(run, event) {
+  // After a crash the end may have a lower number than events that were seen before.
   const isEnd = event.type === "run.ended";
-  const news = run.state === "ended" ? isEnd && event.seq > run.seq : isEnd || event.seq > run.seq;
-  if (!news) {
+  const isNew = run.state === "ended" ? isEnd && event.seq > run.seq : isEnd || event.seq > run.seq;
+  if (!isNew) {
     return run;
   }
   const gap = event.seq > run.seq + 1;
   run.seq = Math.max(run.seq, event.seq);
-  const take = TAKERS[event.type];
-  if (take) {
-    // Whatever follows a failed attempt says that the next one got through, or that the run ends.
+  const reducer = REDUCERS[event.type];
+  if (reducer) {
+    // Any event after a failed attempt ends the retry.
     run.retry = null;
-    take(run, event, gap);
+    reducer(run, event, gap);
   }
   return run;
 }
 
-const TAKERS = {
+const REDUCERS = {
   "run.queued": (run, event) => {
     run.agent = event.agent;
   },
@@ -79,33 +78,33 @@ const TAKERS = {
   },
   "step.started": (run, event) => {
     run.state = "running";
-    step(run, event.step);
+    findOrAddStep(run, event.step);
   },
   "text.delta": (run, event) => {
-    current(run).text += event.text;
+    currentStep(run).text += event.text;
   },
   "thinking.delta": (run, event) => {
-    current(run).thinking += event.text;
+    currentStep(run).thinking += event.text;
   },
   "tool.started": (run, event) => {
-    const call = callOf(run, event.callId);
+    const call = findOrAddCall(run, event.callId);
     call.tool = event.tool;
     call.arguments = event.arguments;
     call.approval = null;
-    call.begun = true;
+    call.started = true;
   },
-  "tool.output": (run, event) => print(callOf(run, event.callId), event.text),
+  "tool.output": (run, event) => appendOutput(findOrAddCall(run, event.callId), event.text),
   "tool.ended": (run, event) => {
-    const call = callOf(run, event.callId);
+    const call = findOrAddCall(run, event.callId);
     call.end = event.end;
     call.result = event.output;
-    // The result has it all; two copies in each call of a long session are one too many.
+    // The result contains the output: keep one copy.
     call.output = "";
     call.ms = event.ms;
     call.approval = null;
   },
   "approval.requested": (run, event) => {
-    const call = callOf(run, event.callId);
+    const call = findOrAddCall(run, event.callId);
     call.tool = event.tool;
     call.arguments = event.arguments;
     call.approval = event.id;
@@ -117,7 +116,7 @@ const TAKERS = {
       }
     }
   },
-  "run.snapshot": snapshot,
+  "run.snapshot": applySnapshot,
   "model.retry": (run, { attempt, attempts, delayMs, reason }) => {
     run.retry = { attempt, attempts, delayMs, reason };
   },
@@ -128,57 +127,53 @@ const TAKERS = {
     run.state = "ending";
     run.verdict = event.verdict;
     if (event.verdict.kind !== "completed") {
-      cut(run);
+      markCutOff(run);
     }
   },
   "run.ended": (run, event) => {
-    finish(run, event);
+    finishRun(run, event);
     if (event.verdict.kind === "completed" && event.text && run.steps.every((one) => one.text === "")) {
-      // The end was all that came: whoever follows an ended run hears no deltas any more.
-      current(run).text = event.text;
+      // A run that was followed after its end sends no deltas.
+      currentStep(run).text = event.text;
     }
   },
 };
 
-export function finish(run, { verdict, receipt, at }) {
+export function finishRun(run, { verdict, receipt, at }) {
   run.state = "ended";
   run.verdict = verdict;
   run.receipt = receipt;
   run.endedAt = at ?? run.endedAt;
   if (verdict.kind !== "completed") {
-    cut(run);
+    markCutOff(run);
   }
   for (const call of run.calls.values()) {
-    close(call, verdict);
+    endCall(call, verdict);
   }
 }
 
-/** Nothing of a run that is over goes on or waits. The words are those of the sealed turn. */
-function close(call, verdict) {
+/** Ends open calls the same way as the sealed turn does. */
+function endCall(call, verdict) {
   call.approval = null;
-  call.gone = true;
+  call.over = true;
   if (call.end === null && (verdict.kind === "aborted" || verdict.kind === "failed")) {
-    call.end = call.begun ? "stopped" : "not_started";
+    call.end = call.started ? "stopped" : "not_started";
   }
 }
 
-/**
- * What had streamed when the end came is not an answer: no call closed the message. The history knows whether
- * the model sees it.
- */
-function cut(run) {
-  const last = lastWords(run);
+/** Marks text that was still streaming as cut off. The history says whether the model sees it. */
+function markCutOff(run) {
+  const last = lastStepWithContent(run);
   if (last && last.text !== "" && last.calls.length === 0 && last.partial === null) {
     last.partial = "cut";
   }
 }
 
-/** The last step of which anything came. */
-function lastWords(run) {
+function lastStepWithContent(run) {
   return run.steps.findLast((one) => one.text !== "" || one.calls.length > 0);
 }
 
-function step(run, number) {
+function findOrAddStep(run, number) {
   let found = run.steps.find((one) => one.number === number);
   if (!found) {
     found = { number, text: "", thinking: "", calls: [], partial: null, steered: [] };
@@ -187,11 +182,11 @@ function step(run, number) {
   return found;
 }
 
-function current(run) {
-  return run.steps.length === 0 ? step(run, 1) : run.steps[run.steps.length - 1];
+function currentStep(run) {
+  return run.steps.length === 0 ? findOrAddStep(run, 1) : run.steps[run.steps.length - 1];
 }
 
-function callOf(run, id) {
+function findOrAddCall(run, id) {
   let call = run.calls.get(id);
   if (!call) {
     call = {
@@ -201,50 +196,47 @@ function callOf(run, id) {
       output: "",
       dropped: 0,
       result: null,
-      begun: false,
+      started: false,
       end: null,
       ms: null,
       approval: null,
     };
     run.calls.set(id, call);
-    current(run).calls.push(call);
+    currentStep(run).calls.push(call);
   }
   return call;
 }
 
-function print(call, text) {
-  // A return at the beginning takes back the line that is open: progress.
+function appendOutput(call, text) {
+  // A carriage return overwrites the last line (progress output).
   const all = text.startsWith("\r")
     ? call.output.slice(0, call.output.lastIndexOf("\n") + 1) + text.slice(1)
     : call.output + text;
-  const over = all.length - MOST_OUTPUT;
-  // Cut with room to spare, so that not every single line costs a copy of the whole.
-  if (over > MOST_OUTPUT / 4) {
-    call.output = all.slice(over);
-    call.dropped += over;
+  const excess = all.length - MAX_OUTPUT;
+  // Drop a quarter at once, so that not every line copies the whole output.
+  if (excess > MAX_OUTPUT / 4) {
+    call.output = all.slice(excess);
+    call.dropped += excess;
   } else {
     call.output = all;
   }
 }
 
-/**
- * Stands in for what was missed: the text of the step at work replaces ours, and calls that we did not see
- * get a line.
- */
-function snapshot(run, event, gap) {
-  const known = current(run);
+/** Replaces missed events: sets the text of the current step and adds unknown calls. */
+function applySnapshot(run, event, gap) {
+  const current = currentStep(run);
   run.state = "running";
-  // Steps that began and ended in between are not in a snapshot; the history has them when the run is over.
-  run.missed = run.missed || gap;
-  // Text does not go on behind a call, and only grows: anything else is the text of a later step.
-  const later =
-    known.calls.length > 0
-      ? event.text !== known.text && event.text !== ""
-      : !event.text.startsWith(known.text);
+  // A snapshot has no steps that began and ended in between; the history has them after the end.
+  run.incomplete = run.incomplete || gap;
+  // Text of a step only grows, and ends before its calls: other text belongs to a later step.
+  const isLaterStep =
+    current.calls.length > 0
+      ? event.text !== current.text && event.text !== ""
+      : !event.text.startsWith(current.text);
   for (const row of event.calls) {
-    const call = callOf(run, row.callId);
+    const call = findOrAddCall(run, row.callId);
     call.tool = row.tool;
-    call.begun ||= call.approval === null;
+    call.started ||= call.approval === null;
     call.end = row.end ?? call.end;
     if (row.output !== undefined && call.result === null) {
       call.result = row.output;
@@ -252,85 +244,82 @@ function snapshot(run, event, gap) {
       call.ms = row.ms ?? call.ms;
     }
   }
-  // Between two numbers, so that no real step is taken for this one.
-  const now = later ? step(run, known.number + 0.5) : known;
-  now.text = event.text;
-  now.thinking = event.thinking;
+  // A fractional number, so that no real step has it.
+  const target = isLaterStep ? findOrAddStep(run, current.number + 0.5) : current;
+  target.text = event.text;
+  target.thinking = event.thinking;
 }
 
-/**
- * The history knows better than a listener what a run left: what the model sees of it, and what a slow line
- * lost.
- */
-export function adopt(run, told) {
-  run.told = told.told;
-  if (run.verdict?.kind === UNKNOWN.kind && told.verdict) {
-    run.verdict = told.verdict;
+/** Takes from the history what the model sees of the run, and events that were missed. */
+export function mergeHistory(run, history) {
+  run.modelNote = history.modelNote;
+  if (run.verdict?.kind === UNKNOWN_VERDICT.kind && history.verdict) {
+    run.verdict = history.verdict;
   }
-  // What we heard and nobody wrote down, because the daemon died, is all there is of it.
-  if (run.missed && said(told) >= said(run)) {
-    run.steps = told.steps;
-    run.calls = told.calls;
-    run.missed = false;
+  // After a crash of the daemon the history may have less than what was followed live: keep the longer.
+  if (run.incomplete && textLength(history) >= textLength(run)) {
+    run.steps = history.steps;
+    run.calls = history.calls;
+    run.incomplete = false;
     return;
   }
   for (const call of run.calls.values()) {
-    call.end = told.calls.get(call.id)?.end ?? call.end;
+    call.end = history.calls.get(call.id)?.end ?? call.end;
   }
-  run.steps.forEach((step, index) => {
-    step.steered = step.steered.length > 0 ? step.steered : (told.steps[index]?.steered ?? []);
+  run.steps.forEach((item, index) => {
+    item.steered = item.steered.length > 0 ? item.steered : (history.steps[index]?.steered ?? []);
   });
-  const last = lastWords(run);
-  const lastTold = lastWords(told);
-  if (last?.partial && lastTold?.text.trim() === last.text.trim()) {
-    last.partial = lastTold.partial;
+  const last = lastStepWithContent(run);
+  const lastInHistory = lastStepWithContent(history);
+  if (last?.partial && lastInHistory?.text.trim() === last.text.trim()) {
+    last.partial = lastInHistory.partial;
   }
 }
 
-function said(run) {
+function textLength(run) {
   return run.steps.reduce((sum, one) => sum + one.text.length, 0);
 }
 
 export function fromHistory(messages) {
   const run = newRun(messages[0].runId);
   run.state = "ended";
-  run.told = null;
+  run.modelNote = null;
   for (const message of messages) {
-    take(run, message);
+    addMessage(run, message);
     run.verdict = message.verdict || run.verdict;
     run.endedAt = message.at;
   }
   return run;
 }
 
-function take(run, message) {
+function addMessage(run, message) {
   if (message.role === "user") {
-    // The first message began the run; later ones were handed to it while it ran.
-    if (run.asked === undefined) {
-      run.asked = message.text;
-      run.askedBy = message.principal;
+    // The first message began the run; later ones were steered into it.
+    if (run.userText === undefined) {
+      run.userText = message.text;
+      run.principal = message.principal;
       run.agent = message.agent ?? null;
     } else {
-      current(run).steered.push(message.text);
+      currentStep(run).steered.push(message.text);
     }
   } else if (message.role === "assistant") {
     const number = run.steps.length + 1;
-    const one = step(run, number);
+    const one = findOrAddStep(run, number);
     one.text = message.text;
     one.thinking = message.thinking ?? "";
     one.partial = message.kept ? "kept" : message.partial ? "not-seen" : null;
     for (const made of message.calls || []) {
-      const call = callOf(run, made.id);
+      const call = findOrAddCall(run, made.id);
       call.tool = made.tool;
       call.arguments = made.arguments;
     }
   } else if (message.role === "tool") {
-    const call = callOf(run, message.callId);
+    const call = findOrAddCall(run, message.callId);
     call.result = message.text;
     call.end = message.end ?? call.end;
     call.ms = message.ms ?? call.ms;
-    call.gone = true;
+    call.over = true;
   } else if (message.role === "note") {
-    run.told = message.text;
+    run.modelNote = message.text;
   }
 }

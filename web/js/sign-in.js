@@ -1,29 +1,27 @@
-// The sign-in form: a token for a cookie. It knows the form and nothing of the shell behind it.
+// The sign-in form, which exchanges a token for a cookie. Exports mountSignIn and showError.
 
 import * as api from "./api.js";
 import { byId, listen, setText } from "./dom.js";
 import { t } from "./texts.js";
 
-/** Shows the form; `arrive` is called when somebody has signed in. */
-export function mount(form, arrive) {
+/** Calls `onSignedIn` after a successful sign-in. */
+export function mountSignIn(form, onSignedIn) {
   if (location.hash === "#sign-in-failed") {
     setText(byId("sign-in-error"), t("sign-in.link-used"));
     history.replaceState(null, "", "#/");
   }
   byId("token").focus();
-  const forget = listen(form, "submit", (event) => {
+  return listen(form, "submit", (event) => {
     event.preventDefault();
-    submit(arrive);
+    submit(onSignedIn);
   });
-  return forget;
 }
 
-/** Says why nobody could be asked. */
-export function tell(problem) {
-  setText(byId("sign-in-error"), words(problem));
+export function showError(problem) {
+  setText(byId("sign-in-error"), signInErrorText(problem));
 }
 
-async function submit(arrive) {
+async function submit(onSignedIn) {
   const field = byId("token");
   const button = byId("sign-in-button");
   const token = field.value.trim();
@@ -36,16 +34,16 @@ async function submit(arrive) {
   try {
     await api.post("/api/sign-in", { token });
     field.value = "";
-    await arrive();
+    await onSignedIn();
   } catch (problem) {
-    tell(problem);
+    showError(problem);
     field.select();
   } finally {
     button.disabled = false;
   }
 }
 
-function words(problem) {
+function signInErrorText(problem) {
   if (problem.code === "network") {
     return t("sign-in.no-daemon");
   }

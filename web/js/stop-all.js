@@ -1,22 +1,29 @@
-// Stop everything: a button, a dialog that says what it will cover, its progress, and how it ended with all
-// that is left by name. What counts as over is in stop-progress.js.
+// "Stop all": the button, the dialog that says what will be stopped, its progress, and the result with all leftovers.
+// Exports mountStopAll.
 
 import * as api from "./api.js";
-import { byId, h, icon, isSecondHalf, listen } from "./dom.js";
-import { coveredByStopAll } from "./facts.js";
-import * as live from "./live.js";
-import { stopFailure } from "./reasons.js";
-import { begun, processesSeen, runEnded, runGone, standing, summary } from "./stop-progress.js";
+import { coveredByStopAll } from "./derived-state.js";
+import { byId, h, icon, isSecondClick, listen } from "./dom.js";
+import { stopErrorText } from "./error-texts.js";
+import {
+  progressCounts,
+  recordRunDeleted,
+  recordRunEnd,
+  startProgress,
+  summary,
+  updateProcesses,
+} from "./stop-all-progress.js";
 import * as store from "./store.js";
-import { counted, millis, oneLine, t } from "./texts.js";
+import { millis, oneLine, t, tPlural } from "./texts.js";
 import * as toasts from "./toasts.js";
+import * as websocket from "./websocket.js";
 
-const LOOK_MS = 200;
-/** Receipts that no event brought are asked for, as many at a time. */
-const ASKED_AT_ONCE = 20;
-const MOST_NAMED = 50;
+const POLL_MS = 200;
+/** Requests at the same time for receipts that no event brought. */
+const MAX_PARALLEL_READS = 20;
+const MAX_NAMED = 50;
 
-export function mount(button, dialog) {
+export function mountStopAll(button, dialog) {
   const parts = {
     dialog,
     what: byId("stop-all-what"),
@@ -24,156 +31,159 @@ export function mount(button, dialog) {
     cancel: byId("stop-all-cancel"),
     hold: byId("stop-all-hold"),
   };
-  let work = null;
+  let operation = null;
   const open = () => {
-    if (!work || work.done) {
-      work = null;
-      ask(parts);
+    if (!operation || operation.done) {
+      operation = null;
+      showQuestion(parts);
     }
     dialog.showModal();
     parts.confirm.focus();
   };
   const confirm = (event) => {
-    // Stop turns into Force under the pointer, and that into Close.
-    if (isSecondHalf(event)) {
+    // The button changes under the pointer from Stop to Force to Close.
+    if (isSecondClick(event)) {
       return;
     }
-    if (!work || work.failed) {
-      work = stopAll(parts);
-    } else if (work.done) {
+    if (!operation || operation.failed) {
+      operation = stopAll(parts);
+    } else if (operation.done) {
       dialog.close();
     } else {
-      work.force();
+      operation.force();
     }
   };
-  const undo = [
+  const cleanups = [
     listen(button, "click", open),
     listen(parts.confirm, "click", confirm),
     listen(parts.cancel, "click", () => dialog.close()),
     listen(dialog, "close", () => button.focus()),
     ...["runs", "processes", "approvals"].map((slice) =>
-      store.subscribe(slice, () => dialog.open && !work && describe(parts)),
+      store.subscribe(slice, () => dialog.open && !operation && renderCovered(parts)),
     ),
   ];
   return () => {
-    work?.leave();
+    operation?.dispose();
     if (dialog.open) {
       dialog.close();
     }
-    undo.forEach((forget) => forget());
+    cleanups.forEach((unsubscribe) => unsubscribe());
   };
 }
 
-function ask(parts) {
+function showQuestion(parts) {
   parts.hold.checked = false;
   parts.hold.closest("label").hidden = false;
   parts.cancel.hidden = false;
   byId("stop-all-title").textContent = t("stop-all.title");
-  label(parts.confirm, "stop", t("stop-all.confirm"));
+  setButton(parts.confirm, "stop", t("stop-all.confirm"));
   parts.confirm.classList.add("stop-button");
   parts.cancel.textContent = t("stop-all.cancel");
-  describe(parts);
+  renderCovered(parts);
 }
 
-function describe({ what }) {
+function renderCovered({ what }) {
   const covered = coveredByStopAll(store.get("runs"), store.get("processes"), store.get("approvals"));
   const lines = ["runs", "processes", "approvals"]
-    .filter((of) => covered[of] > 0)
-    .map((of) => h("li", {}, `${covered[of]} ${counted(`stop-all.covers.${of}`, covered[of])}`));
+    .filter((name) => covered[name] > 0)
+    .map((name) => h("li", {}, `${covered[name]} ${tPlural(`stop-all.covers.${name}`, covered[name])}`));
   if (covered.queued > 0) {
     lines.splice(1, 0, h("li", {}, t("stop-all.covers.queued", { n: covered.queued })));
   }
   what.replaceChildren(
-    ...(lines.length > 0 ? [h("ul", { class: "covers" }, lines)] : [t("stop-all.covers.nothing")]),
+    ...(lines.length > 0 ? [h("ul", { class: "covered-list" }, lines)] : [t("stop-all.covers.nothing")]),
   );
 }
 
-function label(button, drawing, text) {
-  button.replaceChildren(icon(drawing), text);
+function setButton(button, iconName, text) {
+  button.replaceChildren(icon(iconName), text);
 }
 
-/** The stop itself. It goes on when the dialog is closed; who opens that again sees where it is. */
+/** Starts the stop. It continues when the dialog is closed. */
 function stopAll(parts) {
-  const work = { done: false, progress: null, early: new Map(), timer: 0 };
-  // An end may be told before the answer to the stop has come.
-  const forget = live.on("run", ({ state, runId, receipt }) => {
+  const operation = { done: false, progress: null, earlyEnds: new Map(), timer: 0 };
+  // A run may end before the answer to the stop arrives.
+  const unsubscribe = websocket.on("run", ({ state, runId, receipt }) => {
     if (state !== "ended") {
       return;
     }
-    work.early.set(runId, receipt);
-    if (work.progress) {
-      runEnded(work.progress, runId, receipt);
+    operation.earlyEnds.set(runId, receipt);
+    if (operation.progress) {
+      recordRunEnd(operation.progress, runId, receipt);
     }
   });
-  work.leave = () => {
-    forget();
-    clearTimeout(work.timer);
-    work.left = true;
+  operation.dispose = () => {
+    unsubscribe();
+    clearTimeout(operation.timer);
+    operation.disposed = true;
   };
-  work.force = () => order(parts, work, { force: true });
+  operation.force = () => requestStop(parts, operation, { force: true });
   parts.hold.closest("label").hidden = true;
   byId("stop-all-title").textContent = t("stop-all.stopping");
   parts.what.replaceChildren(t("stop-all.asking"));
-  order(parts, work, { hold: parts.hold.checked });
-  return work;
+  requestStop(parts, operation, { hold: parts.hold.checked });
+  return operation;
 }
 
-async function order(parts, work, body) {
-  label(parts.confirm, "force", t("stop-all.force"));
+async function requestStop(parts, operation, body) {
+  setButton(parts.confirm, "force", t("stop-all.force"));
   parts.cancel.textContent = t("stop-all.close");
-  work.problem = null;
+  operation.problem = null;
   try {
     const answer = await api.stop("/api/stop", body);
     if (!body.force) {
-      work.progress = begun(answer);
-      work.holdProblem = answer.holdProblem;
-      for (const [runId, receipt] of work.early) {
-        runEnded(work.progress, runId, receipt);
+      operation.progress = startProgress(answer);
+      operation.holdProblem = answer.holdProblem;
+      for (const [runId, receipt] of operation.earlyEnds) {
+        recordRunEnd(operation.progress, runId, receipt);
       }
-      look(parts, work);
+      pollProgress(parts, operation);
     }
   } catch (problem) {
-    work.problem = stopFailure("stop-all.failed", problem);
+    operation.problem = stopErrorText("stop-all.failed", problem);
     if (!body.force) {
-      failed(parts, work);
+      showFailure(parts, operation);
     }
   }
   store.refresh("runs", "processes", "approvals", "hold");
 }
 
-/** Nothing was stopped as far as one knows: the same button tries again. */
-function failed(parts, work) {
-  work.leave();
-  work.done = true;
-  work.failed = true;
+/** The same button tries again. */
+function showFailure(parts, operation) {
+  operation.dispose();
+  operation.done = true;
+  operation.failed = true;
   byId("stop-all-title").textContent = t("stop-all.title");
-  parts.what.replaceChildren(trouble(work.problem));
-  label(parts.confirm, "stop", t("stop-all.again"));
+  parts.what.replaceChildren(problemElement(operation.problem));
+  setButton(parts.confirm, "stop", t("stop-all.again"));
 }
 
-function trouble(text) {
+function problemElement(text) {
   return h("p", { class: "problem", role: "alert" }, icon("failed"), ` ${text}`);
 }
 
-async function look(parts, work) {
-  const now = standing(work.progress);
+async function pollProgress(parts, operation) {
+  const now = progressCounts(operation.progress);
   if (now.over) {
-    work.leave();
-    work.done = true;
-    finish(parts, told(summary(work.progress), work.holdProblem));
+    operation.dispose();
+    operation.done = true;
+    showSummary(parts, summaryContent(summary(operation.progress), operation.holdProblem));
     store.refresh("runs", "ended", "processes", "hold");
     return;
   }
-  parts.what.replaceChildren(...left(now), ...(work.problem ? [trouble(work.problem)] : []));
-  work.timer = setTimeout(async () => {
-    await readMissing(work.progress);
-    if (!work.left) {
-      look(parts, work);
+  parts.what.replaceChildren(
+    ...progressElements(now),
+    ...(operation.problem ? [problemElement(operation.problem)] : []),
+  );
+  operation.timer = setTimeout(async () => {
+    await readMissing(operation.progress);
+    if (!operation.disposed) {
+      pollProgress(parts, operation);
     }
-  }, LOOK_MS);
+  }, POLL_MS);
 }
 
-function left({ runs, processes }) {
+function progressElements({ runs, processes }) {
   const words = [t("stop-all.left.runs", { left: runs.left, all: runs.all })];
   if (processes.all > 0) {
     words.push(t("stop-all.left.processes", { left: processes.left, all: processes.all }));
@@ -189,16 +199,13 @@ function left({ runs, processes }) {
   ];
 }
 
-/**
- * Events can be lost with the connection; what has no receipt yet is looked up, and a daemon that is away is
- * asked again.
- */
+/** Fetches receipts that are missing, because events can be lost with the connection. */
 async function readMissing(progress) {
-  const asked = standing(progress).waiting.slice(0, ASKED_AT_ONCE);
+  const waiting = progressCounts(progress).waiting.slice(0, MAX_PARALLEL_READS);
   try {
-    await Promise.all(asked.map((id) => readRun(progress, id)));
-    if (standing(progress).processes.left > 0) {
-      processesSeen(progress, (await api.get("/api/processes")).items);
+    await Promise.all(waiting.map((id) => readRun(progress, id)));
+    if (progressCounts(progress).processes.left > 0) {
+      updateProcesses(progress, (await api.get("/api/processes")).items);
     }
   } catch (problem) {
     if (!(problem instanceof api.Problem)) {
@@ -209,78 +216,78 @@ async function readMissing(progress) {
 
 async function readRun(progress, id) {
   try {
-    runEnded(progress, id, (await api.get(api.run(id))).receipt);
+    recordRunEnd(progress, id, (await api.get(api.runPath(id))).receipt);
   } catch (problem) {
     if (problem.status !== 404) {
       throw problem;
     }
-    runGone(progress, id);
+    recordRunDeleted(progress, id);
   }
 }
 
 /**
- * Where all is really over the dialog has nothing more to say than one line; what is left stays on the screen
- * until somebody has read it: in the dialog, or beside what they have turned to since.
+ * Closes the dialog when nothing is left. Otherwise the result stays visible: in the dialog, or as an error toast
+ * when the dialog was closed meanwhile.
  */
-function finish(parts, { line, content, left }) {
-  if (content.length === 0) {
+function showSummary(parts, { line, elements, leftoverNames }) {
+  if (elements.length === 0) {
     parts.dialog.close();
     toasts.success(line);
     return;
   }
   if (!parts.dialog.open) {
-    toasts.error([line, ...left].join(" · "));
+    toasts.error([line, ...leftoverNames].join(" · "));
   }
-  parts.what.replaceChildren(h("p", { role: "status" }, line), ...content);
+  parts.what.replaceChildren(h("p", { role: "status" }, line), ...elements);
   byId("stop-all-title").textContent = t("stop-all.over");
   parts.cancel.hidden = true;
-  label(parts.confirm, "done", t("stop-all.close"));
+  setButton(parts.confirm, "done", t("stop-all.close"));
   parts.confirm.classList.remove("stop-button");
 }
 
-function told({ runs, slowestMs, processes, leftovers, gone }, holdProblem) {
+function summaryContent({ runs, slowestMs, processes, leftovers, deleted }, holdProblem) {
   const parts = [];
   if (runs > 0) {
     parts.push(
-      `${runs} ${counted("stop-all.runs", runs)} ${t("stop-all.within", { time: millis(slowestMs) })}`,
+      `${runs} ${tPlural("stop-all.runs", runs)} ${t("stop-all.within", { time: millis(slowestMs) })}`,
     );
   }
   if (processes > 0) {
-    parts.push(`${processes} ${counted("stop-all.processes", processes)}`);
+    parts.push(`${processes} ${tPlural("stop-all.processes", processes)}`);
   }
   if (parts.length === 0) {
     parts.push(t("stop-all.nothing"));
   } else if (leftovers.length === 0) {
     parts.push(t("stop-all.no-leftovers"));
   }
-  const content = leftovers.length > 0 ? [leftoverList(leftovers)] : [];
-  if (gone > 0) {
-    content.push(trouble(counted("stop-all.gone", gone)));
+  const elements = leftovers.length > 0 ? [leftoverElement(leftovers)] : [];
+  if (deleted > 0) {
+    elements.push(problemElement(tPlural("stop-all.gone", deleted)));
   }
   if (holdProblem) {
-    content.push(trouble(t("stop-all.hold-problem", { reason: oneLine(holdProblem, 200) })));
+    elements.push(problemElement(t("stop-all.hold-problem", { reason: oneLine(holdProblem, 200) })));
   }
-  const left = leftovers.slice(0, MOST_NAMED).map(({ name }) => oneLine(name, 200));
-  if (gone > 0) {
-    left.push(counted("stop-all.gone", gone));
+  const leftoverNames = leftovers.slice(0, MAX_NAMED).map(({ name }) => oneLine(name, 200));
+  if (deleted > 0) {
+    leftoverNames.push(tPlural("stop-all.gone", deleted));
   }
   if (holdProblem) {
-    left.push(t("stop-all.hold-problem", { reason: oneLine(holdProblem, 200) }));
+    leftoverNames.push(t("stop-all.hold-problem", { reason: oneLine(holdProblem, 200) }));
   }
-  return { line: parts.join(" · "), content, left };
+  return { line: parts.join(" · "), elements, leftoverNames };
 }
 
-function leftoverList(leftovers) {
+function leftoverElement(leftovers) {
   const rows = leftovers
-    .slice(0, MOST_NAMED)
+    .slice(0, MAX_NAMED)
     .map(({ runId, name }) =>
       h("li", {}, h("a", { href: `#/r/${encodeURIComponent(runId)}` }, oneLine(name, 200))),
     );
-  const rest = leftovers.length - rows.length;
+  const hiddenCount = leftovers.length - rows.length;
   return h(
     "div",
     { class: "leftovers", role: "alert" },
     h("p", {}, icon("failed"), " ", t("stop-all.leftovers", { n: leftovers.length })),
-    h("ul", {}, rows, rest > 0 && h("li", {}, t("stop-all.more", { n: rest }))),
+    h("ul", {}, rows, hiddenCount > 0 && h("li", {}, t("stop-all.more", { n: hiddenCount }))),
   );
 }

@@ -1,52 +1,46 @@
-// The stop of the open session: asked once it is gentle, asked again it is forced. What it shows, it shows at
-// once and does not wait for the daemon. It knows the routes of stops and the line that says how a stop
-// settles; not where its button is. Which runs a stop was meant for is in asked-stop.js.
+// The stop of the open session: the first press is gentle, the second forced. It shows its effect at once, before the
+// daemon answers. While the connection is lost, stops wait in pending-stops.js.
 //
-//   new StopControl(key, line, facts) -> {press(), mode(), update(), begun(), tell(text), close()}
-//     line     the element of the settling line
-//     facts    {runs(): [{runId, state, stopping}] not over, sending(): run ids under way to the daemon,
-//              arrival(runId): a promise of whether such a one arrived, lastEnded(): run or null,
-//              withdrawn(messages): [{runId, text}] that the stop took out of the queue, changed(),
-//              principal(): who presses, failed(text, problem): a stop that did not stop, told until it is
-//              read, noted(text): what became of a stop, where the line has no place for it}
+//   new StopControl(key, line, host) -> {press(), mode(), update(), onMessageSent(), showProblem(text), close()}
+//     line     the element of the status line
+//     host     {runs(): [{runId, state, stopping}] that have not ended, sending(): ids of messages without an answer,
+//              arrival(runId): a promise of whether such a message arrived, lastEndedRun(), principal(),
+//              onWithdrawn(messages): [{runId, text}] removed from the queue, onChange(), onFailure(text, problem):
+//              a stop failed, onNotice(text): the result of a stop that the line has no place for}
 //     mode()   "send" | "stop" | "force"
-//     begun()  a new message was sent: the receipt of the last stop has been read
-//     tell(text)   a problem, until the next message or stop
-//     close()      the line is the next one's; a stop that is under way goes on, and is told if it failed
-//
-// A stop that the daemon does not answer, because the connection is lost, is kept for the runs that it was
-// meant for (kept-stops.js), and says so.
+//     onMessageSent()     hides the last receipt
+//     showProblem(text)   until the next message or stop
+//     close()             a pending stop continues, and a failure is still reported
 
 import * as api from "./api.js";
-import { asking, modeOf, stillAsked, stoppedNothing } from "./asked-stop.js";
 import { setText } from "./dom.js";
-import { isWaiting, keep, UNKNOWN_RUN } from "./kept-stops.js";
-import * as live from "./live.js";
-import { stopFailure } from "./reasons.js";
+import { stopErrorText } from "./error-texts.js";
+import { isWaitingForConnection, sendStop, UNKNOWN_RUN } from "./pending-stops.js";
 import { heldLine, receiptLine } from "./receipt.js";
+import { activeStopRequest, buttonMode, isNothingStopped, newStopRequest } from "./stop-request.js";
 import { oneLine, t } from "./texts.js";
+import * as websocket from "./websocket.js";
 
-const LOOK_MS = 200;
+const POLL_MS = 200;
 
 export class StopControl {
-  constructor(key, line, facts) {
-    Object.assign(this, { key, line, facts });
-    /** null, or the stop that was asked here, with the runs that it was meant for. */
-    this.asked = null;
-    this.held = "";
-    this.looking = 0;
-    this.readReceiptOf = null;
+  constructor(key, line, host) {
+    Object.assign(this, { key, line, host });
+    /** null, or the request of stop-request.js. */
+    this.request = null;
+    this.heldText = "";
+    this.pollTimer = 0;
+    this.dismissedRun = null;
     this.problem = null;
-    /** What became of a stop that came too late. */
-    this.late = "";
+    this.lateText = "";
     this.closed = false;
-    this.forget = live.onState((state) => this.connectionChanged(state));
-    /** Ends the request of a stop that is under way. */
-    this.under = null;
+    this.unsubscribe = websocket.onState((state) => this.onConnectionChanged(state));
+    /** Aborts the HTTP request of the session's stop. */
+    this.controller = null;
   }
 
   mode() {
-    return modeOf(this.asked, this.facts.runs(), this.facts.sending());
+    return buttonMode(this.request, this.host.runs(), this.host.sending());
   }
 
   press() {
@@ -54,116 +48,116 @@ export class StopControl {
     if (mode === "send") {
       return;
     }
-    const late = this.facts.sending();
-    this.asked = asking(mode === "force" ? "forced" : "gentle", this.facts.runs(), late);
+    const late = this.host.sending();
+    this.request = newStopRequest(mode === "force" ? "forced" : "gentle", this.host.runs(), late);
     this.problem = null;
-    this.late = "";
-    this.facts.changed();
-    if (live.state() === "lost") {
-      this.keepFor(this.asked);
+    this.lateText = "";
+    this.host.onChange();
+    if (websocket.state() === "lost") {
+      this.sendForRuns(this.request);
     } else {
-      this.ask(this.asked, late);
+      this.requestStop(this.request, late);
     }
-    this.facts.changed();
+    this.host.onChange();
   }
 
   /**
-   * The session's stop covers what runs in it when it arrives. One that arrives after the connection was lost
-   * would find runs that nobody meant, so that it is given up, and its runs are stopped by their ids.
+   * A session's stop covers the runs that are active when it arrives. After a lost connection it might hit later
+   * runs, so it is aborted, and the runs are stopped by their ids.
    */
-  connectionChanged(state) {
+  onConnectionChanged(state) {
     if (state === "lost") {
-      this.under?.abort();
+      this.controller?.abort();
     }
-    this.facts.changed();
+    this.host.onChange();
   }
 
-  keepFor(asked) {
-    const force = asked.how === "forced";
-    for (const runId of asked.ids) {
-      keep(runId, { force }, {
-        answered: (answer) => this.keptAnswered(answer),
-        refused: (problem) => this.keptRefused(asked, problem),
-      });
+  sendForRuns(request) {
+    const force = request.push === "forced";
+    for (const runId of request.ids) {
+      sendStop(
+        runId,
+        { force },
+        {
+          onAnswer: (answer) => this.onStopAnswered(answer),
+          onRefusal: (problem) => this.onStopRefused(request, problem),
+        },
+      );
     }
   }
 
-  keptAnswered({ state, aborted, verdict, withdrawn }) {
-    this.facts.withdrawn(withdrawn ?? []);
+  onStopAnswered({ state, aborted, verdict, withdrawn }) {
+    this.host.onWithdrawn(withdrawn ?? []);
     if (state === "ended" && !aborted && !isByPerson(verdict)) {
-      this.tooLate();
+      this.showTooLate();
     }
-    this.facts.changed();
+    this.host.onChange();
   }
 
-  /** Beside another run at work, or another session, the line is not about this run any more. */
-  tooLate() {
+  /** As a toast when the line is about another run or session by now. */
+  showTooLate() {
     const text = t("stop.too-late");
-    if (this.closed || this.facts.runs().some((run) => !this.asked?.ids.has(run.runId))) {
-      this.facts.noted(text);
+    if (this.closed || this.host.runs().some((run) => !this.request?.ids.has(run.runId))) {
+      this.host.onNotice(text);
     } else {
-      this.late = text;
+      this.lateText = text;
     }
   }
 
-  /** A run that the daemon does not know is over, or never arrived there; its stop is kept for it there. */
-  keptRefused(asked, problem) {
+  /** The daemon also keeps the stop of an unknown run, for a message that arrives later. */
+  onStopRefused(request, problem) {
     if (!UNKNOWN_RUN.has(problem.code)) {
-      this.drop(asked);
-      this.facts.failed(stopFailure("stop.failed", problem), problem);
+      this.clearRequest(request);
+      this.host.onFailure(stopErrorText("stop.failed", problem), problem);
     }
-    this.facts.changed();
+    this.host.onChange();
   }
 
-  async ask(asked, late) {
-    const force = asked.how === "forced" ? { force: true } : {};
-    // A message that is under way was meant, too, wherever it is by now: a stop goes ahead of it, and another
-    // one behind it once it has arrived.
-    late.forEach((runId) => this.stopAhead(runId, force));
+  async requestStop(request, late) {
+    const force = request.push === "forced" ? { force: true } : {};
+    // Messages without an answer are stopped too: once now, and again after they have arrived.
+    late.forEach((runId) => this.stopUnknownRun(runId, force));
     try {
       const answer = await this.stopSession({ keepBackground: true, ...force });
-      this.facts.withdrawn(answer.withdrawn);
-      const caught = await Promise.all(late.map((runId) => this.stopLate(runId, force)));
-      if (stoppedNothing(answer) && !caught.includes(true)) {
-        await this.nothingStopped(asked);
+      this.host.onWithdrawn(answer.withdrawn);
+      const stoppedLate = await Promise.all(late.map((runId) => this.stopArrivedRun(runId, force)));
+      if (isNothingStopped(answer) && !stoppedLate.includes(true)) {
+        await this.onNothingStopped(request);
       }
     } catch (error) {
       if (!(error instanceof api.Problem)) {
         throw error;
       }
       if (error.code === "network") {
-        this.keepFor(asked);
+        this.sendForRuns(request);
       } else {
-        this.drop(asked);
-        this.facts.failed(stopFailure("stop.failed", error), error);
+        this.clearRequest(request);
+        this.host.onFailure(stopErrorText("stop.failed", error), error);
       }
     }
-    this.facts.changed();
+    this.host.onChange();
   }
 
   async stopSession(body) {
-    const mine = new AbortController();
-    this.under = mine;
+    const controller = new AbortController();
+    this.controller = controller;
     try {
-      return await api.stopUntil(mine.signal, `${api.session(this.key)}/stop`, body);
+      return await api.stop(`${api.sessionPath(this.key)}/stop`, body, { signal: controller.signal });
     } finally {
-      if (this.under === mine) {
-        this.under = null;
+      if (this.controller === controller) {
+        this.controller = null;
       }
     }
   }
 
-  /**
-   * The daemon keeps a stop of a run that it does not know yet, and says that there is none. Over the socket
-   * that answer is not one more error on the console.
-   */
-  async stopAhead(runId, force) {
+  /** The daemon keeps this stop and answers 404. Over the WebSocket that logs no error on the console. */
+  async stopUnknownRun(runId, force) {
     try {
       const answer =
-        live.state() === "live"
-          ? await live.request("runs.stop", { runId, ...force })
-          : await api.stop(`${api.run(runId)}/stop`, force);
-      this.facts.withdrawn(answer.withdrawn ?? []);
+        websocket.state() === "live"
+          ? await websocket.request("runs.stop", { runId, ...force })
+          : await api.stop(`${api.runPath(runId)}/stop`, force);
+      this.host.onWithdrawn(answer.withdrawn ?? []);
     } catch (error) {
       if (!(error instanceof api.Problem)) {
         throw error;
@@ -171,110 +165,106 @@ export class StopControl {
     }
   }
 
-  /** True when there was a run to stop. */
-  async stopLate(runId, force) {
-    const arrived = await this.facts.arrival(runId);
+  async stopArrivedRun(runId, force) {
+    const arrived = await this.host.arrival(runId);
     if (arrived) {
-      const answer = await api.stop(`${api.run(runId)}/stop`, force);
-      this.facts.withdrawn(answer.withdrawn ?? []);
+      const answer = await api.stop(`${api.runPath(runId)}/stop`, force);
+      this.host.onWithdrawn(answer.withdrawn ?? []);
     }
     return arrived;
   }
 
-  /** What runs here is somebody else's, or was over already: the button must not say that it is stopping. */
-  async nothingStopped(asked) {
-    this.drop(asked);
-    this.facts.changed();
-    const shown = this.facts.runs().find((run) => asked.ids.has(run.runId));
-    const view = shown && (await api.get(api.run(shown.runId)));
-    if (view && view.state !== "ended" && view.principal !== this.facts.principal()) {
-      this.facts.failed(t("stop.not-yours", { principal: oneLine(view.principal, 60) }));
+  /** The run belongs to somebody else, or had already ended. */
+  async onNothingStopped(request) {
+    this.clearRequest(request);
+    this.host.onChange();
+    const remaining = this.host.runs().find((run) => request.ids.has(run.runId));
+    const view = remaining && (await api.get(api.runPath(remaining.runId)));
+    if (view && view.state !== "ended" && view.principal !== this.host.principal()) {
+      this.host.onFailure(t("stop.not-yours", { principal: oneLine(view.principal, 60) }));
     }
   }
 
-  drop(asked) {
-    if (this.asked === asked) {
-      this.asked = null;
+  clearRequest(request) {
+    if (this.request === request) {
+      this.request = null;
     }
   }
 
-  /** Brings the line up to date; called whenever a run began, moved on or ended. */
+  /** Call it when runs began, changed or ended. */
   update() {
     if (this.closed) {
       return;
     }
-    this.asked = stillAsked(this.asked, this.facts.runs(), this.facts.sending());
+    this.request = activeStopRequest(this.request, this.host.runs(), this.host.sending());
     const mode = this.mode();
-    // Beside a run at work, the receipt of an earlier one would be read as its own; it stands in the turn
-    // that it ended.
-    const last = mode === "send" ? this.facts.lastEnded() : null;
-    const receipt = last?.verdict?.kind === "aborted" && last !== this.readReceiptOf ? last.receipt : null;
+    // Not while another run is active: the receipt would seem to be that run's.
+    const last = mode === "send" ? this.host.lastEndedRun() : null;
+    const receipt = last?.verdict?.kind === "aborted" && last !== this.dismissedRun ? last.receipt : null;
     const stopping = mode === "force" && this.problem === null;
     this.line.classList.toggle("stopping", stopping);
     this.line.classList.toggle("problem", this.problem !== null);
     this.line.classList.toggle("leftovers", Boolean(receipt?.leftovers.length));
-    const end = this.late || (receipt ? receiptLine(receipt) : "");
-    setText(this.line, this.problem ?? (stopping ? this.settling() : mode === "send" ? end : ""));
+    const end = this.lateText || (receipt ? receiptLine(receipt) : "");
+    setText(this.line, this.problem ?? (stopping ? this.settlingText() : mode === "send" ? end : ""));
     if (stopping && !this.isWaiting()) {
-      this.looking ||= setTimeout(() => this.look(), LOOK_MS);
+      this.pollTimer ||= setTimeout(() => this.pollHeld(), POLL_MS);
     }
   }
 
-  settling() {
-    const word = t(this.asked?.how === "forced" ? "settling.forcing" : "settling.stopping");
+  settlingText() {
+    const text = t(this.request?.push === "forced" ? "settling.forcing" : "settling.stopping");
     if (this.isWaiting()) {
-      return `${word} · ${t("settling.connection")}`;
+      return `${text} · ${t("settling.connection")}`;
     }
-    return this.held === "" ? word : `${word} · ${t("settling.waits", { what: this.held })}`;
+    return this.heldText === "" ? text : `${text} · ${t("settling.waits", { what: this.heldText })}`;
   }
 
   isWaiting() {
-    return [...(this.asked?.ids ?? [])].some(isWaiting);
+    return [...(this.request?.ids ?? [])].some(isWaitingForConnection);
   }
 
-  /** What a stop still waits for, by name, until it is over. */
-  async look() {
-    const run = this.facts.runs().find((one) => one.state !== "queued");
+  async pollHeld() {
+    const run = this.host.runs().find((one) => one.state !== "queued");
     try {
-      const view = run ? await api.get(api.run(run.runId)) : null;
-      this.held = heldLine(view?.held ?? []);
+      const view = run ? await api.get(api.runPath(run.runId)) : null;
+      this.heldText = heldLine(view?.held ?? []);
     } catch {
-      // The stop itself does not depend on this look; the next one may come through.
+      // The next poll may succeed.
     }
     if (this.closed) {
       return;
     }
-    this.looking = 0;
+    this.pollTimer = 0;
     if (this.mode() === "force") {
       this.update();
     } else {
-      this.held = "";
+      this.heldText = "";
     }
   }
 
-  begun() {
-    this.readReceiptOf = this.facts.lastEnded();
+  onMessageSent() {
+    this.dismissedRun = this.host.lastEndedRun();
     this.problem = null;
-    this.late = "";
-    this.held = "";
+    this.lateText = "";
+    this.heldText = "";
   }
 
-  tell(text) {
+  showProblem(text) {
     this.problem = text;
     this.update();
   }
 
   close() {
     this.closed = true;
-    this.forget();
-    clearTimeout(this.looking);
-    this.looking = 0;
+    this.unsubscribe();
+    clearTimeout(this.pollTimer);
+    this.pollTimer = 0;
     setText(this.line, "");
     this.line.classList.remove("stopping", "problem", "leftovers");
   }
 }
 
-/** True for an end that a person's stop made: then the receipt is what there is to tell. */
 function isByPerson(verdict) {
   return verdict?.kind === "aborted" && (verdict.reason === "user" || verdict.reason === "command");
 }

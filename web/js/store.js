@@ -1,53 +1,51 @@
-// What is known now, in slices; views take everything from here. It keeps the slices current: live events
-// change them at once or have them fetched again, and while something runs they are fetched every 2 s. It
-// knows no element.
+// The client state in named slices, from which views read everything. Live events update slices or fetch them again;
+// while something runs they are also polled every 2 s.
 //
 //   get(slice)                  the present value
-//   subscribe(slice, fn)        fn(value) at once and at every change -> function that forgets it
-//   put(slice, value)           sets a slice (for what the page itself knows, such as `route`)
+//   subscribe(slice, fn)        fn(value) at once and at every change -> function that removes fn
+//   set(slice, value)           for what the page itself knows, such as `route`
 //   refresh(...slices)          fetches again soon; several calls become one
-//   begin(), end()              when the shell appears and goes
+//   start(), stop()             when the views are mounted and unmounted
 //
 //   slice        value
 //   connection   "live" | "connecting" | "lost"
-//   behind       [slice]: those that could not be fetched and may be old; they are tried again
-//   me           {principal, scope, scopes, version} or null when signed out
+//   staleSlices  [slice]: those whose last fetch failed; they are retried
+//   me           {principal, scope, scopes, version}, or null when signed out
 //   route        {view: "chat"|"runs"|"run"|"agents"|"approvals", key?: session, run?: run id}
-//   inspected    id of the run that the inspector shows, or null; views call inspect(runId)
-//   agent        id of the agent that was chosen in the tree, or null
+//   inspected    id of the run in the inspector, or null; set by inspect(runId)
+//   agent        id of the agent that was selected in the tree, or null
 //   agents       [AgentRow]
-//   runs         [RunView] that are not over
-//   ended        [RunView] newest runs that are over, at most 50
-//   sessions     {items: [SessionRow], nextCursor?}, for the search text of searchSessions(text);
-//                `moreSessions()` appends a page
+//   runs         [RunView] that have not ended
+//   ended        [RunView] that ended last, at most 50
+//   sessions     {items: [SessionRow], nextCursor?} for the text of searchSessions(text); loadMoreSessions() adds a
+//                page
 //   approvals    [ApprovalRow] that wait
-//   processes    [ProcessRow] in the background, the last ended ones too
-//   channels     [ChannelRow]: the chat networks
+//   processes    [ProcessRow] in the background, with the last ended ones
+//   channels     [ChannelRow]
 //   hold         {held, reason?, since?, by?}
 //   models       [{model, agents}]
 
 import * as api from "./api.js";
-import * as live from "./live.js";
+import * as websocket from "./websocket.js";
 
-/** Events come in bursts: a stop of a tree is many. */
-const SETTLE_MS = 80;
-/** And with a hundred runs at work they do not end: what is fetched is fetched this often at most. */
-const ROUND_MS = 400;
-const BEAT_MS = 2000;
-/** A fetch without an answer keeps all others waiting; and a line that is gone is not always told of. */
-const ANSWER_MS = 15_000;
-/** The first pause before what failed is fetched again, and the longest. */
-const AGAIN_MS = 1_000;
-const LONGEST_AGAIN_MS = 16_000;
-const ENDED = 50;
-const LONGEST_PAGE = 500;
-const SESSIONS = 100;
-const MOST_SESSIONS = 1000;
+/** Collects bursts of events, for example of a stop of a run tree. */
+const BATCH_MS = 80;
+/** The shortest time between two rounds of fetches. */
+const MIN_INTERVAL_MS = 400;
+const POLL_MS = 2000;
+/** Fetches run one after the other, so one without an answer would block all. */
+const REQUEST_TIMEOUT_MS = 15_000;
+/** Delays before a failed slice is fetched again. */
+const MIN_BACKOFF_MS = 1_000;
+const MAX_BACKOFF_MS = 16_000;
+const MAX_ENDED = 50;
+const MAX_PAGE = 500;
+const SESSIONS_PER_PAGE = 100;
+const MAX_SESSIONS = 1000;
 
-/** What is known of a daemon before it was asked. */
-const NOTHING = {
+const INITIAL = {
   connection: "connecting",
-  behind: [],
+  staleSlices: [],
   inspected: null,
   agents: [],
   runs: [],
@@ -60,7 +58,7 @@ const NOTHING = {
   models: [],
 };
 
-const slices = { ...NOTHING, me: null, route: { view: "chat" } };
+const slices = { ...INITIAL, me: null, route: { view: "chat" } };
 
 const fetchers = {
   agents: fetchAgents,
@@ -75,20 +73,19 @@ const fetchers = {
 };
 
 const listeners = new Map();
-/** What events said of agents, and in which round of fetching they said it. */
-const told = new Map();
-const due = new Set();
+/** The last event of each agent, with the number of the fetch that it belongs to. */
+const agentEvents = new Map();
+const dueSlices = new Set();
 let search = "";
-let timer = 0;
-let beat = 0;
-let rounds = 0;
-let lastRound = 0;
-let fetching = false;
-/** The pause that comes next for slices whose last fetch failed, and what waits for its end. */
-const again = new Map();
-/** The requests that are under way. */
-const under = new Set();
-let undo = [];
+let fetchTimer = 0;
+let pollTimer = 0;
+let fetchCount = 0;
+let lastFetchAt = 0;
+let isFetching = false;
+/** Slices whose last fetch failed: slice -> {nextDelay, timer}. */
+const retries = new Map();
+const openRequests = new Set();
+let cleanups = [];
 
 export function get(slice) {
   return slices[slice];
@@ -103,13 +100,13 @@ export function subscribe(slice, fn) {
   return () => listeners.get(slice).delete(fn);
 }
 
-export function put(slice, value) {
+export function set(slice, value) {
   slices[slice] = value;
   for (const fn of [...(listeners.get(slice) || [])]) {
     try {
       fn(value);
     } catch (error) {
-      // One view that fails must not keep the others, or a stop, from what they need to know.
+      // An error in one view must not keep changes from the others.
       reportError(error);
     }
   }
@@ -117,24 +114,24 @@ export function put(slice, value) {
 
 export function inspect(runId) {
   if (slices.inspected !== runId) {
-    put("inspected", runId);
+    set("inspected", runId);
   }
 }
 
 export function refresh(...names) {
   for (const name of names) {
-    due.add(name);
+    dueSlices.add(name);
   }
-  if (!timer && !fetching && beat) {
-    timer = setTimeout(fetchDue, Math.max(SETTLE_MS, lastRound + ROUND_MS - Date.now()));
+  if (!fetchTimer && !isFetching && pollTimer) {
+    fetchTimer = setTimeout(fetchDue, Math.max(BATCH_MS, lastFetchAt + MIN_INTERVAL_MS - Date.now()));
   }
 }
 
-/** The list has all runs, the newest first, so those that are not over take places in it. */
+/** The list has all runs, the newest first, so active ones are in it too. */
 async function fetchEnded() {
-  const limit = Math.min(LONGEST_PAGE, ENDED + slices.runs.length);
+  const limit = Math.min(MAX_PAGE, MAX_ENDED + slices.runs.length);
   const { items } = await read(`/api/runs?limit=${limit}`);
-  return items.filter((run) => run.state === "ended").slice(0, ENDED);
+  return items.filter((run) => run.state === "ended").slice(0, MAX_ENDED);
 }
 
 export function searchSessions(text) {
@@ -143,76 +140,78 @@ export function searchSessions(text) {
   refresh("sessions");
 }
 
-export async function moreSessions() {
+export async function loadMoreSessions() {
   const before = slices.sessions;
   if (!before.nextCursor) {
     return;
   }
-  const page = await read(`${sessionsPath(SESSIONS)}&cursor=${encodeURIComponent(before.nextCursor)}`);
+  const page = await read(
+    `${sessionsPath(SESSIONS_PER_PAGE)}&cursor=${encodeURIComponent(before.nextCursor)}`,
+  );
   if (slices.sessions === before) {
-    put("sessions", { items: [...before.items, ...page.items], nextCursor: page.nextCursor });
+    set("sessions", { items: [...before.items, ...page.items], nextCursor: page.nextCursor });
   }
 }
 
-/** As many as are shown, so that a change at the top does not fold the rest away. */
-function sessionsPath(least = slices.sessions.items.length) {
-  const limit = Math.min(MOST_SESSIONS, Math.max(SESSIONS, least));
+/** At least as many sessions as are shown now. */
+function sessionsPath(minimum = slices.sessions.items.length) {
+  const limit = Math.min(MAX_SESSIONS, Math.max(SESSIONS_PER_PAGE, minimum));
   return `/api/sessions?limit=${limit}${search ? `&search=${encodeURIComponent(search)}` : ""}`;
 }
 
-export function begin() {
-  undo = [
-    live.onState(connectionChanged),
-    live.on("agents.changed", agentChanged),
-    live.on("sessions.changed", () => refresh("sessions", "runs")),
-    live.on("run", () => refresh("runs", "ended", "processes", "approvals")),
-    live.on("agent", (event) => agentEvent(event)),
-    live.on("execution:cancel", () => refresh("runs")),
-    live.on("hold.changed", (event) => {
-      put("hold", { ...slices.hold, held: event.held });
+export function start() {
+  cleanups = [
+    websocket.onState(onConnectionChanged),
+    websocket.on("agents.changed", onAgentChanged),
+    websocket.on("sessions.changed", () => refresh("sessions", "runs")),
+    websocket.on("run", () => refresh("runs", "ended", "processes", "approvals")),
+    websocket.on("agent", (event) => onAgentEvent(event)),
+    websocket.on("execution:cancel", () => refresh("runs")),
+    websocket.on("hold.changed", (event) => {
+      set("hold", { ...slices.hold, held: event.held });
       refresh("hold");
     }),
   ];
-  beat = setInterval(onBeat, BEAT_MS);
-  put("connection", live.state());
+  pollTimer = setInterval(poll, POLL_MS);
+  set("connection", websocket.state());
   refresh(...Object.keys(fetchers));
 }
 
-export function end() {
-  undo.forEach((forget) => forget());
-  undo = [];
-  clearInterval(beat);
-  clearTimeout(timer);
-  beat = 0;
-  timer = 0;
-  due.clear();
-  told.clear();
-  again.forEach(({ timer: waits }) => clearTimeout(waits));
-  again.clear();
+export function stop() {
+  cleanups.forEach((cleanup) => cleanup());
+  cleanups = [];
+  clearInterval(pollTimer);
+  clearTimeout(fetchTimer);
+  pollTimer = 0;
+  fetchTimer = 0;
+  dueSlices.clear();
+  agentEvents.clear();
+  retries.forEach(({ timer: retryTimer }) => clearTimeout(retryTimer));
+  retries.clear();
   search = "";
-  // Whoever signs in next is not shown what the one before was.
-  Object.assign(slices, NOTHING);
+  // The next user must not see data of the previous one.
+  Object.assign(slices, INITIAL);
 }
 
-function connectionChanged(state) {
+function onConnectionChanged(state) {
   if (state === "lost" || slices.connection === "lost") {
-    // What was asked on a line that is gone, or while there was none, may never be answered.
-    under.forEach((request) => request.abort());
+    // Requests over a lost connection may never be answered.
+    openRequests.forEach((request) => request.abort());
   }
-  put("connection", state);
+  set("connection", state);
   if (state === "live") {
     refresh(...Object.keys(fetchers));
   }
 }
 
-/** The event alone is enough for the status; who works on what needs the list of runs. */
-function agentChanged({ agentId, computeStatus, activeRuns, change }) {
+/** The event has the status of a known agent; anything else is fetched. */
+function onAgentChanged({ agentId, computeStatus, activeRuns, change }) {
   const known = slices.agents.some((agent) => agent.id === agentId);
-  told.set(agentId, { round: rounds, computeStatus, activeRuns });
+  agentEvents.set(agentId, { fetchNumber: fetchCount, computeStatus, activeRuns });
   if (change || !known) {
     refresh("agents", "models");
   } else {
-    put(
+    set(
       "agents",
       slices.agents.map((agent) => (agent.id === agentId ? { ...agent, computeStatus, activeRuns } : agent)),
     );
@@ -220,20 +219,20 @@ function agentChanged({ agentId, computeStatus, activeRuns, change }) {
   refresh("agents", "runs");
 }
 
-/** A list that was asked for before an event may be older than it: of that agent, the event is believed. */
+/** Events that arrived after the request are newer than its answer, so they win. */
 async function fetchAgents() {
-  rounds += 1;
-  const round = rounds;
+  fetchCount += 1;
+  const fetchNumber = fetchCount;
   const { items } = await read("/api/agents");
   return items.map((agent) => {
-    const event = told.get(agent.id);
-    return event?.round >= round
+    const event = agentEvents.get(agent.id);
+    return event?.fetchNumber >= fetchNumber
       ? { ...agent, computeStatus: event.computeStatus, activeRuns: event.activeRuns }
       : agent;
   });
 }
 
-function agentEvent({ stream }) {
+function onAgentEvent({ stream }) {
   if (stream === "approval") {
     refresh("approvals", "runs");
   } else if (stream === "lifecycle") {
@@ -241,7 +240,7 @@ function agentEvent({ stream }) {
   }
 }
 
-function onBeat() {
+function poll() {
   if (document.hidden || slices.connection !== "live") {
     return;
   }
@@ -255,32 +254,30 @@ function onBeat() {
 }
 
 async function read(path) {
-  const mine = new AbortController();
-  under.add(mine);
-  const late = setTimeout(() => mine.abort(), ANSWER_MS);
+  const controller = new AbortController();
+  openRequests.add(controller);
+  const timeout = setTimeout(() => controller.abort(), REQUEST_TIMEOUT_MS);
   try {
-    return await api.getUntil(mine.signal, path);
+    return await api.get(path, { signal: controller.signal });
   } finally {
-    under.delete(mine);
-    clearTimeout(late);
+    openRequests.delete(controller);
+    clearTimeout(timeout);
   }
 }
 
-/**
- * One request after the other: a browser keeps few connections to one host, and a stop has to find one free.
- */
+/** One request after the other: browsers have few connections to a host, and a stop needs a free one. */
 async function fetchDue() {
-  timer = 0;
-  lastRound = Date.now();
-  fetching = true;
+  fetchTimer = 0;
+  lastFetchAt = Date.now();
+  isFetching = true;
   try {
-    for (const name of [...due]) {
-      due.delete(name);
+    for (const name of [...dueSlices]) {
+      dueSlices.delete(name);
       await fetchSlice(name);
     }
   } finally {
-    fetching = false;
-    if (due.size > 0) {
+    isFetching = false;
+    if (dueSlices.size > 0) {
       refresh();
     }
   }
@@ -289,41 +286,41 @@ async function fetchDue() {
 async function fetchSlice(name) {
   try {
     const value = await fetchers[name]();
-    if (beat) {
-      caughtUp(name);
-      put(name, value);
+    if (pollTimer) {
+      clearRetry(name);
+      set(name, value);
     }
   } catch (error) {
     if (!(error instanceof api.Problem)) {
       throw error;
     }
-    // Who may not see it, or is not signed in any more, is not helped by asking again.
-    if (beat && error.status !== 401 && error.status !== 403) {
-      fellBehind(name);
+    // A retry does not help without permission.
+    if (pollTimer && error.status !== 401 && error.status !== 403) {
+      scheduleRetry(name);
     }
   }
 }
 
-/** What could not be fetched stays as it was, is said to be old, and is fetched again after a while. */
-function fellBehind(name) {
-  const before = again.get(name);
-  clearTimeout(before?.timer);
-  const pause = before?.next ?? AGAIN_MS;
-  const timer = setTimeout(() => refresh(name), pause);
-  again.set(name, { next: Math.min(2 * pause, LONGEST_AGAIN_MS), timer });
-  tellBehind();
+/** Keeps the old value, marks the slice as stale, and fetches it again later. */
+function scheduleRetry(name) {
+  const previous = retries.get(name);
+  clearTimeout(previous?.timer);
+  const delay = previous?.nextDelay ?? MIN_BACKOFF_MS;
+  const retryTimer = setTimeout(() => refresh(name), delay);
+  retries.set(name, { nextDelay: Math.min(2 * delay, MAX_BACKOFF_MS), timer: retryTimer });
+  updateStaleSlices();
 }
 
-function caughtUp(name) {
-  if (again.has(name)) {
-    clearTimeout(again.get(name).timer);
-    again.delete(name);
-    tellBehind();
+function clearRetry(name) {
+  if (retries.has(name)) {
+    clearTimeout(retries.get(name).timer);
+    retries.delete(name);
+    updateStaleSlices();
   }
 }
 
-function tellBehind() {
-  if (slices.behind.length !== again.size) {
-    put("behind", [...again.keys()]);
+function updateStaleSlices() {
+  if (slices.staleSlices.length !== retries.size) {
+    set("staleSlices", [...retries.keys()]);
   }
 }

@@ -1,59 +1,55 @@
-// The page's texts in the chosen language, and words for times. It knows texts.json and nothing of what is
-// shown where.
+// The texts of the page in the chosen language (texts.json), and relative times.
 //
-//   await loadTexts()          once, before anything else
+//   await loadTexts()          before everything else
 //   useTexts(table, language)  for tests: a table instead of the file
-//   t(key, values?)            the text, with {name} replaced by values.name; a missing key is shown as
-//                              itself
-//   counted(key, number)       t(`${key}.one`) for 1, else t(`${key}.many`), with {n}
+//   t(key, values?)            the text, with {name} replaced by values.name; the key itself when it is missing
+//   tPlural(key, number)       t(`${key}.one`) for 1, else t(`${key}.many`), with {n}
 //   language()                 "en", "ko" or "zh"
-//   await setLanguage(code)    fetches its texts, remembers it and calls the listeners of onLanguage(fn); throws
-//                              and changes nothing when they do not come
-//   translate(root)            fills data-text, data-label (aria-label and tooltip) and data-placeholder
-//                              below `root`
-//   ago(at, now?)              "just now", "2 min ago"; `at` is RFC 3339, `now` milliseconds since 1970,
-//                              by the daemon's clock when left out
-//   age(at, now?)              "12 s", "2 min", "3 h", "4 days", in its largest unit
-//   exactTime(at)              for tooltips: date and time to the second, in the reader's own zone
-//   timeElement(at)            <time> with ago() as its text, the exact time on hover; refreshTimes(root)
-//                              brings them up to date
-//   and all of words.js: millis, size, oneLine, inFull, callInFull, argumentLine
+//   await setLanguage(code)    loads its texts, saves the choice and calls the listeners of onLanguage(fn); throws
+//                              when the texts cannot be loaded
+//   translate(root)            fills data-text, data-label (aria-label and tooltip) and data-placeholder in `root`
+//   ago(at, now?)              "just now", "2 min ago"; `at` is RFC 3339, `now` milliseconds since 1970 (default:
+//                              the daemon's clock)
+//   age(at, now?)              "12 s", "2 min", "3 h", "4 days"
+//   exactTime(at)              date and time to the second in the local time zone, for tooltips
+//   timeElement(at)            <time> with ago() as its text; refreshTimes(root) updates all in `root`
+//   and all exports of format.js
 
-import * as clock from "./clock.js";
 import { h, setText } from "./dom.js";
-import { recall, remember } from "./remembered.js";
+import { readSetting, saveSetting } from "./local-storage.js";
+import * as clock from "./server-clock.js";
 
-export * from "./words.js";
+export * from "./format.js";
 
 const LANGUAGES = ["en", "ko", "zh"];
-const REMEMBERED = "quell.language";
+const STORAGE_KEY = "quell.language";
 const listeners = new Set();
 let table = {};
-let chosen = "en";
-let exact = null;
+let currentLanguage = "en";
+let exactFormat = null;
 
 export function loadTexts() {
-  return load(remembered());
+  return loadLanguage(preferredLanguage());
 }
 
-async function load(code) {
-  const answer = await fetch(`/assets/texts/${code}.json`);
-  if (!answer.ok) {
-    throw new Error(`texts/${code}.json: ${answer.status}`);
+async function loadLanguage(code) {
+  const response = await fetch(`/assets/texts/${code}.json`);
+  if (!response.ok) {
+    throw new Error(`texts/${code}.json: ${response.status}`);
   }
-  useTexts(await answer.json(), code);
+  useTexts(await response.json(), code);
   document.documentElement.lang = code;
 }
 
 export function useTexts(texts, code) {
   table = texts;
-  chosen = code;
+  currentLanguage = code;
 }
 
-function remembered() {
-  const wishes = [recall(REMEMBERED), ...(navigator.languages || [])];
-  for (const wish of wishes) {
-    const code = (wish || "").slice(0, 2).toLowerCase();
+function preferredLanguage() {
+  const candidates = [readSetting(STORAGE_KEY), ...(navigator.languages || [])];
+  for (const candidate of candidates) {
+    const code = (candidate || "").slice(0, 2).toLowerCase();
     if (LANGUAGES.includes(code)) {
       return code;
     }
@@ -62,15 +58,15 @@ function remembered() {
 }
 
 export function language() {
-  return chosen;
+  return currentLanguage;
 }
 
 export async function setLanguage(code) {
-  if (!LANGUAGES.includes(code) || code === chosen) {
+  if (!LANGUAGES.includes(code) || code === currentLanguage) {
     return;
   }
-  await load(code);
-  remember(REMEMBERED, code);
+  await loadLanguage(code);
+  saveSetting(STORAGE_KEY, code);
   for (const listener of [...listeners]) {
     listener(code);
   }
@@ -83,14 +79,16 @@ export function onLanguage(fn) {
 
 export function t(key, values) {
   const row = table[key];
-  const text = row ? row[chosen] || row.en : key;
+  const text = row ? row[currentLanguage] || row.en : key;
   if (!values) {
     return text;
   }
-  return text.replace(/\{(\w+)\}/g, (whole, name) => (name in values ? String(values[name]) : whole));
+  return text.replace(/\{(\w+)\}/g, (placeholder, name) =>
+    name in values ? String(values[name]) : placeholder,
+  );
 }
 
-export function counted(key, number) {
+export function tPlural(key, number) {
   return t(number === 1 ? `${key}.one` : `${key}.many`, { n: number });
 }
 
@@ -110,11 +108,11 @@ export function translate(root) {
 }
 
 export function age(at, now = clock.now()) {
-  const then = Date.parse(at);
-  if (Number.isNaN(then)) {
+  const timestamp = Date.parse(at);
+  if (Number.isNaN(timestamp)) {
     return null;
   }
-  const seconds = Math.max(0, Math.floor((now - then) / 1000));
+  const seconds = Math.max(0, Math.floor((now - timestamp) / 1000));
   if (seconds < 60) {
     return t("time.seconds", { n: seconds });
   }
@@ -124,15 +122,15 @@ export function age(at, now = clock.now()) {
   if (seconds < 86400) {
     return t("time.hours", { n: Math.floor(seconds / 3600) });
   }
-  return counted("time.days", Math.floor(seconds / 86400));
+  return tPlural("time.days", Math.floor(seconds / 86400));
 }
 
 export function ago(at, now = clock.now()) {
-  const then = Date.parse(at);
-  if (Number.isNaN(then)) {
+  const timestamp = Date.parse(at);
+  if (Number.isNaN(timestamp)) {
     return String(at);
   }
-  return now - then < 1000 ? t("time.now") : t("time.ago", { age: age(at, now) });
+  return now - timestamp < 1000 ? t("time.now") : t("time.ago", { age: age(at, now) });
 }
 
 export function exactTime(at) {
@@ -140,14 +138,14 @@ export function exactTime(at) {
   if (Number.isNaN(time.getTime())) {
     return String(at);
   }
-  if (exact?.language !== chosen) {
-    // Making one takes far longer than using it, and a page of history has a hundred times in it.
-    exact = {
-      language: chosen,
-      format: new Intl.DateTimeFormat(chosen, { dateStyle: "medium", timeStyle: "medium" }),
+  if (exactFormat?.language !== currentLanguage) {
+    // Creating a format is slow, and a page of history has a hundred times.
+    exactFormat = {
+      language: currentLanguage,
+      format: new Intl.DateTimeFormat(currentLanguage, { dateStyle: "medium", timeStyle: "medium" }),
     };
   }
-  return exact.format.format(time);
+  return exactFormat.format.format(time);
 }
 
 export function timeElement(at) {

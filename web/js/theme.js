@@ -1,15 +1,15 @@
-// Chooses light or dark before the first paint, so this one is no module. It knows nothing but the choice
-// that is remembered.
-(function chooseTheme() {
+// Sets the light or dark theme before the first paint. It exports nothing: modules run too late, so it is a classic
+// script.
+(function initTheme() {
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   function apply() {
-    let chosen = null;
+    let saved = null;
     try {
-      chosen = localStorage.getItem("quell.theme");
+      saved = localStorage.getItem("quell.theme");
     } catch {
-      // A browser that keeps nothing for this page still has a preference of its own.
+      // Without storage the preference of the browser applies.
     }
-    document.documentElement.dataset.theme = chosen || (dark.matches ? "dark" : "light");
+    document.documentElement.dataset.theme = saved || (dark.matches ? "dark" : "light");
   }
   apply();
   dark.addEventListener("change", apply);

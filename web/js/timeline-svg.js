@@ -1,18 +1,17 @@
-// Draws a laid-out timeline (timeline.js) as SVG. Every text goes in as text. It knows neither the run nor
-// the daemon. It is one image: whoever cannot see it, and whoever uses the keyboard, has the table below it
-// (ledger-table.js).
+// Draws a timeline layout (timeline.js) as SVG. Exports svgElement, drawTimeline and drawOverview. The SVG is one
+// image for screen readers; ledger-table.js shows the same rows.
 
-import { standing } from "./ledger.js";
-import { endWord, GLYPHS, kindWord, labelOf, offsetWord, rowTitle } from "./ledger-words.js";
-import { fitting, MONO, textWidth } from "./timeline.js";
+import { endLabel, kindLabel, offsetLabel, rowTooltip, shortName, STATUS_GLYPHS } from "./ledger-labels.js";
+import { rowStatus } from "./ledger.js";
 import { millis } from "./texts.js";
+import { MONO_CHAR_WIDTH, textWidth, truncateToWidth } from "./timeline.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const KIND_WIDTH = 66;
 const INDENT = 14;
 
 /** An SVG element. Attributes that are undefined are left out. */
-export function s(name, attributes = {}, ...children) {
+export function svgElement(name, attributes = {}, ...children) {
   const element = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(attributes)) {
     if (value !== undefined) {
@@ -23,47 +22,47 @@ export function s(name, attributes = {}, ...children) {
   return element;
 }
 
-/** Fills an `svg.timeline` with what `layOut` placed. `label` says in words what can be seen. */
-export function drawTimeline(svg, laid, label) {
-  setSize(svg, laid.width, laid.height);
+/** `layout` of layOutTimeline; `label` is the description for screen readers. */
+export function drawTimeline(svg, layout, label) {
+  setSize(svg, layout.width, layout.height);
   svg.setAttribute("role", "img");
   svg.setAttribute("aria-label", label);
   svg.replaceChildren(
-    s("defs", {}, hatch()),
-    s(
+    svgElement("defs", {}, createHatch()),
+    svgElement(
       "g",
       { class: "ticks" },
-      laid.ticks.map((tick) => drawTick(tick, laid.plot)),
+      layout.ticks.map((tick) => createTick(tick, layout.plot)),
     ),
-    s(
+    svgElement(
       "g",
       { class: "rows" },
-      laid.rows.map((placed) => drawRow(placed, laid)),
+      layout.rows.map((placed) => createRow(placed, layout)),
     ),
-    s(
+    svgElement(
       "g",
       { class: "lines" },
-      laid.lines.map((line) => drawLine(line, laid.plot)),
+      layout.lines.map((line) => createLine(line, layout.plot)),
     ),
-    s(
+    svgElement(
       "g",
       { class: "words" },
-      laid.rows.map((placed) => [drawName(placed, laid), drawEnd(placed, laid)]),
+      layout.rows.map((placed) => [createName(placed, layout), createEndLabel(placed, layout)]),
     ),
   );
 }
 
-/** Fills an `svg.overview` with what `overview` placed. */
+/** `placed` of layOutOverview. */
 export function drawOverview(svg, placed, width, height) {
   setSize(svg, width, height);
   svg.setAttribute("aria-hidden", "true");
   const marks = placed.marks.map(({ x, y, width: w, height: h }) =>
-    s("rect", { class: "mark", x, y, width: w, height: h }),
+    svgElement("rect", { class: "mark", x, y, width: w, height: h }),
   );
   const { x, width: w } = placed.view;
   svg.replaceChildren(
-    s("g", {}, marks),
-    s("rect", { class: "zoomed", x, y: 0.5, width: w, height: height - 1, rx: 2 }),
+    svgElement("g", {}, marks),
+    svgElement("rect", { class: "zoomed", x, y: 0.5, width: w, height: height - 1, rx: 2 }),
   );
 }
 
@@ -77,110 +76,119 @@ function round(value) {
   return Math.round(value * 100) / 100;
 }
 
-/** What lies after the request of a stop: stripes, so that it can be told without colour, too. */
-function hatch() {
+/** Stripes for the time after a stop request, visible without colour. */
+function createHatch() {
   const size = { width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" };
-  return s(
+  return svgElement(
     "pattern",
     { id: "late-hatch", ...size },
-    s("rect", { class: "hatch-ground", width: 6, height: 6 }),
-    s("rect", { class: "hatch-stripe", width: 2.5, height: 6 }),
+    svgElement("rect", { class: "hatch-background", width: 6, height: 6 }),
+    svgElement("rect", { class: "hatch-stripe", width: 2.5, height: 6 }),
   );
 }
 
-function drawTick({ x, ms, anchor, sinceStop }, { top, bottom }) {
-  const sign = ms < 0 ? "−" : sinceStop && ms > 0 ? "+" : "";
-  const text = `${sign}${millis(Math.abs(ms))}`;
-  return s(
+function createTick({ x, ms, anchor, sinceStop }, { top, bottom }) {
+  const prefix = ms < 0 ? "−" : sinceStop && ms > 0 ? "+" : "";
+  const text = `${prefix}${millis(Math.abs(ms))}`;
+  return svgElement(
     "g",
     {},
-    s("line", { x1: x, x2: x, y1: top, y2: bottom }),
-    s("text", { x, y: bottom + 15, "text-anchor": anchor }, text),
+    svgElement("line", { x1: x, x2: x, y1: top, y2: bottom }),
+    svgElement("text", { x, y: bottom + 15, "text-anchor": anchor }, text),
   );
 }
 
-function drawRow(placed, laid) {
+function createRow(placed, layout) {
   const { row, y, height } = placed;
-  return s(
+  return svgElement(
     "g",
     { class: "row" },
-    s("title", {}, rowTitle(row)),
-    s("rect", { class: "row-ground", x: 0, y, width: laid.width, height }),
-    drawBar(placed),
+    svgElement("title", {}, rowTooltip(row)),
+    svgElement("rect", { class: "row-background", x: 0, y, width: layout.width, height }),
+    createBar(placed),
   );
 }
 
-/** What a row is called. It is drawn above the lines, which a narrow picture leads through the names. */
-function drawName({ row, y, textY }, laid) {
+/** Drawn above the vertical lines, which cross the names in a narrow layout. */
+function createName({ row, y, textY }, layout) {
   const indent = row.depth * INDENT;
-  const room = (laid.narrow ? laid.width : laid.plot.x) - KIND_WIDTH - indent - 12;
-  const times = row.times > 1 && !row.others ? ` ×${row.times}` : "";
-  const name = fitting(labelOf(row).replace(/\s+/g, " "), room - textWidth(times, MONO), MONO) + times;
-  const label = { class: row.runId ? "label link" : "label", "data-run": row.runId };
-  return s(
+  const maxWidth = (layout.narrow ? layout.width : layout.plot.x) - KIND_WIDTH - indent - 12;
+  const count = row.count > 1 && !row.mixed ? ` ×${row.count}` : "";
+  const name =
+    truncateToWidth(
+      shortName(row).replace(/\s+/g, " "),
+      maxWidth - textWidth(count, MONO_CHAR_WIDTH),
+      MONO_CHAR_WIDTH,
+    ) + count;
+  const attributes = { class: row.runId ? "label link" : "label", "data-run": row.runId };
+  return svgElement(
     "g",
     { class: "name" },
-    s("title", {}, rowTitle(row)),
-    row.depth > 0 ? s("path", { class: "branch", d: `M${indent - 8} ${y}V${textY - 4}h6` }) : [],
-    s("text", { class: "kind", x: indent, y: textY }, kindWord(row.kind)),
-    s("text", { ...label, x: KIND_WIDTH + indent, y: textY }, name.trim()),
+    svgElement("title", {}, rowTooltip(row)),
+    row.depth > 0 ? svgElement("path", { class: "branch", d: `M${indent - 8} ${y}V${textY - 4}h6` }) : [],
+    svgElement("text", { class: "kind", x: indent, y: textY }, kindLabel(row.kind)),
+    svgElement("text", { ...attributes, x: KIND_WIDTH + indent, y: textY }, name.trim()),
   );
 }
 
-function drawBar({ row, bar, pieces, late }) {
-  const box = ({ x, width }, name) => s("rect", { class: name, x, width, y: bar.y, height: bar.height });
+function createBar({ row, bar, segments, lateSegments }) {
+  const createBox = ({ x, width }, name) =>
+    svgElement("rect", { class: name, x, width, y: bar.y, height: bar.height });
   const attributes = {
     class: "bar",
     "data-kind": row.kind,
     "data-how": row.how,
-    "data-standing": standing(row),
+    "data-status": rowStatus(row),
   };
-  const held = pieces.map((piece) => box(piece, "held"));
-  return s(
+  const held = segments.map((piece) => createBox(piece, "held"));
+  return svgElement(
     "g",
     attributes,
     held,
-    late.map((piece) => box(piece, "late")),
-    arrow(row, pieces.at(-1), bar),
+    lateSegments.map((piece) => createBox(piece, "late")),
+    createArrow(row, segments.at(-1), bar),
   );
 }
 
-/** What is still held goes on: its bar ends in a point. */
-function arrow(row, last, { y, height }) {
+/** The bar of a resource that is still held ends in an arrow. */
+function createArrow(row, last, { y, height }) {
   if (!row.open || !last) {
     return [];
   }
   const x = last.x + last.width;
-  return s("path", { class: "on", d: `M${round(x)} ${round(y)}l5 ${height / 2}l-5 ${height / 2}z` });
+  return svgElement("path", {
+    class: "open-arrow",
+    d: `M${round(x)} ${round(y)}l5 ${height / 2}l-5 ${height / 2}z`,
+  });
 }
 
-function drawEnd({ row, word, outside }, laid) {
-  const room = laid.width - word.x;
-  const glyph = outside === "before" ? "◂" : outside === "after" ? "▸" : GLYPHS[standing(row)];
-  const offset = outside ? "" : offsetWord(row);
-  const end = fitting(endWord(row), room - 14);
-  const whole = textWidth(`${end} ${offset}`) + 14 <= room;
-  return s(
+function createEndLabel({ row, labelPosition, outside }, layout) {
+  const maxWidth = layout.width - labelPosition.x;
+  const glyph = outside === "before" ? "◂" : outside === "after" ? "▸" : STATUS_GLYPHS[rowStatus(row)];
+  const offset = outside ? "" : offsetLabel(row);
+  const end = truncateToWidth(endLabel(row), maxWidth - 14);
+  const fits = textWidth(`${end} ${offset}`) + 14 <= maxWidth;
+  return svgElement(
     "text",
     {
       class: outside ? "end outside" : "end",
-      "data-standing": standing(row),
+      "data-status": rowStatus(row),
       "data-how": row.how,
-      x: word.x,
-      y: word.y,
+      x: labelPosition.x,
+      y: labelPosition.y,
     },
-    s("tspan", { class: "glyph" }, glyph),
+    svgElement("tspan", { class: "glyph" }, glyph),
     ` ${end}`,
-    whole ? s("tspan", { class: "offset" }, ` ${offset}`) : [],
+    fits ? svgElement("tspan", { class: "offset" }, ` ${offset}`) : [],
   );
 }
 
-function drawLine({ name, x, y, text, anchor }, { bottom }) {
+function createLine({ name, x, y, text, anchor }, { bottom }) {
   const dx = anchor === "end" ? -4 : 4;
-  return s(
+  return svgElement(
     "g",
     { class: `line ${name}` },
-    s("line", { x1: x, x2: x, y1: y - 10, y2: bottom }),
-    s("text", { x: x + dx, y, "text-anchor": anchor }, text),
+    svgElement("line", { x1: x, x2: x, y1: y - 10, y2: bottom }),
+    svgElement("text", { x: x + dx, y, "text-anchor": anchor }, text),
   );
 }

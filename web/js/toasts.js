@@ -1,46 +1,42 @@
-// Short messages at the edge of the page about what a person has just asked for. They never take the focus;
-// errors stay until they are dismissed; one that says that the daemon did not answer goes when it answers again.
-// It does not know what the messages are about.
+// Short messages about what a person has just done. They never take the focus; errors stay until they are dismissed.
 //
-//   success(text), info(text)     fade
-//   error(text, problem?)         the Problem that it is about
-//   connectionIsBack()            what was not answered is known by now
+//   success(text), info(text)     hide by themselves
+//   error(text, problem?)         `problem` is the Problem that it reports
+//   dismissUnanswered()           removes errors about a missing answer; call it when the connection is back
 
 import { byId, h, icon } from "./dom.js";
 import { t } from "./texts.js";
 
-/**
- * Long enough to be read twice; whoever points at a message or reads it with the keyboard has all the time.
- */
+/** The timer stops while the pointer or the focus is on a message. */
 const SHOWN_MS = 6000;
-const MOST = 5;
-const MARKS = { success: "done", info: "clock", error: "failed" };
+const MAX_TOASTS = 5;
+const ICONS = { success: "done", info: "clock", error: "failed" };
 
-export const success = (text) => show("success", text);
-export const info = (text) => show("info", text);
+export const success = (text) => showToast("success", text);
+export const info = (text) => showToast("info", text);
 
 export function error(text, problem) {
-  const toast = show("error", text);
+  const toast = showToast("error", text);
   toast.toggleAttribute("data-unanswered", problem?.code === "network");
 }
 
-export function connectionIsBack() {
+export function dismissUnanswered() {
   byId("toasts")
     .querySelectorAll(".toast[data-unanswered]")
     .forEach((toast) => toast.remove());
 }
 
-function show(kind, text) {
+function showToast(kind, text) {
   const root = byId("toasts");
-  for (const old of root.querySelectorAll(`.toast.${kind}`)) {
-    if (old.querySelector(".toast-text").textContent === text) {
-      old.remove();
+  for (const previous of root.querySelectorAll(`.toast.${kind}`)) {
+    if (previous.querySelector(".toast-text").textContent === text) {
+      previous.remove();
     }
   }
   const toast = h(
     "div",
     { class: `toast ${kind}`, role: kind === "error" ? "alert" : null },
-    icon(MARKS[kind]),
+    icon(ICONS[kind]),
     h("span", { class: "toast-text" }, text),
     h(
       "button",
@@ -56,15 +52,15 @@ function show(kind, text) {
   );
   root.append(toast);
   if (kind !== "error") {
-    fade(toast);
+    hideAfterDelay(toast);
   }
-  makeRoom(root);
+  removeExcess(root);
   return toast;
 }
 
-function fade(toast) {
+function hideAfterDelay(toast) {
   let timer = 0;
-  const wait = () => {
+  const restart = () => {
     clearTimeout(timer);
     timer = setTimeout(() => toast.remove(), SHOWN_MS);
   };
@@ -72,14 +68,14 @@ function fade(toast) {
     toast.addEventListener(type, () => clearTimeout(timer));
   }
   for (const type of ["pointerleave", "focusout"]) {
-    toast.addEventListener(type, wait);
+    toast.addEventListener(type, restart);
   }
-  wait();
+  restart();
 }
 
-/** What somebody has to read goes last. */
-function makeRoom(root) {
-  while (root.children.length > MOST) {
+/** Removes errors last. */
+function removeExcess(root) {
+  while (root.children.length > MAX_TOASTS) {
     (root.querySelector(".toast:not(.error)") ?? root.firstElementChild).remove();
   }
 }

@@ -1,12 +1,12 @@
-// The order of the agents' tree: agent-tree.js.
+// Tests of agent-tree.js: the order of the tree.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { treeOf } from "../js/agent-tree.js";
+import { agentTreeRows } from "../js/agent-tree.js";
 
 const shown = (agents, closed) =>
-  treeOf(agents, closed).map((row) => `${"-".repeat(row.depth)}${row.agent.id}`);
+  agentTreeRows(agents, closed).map((row) => `${"-".repeat(row.depth)}${row.agent.id}`);
 
 test("children stand below their parents, in the order of the list", () => {
   const agents = [
@@ -17,18 +17,18 @@ test("children stand below their parents, in the order of the list", () => {
     { id: "z" },
   ];
   assert.deepEqual(shown(agents), ["a", "-b", "--d", "-c", "z"]);
-  const [a, b] = treeOf(agents);
-  assert.deepEqual([a.place, a.siblings, a.children], [1, 2, 2]);
-  assert.deepEqual([b.place, b.siblings, b.children], [1, 2, 1]);
+  const [a, b] = agentTreeRows(agents);
+  assert.deepEqual([a.position, a.siblingCount, a.childCount], [1, 2, 2]);
+  assert.deepEqual([b.position, b.siblingCount, b.childCount], [1, 2, 1]);
 });
 
-test("a closed agent hides all that is below it and nothing else", () => {
+test("a collapsed agent hides only its descendants", () => {
   const agents = [{ id: "a" }, { id: "b", parent: "a" }, { id: "c", parent: "b" }, { id: "d" }];
   assert.deepEqual(shown(agents, new Set(["a"])), ["a", "d"]);
   assert.deepEqual(shown(agents, new Set(["b"])), ["a", "-b", "d"]);
 });
 
-test("none is lost: unknown parents, circles, an agent that is its own parent", () => {
+test("unknown parents, cycles and own parents lose no agent", () => {
   assert.deepEqual(shown([{ id: "a", parent: "gone" }]), ["a"]);
   const circle = [
     { id: "a", parent: "b" },
@@ -36,7 +36,7 @@ test("none is lost: unknown parents, circles, an agent that is its own parent", 
     { id: "c", parent: "c" },
   ];
   assert.deepEqual(
-    treeOf(circle)
+    agentTreeRows(circle)
       .map((row) => row.agent.id)
       .sort(),
     ["a", "b", "c"],

@@ -1,4 +1,4 @@
-// Requests that must not become other requests on their way: api.js.
+// Tests of api.js: ids must not change the path of a request.
 
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, test } from "node:test";
@@ -20,24 +20,26 @@ afterEach(() => {
   globalThis.fetch = realFetch;
 });
 
-test("no id turns a request into one for something else", async () => {
+test("ids with dot segments are rejected", async () => {
   const ids = [".", ".."];
   const paths = [
-    ...ids.map((id) => `${api.run(id)}/stop`),
-    ...ids.map(api.session),
+    ...ids.map((id) => `${api.runPath(id)}/stop`),
+    ...ids.map(api.sessionPath),
     ...ids.map((id) => `/api/agent/${encodeURIComponent(id)}/abort?scope=tree`),
     "/api/runs/%2e%2E/stop",
     "/api/runs/.%2e?wait=1",
   ];
   for (const path of paths) {
     assert.notEqual(new URL(path, "http://quell").pathname, path.split("?")[0], "a browser folds it");
-    await assert.rejects(api.stop(path), { name: "Problem", code: "unspeakable", status: 0 });
+    await assert.rejects(api.stop(path), { name: "Problem", code: "unaddressable", status: 0 });
   }
   assert.deepEqual(asked, []);
 });
 
-test("ids that only look so are asked for as they are", async () => {
-  const paths = ["...", "a..b", "../..", "%2e%2e", "a/../b", "?..", "..#"].map((id) => `${api.run(id)}/stop`);
+test("ids that only resemble dot segments are sent unchanged", async () => {
+  const paths = ["...", "a..b", "../..", "%2e%2e", "a/../b", "?..", "..#"].map(
+    (id) => `${api.runPath(id)}/stop`,
+  );
   for (const path of paths) {
     assert.equal(new URL(path, "http://quell").pathname, path, "a browser leaves it");
     await api.stop(path);

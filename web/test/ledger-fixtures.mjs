@@ -1,5 +1,4 @@
-// Runs as the API shows them, with times in milliseconds around noon. For the tests of ledger.js and
-// timeline.js.
+// Runs as the API returns them, with times in milliseconds around noon, for the tests of ledger.js and timeline.js.
 
 export const NOON = Date.parse("2026-03-01T12:00:00Z");
 

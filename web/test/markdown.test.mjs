@@ -1,11 +1,11 @@
-// Markdown: what it becomes, that hostile text stays text, and that a stream ends as the whole would.
+// Tests of the markdown parser and of throttled rendering.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { paced } from "../js/frame.js";
-import { Blocks, parse } from "../js/markdown-blocks.js";
-import { parseInline, safeAddress } from "../js/markdown-inline.js";
+import { throttleByCost } from "../js/throttle.js";
+import { IncrementalParser, parse } from "../js/markdown-blocks.js";
+import { parseInline, safeUrl } from "../js/markdown-inline.js";
 
 const text = (value) => ({ type: "text", text: value });
 
@@ -27,7 +27,7 @@ test("code keeps every character and its language", () => {
   assert.deepEqual(parse("```\nopen"), [{ type: "code", language: "", text: "open" }]);
 });
 
-test("lists nest, count, and hold other blocks", () => {
+test("lists nest, keep numbers and contain other blocks", () => {
   const [list] = parse("3. a\n   - b\n   - [x] c\n4. d\n\n   more\n\n   ```\n   code\n   ```");
   assert.equal(list.ordered, true);
   assert.equal(list.start, 3);
@@ -58,7 +58,7 @@ test("tables", () => {
   ]);
 });
 
-test("quotes hold blocks, and end", () => {
+test("quotes contain blocks and end", () => {
   const blocks = parse("> # a\n> - b\nlazy\n\nafter");
   assert.deepEqual(
     blocks.map((block) => block.type),
@@ -70,7 +70,7 @@ test("quotes hold blocks, and end", () => {
   );
 });
 
-test("emphasis closes in order and never swallows text", () => {
+test("emphasis closes in order and never loses text", () => {
   assert.deepEqual(parseInline("**a *b***"), [
     { type: "strong", children: [text("a "), { type: "em", children: [text("b")] }] },
   ]);
@@ -89,7 +89,7 @@ test("markup is text", () => {
   assert.deepEqual(parse(hostile), [{ type: "paragraph", inline: [text(hostile)] }]);
 });
 
-test("links lead to the web or to mail, or they are text", () => {
+test("links have http, https or mailto URLs, or are text", () => {
   assert.deepEqual(parseInline('[a](https://example.org/x_(y) "t")'), [
     { type: "link", href: "https://example.org/x_(y)", children: [text("a")] },
   ]);
@@ -108,7 +108,7 @@ test("links lead to the web or to mail, or they are text", () => {
     "/relative",
     " vbscript:x",
   ]) {
-    assert.equal(safeAddress(target), null, target);
+    assert.equal(safeUrl(target), null, target);
     assert.deepEqual(
       parseInline(`[a](${target})`).filter((node) => node.type === "link"),
       [],
@@ -128,7 +128,7 @@ const SAMPLES = [
   "p\n|a|b|\n|-|-|\n|1|2|\nno pipe\n#nothead\n# head\n>q\nlazy\n\n    indented\n",
 ];
 
-test("a stream ends as the whole would, however it was cut", () => {
+test("streamed text is parsed like the whole text", () => {
   let seed = 7;
   const chance = (most) => {
     seed = (seed * 1103515245 + 12345) % 2147483648;
@@ -136,7 +136,7 @@ test("a stream ends as the whole would, however it was cut", () => {
   };
   for (const sample of SAMPLES) {
     for (let round = 0; round < 60; round += 1) {
-      const blocks = new Blocks();
+      const blocks = new IncrementalParser();
       let shown = [];
       for (let end = chance(5); ; end = Math.min(sample.length, end + chance(9))) {
         const { keep, blocks: fresh } = blocks.push(sample.slice(0, end));
@@ -150,15 +150,15 @@ test("a stream ends as the whole would, however it was cut", () => {
   }
 });
 
-test("text that is replaced begins again", () => {
-  const blocks = new Blocks();
+test("replaced text is parsed from the start", () => {
+  const blocks = new IncrementalParser();
   blocks.push("one\n\ntwo\n\nthree");
   const { keep, blocks: fresh } = blocks.push("other");
   assert.equal(keep, 0);
   assert.deepEqual(fresh, parse("other"));
 });
 
-test("hostile text costs no more than its length", () => {
+test("hostile text is parsed in linear time", () => {
   const hostile = [
     "[".repeat(50_000),
     "*a ".repeat(30_000),
@@ -206,7 +206,7 @@ test("twice the text takes twice the time, not four times", () => {
   }
 });
 
-test("what ends a word does not belong to its address", () => {
+test("trailing punctuation is not part of a URL", () => {
   const shown = (word) => parseInline(word).find((node) => node.type === "link")?.children[0].text;
   assert.equal(shown("https://example.org/a_(b))."), "https://example.org/a_(b)");
   assert.equal(shown("https://example.org/a).)!"), "https://example.org/a");
@@ -214,10 +214,10 @@ test("what ends a word does not belong to its address", () => {
   assert.equal(shown("http://% http://b.org"), "http://b.org");
 });
 
-test("drawing that takes long is done less often, and the newest text is never left out", () => {
+test("slow renderings are throttled and the newest text is shown", () => {
   let clock = 0;
   const [drawn, waiting] = [[], []];
-  const write = paced(
+  const write = throttleByCost(
     (text) => {
       drawn.push(text);
       clock += text.length;

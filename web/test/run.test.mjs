@@ -1,13 +1,20 @@
-// The reducer of runs: what a run looks like after its events, also when some were lost, and what its history
-// corrects.
+// Tests of run.js, session-history.js and call-status.js.
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
-import { endOf } from "../js/call-end.js";
-import { itemsOf, mergeNewest } from "../js/history.js";
-import { adopt, apply, fromHistory, MOST_OUTPUT, newRun, outcome, UNKNOWN } from "../js/run.js";
+import { callStatus } from "../js/call-status.js";
+import { historyItems, mergeNewest } from "../js/session-history.js";
+import {
+  applyEvent,
+  fromHistory,
+  MAX_OUTPUT,
+  mergeHistory,
+  newRun,
+  outcome,
+  UNKNOWN_VERDICT,
+} from "../js/run.js";
 import { useTexts } from "../js/texts.js";
 
 useTexts(JSON.parse(readFileSync(new URL("../texts.json", import.meta.url), "utf8")), "en");
@@ -15,7 +22,13 @@ useTexts(JSON.parse(readFileSync(new URL("../texts.json", import.meta.url), "utf
 /** Applies events with rising numbers, from `first` on. */
 function listen(run, events, first = run.seq + 1) {
   events.forEach((event, index) =>
-    apply(run, { runId: "r", sessionKey: "s", at: "2026-01-01T00:00:00Z", seq: first + index, ...event }),
+    applyEvent(run, {
+      runId: "r",
+      sessionKey: "s",
+      at: "2026-01-01T00:00:00Z",
+      seq: first + index,
+      ...event,
+    }),
   );
   return run;
 }
@@ -57,7 +70,7 @@ test("text, thinking and calls go to their step, in order", () => {
   assert.equal(outcome(run), "completed");
 });
 
-test("an event that was seen before changes nothing, and nothing follows the end", () => {
+test("repeated events and events after the end are ignored", () => {
   const run = listen(newRun("r"), [...started, { type: "text.delta", text: "once" }]);
   listen(run, [{ type: "text.delta", text: "once" }], 4);
   assert.equal(run.steps[0].text, "once");
@@ -66,7 +79,7 @@ test("an event that was seen before changes nothing, and nothing follows the end
   assert.equal(outcome(run), "stopped");
 });
 
-test("what was streaming when the stop came is no answer; what called a tool is", () => {
+test("text that was streaming at a stop is marked as partial", () => {
   const cut = listen(newRun("r"), [
     ...started,
     { type: "text.delta", text: "half" },
@@ -89,9 +102,9 @@ test("what was streaming when the stop came is no answer; what called a tool is"
   assert.equal(finished.steps[0].partial, null);
 });
 
-test("the end of a run is heard whatever its number, and brings the answer that nobody heard", () => {
+test("the end counts with any number and brings a missed answer", () => {
   const run = listen(newRun("r"), started, 1);
-  apply(run, { seq: 2, type: "run.ended", verdict: aborted, receipt, at: "2026-01-01T00:00:00Z" });
+  applyEvent(run, { seq: 2, type: "run.ended", verdict: aborted, receipt, at: "2026-01-01T00:00:00Z" });
   assert.equal(outcome(run), "stopped");
   const late = listen(
     newRun("r"),
@@ -101,7 +114,7 @@ test("the end of a run is heard whatever its number, and brings the answer that 
   assert.equal(late.steps[0].text, "42");
 });
 
-test("a snapshot stands in for what was missed", () => {
+test("a snapshot replaces missed events", () => {
   const run = listen(newRun("r"), [...started, { type: "text.delta", text: "abc" }]);
   listen(run, [{ type: "run.snapshot", text: "abcdef", thinking: "t", calls: [] }], 9);
   assert.deepEqual(
@@ -135,10 +148,10 @@ test("a snapshot stands in for what was missed", () => {
     run.steps.map((step) => step.text),
     ["abcdef", "next", "last"],
   );
-  assert.equal(run.missed, true);
+  assert.equal(run.incomplete, true);
 });
 
-test("an approval is a call that waits", () => {
+test("a call that needs approval waits", () => {
   const run = listen(newRun("r"), [
     ...started,
     { type: "approval.requested", id: "a", callId: "c", tool: "shell", arguments: {} },
@@ -152,7 +165,7 @@ test("an approval is a call that waits", () => {
   assert.equal(run.steps[0].calls.length, 1);
 });
 
-test("of endless output the end is kept, and what was left out is counted", () => {
+test("only the end of long output is kept", () => {
   const run = listen(newRun("r"), [
     ...started,
     { type: "tool.started", callId: "c", tool: "shell", arguments: {} },
@@ -162,11 +175,11 @@ test("of endless output the end is kept, and what was left out is counted", () =
     listen(run, [{ type: "tool.output", callId: "c", stream: "stdout", text: line }]);
   }
   const call = run.calls.get("c");
-  assert.ok(call.output.length <= MOST_OUTPUT * 1.25);
+  assert.ok(call.output.length <= MAX_OUTPUT * 1.25);
   assert.equal(call.output.length + call.dropped, 500_000);
 });
 
-test("progress takes back the line that is open", () => {
+test("a carriage return overwrites the open line", () => {
   const run = newRun("a");
   listen(run, [
     { type: "tool.started", callId: "c", tool: "shell", arguments: {} },
@@ -176,7 +189,7 @@ test("progress takes back the line that is open", () => {
   assert.equal(run.calls.get("c").output, "begun\n99%\n");
 });
 
-test("a snapshot says how a missed call has ended", () => {
+test("a snapshot has the end of a missed call", () => {
   const run = newRun("a");
   const call = { callId: "c", tool: "shell", end: "error", code: 3, ms: 2, output: "4000\n[exit code 3]" };
   listen(run, [{ type: "run.snapshot", text: "", thinking: "", calls: [call] }]);
@@ -202,12 +215,12 @@ const history = [
   { runId: "b", role: "assistant", text: "2", at: "3", verdict: { kind: "completed" } },
 ];
 
-test("a turn of the history is a run that is over", () => {
-  const [item] = itemsOf(history);
+test("a turn of the history becomes an ended run", () => {
+  const [item] = historyItems(history);
   const run = fromHistory(item.messages);
-  assert.equal(run.asked, "one");
+  assert.equal(run.userText, "one");
   assert.equal(outcome(run), "stopped");
-  assert.equal(run.told, "stopped");
+  assert.equal(run.modelNote, "stopped");
   assert.deepEqual(
     run.steps.map((step) => [step.text, step.partial, step.steered]),
     [
@@ -218,32 +231,32 @@ test("a turn of the history is a run that is over", () => {
   assert.equal(run.calls.get("c").result, "x");
 });
 
-test("the history corrects what was listened to", () => {
+test("the history corrects a run that was followed live", () => {
   const live = listen(newRun("a"), [...started, { type: "text.delta", text: "half" }, ...end(aborted)]);
   const answer = { runId: "a", role: "assistant", at: "1", verdict: aborted, text: "half", kept: true };
   const kept = fromHistory([{ runId: "a", role: "user", text: "q", at: "1" }, answer]);
   assert.equal(kept.steps[0].text, "half");
-  adopt(live, kept);
+  mergeHistory(live, kept);
   assert.equal(live.steps[0].partial, "kept");
   const lost = listen(
     newRun("a"),
     [{ type: "run.snapshot", text: "z", thinking: "", calls: [] }, ...end(aborted)],
     50,
   );
-  adopt(lost, fromHistory(itemsOf(history)[0].messages));
+  mergeHistory(lost, fromHistory(historyItems(history)[0].messages));
   assert.deepEqual(
     lost.steps.map((step) => step.text),
     ["look", "half"],
   );
   const heard = listen(newRun("a"), [...started, { type: "text.delta", text: "nobody wrote this down" }]);
   listen(heard, [{ type: "run.snapshot", text: "", thinking: "", calls: [] }, ...end(aborted)], 50);
-  adopt(heard, fromHistory([{ runId: "a", role: "user", text: "q", at: "1", verdict: aborted }]));
+  mergeHistory(heard, fromHistory([{ runId: "a", role: "user", text: "q", at: "1", verdict: aborted }]));
   assert.equal(heard.steps[0].text, "nobody wrote this down");
   assert.equal(heard.steps[0].partial, "cut");
 });
 
-test("pages of history and what runs now come in one order", () => {
-  const page = itemsOf(history);
+test("history pages and active runs are in one order", () => {
+  const page = historyItems(history);
   assert.deepEqual(
     page.map((item) => item.id),
     ["run a", "reset 2", "run b"],
@@ -262,12 +275,12 @@ test("pages of history and what runs now come in one order", () => {
   assert.equal(mergeNewest([live], page).gap, false);
 });
 
-test("a run whose end nobody knows is not called completed, until its history says so", () => {
+test("an unknown end is not shown as completed", () => {
   const run = listen(newRun("r"), [...started, { type: "text.delta", text: "Do" }]);
-  Object.assign(run, { state: "ended", verdict: UNKNOWN, missed: true });
+  Object.assign(run, { state: "ended", verdict: UNKNOWN_VERDICT, incomplete: true });
   assert.equal(outcome(run), "unknown");
   const at = "2026-01-01T00:00:00Z";
-  adopt(
+  mergeHistory(
     run,
     fromHistory([
       { runId: "r", at, role: "user", text: "?" },
@@ -278,7 +291,7 @@ test("a run whose end nobody knows is not called completed, until its history sa
   assert.equal(run.steps[0].text, "Done.");
 });
 
-test("turns that were heard and never read again stand once, in their order", () => {
+test("turns that were only followed live appear once, in order", () => {
   const heard = ["a", "b", "c", "d"].map((runId) => ({ id: `run ${runId}`, runId }));
   const page = ["b", "c"].map((runId) => ({ id: `run ${runId}`, runId, messages: [{}] }));
   const { items, older } = mergeNewest(heard, page);
@@ -289,8 +302,8 @@ test("turns that were heard and never read again stand once, in their order", ()
   assert.equal(older, 1);
 });
 
-/** Numbers that look like chance and are the same each time (a linear congruential generator). */
-function chance(seed) {
+/** Reproducible pseudo-random numbers (a linear congruential generator). */
+function randomSource(seed) {
   let state = seed;
   return (below) => {
     state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
@@ -316,10 +329,10 @@ function anyEvent(pick) {
   return kinds[pick(kinds.length)];
 }
 
-test("no call of a run is live after its end, whatever happened before", () => {
+test("no call is open after the end of its run", () => {
   const verdicts = [aborted, { kind: "completed" }, { kind: "failed", code: "internal", message: "broken" }];
   for (let seed = 0; seed < 500; seed += 1) {
-    const pick = chance(seed);
+    const pick = randomSource(seed);
     const run = listen(newRun("r"), [
       ...started,
       ...Array.from({ length: pick(20) }, () => anyEvent(pick)),
@@ -327,7 +340,7 @@ test("no call of a run is live after its end, whatever happened before", () => {
     ]);
     listen(run, [anyEvent(pick)]);
     const live = [...run.calls.values()].filter((call) =>
-      ["approval", "running"].includes(endOf(call, run).end),
+      ["approval", "running"].includes(callStatus(call, run).status),
     );
     assert.deepEqual(live, [], `seed ${seed}`);
   }
@@ -341,7 +354,7 @@ test("a call that waited for an approval when the stop came has not started", ()
     ...end(aborted),
   ]);
   assert.deepEqual(
-    [...run.calls.values()].map((call) => endOf(call, run).end),
+    [...run.calls.values()].map((call) => callStatus(call, run).status),
     ["stopped", "not_started"],
   );
 });

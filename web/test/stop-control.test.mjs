@@ -1,4 +1,4 @@
-// The stop of the open session against a daemon that is a list of answers: stop-control.js.
+// Tests of stop-control.js and pending-stops.js against scripted answers.
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
@@ -6,13 +6,13 @@ import { after, beforeEach, test } from "node:test";
 
 import { StopControl } from "../js/stop-control.js";
 import { useTexts } from "../js/texts.js";
-import { connection } from "./lost-connection.mjs";
+import { fakeConnection } from "./fake-websocket.mjs";
 
 useTexts(JSON.parse(readFileSync(new URL("../texts.json", import.meta.url), "utf8")), "en");
 
 const realFetch = globalThis.fetch;
 const NOTHING = { aborted: false, runIds: [], withdrawn: [] };
-/** What was asked, and how it is answered: path -> [status, body] or a promise of it. */
+/** Requests, and their answers: path -> [status, body] or a promise of it. */
 let asked;
 let answers;
 
@@ -30,7 +30,7 @@ after(() => {
   globalThis.fetch = realFetch;
 });
 
-/** A control over facts that the test changes, and the line that it writes. */
+/** A control with a host that the test changes, and its status line. */
 function control(facts = {}) {
   const classes = new Set();
   const line = {
@@ -47,24 +47,24 @@ function control(facts = {}) {
     runs: () => all.now,
     sending: () => all.under,
     arrival: () => Promise.resolve(false),
-    lastEnded: () => null,
-    withdrawn: (messages) => all.back.push(...messages),
-    changed: () => stop.update(),
+    lastEndedRun: () => null,
+    onWithdrawn: (messages) => all.back.push(...messages),
+    onChange: () => stop.update(),
     principal: () => "anna",
     told: [],
-    failed: (text) => all.told.push(text),
+    onFailure: (text) => all.told.push(text),
     notes: [],
-    noted: (text) => all.notes.push(text),
+    onNotice: (text) => all.notes.push(text),
     ...facts,
   };
   const stop = new StopControl("s", line, all);
   return { stop, line, facts: all, classes };
 }
 
-/** Lets everything that can go on go on. */
+/** Runs pending promises and immediates. */
 const settled = () => new Promise((resolve) => setImmediate(resolve));
 
-test("a run that follows the stopped one is stopped gently and not said to be stopping", async () => {
+test("a stop does not carry over to the next run", async () => {
   const { stop, line, facts } = control();
   facts.now = [{ runId: "a", state: "running", stopping: false }];
   answers["/api/sessions/s/stop"] = [200, { aborted: true, runIds: ["a"], withdrawn: [] }];
@@ -83,11 +83,14 @@ test("a run that follows the stopped one is stopped gently and not said to be st
   stop.press();
   await settled();
   const stops = asked.filter(({ path }) => path === "/api/sessions/s/stop");
-  assert.deepEqual(stops.map(({ body }) => body.force ?? false), [false, false]);
+  assert.deepEqual(
+    stops.map(({ body }) => body.force ?? false),
+    [false, false],
+  );
   stop.close();
 });
 
-test("a closed control writes and asks nothing any more, and gives back what was withdrawn", async () => {
+test("a closed control returns withdrawn messages and stays silent", async () => {
   const { stop, line, facts, classes } = control();
   facts.now = [{ runId: "a", state: "running", stopping: false }];
   let answer;
@@ -95,21 +98,21 @@ test("a closed control writes and asks nothing any more, and gives back what was
     answer = resolve;
   });
   stop.press();
-  const looking = stop.look();
+  const looking = stop.pollHeld();
   stop.close();
   assert.equal(line.textContent, "");
   line.textContent = "what the next one says";
   answer([200, { aborted: true, runIds: ["a"], withdrawn: [{ runId: "q", text: "later" }] }]);
   await settled();
-  stop.tell("a problem");
+  stop.showProblem("a problem");
   await looking;
-  assert.equal(stop.looking, 0, "it does not look again");
+  assert.equal(stop.pollTimer, 0, "it does not look again");
   assert.equal(line.textContent, "what the next one says");
   assert.deepEqual([...classes], []);
   assert.deepEqual(facts.back, [{ runId: "q", text: "later" }]);
 });
 
-test("a stop that may not stop the run says whose it is, and not that it is stopping", async () => {
+test("a stop of another user's run names its owner", async () => {
   const { stop, line, facts } = control();
   facts.now = [{ runId: "a", state: "running", stopping: false }];
   answers["/api/runs/a"] = [200, { runId: "a", state: "running", principal: "bela", held: [] }];
@@ -118,11 +121,11 @@ test("a stop that may not stop the run says whose it is, and not that it is stop
   await settled();
   assert.equal(stop.mode(), "stop");
   assert.equal(line.textContent, "");
-  assert.deepEqual(facts.told, ["Not stopped: this run is bela's. An admin can stop it."]);
+  assert.deepEqual(facts.told, ["Not stopped: this run belongs to bela. An admin can stop it."]);
   stop.close();
 });
 
-test("a stop that comes just behind the end of the run has nothing to tell", async () => {
+test("a stop just after the end reports nothing", async () => {
   const { stop, facts } = control();
   facts.now = [{ runId: "a", state: "running", stopping: false }];
   answers["/api/runs/a"] = [200, { runId: "a", state: "ended", principal: "bela" }];
@@ -133,7 +136,7 @@ test("a stop that comes just behind the end of the run has nothing to tell", asy
   stop.close();
 });
 
-test("a message that is under way is stopped ahead of its arrival, and once more behind it", async () => {
+test("an unanswered message is stopped before and after arrival", async () => {
   const { stop, facts } = control();
   let arrived;
   facts.under = ["m"];
@@ -156,14 +159,14 @@ test("a message that is under way is stopped ahead of its arrival, and once more
 
 const RUNNING = { runId: "a", state: "running", stopping: false };
 const network = () => Promise.reject(new TypeError("no network"));
-/** Asks over HTTP fail from now on. */
+/** HTTP requests fail from now on. */
 const noNetwork = () => {
   globalThis.fetch = network;
 };
 const stopsOf = (line) => line.requests.filter(({ method }) => method === "runs.stop");
 
-test("a stop while the connection is lost waits for it, and goes first by run id", async () => {
-  const line = connection();
+test("a stop without connection is sent first after reconnecting", async () => {
+  const line = fakeConnection();
   await line.open();
   await line.lose();
   noNetwork();
@@ -189,8 +192,8 @@ test("a stop while the connection is lost waits for it, and goes first by run id
   line.leave();
 });
 
-test("a kept stop is never that of a run which follows", async () => {
-  const line = connection();
+test("a pending stop never stops a later run", async () => {
+  const line = fakeConnection();
   await line.open();
   await line.lose();
   noNetwork();
@@ -200,7 +203,10 @@ test("a kept stop is never that of a run which follows", async () => {
   await settled();
   facts.now = [{ runId: "b", state: "running", stopping: false }];
   const verdict = { kind: "completed" };
-  line.answer("runs.stop", () => [true, { runId: "a", state: "ended", aborted: false, withdrawn: [], verdict }]);
+  line.answer("runs.stop", () => [
+    true,
+    { runId: "a", state: "ended", aborted: false, withdrawn: [], verdict },
+  ]);
   facts.now = [];
   await line.open();
   await settled();
@@ -217,12 +223,12 @@ test("a kept stop is never that of a run which follows", async () => {
   line.leave();
 });
 
-test("a kept stop outlives a connection that is lost again before the answer", async () => {
-  const line = connection();
+test("a pending stop survives another lost connection", async () => {
+  const line = fakeConnection();
   await line.open();
   const { stop, facts } = control();
   facts.now = [RUNNING];
-  // The line breaks while the stop is on its way.
+  // The connection is lost while the stop is sent.
   globalThis.fetch = (_path, { signal } = {}) =>
     new Promise((_, reject) => signal?.addEventListener("abort", () => reject(signal.reason)));
   stop.press();
@@ -244,8 +250,8 @@ test("a kept stop outlives a connection that is lost again before the answer", a
   line.leave();
 });
 
-test("a second press while the connection is lost makes the kept stop a forced one", async () => {
-  const line = connection();
+test("a second press without connection forces the pending stop", async () => {
+  const line = fakeConnection();
   await line.open();
   await line.lose();
   noNetwork();

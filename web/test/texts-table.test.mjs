@@ -1,7 +1,7 @@
-// The table of texts is neither short of a text nor does it carry one that nobody shows. Its form is looked at by tidy.
+// Every text of texts.json is used, and every used text exists. The format is checked by `tidy`.
 
 import assert from "node:assert/strict";
-import { readFileSync, readdirSync } from "node:fs";
+import { readdirSync, readFileSync } from "node:fs";
 import { test } from "node:test";
 
 const WEB = new URL("../", import.meta.url);
@@ -11,7 +11,7 @@ const scripts = readdirSync(new URL("js/", WEB)).map((name) =>
 );
 const page = [readFileSync(new URL("index.html", WEB), "utf8"), ...scripts].join("\n");
 
-test("every text that the page asks for by its whole name is there", () => {
+test("every text that the page uses exists", () => {
   const asked = [...page.matchAll(/\b(?:t|counted)\("([^"]+)"|data-(?:text|label|placeholder)="([^"]+)"/g)];
   const there = (key) => key in table || (`${key}.one` in table && `${key}.many` in table);
   assert.ok(asked.length > 150, `only ${asked.length} found`);
@@ -20,7 +20,7 @@ test("every text that the page asks for by its whole name is there", () => {
   }
 });
 
-test("every text of the page is asked for, by its name or by a name that is put together", () => {
+test("every text of the page is used", () => {
   const named = new Set([...page.matchAll(/["'`]([a-z][\w.-]*)["'`]/g)].map((match) => match[1]));
   const built = [...page.matchAll(/`([a-z][\w.-]*\.)?\$\{[^}]+\}(\.[\w.-]+)?`/g)];
   const beginnings = built.filter(([, beginning]) => beginning).map(([, beginning]) => beginning);

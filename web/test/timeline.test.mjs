@@ -1,11 +1,19 @@
-// The geometry of the picture of a run: timeline.js.
+// Tests of timeline.js.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { factsOf, rowsOf } from "../js/ledger.js";
-import { fitting, inZoom, layOut, niceStep, overview, textWidth, zooms } from "../js/timeline.js";
-import { NOON, ended, held, live } from "./ledger-fixtures.mjs";
+import { ledgerRows, runTimes } from "../js/ledger.js";
+import {
+  layOutOverview,
+  layOutTimeline,
+  rowsInZoom,
+  textWidth,
+  tickStep,
+  truncateToWidth,
+  zoomLevels,
+} from "../js/timeline.js";
+import { ended, held, live, NOON } from "./ledger-fixtures.mjs";
 
 const STOPPED = ended(
   [
@@ -18,18 +26,18 @@ const STOPPED = ended(
 );
 
 function picture(view, { width = 1000, zoom = 0, now = NOON } = {}) {
-  const facts = factsOf(view, now);
+  const times = runTimes(view, now);
   const lines = ["requested", "delivered", "settled"]
-    .filter((name) => facts[name] !== null)
-    .map((name) => ({ name, at: facts[name], text: name }));
-  const rows = rowsOf(view, { now });
-  return { facts, laid: layOut({ rows, zoom: zooms(facts)[zoom], lines, width }) };
+    .filter((name) => times[name] !== null)
+    .map((name) => ({ name, at: times[name], text: name }));
+  const rows = ledgerRows(view, { now });
+  return { times, laid: layOutTimeline({ rows, zoom: zoomLevels(times)[zoom], lines, width }) };
 }
 
-test("a stopped run is first shown at its stop, then its last 100 ms, then whole", () => {
-  const names = (view, now = NOON) => zooms(factsOf(view, now)).map((zoom) => zoom.name);
+test("zoom levels of a stopped run: stop, last 100 ms, whole", () => {
+  const names = (view, now = NOON) => zoomLevels(runTimes(view, now)).map((zoom) => zoom.name);
   assert.deepEqual(names(STOPPED), ["stop", "last", "whole"]);
-  const [stop, last, whole] = zooms(factsOf(STOPPED, 0));
+  const [stop, last, whole] = zoomLevels(runTimes(STOPPED, 0));
   assert.ok(stop.from < NOON && stop.from > NOON - 2 && stop.to === NOON + 12);
   assert.deepEqual([last.to - last.from, last.to], [100, NOON + 12]);
   assert.deepEqual([whole.from, whole.to], [NOON - 1000, NOON + 12]);
@@ -44,7 +52,7 @@ test("a stopped run is first shown at its stop, then its last 100 ms, then whole
   ]);
 });
 
-test("everything stands inside the picture, in every zoom and width", () => {
+test("everything is inside the plot at every zoom and width", () => {
   for (const width of [280, 360, 559, 560, 1000, 1900]) {
     for (const zoom of [0, 1, 2]) {
       const { laid } = picture(STOPPED, { width, zoom });
@@ -52,11 +60,11 @@ test("everything stands inside the picture, in every zoom and width", () => {
       assert.equal(laid.narrow, width < 560);
       assert.ok(right <= width);
       for (const placed of laid.rows) {
-        for (const { x, width: w } of [...placed.pieces, ...placed.late]) {
+        for (const { x, width: w } of [...placed.segments, ...placed.lateSegments]) {
           assert.ok(x >= laid.plot.x - 0.01 && x + w <= right + 2.01, `${width} ${zoom} ${x} ${w}`);
         }
         assert.ok(placed.y >= laid.plot.top && placed.y + placed.height <= laid.plot.bottom + 0.01);
-        assert.ok(placed.word.x <= right + 10);
+        assert.ok(placed.labelPosition.x <= right + 10);
       }
       for (const line of laid.lines) {
         assert.ok(line.x >= laid.plot.x && line.x <= right + 0.01);
@@ -65,30 +73,30 @@ test("everything stands inside the picture, in every zoom and width", () => {
   }
 });
 
-test("what lies after the request is hatched, and nothing else is", () => {
-  const { facts, laid } = picture(STOPPED, { zoom: 2 });
+test("only the time after the request is hatched", () => {
+  const { times, laid } = picture(STOPPED, { zoom: 2 });
   const at = (name) => laid.lines.find((line) => line.name === name).x;
   const [model, process, , left] = laid.rows;
-  assert.ok(Math.abs(process.late[0].x - at("requested")) < 0.01);
-  assert.ok(process.late[0].width < at("settled") - at("requested") + 0.01);
+  assert.ok(Math.abs(process.lateSegments[0].x - at("requested")) < 0.01);
+  assert.ok(process.lateSegments[0].width < at("settled") - at("requested") + 0.01);
   assert.ok(
-    Math.abs(left.late[0].x + left.late[0].width - at("settled")) < 0.01,
+    Math.abs(left.lateSegments[0].x + left.lateSegments[0].width - at("settled")) < 0.01,
     "to the end, as it was never given back",
   );
-  assert.equal(model.late.length, 1);
-  assert.deepEqual(laid.rows[2].late, [], "it was over before");
-  assert.equal(facts.requested, NOON);
+  assert.equal(model.lateSegments.length, 1);
+  assert.deepEqual(laid.rows[2].lateSegments, [], "it was over before");
+  assert.equal(times.requested, NOON);
 });
 
-test("what lies outside of the zoom is told at the edge where it is", () => {
+test("rows outside the zoom are marked at their edge", () => {
   const { laid } = picture(STOPPED);
   const over = laid.rows.find((placed) => placed.row.key === "3");
   assert.equal(over.outside, "before");
-  assert.deepEqual(over.pieces, []);
+  assert.deepEqual(over.segments, []);
   assert.equal(laid.rows.filter((placed) => placed.outside).length, 1);
 });
 
-test("many that were over before a zoom are counted and not drawn, few are drawn", () => {
+test("many rows before a zoom are counted, few are shown", () => {
   const over = (number) =>
     Array.from({ length: number }, (_, i) =>
       held("process", i + 10, -900 + i, -800 + i, "exited", { label: `command ${i}` }),
@@ -98,9 +106,12 @@ test("many that were over before a zoom are counted and not drawn, few are drawn
       requested: 0,
       settled: 12,
     });
-    const [stop, , whole] = zooms(factsOf(view, NOON));
-    const rows = rowsOf(view, { now: NOON });
-    return [inZoom(rows, stop), inZoom(rows, whole)].map(({ shown, before }) => [shown.length, before]);
+    const [stop, , whole] = zoomLevels(runTimes(view, NOON));
+    const rows = ledgerRows(view, { now: NOON });
+    return [rowsInZoom(rows, stop), rowsInZoom(rows, whole)].map(({ shown, before }) => [
+      shown.length,
+      before,
+    ]);
   };
   assert.deepEqual(of(6), [
     [7, 0],
@@ -114,31 +125,33 @@ test("many that were over before a zoom are counted and not drawn, few are drawn
 
 test("a live bar ends now and grows", () => {
   const view = live([held("model_request", 1, -100, null, ""), held("permit", 2, -200, -150, "finished")]);
-  const end = (now) => picture(view, { now }).laid.rows[0].pieces.at(-1);
+  const end = (now) => picture(view, { now }).laid.rows[0].segments.at(-1);
   const { laid } = picture(view, { now: NOON });
   assert.ok(Math.abs(end(NOON).x + end(NOON).width - (laid.plot.x + laid.plot.width)) < 0.01);
-  assert.ok(picture(view, { now: NOON + 100 }).laid.rows[1].pieces[0].width < laid.rows[1].pieces[0].width);
+  assert.ok(
+    picture(view, { now: NOON + 100 }).laid.rows[1].segments[0].width < laid.rows[1].segments[0].width,
+  );
 });
 
-test("a bar of no length can still be seen", () => {
+test("a bar without length is visible", () => {
   const view = ended([held("timer", 1, 0, 0, "cancelled"), held("process", 2, -1e7, 1, "term")], {
     requested: 0,
     settled: 2,
   });
   const timer = picture(view, { zoom: 2 }).laid.rows.find((placed) => placed.row.kind === "timer");
-  assert.ok(timer.pieces[0].width >= 2);
+  assert.ok(timer.segments[0].width >= 2);
 });
 
-test("300 calls in one lane are drawn as what can be told apart", () => {
+test("300 calls in one row become few segments", () => {
   const calls = Array.from({ length: 300 }, (_, i) =>
     held("mcp_call", i + 1, i * 10, i * 10 + 9.9, "finished"),
   );
   const { laid } = picture(ended(calls, { settled: 3000 }), { width: 400 });
   assert.equal(laid.rows.length, 1);
-  assert.ok(laid.rows[0].pieces.length < 60);
+  assert.ok(laid.rows[0].segments.length < 60);
 });
 
-test("labels of lines that stand close together do not cover each other", () => {
+test("labels of close lines do not overlap", () => {
   const { laid } = picture(STOPPED, { zoom: 2 });
   const boxes = laid.lines.map((line) => {
     const length = textWidth(line.text);
@@ -158,7 +171,7 @@ test("labels of lines that stand close together do not cover each other", () => 
 
 test("ticks are round numbers, few enough to be read", () => {
   assert.deepEqual(
-    [13, 100, 0.4, 2600, 61000, 3.6e6, 9e8].map((span) => niceStep(span, 10)),
+    [13, 100, 0.4, 2600, 61000, 3.6e6, 9e8].map((span) => tickStep(span, 10)),
     [2, 10, 0.05, 500, 10000, 600000, 172800000],
   );
   const { laid } = picture(STOPPED, { zoom: 2 });
@@ -180,28 +193,31 @@ test("ticks are round numbers, few enough to be read", () => {
   }
 });
 
-test("an instant run has a picture, too", () => {
+test("an instant run has a layout", () => {
   const { laid } = picture(ended([held("permit", 1, 0, 0, "finished")], { settled: 0 }));
-  assert.ok(laid.rows.every((placed) => placed.pieces.every(({ x, width }) => Number.isFinite(x + width))));
+  assert.ok(laid.rows.every((placed) => placed.segments.every(({ x, width }) => Number.isFinite(x + width))));
   const empty = picture(ended([], { requested: 0, settled: 0 })).laid;
   assert.equal(empty.rows.length, 0);
   assert.ok(Number.isFinite(empty.height));
 });
 
-test("the overview shows all rows, and where the zoom is", () => {
-  const facts = factsOf(STOPPED, NOON);
-  const [stop, , whole] = zooms(facts);
-  const rows = rowsOf(STOPPED, { now: NOON });
-  const small = overview({ rows, facts, zoom: stop, width: 500, height: 20 });
+test("the overview shows all rows and the zoomed part", () => {
+  const times = runTimes(STOPPED, NOON);
+  const [stop, , whole] = zoomLevels(times);
+  const rows = ledgerRows(STOPPED, { now: NOON });
+  const small = layOutOverview({ rows, times, zoom: stop, width: 500, height: 20 });
   assert.equal(small.marks.length, 4);
   assert.ok(small.view.x + small.view.width <= 500.01 && small.view.width >= 3 && small.view.x > 480);
-  assert.deepEqual(overview({ rows, facts, zoom: whole, width: 500, height: 20 }).view, { x: 0, width: 500 });
+  assert.deepEqual(layOutOverview({ rows, times, zoom: whole, width: 500, height: 20 }).view, {
+    x: 0,
+    width: 500,
+  });
 });
 
-test("labels are cut to their room by their signs", () => {
-  assert.equal(fitting("sleep 600", 100), "sleep 600");
-  assert.ok(textWidth(fitting("x".repeat(500), 100)) <= 107);
-  assert.ok(fitting("모델을 기다리는 중입니다", 60).endsWith("…"));
+test("labels are truncated by characters", () => {
+  assert.equal(truncateToWidth("sleep 600", 100), "sleep 600");
+  assert.ok(textWidth(truncateToWidth("x".repeat(500), 100)) <= 107);
+  assert.ok(truncateToWidth("모델을 기다리는 중입니다", 60).endsWith("…"));
   assert.ok(textWidth("모델") > textWidth("ab") * 1.5);
-  assert.ok(!fitting("👩‍🚀".repeat(40), 80).includes("\uFFFD"));
+  assert.ok(!truncateToWidth("👩‍🚀".repeat(40), 80).includes("\uFFFD"));
 });

@@ -1,31 +1,32 @@
-//! `quell chat`: a conversation in the terminal, with everything that runs in sight and one key that stops it.
+//! `quell chat`: interactive terminal chat; a pure state machine and one event loop around it.
 //!
-//! A pure core ([`state`], [`update`](mod@update)) takes inputs and says what to do; [`run`](mod@run) is the one loop around it.
+//! [`state`] and [`update`](mod@update) take inputs and return effects; [`event_loop`] reads the inputs and runs the
+//! effects.
 
-mod act;
-mod answers;
-mod clock;
-mod commands;
+mod alt_keys;
 mod composer;
+mod detached_sends;
+mod effect_runner;
 mod effects;
-mod errands;
-mod keys;
-mod left_behind;
-mod look;
-mod markdown;
-mod painter;
-mod pick;
-mod presses;
-mod run;
+mod event_loop;
 #[cfg(test)]
-mod scene;
+mod harness;
+mod keys;
+mod markdown;
+mod picker;
+mod renderer;
+mod responses;
+mod slash_commands;
 mod state;
 mod terminal;
-mod text;
+mod text_layout;
 mod texts;
+mod theme;
 mod transcript;
 mod turn;
+mod unix_millis;
 mod update;
+mod user_actions;
 mod view;
 
 use std::io::{self, IsTerminal};
@@ -33,69 +34,75 @@ use std::time::Duration;
 
 use quell_protocol::{AgentId, SessionKey, Surface};
 
-use self::look::Look;
-use self::run::Left;
-use self::state::{Chat, Names};
+use self::event_loop::LoopExit;
+use self::state::{ChatIdGenerator, ChatState};
 use self::texts::Texts;
-use crate::link::{Link, Patience};
-use crate::term::Io;
+use self::theme::TerminalCapabilities;
+use crate::daemon_client::{DaemonClient, ReconnectPolicy};
+use crate::term::CommandIo;
 
-/// The chat waits for a lost daemon for ever.
-const PATIENCE: Patience =
-    Patience { first: Duration::from_millis(100), longest: Duration::from_secs(2), give_up: Duration::MAX };
+/// Wait for a lost daemon without limit.
+const RECONNECT_POLICY: ReconnectPolicy = ReconnectPolicy {
+    initial_pause: Duration::from_millis(100),
+    max_pause: Duration::from_secs(2),
+    give_up_after: Duration::MAX,
+};
 
-/// How a chat ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ChatEnd {
-    /// The person left.
-    Left,
-    /// A signal ended it, or its terminal is gone.
-    Ended,
+    UserLeft,
+    /// A signal ended it, or the terminal is gone.
+    Terminated,
 }
 
-/// True when there is a terminal to talk on.
+/// True when stdin and stdout are terminals.
 pub(crate) fn has_terminal() -> bool {
     io::stdin().is_terminal() && io::stdout().is_terminal()
 }
 
-/// Talks until the person leaves, then says how to come back.
+/// Runs the chat until the user leaves, then prints how to resume the session.
 ///
 /// # Errors
-/// What the terminal says.
+/// The terminal cannot be set up or written to.
 ///
 /// # Cancel safety
-/// Dropping it gives the terminal back; runs go on in the daemon.
-pub(crate) async fn talk(
-    link: &Link,
+/// Dropping it restores the terminal; runs continue in the daemon.
+pub(crate) async fn run_chat(
+    client: &DaemonClient,
     session: Option<SessionKey>,
     agent: Option<AgentId>,
-    io: &mut Io,
+    io: &mut CommandIo,
 ) -> io::Result<ChatEnd> {
-    let link = link.clone().with_surface(Surface::Tui).with_patience(PATIENCE);
-    let look = Look { color: io.color, glyphs: io.locale.glyphs };
-    let mut names = names();
+    let client = client.clone().with_surface(Surface::Tui).with_reconnect_policy(RECONNECT_POLICY);
+    let capabilities = TerminalCapabilities { color: io.color, glyphs: io.locale.glyphs };
+    let mut ids = new_id_generator();
     let session = match session {
         Some(session) => session,
-        None => names.session().map_err(io::Error::other)?,
+        None => ids.next_session_key().map_err(io::Error::other)?,
     };
-    let chat = Chat::new(Texts(io.locale.language), names, session, agent);
-    let (chat, left) = run::run(chat, link, look).await;
-    // Also after an error: what was typed must not be lost with it.
-    for line in chat.farewell() {
-        io.screen.remark(&line)?;
+    let chat = ChatState::new(Texts(io.locale.language), ids, session, agent);
+    let (chat, exit) = event_loop::run_event_loop(chat, client, capabilities).await;
+    // Also after an error, so that typed text is printed and not lost.
+    for line in chat.exit_messages() {
+        io.output.eprint_line(&line)?;
     }
-    Ok(match left? {
-        Left::Asked => ChatEnd::Left,
-        Left::Ended => ChatEnd::Ended,
+    Ok(match exit? {
+        LoopExit::UserLeft => ChatEnd::UserLeft,
+        LoopExit::Terminated => ChatEnd::Terminated,
     })
 }
 
-/// New names: ids of runs that nobody else makes, and a key by which a person recognises the day.
-fn names() -> Names {
+/// Unique prefixes of run ids, and a session key with the date, so that people recognise it.
+fn new_id_generator() -> ChatIdGenerator {
     let unique = uuid::Uuid::now_v7();
     let day = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
     let tail: String = unique.simple().to_string().chars().rev().take(4).collect();
-    Names { unique: unique.to_string(), session: format!("cli:{day}-{tail}"), sessions: 0, runs: 0 }
+    ChatIdGenerator {
+        run_prefix: unique.to_string(),
+        session_prefix: format!("cli:{day}-{tail}"),
+        session_count: 0,
+        run_count: 0,
+    }
 }
 
 #[cfg(test)]

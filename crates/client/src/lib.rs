@@ -1,22 +1,22 @@
-//! The visitor: the connection to a daemon and the command line verbs that talk to it.
+//! HTTP client of a Quell daemon, the subcommands that use it, and the terminal chat.
 //!
-//! It knows the protocol and nothing else of the house: whatever it does, any other program can do over HTTP. It reads no
-//! environment and no configuration; the roof hands in where the daemon may be ([`Target`]) and where to print ([`Io`]).
-//! The roof must have installed a TLS provider before the first [`Link`] is made.
+//! It knows only the protocol: any other program can do the same over HTTP. It reads no environment variables and no
+//! configuration. The binary passes in where the daemon may be ([`DaemonTarget`]) and where to print ([`CommandIo`]), and
+//! must install a TLS provider before the first [`DaemonClient`] is made.
 
 mod chat;
-pub mod link;
+pub mod daemon_client;
+pub mod receipt_chart;
 pub mod receipt_line;
-pub mod receipt_picture;
+pub mod subcommands;
 pub mod term;
-pub mod verbs;
-pub mod words;
+pub mod text_format;
 
 #[cfg(test)]
-mod fake;
+mod test_support;
 
-pub use link::{Link, LinkError, Patience, Target};
+pub use daemon_client::{ClientError, DaemonClient, DaemonTarget, ReconnectPolicy};
+pub use receipt_chart::receipt_chart;
 pub use receipt_line::receipt_line;
-pub use receipt_picture::receipt_picture;
-pub use term::{Interrupts, Io, Pane, Screen};
-pub use verbs::{Exit, Verb, run};
+pub use subcommands::{ClientSubcommand, Exit, run};
+pub use term::{CliOutput, CliOutputStream, CommandIo, Interrupts};

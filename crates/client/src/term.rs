@@ -1,7 +1,7 @@
-//! Where the verbs print and what they hear: the screen, the input, and the interrupts of the person.
+//! Standard streams, Ctrl-C and locale that a subcommand is given.
 
 mod locale;
-mod screen;
+mod output;
 
 use std::fmt;
 use std::io::{self, IsTerminal, Read};
@@ -10,54 +10,49 @@ use futures_util::stream::{self, BoxStream, Fuse, Stream, StreamExt};
 use tokio::signal::unix::{SignalKind, signal};
 
 pub use locale::{Glyphs, Language, Locale};
-pub use screen::{Pane, PaneKind, Screen, Tone};
+pub use output::{CliOutput, CliOutputStream, CliOutputStreamKind, OutputStyle};
 
-/// Everything a verb is given besides its arguments.
-pub struct Io {
-    /// Where it prints.
-    pub screen: Screen,
-    /// Where `-` reads from.
+pub struct CommandIo {
+    pub output: CliOutput,
+    /// Source of `-`.
     pub input: Box<dyn Read + Send>,
-    /// Ctrl-C, each press once.
     pub interrupts: Interrupts,
-    /// Whether colour is wanted.
-    pub color: Color,
-    /// Language and signs of the person's surroundings.
+    pub color: ColorMode,
     pub locale: Locale,
 }
 
-impl fmt::Debug for Io {
+impl fmt::Debug for CommandIo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Io").field("screen", &self.screen).finish_non_exhaustive()
+        f.debug_struct("CommandIo").field("output", &self.output).finish_non_exhaustive()
     }
 }
 
-impl Io {
-    /// The process's own streams. `color` is how the roof read `NO_COLOR`; a stream that is no terminal has none anyway.
+impl CommandIo {
+    /// The streams of the process. The binary derives `color` from `NO_COLOR`; a stream that is no terminal never has
+    /// colour.
     #[must_use]
-    pub fn standard(color: Color, locale: Locale) -> Self {
+    pub fn standard(color: ColorMode, locale: Locale) -> Self {
         let kind = |terminal: bool| match (terminal, color) {
-            (false, _) => PaneKind::Pipe,
-            (true, Color::Never) => PaneKind::Plain,
-            (true, Color::Auto) => PaneKind::Colored,
+            (false, _) => CliOutputStreamKind::Pipe,
+            (true, ColorMode::Never) => CliOutputStreamKind::Plain,
+            (true, ColorMode::Auto) => CliOutputStreamKind::Colored,
         };
-        let out = Pane::new(io::stdout(), kind(io::stdout().is_terminal()));
-        let err = Pane::new(io::stderr(), kind(io::stderr().is_terminal()));
-        let (screen, interrupts) = (Screen::new(out, err), Interrupts::ctrl_c());
-        Self { screen, input: Box::new(io::stdin()), interrupts, color, locale }
+        let out = CliOutputStream::new(io::stdout(), kind(io::stdout().is_terminal()));
+        let err = CliOutputStream::new(io::stderr(), kind(io::stderr().is_terminal()));
+        let (output, interrupts) = (CliOutput::new(out, err), Interrupts::ctrl_c());
+        Self { output, input: Box::new(io::stdin()), interrupts, color, locale }
     }
 }
 
-/// Whether colour is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Color {
-    /// On terminals.
+pub enum ColorMode {
+    /// Colour on terminals.
     Auto,
-    /// Nowhere (`NO_COLOR`).
+    /// No colour (`NO_COLOR`).
     Never,
 }
 
-/// The presses of Ctrl-C, as a stream that a test can replace.
+/// Presses of Ctrl-C, as a stream that tests can replace.
 pub struct Interrupts(Fuse<BoxStream<'static, ()>>);
 
 impl fmt::Debug for Interrupts {
@@ -67,13 +62,13 @@ impl fmt::Debug for Interrupts {
 }
 
 impl Interrupts {
-    /// Any stream of presses.
     #[must_use]
     pub fn new(presses: impl Stream<Item = ()> + Send + 'static) -> Self {
         Self(presses.boxed().fuse())
     }
 
-    /// The real signal. It is caught from the first wait on, so that a verb which never waits keeps the usual Ctrl-C.
+    /// Listens for SIGINT. The handler is installed on the first wait, so that a subcommand that never waits keeps the
+    /// default Ctrl-C.
     #[must_use]
     pub fn ctrl_c() -> Self {
         Self::new(stream::unfold(None, |caught| async move {
@@ -85,10 +80,10 @@ impl Interrupts {
         }))
     }
 
-    /// Waits for the next press; for ever when there will be none.
+    /// Waits for the next press; waits forever when the stream has ended.
     ///
     /// # Cancel safety
-    /// A press that arrives while nobody waits is kept for the next wait.
+    /// Safe: a press that arrives between two calls is kept.
     pub async fn next(&mut self) {
         if self.0.next().await.is_none() {
             std::future::pending::<()>().await;

@@ -1,5 +1,5 @@
-//! The line that sums up a receipt is the same in the terminal and on the page: both are held to one file of samples. The page
-//! checks it in `web/test/receipt.test.mjs`.
+//! The receipt line is the same in the terminal and on the page: both are tested against one file of samples. The
+//! page's test is `web/test/receipt.test.mjs`.
 
 use quell_client::receipt_line::{amendment_lines, receipt_line};
 use quell_protocol::Receipt;

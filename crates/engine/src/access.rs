@@ -1,10 +1,10 @@
-//! Who may ask for what: the admin token of the data directory, named tokens, and the page's sign-in links and cookies.
+//! Access control: the admin token of the data directory, named tokens, and the page's sign-in links and cookies.
 //!
-//! Asking is synchronous and touches no disk, so that a stop gets in whatever the database does. Secrets are kept as
-//! SHA-256 only; being 256 bits of chance, they need no slow hash.
+//! Checks are synchronous and read no disk, so that a stop works even if the database does not. Secrets are stored as
+//! SHA-256 only; with 256 random bits they need no slow hash.
 
+mod browser_logins;
 mod origin;
-mod page;
 mod secret;
 mod sign_in;
 #[cfg(test)]
@@ -15,240 +15,231 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use quell_kernel::Who;
-use quell_protocol::api::{Grants, Scope, TokenRow, TokenScopes};
+use quell_kernel::StopRequester;
+use quell_protocol::api::{AccessLevel, Grants, TokenRow, TokenScopes};
 use quell_protocol::{Principal, Surface};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::watch;
 
 use crate::clock::Clock;
 use crate::store::{Store, StoreError};
-pub use origin::{Forwarded, Origin};
-use page::Page;
-use secret::Digest;
-pub use sign_in::SignedIn;
+use browser_logins::BrowserLogins;
+pub use origin::{ForwardedHeaders, RequestOrigin};
+use secret::SecretDigest;
+pub use sign_in::BrowserSignIn;
 
 /// The principal of the admin token in the data directory.
-const ADMIN: &str = "admin";
-/// What the daemon does by itself is under this name.
-pub(crate) const DAEMON: &str = "quell";
+const ADMIN_PRINCIPAL: &str = "admin";
+/// The principal of actions of the daemon itself.
+pub(crate) const DAEMON_PRINCIPAL: &str = "quell";
 
-/// Somebody who showed a valid token or cookie, and the door they came through.
+/// An authenticated caller and the origin of its request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
-    /// Who it is.
     pub principal: Principal,
-    /// What it may do.
-    pub scope: Scope,
-    /// What it may do besides.
+    pub scope: AccessLevel,
+    /// Permissions in addition to those of `scope`.
     pub grants: Grants,
-    /// Through which door.
     pub surface: Surface,
-    /// From where.
-    pub origin: Origin,
+    pub origin: RequestOrigin,
 }
 
 impl Caller {
     /// True when it may send and stop its own runs.
     #[must_use]
     pub fn may_write(&self) -> bool {
-        self.scope >= Scope::Write
+        self.scope >= AccessLevel::Write
     }
 
-    /// True when it may decide approvals.
     #[must_use]
     pub fn may_approve(&self) -> bool {
         self.is_admin() || self.grants.approve
     }
 
-    /// True when its sessions may have a `baseUrl` or an `mcpUrl` of their own.
+    /// True when it may set a `baseUrl` or an `mcpUrl` for its sessions.
     #[must_use]
-    pub fn may_bring_endpoints(&self) -> bool {
+    pub fn may_set_endpoints(&self) -> bool {
         self.is_admin() || self.grants.endpoints
     }
 
-    /// True when it may do everything.
     #[must_use]
     pub fn is_admin(&self) -> bool {
-        self.scope == Scope::Admin
+        self.scope == AccessLevel::Admin
     }
 
-    /// The caller as the rules of stopping see it.
+    /// The caller as the requester of a stop.
     #[must_use]
-    pub fn who(&self) -> Who {
-        Who { principal: self.principal.clone(), admin: self.is_admin() }
+    pub fn who(&self) -> StopRequester {
+        StopRequester { principal: self.principal.clone(), admin: self.is_admin() }
     }
 }
 
-/// What a caller showed, to be asked again later whether it is still good. It holds no secret.
+/// Identifies a presented token or cookie, to check later whether it is still valid. It contains no secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Credential(Kind, Digest);
+pub struct Credential(CredentialKind, SecretDigest);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum CredentialKind {
     Token,
     Cookie,
 }
 
 impl Credential {
-    /// A token.
     #[must_use]
     pub fn token(presented: &str) -> Self {
-        Self(Kind::Token, Digest::of(presented))
+        Self(CredentialKind::Token, SecretDigest::of(presented))
     }
 
-    /// The value of a page's cookie.
+    /// `presented` is the value of a sign-in cookie of the page.
     #[must_use]
     pub fn cookie(presented: &str) -> Self {
-        Self(Kind::Cookie, Digest::of(presented))
+        Self(CredentialKind::Cookie, SecretDigest::of(presented))
     }
 }
 
 /// Why access could not be set up or changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AccessError {
-    /// The name cannot be a token's.
+    /// The name is not a valid token name.
     #[error("a token cannot be named {name:?}: {problem}")]
     BadName {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// What is wrong with it.
         problem: &'static str,
     },
-    /// The admin token file is of no use.
+    /// The admin token file cannot be used.
     #[error("the token file {}: {problem}", .path.display())]
     TokenFile {
-        /// The file.
         path: PathBuf,
-        /// What is wrong with it, and so what to do.
+        /// What is wrong with it, and how to fix it.
         problem: String,
     },
-    /// The database refused.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The system gives no random numbers.
     #[error("the system gives no random numbers: {0}")]
-    NoChance(String),
+    NoRandomness(String),
 }
 
 /// Tokens, sign-in links and cookies of one daemon.
-pub struct Access {
+pub struct AccessControl {
     clock: Clock,
     store: Store,
-    admin: Digest,
+    admin_digest: SecretDigest,
     admin_principal: Principal,
     cookie_name: String,
-    tokens: Mutex<HashMap<Digest, (Principal, Scope)>>,
+    tokens: Mutex<HashMap<SecretDigest, (Principal, AccessLevel)>>,
     grants: Mutex<HashMap<Principal, Grants>>,
-    page: Mutex<Page>,
-    /// Turns whenever something that was good is not any more.
-    withdrawn: watch::Sender<()>,
+    browser_logins: Mutex<BrowserLogins>,
+    /// Changes whenever a token or a cookie becomes invalid.
+    revocations: watch::Sender<()>,
 }
 
-impl Access {
-    /// Reads the admin token from `token_file`, which is made with a new one when it does not exist, and the named tokens
-    /// from the store. The store's lock on the data directory keeps two daemons from making the file at once.
-    ///
-    /// # Errors
-    /// [`AccessError`] when the file or the database is of no use.
+impl AccessControl {
+    /// Reads the admin token from `token_file` and the named tokens from the store. Creates the file with a new token
+    /// if it does not exist. The store's lock on the data directory keeps two daemons from creating the file at once.
     ///
     /// # Cancel safety
-    /// Safe: at the most the token file exists already when it is called again.
+    /// Safe: at most, the token file already exists at the next call.
     pub async fn open(token_file: &Path, store: Store, clock: Clock) -> Result<Self, AccessError> {
-        let admin = Digest::of(token_file::load_or_create(token_file)?.expose_secret());
-        let admin_principal = principal(ADMIN)?;
+        let admin_digest = SecretDigest::of(token_file::load_or_create(token_file)?.expose_secret());
+        let admin_principal = parse_principal(ADMIN_PRINCIPAL)?;
         let (mut tokens, mut grants) = (HashMap::new(), HashMap::new());
         for token in store.list_tokens().await? {
-            let digest = Digest::from_hex(&token.sha256)
+            let digest = SecretDigest::from_hex(&token.sha256)
                 .ok_or_else(|| StoreError::Corrupt(format!("the hash of token {}", token.row.name)))?;
-            let owner = principal(&token.row.name)?;
-            grants.insert(owner.clone(), TokenScopes::Several(token.row.scopes).rights().1);
+            let owner = parse_principal(&token.row.name)?;
+            grants.insert(owner.clone(), TokenScopes::Several(token.row.scopes).level_and_grants().1);
             tokens.insert(digest, (owner, token.row.scope));
         }
-        let (tokens, grants, page) = (Mutex::new(tokens), Mutex::new(grants), Mutex::new(Page::default()));
-        let (cookie_name, withdrawn) = (format!("quell_session_{}", admin.short()), watch::Sender::new(()));
-        let access = Self { clock, store, admin, admin_principal, cookie_name, tokens, grants, page, withdrawn };
-        access.remember_cookies().await?;
+        let access = Self {
+            clock,
+            store,
+            admin_digest,
+            admin_principal,
+            cookie_name: format!("quell_session_{}", admin_digest.short_hex()),
+            tokens: Mutex::new(tokens),
+            grants: Mutex::new(grants),
+            browser_logins: Mutex::new(BrowserLogins::default()),
+            revocations: watch::Sender::new(()),
+        };
+        access.restore_cookies().await?;
         Ok(access)
     }
 
-    /// Whose token this is and what it may do; `None` when it is nobody's.
+    /// Principal and access level of a token; `None` if it is invalid.
     #[must_use]
-    pub fn authenticate(&self, presented: &str) -> Option<(Principal, Scope)> {
-        self.owner_of(&Digest::of(presented))
+    pub fn authenticate(&self, presented: &str) -> Option<(Principal, AccessLevel)> {
+        self.token_owner(&SecretDigest::of(presented))
     }
 
-    /// Whose credential this is and what it may do; `None` when it is not good, or not any more.
+    /// Principal and access level of a credential; `None` if it is invalid, also if it was valid before.
     #[must_use]
-    pub fn owner(&self, credential: &Credential) -> Option<(Principal, Scope)> {
+    pub fn resolve_credential(&self, credential: &Credential) -> Option<(Principal, AccessLevel)> {
         let Credential(kind, digest) = credential;
         match kind {
-            Kind::Token => self.owner_of(digest),
-            Kind::Cookie => self.owner_of_cookie(digest),
+            CredentialKind::Token => self.token_owner(digest),
+            CredentialKind::Cookie => self.cookie_owner(digest),
         }
     }
 
-    /// As whom a process of this user stops that shows no token: it could end the daemon itself.
+    /// Identity of a local process of the same user without a token: an admin, because it could end the daemon anyway.
     #[must_use]
-    pub fn local_admin(&self) -> (Principal, Scope) {
-        (self.admin_principal.clone(), Scope::Admin)
+    pub fn local_admin(&self) -> (Principal, AccessLevel) {
+        (self.admin_principal.clone(), AccessLevel::Admin)
     }
 
-    /// What somebody with a token may do besides what its scope says. A token's name is its principal.
+    /// Permissions of a principal in addition to those of its scope. The name of a token is its principal.
     #[must_use]
-    pub fn grants(&self, principal: &Principal, scope: Scope) -> Grants {
-        let given = || self.granted().get(principal).copied().unwrap_or_default();
-        if scope == Scope::Admin { Grants::ALL } else { given() }
+    pub fn grants_of(&self, principal: &Principal, scope: AccessLevel) -> Grants {
+        let own_grants = || self.lock_grants().get(principal).copied().unwrap_or_default();
+        if scope == AccessLevel::Admin { Grants::ALL } else { own_grants() }
     }
 
-    /// Turns when a token was revoked or a browser signed out: what stays open asks [`Access::owner`] again.
+    /// Changes when a token is revoked or a browser signs out. Open connections then call
+    /// [`AccessControl::resolve_credential`] again.
     #[must_use]
-    pub fn withdrawals(&self) -> watch::Receiver<()> {
-        self.withdrawn.subscribe()
+    pub fn subscribe_revocations(&self) -> watch::Receiver<()> {
+        self.revocations.subscribe()
     }
 
-    /// Whose token has this hash.
-    fn owner_of(&self, digest: &Digest) -> Option<(Principal, Scope)> {
-        if digest.same_as(&self.admin) {
-            return Some((self.admin_principal.clone(), Scope::Admin));
+    /// Principal and access level of the token with this hash.
+    fn token_owner(&self, digest: &SecretDigest) -> Option<(Principal, AccessLevel)> {
+        if digest.constant_time_eq(&self.admin_digest) {
+            return Some((self.admin_principal.clone(), AccessLevel::Admin));
         }
-        // Found by the hash of the secret: how long that takes says nothing about the secret.
-        self.tokens().get(digest).cloned()
+        // The key is a hash of the secret, so the duration of the lookup reveals nothing about the secret.
+        self.lock_tokens().get(digest).cloned()
     }
 
-    /// Makes a token and answers its secret, which is shown this once.
+    /// Creates a token and returns its secret, which is not stored.
     ///
     /// # Errors
-    /// [`AccessError`] when the name cannot be used, [`StoreError::NameTaken`] in it when it is, others when the token could
-    /// not be written.
+    /// An invalid name, [`StoreError::NameTaken`], or a failed write.
     ///
     /// # Cancel safety
-    /// Safe: dropped, it may leave a token whose secret nobody knows, which is listed and can be revoked.
+    /// Safe: if dropped, it may leave a token whose secret nobody knows. The token is listed and can be revoked.
     pub async fn create_token(
         &self,
         name: &str,
         scopes: impl Into<TokenScopes> + Send,
     ) -> Result<SecretString, AccessError> {
-        let (principal, (scope, grants)) = (check_name(name)?, scopes.into().rights());
-        let secret = secret::token()?;
-        let digest = Digest::of(secret.expose_secret());
+        let (principal, (scope, grants)) = (parse_token_name(name)?, scopes.into().level_and_grants());
+        let secret = secret::new_token()?;
+        let digest = SecretDigest::of(secret.expose_secret());
         let created_at = self.clock.rfc3339(self.clock.now());
-        let row = TokenRow { name: name.into(), scope, scopes: grants.with(scope), created_at };
-        // Before it is written, so that a revocation that is written later also finds it here. Nobody knows the secret yet.
-        self.tokens().insert(digest, (principal.clone(), scope));
+        let row = TokenRow { name: name.into(), scope, scopes: grants.to_token_scopes(scope), created_at };
+        // Insert it before the write, so that a later revocation also finds it here. Nobody knows the secret yet.
+        self.lock_tokens().insert(digest, (principal.clone(), scope));
         if let Err(error) = self.store.create_token(row, digest.hex()).await {
-            self.tokens().remove(&digest);
+            self.lock_tokens().remove(&digest);
             return Err(error.into());
         }
-        // Only now: where the name was taken, it is another token's.
-        self.granted().insert(principal, grants);
+        // Not earlier: if the name was taken, these grants belong to another token.
+        self.lock_grants().insert(principal, grants);
         Ok(secret)
     }
 
-    /// The named tokens, by name.
-    ///
-    /// # Errors
-    /// [`AccessError`] when they could not be read.
+    /// The named tokens, ordered by name.
     ///
     /// # Cancel safety
     /// Safe: it only reads.
@@ -256,62 +247,62 @@ impl Access {
         Ok(self.store.list_tokens().await?.into_iter().map(|token| token.row).collect())
     }
 
-    /// Revokes a token with the cookies that it signed in. It stops working at once, before the database knows. False when
-    /// there is none of that name.
+    /// Revokes a token and the cookies of its sign-ins. It stops working at once, before the database is written.
+    /// Returns false if there is no token of that name.
     ///
     /// # Errors
-    /// [`AccessError`] when it could not be written: the token does not work now, and would again after a restart.
+    /// If the write fails, the token has stopped working, but works again after a restart.
     ///
     /// # Cancel safety
-    /// Safe: dropped, the token has stopped working, and is forgotten as [`Store`] says.
+    /// Safe: the token has stopped working, and its deletion is completed as [`Store`] says.
     pub async fn revoke_token(&self, name: &str) -> Result<bool, AccessError> {
-        self.forget(name);
+        self.forget_token(name);
         let revoked = self.store.revoke_token(name.into()).await;
-        // One that was made between the two lines above.
-        self.forget(name);
+        // Again, for a token that was created in between.
+        self.forget_token(name);
         Ok(revoked?)
     }
 
-    fn forget(&self, name: &str) {
-        self.tokens().retain(|_, (principal, _)| principal.as_str() != name);
-        self.granted().retain(|principal, _| principal.as_str() != name);
-        // The cookies that it signed in are worth nothing without it.
-        self.withdrawn.send_replace(());
+    fn forget_token(&self, name: &str) {
+        self.lock_tokens().retain(|_, (principal, _)| principal.as_str() != name);
+        self.lock_grants().retain(|principal, _| principal.as_str() != name);
+        // The cookies of its sign-ins are invalid without it.
+        self.revocations.send_replace(());
     }
 
-    fn tokens(&self) -> MutexGuard<'_, HashMap<Digest, (Principal, Scope)>> {
+    fn lock_tokens(&self) -> MutexGuard<'_, HashMap<SecretDigest, (Principal, AccessLevel)>> {
         self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn granted(&self) -> MutexGuard<'_, HashMap<Principal, Grants>> {
+    fn lock_grants(&self) -> MutexGuard<'_, HashMap<Principal, Grants>> {
         self.grants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn page(&self) -> MutexGuard<'_, Page> {
-        self.page.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_browser_logins(&self) -> MutexGuard<'_, BrowserLogins> {
+        self.browser_logins.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl std::fmt::Debug for Access {
+impl std::fmt::Debug for AccessControl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Access({} tokens)", self.tokens().len())
+        write!(f, "AccessControl({} tokens)", self.lock_tokens().len())
     }
 }
 
-/// The rule of token names. They are principals, so they must not look like the admin or a chat's `channel:sender`.
-fn check_name(name: &str) -> Result<Principal, AccessError> {
+/// Validates a token name. It becomes a principal, so it must not look like the admin or a chat's `channel:sender`.
+fn parse_token_name(name: &str) -> Result<Principal, AccessError> {
     let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
     let problem = match name.len() {
         0 => "it is empty",
         65.. => "it is longer than 64 characters",
         _ if !name.bytes().all(legal) => "it may hold only letters, digits and . _ -",
-        _ if name == ADMIN => "that is the name of the token in the data directory",
-        _ if name == DAEMON => "that is the daemon's own name in the audit list",
-        _ => return principal(name),
+        _ if name == ADMIN_PRINCIPAL => "that is the name of the token in the data directory",
+        _ if name == DAEMON_PRINCIPAL => "that is the daemon's own name in the audit list",
+        _ => return parse_principal(name),
     };
     Err(AccessError::BadName { name: name.into(), problem })
 }
 
-fn principal(name: &str) -> Result<Principal, AccessError> {
+fn parse_principal(name: &str) -> Result<Principal, AccessError> {
     Principal::parse(name).map_err(|bad| AccessError::BadName { name: name.into(), problem: bad.problem })
 }

@@ -1,40 +1,39 @@
-//! Which addresses belong to the public internet, and clients that connect to no other. Everything else could be a machine that
-//! trusts its neighbours.
+//! Decides which IP addresses may be reached (public internet only, or any), and provides a DNS resolver that returns
+//! only those.
 //!
-//! Names are resolved by a resolver that hands out checked addresses only, so what was checked is what is connected to.
+//! A non-public address could be a machine that trusts its neighbours. Clients connect only to addresses that this
+//! resolver has checked, so no second lookup can change the address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use url::{Host, Url};
 
-/// Which addresses may be connected to; the later has more.
+/// Which addresses may be connected to; later variants allow more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum AddressPolicy {
-    /// Those of the public internet.
+    /// Addresses of the public internet.
     PublicOnly,
-    /// All.
     #[default]
     Any,
 }
 
-/// Whether an address may be connected to.
-pub(crate) type MayReach = fn(IpAddr) -> bool;
+pub(crate) type AddressFilter = fn(IpAddr) -> bool;
 
 /// Resolves names to addresses that may be connected to.
 pub(crate) struct CheckedResolver {
-    may_reach: MayReach,
+    address_filter: AddressFilter,
 }
 
 impl CheckedResolver {
-    pub(crate) fn new(may_reach: MayReach) -> Self {
-        Self { may_reach }
+    pub(crate) fn new(address_filter: AddressFilter) -> Self {
+        Self { address_filter }
     }
 }
 
-/// A name has only addresses that may not be connected to.
+/// A name that has only addresses which may not be connected to.
 #[derive(Debug, thiserror::Error)]
-#[error("{name} is at {address}, {REFUSED}")]
+#[error("{name} is at {address}, {REFUSED_ADDRESS}")]
 pub(crate) struct AddressRefused {
     name: String,
     address: IpAddr,
@@ -42,24 +41,24 @@ pub(crate) struct AddressRefused {
 
 impl Resolve for CheckedResolver {
     fn resolve(&self, name: Name) -> Resolving {
-        let may_reach = self.may_reach;
+        let address_filter = self.address_filter;
         Box::pin(async move {
-            // waits: as part of a request, which is raced; the system's thread for it ends by itself.
-            let all: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
-            let first = all.first().map(SocketAddr::ip);
-            let good: Vec<_> = all.into_iter().filter(|a| may_reach(a.ip())).collect();
+            // waits: as part of a request, which is raced; the system thread for the lookup ends by itself.
+            let addresses: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            let first = addresses.first().map(SocketAddr::ip);
+            let allowed: Vec<_> = addresses.into_iter().filter(|a| address_filter(a.ip())).collect();
             match first {
-                Some(address) if good.is_empty() => {
+                Some(address) if allowed.is_empty() => {
                     Err(AddressRefused { name: name.as_str().to_owned(), address }.into())
                 }
-                _ => Ok(Box::new(good.into_iter()) as Addrs),
+                _ => Ok(Box::new(allowed.into_iter()) as Addrs),
             }
         })
     }
 }
 
-/// Checks what a URL itself shows; names are checked when they are resolved.
-pub(crate) fn permitted(url: &Url, may_reach: MayReach) -> Result<(), String> {
+/// Checks scheme, credentials and literal addresses of a URL. Names are checked when they are resolved.
+pub(crate) fn check_url(url: &Url, address_filter: AddressFilter) -> Result<(), String> {
     if !matches!(url.scheme(), "http" | "https") {
         return Err("only http and https can be fetched".to_owned());
     }
@@ -72,15 +71,15 @@ pub(crate) fn permitted(url: &Url, may_reach: MayReach) -> Result<(), String> {
         Some(Host::Domain(_)) => return Ok(()),
         None => return Err("it names no host".to_owned()),
     };
-    if may_reach(literal) { Ok(()) } else { Err(format!("{literal} is {REFUSED}")) }
+    if address_filter(literal) { Ok(()) } else { Err(format!("{literal} is {REFUSED_ADDRESS}")) }
 }
 
-/// The reason, for the model.
-pub(crate) const REFUSED: &str = "an address that may not be reached from here: private, local, or reserved";
+/// Reason of a refusal, as text for the model.
+pub(crate) const REFUSED_ADDRESS: &str = "an address that may not be reached from here: private, local, or reserved";
 
 /// IPv4 networks that are not public: IANA's special-purpose registry, multicast and reserved space, and the one public
-/// address behind which a cloud keeps its machine metadata (Azure's 168.63.129.16).
-const SPECIAL_V4: [([u8; 4], u32); 17] = [
+/// address at which a cloud serves machine metadata (Azure's 168.63.129.16).
+const NON_PUBLIC_V4: [([u8; 4], u32); 17] = [
     ([0, 0, 0, 0], 8),
     ([10, 0, 0, 0], 8),
     ([100, 64, 0, 0], 10),
@@ -100,18 +99,18 @@ const SPECIAL_V4: [([u8; 4], u32); 17] = [
     ([240, 0, 0, 0], 4),
 ];
 
-/// IPv6 networks inside global unicast that are not public, or that hide an IPv4 address which a gateway would reach.
-const SPECIAL_V6: [([u16; 8], u32); 4] = [
+/// IPv6 networks inside global unicast that are not public, or that embed an IPv4 address which a gateway would reach.
+const NON_PUBLIC_V6: [([u16; 8], u32); 4] = [
     ([0x2001, 0, 0, 0, 0, 0, 0, 0], 23),
     ([0x2001, 0xdb8, 0, 0, 0, 0, 0, 0], 32),
     ([0x2002, 0, 0, 0, 0, 0, 0, 0], 16),
     ([0x3fff, 0, 0, 0, 0, 0, 0, 0], 20),
 ];
 
-/// Global unicast; of everything else only the forms of an IPv4 address can be public.
-const GLOBAL_V6: ([u16; 8], u32) = ([0x2000, 0, 0, 0, 0, 0, 0, 0], 3);
-/// The well-known prefix of NAT64, with which networks without IPv4 reach it.
-const NAT64: ([u16; 8], u32) = ([0x64, 0xff9b, 0, 0, 0, 0, 0, 0], 96);
+/// Global unicast. Outside it only embedded IPv4 addresses can be public.
+const GLOBAL_UNICAST_V6: ([u16; 8], u32) = ([0x2000, 0, 0, 0, 0, 0, 0, 0], 3);
+/// The well-known prefix of NAT64, with which IPv6-only networks reach IPv4.
+const NAT64_PREFIX: ([u16; 8], u32) = ([0x64, 0xff9b, 0, 0, 0, 0, 0, 0], 96);
 
 /// True for an address of the public internet.
 pub(crate) fn is_public(address: IpAddr) -> bool {
@@ -119,22 +118,24 @@ pub(crate) fn is_public(address: IpAddr) -> bool {
         IpAddr::V4(v4) => is_public_v4(v4),
         IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
             Some(v4) => is_public_v4(v4),
-            None if within_v6(v6, NAT64) => is_public_v4(last_of(v6)),
-            None => within_v6(v6, GLOBAL_V6) && !SPECIAL_V6.iter().any(|net| within_v6(v6, *net)),
+            None if is_in_network_v6(v6, NAT64_PREFIX) => is_public_v4(embedded_ipv4(v6)),
+            None => {
+                is_in_network_v6(v6, GLOBAL_UNICAST_V6) && !NON_PUBLIC_V6.iter().any(|net| is_in_network_v6(v6, *net))
+            }
         },
     }
 }
 
 fn is_public_v4(address: Ipv4Addr) -> bool {
     let bits = u32::from(address);
-    !SPECIAL_V4.iter().any(|(net, length)| (bits ^ u32::from(Ipv4Addr::from(*net))) >> (32 - length) == 0)
+    !NON_PUBLIC_V4.iter().any(|(net, length)| (bits ^ u32::from(Ipv4Addr::from(*net))) >> (32 - length) == 0)
 }
 
-fn within_v6(address: Ipv6Addr, (net, length): ([u16; 8], u32)) -> bool {
+fn is_in_network_v6(address: Ipv6Addr, (net, length): ([u16; 8], u32)) -> bool {
     (u128::from(address) ^ u128::from(Ipv6Addr::from(net))) >> (128 - length) == 0
 }
 
-fn last_of(address: Ipv6Addr) -> Ipv4Addr {
+fn embedded_ipv4(address: Ipv6Addr) -> Ipv4Addr {
     let [.., a, b, c, d] = address.octets();
     Ipv4Addr::new(a, b, c, d)
 }

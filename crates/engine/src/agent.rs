@@ -1,18 +1,18 @@
-//! The agent loop: model, tools, model, until there is an answer. It reads like its own description.
+//! The agent loop: call the model, execute its tool calls, repeat until there is an answer, a failure or a stop.
 //!
-//! It knows its scope, its pen and its reins, and nothing of registries, databases or doors. Every wait is raced, and between
-//! waits it checks, so a stop never has to reach a particular place first.
+//! It knows its scope, its [`RunWriter`] and its [`RunControl`], and no registry, database or transport. Every wait is
+//! raced, and between waits it checks for a stop. So a stop does not have to reach a particular point first.
 
-mod answer;
-mod approve;
-mod compact;
+mod approval;
+mod compaction;
 mod config;
-mod delegate;
-mod keep_pictures;
-mod pictures;
-mod remember;
-mod rights;
-mod society;
+mod delegation;
+mod image_cache;
+mod memory_tools;
+mod model_answer;
+mod permissions;
+mod registry;
+mod result_images;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -21,271 +21,262 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use quell_kernel::registry::Phase;
-use quell_kernel::rights::lists;
-use quell_kernel::run::Outcome;
-use quell_kernel::spend::DailyLimit;
+use quell_kernel::daily_spend::DailyLimit;
+use quell_kernel::permissions::contains_tool;
+use quell_kernel::registry::RunPhase;
+use quell_kernel::run::WorkOutcome;
 use quell_kernel::turn::{CallResult, ToolCall, Turn, TurnDraft};
 use quell_protocol::{AgentId, CallEnd, CallId, RunId, SessionKey, StopReason, ToolOutputStream, Usage};
 use tokio::time::Instant;
 
 use crate::approvals::Approvals;
-use crate::cell::{Bill, Pen};
 use crate::hooks::Hooks;
-use crate::journal::Unwritten;
-use crate::llm::{Model, ModelAnswer, ModelError, ModelRequest, ModelSink, ToolSpec};
-use crate::mcp::{CallSpot, Endpoint, Mcp, Visit, Visitor, server_of};
-use crate::memory::Memory;
+use crate::journal::JournalWriteError;
+use crate::live_run::{BillingInfo, RunWriter};
+use crate::llm::{ModelAnswer, ModelCallRequest, ModelError, ModelHandle, ModelSink, ToolSpec};
+use crate::mcp::{Mcp, McpCallContext, McpClient, McpClientOptions, SessionEndpoint, server_of_tool};
+use crate::memory::NoteMemory;
 use crate::proc::{OutputSink, Wardens};
 use crate::scope::{Cancelled, Point, Scope};
-use crate::tools::background::{Background, Owner};
-use crate::tools::{Toolbox, UnknownTool, Workbench};
-pub use answer::unusable_because;
-use answer::{Answered, MAX_TURN_BYTES, failed, invalid_arguments, too_large};
-pub use approve::ask_person;
-use compact::{Allowance, Room, Wanted};
-pub use config::{AgentConfig, Limits, NO_THINKING, Thinking};
-pub use delegate::{Child, ChildOrder, ChildPlace, report_of};
-pub use pictures::Gallery;
-pub use rights::SEND_FILE;
-pub use society::{
-    BadAgent, BadSociety, Changes, Kept, Materials, Plan, RESERVED, Roll, Society, Stale, Stays, Unwelcome,
-    expand_home, tree_of,
+use crate::tools::background::{BackgroundWork, RunIdentity};
+use crate::tools::{ToolContext, ToolSet, UnknownTool};
+pub use approval::request_approval;
+use compaction::{CompactionOutcome, CompactionTarget, RequestBudget};
+pub use config::{AgentConfig, Limits, THINKING_UNSUPPORTED, ThinkingSetting};
+pub use delegation::{StartedSubRun, SubRunRequest, SubRunSession, sub_run_report};
+pub use image_cache::ImageCache;
+pub use model_answer::unusable_answer_reason;
+use model_answer::{MAX_TURN_BYTES, ModelStepOutcome, invalid_arguments_result, model_failure, turn_too_large};
+pub use permissions::SEND_FILE;
+pub use registry::{
+    AddAgentError, AgentConfigError, AgentFactory, AgentRegistry, AgentRegistryError, AgentReloadChanges,
+    AgentReloadPlan, AgentSnapshot, RESERVED, RemoveAgentError, RestorableAgent, StaleReloadPlan, build_agent_tree,
+    expand_home,
 };
 
 /// An agent, ready to run: its configuration with everything resolved.
 #[derive(Debug, Clone)]
 pub struct Agent {
-    /// Its id.
     pub id: AgentId,
-    /// As configured.
     pub config: AgentConfig,
-    /// Its model.
-    pub model: Model,
-    /// The tools of its own that it is offered; those by which it reaches other agents name who exists when a run starts.
-    pub tools: Arc<[ToolSpec]>,
-    /// Its system prompt.
-    pub system: String,
-    /// Where its tools work.
+    pub model: ModelHandle,
+    /// Its built-in tools. The delegation tools are separate, because their descriptions list the agents that exist
+    /// when a run starts.
+    pub tool_specs: Arc<[ToolSpec]>,
+    pub system_prompt: String,
+    /// Working directory of its tools.
     pub workdir: PathBuf,
-    /// True when its model or an MCP endpoint is one that its session brought along, or that of a run above.
+    /// True if its model or an MCP endpoint comes from its session, or from that of a parent run.
     pub own_model: bool,
 }
 
 impl Agent {
-    /// Who is paid for its tokens.
+    /// The provider that bills its tokens, and their price.
     #[must_use]
-    pub fn bill(&self) -> Bill {
+    pub fn billing_info(&self) -> BillingInfo {
         if self.own_model {
-            // Its name is its session's to choose, and so is whom it pays.
-            return Bill { provider: "own".to_owned(), price: None };
+            // The session chooses the provider's name and is billed itself.
+            return BillingInfo { provider: "own".to_owned(), price: None };
         }
-        Bill { provider: self.model.provider_name().to_owned(), price: self.config.daily_limit().price }
+        BillingInfo { provider: self.model.provider_name().to_owned(), price: self.config.daily_limit().price }
     }
 
-    /// As which its runs come to MCP servers.
+    /// How its runs identify themselves to MCP servers.
     #[must_use]
-    pub fn visitor(&self, run: &RunId, session: &SessionKey, endpoint: Option<Endpoint>) -> Visitor {
-        Visitor {
+    pub fn mcp_client_options(
+        &self,
+        run: &RunId,
+        session: &SessionKey,
+        endpoint: Option<SessionEndpoint>,
+    ) -> McpClientOptions {
+        McpClientOptions {
             run: run.clone(),
             session: session.clone(),
             workdir: self.workdir.clone(),
-            servers: self.config.mcp.clone(),
+            allowed_servers: self.config.mcp.clone(),
             endpoint,
-            tools: self.config.tools.clone(),
+            allowed_tools: self.config.tools.clone(),
         }
     }
 }
 
-/// What all agents share.
+/// The services that all agents share.
 #[derive(Debug)]
-pub struct Workshop {
+pub struct Services {
     /// The agents that exist now.
-    pub society: Society,
-    /// Every tool.
-    pub toolbox: Arc<Toolbox>,
-    /// Every MCP server.
+    pub agents: AgentRegistry,
+    pub toolbox: Arc<ToolSet>,
     pub mcp: Mcp,
-    /// Lifecycle hooks.
     pub hooks: Hooks,
-    /// Starts processes.
     pub wardens: Wardens,
-    /// The environment of processes.
+    /// The environment of started processes.
     pub environment: Vec<(OsString, OsString)>,
-    /// Commands that go on after their call.
-    pub background: Background,
-    /// What is remembered.
-    pub memory: Memory,
+    /// Background commands and tasks.
+    pub background: BackgroundWork,
+    pub memory: NoteMemory,
     /// Calls that wait for a person.
     pub approvals: Approvals,
-    /// Limits of runs.
     pub limits: Limits,
 }
 
-/// What the loop tells and asks the run it works for.
-pub trait Reins: Send + Sync {
-    /// It now waits for the model, or does anything else.
-    fn phase(&self, phase: Phase);
-    /// News for this run and messages that wait to steer it join its turn. They leave the queue.
-    fn take_messages(&self);
-    /// What all runs of the agent have used today.
-    fn spent_today(&self) -> Usage;
-    /// A budget is used up: the run is to be aborted for that reason.
-    fn out_of_budget(&self, reason: StopReason);
-    /// Starts a sub-run. From its acceptance on a stop of this run covers it, whatever becomes of the future; the error is
-    /// the reason why not, for the model.
-    fn start_child(&self, order: ChildOrder) -> BoxFuture<'_, Result<Child, String>>;
+/// What the agent loop reports to its run and requests from it.
+pub trait RunControl: Send + Sync {
+    /// Reports whether the run waits for the model.
+    fn set_phase(&self, phase: RunPhase);
+    /// Moves waiting news and steering messages into the turn of this run.
+    fn apply_pending_messages(&self);
+    /// Usage of all runs of the agent today.
+    fn usage_today(&self) -> Usage;
+    /// Aborts the run, because a budget is used up.
+    fn abort_over_budget(&self, reason: StopReason);
+    /// Starts a sub-run. Once it is accepted, a stop of this run covers it, even if the future is dropped. The error is
+    /// a text for the model.
+    fn start_sub_run(&self, request: SubRunRequest) -> BoxFuture<'_, Result<StartedSubRun, String>>;
 }
 
-/// Checks a configured tool list: `*`, or names. Which tools an MCP server in `servers` has is known only once it runs.
+/// Checks a configured tool list: `*`, or names. The tools of an MCP server in `servers` are known only once it runs.
 ///
 /// # Errors
 /// [`UnknownTool`] for the first name that is no tool.
-pub fn check_tools<'s>(allowed: &[String], servers: impl Iterator<Item = &'s String>) -> Result<(), UnknownTool> {
+pub fn check_tool_names<'s>(allowed: &[String], servers: impl Iterator<Item = &'s String>) -> Result<(), UnknownTool> {
     let servers: BTreeSet<&str> = servers.map(String::as_str).collect();
-    let own = |name: &&String| names_besides().any(|known| known == name.as_str());
-    let of_server = |name: &&String| server_of(name).is_some_and(|server| servers.contains(server));
-    let rest: Vec<String> = allowed.iter().filter(|name| !own(name) && !of_server(name)).cloned().collect();
-    Toolbox::check(&rest).map_err(|mut unknown| {
-        unknown.known.extend(names_besides());
+    let is_own = |name: &&String| extra_tool_names().any(|known| known == name.as_str());
+    let is_of_server = |name: &&String| server_of_tool(name).is_some_and(|server| servers.contains(server));
+    let rest: Vec<String> = allowed.iter().filter(|name| !is_own(name) && !is_of_server(name)).cloned().collect();
+    ToolSet::check_tool_list(&rest).map_err(|mut unknown| {
+        unknown.known.extend(extra_tool_names());
         unknown
     })
 }
 
-/// The tools that an agent may have besides those of MCP servers, in lower case.
+/// The tools that agents may have, without those of MCP servers, in lower case.
 #[must_use]
-pub fn own_tool_names(toolbox: &Toolbox) -> BTreeSet<String> {
+pub fn own_tool_names(toolbox: &ToolSet) -> BTreeSet<String> {
     let of_toolbox = toolbox.specs(&["*".to_owned()]).into_iter().map(|spec| spec.name);
-    of_toolbox.chain(names_besides().map(str::to_owned)).map(|name| name.to_lowercase()).collect()
+    of_toolbox.chain(extra_tool_names().map(str::to_owned)).map(|name| name.to_lowercase()).collect()
 }
 
-/// The tools that are not in the toolbox.
-fn names_besides() -> impl Iterator<Item = &'static str> {
-    [delegate::NAMES, remember::NAMES].into_iter().flatten().chain([SEND_FILE])
+/// The tools that are not in the [`ToolSet`].
+fn extra_tool_names() -> impl Iterator<Item = &'static str> {
+    [delegation::DELEGATION_TOOL_NAMES, memory_tools::MEMORY_TOOL_NAMES].into_iter().flatten().chain([SEND_FILE])
 }
 
-/// One run's work.
-pub struct Job<'a> {
-    /// The run.
-    pub run: &'a RunId,
-    /// The agent.
+/// The work of one run.
+pub struct AgentLoop<'a> {
+    pub run_id: &'a RunId,
     pub agent: &'a Agent,
-    /// What it shares with others.
-    pub workshop: &'a Workshop,
+    pub services: &'a Services,
     /// Sealed turns of the session.
     pub history: &'a [Arc<Turn>],
-    /// The tools by which it gives work to agents, naming those that it could give it to when the run started.
-    pub delegation: Arc<[ToolSpec]>,
-    /// What the model reads before the message in each step of this run, and no turn holds.
-    pub preamble: Option<String>,
-    /// The pictures that it has looked for.
-    pub gallery: Gallery,
-    /// Its use of MCP servers.
-    pub visit: Visit,
-    /// Its scope.
+    /// The delegation tools, with the agents that existed when the run started.
+    pub delegation_tools: Arc<[ToolSpec]>,
+    /// Text that the model reads before the message in each step of this run, and that no turn stores.
+    pub run_context: Option<String>,
+    /// The images that the run has loaded.
+    pub image_cache: ImageCache,
+    pub mcp_client: McpClient,
     pub scope: &'a Scope,
-    /// Its hand.
-    pub pen: Pen,
-    /// Its reins.
-    pub reins: &'a dyn Reins,
+    pub writer: RunWriter,
+    pub control: &'a dyn RunControl,
 }
 
-impl Job<'_> {
-    /// Works until there is an answer, a failure, or a stop.
+impl AgentLoop<'_> {
+    /// Runs until there is an answer, a failure, or a stop.
     ///
     /// # Errors
-    /// [`Cancelled`] when the scope was cancelled; what was finished until then is in the draft.
+    /// [`Cancelled`] if the scope was cancelled; the finished part is in the draft.
     ///
     /// # Cancel safety
-    /// May be dropped at any await: the draft is in the cell, what is held is in the ledger.
-    pub async fn work(&self) -> Result<Outcome, Cancelled> {
+    /// Safe to drop at any await: the draft is in the live run, and held resources are in the ledger.
+    pub async fn run(&self) -> Result<WorkOutcome, Cancelled> {
         for step in 1.. {
             self.scope.check(Point::BeforeStep)?;
-            self.within_budget(step)?;
-            self.reins.take_messages();
-            self.pen.step(step)?;
-            let calls = match self.ask_model().await? {
-                Answered::Calls(calls) => calls,
-                Answered::Done => return Ok(Outcome::Completed),
-                Answered::Failed { code, message } => return Ok(Outcome::Failed { code, message }),
+            self.check_budget(step)?;
+            self.control.apply_pending_messages();
+            self.writer.begin_step(step)?;
+            let calls = match self.run_model_step().await? {
+                ModelStepOutcome::Calls(calls) => calls,
+                ModelStepOutcome::Finished => return Ok(WorkOutcome::Completed),
+                ModelStepOutcome::Failed { code, message } => return Ok(WorkOutcome::Failed { code, message }),
             };
             for call in calls {
-                if let Some(outcome) = self.carry_out(&call).await? {
+                if let Some(outcome) = self.execute_tool_call(&call).await? {
                     return Ok(outcome);
                 }
-                if self.pen.draft(TurnDraft::bytes)? > MAX_TURN_BYTES {
-                    return Ok(too_large());
+                if self.writer.with_draft(TurnDraft::memory_size)? > MAX_TURN_BYTES {
+                    return Ok(turn_too_large());
                 }
             }
         }
         Err(Cancelled)
     }
 
-    fn within_budget(&self, step: u32) -> Result<(), Cancelled> {
-        let limits = &self.workshop.limits;
+    fn check_budget(&self, step: u32) -> Result<(), Cancelled> {
+        let limits = &self.services.limits;
         let reason = if step > limits.max_steps {
             StopReason::Steps
-        } else if limits.max_run_tokens.is_some_and(|most| self.pen.tokens() >= most) {
+        } else if limits.max_run_tokens.is_some_and(|most| self.writer.total_tokens() >= most) {
             StopReason::Tokens
         } else {
-            return self.within_daily_limit();
+            return self.check_daily_limit();
         };
-        self.reins.out_of_budget(reason);
+        self.control.abort_over_budget(reason);
         Err(Cancelled)
     }
 
-    /// Asked before each model call: what other runs of the agent use meanwhile counts, too.
-    fn within_daily_limit(&self) -> Result<(), Cancelled> {
+    /// Checked before each model call, because other runs of the agent count, too.
+    fn check_daily_limit(&self) -> Result<(), Cancelled> {
         let limit = self.agent.config.daily_limit();
-        if limit == DailyLimit::default() || !limit.is_reached(self.reins.spent_today()) {
+        if limit == DailyLimit::default() || !limit.is_reached(self.control.usage_today()) {
             return Ok(());
         }
-        self.reins.out_of_budget(StopReason::DailyLimit);
+        self.control.abort_over_budget(StopReason::DailyLimit);
         Err(Cancelled)
     }
 
-    /// One model call of a step. A conversation that is too long is made shorter first, and once more when the provider says
-    /// so.
-    async fn ask_model(&self) -> Result<Answered, Cancelled> {
-        // waits: for files, with the scope, in `pictures`.
-        self.look().await?;
-        // waits: the model is called with the scope, in `compact`.
-        if let Room::Failed(problem) = self.make_room(Wanted::Window).await? {
-            // How full the window is was an estimate, so the model itself may find room.
-            tracing::warn!(run = %self.run, %problem, "older turns could not be summarised");
+    /// One model call of a step. A conversation that is too long is compacted first, and once more if the provider
+    /// refuses it as too long.
+    async fn run_model_step(&self) -> Result<ModelStepOutcome, Cancelled> {
+        // waits: for files, with the scope, in `load_images`.
+        self.load_images().await?;
+        // waits: the model is called with the scope, in `compact_history`.
+        if let CompactionOutcome::Failed(problem) = self.compact_history(CompactionTarget::FitWindow).await? {
+            // The size was only estimated, so the request may still fit.
+            tracing::warn!(run = %self.run_id, %problem, "older turns could not be summarised");
         }
-        let overflow = match self.call_model(self.allowance(Wanted::Window)?).await? {
+        let overflow_error = match self.call_model(self.request_budget(CompactionTarget::FitWindow)?).await? {
             Err(error @ ModelError::ContextOverflow { .. }) => error,
-            Ok(answer) => return self.take_answer(answer),
-            Err(error) => return Ok(failed(&error)),
+            Ok(answer) => return self.process_answer(answer),
+            Err(error) => return Ok(model_failure(&error)),
         };
-        let half = self.allowance(Wanted::Half)?;
-        // waits: the same, in `compact`.
-        match self.make_room(Wanted::Half).await? {
-            Room::Made => {}
-            Room::Nothing if self.can_shrink(half)? => {}
-            Room::Nothing => return Ok(failed(&overflow)),
-            Room::Failed(problem) => {
-                self.keep_last_words()?;
-                return Ok(too_long(&problem));
+        let half_budget = self.request_budget(CompactionTarget::HalveRequest)?;
+        // waits: the model is called with the scope, in `compact_history`.
+        match self.compact_history(CompactionTarget::HalveRequest).await? {
+            CompactionOutcome::Compacted => {}
+            CompactionOutcome::NothingToCompact if self.can_shorten_draft(half_budget)? => {}
+            CompactionOutcome::NothingToCompact => return Ok(model_failure(&overflow_error)),
+            CompactionOutcome::Failed(problem) => {
+                self.compact_to_last_messages()?;
+                return Ok(context_overflow_failure(&problem));
             }
         }
-        match self.call_model(half).await? {
-            Ok(answer) => self.take_answer(answer),
-            Err(error) => Ok(failed(&error)),
+        match self.call_model(half_budget).await? {
+            Ok(answer) => self.process_answer(answer),
+            Err(error) => Ok(model_failure(&error)),
         }
     }
 
-    async fn call_model(&self, allowance: Allowance) -> Result<Result<ModelAnswer, ModelError>, Cancelled> {
-        // Spelled outside of the cell, which a stop needs: with pictures that takes its time.
-        let draft = self.pen.draft(|draft| self.shown_draft(draft, allowance).into_owned())?;
-        let conversation = self.spell(&self.agent.system, self.history, &draft, self.preamble.as_deref());
-        // waits: the scope goes with it, in `offered_tools`.
-        let tools = self.offered_tools().await?;
+    async fn call_model(&self, budget: RequestBudget) -> Result<Result<ModelAnswer, ModelError>, Cancelled> {
+        // Encode without the lock of the live run, which a stop needs: encoding images takes time.
+        let draft = self.writer.with_draft(|draft| self.draft_within_budget(draft, budget).into_owned())?;
+        let conversation =
+            self.build_conversation(&self.agent.system_prompt, self.history, &draft, self.run_context.as_deref());
+        // waits: raced in `available_tools`.
+        let tools = self.available_tools().await?;
         self.scope.check(Point::ContextBuilt)?;
-        self.within_daily_limit()?;
-        let request = ModelRequest {
-            run: self.run,
+        self.check_daily_limit()?;
+        let request = ModelCallRequest {
+            run: self.run_id,
             agent: &self.agent.id,
             conversation: &conversation,
             tools: &tools,
@@ -293,11 +284,11 @@ impl Job<'_> {
             max_tokens: self.agent.config.max_tokens,
             thinking: self.agent.config.thinking_mode(),
         };
-        self.reins.phase(Phase::Waiting);
-        let mut sink = StepSink { pen: &self.pen, attempts: self.agent.model.attempts() };
+        self.control.set_phase(RunPhase::Waiting);
+        let mut sink = ModelStepSink { writer: &self.writer, max_attempts: self.agent.model.max_attempts() };
         let answer = self.agent.model.call(&request, self.scope, &mut sink).await;
-        self.reins.phase(Phase::Processing);
-        // An error that surfaces after the stop is part of it (row E2).
+        self.control.set_phase(RunPhase::Processing);
+        // An error after the stop counts as part of the stop (row E2 in `docs/design/requirements.md`).
         self.scope.check(Point::AfterModel)?;
         match answer {
             Err(ModelError::Cancelled) => Err(Cancelled),
@@ -305,144 +296,144 @@ impl Job<'_> {
         }
     }
 
-    /// What the agent may call without any server.
-    fn own_tools(&self) -> impl Iterator<Item = &ToolSpec> {
+    /// The tools that the agent may call, without those of MCP servers.
+    fn builtin_tools(&self) -> impl Iterator<Item = &ToolSpec> {
         let allowed = &self.agent.config.tools;
-        let is_allowed = move |spec: &&ToolSpec| lists(allowed, &spec.name);
-        self.agent.tools.iter().chain(self.delegation.iter().filter(is_allowed))
+        let is_allowed = move |spec: &&ToolSpec| contains_tool(allowed, &spec.name);
+        self.agent.tool_specs.iter().chain(self.delegation_tools.iter().filter(is_allowed))
     }
 
-    /// Everything that the model may call: what the agent has of its own, and what its servers have.
-    async fn offered_tools(&self) -> Result<Vec<ToolSpec>, Cancelled> {
-        let mut tools: Vec<ToolSpec> = self.own_tools().cloned().collect();
-        // waits: for servers that start, raced in `offered`.
-        tools.extend(self.visit.offered(self.scope).await?);
+    /// All tools that the model may call, with those of MCP servers.
+    async fn available_tools(&self) -> Result<Vec<ToolSpec>, Cancelled> {
+        let mut tools: Vec<ToolSpec> = self.builtin_tools().cloned().collect();
+        // waits: for servers that start, raced in `offered_tools`.
+        tools.extend(self.mcp_client.offered_tools(self.scope).await?);
         Ok(tools)
     }
 
-    /// One call, with its result in the draft. Answers the run's outcome when it cannot go on.
-    async fn carry_out(&self, call: &ToolCall) -> Result<Option<Outcome>, Cancelled> {
+    /// Executes one call and puts its result into the draft. Returns the run's outcome if the run cannot continue.
+    async fn execute_tool_call(&self, call: &ToolCall) -> Result<Option<WorkOutcome>, Cancelled> {
         self.scope.check(Point::BeforeTool)?;
-        let instead = match invalid_arguments(call) {
+        let preset_result = match invalid_arguments_result(call) {
             Some(result) => Some(result),
-            // waits: the wait for a person is raced in `approve`.
-            None => self.denial(call).await?,
+            // waits: the wait for a person is raced in `check_approval`.
+            None => self.check_approval(call).await?,
         };
-        // A call that has its result already runs nothing that a crash could leave undone.
-        if instead.is_none()
-            && let Err(unwritten) = self.scope.race(Point::Journal, self.pen.announce_call(&call.id)).await?
+        // A call with a preset result executes nothing, so it needs no journal line.
+        if preset_result.is_none()
+            && let Err(unwritten) = self.scope.race(Point::Journal, self.writer.journal_call_start(&call.id)).await?
         {
-            return Ok(Some(Outcome::Failed {
+            return Ok(Some(WorkOutcome::Failed {
                 code: "store".to_owned(),
-                message: not_written(&call.tool, &unwritten),
+                message: journal_failure_message(&call.tool, &unwritten),
             }));
         }
-        self.pen.begin_call(call)?;
-        let begun = Instant::now();
-        let result = match instead {
+        self.writer.begin_call(call)?;
+        let started_at = Instant::now();
+        let result = match preset_result {
             Some(result) => result,
             None => self.call_tool(call).await?,
         };
-        let result = if self.scope.is_cancelled() { result.after_the_stop() } else { result };
-        self.pen.finish_call(&call.id, result, begun.elapsed())?;
+        let result = if self.scope.is_cancelled() { result.marked_after_stop() } else { result };
+        self.writer.finish_call(&call.id, result, started_at.elapsed())?;
         self.scope.check(Point::AfterTool)?;
         Ok(None)
     }
 
     async fn call_tool(&self, call: &ToolCall) -> Result<CallResult, Cancelled> {
-        let mut sink = CallSink { pen: &self.pen, call: &call.id };
-        let output_limit = self.workshop.limits.tool_output_bytes;
-        let mut spot = CallSpot { scope: self.scope, output_limit, sink: &mut sink };
-        // waits: the spot holds the scope; a stop is seen through by the errand, within its grace.
-        if let Some(answer) = self.visit.call(&call.tool, &call.arguments, &mut spot).await {
+        let mut sink = ToolCallSink { writer: &self.writer, call: &call.id };
+        let output_limit = self.services.limits.tool_output_bytes;
+        let mut call_context = McpCallContext { scope: self.scope, output_limit, sink: &mut sink };
+        // waits: the MCP client races with the scope and cancels the call within its grace.
+        if let Some(answer) = self.mcp_client.call(&call.tool, &call.arguments, &mut call_context).await {
             // waits: on a thread of the scope, which is told of a stop.
-            return Ok(self.keep_pictures(answer?).await);
+            return Ok(self.save_result_images(answer?).await);
         }
-        let run = self.pen.run();
-        let owner = Owner { session: run.session.clone(), run: run.id.clone(), principal: run.principal.clone() };
-        let mut bench = Workbench {
+        let run = self.writer.run();
+        let owner = RunIdentity { session: run.session.clone(), run: run.id.clone(), principal: run.principal.clone() };
+        let mut tool_context = ToolContext {
             scope: self.scope,
             owner: &owner,
-            background: &self.workshop.background,
+            background: &self.services.background,
             workdir: &self.agent.workdir,
-            wardens: &self.workshop.wardens,
-            environment: &self.workshop.environment,
-            output_limit: self.workshop.limits.tool_output_bytes,
+            wardens: &self.services.wardens,
+            environment: &self.services.environment,
+            output_limit: self.services.limits.tool_output_bytes,
             shell_timeout_s: self.agent.config.shell_timeout_s,
             isolate: self.agent.config.isolate,
             sink: &mut sink,
         };
-        if !self.own_tools().any(|tool| tool.name == call.tool) {
-            let names: Vec<&str> = self.own_tools().map(|tool| tool.name.as_str()).collect();
+        if !self.builtin_tools().any(|tool| tool.name == call.tool) {
+            let names: Vec<&str> = self.builtin_tools().map(|tool| tool.name.as_str()).collect();
             let output = format!("there is no tool named {:?}; the tools are: {}", call.tool, names.join(", "));
             return Ok(CallResult::new(CallEnd::Error, output));
         }
-        // waits: each wait is raced in `delegate`.
-        if let Some(output) = self.delegate(&call.tool, &call.arguments).await {
-            return Ok(output?.bounded(self.workshop.limits.tool_output_bytes).into());
+        // waits: each wait is raced in `call_delegation_tool`.
+        if let Some(output) = self.call_delegation_tool(&call.tool, &call.arguments).await {
+            return Ok(output?.truncated(self.services.limits.tool_output_bytes).into());
         }
-        // waits: each wait is raced in `remember`.
-        if let Some(output) = self.use_memory(&call.tool, &call.arguments).await {
-            return Ok(output?.bounded(self.workshop.limits.tool_output_bytes).into());
+        // waits: each wait is raced in `call_memory_tool`.
+        if let Some(output) = self.call_memory_tool(&call.tool, &call.arguments).await {
+            return Ok(output?.truncated(self.services.limits.tool_output_bytes).into());
         }
-        // waits: the bench holds the scope.
-        Ok(self.workshop.toolbox.call(&call.tool, &call.arguments, &mut bench).await?.into())
+        // waits: raced in the tools, with the scope in `tool_context`.
+        Ok(self.services.toolbox.call(&call.tool, &call.arguments, &mut tool_context).await?.into())
     }
 }
 
-fn too_long(problem: &str) -> Answered {
+fn context_overflow_failure(problem: &str) -> ModelStepOutcome {
     let message = format!(
-        "the conversation is too long for the model, and summarising it failed: {problem}; it goes on from its last messages: send this one again, or reset the session"
+        "the conversation is too long for the model, and summarising it failed: {problem}; it continues with its last messages only: send this one again, or reset the session"
     );
-    Answered::Failed { code: "context_overflow".to_owned(), message }
+    ModelStepOutcome::Failed { code: "context_overflow".to_owned(), message }
 }
 
-fn not_written(tool: &str, why: &Unwritten) -> String {
+fn journal_failure_message(tool: &str, why: &JournalWriteError) -> String {
     format!(
-        "{tool} was not started, because what a run does is written down first, and {why}; mend that and send the message again"
+        "{tool} was not started, because its start has to be stored first, and {why}; correct that and send the message again"
     )
 }
 
-struct StepSink<'a> {
-    pen: &'a Pen,
-    /// Attempts of a call that there are at most.
-    attempts: u32,
+struct ModelStepSink<'a> {
+    writer: &'a RunWriter,
+    /// Most attempts of one call.
+    max_attempts: u32,
 }
 
-impl ModelSink for StepSink<'_> {
-    fn text(&mut self, delta: &str) {
-        self.pen.text(delta);
+impl ModelSink for ModelStepSink<'_> {
+    fn on_text_delta(&mut self, delta: &str) {
+        self.writer.append_text(delta);
     }
 
-    fn thinking(&mut self, delta: &str) {
-        self.pen.thinking(delta);
+    fn on_thinking_delta(&mut self, delta: &str) {
+        self.writer.append_thinking(delta);
     }
 
-    fn retrying(&mut self, attempt: u32, delay: Duration, why: &str) {
+    fn on_retry(&mut self, attempt: u32, delay: Duration, why: &str) {
         tracing::info!(attempt, delay_ms = delay.as_secs_f64() * 1000.0, why, "model call is retried");
-        self.pen.retry((attempt, self.attempts), delay, why);
+        self.writer.report_retry((attempt, self.max_attempts), delay, why);
     }
 
-    fn input_sent(&mut self, estimated_tokens: u64) {
-        self.pen.call_sent(estimated_tokens);
+    fn on_request_sent(&mut self, estimated_tokens: u64) {
+        self.writer.record_model_request(estimated_tokens);
     }
 
-    fn cost_nothing(&mut self) {
-        self.pen.call_counted(Usage::default());
+    fn on_request_not_billed(&mut self) {
+        self.writer.record_model_usage(Usage::default());
     }
 
-    fn usage(&mut self, usage: Usage) {
-        self.pen.call_counted(usage);
+    fn on_usage(&mut self, usage: Usage) {
+        self.writer.record_model_usage(usage);
     }
 }
 
-struct CallSink<'a> {
-    pen: &'a Pen,
+struct ToolCallSink<'a> {
+    writer: &'a RunWriter,
     call: &'a CallId,
 }
 
-impl OutputSink for CallSink<'_> {
+impl OutputSink for ToolCallSink<'_> {
     fn output(&mut self, stream: ToolOutputStream, text: &str) {
-        self.pen.output(self.call, stream, text);
+        self.writer.append_output(self.call, stream, text);
     }
 }

@@ -1,167 +1,169 @@
-//! Calls that wait for a person: which they are, and the one answer that each gets. A fact behind one lock.
+//! Table of pending approvals: open, answer, time out or cancel each exactly once.
 //!
-//! A stop settles what waits in its own synchronous call, through the run's ledger; whoever answers afterwards is told so.
-//! It knows neither runs nor tools.
+//! The table is behind one lock. A stop cancels pending approvals in its own synchronous call, through the run's
+//! ledger; a later answer is refused. This module knows neither runs nor tools.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use quell_kernel::approval::{ApprovalInput, Approver, MayNot, may_answer, settle};
+use quell_kernel::approval::{ApprovalInput, Approver, DecisionForbidden, authorize_decision, settle_approval};
 use quell_protocol::approval::{ApprovalRow, ApprovalState, Decision};
 use quell_protocol::{By, Surface};
 use tokio::sync::watch;
 use uuid::Uuid;
 
-/// Settled approvals that are remembered, so that a late answer hears what came of them.
-const REMEMBERED: usize = 1024;
+/// Maximum number of settled approvals that are kept, to answer late decisions.
+const MAX_SETTLED: usize = 1024;
 
-/// All approvals of an engine. Clones are the same.
+/// All approvals of an engine. Clones share the table.
 #[derive(Clone, Default)]
-pub struct Approvals(Arc<Mutex<Table>>);
+pub struct Approvals(Arc<Mutex<ApprovalTable>>);
 
 #[derive(Default)]
-struct Table {
-    /// Asked later is later here: ids are in the order of time.
-    open: BTreeMap<String, Open>,
+struct ApprovalTable {
+    /// In order of opening, because ids are ordered by time.
+    pending: BTreeMap<String, PendingApproval>,
     settled: VecDeque<ApprovalRow>,
 }
 
-struct Open {
+struct PendingApproval {
     row: ApprovalRow,
-    tell: watch::Sender<ApprovalState>,
-    settled: Box<dyn FnOnce(&ApprovalState) + Send>,
+    state_sender: watch::Sender<ApprovalState>,
+    on_settled: Box<dyn FnOnce(&ApprovalState) + Send>,
 }
 
-/// The caller's end of an approval that waits. Dropping it settles it as cancelled.
+/// The caller's handle of a pending approval. Dropping it cancels the approval.
 #[must_use = "dropping it cancels the approval"]
-pub struct Waiting {
+pub struct ApprovalWaiter {
     approvals: Approvals,
     id: String,
-    state: watch::Receiver<ApprovalState>,
+    state_receiver: watch::Receiver<ApprovalState>,
 }
 
-/// Why an answer was not taken.
+/// Why an answer was refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum AnswerError {
-    /// There is no such approval, or it was forgotten.
-    #[error("there is no approval {0:?}; `quell approvals` lists those that wait")]
+    /// There is no such approval, or it is no longer kept.
+    #[error("there is no approval {0:?}; `quell approvals` lists the pending ones")]
     Unknown(String),
-    /// It is not this one's to give that answer.
-    #[error("the approval {0:?} is not yours to answer so: {1}")]
-    NotYours(String, MayNot),
-    /// It was settled before.
-    #[error("the approval {:?} was settled before ({}); the answer changes nothing", .0.id, .0.state.word())]
-    Settled(Box<ApprovalRow>),
+    /// The approver may not give this decision.
+    #[error("you may not decide the approval {0:?} this way: {1}")]
+    NotAllowed(String, DecisionForbidden),
+    #[error("the approval {:?} was settled before ({}); the answer changes nothing", .0.id, .0.state.decision_str())]
+    AlreadySettled(Box<ApprovalRow>),
 }
 
 impl Approvals {
-    /// An id for a new approval.
     #[must_use]
     pub fn new_id() -> String {
         Uuid::now_v7().to_string()
     }
 
-    /// Opens an approval. `asked` tells of it, under the lock of this table: whoever hears of it finds it, and nobody hears of
-    /// its answer first. `settled` is called exactly once, by whoever settles it, with no lock of this table held.
+    /// Opens an approval.
+    ///
+    /// `announce` is called under the lock of this table. So a reader of the announcement finds the approval, and its
+    /// answer is never announced first. `on_settled` is called exactly once, without the lock, by the caller that
+    /// settles it.
     ///
     /// # Errors
-    /// Those of `asked`; there is no approval then.
+    /// The error of `announce`; then there is no approval.
     pub fn open<E>(
         &self,
         row: ApprovalRow,
-        asked: impl FnOnce(&ApprovalRow) -> Result<(), E>,
-        settled: impl FnOnce(&ApprovalState) + Send + 'static,
-    ) -> Result<Waiting, E> {
-        let (tell, state) = watch::channel(ApprovalState::Pending);
+        announce: impl FnOnce(&ApprovalRow) -> Result<(), E>,
+        on_settled: impl FnOnce(&ApprovalState) + Send + 'static,
+    ) -> Result<ApprovalWaiter, E> {
+        let (state_sender, state_receiver) = watch::channel(ApprovalState::Pending);
         let id = row.id.clone();
-        let mut table = self.table();
-        asked(&row)?;
-        table.open.insert(id.clone(), Open { row, tell, settled: Box::new(settled) });
+        let mut table = self.lock_table();
+        announce(&row)?;
+        table.pending.insert(id.clone(), PendingApproval { row, state_sender, on_settled: Box::new(on_settled) });
         drop(table);
-        Ok(Waiting { approvals: self.clone(), id, state })
+        Ok(ApprovalWaiter { approvals: self.clone(), id, state_receiver })
     }
 
-    /// Those that wait, oldest first.
+    /// Pending approvals, oldest first.
     #[must_use]
     pub fn pending(&self) -> Vec<ApprovalRow> {
-        self.table().open.values().map(|open| open.row.clone()).collect()
+        self.lock_table().pending.values().map(|open| open.row.clone()).collect()
     }
 
-    /// A person's answer.
+    /// Settles an approval by the decision of a person.
     ///
     /// # Errors
-    /// [`AnswerError`]; nothing has changed then.
+    /// A refusal changes nothing.
     pub fn answer(
         &self,
         id: &str,
-        who: &Approver,
+        approver: &Approver,
         surface: Surface,
         decision: Decision,
     ) -> Result<ApprovalRow, AnswerError> {
-        let by = By { principal: who.principal.clone(), surface };
+        let by = By { principal: approver.principal.clone(), surface };
         let input = match decision {
             Decision::Allow => ApprovalInput::Allow(by),
             Decision::Deny => ApprovalInput::Deny(by),
         };
-        let may = {
-            let table = self.table();
-            let open = table.open.get(id).map(|open| &open.row);
+        let permission = {
+            let table = self.lock_table();
+            let open = table.pending.get(id).map(|open| &open.row);
             let row = open.or_else(|| table.settled.iter().find(|row| row.id == id));
-            may_answer(who, row.ok_or_else(|| AnswerError::Unknown(id.to_owned()))?, decision)
+            authorize_decision(approver, row.ok_or_else(|| AnswerError::Unknown(id.to_owned()))?, decision)
         };
-        may.map_err(|why| AnswerError::NotYours(id.to_owned(), why))?;
+        permission.map_err(|why| AnswerError::NotAllowed(id.to_owned(), why))?;
         self.settle(id, input).ok_or_else(|| {
-            let row = self.table().settled.iter().find(|row| row.id == id).cloned();
-            row.map_or_else(|| AnswerError::Unknown(id.to_owned()), |row| AnswerError::Settled(Box::new(row)))
+            let row = self.lock_table().settled.iter().find(|row| row.id == id).cloned();
+            row.map_or_else(|| AnswerError::Unknown(id.to_owned()), |row| AnswerError::AlreadySettled(Box::new(row)))
         })
     }
 
-    /// The run was stopped: what it asks for is not answered any more. Synchronous.
+    /// Cancels an approval because its run was stopped. Synchronous.
     pub fn cancel(&self, id: &str) {
         self.settle(id, ApprovalInput::Cancel);
     }
 
-    /// Settles an approval that waits; none when it was settled before.
+    /// Settles a pending approval. Returns `None` if it was settled before.
     fn settle(&self, id: &str, input: ApprovalInput) -> Option<ApprovalRow> {
-        let mut table = self.table();
-        let state = settle(&table.open.get(id)?.row.state, input)?;
-        let open = table.open.remove(id)?;
-        let row = ApprovalRow { state, ..open.row };
-        if table.settled.len() == REMEMBERED {
+        let mut table = self.lock_table();
+        let state = settle_approval(&table.pending.get(id)?.row.state, input)?;
+        let approval = table.pending.remove(id)?;
+        let row = ApprovalRow { state, ..approval.row };
+        if table.settled.len() == MAX_SETTLED {
             table.settled.pop_front();
         }
         table.settled.push_back(row.clone());
         drop(table);
-        // Told first, so that the event is never later than what the call does next.
-        (open.settled)(&row.state);
-        open.tell.send_replace(row.state.clone());
+        // First, so that the event comes before anything that the call does next.
+        (approval.on_settled)(&row.state);
+        approval.state_sender.send_replace(row.state.clone());
         Some(row)
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn lock_table(&self) -> MutexGuard<'_, ApprovalTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Waiting {
-    /// Waits for the answer, at most so long; silence is settled as a time-out.
+impl ApprovalWaiter {
+    /// Waits until the approval is settled. Settles it as timed out after `timeout`.
     ///
     /// # Cancel safety
-    /// Safe: it waits for a condition.
-    pub async fn settled(&mut self, patience: Duration) -> ApprovalState {
-        let answered = self.state.wait_for(|state| *state != ApprovalState::Pending);
-        if tokio::time::timeout(patience, answered).await.is_err() {
-            // An answer that came in this very moment stands, and whoever gave it is about to tell.
+    /// Safe: it waits for a condition of a `watch` value.
+    pub async fn wait_settled(&mut self, timeout: Duration) -> ApprovalState {
+        let answer = self.state_receiver.wait_for(|state| *state != ApprovalState::Pending);
+        if tokio::time::timeout(timeout, answer).await.is_err() {
+            // An answer that arrived at the same moment stands; its state is about to be sent.
             self.approvals.settle(&self.id, ApprovalInput::TimedOut);
         }
-        // The sender tells before it goes, so waiting cannot fail but by a panic there: then nobody has said anything.
-        let told = self.state.wait_for(|state| *state != ApprovalState::Pending).await;
-        told.map_or(ApprovalState::TimedOut, |state| state.clone())
+        // The sender sends the state before it is dropped, so this fails only after a panic there; then nobody has
+        // answered.
+        let settled_state = self.state_receiver.wait_for(|state| *state != ApprovalState::Pending).await;
+        settled_state.map_or(ApprovalState::TimedOut, |state| state.clone())
     }
 }
 
-impl Drop for Waiting {
+impl Drop for ApprovalWaiter {
     fn drop(&mut self) {
         self.approvals.cancel(&self.id);
     }
@@ -169,13 +171,13 @@ impl Drop for Waiting {
 
 impl std::fmt::Debug for Approvals {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Approvals({} open)", self.table().open.len())
+        write!(f, "Approvals({} open)", self.lock_table().pending.len())
     }
 }
 
-impl std::fmt::Debug for Waiting {
+impl std::fmt::Debug for ApprovalWaiter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Waiting({})", self.id)
+        write!(f, "ApprovalWaiter({})", self.id)
     }
 }
 
@@ -207,39 +209,40 @@ mod tests {
         }
     }
 
-    /// An event that told of an approval reached its reader before the list did.
+    /// The event of an approval used to reach its reader before the approval was in the list.
     #[test]
     fn whoever_hears_of_an_approval_finds_it_in_the_list() {
         let (approvals, row) = (Approvals::default(), row());
-        let (look, id) = (approvals.clone(), row.id.clone());
-        let (told, heard) = mpsc::channel::<()>();
+        let (reader_approvals, id) = (approvals.clone(), row.id.clone());
+        let (announced_sender, announced) = mpsc::channel::<()>();
         let reader = std::thread::spawn(move || {
-            heard.recv().unwrap();
-            look.pending().iter().any(|row| row.id == id)
+            announced.recv().unwrap();
+            reader_approvals.pending().iter().any(|row| row.id == id)
         });
-        let asked = |_: &ApprovalRow| told.send(());
-        let _waiting = approvals.open(row, asked, |_| {}).unwrap();
-        assert!(reader.join().unwrap(), "it was told of before it was there");
+        let announce = |_: &ApprovalRow| announced_sender.send(());
+        let _waiting = approvals.open(row, announce, |_| {}).unwrap();
+        assert!(reader.join().unwrap(), "it was announced before it was in the list");
     }
 
-    /// The answer is taken, and the time is over before it is told.
+    /// The time-out comes after the answer was accepted and before its state is sent.
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_crosses_the_time_out_stands_and_is_never_taken_for_a_stop() {
         let (approvals, row) = (Approvals::default(), row());
-        let who = Approver { principal: row.principal.clone(), admin: false, approve: true };
-        let ((taken, is_taken), (go_on, goes_on)) = (mpsc::channel(), mpsc::channel());
-        let told = move |_: &ApprovalState| {
-            taken.send(()).unwrap();
-            goes_on.recv().unwrap();
+        let approver = Approver { principal: row.principal.clone(), admin: false, approve: true };
+        let ((accepted_sender, accepted), (proceed_sender, proceed)) = (mpsc::channel(), mpsc::channel());
+        let on_settled = move |_: &ApprovalState| {
+            accepted_sender.send(()).unwrap();
+            proceed.recv().unwrap();
         };
-        let mut waiting = approvals.open(row.clone(), |_| Ok::<_, Infallible>(()), told).unwrap();
-        let answering = std::thread::spawn(move || approvals.answer(&row.id, &who, Surface::Http, Decision::Allow));
-        is_taken.recv().unwrap();
-        let patience = Duration::from_secs(1);
-        let mut settled = pin!(waiting.settled(patience));
-        let early = tokio::time::timeout(2 * patience, settled.as_mut()).await;
-        assert!(early.is_err(), "nothing has been told yet: {early:?}");
-        go_on.send(()).unwrap();
+        let mut waiting = approvals.open(row.clone(), |_| Ok::<_, Infallible>(()), on_settled).unwrap();
+        let answering =
+            std::thread::spawn(move || approvals.answer(&row.id, &approver, Surface::Http, Decision::Allow));
+        accepted.recv().unwrap();
+        let timeout = Duration::from_secs(1);
+        let mut settled = pin!(waiting.wait_settled(timeout));
+        let early = tokio::time::timeout(2 * timeout, settled.as_mut()).await;
+        assert!(early.is_err(), "the state has not been sent yet: {early:?}");
+        proceed_sender.send(()).unwrap();
         assert!(matches!(settled.await, ApprovalState::Allowed { .. }));
         assert!(answering.join().unwrap().is_ok());
     }

@@ -1,8 +1,9 @@
-//! The engine's one source of time: a steady distance from its start, and the wall clock that goes with it.
+//! The engine's clock: monotonic time with the wall clock that belongs to each moment, also after suspends and clock
+//! changes.
 //!
-//! Steady time stands still while a machine sleeps, and the wall clock can be set. Each look at the steady time also looks at
-//! the wall clock; how far the two have moved apart is noted, so that a moment before a suspend keeps its time and one after
-//! it has the right one.
+//! Monotonic time does not advance while a machine is suspended, and the wall clock can be set. Each read of the
+//! monotonic time also reads the wall clock and records the drift between the two. So a moment before a suspend keeps
+//! its wall time, and a moment after it gets the right one.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
@@ -14,136 +15,133 @@ use jiff::{SignedDuration, Timestamp};
 use quell_kernel::Moment;
 use tokio::time::Instant;
 
-/// The wall clock now, for the name of a file: `20261121T120000Z`.
+/// The wall clock now, for a file name: `20261121T120000Z`.
 #[must_use]
-pub fn stamp() -> String {
+pub fn file_timestamp() -> String {
     Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string()
 }
 
-/// What the wall clock may be off before that is noted: less is the system keeping it in step.
-const NOTED: SignedDuration = SignedDuration::from_millis(100);
-/// Leaps that are remembered; the oldest are forgotten.
-const LEAPS: usize = 1000;
+/// Minimum drift that is recorded. Smaller ones are normal adjustments of the system.
+const MIN_DRIFT: SignedDuration = SignedDuration::from_millis(100);
+/// Maximum number of recorded jumps; the oldest are dropped.
+const MAX_JUMPS: usize = 1000;
 
-/// How far the wall clock has moved against steady time.
+/// Drift of the wall clock against monotonic time.
 #[derive(Debug)]
-struct Wall {
-    /// Both at the beginning. Not tokio's clock, which tests hold still.
+struct WallClock {
+    /// Monotonic and wall time at the start. Not tokio's clock, which tests pause.
     start: (std::time::Instant, Timestamp),
-    /// The distance since a moment, oldest first.
-    leaps: RwLock<Vec<(Duration, SignedDuration)>>,
-    /// For tests: by how many seconds somebody has set the clock.
-    set_by: AtomicI64,
+    /// The drift since each moment, oldest first.
+    jumps: RwLock<Vec<(Duration, SignedDuration)>>,
+    /// For tests: simulated change of the wall clock in seconds.
+    test_offset_s: AtomicI64,
 }
 
-impl Wall {
+impl WallClock {
     fn start() -> Self {
-        let (start, leaps) = ((std::time::Instant::now(), Timestamp::now()), RwLock::default());
-        Self { start, leaps, set_by: AtomicI64::new(0) }
+        let start = (std::time::Instant::now(), Timestamp::now());
+        Self { start, jumps: RwLock::default(), test_offset_s: AtomicI64::new(0) }
     }
 
-    /// Notes a leap of the wall clock, seen at this moment.
-    fn look(&self, moment: Duration) {
-        let (steady, wall) = self.start;
-        let now = Timestamp::now() + SignedDuration::from_secs(self.set_by.load(Ordering::Relaxed));
-        let elapsed = SignedDuration::try_from(steady.elapsed()).unwrap_or(SignedDuration::MAX);
-        let off = now.duration_since(wall).saturating_sub(elapsed);
-        let known = self
-            .leaps
+    /// Records a jump of the wall clock, if there is one, at this moment.
+    fn detect_jump(&self, moment: Duration) {
+        let (monotonic, wall) = self.start;
+        let now = Timestamp::now() + SignedDuration::from_secs(self.test_offset_s.load(Ordering::Relaxed));
+        let elapsed = SignedDuration::try_from(monotonic.elapsed()).unwrap_or(SignedDuration::MAX);
+        let drift = now.duration_since(wall).saturating_sub(elapsed);
+        let last_drift = self
+            .jumps
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .last()
-            .map_or(SignedDuration::ZERO, |leap| leap.1);
-        if off.saturating_sub(known).abs() < NOTED {
+            .map_or(SignedDuration::ZERO, |jump| jump.1);
+        if drift.saturating_sub(last_drift).abs() < MIN_DRIFT {
             return;
         }
-        let mut leaps = self.leaps.write().unwrap_or_else(PoisonError::into_inner);
-        if leaps.len() >= LEAPS {
-            leaps.remove(0);
+        let mut jumps = self.jumps.write().unwrap_or_else(PoisonError::into_inner);
+        if jumps.len() >= MAX_JUMPS {
+            jumps.remove(0);
         }
-        leaps.push((moment, off));
+        jumps.push((moment, drift));
     }
 
-    /// The wall clock at a moment.
-    fn at(&self, moment: Duration) -> Timestamp {
-        let leaps = self.leaps.read().unwrap_or_else(PoisonError::into_inner);
-        let off = leaps.iter().rev().find(|(since, _)| *since <= moment).map_or(SignedDuration::ZERO, |leap| leap.1);
+    /// Wall time of a moment.
+    fn time_at(&self, moment: Duration) -> Timestamp {
+        let jumps = self.jumps.read().unwrap_or_else(PoisonError::into_inner);
+        let drift = jumps.iter().rev().find(|(since, _)| *since <= moment).map_or(SignedDuration::ZERO, |jump| jump.1);
         let distance = SignedDuration::try_from(moment).unwrap_or(SignedDuration::MAX);
-        self.start.1.checked_add(distance.saturating_add(off)).unwrap_or(Timestamp::MAX)
+        self.start.1.checked_add(distance.saturating_add(drift)).unwrap_or(Timestamp::MAX)
     }
 }
 
-/// Steady time with the wall clock that goes with it. Follows tokio's clock, so tests can hold it still.
+/// Monotonic time with its wall time. It follows tokio's clock, so that tests can pause it.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     start: Instant,
-    wall: &'static Wall,
-    skipped: Option<&'static Skipped>,
+    wall: &'static WallClock,
+    skipped: Option<&'static SkippedTime>,
 }
 
-/// Time that was skipped: tests and simulations let a day pass without waiting for it. Timers that run do not see it.
+/// Skipped time: tests and simulations can let a day pass without waiting. Running timers are not affected.
 #[derive(Debug, Default)]
-pub struct Skipped(AtomicU64);
+pub struct SkippedTime(AtomicU64);
 
-impl Skipped {
-    /// Lets so much time pass at once.
+impl SkippedTime {
     pub fn skip(&self, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.0.fetch_add(nanos, Ordering::Relaxed);
     }
 
-    fn so_far(&self) -> Duration {
+    fn total(&self) -> Duration {
         Duration::from_nanos(self.0.load(Ordering::Relaxed))
     }
 }
 
 impl Clock {
-    /// A clock that starts now.
     #[must_use]
     pub fn start() -> Self {
-        // One for each daemon, and as long as that: clocks are copied everywhere.
-        let wall = Box::leak(Box::new(Wall::start()));
+        // Leaked on purpose: there is one per daemon, and clocks are copied everywhere.
+        let wall = Box::leak(Box::new(WallClock::start()));
         Self { start: Instant::now(), wall, skipped: None }
     }
 
-    /// A clock that starts now, with which time can be skipped.
+    /// A clock that starts now and adds the skipped time.
     #[must_use]
-    pub fn skipping(skipped: &'static Skipped) -> Self {
+    pub fn with_skipped_time(skipped: &'static SkippedTime) -> Self {
         Self { skipped: Some(skipped), ..Self::start() }
     }
 
-    /// Now.
     #[must_use]
     pub fn now(&self) -> Moment {
-        let now = self.start.elapsed() + self.skipped();
-        self.wall.look(now);
+        let now = self.start.elapsed() + self.skipped_time();
+        self.wall.detect_jump(now);
         Moment(now)
     }
 
-    /// The instant of a moment, for timers.
+    /// The tokio instant of a moment, for timers.
     #[must_use]
     pub fn instant(&self, moment: Moment) -> Instant {
-        self.start + moment.0.saturating_sub(self.skipped())
+        self.start + moment.0.saturating_sub(self.skipped_time())
     }
 
-    fn skipped(&self) -> Duration {
-        self.skipped.map_or(Duration::ZERO, Skipped::so_far)
+    fn skipped_time(&self) -> Duration {
+        self.skipped.map_or(Duration::ZERO, SkippedTime::total)
     }
 
-    /// A moment as RFC 3339 in UTC with microseconds.
+    /// Wall time of a moment in RFC 3339 format, in UTC with microseconds.
     #[must_use]
     pub fn rfc3339(&self, moment: Moment) -> String {
         format!("{:.6}", self.timestamp(moment))
     }
 
-    /// The wall clock of a moment.
+    /// Wall time of a moment.
     #[must_use]
     pub fn timestamp(&self, moment: Moment) -> Timestamp {
-        self.wall.at(moment.0)
+        self.wall.time_at(moment.0)
     }
 
-    /// The machine's own clock in seconds since 1970: for what other machines compare with theirs, and other daemons with
-    /// this one. Steady time stands still while a machine sleeps.
+    /// The machine's wall clock in seconds since 1970, for times that other machines or later daemons compare with
+    /// theirs. Unlike monotonic time it advances while the machine is suspended.
     #[must_use]
     pub fn wall_seconds() -> i64 {
         Timestamp::now().as_second()
@@ -160,10 +158,7 @@ impl Clock {
     pub fn ms_between(from: Moment, to: Moment) -> f64 {
         let micros = |d: Duration| i64::try_from(d.as_micros()).unwrap_or(i64::MAX);
         let distance = micros(to.0).saturating_sub(micros(from.0));
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "a run is shorter than the 285 years that a f64 counts in microseconds"
-        )]
+        #[expect(clippy::cast_precision_loss, reason = "an f64 is exact for microseconds of up to 285 years")]
         let ms = distance as f64 / 1000.0;
         ms
     }
@@ -177,16 +172,16 @@ mod tests {
     fn after_a_suspend_new_moments_are_right_and_old_ones_stay() {
         let clock = Clock::start();
         let before = clock.now();
-        let told = clock.timestamp(before);
-        // The steady clock stood still for an hour.
-        clock.wall.set_by.store(3600, Ordering::Relaxed);
+        let recorded = clock.timestamp(before);
+        // Simulate a suspend of one hour.
+        clock.wall.test_offset_s.store(3600, Ordering::Relaxed);
         let after = clock.now();
         let away = clock.timestamp(after).duration_since(Timestamp::now()) - SignedDuration::from_hours(1);
         assert!(away.abs() < SignedDuration::from_secs(60), "the time after the suspend is off by {away:#}");
-        assert_eq!(clock.timestamp(before), told, "a fact from before the suspend got another time");
-        assert!(Clock::ms_between(before, after) < 60_000.0, "the distance within a receipt is not steady");
-        // Somebody sets it back.
-        clock.wall.set_by.store(-3600, Ordering::Relaxed);
+        assert_eq!(clock.timestamp(before), recorded, "a moment before the suspend got another time");
+        assert!(Clock::ms_between(before, after) < 60_000.0, "a duration must not change with the wall clock");
+        // Simulate setting the clock back.
+        clock.wall.test_offset_s.store(-3600, Ordering::Relaxed);
         let later = clock.now();
         let away = clock.timestamp(later).duration_since(Timestamp::now()) + SignedDuration::from_hours(1);
         assert!(away.abs() < SignedDuration::from_secs(60), "{away:#}");

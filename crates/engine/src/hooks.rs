@@ -1,16 +1,17 @@
-//! Lifecycle hooks: what is run or called when something happens to the daemon, a session, a run or a message of a chat network.
+//! Lifecycle hooks: call commands, webhooks and embedded code when something happens to the daemon, a session, a run or
+//! a chat message.
 //!
-//! A hook is a command under a warden, a webhook, or code of a program that embeds the engine. Who waits for one *asks*: that
-//! is raced against the scope of whoever caused it and held in its ledger, so a stop ends it at once. Who does not *tells*:
-//! that is queued, in order for each session, and belongs to a scope of the hooks' own, which the shutdown ends within its
-//! deadlines. Only `on_create` may refuse anything; of all others a failure is a line in the log. The two events of messages
-//! are only ever asked (`messages`): told ones are stored, and a message's text is nobody's but its conversation's. This module
-//! knows no registry and no agents.
+//! There are two ways to call hooks. [`Hooks::call_hooks`] waits for them: the wait is raced against the scope of the caller
+//! and held in its ledger, so a stop ends it at once. [`Hooks::notify`] does not wait: the event is queued, in order
+//! for each session, and belongs to a scope of the hooks themselves, which the shutdown ends within its deadlines. Only
+//! `on_create` may refuse anything; a failure of any other hook is only logged. The two events of messages are never
+//! queued ([`Hooks::filter_message`]): queued events are stored, and the text of a message must not be. This module
+//! does not know the registry or agents.
 
 mod command;
 mod config;
 mod lifecycle;
-mod messages;
+mod message_filter;
 mod outbox;
 mod queue;
 pub mod signature;
@@ -36,409 +37,415 @@ use crate::clock::Clock;
 use crate::proc::Wardens;
 use crate::scope::{Cancelled, Point, Scope};
 use crate::store::{Store, StoreError};
-pub use config::{BadHook, HookSettings, Targets};
-use config::{Target, shown_url};
-pub use lifecycle::{LifecycleHook, MessageAnswer, Problem, Stage, StageError, Undo, Veto, begin_stage, undo_stage};
-use outbox::Lane;
-use queue::{Job, Queue};
-use signature::Signer;
-use webhook::Receiver;
+pub use config::{HookConfigError, HookSettings, HookTargets};
+use config::{HookTarget, redacted_url};
+pub use lifecycle::{
+    HookCodeError, LifecycleHook, MessageAnswer, SessionStage, StageError, StageUndo, Veto, begin_stage, undo_stage,
+};
+use outbox::WebhookQueue;
+use queue::{HookQueue, QueuedHookJob};
+use signature::WebhookSigner;
+use webhook::WebhookReceiver;
 
-/// All hooks of an engine. Clones are the same.
+/// All hooks of an engine. Clones share one state.
 #[derive(Debug, Clone)]
-pub struct Hooks(Arc<Inner>);
+pub struct Hooks(Arc<HooksInner>);
 
-/// What hooks are made with.
+/// What [`Hooks::new`] needs.
 #[derive(Debug)]
-pub struct HookGround {
-    /// The section of the configuration, with its secret.
+pub struct HookDeps {
+    /// The `[hooks]` section, with its secret.
     pub settings: HookSettings,
-    /// Hooks of the program that embeds the engine; they come before the configured ones.
+    /// Hooks of the program that embeds the engine; they are called before the configured ones.
     pub lifecycle: Vec<Arc<dyn LifecycleHook>>,
-    /// Starts commands.
     pub wardens: Wardens,
-    /// The environment of commands.
+    /// The environment variables of commands.
     pub environment: Vec<(OsString, OsString)>,
-    /// Where commands run.
+    /// The working directory of commands.
     pub cwd: PathBuf,
-    /// Keeps webhooks until they are delivered.
+    /// The database for webhooks that are not delivered yet.
     pub store: Store,
-    /// The engine's clock.
     pub clock: Clock,
 }
 
-/// Something that happened, or is about to, as the caller knows it.
+/// An event for hooks: something that happened, or is about to.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Happening {
-    /// What.
+pub struct HookTrigger {
     pub event: HookEvent,
-    /// To which session.
+    /// The session that it happens to.
     pub session: Option<SessionFacts>,
-    /// To which run, or because of which. With [`Hooks::ask`] only a run whose own scope is handed in: commands then carry
-    /// its `QUELL_RUN_ID`, and nothing that does may be alive after the run.
+    /// The run that it happens to or that causes it. For [`Hooks::call_hooks`], only a run whose own scope is passed: commands
+    /// then carry its `QUELL_RUN_ID`, and no process with that id may be alive after the run.
     pub run: Option<RunFacts>,
-    /// Who asked for it.
+    /// The principal who asked for it.
     pub by: Option<By>,
-    /// Which message is about to be taken or sent; for [`Hooks::ask_message`] only.
+    /// The message that was received or is about to be sent; for [`Hooks::filter_message`] only.
     pub message: Option<MessageFacts>,
 }
 
-struct Inner {
-    doers: BTreeMap<HookEvent, Vec<Doer>>,
-    /// Who is asked about messages. They stand apart, so that a message's text cannot be told, which would store it.
-    readers: BTreeMap<HookEvent, Vec<Doer>>,
-    stages: Vec<Arc<dyn Stage>>,
-    limit: Duration,
+struct HooksInner {
+    hooks_by_event: BTreeMap<HookEvent, Vec<RegisteredHook>>,
+    /// Hooks for messages. They are kept apart, so that a message's text cannot be queued, which would store it.
+    message_hooks_by_event: BTreeMap<HookEvent, Vec<RegisteredHook>>,
+    stages: Vec<Arc<dyn SessionStage>>,
+    timeout: Duration,
     wardens: Wardens,
     environment: Vec<(OsString, OsString)>,
     cwd: PathBuf,
     store: Store,
     clock: Clock,
-    /// One for each URL.
-    lanes: Vec<Arc<Lane>>,
-    queue: Queue,
-    /// Tasks of the hooks' own.
+    /// One queue for each URL.
+    webhook_queues: Vec<Arc<WebhookQueue>>,
+    queue: HookQueue,
+    /// The tasks of the hooks themselves.
     tasks: Scope,
-    /// An event may be told from a thread that is none of the runtime's.
+    /// An event may be notified from a thread outside of the runtime.
     runtime: Handle,
 }
 
-/// Who does something at an event.
-enum Doer {
+/// A hook that is called at an event.
+enum RegisteredHook {
     Embedded(Arc<dyn LifecycleHook>),
     Command(String),
-    Url(Arc<Lane>),
+    Url(Arc<WebhookQueue>),
 }
 
-/// An event, ready to be handed out.
+/// An event, ready for its hooks.
 #[derive(Debug)]
-struct Errand {
+struct HookJob {
     body: HookBody,
     json: String,
-    /// By this value the processes of its commands are found when their warden is killed.
-    mark: RunId,
+    /// The `QUELL_RUN_ID` of its commands, by which their processes are found after their warden was killed.
+    process_run_id: RunId,
 }
 
-/// How a hook failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Failure {
-    /// What it said itself.
-    said: Option<String>,
-    /// What happened.
-    how: String,
+struct HookFailure {
+    /// The reason that the hook itself gave.
+    stated_reason: Option<String>,
+    /// A description of the failure.
+    description: String,
 }
 
-impl Happening {
-    /// Something that happens to the daemon.
+impl HookTrigger {
     #[must_use]
-    pub fn of_daemon(event: HookEvent) -> Self {
+    pub fn for_daemon(event: HookEvent) -> Self {
         Self { event, session: None, run: None, by: None, message: None }
     }
 
-    /// Something that happens to a session.
     #[must_use]
-    pub fn of_session(event: HookEvent, session: SessionFacts) -> Self {
-        Self { session: Some(session), ..Self::of_daemon(event) }
+    pub fn for_session(event: HookEvent, session: SessionFacts) -> Self {
+        Self { session: Some(session), ..Self::for_daemon(event) }
     }
 
-    /// Something that happens to a run, or that a run does.
+    /// An event of a run, or one that a run causes.
     #[must_use]
-    pub fn of_run(event: HookEvent, session: SessionFacts, run: RunFacts) -> Self {
-        Self { run: Some(run), ..Self::of_session(event, session) }
+    pub fn for_run(event: HookEvent, session: SessionFacts, run: RunFacts) -> Self {
+        Self { run: Some(run), ..Self::for_session(event, session) }
     }
 
-    /// A message that has come.
     #[must_use]
-    pub fn of_received(message: ChannelMessage) -> Self {
+    pub fn for_received_message(message: ChannelMessage) -> Self {
         let content = message.content.clone();
         let message = Some(MessageFacts { content, message });
-        Self { message, ..Self::of_daemon(HookEvent::MessageReceived) }
+        Self { message, ..Self::for_daemon(HookEvent::MessageReceived) }
     }
 
-    /// The answer to a message, about to be sent.
+    /// The answer to a message, which is about to be sent.
     #[must_use]
-    pub fn of_sending(message: ChannelMessage, answer: String) -> Self {
+    pub fn for_outgoing_message(message: ChannelMessage, answer: String) -> Self {
         let message = Some(MessageFacts { content: answer, message });
-        Self { message, ..Self::of_daemon(HookEvent::MessageSending) }
+        Self { message, ..Self::for_daemon(HookEvent::MessageSending) }
     }
 
-    /// The same, with who asked for it.
     #[must_use]
-    pub fn by(self, by: By) -> Self {
+    pub fn with_requester(self, by: By) -> Self {
         Self { by: Some(by), ..self }
     }
 }
 
 impl Hooks {
-    /// Makes the configured hooks ready. Nothing is started and nothing is sent. Its tasks will run on the runtime that this
-    /// is called on.
+    /// Checks the settings and creates the hooks. Nothing is started and nothing is sent. Their tasks run on the
+    /// current runtime.
     ///
     /// # Errors
-    /// [`BadHook`] says which key is wrong and what would be right.
+    /// [`HookConfigError`] says which key is wrong and how to correct it.
     ///
     /// # Panics
     /// Outside of a runtime.
-    pub fn new(ground: HookGround) -> Result<Self, BadHook> {
-        let HookGround { settings, lifecycle, wardens, environment, cwd, store, clock } = ground;
+    pub fn new(deps: HookDeps) -> Result<Self, HookConfigError> {
+        let HookDeps { settings, lifecycle, wardens, environment, cwd, store, clock } = deps;
         settings.check()?;
         let limit = Duration::from_millis(settings.timeout_ms);
-        let (mut doers, mut readers, mut lanes) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        let (mut hooks_by_event, mut message_hooks_by_event, mut webhook_queues) =
+            (BTreeMap::new(), BTreeMap::new(), Vec::new());
         for event in HookEvent::ALL {
-            let wanting = lifecycle.iter().filter(|hook| hook.wants(event));
-            let mut of_event: Vec<Doer> = wanting.map(|hook| Doer::Embedded(Arc::clone(hook))).collect();
-            let bad = |problem| BadHook { key: event.word(), problem };
-            for target in settings.of(event).parse().map_err(bad)? {
-                of_event.push(match target {
-                    Target::Command(command) => Doer::Command(command),
-                    Target::Url(url) => {
-                        let secret = settings.secret.as_ref().ok_or_else(|| settings.without_secret())?;
-                        let receiver = Receiver::new(url, limit, Signer::new(secret)).map_err(bad)?;
-                        Doer::Url(lane_to(&mut lanes, receiver))
+            let interested = lifecycle.iter().filter(|hook| hook.wants(event));
+            let mut registered: Vec<RegisteredHook> =
+                interested.map(|hook| RegisteredHook::Embedded(Arc::clone(hook))).collect();
+            let config_error = |problem| HookConfigError { key: event.as_str(), problem };
+            for target in settings.targets_of(event).parse().map_err(config_error)? {
+                registered.push(match target {
+                    HookTarget::Command(command) => RegisteredHook::Command(command),
+                    HookTarget::Url(url) => {
+                        let secret = settings.secret.as_ref().ok_or_else(|| settings.missing_secret_error())?;
+                        let receiver =
+                            WebhookReceiver::new(url, limit, WebhookSigner::new(secret)).map_err(config_error)?;
+                        RegisteredHook::Url(webhook_queue_for(&mut webhook_queues, receiver))
                     }
                 });
             }
-            if !of_event.is_empty() {
-                let place = if event.holds_text() { &mut readers } else { &mut doers };
-                place.insert(event, of_event);
+            if !registered.is_empty() {
+                let target_map =
+                    if event.has_message_text() { &mut message_hooks_by_event } else { &mut hooks_by_event };
+                target_map.insert(event, registered);
             }
         }
-        Ok(Self(Arc::new(Inner {
-            doers,
-            readers,
+        Ok(Self(Arc::new(HooksInner {
+            hooks_by_event,
+            message_hooks_by_event,
             stages: lifecycle.iter().flat_map(|hook| hook.stages()).collect(),
-            limit,
+            timeout: limit,
             wardens,
             environment,
             cwd,
             store,
             clock,
-            lanes,
-            queue: Queue::default(),
-            tasks: Scope::new(clock, crate::scope::Probe::default()),
+            webhook_queues,
+            queue: HookQueue::default(),
+            tasks: Scope::new(clock, crate::scope::PointProbe::default()),
             runtime: Handle::current(),
         })))
     }
 
-    /// Begins to deliver webhooks, those first that an earlier daemon could not. Call it once.
+    /// Starts to deliver webhooks, first those that an earlier daemon could not deliver. Call it once.
     ///
     /// # Cancel safety
-    /// Not to be dropped: what it had not started yet is not delivered.
+    /// Not to be dropped: the URLs whose task has not started get no webhooks.
     pub async fn start(&self) {
         // waits: for the database, at the start of the daemon.
-        outbox::start(self).await;
+        outbox::start_delivery(self).await;
     }
 
-    /// True when somebody wants to hear of this event. Ask before you build what is to be told.
+    /// True when a hook is registered for this event. Check it before you build a [`HookTrigger`].
     #[must_use]
-    pub fn has(&self, event: HookEvent) -> bool {
-        self.0.doers.contains_key(&event) || self.0.readers.contains_key(&event)
+    pub fn has_hooks_for(&self, event: HookEvent) -> bool {
+        self.0.hooks_by_event.contains_key(&event) || self.0.message_hooks_by_event.contains_key(&event)
     }
 
-    /// The stages that embedding programs add to the making of a session, in their order. [`begin_stage`] and [`undo_stage`]
-    /// run one.
+    /// The stages that embedding programs add to the creation of a session, in their order. [`begin_stage`] and
+    /// [`undo_stage`] run one.
     #[must_use]
-    pub fn stages(&self) -> &[Arc<dyn Stage>] {
+    pub fn stages(&self) -> &[Arc<dyn SessionStage>] {
         &self.0.stages
     }
 
-    /// How long each hook may take. A command that does not end on SIGTERM then may take `[stop] term_ms` more.
+    /// The time limit of each hook. A command that does not end on SIGTERM then may take `[stop] term_ms` more.
     #[must_use]
-    pub fn limit(&self) -> Duration {
-        self.0.limit
+    pub fn timeout(&self) -> Duration {
+        self.0.timeout
     }
 
-    /// Hands an event out and waits until every hook has answered or its time is used up. With `on_create` the first one that
-    /// refuses ends it, and whatever is no clear agreement refuses; at any other event the answer is always `Ok(Ok(()))`.
+    /// Calls the hooks of an event one after the other and waits until each has answered or timed out. With `on_create`
+    /// the first refusal ends this, and every failure counts as a refusal; for other events the result is always
+    /// `Ok(Ok(()))`.
     ///
-    /// All of it is held in the ledger of `scope`. When that is cancelled, what was started is killed at once and this returns.
+    /// The ledger of `scope` holds all of it. When the scope is cancelled, running hooks are killed at once and this
+    /// returns.
     ///
     /// # Errors
     /// [`Cancelled`] when the scope was cancelled first.
     ///
     /// # Cancel safety
-    /// Safe: what was started is killed, and the scope waits for that.
-    pub async fn ask(&self, happening: Happening, scope: &Scope) -> Result<Result<(), Veto>, Cancelled> {
-        let event = happening.event;
-        let Some(doers) = self.0.doers.get(&event) else { return Ok(Ok(())) };
-        let mut errand = self.errand(happening);
-        if let Some(run) = &errand.body.run {
-            errand.mark = run.run_id.clone();
+    /// Safe: running hooks are killed, and the scope waits for that.
+    pub async fn call_hooks(&self, trigger: HookTrigger, scope: &Scope) -> Result<Result<(), Veto>, Cancelled> {
+        let event = trigger.event;
+        let Some(registered) = self.0.hooks_by_event.get(&event) else { return Ok(Ok(())) };
+        let mut job = self.create_job(trigger);
+        if let Some(run) = &job.body.run {
+            job.process_run_id = run.run_id.clone();
         }
-        let held = scope.hold(ResourceKind::Hook, event.word());
-        for doer in doers {
-            let asked = async {
-                match doer {
-                    Doer::Embedded(hook) => self.call(hook.as_ref(), &errand).await,
-                    Doer::Command(command) => command::run(&self.0, command, &errand, scope).await,
-                    Doer::Url(lane) if event == HookEvent::Create => {
-                        webhook::ask(&self.0, &lane.receiver, &errand, 0, scope).await.map(drop)
+        let held = scope.hold(ResourceKind::Hook, event.as_str());
+        for entry in registered {
+            let outcome = async {
+                match entry {
+                    RegisteredHook::Embedded(hook) => self.call_embedded(hook.as_ref(), &job).await,
+                    RegisteredHook::Command(command) => command::run_command(&self.0, command, &job, scope).await,
+                    RegisteredHook::Url(webhook_queue) if event == HookEvent::Create => {
+                        webhook::send_until_answered(&self.0, &webhook_queue.receiver, &job, 0, scope).await.map(drop)
                     }
-                    Doer::Url(lane) => {
+                    RegisteredHook::Url(webhook_queue) => {
                         // waits: for the database, raced below.
-                        outbox::put(&self.0, std::slice::from_ref(lane), &errand).await;
+                        outbox::store_webhooks(&self.0, std::slice::from_ref(webhook_queue), &job).await;
                         Ok(())
                     }
                 }
             };
-            let Err(failure) = scope.race(Point::Hook, asked).await? else { continue };
-            warn(&errand, &doer.shown(), &failure);
+            let Err(failure) = scope.race(Point::Hook, outcome).await? else { continue };
+            log_failure(&job, &entry.display_name(), &failure);
             if event == HookEvent::Create {
                 held.release("finished");
-                return Ok(Err(Veto::new(failure.reason())));
+                return Ok(Err(Veto::new(failure.into_reason())));
             }
         }
         held.release("finished");
         Ok(Ok(()))
     }
 
-    /// Hands an event out and waits for nobody. Events of one session are handed out in the order in which they were told.
-    /// From any thread.
-    pub fn tell(&self, happening: Happening) {
-        if self.0.doers.contains_key(&happening.event) {
-            queue::push(self, Job::new(self.errand(happening)));
+    /// Queues an event for its hooks and does not wait. The events of one session are handled in the order of these
+    /// calls. It may be called from any thread.
+    pub fn notify(&self, trigger: HookTrigger) {
+        if self.0.hooks_by_event.contains_key(&trigger.event) {
+            queue::enqueue(self, QueuedHookJob::new(self.create_job(trigger)));
         }
     }
 
-    /// As [`Hooks::tell`]; when it returns, the webhooks of the event are in the database, and so survive the daemon.
+    /// As [`Hooks::notify`], but first stores the webhooks of the event in the database, so that they survive the
+    /// daemon.
     ///
     /// # Errors
-    /// The store's error; nobody was told then.
+    /// The error of the store; no hook is called then.
     ///
     /// # Cancel safety
-    /// Dropped half-way it may not have told anybody; the webhooks are stored or not.
-    pub async fn record(&self, happening: Happening) -> Result<(), StoreError> {
-        let Some(doers) = self.0.doers.get(&happening.event) else { return Ok(()) };
-        let errand = self.errand(happening);
-        let lanes: Vec<Arc<Lane>> = doers.iter().filter_map(Doer::lane).collect();
-        // waits: for the database, in a task of the engine's own; no run waits here.
-        outbox::try_put(&self.0, &lanes, &errand).await?;
-        queue::push(self, Job::recorded(errand));
+    /// If it is dropped, the event may be lost; its webhooks are stored or not.
+    pub async fn notify_durably(&self, trigger: HookTrigger) -> Result<(), StoreError> {
+        let Some(registered) = self.0.hooks_by_event.get(&trigger.event) else { return Ok(()) };
+        let job = self.create_job(trigger);
+        let webhook_queues: Vec<Arc<WebhookQueue>> =
+            registered.iter().filter_map(RegisteredHook::webhook_queue).collect();
+        // waits: for the database, in a task of the engine itself; no run waits here.
+        outbox::try_store_webhooks(&self.0, &webhook_queues, &job).await?;
+        queue::enqueue(self, QueuedHookJob::stored(job));
         Ok(())
     }
 
-    /// As [`Hooks::tell`], and waits until every hook of it is over, but not longer than `limit`; what is not over by then
-    /// goes on.
+    /// As [`Hooks::notify`], and waits until all hooks of the event have ended, at most for `limit`; the rest then goes
+    /// on.
     ///
     /// # Cancel safety
-    /// Safe: it goes on without its caller.
-    pub async fn tell_and_wait(&self, happening: Happening, limit: Duration) {
-        if !self.0.doers.contains_key(&happening.event) {
+    /// Safe: the hooks go on without the caller.
+    pub async fn notify_and_wait(&self, trigger: HookTrigger, limit: Duration) {
+        if !self.0.hooks_by_event.contains_key(&trigger.event) {
             return;
         }
-        let (done, over) = oneshot::channel();
-        queue::push(self, Job::new(self.errand(happening)).awaited(done));
-        // A job that is dropped from the queue is over, too.
-        // waits: for at most the limit, in the clean-up of a session; no run waits here.
-        let _ = tokio::time::timeout(limit, over).await;
+        let (done, finished) = oneshot::channel();
+        queue::enqueue(self, QueuedHookJob::new(self.create_job(trigger)).with_done_signal(done));
+        // A job that is dropped from the queue counts as ended, too.
+        // waits: for at most `limit`, in the clean-up of a session; no run waits here.
+        let _ = tokio::time::timeout(limit, finished).await;
     }
 
-    /// Sees to it that nobody who waits for a hook holds up the daemon's end: what is at work at `end` or longer than a moment
-    /// after it is told to end, and killed half a second later. It never returns.
+    /// Keeps queued hooks from delaying the shutdown. From `end` on, a hook that runs longer than a short time is told
+    /// to end, and killed half a second later. It never returns.
     ///
     /// # Cancel safety
-    /// Safe: to be dropped when the daemon's end is over.
-    pub async fn hurry(&self, end: Instant) -> Infallible {
-        // waits: beside the daemon's end.
-        queue::hurry(self, end).await
+    /// Safe: drop it when the shutdown is over.
+    pub async fn enforce_shutdown_deadline(&self, end: Instant) -> Infallible {
+        // waits: beside the shutdown of the daemon.
+        queue::enforce_shutdown_deadline(self, end).await
     }
 
-    /// Takes no more events; what is queued goes on. Not async.
+    /// Accepts no more events, without waiting; queued ones go on.
     pub fn close(&self) {
         self.0.queue.close();
     }
 
-    /// Kills every hook that nobody's run is waiting for, and forgets what is queued. Not async.
-    pub fn kill(&self) {
-        queue::kill(self);
+    /// Kills all hooks except those that a caller waits for, and drops queued events, without waiting.
+    pub fn kill_all(&self) {
+        queue::kill_all(self);
     }
 
-    /// Waits until no hook is at work and every webhook has been tried: until `gentle` by itself, then with SIGTERM until
-    /// `force`, then with SIGKILL until `give_up`. Answers what is left, by name, each with the
-    /// `QUELL_RUN_ID` of its processes. Call [`Hooks::close`] first.
+    /// Waits until no hook runs and every webhook has been tried: on its own until `term_at`, after SIGTERM until
+    /// `kill_at`, after SIGKILL until `give_up_at`. Returns what is left, by name, each with the `QUELL_RUN_ID` of its
+    /// processes. Call [`Hooks::close`] first.
     ///
     /// # Cancel safety
     /// Safe: it waits for conditions; call it again.
-    pub async fn closed(&self, gentle: Instant, force: Instant, give_up: Instant) -> Vec<(RunId, Leftover)> {
+    pub async fn wait_closed(&self, term_at: Instant, kill_at: Instant, give_up_at: Instant) -> Vec<(RunId, Leftover)> {
         // waits: for hooks at the end of the daemon, until its deadlines.
-        queue::closed(self, gentle, force, give_up).await
+        queue::wait_closed(self, term_at, kill_at, give_up_at).await
     }
 
-    fn errand(&self, happening: Happening) -> Errand {
-        let Happening { event, session, run, by, message } = happening;
+    fn create_job(&self, trigger: HookTrigger) -> HookJob {
+        let HookTrigger { event, session, run, by, message } = trigger;
         let id = match (&run, event) {
-            // The same after a crash that came before it was known that this was told.
+            // The same id after a crash, if the event was queued but not marked as reported.
             (Some(run), HookEvent::RunEnd) => format!("run-end-{}", run.run_id),
             _ => uuid::Uuid::now_v7().to_string(),
         };
-        // Nothing with a run's id may be alive after the run, and not every event is over when its run is.
-        let mark = RunId::parse(format!("hook-{}", uuid::Uuid::now_v7()));
-        let Ok(mark) = mark else { unreachable!("a word and a UUID are a valid run id") };
-        let message = message.filter(|_| event.holds_text());
+        // No process with a run's id may be alive after the run, and not every event ends with its run.
+        let process_run_id = RunId::parse(format!("hook-{}", uuid::Uuid::now_v7()));
+        let Ok(process_run_id) = process_run_id else { unreachable!("a word and a UUID are a valid run id") };
+        let message = message.filter(|_| event.has_message_text());
         let body = HookBody { id, event, at: self.0.clock.rfc3339(self.0.clock.now()), session, run, by, message };
-        let json = json_of(&body);
-        Errand { body, json, mark }
+        let json = to_json(&body);
+        HookJob { body, json, process_run_id }
     }
 
-    async fn call(&self, hook: &dyn LifecycleHook, errand: &Errand) -> Result<(), Failure> {
-        // waits: for at most the limit; `ask` and `queue` race it against the scope of whoever caused it.
-        match lifecycle::call(hook, &errand.body, self.0.limit).await {
+    async fn call_embedded(&self, hook: &dyn LifecycleHook, job: &HookJob) -> Result<(), HookFailure> {
+        // waits: for at most the timeout; `ask` and `queue` race it against the scope of the caller.
+        match lifecycle::call_event_hook(hook, &job.body, self.0.timeout).await {
             Ok(()) => Ok(()),
-            Err(Problem::Failed(reason)) => Err(Failure { said: Some(reason), how: "it refused".to_owned() }),
-            Err(problem) => Err(Failure { said: None, how: format!("the hook {} {problem}", hook.name()) }),
+            Err(HookCodeError::Failed(reason)) => {
+                Err(HookFailure { stated_reason: Some(reason), description: "it refused".to_owned() })
+            }
+            Err(problem) => {
+                Err(HookFailure { stated_reason: None, description: format!("the hook {} {problem}", hook.name()) })
+            }
         }
     }
 }
 
-impl Doer {
-    fn lane(&self) -> Option<Arc<Lane>> {
+impl RegisteredHook {
+    fn webhook_queue(&self) -> Option<Arc<WebhookQueue>> {
         match self {
-            Self::Url(lane) => Some(Arc::clone(lane)),
+            Self::Url(webhook_queue) => Some(Arc::clone(webhook_queue)),
             Self::Embedded(_) | Self::Command(_) => None,
         }
     }
 
-    /// For the log.
-    fn shown(&self) -> String {
+    /// The name for the log.
+    fn display_name(&self) -> String {
         match self {
             Self::Embedded(hook) => hook.name().to_owned(),
             Self::Command(command) => command.clone(),
-            Self::Url(lane) => shown_url(&lane.receiver.url),
+            Self::Url(webhook_queue) => redacted_url(&webhook_queue.receiver.url),
         }
     }
 }
 
-impl Failure {
-    /// For whoever is refused.
-    fn reason(self) -> String {
-        self.said.unwrap_or(self.how)
+impl HookFailure {
+    /// The reason for the caller who is refused.
+    fn into_reason(self) -> String {
+        self.stated_reason.unwrap_or(self.description)
     }
 }
 
-/// Names, numbers and texts only: it cannot fail.
-fn json_of(body: &HookBody) -> String {
+/// The body has only names, numbers and texts, so this cannot fail.
+fn to_json(body: &HookBody) -> String {
     serde_json::to_string(body).unwrap_or_default()
 }
 
-/// The lane to this receiver; one for each URL, however many events go there.
-fn lane_to(lanes: &mut Vec<Arc<Lane>>, receiver: Receiver) -> Arc<Lane> {
-    if let Some(known) = lanes.iter().find(|lane| lane.receiver.url == receiver.url) {
+/// The queue of this receiver. There is one for each URL, however many events use it.
+fn webhook_queue_for(webhook_queues: &mut Vec<Arc<WebhookQueue>>, receiver: WebhookReceiver) -> Arc<WebhookQueue> {
+    if let Some(known) = webhook_queues.iter().find(|webhook_queue| webhook_queue.receiver.url == receiver.url) {
         return Arc::clone(known);
     }
-    let lane = Arc::new(Lane::new(receiver));
-    lanes.push(Arc::clone(&lane));
-    lane
+    let webhook_queue = Arc::new(WebhookQueue::new(receiver));
+    webhook_queues.push(Arc::clone(&webhook_queue));
+    webhook_queue
 }
 
-fn warn(errand: &Errand, hook: &str, failure: &Failure) {
-    let HookBody { id, event, session, run, .. } = &errand.body;
+fn log_failure(job: &HookJob, hook: &str, failure: &HookFailure) {
+    let HookBody { id, event, session, run, .. } = &job.body;
     let session = session.as_ref().map(|session| tracing::field::display(&session.key));
     let run = run.as_ref().map(|run| tracing::field::display(&run.run_id));
-    let said = failure.said.as_deref();
-    tracing::warn!(%event, id, session, run, hook, how = failure.how, said, "a hook did not agree or failed");
+    let said = failure.stated_reason.as_deref();
+    tracing::warn!(%event, id, session, run, hook, how = failure.description, said, "a hook refused or failed");
 }
 
-impl std::fmt::Debug for Inner {
+impl std::fmt::Debug for HooksInner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Hooks").field("events", &self.doers.keys()).finish_non_exhaustive()
+        f.debug_struct("HooksInner").field("events", &self.hooks_by_event.keys()).finish_non_exhaustive()
     }
 }

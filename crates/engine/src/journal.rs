@@ -1,232 +1,234 @@
-//! The journal's pages: what each run at work still has to write down. It knows no database; whoever does takes the pages that
-//! are due, writes them, and says how it went.
+//! Per-run journal buffers and the schedule of their writes; knows no database. The journal writer takes the batches
+//! that are due, writes them, and reports the outcome.
 //!
-//! Writing a line is synchronous and never waits. What waits is bounded: a page holds no more than the draft of its run does,
-//! and what was refused once more as much.
+//! Writing a line is synchronous and never waits. The memory is bounded: a buffer holds no more than the draft of its
+//! run, and refused rows at most as much again.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use quell_kernel::journal::{Line, Waiting};
+use quell_kernel::journal::{JournalBuffer, JournalLine};
 use quell_protocol::RunId;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Duration, Instant};
 
-/// When lines that were refused are tried again. What comes meanwhile waits behind them.
-const AGAIN: Duration = Duration::from_secs(1);
+/// Delay before refused rows are written again. Lines that arrive meanwhile wait behind them.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// The pages of all runs. Clones are the same.
+/// The journals of all runs. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub struct Journal(Arc<Desk>);
+pub struct Journal(Arc<JournalInner>);
 
 #[derive(Debug, Default)]
-struct Desk {
-    /// Pages with something to write, by the moment at which it is due.
-    pages: Mutex<BTreeMap<(Instant, RunId), Page>>,
+struct JournalInner {
+    /// Journals with lines to write, ordered by the time at which the write is due.
+    due_journals: Mutex<BTreeMap<(Instant, RunId), RunJournal>>,
     changed: Notify,
 }
 
-/// One run's page. Clones are the same.
+/// The journal of one run. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Page(Arc<Sheet>);
+pub struct RunJournal(Arc<RunJournalInner>);
 
 #[derive(Debug)]
-struct Sheet {
+struct RunJournalInner {
     run: RunId,
     journal: Journal,
-    text: Mutex<Text>,
-    written: watch::Sender<Written>,
+    state: Mutex<RunJournalState>,
+    write_status: watch::Sender<WriteStatus>,
 }
 
 #[derive(Debug, Default)]
-struct Text {
-    waiting: Waiting,
-    /// What the database refused, to be written again before anything else.
-    refused: Option<Refused>,
-    /// Lines so far.
-    lines: u64,
-    /// Where it stands on the desk.
-    due: Option<Instant>,
+struct RunJournalState {
+    buffer: JournalBuffer,
+    /// Rows that the database refused, to be written again before anything else.
+    refused_rows: Option<RefusedRows>,
+    /// Number of lines so far.
+    line_count: u64,
+    /// Its key in `due_journals`, if it is scheduled.
+    due_at: Option<Instant>,
     closed: bool,
 }
 
 #[derive(Debug)]
-struct Refused {
-    rows: Vec<Row>,
-    /// The lines that would have been written with them.
-    lines: u64,
+struct RefusedRows {
+    rows: Vec<JournalRow>,
+    /// The value of `line_count` that these rows cover.
+    line_count: u64,
 }
 
 #[derive(Debug, Clone, Default)]
-struct Written {
-    /// Lines of which it is known how they fared.
-    lines: u64,
-    /// Why the last try failed, if it did.
+struct WriteStatus {
+    /// Number of lines whose outcome is known.
+    line_count: u64,
+    /// Error of the last write, if it failed.
     problem: Option<String>,
 }
 
 /// A line as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
-    /// The run.
+pub struct JournalRow {
     pub run: RunId,
-    /// Its place among the rows of the run. A later row of the same number takes its place.
+    /// Number of the row within the run. A later row with the same number replaces it.
     pub number: u32,
-    /// JSON of a [`Line`].
+    /// JSON of a [`JournalLine`].
     pub line: String,
 }
 
-/// A page that was taken, to be told how its rows fared.
+/// Rows of a journal to be written. Their outcome must be reported.
 #[derive(Debug)]
-pub struct Taken {
-    page: Page,
-    /// The rows.
-    pub rows: Vec<Row>,
-    lines: u64,
+pub struct JournalBatch {
+    journal: RunJournal,
+    pub rows: Vec<JournalRow>,
+    line_count: u64,
 }
 
-/// What was to be in the journal is not.
+/// Lines could not be written to the journal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Unwritten(pub String);
+pub struct JournalWriteError(pub String);
 
 impl Journal {
-    /// A page for a run.
+    /// Creates the journal of a run.
     #[must_use]
-    pub fn page(&self, run: RunId) -> Page {
-        let (text, written) = (Mutex::default(), watch::Sender::default());
-        Page(Arc::new(Sheet { run, journal: self.clone(), text, written }))
+    pub fn run_journal(&self, run: RunId) -> RunJournal {
+        let (state, write_status) = (Mutex::default(), watch::Sender::default());
+        RunJournal(Arc::new(RunJournalInner { run, journal: self.clone(), state, write_status }))
     }
 
-    /// Waits until something is due and takes what is.
+    /// Waits until a write is due, and takes all batches that are due.
     ///
     /// # Cancel safety
-    /// Safe: nothing is taken before the last wait.
-    pub async fn due(&self) -> Vec<Taken> {
+    /// Safe: no batch is taken before the last wait.
+    pub async fn next_batches(&self) -> Vec<JournalBatch> {
         loop {
             let changed = self.0.changed.notified();
-            let first = self.desk().first_key_value().map(|((at, _), _)| *at);
+            let first = self.lock_due_journals().first_key_value().map(|((at, _), _)| *at);
             match first {
                 None => changed.await,
-                Some(at) if at <= Instant::now() => return self.take(),
+                Some(at) if at <= Instant::now() => return self.take_due_batches(),
                 Some(at) => {
-                    // A line that came in between may be due earlier.
+                    // A line that arrives meanwhile may be due earlier.
                     let _ = tokio::time::timeout_at(at, changed).await;
                 }
             }
         }
     }
 
-    fn take(&self) -> Vec<Taken> {
+    fn take_due_batches(&self) -> Vec<JournalBatch> {
         let now = Instant::now();
-        let mut desk = self.desk();
-        let mut pages = Vec::new();
-        while let Some(first) = desk.first_entry().filter(|first| first.key().0 <= now) {
-            pages.push(first.remove());
+        let mut due_journals = self.lock_due_journals();
+        let mut journals = Vec::new();
+        while let Some(first) = due_journals.first_entry().filter(|first| first.key().0 <= now) {
+            journals.push(first.remove());
         }
-        drop(desk);
-        pages.into_iter().filter_map(Page::take).collect()
+        drop(due_journals);
+        journals.into_iter().filter_map(RunJournal::take_batch).collect()
     }
 
-    fn desk(&self) -> MutexGuard<'_, BTreeMap<(Instant, RunId), Page>> {
-        self.0.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_due_journals(&self) -> MutexGuard<'_, BTreeMap<(Instant, RunId), RunJournal>> {
+        self.0.due_journals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Page {
-    /// Writes a line. After the page was closed it is dropped.
-    pub fn write(&self, line: Line) {
-        let mut text = self.text();
-        if text.closed {
+impl RunJournal {
+    /// Buffers a line. Drops it if the journal is closed.
+    pub fn write_line(&self, line: JournalLine) {
+        let mut state = self.lock_state();
+        if state.closed {
             return;
         }
-        text.lines += 1;
-        let at = Instant::now() + text.waiting.push(line);
-        if text.refused.is_none() && text.due.is_none_or(|due| at < due) {
-            self.list(&mut text, at);
+        state.line_count += 1;
+        let at = Instant::now() + state.buffer.push(line);
+        if state.refused_rows.is_none() && state.due_at.is_none_or(|due| at < due) {
+            self.schedule_write(&mut state, at);
         }
     }
 
-    /// Waits until everything written so far is in the database.
+    /// Waits until all lines so far are in the database.
     ///
     /// # Errors
-    /// [`Unwritten`] when the database refused it, or what stands before it; it will be tried again.
+    /// The database refused these lines, or earlier ones. The write will be tried again.
     ///
     /// # Cancel safety
-    /// Safe: it waits for a condition.
-    pub async fn written(&self) -> Result<(), Unwritten> {
-        let lines = self.text().lines;
-        let mut written = self.0.written.subscribe();
+    /// Safe: it waits for a condition of a `watch` value.
+    pub async fn wait_written(&self) -> Result<(), JournalWriteError> {
+        let line_count = self.lock_state().line_count;
+        let mut write_status = self.0.write_status.subscribe();
         // The sender lives in self, so waiting cannot fail.
-        match written.wait_for(|written| written.lines >= lines).await.map(|written| written.problem.clone()) {
-            Ok(Some(problem)) => Err(Unwritten(problem)),
+        match write_status
+            .wait_for(|written| written.line_count >= line_count)
+            .await
+            .map(|written| written.problem.clone())
+        {
+            Ok(Some(problem)) => Err(JournalWriteError(problem)),
             Ok(None) | Err(_) => Ok(()),
         }
     }
 
-    /// The run is in the database as it ended: nothing more is to be written.
+    /// Closes the journal, because the end of the run is in the database. Drops all lines that are not written.
     pub fn close(&self) {
-        let mut text = self.text();
-        let lines = text.lines;
-        *text = Text { lines, closed: true, ..Text::default() };
-        drop(text);
-        self.0.written.send_replace(Written { lines, problem: None });
+        let mut state = self.lock_state();
+        let line_count = state.line_count;
+        *state = RunJournalState { line_count, closed: true, ..RunJournalState::default() };
+        drop(state);
+        self.0.write_status.send_replace(WriteStatus { line_count, problem: None });
     }
 
-    fn take(self) -> Option<Taken> {
-        let mut text = self.text();
-        text.due = None;
-        let lines = text.lines;
-        let refused = text.refused.take();
-        let fresh = if refused.is_none() { text.waiting.take() } else { Vec::new() };
-        // Made into text outside of the lock: a stop writes under it.
-        drop(text);
+    fn take_batch(self) -> Option<JournalBatch> {
+        let mut state = self.lock_state();
+        state.due_at = None;
+        let line_count = state.line_count;
+        let refused = state.refused_rows.take();
+        let new_lines = if refused.is_none() { state.buffer.take_rows() } else { Vec::new() };
+        // Serialise outside of the lock, because a stop writes a line under it.
+        drop(state);
         let row = |(number, line)| {
-            // Through a JSON value, whose text cannot fail.
-            Row { run: self.0.run.clone(), number, line: serde_json::json!(line).to_string() }
+            // Formatting a JSON value cannot fail.
+            JournalRow { run: self.0.run.clone(), number, line: serde_json::json!(line).to_string() }
         };
-        let Refused { rows, lines } =
-            refused.unwrap_or_else(|| Refused { rows: fresh.into_iter().map(row).collect(), lines });
-        (!rows.is_empty()).then_some(Taken { page: self, rows, lines })
+        let RefusedRows { rows, line_count } =
+            refused.unwrap_or_else(|| RefusedRows { rows: new_lines.into_iter().map(row).collect(), line_count });
+        (!rows.is_empty()).then_some(JournalBatch { journal: self, rows, line_count })
     }
 
-    /// Puts it on the desk, in another place if it lies there.
-    fn list(&self, text: &mut Text, at: Instant) {
-        let mut desk = self.0.journal.desk();
-        if let Some(due) = text.due.replace(at) {
-            desk.remove(&(due, self.0.run.clone()));
+    /// Schedules the next write, in place of an earlier schedule.
+    fn schedule_write(&self, state: &mut RunJournalState, at: Instant) {
+        let mut due_journals = self.0.journal.lock_due_journals();
+        if let Some(due) = state.due_at.replace(at) {
+            due_journals.remove(&(due, self.0.run.clone()));
         }
-        desk.insert((at, self.0.run.clone()), self.clone());
-        drop(desk);
+        due_journals.insert((at, self.0.run.clone()), self.clone());
+        drop(due_journals);
         self.0.journal.0.changed.notify_one();
     }
 
-    fn text(&self) -> MutexGuard<'_, Text> {
-        self.0.text.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_state(&self) -> MutexGuard<'_, RunJournalState> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Taken {
-    /// How it went.
-    pub fn settle(self, outcome: Result<(), String>) {
-        let Self { page, rows, mut lines } = self;
+impl JournalBatch {
+    /// Reports the outcome of the write. Refused rows are scheduled again.
+    pub fn report_outcome(self, outcome: Result<(), String>) {
+        let Self { journal, rows, mut line_count } = self;
         let problem = outcome.err();
-        let mut text = page.text();
-        if problem.is_some() && !text.closed {
-            text.refused = Some(Refused { rows, lines });
-            page.list(&mut text, Instant::now() + AGAIN);
-            // What came meanwhile waits behind them.
-            lines = text.lines;
-        } else if text.due.is_none() && !text.waiting.is_empty() {
-            page.list(&mut text, Instant::now());
+        let mut state = journal.lock_state();
+        if problem.is_some() && !state.closed {
+            state.refused_rows = Some(RefusedRows { rows, line_count });
+            journal.schedule_write(&mut state, Instant::now() + RETRY_DELAY);
+            // Later lines wait behind the refused rows, so their outcome is the same for now.
+            line_count = state.line_count;
+        } else if state.due_at.is_none() && !state.buffer.is_empty() {
+            journal.schedule_write(&mut state, Instant::now());
         }
-        drop(text);
-        page.0.written.send_if_modified(|written| {
-            let news = lines >= written.lines;
-            if news {
-                *written = Written { lines, problem };
+        drop(state);
+        journal.0.write_status.send_if_modified(|written| {
+            let is_newer = line_count >= written.line_count;
+            if is_newer {
+                *written = WriteStatus { line_count, problem };
             }
-            news
+            is_newer
         });
     }
 }
@@ -237,99 +239,102 @@ mod tests {
 
     use super::*;
 
-    fn page(journal: &Journal) -> Page {
-        journal.page(RunId::parse("run-1").unwrap())
+    fn run_journal(journal: &Journal) -> RunJournal {
+        journal.run_journal(RunId::parse("run-1").unwrap())
     }
 
-    fn text(text: &str) -> Line {
-        Line::Text { text: text.to_owned() }
+    fn text(text: &str) -> JournalLine {
+        JournalLine::Text { text: text.to_owned() }
     }
 
-    fn began() -> Line {
-        Line::Began { call: CallId::parse("c1").unwrap(), at: None }
+    fn began() -> JournalLine {
+        JournalLine::Began { call: CallId::parse("c1").unwrap(), at: None }
     }
 
-    fn lines(taken: &[Taken]) -> Vec<(u32, Line)> {
-        let rows = taken.iter().flat_map(|taken| &taken.rows);
+    fn lines(batches: &[JournalBatch]) -> Vec<(u32, JournalLine)> {
+        let rows = batches.iter().flat_map(|batch| &batch.rows);
         rows.map(|row| (row.number, serde_json::from_str(&row.line).unwrap())).collect()
     }
 
     #[tokio::test(start_paused = true)]
     async fn text_waits_for_more_and_is_written_in_one_line() {
         let journal = Journal::default();
-        let page = page(&journal);
+        let run_journal = run_journal(&journal);
         let begun = Instant::now();
-        page.write(text("one "));
+        run_journal.write_line(text("one "));
         tokio::time::advance(Duration::from_millis(100)).await;
-        page.write(text("two"));
-        let taken = journal.due().await;
+        run_journal.write_line(text("two"));
+        let batches = journal.next_batches().await;
         assert_eq!(begun.elapsed().as_millis() / 10, 25);
-        assert_eq!(lines(&taken), [(0, text("one two"))]);
+        assert_eq!(lines(&batches), [(0, text("one two"))]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_call_is_due_at_once_with_what_stood_before_it_and_other_runs_wait() {
         let journal = Journal::default();
-        let (page, other) = (page(&journal), journal.page(RunId::parse("run-2").unwrap()));
-        page.write(text("I look."));
-        other.write(text("Me too."));
-        page.write(began());
+        let (run_journal, other) = (run_journal(&journal), journal.run_journal(RunId::parse("run-2").unwrap()));
+        run_journal.write_line(text("I look."));
+        other.write_line(text("Me too."));
+        run_journal.write_line(began());
         let begun = Instant::now();
-        let taken = journal.due().await;
+        let batches = journal.next_batches().await;
         assert!(begun.elapsed().is_zero());
-        assert_eq!(lines(&taken), [(0, text("I look.")), (1, began())]);
-        let waiting = page.written();
+        assert_eq!(lines(&batches), [(0, text("I look.")), (1, began())]);
+        let waiting = run_journal.wait_written();
         tokio::pin!(waiting);
         assert!(futures_util::poll!(waiting.as_mut()).is_pending());
-        taken.into_iter().for_each(|taken| taken.settle(Ok(())));
+        batches.into_iter().for_each(|batch| batch.report_outcome(Ok(())));
         assert_eq!(waiting.await, Ok(()));
-        assert_eq!(lines(&journal.due().await), [(0, text("Me too."))]);
+        assert_eq!(lines(&journal.next_batches().await), [(0, text("Me too."))]);
         assert_eq!(begun.elapsed().as_millis() / 10, 25);
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_was_refused_is_said_and_written_again_before_what_came_after_it() {
         let journal = Journal::default();
-        let page = page(&journal);
-        page.write(began());
-        let settle = |taken: Vec<Taken>, outcome: Result<(), &str>| {
-            let told = lines(&taken);
-            taken.into_iter().for_each(|taken| taken.settle(outcome.map_err(str::to_owned)));
-            told
+        let run_journal = run_journal(&journal);
+        run_journal.write_line(began());
+        let settle = |batches: Vec<JournalBatch>, outcome: Result<(), &str>| {
+            let written = lines(&batches);
+            batches.into_iter().for_each(|batch| batch.report_outcome(outcome.map_err(str::to_owned)));
+            written
         };
-        settle(journal.due().await, Err("the disk is full"));
-        assert_eq!(page.written().await, Err(Unwritten("the disk is full".to_owned())));
+        settle(journal.next_batches().await, Err("the disk is full"));
+        assert_eq!(run_journal.wait_written().await, Err(JournalWriteError("the disk is full".to_owned())));
         let refused = Instant::now();
-        page.write(text("after"));
-        page.write(began());
-        let waiting = page.written();
+        run_journal.write_line(text("after"));
+        run_journal.write_line(began());
+        let waiting = run_journal.wait_written();
         tokio::pin!(waiting);
-        assert!(futures_util::poll!(waiting.as_mut()).is_pending(), "the old refusal answered a new line");
-        assert_eq!(settle(journal.due().await, Err("still")), [(0, began())]);
-        assert_eq!(refused.elapsed(), AGAIN, "a new line hurries what the disk refuses");
-        assert_eq!(waiting.await, Err(Unwritten("still".to_owned())));
+        assert!(
+            futures_util::poll!(waiting.as_mut()).is_pending(),
+            "the earlier refusal must not answer for a new line"
+        );
+        assert_eq!(settle(journal.next_batches().await, Err("still")), [(0, began())]);
+        assert_eq!(refused.elapsed(), RETRY_DELAY, "a new line must not hurry the retry");
+        assert_eq!(waiting.await, Err(JournalWriteError("still".to_owned())));
         for n in 0..1000 {
-            page.write(text(&format!("{n} ")));
+            run_journal.write_line(text(&format!("{n} ")));
         }
-        assert_eq!(settle(journal.due().await, Ok(())), [(0, began())]);
-        let rest = settle(journal.due().await, Ok(()));
-        assert_eq!((rest.len(), refused.elapsed()), (3, AGAIN * 2), "{rest:?}");
-        assert_eq!(page.written().await, Ok(()));
+        assert_eq!(settle(journal.next_batches().await, Ok(())), [(0, began())]);
+        let rest = settle(journal.next_batches().await, Ok(()));
+        assert_eq!((rest.len(), refused.elapsed()), (3, RETRY_DELAY * 2), "{rest:?}");
+        assert_eq!(run_journal.wait_written().await, Ok(()));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_closed_page_has_nothing_to_write_and_keeps_nobody_waiting() {
         let journal = Journal::default();
-        let page = page(&journal);
-        page.write(began());
-        let waiting = page.written();
+        let run_journal = run_journal(&journal);
+        run_journal.write_line(began());
+        let waiting = run_journal.wait_written();
         tokio::pin!(waiting);
         assert!(futures_util::poll!(waiting.as_mut()).is_pending());
-        page.close();
+        run_journal.close();
         assert_eq!(waiting.await, Ok(()));
-        page.write(began());
-        assert!(journal.due().await.is_empty());
-        let nothing = tokio::time::timeout(Duration::from_secs(60), journal.due()).await;
+        run_journal.write_line(began());
+        assert!(journal.next_batches().await.is_empty());
+        let nothing = tokio::time::timeout(Duration::from_secs(60), journal.next_batches()).await;
         assert!(nothing.is_err(), "{nothing:?}");
     }
 }

@@ -1,373 +1,374 @@
-//! Calling models: who serves them, what goes out, what comes back, and who has a call under way.
+//! Call language models: resolve `provider/model`, send a request, stream the answer, retry, and track the calls in
+//! progress.
 //!
-//! A call always streams, keeps every byte until a stop, knows whether the answer was complete, and closes its socket at
-//! once when the run's scope is cancelled: there is no task between the socket and the run. It knows no tools: calls go out
-//! as the model wrote them. What depends on a provider's dialect is asked of `dialect` alone.
+//! A call always streams, keeps every byte until a stop, and knows whether the answer was complete. No task stands
+//! between the socket and the run, so cancelling the run's scope closes the socket at once. This module does not know
+//! tools: calls are returned as the model wrote them. Everything that depends on the wire format of a provider is in
+//! `dialect`.
 
-mod active;
-mod answer;
+mod active_requests;
 mod anthropic;
-mod calls;
-mod catalogue;
+mod attempt_failure;
 mod config;
 pub mod demo;
 mod dialect;
 mod error;
-mod exchange;
-mod failure;
+mod error_report;
+mod model_call;
+mod model_list;
 mod openai;
-mod own_access;
+mod partial_answer;
 mod provider;
-mod receive;
-mod report;
+mod provider_override;
+mod response;
 mod retry_after;
 mod sse;
+mod tool_calls;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use quell_kernel::turn::Message;
-use quell_kernel::view::Prompt;
+use quell_kernel::prompt::Prompt;
+use quell_kernel::turn::ModelMessage;
 use quell_protocol::{AgentId, RunId, Usage};
 
-pub use active::ActiveRequests;
-pub use catalogue::{CatalogueError, served_models};
-pub use config::{BadProvider, ProviderConfig, ProviderKind};
+pub use active_requests::ActiveRequests;
+pub use config::{ProviderConfig, ProviderConfigError, ProviderKind};
 pub use dialect::Conversation;
-pub use error::{ModelError, Wait};
-pub use own_access::OwnAccess;
-pub(crate) use provider::http_client;
+pub use error::{ModelError, ModelTimeout};
+pub use model_list::{ModelListError, fetch_model_list};
+pub(crate) use provider::build_http_client;
+pub use provider_override::ProviderOverride;
 
 use crate::scope::Scope;
-use exchange::Exchange;
-use provider::{Clients, Provider};
+use model_call::ModelCall;
+use provider::{HttpClients, Provider};
 
-/// All models of the configuration. Clones are the same, also when other providers take their place.
+/// All models of the configuration. Clones share one state, also after the providers are replaced.
 #[derive(Debug, Clone)]
 pub struct Models {
-    current: Arc<RwLock<Current>>,
-    /// Where each provider was when it was configured first: a session's own key was given for that place.
-    first_places: Arc<RwLock<BTreeMap<String, Option<String>>>>,
-    clients: Clients,
-    active: ActiveRequests,
+    current_providers: Arc<RwLock<CurrentProviders>>,
+    /// The base URL of each provider when it was first configured. A session's own key was given for that URL.
+    initial_base_urls: Arc<RwLock<BTreeMap<String, Option<String>>>>,
+    http_clients: HttpClients,
+    active_requests: ActiveRequests,
 }
 
-/// Who serves models now.
+/// The providers in use now.
 #[derive(Debug, Clone)]
-struct Current {
-    served: Arc<Served>,
-    /// Rises with each replacement.
+struct CurrentProviders {
+    provider_set: Arc<ProviderSet>,
+    /// Increases with each replacement.
     generation: u64,
 }
 
-/// Who serves models at one moment.
+/// One set of configured providers.
 #[derive(Debug)]
-struct Served {
+struct ProviderSet {
     providers: BTreeMap<String, Arc<Provider>>,
     configs: BTreeMap<String, ProviderConfig>,
 }
 
-/// One model of one provider. Clones are the same.
+/// One model of one provider.
 #[derive(Debug, Clone)]
-pub struct Model {
+pub struct ModelHandle {
     name: String,
     provider: Arc<Provider>,
-    active: ActiveRequests,
+    active_requests: ActiveRequests,
 }
 
-/// What a model is asked.
+/// One request for an answer.
 #[derive(Debug, Clone, Copy)]
-pub struct ModelRequest<'a> {
-    /// The run that asks.
+pub struct ModelCallRequest<'a> {
     pub run: &'a RunId,
-    /// Its agent.
     pub agent: &'a AgentId,
-    /// The conversation, as [`Model::conversation`] spelled it.
+    /// The conversation, as [`ModelHandle::encode_conversation`] returned it.
     pub conversation: &'a Conversation,
-    /// The tools that the model may call.
     pub tools: &'a [ToolSpec],
-    /// How much chance; the model's own default when absent.
+    /// The sampling temperature; the model's default when absent.
     pub temperature: Option<f64>,
-    /// The most tokens of the answer; the model's own bound when absent, or the dialect's default.
+    /// The maximum number of tokens of the answer. When absent, the model's own limit or the default of the dialect
+    /// applies.
     pub max_tokens: Option<u32>,
-    /// How thinking is asked for, in a dialect that asks for it; no thinking is asked for when absent.
+    /// How thinking is requested, in a dialect that supports it; when absent, no thinking is requested.
     pub thinking: Option<ThinkingMode>,
 }
 
 /// How a model is asked to think.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ThinkingMode {
-    /// As much as the model finds right. Newer models know no other way.
+    /// The model decides how much. Newer models support only this.
     Adaptive,
-    /// With so many tokens of the answer. Older models know no other way.
+    /// Up to this many tokens of the answer. Older models support only this.
     Tokens(u32),
 }
 
-/// A tool as it is described to a model. A clone shares the schema: each request that is out holds one.
+/// The description of a tool for a model. Clones share the schema, since each request in progress holds one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolSpec {
-    /// Its name.
     pub name: String,
-    /// What it does, for the model.
     pub description: String,
-    /// Its parameters as a JSON schema.
+    /// The parameters as a JSON schema.
     pub parameters: Arc<serde_json::Value>,
 }
 
-/// Takes what comes while a call is under way, at the moment it comes.
+/// Receives the events of a model call as they arrive.
 pub trait ModelSink: Send {
     /// A piece of the answer.
-    fn text(&mut self, delta: &str);
+    fn on_text_delta(&mut self, delta: &str);
     /// A piece of the model's reasoning.
-    fn thinking(&mut self, delta: &str);
+    fn on_thinking_delta(&mut self, delta: &str);
     /// Attempt number `attempt` (from 1) failed because of `why`; the next one starts after `delay`.
-    fn retrying(&mut self, attempt: u32, delay: Duration, why: &str);
-    /// An attempt leaves now, with about so many tokens.
-    fn input_sent(&mut self, _estimated_tokens: u64) {}
-    /// The attempt that left last cost nothing after all: it did not arrive, or the provider refused it.
-    fn cost_nothing(&mut self) {}
-    /// Tokens of one attempt, to be added up: what the provider counted, or an estimate when it counted nothing or was cut.
-    /// Called at most once per attempt, whatever its end; attempts that the provider refused cost nothing.
-    fn usage(&mut self, usage: Usage);
+    fn on_retry(&mut self, attempt: u32, delay: Duration, why: &str);
+    /// An attempt is sent now, with about this many tokens of input.
+    fn on_request_sent(&mut self, _estimated_tokens: u64) {}
+    /// The last attempt is not billed: it did not arrive, or the provider refused it.
+    fn on_request_not_billed(&mut self) {}
+    /// The tokens of one attempt, to be added up: the provider's count, or an estimate when there is none or the answer
+    /// was cut. Called at most once per attempt, whatever its end; attempts that the provider refused cost nothing.
+    fn on_usage(&mut self, usage: Usage);
 }
 
-/// A complete answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelAnswer {
-    /// What it says, thinks and asks for, in the model's order, with its signatures where the provider signs reasoning.
-    pub message: Message<RawCall>,
-    /// What the provider counted, if it did. The sink has been told already.
+    /// Text, reasoning and calls in the model's order, with signatures where the provider signs reasoning.
+    pub message: ModelMessage<RawCall>,
+    /// The provider's count, if there is one. The sink has received it already.
     pub usage: Option<Usage>,
-    /// Why the model stopped.
-    pub finish: Finish,
+    pub finish_reason: FinishReason,
 }
 
-/// A call as the model wrote it: nothing is checked, ids may be missing or double, arguments may be no JSON.
+/// A call as the model wrote it, unchecked: ids may be missing or repeated, arguments may be invalid JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RawCall {
-    /// The model's id for it.
+    /// The model's id for the call.
     pub id: Option<String>,
-    /// The tool.
     pub name: String,
-    /// The arguments.
     pub arguments: String,
 }
 
-/// Why a model stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Finish {
-    /// It was done.
+pub enum FinishReason {
+    /// The model was done.
     Stop,
-    /// It ran into a bound of length.
+    /// A length limit was reached.
     Length,
-    /// It waits for the results of its calls.
+    /// The model waits for the results of its calls.
     ToolCalls,
-    /// A filter cut it.
+    /// A content filter cut the answer.
     ContentFilter,
-    /// It paused and wants to go on.
+    /// The model paused and wants to continue.
     Paused,
-    /// A word of the provider's own.
+    /// A reason that is not known here, in the provider's word.
     Other(String),
 }
 
-/// No configured provider serves that model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no provider serves the model `{name}`; models are named provider/model, and the providers are: {}", list(.providers))]
+#[error("no provider serves the model `{name}`; models are named provider/model, and the providers are: {}", join_provider_names(.providers))]
 pub struct UnknownModel {
-    /// The name that was asked for.
+    /// The requested name.
     pub name: String,
-    /// The providers that exist.
     pub providers: Vec<String>,
 }
 
 impl Models {
-    /// Checks the providers and builds their HTTP clients, once. Nothing is sent.
+    /// Checks the providers and builds their HTTP clients. Nothing is sent.
     ///
     /// # Errors
-    /// [`BadProvider`] says which section is wrong and what would be right.
-    pub fn new(providers: BTreeMap<String, ProviderConfig>) -> Result<Self, BadProvider> {
-        let clients = Clients::default();
-        let places = providers.iter().map(|(name, config)| (name.clone(), config.base_url.clone())).collect();
-        let current = Current::new(providers, &clients)?;
-        let (current, first_places) = (Arc::new(RwLock::new(current)), Arc::new(RwLock::new(places)));
-        Ok(Self { current, first_places, clients, active: ActiveRequests::default() })
+    /// [`ProviderConfigError`] says which section is wrong and how to correct it.
+    pub fn new(providers: BTreeMap<String, ProviderConfig>) -> Result<Self, ProviderConfigError> {
+        let clients = HttpClients::default();
+        let base_urls = providers.iter().map(|(name, config)| (name.clone(), config.base_url.clone())).collect();
+        let current = CurrentProviders::new(providers, &clients)?;
+        let (current_providers, initial_base_urls) = (Arc::new(RwLock::new(current)), Arc::new(RwLock::new(base_urls)));
+        Ok(Self {
+            current_providers,
+            initial_base_urls,
+            http_clients: clients,
+            active_requests: ActiveRequests::default(),
+        })
     }
 
-    /// The models of other providers, with the same HTTP clients and the same table of calls. Nobody has them until
-    /// [`Models::follow`].
-    ///
-    /// # Errors
-    /// As [`Models::new`].
-    pub fn of_others(&self, providers: BTreeMap<String, ProviderConfig>) -> Result<Self, BadProvider> {
-        let current = Current::new(providers, &self.clients)?;
-        Ok(Self { current: Arc::new(RwLock::new(current)), ..self.clone() })
+    /// The models of other providers, with the same HTTP clients and the same table of active requests. They are not in
+    /// use until [`Models::replace_providers`].
+    pub fn with_providers(&self, providers: BTreeMap<String, ProviderConfig>) -> Result<Self, ProviderConfigError> {
+        let current = CurrentProviders::new(providers, &self.http_clients)?;
+        Ok(Self { current_providers: Arc::new(RwLock::new(current)), ..self.clone() })
     }
 
-    /// From now on these are the models, for all clones. A [`Model`] that somebody has stays as it is.
-    pub fn follow(&self, others: &Self) {
-        let served = others.served();
-        let mut first = self.first_places.write().unwrap_or_else(PoisonError::into_inner);
-        for (name, config) in &served.configs {
+    /// Makes these providers the current ones, for all clones. A [`ModelHandle`] that exists keeps its provider.
+    pub fn replace_providers(&self, replacement: &Self) {
+        let provider_set = replacement.provider_set();
+        let mut first = self.initial_base_urls.write().unwrap_or_else(PoisonError::into_inner);
+        for (name, config) in &provider_set.configs {
             first.entry(name.clone()).or_insert_with(|| config.base_url.clone());
         }
         drop(first);
-        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        *current = Current { served, generation: current.generation.saturating_add(1) };
+        let mut current = self.current_providers.write().unwrap_or_else(PoisonError::into_inner);
+        *current = CurrentProviders { provider_set, generation: current.generation.saturating_add(1) };
     }
 
-    /// Names of the providers that there are now.
     #[must_use]
     pub fn provider_names(&self) -> Vec<String> {
-        self.served().providers.keys().cloned().collect()
+        self.provider_set().providers.keys().cloned().collect()
     }
 
-    /// Another number when other providers have taken the place of those that were there: what was resolved before is to be
-    /// resolved anew.
+    /// Changes with each replacement of the providers; a model that was resolved at an earlier generation must be
+    /// resolved again.
     #[must_use]
     pub fn generation(&self) -> u64 {
-        self.current().generation
+        self.current_providers().generation
     }
 
-    /// Finds `provider/model`. The provider ends at the first `/`; the model's own name may hold more of them.
-    ///
-    /// # Errors
-    /// [`UnknownModel`] lists the providers that exist.
-    pub fn resolve(&self, name: &str) -> Result<Model, UnknownModel> {
-        let served = self.served();
+    /// Resolves `provider/model`. The provider ends at the first `/`; the model's own name may contain more of them.
+    pub fn resolve(&self, name: &str) -> Result<ModelHandle, UnknownModel> {
+        let provider_set = self.provider_set();
         let found = name.split_once('/').filter(|(_, model)| !model.is_empty());
-        let provider = found.and_then(|(provider, _)| served.providers.get(provider));
+        let provider = found.and_then(|(provider, _)| provider_set.providers.get(provider));
         match provider {
-            Some(provider) => {
-                Ok(Model { name: name.to_owned(), provider: Arc::clone(provider), active: self.active.clone() })
+            Some(provider) => Ok(ModelHandle {
+                name: name.to_owned(),
+                provider: Arc::clone(provider),
+                active_requests: self.active_requests.clone(),
+            }),
+            None => {
+                Err(UnknownModel { name: name.to_owned(), providers: provider_set.providers.keys().cloned().collect() })
             }
-            None => Err(UnknownModel { name: name.to_owned(), providers: served.providers.keys().cloned().collect() }),
         }
     }
 
-    /// As [`Models::resolve`], for a caller with access of its own. The HTTP clients are the shared ones.
+    /// As [`Models::resolve`], for a session with its own key or base URL. The HTTP clients are the shared ones.
     ///
     /// # Errors
-    /// [`BadProvider`] says what is wrong with that access, or that there is no such provider.
-    pub fn resolve_with(&self, name: &str, access: &OwnAccess) -> Result<Model, BadProvider> {
+    /// [`ProviderConfigError`] says what is wrong with the override, or that there is no such provider.
+    pub fn resolve_with_override(
+        &self,
+        name: &str,
+        provider_override: &ProviderOverride,
+    ) -> Result<ModelHandle, ProviderConfigError> {
         let (provider, _) = name.split_once('/').unwrap_or((name, ""));
-        let served = self.served();
-        let configured = served.configs.get(provider);
-        if access.api_key.is_some() && access.base_url.is_none() && self.has_moved(provider, configured) {
-            return Err(BadProvider {
+        let provider_set = self.provider_set();
+        let configured = provider_set.configs.get(provider);
+        if provider_override.api_key.is_some()
+            && provider_override.base_url.is_none()
+            && self.base_url_changed(provider, configured)
+        {
+            return Err(ProviderConfigError {
                 provider: provider.to_owned(),
-                problem: "has another base_url since the daemon was started, and a session's own key does not follow it there by \
-                          itself; start the daemon again, or give the session its baseUrl"
+                problem: "has a new base_url since the daemon was started, and a session's own key is not sent to it; restart \
+                          the daemon, or give the session its baseUrl"
                     .to_owned(),
             });
         }
-        let config = access.over(provider, configured)?;
-        let provider = Provider::new(provider, config, &self.clients)?;
-        Ok(Model { name: name.to_owned(), provider: Arc::new(provider), active: self.active.clone() })
+        let config = provider_override.apply_to(provider, configured)?;
+        let provider = Provider::new(provider, config, &self.http_clients)?;
+        Ok(ModelHandle {
+            name: name.to_owned(),
+            provider: Arc::new(provider),
+            active_requests: self.active_requests.clone(),
+        })
     }
 
-    /// True when a provider of that name is configured.
     #[must_use]
     pub fn is_configured(&self, provider: &str) -> bool {
-        self.served().configs.contains_key(provider)
+        self.provider_set().configs.contains_key(provider)
     }
 
-    fn has_moved(&self, provider: &str, configured: Option<&ProviderConfig>) -> bool {
-        let first = self.first_places.read().unwrap_or_else(PoisonError::into_inner);
+    fn base_url_changed(&self, provider: &str, configured: Option<&ProviderConfig>) -> bool {
+        let first = self.initial_base_urls.read().unwrap_or_else(PoisonError::into_inner);
         let (first, now) = (first.get(provider), configured.map(|config| &config.base_url));
         first.zip(now).is_some_and(|(first, now)| first != now)
     }
 
-    fn served(&self) -> Arc<Served> {
-        self.current().served
+    fn provider_set(&self) -> Arc<ProviderSet> {
+        self.current_providers().provider_set
     }
 
-    fn current(&self) -> Current {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn current_providers(&self) -> CurrentProviders {
+        self.current_providers.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The table of calls under way.
     #[must_use]
-    pub fn active(&self) -> &ActiveRequests {
-        &self.active
+    pub fn active_requests(&self) -> &ActiveRequests {
+        &self.active_requests
     }
 }
 
-impl Current {
-    fn new(configs: BTreeMap<String, ProviderConfig>, clients: &Clients) -> Result<Self, BadProvider> {
+impl CurrentProviders {
+    fn new(configs: BTreeMap<String, ProviderConfig>, clients: &HttpClients) -> Result<Self, ProviderConfigError> {
         let mut providers = BTreeMap::new();
         for (name, config) in &configs {
             providers.insert(name.clone(), Arc::new(Provider::new(name, config.clone(), clients)?));
         }
-        Ok(Self { served: Arc::new(Served { providers, configs }), generation: 0 })
+        Ok(Self { provider_set: Arc::new(ProviderSet { providers, configs }), generation: 0 })
     }
 }
 
-impl Model {
-    /// The name of its provider.
+impl ModelHandle {
     #[must_use]
     pub fn provider_name(&self) -> &str {
         self.name.split_once('/').map_or("", |(provider, _)| provider)
     }
 
-    /// The name it was found by, `provider/model`.
+    /// The name that it was resolved by, `provider/model`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Attempts of one call that there are at most.
+    /// The maximum number of attempts of one call.
     #[must_use]
-    pub fn attempts(&self) -> u32 {
-        self.provider.retries.max_retries.saturating_add(1)
+    pub fn max_attempts(&self) -> u32 {
+        self.provider.retry_policy.max_retries.saturating_add(1)
     }
 
-    /// True when it can be asked to think.
+    /// True when the dialect of the provider can request thinking.
     #[must_use]
-    pub fn may_think(&self) -> bool {
+    pub fn supports_thinking(&self) -> bool {
         self.provider.dialect.has_thinking()
     }
 
-    /// Spells a conversation in the dialect of the model's provider.
+    /// Encodes a conversation in the dialect of the model's provider.
     #[must_use]
-    pub fn conversation(&self, prompt: &Prompt<'_>) -> Conversation {
-        self.provider.dialect.conversation(prompt)
+    pub fn encode_conversation(&self, prompt: &Prompt<'_>) -> Conversation {
+        self.provider.dialect.encode_conversation(prompt)
     }
 
-    /// Calls the model and waits for its complete answer. What arrives on the way goes to `sink` at once. Failures that may
-    /// pass are tried again, but never after the answer began and never after a stop.
+    /// Calls the model and waits for its complete answer. Pieces go to `sink` as they arrive. Transient failures are
+    /// retried, but never after the answer began and never after a stop.
     ///
     /// # Errors
-    /// [`ModelError`]; once the scope is cancelled, an error is never anything but [`ModelError::Cancelled`].
+    /// [`ModelError`]; once the scope is cancelled, the error is always [`ModelError::Cancelled`].
     ///
     /// # Cancel safety
-    /// Safe to drop: the socket is closed, the ledger and the table of active requests say so. Only the last
-    /// [`ModelSink::usage`] is then missing; cancel the scope instead to get it.
+    /// Safe to drop: the socket is closed, and the ledger and the table of active requests are updated. Only the last
+    /// [`ModelSink::on_usage`] is missing then; cancel the scope instead to get it.
     pub async fn call(
         &self,
-        request: &ModelRequest<'_>,
+        request: &ModelCallRequest<'_>,
         scope: &Scope,
         sink: &mut dyn ModelSink,
     ) -> Result<ModelAnswer, ModelError> {
-        let _entry = self.active.enter(request.agent, request.run);
-        let outcome = Exchange::new(self, scope).run(request, sink).await;
+        let _entry = self.active_requests.register(request.agent, request.run);
+        let outcome = ModelCall::new(self, scope).run(request, sink).await;
         if matches!(outcome, Err(ModelError::Cancelled)) {
             tracing::info!(run = %request.run, agent = %request.agent, model = %self.name, "model call aborted");
         }
         outcome
     }
 
-    /// The model's name as its provider knows it.
-    fn id(&self) -> &str {
+    /// The model's name without its provider.
+    fn model_id(&self) -> &str {
         self.name.split_once('/').map_or("", |(_, model)| model)
     }
 }
 
-fn list(providers: &[String]) -> String {
+fn join_provider_names(providers: &[String]) -> String {
     if providers.is_empty() { "none".to_owned() } else { providers.join(", ") }
 }
 
 #[cfg(test)]
-mod fake;
+mod fake_server;
 #[cfg(test)]
 mod tests;

@@ -1,35 +1,34 @@
-//! The client of MCP servers: each session has servers of its own, started when they are first needed and closed when nobody
-//! has used them for a while; a shared one serves all sessions.
+//! MCP client: a pool of server instances, one per session or shared by all, started on demand and closed when idle.
 //!
-//! A stop cancels the call and keeps the connection; a server that goes on is restarted, and the receipt of the run says so, in
-//! an amendment where the run is over already. What a run waits for is in its
-//! ledger; a server's process is in the ledger of the server, which has a scope and a task of its own. This module knows no
-//! agents and no registry.
+//! A stop cancels the call and keeps the connection. A server that goes on with the call is restarted, and the receipt
+//! of the run says so, in an amendment if the run is over already. The ledger of a run holds the starts and calls that
+//! it waits for. The ledger of a server holds its process; each server has a scope and a task of its own. This module
+//! does not know agents or the registry.
 
+mod call;
+mod call_cancellation;
+mod client;
 mod config;
-mod errand;
-mod keep;
+mod connect;
+mod connect_problem;
+mod http_connection;
+mod instance;
 mod late_calls;
-mod measure;
-mod names;
+mod line_limit;
+mod message_monitor;
+mod ordered_transport;
 mod probe;
-mod process;
 mod result;
 mod server;
-mod settle;
-mod site;
-mod slot;
-mod start;
-mod trouble;
-mod turns;
-mod visit;
-mod wire;
+mod server_process;
+mod supervisor;
+mod tool_names;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use quell_kernel::StopTimes;
+use quell_kernel::StopTimeouts;
 use quell_protocol::{Leftover, ResourceKind, RunId, SessionKey};
 use secrecy::SecretString;
 use tokio::sync::watch;
@@ -38,278 +37,302 @@ use tokio::time::{Instant, timeout_at};
 use crate::address::AddressPolicy;
 use crate::clock::Clock;
 use crate::proc::Wardens;
-use crate::scope::{Probe, Scope};
-pub use config::{BadServer, McpConfig};
-pub use late_calls::LateFact;
-use late_calls::LateListener;
-pub use names::server_of;
-pub use probe::{Health, probe};
+use crate::scope::{PointProbe, Scope};
+pub use client::{McpCallContext, McpClient, McpClientOptions};
+pub use config::{McpConfig, McpConfigError};
+use instance::{InstanceLease, InstanceOwner, InstanceShutdown, InstanceState, ServerInstance};
+use late_calls::LateCallListener;
+pub use late_calls::LateCallUpdate;
+pub use probe::{McpServerHealth, probe};
 pub use result::ToolAnswer;
-use server::Server;
-use slot::{Birth, Order, Slot, State, Use};
-pub use visit::{CallSpot, Visit, Visitor};
+use server::McpServer;
+pub use tool_names::server_of_tool;
 
-/// All MCP servers of an engine. Clones are the same.
+/// All MCP servers of an engine. Clones share one pool.
 #[derive(Debug, Clone)]
-pub struct Mcp(Arc<House>);
+pub struct Mcp(Arc<ServerPool>);
 
-/// What servers are started with.
+/// What [`Mcp::new`] needs.
 #[derive(Debug, Clone)]
 pub struct McpSettings {
-    /// The sections.
+    /// The `[mcp.X]` sections, by name.
     pub servers: BTreeMap<String, McpConfig>,
-    /// Starts processes.
     pub wardens: Wardens,
-    /// The environment of processes.
+    /// The environment variables of server processes.
     pub environment: Vec<(OsString, OsString)>,
-    /// Times of the stop ladder.
-    pub times: StopTimes,
-    /// The engine's clock.
+    /// The times of the stop ladder.
+    pub times: StopTimeouts,
     pub clock: Clock,
 }
 
 #[derive(Debug)]
-struct House {
-    servers: BTreeMap<String, Arc<Server>>,
+struct ServerPool {
+    servers: BTreeMap<String, Arc<McpServer>>,
     wardens: Wardens,
     environment: Vec<(OsString, OsString)>,
-    times: StopTimes,
+    times: StopTimeouts,
     clock: Clock,
-    /// Tasks that see servers through.
+    /// The supervisor tasks of the servers.
     tasks: Scope,
-    book: Mutex<Book>,
-    /// Is told what becomes known of calls whose runs do not wait any more.
-    late: Arc<LateListener>,
-    /// Servers that are not over.
-    alive: watch::Sender<usize>,
+    state: Mutex<ServerPoolState>,
+    /// Called when more becomes known of a cancelled call after its run has ended.
+    late_calls: Arc<LateCallListener>,
+    /// The number of instances that have not ended.
+    live_instances: watch::Sender<usize>,
 }
 
 #[derive(Debug, Default)]
-struct Book {
-    slots: HashMap<Place, Vec<Arc<Slot>>>,
+struct ServerPoolState {
+    instances: HashMap<InstanceKey, Vec<Arc<ServerInstance>>>,
     closed: bool,
-    /// What servers that are over left, by name, with the run that had started each.
-    left: Vec<(RunId, String)>,
+    /// Leftovers of ended servers, by name, each with the run that had started the server.
+    leftovers: Vec<(RunId, String)>,
 }
 
-/// The name of a session's own endpoint.
-pub const ENDPOINT: &str = "mcp";
+/// The server name of a session's own endpoint.
+pub const SESSION_ENDPOINT_NAME: &str = "mcp";
 
-/// A server by URL that one session brings along. Clones are the same.
+/// A server by URL that one session brings along.
 #[derive(Debug, Clone)]
-pub struct Endpoint(Arc<Server>);
+pub struct SessionEndpoint(Arc<McpServer>);
 
-/// Servers that were told to close.
+/// Servers that have been told to close.
 #[derive(Debug)]
-pub struct Farewell(Vec<Arc<Slot>>);
+pub struct ClosingServers(Vec<Arc<ServerInstance>>);
 
-impl Farewell {
-    /// Waits until all of them are over. Answers what they left, by name.
+impl ClosingServers {
+    /// Waits until all of them have ended. Returns their leftovers, by name.
     ///
     /// # Cancel safety
     /// Safe: it waits for conditions; call it again.
-    pub async fn over(&self) -> Vec<String> {
+    pub async fn wait_ended(&self) -> Vec<String> {
         let mut left = Vec::new();
-        for slot in &self.0 {
-            // waits: for a session's clean-up, which limits it; no run waits here.
-            left.extend(slot.over().await.leftovers.iter().cloned());
+        for instance in &self.0 {
+            // waits: in the clean-up of a session, which has a time limit; no run waits here.
+            left.extend(instance.wait_ended().await.leftovers.iter().cloned());
         }
         left
     }
 
-    /// Ends them with SIGKILL. Not async.
-    pub fn kill(&self) {
-        for slot in &self.0 {
-            slot.tell(Order::Kill);
+    /// Ends them with SIGKILL, without waiting.
+    pub fn kill_all(&self) {
+        for instance in &self.0 {
+            instance.request_shutdown(InstanceShutdown::Kill);
         }
     }
 }
 
-/// A server's name, and the session it is for unless it is shared.
-type Place = (String, Option<SessionKey>);
+/// The name of a server, and its session; none for a shared server.
+type InstanceKey = (String, Option<SessionKey>);
 
 impl Mcp {
-    /// Makes the configured servers ready. Nothing is started and nothing is sent.
+    /// Checks the configured servers. Nothing is started and nothing is sent.
     ///
     /// # Errors
-    /// [`BadServer`] says which section is wrong and what would be right.
-    pub fn new(settings: McpSettings) -> Result<Self, BadServer> {
+    /// [`McpConfigError`] says which section is wrong and how to correct it.
+    pub fn new(settings: McpSettings) -> Result<Self, McpConfigError> {
         let mut servers = BTreeMap::new();
         for (name, config) in settings.servers {
-            let server = Server::new(&name, config, settings.times)?;
+            let server = McpServer::new(&name, config, settings.times)?;
             servers.insert(name, Arc::new(server));
         }
-        Ok(Self(Arc::new(House {
+        Ok(Self(Arc::new(ServerPool {
             servers,
             wardens: settings.wardens,
             environment: settings.environment,
             times: settings.times,
             clock: settings.clock,
-            tasks: Scope::new(settings.clock, Probe::default()),
-            book: Mutex::default(),
-            late: Arc::default(),
-            alive: watch::Sender::new(0),
+            tasks: Scope::new(settings.clock, PointProbe::default()),
+            state: Mutex::default(),
+            late_calls: Arc::default(),
+            live_instances: watch::Sender::new(0),
         })))
     }
 
-    /// Tells `listener` what becomes known of cancelled calls whose runs do not wait for it. It must not block.
-    pub fn on_late(&self, listener: impl Fn(LateFact) + Send + Sync + 'static) {
-        self.0.late.set(listener);
+    /// Sets the callback for late updates on cancelled calls whose runs have ended. It must not block.
+    pub fn set_late_call_callback(&self, callback: impl Fn(LateCallUpdate) + Send + Sync + 'static) {
+        self.0.late_calls.set_callback(callback);
     }
 
-    /// A run comes to use the servers that its agent may use.
+    /// The client for one run, with the servers that its agent may use.
     #[must_use]
-    pub fn visit(&self, visitor: Visitor) -> Visit {
-        Visit::new(Arc::clone(&self.0), visitor)
+    pub fn client_for_run(&self, options: McpClientOptions) -> McpClient {
+        McpClient::new(Arc::clone(&self.0), options)
     }
 
-    /// Makes an endpoint ready that one session brings along. Nothing is sent.
+    /// Creates an endpoint that one session brings along. Nothing is sent.
     ///
     /// # Errors
-    /// [`BadServer`] says what is wrong with it.
-    pub fn endpoint(&self, url: &str, key: Option<SecretString>, reach: AddressPolicy) -> Result<Endpoint, BadServer> {
-        let config = McpConfig { url: Some(url.to_owned()), api_key: key, addresses: reach, ..McpConfig::default() };
-        Ok(Endpoint(Arc::new(Server::new(ENDPOINT, config, self.0.times)?)))
+    /// [`McpConfigError`] says what is wrong with it.
+    pub fn endpoint(
+        &self,
+        url: &str,
+        api_key: Option<SecretString>,
+        address_policy: AddressPolicy,
+    ) -> Result<SessionEndpoint, McpConfigError> {
+        let config =
+            McpConfig { url: Some(url.to_owned()), api_key, addresses: address_policy, ..McpConfig::default() };
+        Ok(SessionEndpoint(Arc::new(McpServer::new(SESSION_ENDPOINT_NAME, config, self.0.times)?)))
     }
 
-    /// The names of the configured servers.
-    pub fn names(&self) -> impl Iterator<Item = &String> {
+    pub fn server_names(&self) -> impl Iterator<Item = &String> {
         self.0.servers.keys()
     }
 
-    /// Closes a session's own servers, each when its last call is over; the answer tells when that is. Not async.
-    pub fn close_session(&self, session: &SessionKey) -> Farewell {
-        let is_its_own = |slot: &Slot| slot.birth.session.as_ref() == Some(session);
-        let slots: Vec<_> = self.0.book().slots.values().flatten().filter(|slot| is_its_own(slot)).cloned().collect();
-        for slot in &slots {
-            slot.tell(Order::Close);
+    /// Tells a session's own servers to close, each after its last call, without waiting.
+    pub fn close_session(&self, session: &SessionKey) -> ClosingServers {
+        let belongs_to_session = |instance: &ServerInstance| instance.owner.session.as_ref() == Some(session);
+        let instances: Vec<_> = self
+            .0
+            .lock_state()
+            .instances
+            .values()
+            .flatten()
+            .filter(|instance| belongs_to_session(instance))
+            .cloned()
+            .collect();
+        for instance in &instances {
+            instance.request_shutdown(InstanceShutdown::Drain);
         }
-        Farewell(slots)
+        ClosingServers(instances)
     }
 
-    /// How many of a session's own servers are at work, starting or ending.
+    /// The number of the session's own servers that have not ended.
     #[must_use]
-    pub fn alive_for(&self, session: &SessionKey) -> usize {
-        self.0.book().slots.values().flatten().filter(|slot| slot.birth.session.as_ref() == Some(session)).count()
+    pub fn count_for_session(&self, session: &SessionKey) -> usize {
+        self.0
+            .lock_state()
+            .instances
+            .values()
+            .flatten()
+            .filter(|instance| instance.owner.session.as_ref() == Some(session))
+            .count()
     }
 
-    /// Starts no server any more, and closes each when its last call is over. Not async.
+    /// Starts no more servers, and tells each to close after its last call, without waiting.
     pub fn close(&self) {
-        self.0.book().closed = true;
-        self.0.tell(&Order::Close, |_| true);
+        self.0.lock_state().closed = true;
+        self.0.request_shutdown(&InstanceShutdown::Drain, |_| true);
     }
 
-    /// Ends every server with SIGKILL. Not async.
+    /// Ends every server with SIGKILL, without waiting.
     pub fn kill(&self) {
-        self.0.tell(&Order::Kill, |_| true);
+        self.0.request_shutdown(&InstanceShutdown::Kill, |_| true);
     }
 
-    /// How many servers are at work, starting or ending.
+    /// The number of servers that have not ended.
     #[must_use]
-    pub fn alive(&self) -> usize {
-        *self.0.alive.borrow()
+    pub fn count_live(&self) -> usize {
+        *self.0.live_instances.borrow()
     }
 
-    /// Waits until no server is alive: gently until `force`, then by force until `give_up`. Answers what is left, by name.
-    /// Call [`Mcp::close`] first.
+    /// Waits until no server is alive: gently until `force_at`, then with SIGKILL until `give_up_at`. Returns what is
+    /// left, by name. Call [`Mcp::close`] first.
     ///
     /// # Cancel safety
     /// Safe: it waits for conditions; call it again.
-    pub async fn closed(&self, force: Instant, give_up: Instant) -> Vec<(RunId, Leftover)> {
-        let mut alive = self.0.alive.subscribe();
-        // waits: for the daemon at its end, until its deadline; no run waits here.
-        if timeout_at(force, alive.wait_for(|count| *count == 0)).await.is_err() {
+    pub async fn wait_closed(&self, force_at: Instant, give_up_at: Instant) -> Vec<(RunId, Leftover)> {
+        let mut live_instances = self.0.live_instances.subscribe();
+        // waits: at the end of the daemon, until its deadline; no run waits here.
+        if timeout_at(force_at, live_instances.wait_for(|count| *count == 0)).await.is_err() {
             self.kill();
-            // waits: as above; what is left after this is named below.
-            let _ = timeout_at(give_up, alive.wait_for(|count| *count == 0)).await;
+            // waits: as above; the leftovers are named below.
+            let _ = timeout_at(give_up_at, live_instances.wait_for(|count| *count == 0)).await;
         }
-        let book = self.0.book();
-        let alive = book.slots.values().flatten();
-        let alive = alive.map(|slot| (slot.birth.run.clone(), format!("MCP server {}", slot.server.name)));
-        let left = alive.chain(book.left.iter().cloned());
-        left.map(|(run, name)| (run, Leftover { kind: ResourceKind::Process, name })).collect()
+        let state = self.0.lock_state();
+        let still_alive = state.instances.values().flatten();
+        let alive =
+            still_alive.map(|instance| (instance.owner.run.clone(), format!("MCP server {}", instance.server.name)));
+        let leftovers = alive.chain(state.leftovers.iter().cloned());
+        leftovers.map(|(run, name)| (run, Leftover { kind: ResourceKind::Process, name })).collect()
     }
 }
 
-impl House {
-    /// A claim on a server, which is started if it is not there.
-    fn acquire(self: &Arc<Self>, server: &Arc<Server>, visitor: &Visitor) -> Result<Use, String> {
-        let session = (!server.config.shared).then(|| visitor.session.clone());
-        let place = (server.name.clone(), session.clone());
-        let mut book = self.book();
-        if book.closed {
+impl ServerPool {
+    /// A lease on an instance of the server, which is started if there is none.
+    fn acquire(self: &Arc<Self>, server: &Arc<McpServer>, options: &McpClientOptions) -> Result<InstanceLease, String> {
+        let session = (!server.config.shared).then(|| options.session.clone());
+        let key = (server.name.clone(), session.clone());
+        let mut state = self.lock_state();
+        if state.closed {
             return Err("Quell is shutting down".to_owned());
         }
-        let slots = book.slots.entry(place).or_default();
-        // A session may have changed its own endpoint while a run of before goes on with the old one.
-        if let Some(slot) = slots.iter().find(|slot| slot.takes_users() && Arc::ptr_eq(&slot.server, server)) {
-            return Ok(Use::of(slot));
+        let instances = state.instances.entry(key).or_default();
+        // A session may have changed its own endpoint while an earlier run still uses the old one.
+        if let Some(running) =
+            instances.iter().find(|instance| instance.accepts_leases() && Arc::ptr_eq(&instance.server, server))
+        {
+            return Ok(InstanceLease::acquire(running));
         }
-        if let Some(trouble) = server.trouble() {
-            return Err(trouble);
+        if let Some(failure) = server.recent_start_failure() {
+            return Err(failure);
         }
-        let birth = Birth { session, run: visitor.run.clone(), workdir: visitor.workdir.clone() };
-        let slot = Arc::new(Slot::new(Arc::clone(server), birth));
-        let claim = Use::of(&slot);
-        slots.push(Arc::clone(&slot));
-        self.alive.send_modify(|count| *count += 1);
-        drop(book);
-        self.tasks.spawn(keep::keep(Arc::clone(self), slot));
-        Ok(claim)
+        let owner = InstanceOwner { session, run: options.run.clone(), workdir: options.workdir.clone() };
+        let instance = Arc::new(ServerInstance::new(Arc::clone(server), owner));
+        let lease = InstanceLease::acquire(&instance);
+        instances.push(Arc::clone(&instance));
+        self.live_instances.send_modify(|count| *count += 1);
+        drop(state);
+        self.tasks.spawn(supervisor::supervise(Arc::clone(self), instance));
+        Ok(lease)
     }
 
-    /// Takes a server out of use if nobody uses it.
-    fn retire(&self, slot: &Slot) -> bool {
-        let _no_claims = self.book();
-        let unused = slot.users() == 0;
+    /// Tells an instance to close if it has no leases. Returns whether it did.
+    fn close_if_unused(&self, instance: &ServerInstance) -> bool {
+        let _state_guard = self.lock_state();
+        let unused = instance.leases() == 0;
         if unused {
-            slot.tell(Order::Close);
+            instance.request_shutdown(InstanceShutdown::Drain);
         }
         unused
     }
 
-    /// Gives a server to no new user; answers whether somebody still uses it.
-    fn turn_away(&self, slot: &Slot) -> bool {
-        let _no_claims = self.book();
-        slot.tell(Order::Close);
-        slot.users() > 0
+    /// Gives out no new leases on an instance. Returns whether it still has some.
+    fn stop_accepting(&self, instance: &ServerInstance) -> bool {
+        let _state_guard = self.lock_state();
+        instance.request_shutdown(InstanceShutdown::Drain);
+        instance.leases() > 0
     }
 
-    /// A server is over, but for what it left.
-    fn forget(&self, slot: &Arc<Slot>, leftovers: &[String]) {
-        let place = (slot.server.name.clone(), slot.birth.session.clone());
-        let mut book = self.book();
-        if let Some(slots) = book.slots.get_mut(&place) {
-            slots.retain(|other| !Arc::ptr_eq(other, slot));
-            if slots.is_empty() {
-                book.slots.remove(&place);
+    /// Removes an ended instance from the pool and records its leftovers.
+    fn remove_ended(&self, instance: &Arc<ServerInstance>, leftovers: &[String]) {
+        let key = (instance.server.name.clone(), instance.owner.session.clone());
+        let mut state = self.lock_state();
+        if let Some(instances) = state.instances.get_mut(&key) {
+            instances.retain(|other| !Arc::ptr_eq(other, instance));
+            if instances.is_empty() {
+                state.instances.remove(&key);
             }
         }
-        book.left.extend(leftovers.iter().map(|name| (slot.birth.run.clone(), name.clone())));
-        drop(book);
-        self.alive.send_modify(|count| *count -= 1);
+        state.leftovers.extend(leftovers.iter().map(|name| (instance.owner.run.clone(), name.clone())));
+        drop(state);
+        self.live_instances.send_modify(|count| *count -= 1);
     }
 
-    /// The list of a server's tools: of the visitor's own one where it is at work, else as it was told last.
-    fn tools_of(&self, server: &Server, visitor: &Visitor) -> Option<server::Tools> {
-        let session = (!server.config.shared).then(|| visitor.session.clone());
-        let book = self.book();
-        let slots = book.slots.get(&(server.name.clone(), session));
-        let own = slots.into_iter().flatten().find_map(|slot| match slot.state() {
-            State::Ready(link) if slot.takes_users() && std::ptr::eq(&*slot.server, server) => Some(link.tools()),
+    /// The tools of a server: those of the session's own instance if it is ready, otherwise the last known ones.
+    fn offered_tools(&self, server: &McpServer, options: &McpClientOptions) -> Option<server::OfferedTools> {
+        let session = (!server.config.shared).then(|| options.session.clone());
+        let state = self.lock_state();
+        let instances = state.instances.get(&(server.name.clone(), session));
+        let own = instances.into_iter().flatten().find_map(|instance| match instance.state() {
+            InstanceState::Ready(connection)
+                if instance.accepts_leases() && std::ptr::eq(&*instance.server, server) =>
+            {
+                Some(connection.tools())
+            }
             _ => None,
         });
-        own.or_else(|| server.listed())
+        own.or_else(|| server.last_listed_tools())
     }
 
-    fn tell(&self, order: &Order, which: impl Fn(&Slot) -> bool) {
-        let book = self.book();
-        for slot in book.slots.values().flatten().filter(|slot| which(slot)) {
-            slot.tell(order.clone());
+    fn request_shutdown(&self, level: &InstanceShutdown, filter: impl Fn(&ServerInstance) -> bool) {
+        let state = self.lock_state();
+        for instance in state.instances.values().flatten().filter(|instance| filter(instance)) {
+            instance.request_shutdown(level.clone());
         }
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_state(&self) -> MutexGuard<'_, ServerPoolState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

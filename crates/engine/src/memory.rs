@@ -1,14 +1,16 @@
-//! What is remembered beyond a conversation: notes of sessions, agents and senders, kept in the database, found again when a
-//! model or a person asks, and unasked before a run (row D8). The rules are the kernel's. Nothing here fails a run, and a stop
-//! ends every wait of one.
+//! Notes of sessions, agents and senders: save, search, recall for a run; permits for consolidation.
+//!
+//! Notes are in the database and outlive a conversation. A model or a person searches them, and a run may recall them
+//! before its first request. The kernel has the rules of selection. Nothing here fails a run, and a stop ends every
+//! wait of a run.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use quell_kernel::Moment;
-use quell_kernel::memory::consolidation::Exchange;
-use quell_kernel::memory::{self, CONVERSATION, Message, Recalled, Showing, may_be_shown};
+use quell_kernel::memory::consolidation::ConsolidationInput;
+use quell_kernel::memory::{self, CATEGORY_CONVERSATION, RecallLimits, RecalledNote, SavedMessage, is_promptable};
 use quell_kernel::registry::NewRun;
 use quell_kernel::turn::TurnDraft;
 use quell_protocol::ChannelMessage;
@@ -17,24 +19,25 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::channel::Errand;
+use crate::channel_origin::ChannelOrigin;
 use crate::scope::{Cancelled, Point, Scope};
-pub use crate::store::{FoundNote, Note, NoteScope, Remembered};
+pub use crate::store::{FoundNote, Note, NoteScope, SaveNoteOutcome};
 use crate::store::{Store, StoreError};
 
 /// `[memory]` of the configuration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct MemorySettings {
-    /// Each run is shown the notes that its message is about: of its session and of its agent, or of who wrote it in a chat.
+    /// Adds relevant notes to the prompt of each run: notes of its session and its agent, or of the sender of a chat
+    /// message.
     pub auto_recall: bool,
-    /// Messages become notes of their session, those of private chats in chat networks of their sender.
+    /// Saves messages as notes of their session. A message of a private chat becomes a note of its sender.
     pub auto_save: bool,
-    /// When a message is answered, the model is asked once more, behind the answer, what of the exchange is worth remembering.
+    /// After each answer, asks the model once more which facts of the exchange to save as notes.
     pub consolidate: bool,
-    /// From 0 to 1: how much of what a message is about a note must have, to be shown unasked.
+    /// Minimum relevance, from 0 to 1, of a note that is added to a prompt.
     pub min_relevance_score: f64,
-    /// Notes of each scope that are looked at for a message, and that `recall` answers when it is not told how many.
+    /// Maximum number of notes per scope for a message, and the default limit of the tool `recall`.
     pub recall_limit: usize,
 }
 
@@ -44,279 +47,279 @@ impl Default for MemorySettings {
     }
 }
 
-/// The memory of one engine. Clones are the same.
+/// The notes of one engine. Clones share them.
 #[derive(Debug, Clone)]
-pub struct Memory {
+pub struct NoteMemory {
     store: Store,
     settings: MemorySettings,
-    /// Places for consolidations, so that what nobody waits for never crowds out what somebody does.
-    places: Arc<Semaphore>,
-    /// Of whom something was forgotten, and when: what was said before that is remembered no more, whatever is under way.
-    forgotten: Arc<Mutex<HashMap<NoteScope, Moment>>>,
+    /// Permits for consolidations, so that background work does not delay work that a caller waits for.
+    consolidation_permits: Arc<Semaphore>,
+    /// Scopes whose notes were deleted, and when. Messages from before that time are no longer saved, even if in
+    /// progress.
+    forgotten_at: Arc<Mutex<HashMap<NoteScope, Moment>>>,
 }
 
-/// Consolidations at the same time.
-const CONSOLIDATIONS: usize = 4;
-/// No run lives longer (row A5), so that nothing comes any more of what was said before.
-const UNDER_WAY: Duration = Duration::from_secs(2 * 24 * 60 * 60);
+/// Maximum number of concurrent consolidations.
+const MAX_CONSOLIDATIONS: usize = 4;
+/// Longer than the maximum life of a run (see `expiry` in the kernel), so that no message from before can still be
+/// saved.
+const FORGOTTEN_TTL: Duration = Duration::from_secs(2 * 24 * 60 * 60);
 
-impl Memory {
-    /// The memory in a database.
+impl NoteMemory {
     #[must_use]
     pub fn new(store: Store, settings: MemorySettings) -> Self {
-        Self { store, settings, places: Arc::new(Semaphore::new(CONSOLIDATIONS)), forgotten: Arc::default() }
+        Self {
+            store,
+            settings,
+            consolidation_permits: Arc::new(Semaphore::new(MAX_CONSOLIDATIONS)),
+            forgotten_at: Arc::default(),
+        }
     }
 
-    /// The settings.
     #[must_use]
     pub fn settings(&self) -> &MemorySettings {
         &self.settings
     }
 
-    /// Remembers a note, in place of the one that has its key.
-    ///
-    /// # Errors
-    /// The store's error.
+    /// Saves a note. It replaces a note with the same key.
     ///
     /// # Cancel safety
-    /// Safe: once asked for, the note is written whether or not the caller waits.
-    pub async fn remember(&self, scope: NoteScope, note: Note) -> Result<Remembered, StoreError> {
-        // waits: whoever calls it for a run races it.
-        self.store.remember(scope, note).await
+    /// Safe: once polled, the note is written whether or not the caller waits.
+    pub async fn save_note(&self, scope: NoteScope, note: Note) -> Result<SaveNoteOutcome, StoreError> {
+        // waits: callers that work for a run race it.
+        self.store.save_note(scope, note).await
     }
 
-    /// The same for what came of a message that was accepted at this moment: nothing is written if its notes were forgotten since,
-    /// or whoever writes it is stopped before its turn has come among all that is written.
-    ///
-    /// # Errors
-    /// The store's error.
+    /// Saves a note from a message that was accepted at `said_at`. Skips the write if the notes of the scope were
+    /// deleted since, or if `writer_scope` is cancelled while the write is queued.
     ///
     /// # Cancel safety
-    /// Safe: once asked for, the note is written whether or not the caller waits.
-    pub async fn remember_said(
+    /// Safe: once polled, the write is queued whether or not the caller waits.
+    pub async fn save_note_unless_forgotten(
         &self,
-        (whose, note): (NoteScope, Note),
-        said: Moment,
-        writer: Option<&Scope>,
-    ) -> Result<Remembered, StoreError> {
-        let (forgotten, writer) = (Arc::clone(&self.forgotten), writer.cloned());
-        let is_wanted = move |whose: &NoteScope| {
+        (note_scope, note): (NoteScope, Note),
+        said_at: Moment,
+        writer_scope: Option<&Scope>,
+    ) -> Result<SaveNoteOutcome, StoreError> {
+        let (forgotten, writer) = (Arc::clone(&self.forgotten_at), writer_scope.cloned());
+        let may_write = move |note_scope: &NoteScope| {
             let forgotten = forgotten.lock().unwrap_or_else(PoisonError::into_inner);
-            let is_forgotten = forgotten.get(whose).is_some_and(|since| said <= *since);
+            let is_forgotten = forgotten.get(note_scope).is_some_and(|since| said_at <= *since);
             !is_forgotten && !writer.as_ref().is_some_and(Scope::is_cancelled)
         };
-        // waits: whoever calls it for a run races it.
-        self.store.remember_if((whose, note), is_wanted).await
+        // waits: callers that work for a run race it.
+        self.store.save_note_if((note_scope, note), may_write).await
     }
 
-    /// What was said until now is remembered no more of this scope. To be called before its notes are forgotten.
-    pub fn forget_what_was_said(&self, scope: NoteScope, now: Moment) {
+    /// Stops messages up to `now` from being saved in this scope. Call it before its notes are deleted.
+    pub fn forget_messages_until(&self, scope: NoteScope, now: Moment) {
         if !self.settings.auto_save && !self.settings.consolidate {
             return;
         }
-        let mut forgotten = self.forgotten.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut forgotten = self.forgotten_at.lock().unwrap_or_else(PoisonError::into_inner);
         if forgotten.len() == forgotten.capacity() {
-            forgotten.retain(|_, since| now.since(*since) < UNDER_WAY);
+            forgotten.retain(|_, since| now.since(*since) < FORGOTTEN_TTL);
         }
         forgotten.insert(scope, now);
     }
 
-    /// The notes of each scope that a query is about, at most `limit` of each, the most relevant first.
-    ///
-    /// # Errors
-    /// The store's error.
+    /// Searches each scope. Returns at most `limit` notes per scope, the most relevant first.
     ///
     /// # Cancel safety
     /// Safe: it only reads.
-    pub async fn recall(
+    pub async fn search_notes(
         &self,
         scopes: Vec<NoteScope>,
         query: &str,
         limit: usize,
     ) -> Result<Vec<Vec<FoundNote>>, StoreError> {
-        // waits: whoever calls it for a run races it.
+        // waits: callers that work for a run race it.
         self.store.search_notes(scopes, query, limit).await
     }
 
-    /// The notes of a scope, the one remembered last first, and the cursor of the next page.
+    /// A page of the notes of a scope, newest first, and the cursor of the next page.
     ///
     /// # Errors
-    /// The store's error; also when the cursor is not one.
+    /// Also for an invalid cursor.
     ///
     /// # Cancel safety
     /// Safe: it only reads.
-    pub async fn newest(
+    pub async fn newest_notes(
         &self,
         scope: NoteScope,
         limit: usize,
         cursor: Option<String>,
     ) -> Result<(Vec<Note>, Option<String>), StoreError> {
-        // waits: whoever calls it for a run races it.
+        // waits: callers that work for a run race it.
         self.store.note_page(scope, limit, cursor).await
     }
 
-    /// Forgets a note. False when there is none with that key.
-    ///
-    /// # Errors
-    /// The store's error.
+    /// Deletes a note. Returns false if there is none with that key.
     ///
     /// # Cancel safety
-    /// Safe: once asked for, the note is gone whether or not the caller waits.
-    pub async fn forget(&self, scope: NoteScope, key: String) -> Result<bool, StoreError> {
-        // waits: no run forgets, only people do.
+    /// Safe: once polled, the note is deleted whether or not the caller waits.
+    pub async fn forget_note(&self, scope: NoteScope, key: String) -> Result<bool, StoreError> {
+        // waits: only requests of people delete notes, never a run.
         self.store.forget_note(scope, key).await
     }
 
-    /// The senders who have notes, the one with the newest note first, and the cursor of the next page.
+    /// A page of the senders with notes, the one with the newest note first, and the cursor of the next page.
     ///
     /// # Errors
-    /// The store's error; also when the cursor is not one.
+    /// Also for an invalid cursor.
     ///
     /// # Cancel safety
     /// Safe: it only reads.
-    pub async fn senders(
+    pub async fn list_senders(
         &self,
         limit: usize,
         cursor: Option<String>,
     ) -> Result<(Vec<SenderRow>, Option<String>), StoreError> {
-        // waits: no run asks, only people do.
+        // waits: only requests of people list senders, never a run.
         self.store.sender_page(limit, cursor).await
     }
 
-    /// Forgets all notes of a sender, and what of them is under way. Answers how many there were.
-    ///
-    /// # Errors
-    /// The store's error.
+    /// Deletes all notes of a sender, also those being written. Returns how many there were.
     ///
     /// # Cancel safety
-    /// Safe: once asked for, the notes are gone whether or not the caller waits.
+    /// Safe: once polled, the notes are deleted whether or not the caller waits.
     pub async fn forget_sender(&self, sender: String, now: Moment) -> Result<u64, StoreError> {
-        self.forget_what_was_said(NoteScope::Sender(sender.clone()), now);
-        // waits: no run forgets, only people do.
+        self.forget_messages_until(NoteScope::Sender(sender.clone()), now);
+        // waits: only requests of people delete notes, never a run.
         self.store.forget_sender(sender).await
     }
 
-    /// What a run is shown besides its message: of its session's and its agent's notes, or, of a message from a chat network, of
-    /// its sender's, and in a group of the conversation's (row D8); none when there is nothing to show, the
-    /// configuration does not want it, or the database has no answer. Such a message is about the words that are given with
-    /// its errand: what its hooks left of it, and no names of files.
+    /// The notes to add to the prompt of a run, as text. These are notes of its session and agent. For a chat message
+    /// they are notes of its sender, and in a group also of its session.
     ///
-    /// # Errors
-    /// [`Cancelled`] when the scope was cancelled first.
+    /// Returns `None` if no note is relevant, recall is not configured, or the search fails. `channel_message` contains
+    /// the text to search for: the message after its hooks, without file names.
     ///
     /// # Cancel safety
     /// Safe: it only reads.
-    pub async fn preamble(
+    pub async fn recall_for_run(
         &self,
         scope: &Scope,
         run: &NewRun,
-        heard: Option<(&Errand, &str)>,
+        channel_message: Option<(&ChannelOrigin, &str)>,
     ) -> Result<Option<String>, Cancelled> {
         if !self.settings.auto_recall {
             return Ok(None);
         }
-        let (errand, words) = heard.map_or((None, run.text.as_str()), |(errand, words)| (Some(errand), words));
-        let scopes = match errand.map(Errand::message) {
+        let (channel_origin, text) =
+            channel_message.map_or((None, run.text.as_str()), |(origin, text)| (Some(origin), text));
+        let scopes = match channel_origin.map(ChannelOrigin::message) {
             None => vec![NoteScope::Session(run.session.clone()), NoteScope::Agent(run.agent.clone())],
-            Some(message) if is_group(message) => {
-                vec![NoteScope::Sender(sender_of(message)), NoteScope::Session(run.session.clone())]
+            Some(message) if is_group_message(message) => {
+                vec![NoteScope::Sender(sender_key(message)), NoteScope::Session(run.session.clone())]
             }
-            Some(message) => vec![NoteScope::Sender(sender_of(message))],
+            Some(message) => vec![NoteScope::Sender(sender_key(message))],
         };
-        let of_each_scope = self.settings.recall_limit;
-        // One more, because the message itself may be a note by now.
-        let search = self.store.search_notes(scopes, words, of_each_scope.saturating_add(1));
+        let max_per_scope = self.settings.recall_limit;
+        // One more, because the message itself may already be saved as a note.
+        let search = self.store.search_notes(scopes, text, max_per_scope.saturating_add(1));
         let found = match scope.race(Point::Recall, search).await? {
             Ok(found) => found,
             Err(error) => {
-                tracing::warn!(run = %run.id, %error, "nothing could be recalled; the run goes on without");
+                tracing::warn!(run = %run.id, %error, "notes could not be recalled; the run continues without them");
                 return Ok(None);
             }
         };
-        let recalled: Vec<Vec<Recalled>> = found.into_iter().map(|of| of.into_iter().map(recalled).collect()).collect();
-        let answered = key_of_message(run, errand);
-        let showing =
-            Showing { least_score: self.settings.min_relevance_score, of_each_scope, answered: answered.as_str() };
-        Ok(memory::block(&memory::shown(&recalled, &showing)))
+        let recalled: Vec<Vec<RecalledNote>> =
+            found.into_iter().map(|notes| notes.into_iter().map(to_recalled_note).collect()).collect();
+        let answered_key = message_key(run, channel_origin);
+        let recall_limits = RecallLimits {
+            min_score: self.settings.min_relevance_score,
+            max_per_scope,
+            answered_key: answered_key.as_str(),
+        };
+        Ok(memory::format_notes(&memory::select_notes(&recalled, &recall_limits)))
     }
 
-    /// Remembers the message of a run, if the configuration wants that and it is a person's: of one from a chat network the text
-    /// that is given with its errand. `at` is when it was accepted, also as RFC 3339.
+    /// Saves the message of a run as a note, if `auto_save` is set and a person wrote it. For a chat message,
+    /// `channel_message` contains the text to save. The last argument is the time of acceptance, also in RFC 3339
+    /// format.
     ///
     /// # Cancel safety
     /// Safe: once polled, the note is written whether or not the caller waits.
     pub async fn save_message(
         &self,
         run: &NewRun,
-        heard: Option<(&Errand, &str)>,
-        (said, at): (Moment, impl FnOnce() -> String),
+        channel_message: Option<(&ChannelOrigin, &str)>,
+        (said_at, at): (Moment, impl FnOnce() -> String),
     ) {
-        // What one agent tells another is in the conversation of both.
-        let (errand, text) = heard.map_or((None, run.text.as_str()), |(errand, text)| (Some(errand), text));
-        if !self.settings.auto_save || run.parent.is_some() || !may_be_shown(text) {
+        // Skip messages between agents: they are in the history of both.
+        let (channel_origin, text) =
+            channel_message.map_or((None, run.text.as_str()), |(origin, text)| (Some(origin), text));
+        if !self.settings.auto_save || run.parent.is_some() || !is_promptable(text) {
             return;
         }
-        let category = CONVERSATION.to_owned();
-        let note = Note { key: key_of_message(run, errand), category, text: text.to_owned(), at: at() };
-        let scope = whose_notes(run, errand);
-        // waits: the finaliser of the run, beside its work and not in it; of a message from a chat network the run races it.
-        if let Err(error) = self.remember_said((scope, note), said, None).await {
-            tracing::error!(run = %run.id, %error, "a message could not be remembered");
+        let category = CATEGORY_CONVERSATION.to_owned();
+        let note = Note { key: message_key(run, channel_origin), category, text: text.to_owned(), at: at() };
+        let scope = note_scope_of_message(run, channel_origin);
+        // waits: the finaliser of the run waits, beside the run's work; for a chat message the run races it.
+        if let Err(error) = self.save_note_unless_forgotten((scope, note), said_at, None).await {
+            tracing::error!(run = %run.id, %error, "a message could not be saved as a note");
         }
     }
 
-    /// What a run and its answer are to be consolidated as; none when the configuration does not want that, it is no person's
-    /// message, or there is too little to it. `words` are those of its message, where they are others than its text.
+    /// The exchange of a run to consolidate. Returns `None` if consolidation is not configured, the message is not from
+    /// a person, or the exchange is too short. `text` replaces the text of the message, if given.
     #[must_use]
-    pub fn exchange(&self, run: &NewRun, words: Option<&str>, draft: &TurnDraft) -> Option<Exchange> {
+    pub fn consolidation_input(
+        &self,
+        run: &NewRun,
+        text: Option<&str>,
+        draft: &TurnDraft,
+    ) -> Option<ConsolidationInput> {
         if !self.settings.consolidate || run.parent.is_some() {
             return None;
         }
-        Exchange::of(words.unwrap_or(&run.text), draft)
+        ConsolidationInput::from_turn(text.unwrap_or(&run.text), draft)
     }
 
-    /// Waits for a place among the consolidations that are at work.
+    /// Waits for a permit to consolidate.
     ///
     /// # Cancel safety
-    /// Safe: who leaves the line takes none.
-    pub async fn place_to_consolidate(&self) -> Option<OwnedSemaphorePermit> {
-        // waits: raced by who consolidates. Nobody closes the semaphore.
-        Arc::clone(&self.places).acquire_owned().await.ok()
+    /// Safe: if dropped, it takes no permit.
+    pub async fn acquire_consolidation_permit(&self) -> Option<OwnedSemaphorePermit> {
+        // waits: the consolidation task races it. The semaphore is never closed.
+        Arc::clone(&self.consolidation_permits).acquire_owned().await.ok()
     }
 }
 
-fn recalled(found: FoundNote) -> Recalled {
-    Recalled { key: found.note.key, text: found.note.text, score: found.score }
+fn to_recalled_note(found_note: FoundNote) -> RecalledNote {
+    RecalledNote { key: found_note.note.key, text: found_note.note.text, score: found_note.score }
 }
 
 /// The key under which the message of a run is saved.
-fn key_of_message(run: &NewRun, errand: Option<&Errand>) -> String {
-    match errand.map(Errand::message) {
+fn message_key(run: &NewRun, channel_origin: Option<&ChannelOrigin>) -> String {
+    match channel_origin.map(ChannelOrigin::message) {
         Some(message) => {
             let thread = message.thread.as_deref();
-            Message { channel: &message.channel, thread, sender: &message.sender, id: &message.id }.key()
+            SavedMessage { channel: &message.channel, thread, sender: &message.sender, id: &message.id }.key()
         }
         None => {
-            let (channel, sender) = (run.surface.word(), run.principal.as_str());
-            Message { channel, thread: None, sender, id: run.id.as_str() }.key()
+            let (channel, sender) = (run.surface.as_str(), run.principal.as_str());
+            SavedMessage { channel, thread: None, sender, id: run.id.as_str() }.key()
         }
     }
 }
 
-/// Whose notes are written about a message: its sender's, or its session's. What was said in a group is the group's: it is not
-/// told to whoever the sender talks to elsewhere.
+/// The scope for notes about a message: its sender in a private chat, otherwise its session. Messages in a group belong
+/// to the group, so that they are not revealed in other conversations of the sender.
 #[must_use]
-pub fn whose_notes(run: &NewRun, errand: Option<&Errand>) -> NoteScope {
-    let private = errand.map(Errand::message).filter(|message| !is_group(message));
-    private.map_or_else(|| NoteScope::Session(run.session.clone()), |message| NoteScope::Sender(sender_of(message)))
+pub fn note_scope_of_message(run: &NewRun, channel_origin: Option<&ChannelOrigin>) -> NoteScope {
+    let private = channel_origin.map(ChannelOrigin::message).filter(|message| !is_group_message(message));
+    private.map_or_else(|| NoteScope::Session(run.session.clone()), |message| NoteScope::Sender(sender_key(message)))
 }
 
-/// Whoever wrote a message: names are a channel's own.
-fn sender_of(message: &ChannelMessage) -> String {
+/// Channel and sender, because sender names are unique only within a channel.
+fn sender_key(message: &ChannelMessage) -> String {
     format!("{}:{}", message.channel, message.sender)
 }
 
-/// True when more than two can read it: the network says so, or its target does (row D8).
-fn is_group(message: &ChannelMessage) -> bool {
+/// True when more than two people can read the message, according to the network or to the reply target.
+fn is_group_message(message: &ChannelMessage) -> bool {
     message.group || message.reply_target.contains("@g.us") || message.reply_target.contains("group:")
 }

@@ -1,30 +1,33 @@
-//! Processes: the only home of `Command` and of `unsafe`. After a stop every process of a command is dead, also those that
-//! left its group or session, forked twice, ignore signals, or fork without end.
+//! Processes: the only module that uses `Command` and `unsafe`. A stop ends every process of a command.
 //!
-//! Every command runs under a *warden*: this same binary, started as a child sub-reaper, whose one task is to end what the
-//! command started and to say so. It is told by a byte on its socket; the socket's end means that the daemon is gone, and
-//! then it kills everything. The daemon is a sub-reaper too, so the processes of a warden that is itself killed land there.
-//! This module knows runs only as a [`Scope`] and a value in the environment.
+//! This includes processes that left its process group or session, forked twice, ignore signals, or fork without end.
+//!
+//! Each command runs under a *warden*: this binary, started as a child sub-reaper, with the one task to end what the
+//! command started and to report that. A byte on its socket asks for a stop. End of file on the socket means that the
+//! daemon is gone; the warden then kills everything.
+//!
+//! The daemon is a sub-reaper too, so the processes of a killed warden become its children. The only things that this
+//! module knows of a run are its [`Scope`] and its id in the environment.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("the wardens need Linux: pidfds, child sub-reapers and /proc");
 
-mod births;
 mod cgroup;
-mod input;
+mod command_start;
+mod fd_passing;
 mod launch;
+mod live_wardens;
 mod namespace;
 mod orphans;
 mod output;
-mod record;
+mod process_tree;
 mod running;
 mod signals;
-mod start;
 mod survivors;
-mod tree;
 mod warden;
-mod watch;
-mod words;
+mod warden_protocol;
+mod warden_record;
+mod warden_watch;
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -35,23 +38,23 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use quell_kernel::StopTimes;
+use quell_kernel::StopTimeouts;
 use quell_protocol::receipt::Containment;
 use quell_protocol::{ResourceKind, ToolOutputStream};
 use rustix::process::{DumpableBehavior, getpid, set_child_subreaper, set_dumpable_behavior};
 use serde::{Deserialize, Serialize};
 
 use crate::scope::{Cancelled, Point, Scope};
-use input::Input;
-use launch::{Executable, Launched};
-use record::{Birth, Record};
-use watch::{Cause, Watch};
+use fd_passing::CommandInput;
+use launch::{LaunchedCommand, WardenExecutable};
+use warden_record::{UnfinishedWarden, WardenRecord};
+use warden_watch::{StopCause, WardenWatch};
 
 pub use output::CapturedOutput;
-pub use running::{Leash, Running};
+pub use running::{RunningCommand, StopHandle};
 pub use survivors::Survivors;
 
-/// The name of the variable by which every process of a run can be found.
+/// The environment variable with the run id, by which all processes of a run can be found.
 pub const RUN_ID_VARIABLE: &str = "QUELL_RUN_ID";
 
 /// Must be the first statement of `main`: returns the exit code when this process was started as a warden.
@@ -59,21 +62,18 @@ pub const RUN_ID_VARIABLE: &str = "QUELL_RUN_ID";
 pub fn warden_main() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
     match args.next()?.to_str()? {
-        words::WARDEN => Some(warden::serve()),
+        warden_protocol::WARDEN_ARGUMENT => Some(warden::run_warden()),
         _ => None,
     }
 }
 
-/// Makes this process non-dumpable, so that processes of the same user can read neither its memory nor its descriptors.
-/// Make [`Wardens`] first.
-///
-/// # Errors
-/// What the kernel says.
+/// Makes this process non-dumpable, so that other processes of the same user cannot read its memory or descriptors.
+/// Create [`Wardens`] first.
 pub fn harden_daemon() -> io::Result<()> {
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
-/// What commands get of an environment: the few variables that programs need, and no secrets.
+/// Filters the environment for commands: passes the few variables that programs need, and no secrets.
 #[must_use]
 pub fn base_environment(from: impl Iterator<Item = (OsString, OsString)>) -> Vec<(OsString, OsString)> {
     const ALLOWED: &[&str] =
@@ -82,31 +82,32 @@ pub fn base_environment(from: impl Iterator<Item = (OsString, OsString)>) -> Vec
     from.filter(|(name, _)| allowed(name)).collect()
 }
 
-/// Where wardens are started from.
+/// The executable for wardens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WardenExe {
-    /// This very binary, through a descriptor opened now: an upgrade of the file later changes nothing.
+    /// This binary, through a descriptor that is opened now: a later upgrade of the file changes nothing.
     ThisProcess,
-    /// Another binary whose `main` begins with [`warden_main`].
+    /// Another binary, whose `main` begins with [`warden_main`].
     Path(PathBuf),
 }
 
-/// Whether a command gets a PID namespace of its own, with its own `/proc`. A namespace needs privileges or a user namespace;
-/// inside of the latter, files of other users belong to nobody, and `sudo` gains nothing.
+/// Whether a command runs in a PID namespace of its own, with its own `/proc`. This needs privileges or a user
+/// namespace. In a user namespace, files of other users belong to nobody, and `sudo` has no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Isolate {
-    /// Where the kernel gives one.
+    /// Isolate where the kernel allows it.
     #[default]
     Auto,
-    /// Yes, or the command is refused.
+    /// Isolate, or refuse the command.
     Pid,
-    /// No: a cgroup of its own where the daemon's is delegated, else the warden looks for what the command has started.
+    /// Do not isolate: use a cgroup of its own where the daemon's cgroup is delegated; else the warden searches for
+    /// descendants.
     None,
 }
 
 impl Isolate {
-    /// As in the configuration.
+    /// The word used in the configuration.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -116,50 +117,47 @@ impl Isolate {
         }
     }
 
-    /// From the word of the configuration.
+    /// Parses the word used in the configuration.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
         [Self::Auto, Self::Pid, Self::None].into_iter().find(|isolate| isolate.word() == word)
     }
 }
 
-/// A command to run.
 #[derive(Debug, Clone)]
 pub struct CommandSpec {
     /// Program and arguments. The program is looked up in the `PATH` of `env`.
     pub argv: Vec<OsString>,
-    /// For people and for the ledger: the command as given.
+    /// The command as given, for people and for the ledger.
     pub label: String,
-    /// Where it runs.
     pub cwd: PathBuf,
-    /// Its whole environment.
+    /// The whole environment.
     pub env: Vec<(OsString, OsString)>,
-    /// After this it is ended like by a gentle stop.
+    /// After this time the command is ended as by a gentle stop.
     pub timeout: Option<Duration>,
-    /// How many bytes of output are kept.
+    /// Bytes of output to keep.
     pub output_limit: usize,
-    /// Whether it gets a PID namespace of its own.
     pub isolate: Isolate,
 }
 
 impl CommandSpec {
-    /// The run in whose name it is started.
+    /// The run that starts the command.
     fn run_id(&self) -> Option<&str> {
         self.env.iter().find(|(name, _)| name == RUN_ID_VARIABLE)?.1.to_str()
     }
 }
 
-/// Gets a command's output as it comes.
+/// Receives a command's output as it arrives.
 pub trait OutputSink: Send {
-    /// Takes some text. Must not block.
+    /// Receives a piece of text. Must not block.
     fn output(&mut self, stream: ToolOutputStream, text: &str);
 }
 
 /// The rung that ended the processes of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ProcessHow {
-    /// They exited by themselves.
+pub enum ProcessEndMethod {
+    /// All exited by themselves.
     Exited,
     /// Some got SIGTERM.
     Term,
@@ -167,8 +165,8 @@ pub enum ProcessHow {
     Kill,
 }
 
-impl ProcessHow {
-    /// The word of the receipt.
+impl ProcessEndMethod {
+    /// The word used in receipts.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -179,20 +177,17 @@ impl ProcessHow {
     }
 }
 
-/// Why a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ProcessStop {
-    /// By itself.
-    Own,
-    /// Its scope was cancelled, or its caller went away.
+pub enum ProcessEndReason {
+    ByItself,
+    /// Its scope was cancelled, or its caller dropped the call.
     Stopped,
-    /// It took too long.
     TimedOut,
-    /// Its warden was killed; the daemon killed the rest.
+    /// Its warden was killed; the daemon ended the rest.
     WardenLost,
 }
 
-/// How a command ended. Nothing of it is alive any more except what `leftovers` names.
+/// How a command ended. All its processes are dead except those named in `leftovers`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessEnd {
     /// Exit code of the leader, if it exited.
@@ -201,135 +196,124 @@ pub struct ProcessEnd {
     pub signal: Option<i32>,
     /// Descendants other than the leader that had to be ended.
     pub swept: u32,
-    /// The rung that was needed.
-    pub how: ProcessHow,
-    /// Why it ended.
-    pub why: ProcessStop,
-    /// Of the swept ones, those that a leader left behind when it ended by itself.
+    /// The strongest rung that was needed.
+    pub how: ProcessEndMethod,
+    pub reason: ProcessEndReason,
+    /// Of `swept`, those that were alive when the leader had exited by itself.
     pub left_behind: u32,
-    /// What it printed on both streams, in the order in which it was read.
+    /// The output of both streams, in the order in which it was read.
     pub output: CapturedOutput,
     /// Processes that could not be ended, by name.
     pub leftovers: Vec<String>,
-    /// What held its descendants; none when it never ran.
+    /// Containment of the descendants; `None` when the command never ran.
     pub held_by: Option<Containment>,
 }
 
-/// Why a command was not started.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
-    /// The scope was cancelled before; nothing happened.
+    /// The scope was cancelled before the start.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
-    /// The directory is no directory that can be entered.
+    /// The working directory does not exist or cannot be entered.
     #[error("cannot run in {}", directory.display())]
-    Directory {
-        /// The directory asked for.
-        directory: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The program could not be executed.
+    Directory { directory: PathBuf, source: io::Error },
     #[error("cannot execute {program}")]
-    Program {
-        /// The program asked for.
-        program: String,
-        /// The cause.
-        source: io::Error,
-    },
-    /// A PID namespace was asked for and is not permitted here.
+    Program { program: String, source: io::Error },
+    /// `isolate = "pid"` was asked for, and the system does not permit a PID namespace.
     #[error("the system permits no PID namespace, which isolate = \"pid\" asks for; `quell doctor` says why")]
     Isolation(#[source] io::Error),
-    /// The warden could not be started.
     #[error("cannot start a warden")]
     Warden(#[source] io::Error),
 }
 
-/// Starts commands under wardens. Clones share everything.
+/// Starts commands under wardens. Clones share one state.
 #[derive(Debug, Clone)]
-pub struct Wardens(Arc<Shared>);
+pub struct Wardens(Arc<WardensInner>);
 
 #[derive(Debug)]
-struct Shared {
-    executable: Executable,
-    times: StopTimes,
-    record: Option<Arc<Record>>,
-    /// The soft limit of open files of commands; none where they have that of this process.
+struct WardensInner {
+    executable: WardenExecutable,
+    times: StopTimeouts,
+    warden_record: Option<Arc<WardenRecord>>,
+    /// Soft limit of open files for commands; `None` keeps the limit of this process.
     open_files: Option<u64>,
-    /// Wardens of the last daemon that were killed with it.
-    unfinished: Vec<Birth>,
-    /// Whether it has been told that commands get no namespace.
-    warned: AtomicBool,
+    /// Wardens of the previous daemon that were killed with it.
+    unfinished_wardens: Vec<UnfinishedWarden>,
+    /// True once the log has a warning that commands get no namespace.
+    warned_of_weak_isolation: AtomicBool,
 }
 
 impl Wardens {
-    /// Makes this process a child sub-reaper, so that what a killed warden leaves lands here.
+    /// Makes this process a child sub-reaper, so that it inherits the processes of a killed warden.
     ///
     /// # Errors
-    /// When the executable cannot be opened or the kernel knows no sub-reapers.
-    pub fn new(executable: WardenExe, times: StopTimes) -> io::Result<Self> {
-        Self::recording(executable, times, (None, Vec::new()), None)
+    /// When the executable cannot be opened, or the kernel has no sub-reapers.
+    pub fn new(executable: WardenExe, times: StopTimeouts) -> io::Result<Self> {
+        Self::with_parts(executable, times, (None, Vec::new()), None)
     }
 
-    /// As [`Wardens::new`], with a file in which births and ends of wardens are noted, so that the next daemon finds what a
-    /// killed one left. A file that cannot be used is told in the log and done without. Commands get the soft limit `open_files`,
-    /// if there is one.
-    ///
-    /// # Errors
-    /// As [`Wardens::new`].
-    pub fn with_record(
+    /// As [`Wardens::new`], with a file that records starts and ends of wardens, so that the next daemon finds what a
+    /// killed daemon left. A file that cannot be used gives a warning in the log and is not used. Commands get the
+    /// soft limit `open_files`, if given.
+    pub fn with_warden_record(
         executable: WardenExe,
-        times: StopTimes,
-        record: &Path,
+        times: StopTimeouts,
+        record_path: &Path,
         open_files: Option<u64>,
     ) -> io::Result<Self> {
-        let (record, unfinished) = match Record::open(record) {
+        let (warden_record, unfinished) = match WardenRecord::open(record_path) {
             Ok((record, unfinished)) => (Some(record), unfinished),
             Err(error) => {
-                tracing::warn!(%error, file = %record.display(), "no record of wardens; after a crash only what carries the id of its run is found");
+                tracing::warn!(%error, file = %record_path.display(), "cannot use the record of wardens; after a crash only processes with the id of their run are found");
                 (None, Vec::new())
             }
         };
-        Self::recording(executable, times, (record, unfinished), open_files)
+        Self::with_parts(executable, times, (warden_record, unfinished), open_files)
     }
 
-    fn recording(
+    fn with_parts(
         executable: WardenExe,
-        times: StopTimes,
-        (record, unfinished): (Option<Arc<Record>>, Vec<Birth>),
+        times: StopTimeouts,
+        (warden_record, unfinished): (Option<Arc<WardenRecord>>, Vec<UnfinishedWarden>),
         open_files: Option<u64>,
     ) -> io::Result<Self> {
         set_child_subreaper(Some(getpid()))?;
-        let executable = Executable::open(executable)?;
+        let executable = WardenExecutable::open(executable)?;
         let warned = AtomicBool::new(false);
-        Ok(Self(Arc::new(Shared { executable, times, record, open_files, unfinished, warned })))
+        Ok(Self(Arc::new(WardensInner {
+            executable,
+            times,
+            warden_record,
+            open_files,
+            unfinished_wardens: unfinished,
+            warned_of_weak_isolation: warned,
+        })))
     }
 
-    /// Ends what is alive of these runs and of the last daemon's wardens, once, before anything is started. A daemon that dies
-    /// before [`Wardens::forget_earlier_wardens`] leaves the same to the next one.
+    /// Ends the living processes of these runs and of the previous daemon's wardens. Call it once, before anything is
+    /// started. If this daemon dies before [`Wardens::forget_earlier_wardens`], the next one finds the same wardens.
     ///
     /// # Cancel safety
-    /// Safe: what it has ended stays ended, and the rest is found again.
+    /// Safe: what it has ended stays ended, and a second call finds the rest.
     pub async fn end_survivors(&self, runs: &HashSet<&str>) -> Survivors {
-        survivors::end_survivors(runs, &self.0.unfinished).await
+        survivors::end_survivors(runs, &self.0.unfinished_wardens).await
     }
 
-    /// Forgets the wardens of the last daemon: what they left is in the receipts of their runs.
+    /// Clears the record of the previous daemon's wardens, once what they left is in the receipts of their runs.
     pub fn forget_earlier_wardens(&self) {
-        if let Some(record) = &self.0.record {
-            record.forget();
+        if let Some(warden_record) = &self.0.warden_record {
+            warden_record.clear_if_unused();
         }
     }
 
-    /// Runs a command to its end and collects what it printed. The end of the scope does not end this call; it ends the
-    /// command, and this call tells how. When it returns, every process of the command is dead or named as a leftover.
+    /// Runs a command to its end and collects its output. A cancelled scope does not end this call: it ends the
+    /// command, and this call reports how. When it returns, every process of the command is dead or named as a
+    /// leftover.
     ///
-    /// # Errors
-    /// [`SpawnError`] when the command did not start.
     ///
     /// # Cancel safety
-    /// Dropping it stops the command like a gentle stop and loses the output. The waiting belongs to a task of the scope, so
-    /// the ledger holds the command until its last process is dead.
+    /// When dropped, it stops the command gently and loses the output. A task of the scope waits for the end, so the
+    /// ledger holds the command until its last process is dead.
     pub async fn run(
         &self,
         spec: &CommandSpec,
@@ -337,50 +321,56 @@ impl Wardens {
         sink: &mut dyn OutputSink,
     ) -> Result<ProcessEnd, SpawnError> {
         scope.check(Point::Process)?;
-        let running = self.launch(spec, scope, Input::Null)?;
-        let mut dropped = StopOnDrop(Some(running.leash()));
+        let running = self.launch_command(spec, scope, CommandInput::Null)?;
+        let mut stop_guard = StopOnDrop(Some(running.stop_handle()));
         let end = running.collect(sink).await;
-        dropped.0 = None;
+        stop_guard.0 = None;
         end
     }
 
-    /// Starts a command that reads from a pipe and goes on by itself: what it prints is the caller's to read or to collect.
-    /// The end of the scope ends it.
+    /// Starts a command in the background, with a pipe as its standard input. The caller reads or collects its
+    /// output. A cancelled scope ends the command.
     ///
     /// # Errors
-    /// [`SpawnError`] when no warden could be started; that the program could not be executed is known at the command's end.
-    pub fn start(&self, spec: &CommandSpec, scope: &Scope) -> Result<Running, SpawnError> {
+    /// [`SpawnError`] when no warden could be started. A program that cannot be executed is reported at the command's
+    /// end.
+    pub fn start(&self, spec: &CommandSpec, scope: &Scope) -> Result<RunningCommand, SpawnError> {
         scope.check(Point::Process)?;
-        self.launch(spec, scope, Input::Pipe)
+        self.launch_command(spec, scope, CommandInput::Pipe)
     }
 
-    fn launch(&self, spec: &CommandSpec, scope: &Scope, input: Input) -> Result<Running, SpawnError> {
-        births::reap_outliving();
-        // Held before it exists: there is no moment at which a process lives that the ledger does not know.
+    fn launch_command(
+        &self,
+        spec: &CommandSpec,
+        scope: &Scope,
+        input: CommandInput,
+    ) -> Result<RunningCommand, SpawnError> {
+        live_wardens::reap_unkillable();
+        // Held before it exists, so that no process lives that is not in the ledger.
         let held = scope.hold(ResourceKind::Process, spec.label.clone());
-        let Launched { reins, streams, input } = match launch::launch(&self.0, spec, input) {
+        let LaunchedCommand { control, streams, input } = match launch::launch(&self.0, spec, input) {
             Ok(launched) => launched,
             Err(error) => {
                 held.release("failed");
                 return Err(error);
             }
         };
-        let reins = Arc::new(reins);
-        let told = Arc::clone(&reins);
-        let held = held.on_stop(move |level| told.tell(level, Cause::Stopped));
-        let watch = Watch::new(Arc::clone(&self.0), Arc::clone(&reins), held, spec);
-        let watch = scope.spawn(watch.until_end());
-        Ok(Running { reins, input, streams, watch, output_limit: spec.output_limit })
+        let control = Arc::new(control);
+        let stop_control = Arc::clone(&control);
+        let held = held.on_stop(move |level| stop_control.send_stop(level, StopCause::Stopped));
+        let task = WardenWatch::new(Arc::clone(&self.0), Arc::clone(&control), held, spec);
+        let watch = scope.spawn(task.wait_until_end());
+        Ok(RunningCommand { control, input, streams, end_task: watch, output_limit: spec.output_limit })
     }
 }
 
-/// Ends the command when the future that wants its result is dropped.
-struct StopOnDrop(Option<Leash>);
+/// Stops the command gently when the future that waits for its result is dropped.
+struct StopOnDrop(Option<StopHandle>);
 
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
-        if let Some(leash) = &self.0 {
-            leash.end(crate::scope::StopLevel::Gentle);
+        if let Some(stop_handle) = &self.0 {
+            stop_handle.send_stop(crate::scope::StopLevel::Gentle);
         }
     }
 }

@@ -1,316 +1,331 @@
-//! All runs that are not forgotten: the kernel's registry behind one lock, and the cell of each run.
+//! All runs that are not forgotten: the kernel's registry and the live runs behind one lock. Applies the effects of
+//! transitions.
 //!
-//! Every transition is made under that lock and its effects are carried out before it is let go, in the order in which the
-//! machine gave them: announcing, cancelling, killing, sealing and arming a timer are all synchronous and short. So a stop
-//! never waits for anything, and no two threads can announce out of order.
+//! Every transition is made under that lock. Its effects are applied before the lock is released, in the order in which
+//! the run machine returned them. Announcing, cancelling, killing, sealing and arming a timer are all synchronous and
+//! short. So a stop never waits, and no two threads can announce out of order.
 
+mod agent_notices;
 mod agents;
-mod amend;
-mod consolidate;
-mod errand;
-mod finish;
+mod amendments;
+mod channel_delivery;
+mod consolidation;
+mod finaliser;
 mod hooks;
-mod look;
-mod measure;
-mod record;
-mod spend;
+mod queries;
+mod run_metrics;
+mod spending;
 mod stop;
-mod tell;
+mod turn_recording;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use quell_kernel::queue::Refusal;
-use quell_kernel::registry::{Accepted, Background as Kept, Entry, Gate, Phase, StopAsk, StopScope, Stopped, Who};
-use quell_kernel::{Debts, Effect, Input, Moment, Push, Registry, RunState};
+use quell_kernel::admission::AdmissionError;
+use quell_kernel::registry::{
+    AcceptOutcome, AdmissionGate, BackgroundPolicy, RegistryEntry, RunPhase, StopOutcome, StopRequest, StopRequester,
+    StopScope,
+};
+use quell_kernel::{Debts, Moment, Push, Registry, RunEffect, RunState, RunStateInput};
 use quell_protocol::api::ComputeStatus;
 use quell_protocol::{AgentId, Principal, RunId, SessionKey, StopReason};
 use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 
-use crate::agent::Workshop;
-use crate::cell::{Acceptance, Cell, Hub, Notice};
+use crate::agent::Services;
 use crate::clock::Clock;
+use crate::live_run::{Acceptance, EngineNotice, Hub, LiveRun};
 use crate::scope::StopLevel;
 use crate::store::Store;
-use crate::tools::background::Owner;
-pub use finish::{Outfit, Place, Unfit, deadline, stored_view};
-pub use hooks::happening;
-use spend::Spending;
-pub use spend::Today;
-pub use stop::{Stop, Ticket};
+use crate::tools::background::RunIdentity;
+pub use finaliser::{RunInputs, RunPermit, RunSetupError, abort_at_deadline, serialize_view};
+pub use hooks::run_hook_trigger;
+use spending::AgentSpending;
+pub use spending::SpentToday;
+pub use stop::{StopResult, Ticket};
 
-/// The runs of one engine. Clones are the same.
+/// The runs of one engine. Clones share one table.
 #[derive(Clone)]
-pub struct Runs(Arc<Inner>);
+pub struct RunTable(Arc<RunTableInner>);
 
-struct Inner {
+struct RunTableInner {
     clock: Clock,
     hub: Hub,
     store: Store,
-    workshop: Arc<Workshop>,
+    services: Arc<Services>,
     tasks: TaskTracker,
-    /// A stop may come from a thread that is none of the runtime's.
+    /// A stop may come from a thread outside the runtime.
     runtime: Handle,
-    state: Mutex<State>,
-    spending: Spending,
+    state: Mutex<RunTableState>,
+    spending: AgentSpending,
 }
 
-struct State {
+struct RunTableState {
     registry: Registry,
-    cells: HashMap<RunId, Arc<Cell>>,
-    /// What subscribers were told of each agent: its status, and the version of the list of its runs.
-    shown: BTreeMap<AgentId, (ComputeStatus, u64)>,
-    /// A task will tell the lists that have changed since.
-    telling: bool,
-    /// Runs whose turn the database refused, in the order in which it did.
-    refused: Vec<Arc<Cell>>,
+    live_runs: HashMap<RunId, Arc<LiveRun>>,
+    /// The last published state of each agent: its status, and the version of the list of its runs.
+    published: BTreeMap<AgentId, (ComputeStatus, u64)>,
+    /// A task is scheduled that publishes the changed lists.
+    is_publish_scheduled: bool,
+    /// Runs whose turn the database refused, in order of refusal.
+    unrecorded: Vec<Arc<LiveRun>>,
 }
 
-/// What a run needs to start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Needs {
-    /// Nothing: a sub-run works on its parent's place, so that parents cannot starve their children.
+pub enum StartRequirement {
+    /// A sub-run works on the permit of its parent, so that parents cannot starve their children.
     Nothing,
-    /// A place among the runs in flight.
-    Place,
+    /// A permit to run.
+    Permit,
 }
 
-impl Needs {
-    fn of(entry: &Entry) -> Self {
-        if entry.run.parent.is_some() { Self::Nothing } else { Self::Place }
+impl StartRequirement {
+    fn for_entry(entry: &RegistryEntry) -> Self {
+        if entry.run.parent.is_some() { Self::Nothing } else { Self::Permit }
     }
 }
 
-impl Runs {
-    /// No runs yet. Its tasks will run on the runtime that this is called on.
+impl RunTable {
+    /// Creates an empty table. Its tasks run on the current runtime.
     ///
     /// # Panics
-    /// Outside of a runtime.
+    /// Panics outside of a runtime.
     #[must_use]
-    pub fn new(mut registry: Registry, workshop: Arc<Workshop>, store: Store, clock: Clock, hub: Hub) -> Self {
-        workshop.society.roll().keys().for_each(|agent| registry.enroll(agent.clone()));
-        let (cells, shown) = (HashMap::new(), BTreeMap::new());
-        let state = Mutex::new(State { registry, cells, shown, telling: false, refused: Vec::new() });
+    pub fn new(mut registry: Registry, services: Arc<Services>, store: Store, clock: Clock, hub: Hub) -> Self {
+        services.agents.snapshot().keys().for_each(|agent| registry.enroll(agent.clone()));
+        let (live_runs, published) = (HashMap::new(), BTreeMap::new());
+        let state = Mutex::new(RunTableState {
+            registry,
+            live_runs,
+            published,
+            is_publish_scheduled: false,
+            unrecorded: Vec::new(),
+        });
         let runtime = Handle::current();
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(RunTableInner {
             clock,
             hub,
             store,
-            workshop,
+            services,
             tasks: TaskTracker::new(),
             runtime,
             state,
-            spending: Spending::new(clock),
+            spending: AgentSpending::new(clock),
         });
-        // What a run left in the background keeps it from being forgotten.
+        // A run is kept in memory as long as its background processes live.
         let weak = Arc::downgrade(&inner);
-        inner.workshop.background.on_end(move |run| {
+        inner.services.background.set_end_callback(move |run| {
             if let Some(inner) = weak.upgrade() {
-                Self(inner).forget_if_closed(run);
+                Self(inner).forget_run_if_stored(run);
             }
         });
         let weak = Arc::downgrade(&inner);
-        inner.workshop.mcp.on_late(move |fact| {
+        inner.services.mcp.set_late_call_callback(move |fact| {
             if let Some(inner) = weak.upgrade() {
-                Self(inner).learn(fact);
+                Self(inner).add_late_fact(fact);
             }
         });
         Self(inner)
     }
 
-    /// Lets a run in, not yet durable.
-    ///
-    /// # Errors
-    /// The [`Refusal`] says why not.
-    pub fn accept(&self, cell: &Arc<Cell>) -> Result<Accepted, Refusal> {
+    /// Admits a run, not yet durably.
+    pub fn accept(&self, live_run: &Arc<LiveRun>) -> Result<AcceptOutcome, AdmissionError> {
         let mut state = self.lock();
-        // Whoever asks for a run that is known is told of it, whatever refuses new ones.
-        if state.registry.get(cell.id()).is_none() && state.registry.gate() == Gate::Open {
-            self.may_spend(&cell.run.agent)?;
+        // A repeat of a known run is answered, even if new runs are refused.
+        if state.registry.get(live_run.id()).is_none() && state.registry.gate() == AdmissionGate::Open {
+            self.check_daily_limit(&live_run.run.agent)?;
         }
-        let accepted = state.registry.accept(cell.run.clone(), self.now())?;
-        if let Accepted::New(_) = accepted {
-            self.spending().open(cell);
-            state.cells.insert(cell.run.id.clone(), Arc::clone(cell));
+        let accepted = state.registry.accept(live_run.run.clone(), self.now())?;
+        if let AcceptOutcome::New(_) = accepted {
+            self.spending().open_run(live_run);
+            state.live_runs.insert(live_run.run.id.clone(), Arc::clone(live_run));
         }
         Ok(accepted)
     }
 
-    /// The acceptance of a run is in the database. Answers the runs that it interrupts.
-    pub fn durable(&self, cell: &Cell) -> Stop {
+    /// Marks the acceptance of a run as durable. Aborts the runs that it interrupts and returns that stop.
+    pub fn commit_acceptance(&self, live_run: &LiveRun) -> StopResult {
         let requested = self.now();
         let mut state = self.lock();
-        cell.set_acceptance(Acceptance::Durable);
-        let stopped = state.registry.durable(cell.id(), requested);
-        self.carry_out(&mut state, stopped, requested)
+        live_run.set_acceptance(Acceptance::Durable);
+        let stopped = state.registry.commit_acceptance(live_run.id(), requested);
+        self.apply_stop(&mut state, stopped, requested)
     }
 
-    /// The acceptance of a run failed: it leaves no trace.
-    pub fn refuse(&self, cell: &Cell) {
+    /// Removes a run whose acceptance could not be stored.
+    pub fn rollback_acceptance(&self, live_run: &LiveRun) {
         let mut state = self.lock();
-        cell.set_acceptance(Acceptance::Refused);
-        state.registry.withdraw(cell.id());
-        self.forget_cell(&mut state, cell.id());
-        self.show(&mut state);
+        live_run.set_acceptance(Acceptance::Refused);
+        state.registry.rollback_acceptance(live_run.id());
+        self.forget_live_run(&mut state, live_run.id());
+        self.publish_agent_changes(&mut state);
     }
 
-    /// Stops what `scope` covers and `who` may stop. Synchronous: when it returns, tokens have fired and wardens are told.
+    /// Stops what `scope` covers and `requester` may stop. Synchronous: when it returns, tokens are cancelled and the
+    /// wardens have the stop.
     #[must_use]
-    pub fn stop(&self, scope: &StopScope, who: &Who, ask: &StopAsk) -> Stop {
+    pub fn stop(&self, scope: &StopScope, requester: &StopRequester, request: &StopRequest) -> StopResult {
         let requested = self.now();
         let mut state = self.lock();
-        let stopped = state.registry.stop(scope, who, ask, requested);
-        let mut stop = self.carry_out(&mut state, stopped, requested);
-        self.end_processes(&mut stop, ask.push, |owner| match scope {
-            StopScope::Session { key, background: Kept::Stop, .. } => owner.session == *key && may(who, owner),
-            StopScope::Everything => may(who, owner),
+        let stopped = state.registry.stop(scope, requester, request, requested);
+        let mut stop_result = self.apply_stop(&mut state, stopped, requested);
+        self.end_background(&mut stop_result, request.push, |owner| match scope {
+            StopScope::Session { key, background: BackgroundPolicy::Stop, .. } => {
+                owner.session == *key && may_stop(requester, owner)
+            }
+            StopScope::Everything => may_stop(requester, owner),
             StopScope::Session { .. }
             | StopScope::Run { .. }
             | StopScope::Agent { .. }
             | StopScope::Agents { .. }
-            // What left something in the background is in the registry until that has ended.
+            // These stop only runs; a run with background processes stays in the registry until they end.
             | StopScope::Conversation { .. }
             | StopScope::Channel { .. } => false,
         });
-        stop
+        stop_result
     }
 
-    /// Stops a run whose owner `who` knows, accepted or not, as [`Runs::stop`] does.
+    /// Stops a run whose owner the caller names, accepted or not, as [`RunTable::stop`] does.
     #[must_use]
-    pub fn stop_coming(&self, run: (&RunId, &Principal), who: &Who, ask: &StopAsk) -> Stop {
+    pub fn stop_run_of_owner(
+        &self,
+        run: (&RunId, &Principal),
+        requester: &StopRequester,
+        request: &StopRequest,
+    ) -> StopResult {
         let requested = self.now();
         let mut state = self.lock();
-        let stopped = state.registry.stop_coming(run, who, ask, requested);
-        let mut stop = self.carry_out(&mut state, stopped, requested);
-        self.end_processes(&mut stop, ask.push, |_| false);
-        stop
+        let stopped = state.registry.stop_run_of_owner(run, requester, request, requested);
+        let mut stop_result = self.apply_stop(&mut state, stopped, requested);
+        self.end_background(&mut stop_result, request.push, |_| false);
+        stop_result
     }
 
-    /// Aborts runs on Quell's own account.
-    pub fn abort(&self, ids: Vec<RunId>, push: Push, reason: &StopReason) -> Stop {
+    /// Aborts runs on behalf of Quell itself.
+    pub fn abort_runs(&self, ids: Vec<RunId>, push: Push, reason: &StopReason) -> StopResult {
         let requested = self.now();
         let mut state = self.lock();
         let stopped = state.registry.abort(ids, push, reason, requested);
-        let mut stop = self.carry_out(&mut state, stopped, requested);
-        self.end_processes(&mut stop, push, |_| false);
-        stop
+        let mut stop_result = self.apply_stop(&mut state, stopped, requested);
+        self.end_background(&mut stop_result, push, |_| false);
+        stop_result
     }
 
-    /// One input to one run.
-    pub fn input(&self, id: &RunId, input: Input) {
+    /// Applies one input to one run.
+    pub fn apply_input(&self, id: &RunId, input: RunStateInput) {
         let mut state = self.lock();
-        let effects = state.registry.input(id, input, self.now());
-        self.apply(&mut state, id, &effects);
-        self.show(&mut state);
+        let effects = state.registry.apply_input(id, input, self.now());
+        self.apply_effects(&mut state, id, &effects);
+        self.publish_agent_changes(&mut state);
     }
 
-    /// Whether the run of a session that is due needs a place of its own among those at work, if one is due.
+    /// What the next run of a session needs to start; `None` if no run is due.
     #[must_use]
-    pub fn due(&self, key: &SessionKey) -> Option<Needs> {
-        self.lock().registry.due(key).map(Needs::of)
+    pub fn due_requirement(&self, key: &SessionKey) -> Option<StartRequirement> {
+        self.lock().registry.due_run(key).map(StartRequirement::for_entry)
     }
 
-    /// True when a sub-run could start in a session whose next message waits for a place.
+    /// True if a sub-run could start in a session whose next message waits for a permit.
     #[must_use]
-    pub fn sub_run_is_due(&self, key: &SessionKey) -> bool {
+    pub fn has_due_sub_run(&self, key: &SessionKey) -> bool {
         self.lock().registry.due_sub_run(key).is_some()
     }
 
-    /// Starts the run of a session that is due, or without a place its oldest sub-run; answers its cell.
+    /// Starts the next run of a session, or without a permit its oldest sub-run. Returns the live run.
     #[must_use]
-    pub fn start_due(&self, key: &SessionKey, has: Needs) -> Option<Arc<Cell>> {
+    pub fn start_due_run(&self, key: &SessionKey, available: StartRequirement) -> Option<Arc<LiveRun>> {
         let mut state = self.lock();
-        let due = match has {
-            Needs::Place => state.registry.due(key),
-            Needs::Nothing => state.registry.due_sub_run(key),
+        let due = match available {
+            StartRequirement::Permit => state.registry.due_run(key),
+            StartRequirement::Nothing => state.registry.due_sub_run(key),
         };
         let id = due?.run.id.clone();
-        let cell = state.cells.get(&id).cloned()?;
-        let effects = state.registry.input(&id, Input::Start, self.now());
-        self.apply(&mut state, &id, &effects);
-        self.show(&mut state);
-        Some(cell)
+        let live_run = state.live_runs.get(&id).cloned()?;
+        let effects = state.registry.apply_input(&id, RunStateInput::Start, self.now());
+        self.apply_effects(&mut state, &id, &effects);
+        self.publish_agent_changes(&mut state);
+        Some(live_run)
     }
 
-    /// Notes what a run is doing.
-    pub fn phase(&self, cell: &Cell, phase: Phase) {
+    /// Records what a run is doing.
+    pub fn set_phase(&self, live_run: &LiveRun, phase: RunPhase) {
         let mut state = self.lock();
-        state.registry.set_phase(cell.id(), phase);
-        cell.set_phase(phase);
-        self.show(&mut state);
+        state.registry.set_phase(live_run.id(), phase);
+        live_run.set_phase(phase);
+        self.publish_agent_changes(&mut state);
     }
 
-    /// The messages that wait to steer a run leave the queue and join its turn, in one locked step: no stop can seal the turn
-    /// between the two and lose them.
-    pub fn take_steers(&self, into: &Arc<Cell>) {
+    /// Moves the messages that wait to steer a run from the queue to its turn, in one locked step: no stop can seal the
+    /// turn in between and lose them.
+    pub fn take_steering_messages(&self, into: &Arc<LiveRun>) {
         let mut state = self.lock();
-        let taken = state.registry.take_steers(into.id());
-        let cells: Vec<Arc<Cell>> = taken.iter().filter_map(|(id, _)| state.cells.get(id).cloned()).collect();
-        for (id, text) in taken {
-            let came = state.cells.get(&id).map_or_else(|| into.pen().clock().now(), |cell| cell.accepted());
-            // Only a running run takes any, and its turn is open.
-            let _ = into.pen().add_user(text, came);
+        let messages = state.registry.take_steering_messages(into.id());
+        let live_runs: Vec<Arc<LiveRun>> =
+            messages.iter().filter_map(|(id, _)| state.live_runs.get(id).cloned()).collect();
+        for (id, text) in messages {
+            let received_at =
+                state.live_runs.get(&id).map_or_else(|| into.writer().clock().now(), |live_run| live_run.accepted_at());
+            // Only a running run takes messages, and its turn is open.
+            let _ = into.writer().add_user_message(text, received_at);
         }
         drop(state);
-        for cell in cells {
-            cell.handed_over();
-            self.spawn(finish::note_steered(self.clone(), cell, Arc::clone(into)));
+        for live_run in live_runs {
+            live_run.mark_steered();
+            self.spawn(finaliser::store_steered_message(self.clone(), live_run, Arc::clone(into)));
         }
     }
 
-    /// The database knows that another run has this message.
-    fn forget_message(&self, id: &RunId) {
-        self.forget_cell(&mut self.lock(), id);
+    /// Forgets a message that is stored as taken by another run.
+    fn forget_steered_message(&self, id: &RunId) {
+        self.forget_live_run(&mut self.lock(), id);
     }
 
-    fn forget_cell(&self, state: &mut State, id: &RunId) {
-        state.cells.remove(id);
-        self.spending().close(id);
+    fn forget_live_run(&self, state: &mut RunTableState, id: &RunId) {
+        state.live_runs.remove(id);
+        self.spending().close_run(id);
     }
 
-    fn spending(&self) -> &Spending {
+    fn spending(&self) -> &AgentSpending {
         &self.0.spending
     }
 
-    /// Opens, holds or closes the gate for new runs.
-    pub fn set_gate(&self, gate: Gate) {
+    pub fn set_gate(&self, gate: AdmissionGate) {
         self.lock().registry.set_gate(gate);
     }
 
-    /// The gate for new runs.
     #[must_use]
-    pub fn gate(&self) -> Gate {
+    pub fn gate(&self) -> AdmissionGate {
         self.lock().registry.gate()
     }
 
-    /// Aborts what is over its time (row A6), and forgets what is over and stored.
+    /// Aborts expired runs (row A6 in `docs/design/requirements.md`), and forgets runs that are over and stored.
     pub fn sweep(&self) {
-        let expired = self.lock().registry.expired(self.now());
-        self.abort(expired, Push::Gentle, &StopReason::Timeout);
-        let kept = self.lock().registry.kept();
-        for id in kept {
-            self.forget(&id);
+        let expired = self.lock().registry.expired_runs(self.now());
+        self.abort_runs(expired, Push::Gentle, &StopReason::Timeout);
+        let retained = self.lock().registry.retained_runs();
+        for id in retained {
+            self.forget_run(&id);
         }
     }
 
-    /// Forgets a run that is over and stored, unless a descendant lives; and those above it that were kept for it.
-    pub fn forget(&self, id: &RunId) {
+    /// Forgets a run that is over and stored, unless a descendant is active. Also forgets its ancestors that were kept
+    /// only for it.
+    pub fn forget_run(&self, id: &RunId) {
         let mut state = self.lock();
-        let background = &self.0.workshop.background;
-        for gone in state.registry.forget(id, |run| background.has_of_run(run)) {
-            self.forget_cell(&mut state, &gone);
+        let background = &self.0.services.background;
+        for forgotten in state.registry.forget(id, |run| background.has_work_of_run(run)) {
+            self.forget_live_run(&mut state, &forgotten);
         }
     }
 
-    fn forget_if_closed(&self, id: &RunId) {
-        let closed = self.lock().registry.kept().contains(id);
+    fn forget_run_if_stored(&self, id: &RunId) {
+        let closed = self.lock().registry.retained_runs().contains(id);
         if closed {
-            self.forget(id);
+            self.forget_run(id);
         }
     }
 
-    /// Tasks of the engine that are not a run's own: finalisers, timers, session actors.
+    /// Tasks of the engine that do not belong to a run's scope: finalisers, timers, session actors.
     #[must_use]
     pub fn tasks(&self) -> &TaskTracker {
         &self.0.tasks
@@ -321,160 +336,168 @@ impl Runs {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        // The one place where the engine's own tasks are born, tracked.
+        // The only place that spawns the engine's own tasks; all are tracked.
         self.0.runtime.spawn(self.0.tasks.track_future(task));
     }
 
-    /// The database.
     #[must_use]
     pub fn store(&self) -> &Store {
         &self.0.store
     }
 
-    /// What agents share.
     #[must_use]
-    pub fn workshop(&self) -> &Arc<Workshop> {
-        &self.0.workshop
+    pub fn services(&self) -> &Arc<Services> {
+        &self.0.services
     }
 
-    /// The fan-out.
     #[must_use]
     pub fn hub(&self) -> &Hub {
         &self.0.hub
     }
 
-    /// The clock.
     #[must_use]
     pub fn clock(&self) -> Clock {
         self.0.clock
     }
 
-    fn carry_out(&self, state: &mut State, stopped: Stopped, requested: Moment) -> Stop {
+    fn apply_stop(&self, state: &mut RunTableState, stopped: StopOutcome, requested: Moment) -> StopResult {
         for id in &stopped.covered {
-            if let Some(cell) = state.cells.get(id) {
-                cell.stop_requested(requested);
+            if let Some(live_run) = state.live_runs.get(id) {
+                live_run.mark_stop_requested(requested);
             }
         }
         for (id, effects) in &stopped.transitions {
-            self.apply(state, id, effects);
+            self.apply_effects(state, id, effects);
         }
         let tickets: Vec<Ticket> =
-            stopped.covered.iter().filter_map(|id| state.cells.get(id).cloned().map(Ticket)).collect();
+            stopped.covered.iter().filter_map(|id| state.live_runs.get(id).cloned().map(Ticket)).collect();
         for ticket in &tickets {
-            ticket.0.stop_delivered();
+            ticket.0.mark_stop_delivered();
         }
         let aborted: HashSet<&RunId> = stopped.aborted.iter().collect();
         let was_ending =
             |id: &&RunId| !aborted.contains(id) && !state.registry.get(id).is_some_and(|e| e.state.is_ended());
         let ending: Vec<RunId> = stopped.covered.iter().filter(was_ending).cloned().collect();
-        self.show(state);
-        Stop { aborted: stopped.aborted, ending, withdrawn: stopped.withdrawn, tickets, ..Stop::default() }
+        self.publish_agent_changes(state);
+        StopResult {
+            aborted: stopped.aborted,
+            already_ending: ending,
+            withdrawn: stopped.withdrawn,
+            tickets,
+            ..StopResult::default()
+        }
     }
 
-    /// Ends what the covered runs left in the background, and what else the scope covers. What a run at work still holds
-    /// has been told through its ledger, and its end waits for it.
-    fn end_processes(&self, stop: &mut Stop, push: Push, else_covered: impl Fn(&Owner) -> bool) {
+    /// Ends the background processes and tasks of the covered runs, and those that `also_covers` selects. What an
+    /// active run still holds was told to end through its ledger, and the run's end waits for it.
+    fn end_background(&self, stop_result: &mut StopResult, push: Push, also_covers: impl Fn(&RunIdentity) -> bool) {
         let level = match push {
             Push::Gentle => StopLevel::Gentle,
             Push::Forced => StopLevel::Forced,
         };
-        let covered: HashSet<&RunId> = stop.tickets.iter().map(|ticket| ticket.0.id()).collect();
-        let background = &self.0.workshop.background;
-        let covers = |owner: &Owner| covered.contains(&owner.run) || else_covered(owner);
-        let (processes, ended) = background.end(level, covers);
+        let covered: HashSet<&RunId> = stop_result.tickets.iter().map(|ticket| ticket.0.id()).collect();
+        let background = &self.0.services.background;
+        let covers = |owner: &RunIdentity| covered.contains(&owner.run) || also_covers(owner);
+        let (processes, ended) = background.end_matching(level, covers);
         let tasks = background.end_tasks(level, covers);
-        (stop.processes, stop.ended, stop.tasks) = (processes, ended, tasks);
+        (stop_result.processes, stop_result.processes_ended, stop_result.tasks) = (processes, ended, tasks);
     }
 
-    /// Carries out the effects of one transition, in order.
-    fn apply(&self, state: &mut State, id: &RunId, effects: &[Effect]) {
-        let Some(cell) = state.cells.get(id).cloned() else { return };
+    /// Applies the effects of one transition, in order.
+    fn apply_effects(&self, state: &mut RunTableState, id: &RunId, effects: &[RunEffect]) {
+        let Some(live_run) = state.live_runs.get(id).cloned() else { return };
         let Some(entry) = state.registry.get(id) else { return };
         let debts = debts_of(entry);
         for effect in effects {
             match effect {
-                Effect::Spawn => cell.started(),
-                Effect::Cancel => self.cancel(&cell, entry),
-                Effect::Kill => cell.scope.kill(),
-                Effect::Seal => cell.seal(),
-                Effect::ArmGrace(at) => {
-                    self.spawn(finish::timer(self.clone(), Arc::clone(&cell), *at, Input::GracePassed))
-                }
-                Effect::ArmHard(at) => {
-                    self.spawn(finish::timer(self.clone(), Arc::clone(&cell), *at, Input::HardPassed))
-                }
-                Effect::AnnounceEnding => announce_ending(&cell, entry),
-                Effect::AnnounceEnded => self.end(&cell, debts),
-                Effect::AmendReceipt => self.amend(&cell, debts),
+                RunEffect::StartWork => live_run.mark_started(),
+                RunEffect::Cancel => self.cancel_run(&live_run, entry),
+                RunEffect::Kill => live_run.scope.kill(),
+                RunEffect::Seal => live_run.seal(),
+                RunEffect::ArmGraceTimer(at) => self.spawn(finaliser::send_input_at(
+                    self.clone(),
+                    Arc::clone(&live_run),
+                    *at,
+                    RunStateInput::GracePassed,
+                )),
+                RunEffect::ArmHardLimitTimer(at) => self.spawn(finaliser::send_input_at(
+                    self.clone(),
+                    Arc::clone(&live_run),
+                    *at,
+                    RunStateInput::HardLimitPassed,
+                )),
+                RunEffect::AnnounceEnding => announce_ending(&live_run, entry),
+                RunEffect::AnnounceEnded => self.announce_end(&live_run, debts),
+                RunEffect::AmendReceipt => self.amend_receipt(&live_run, debts),
             }
         }
     }
 
-    fn cancel(&self, cell: &Cell, entry: &Entry) {
+    fn cancel_run(&self, live_run: &LiveRun, entry: &RegistryEntry) {
         if let Some(quell_protocol::Verdict::Aborted { reason, .. }) = entry.state.verdict() {
-            self.0.hub.publish(&Notice::Cancelling {
-                run_id: cell.run.id.clone(),
-                session_key: cell.run.session.clone(),
+            self.0.hub.publish(&EngineNotice::Cancelling {
+                run_id: live_run.run.id.clone(),
+                session_key: live_run.run.session.clone(),
                 reason: reason.clone(),
             });
         }
         if !matches!(entry.state.verdict(), Some(quell_protocol::Verdict::Aborted { .. })) {
-            cell.scope.ledger().hand_over();
+            live_run.scope.ledger().hand_over_background();
         }
-        cell.scope.cancel();
+        live_run.scope.cancel();
     }
 
-    fn end(&self, cell: &Arc<Cell>, debts: Debts) {
-        cell.announce_ended(debts, |receipt| measure::ended(receipt, cell.bill.get()));
-        let (run, session, steps) = (cell.id(), &cell.run.session, cell.steps());
-        match cell.verdict() {
+    fn announce_end(&self, live_run: &Arc<LiveRun>, debts: Debts) {
+        live_run.announce_ended(debts, |receipt| run_metrics::count_run_end(receipt, live_run.billing_info.get()));
+        let (run, session, steps) = (live_run.id(), &live_run.run.session, live_run.steps());
+        match live_run.verdict() {
             Some(quell_protocol::Verdict::Aborted { .. }) => {
                 tracing::info!(%run, %session, steps, "execution cancelled")
             }
-            Some(verdict) => tracing::info!(%run, %session, steps, verdict = verdict.word(), "run ended"),
+            Some(verdict) => tracing::info!(%run, %session, steps, verdict = verdict.as_str(), "run ended"),
             None => {}
         }
-        let (runs, cell) = (self.clone(), Arc::clone(cell));
+        let (runs, live_run) = (self.clone(), Arc::clone(live_run));
         self.spawn(async move {
-            runs.tell_end(&cell).await;
-            finish::close_book(runs, cell).await;
+            runs.record_end_hooks(&live_run).await;
+            finaliser::store_end_and_forget(runs, live_run).await;
         });
     }
 
-    fn amend(&self, cell: &Arc<Cell>, debts: Debts) {
-        cell.amend_receipt(debts);
-        self.spawn(finish::close_book(self.clone(), Arc::clone(cell)));
+    fn amend_receipt(&self, live_run: &Arc<LiveRun>, debts: Debts) {
+        live_run.rebuild_receipt(debts);
+        self.spawn(finaliser::store_end_and_forget(self.clone(), Arc::clone(live_run)));
     }
 
     fn now(&self) -> Moment {
         self.0.clock.now()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, RunTableState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn may(who: &Who, owner: &Owner) -> bool {
-    who.admin || owner.principal == who.principal
+fn may_stop(requester: &StopRequester, owner: &RunIdentity) -> bool {
+    requester.admin || owner.principal == requester.principal
 }
 
-fn debts_of(entry: &Entry) -> Debts {
+fn debts_of(entry: &RegistryEntry) -> Debts {
     match &entry.state {
         RunState::Ending { debts, .. } | RunState::Ended { debts, .. } => *debts,
         RunState::Queued | RunState::Running => Debts::default(),
     }
 }
 
-fn announce_ending(cell: &Cell, entry: &Entry) {
+fn announce_ending(live_run: &LiveRun, entry: &RegistryEntry) {
     if let Some(verdict) = entry.state.verdict() {
-        tracing::debug!(run = %cell.run.id, session = %cell.run.session, verdict = verdict.word(), "run is ending");
-        cell.announce_ending(verdict);
+        tracing::debug!(run = %live_run.run.id, session = %live_run.run.session, verdict = verdict.as_str(), "run is ending");
+        live_run.announce_ending(verdict);
     }
 }
 
-impl std::fmt::Debug for Runs {
+impl std::fmt::Debug for RunTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Runs")
+        f.write_str("RunTable")
     }
 }

@@ -1,17 +1,19 @@
-//! Live sessions. Each is in the book, which says who makes it, uses it and cleans it up, and those that have something to do
-//! have a desk with one actor: it takes the run that is due, sees it to its end, and goes on with the sealed turn in memory,
-//! recorded or not. Its mailbox is the session's queue in the registry.
+//! Live sessions: their table, one actor per busy session, the history cache and news of background runs.
+//!
+//! The session table records which callers create, use and clean up each session. The actor takes the run that is due,
+//! waits for its end, and continues with the sealed turn in memory, recorded or not. Its mailbox is the session's queue
+//! in the registry.
 
-mod admit;
-mod body;
-mod depart;
-mod enter;
-mod make;
-mod own;
-mod reins;
-mod show;
-mod skills;
-mod vault;
+mod admission;
+mod cleanup;
+mod creation;
+mod key_store;
+mod lookup;
+mod overrides;
+mod resources;
+mod run_control;
+mod skill_cache;
+mod status;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -20,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use quell_kernel::Moment;
-use quell_kernel::session::Book as Lives;
+use quell_kernel::session::SessionTable;
 use quell_kernel::turn::Turn;
 use quell_protocol::hook::HookEvent;
 use quell_protocol::{ErrorCode, ResourceKind, SessionKey};
@@ -31,39 +33,39 @@ use tokio_util::sync::CancellationToken;
 
 use crate::address::AddressPolicy;
 use crate::agent::Agent;
-use crate::cell::{Cell, Notice, Progress};
 use crate::hooks::Hooks;
-use crate::runs::{Needs, Outfit, Place, Runs, Unfit, happening};
+use crate::live_run::{EngineNotice, LiveRun, RunProgress};
+use crate::runs::{RunInputs, RunPermit, RunSetupError, RunTable, StartRequirement, run_hook_trigger};
 use crate::scope::{Cancelled, Point};
 use crate::store::StoreError;
-pub use admit::{Cradle, Wanted};
-use body::Body;
-use depart::Remains;
-pub use depart::sweep_at_times;
-use enter::Purpose;
-pub use enter::{Got, NotMade};
-pub use make::facts_of;
-pub use own::importable;
-use reins::{Lineage, RunReins, hand_up_news};
-pub use show::Standing;
-use vault::Vault;
+pub use admission::{RunDefaults, RunRequest};
+use cleanup::PendingCleanup;
+pub use cleanup::run_sweeper;
+pub use creation::stored_session_facts;
+use key_store::SessionKeyStore;
+use lookup::EnterRequest;
+pub use lookup::{OpenSessionError, OpenSessionOutcome};
+pub use overrides::importable_endpoints;
+use resources::SessionResources;
+use run_control::{RunAncestry, SessionRunControl, pass_unread_news_up};
+pub use status::SessionStatus;
 
-/// The sessions that are in memory. Clones are the same.
+/// The sessions that are in memory. Clones share one table.
 #[derive(Clone)]
-pub struct Sessions(Arc<Inner>);
+pub struct Sessions(Arc<SessionsInner>);
 
-struct Inner {
-    runs: Runs,
-    cradle: Cradle,
-    times: SessionTimes,
-    vault: Vault,
-    permits: Arc<Semaphore>,
-    /// Places for clean-ups, so that a sweep of many sessions does not start a hook for each at once.
-    brooms: Arc<Semaphore>,
-    book: Mutex<Book>,
-    /// Rises at each departure that is over.
-    left: watch::Sender<u64>,
-    /// Cancelled when the daemon begins to close: no more sweeps, and nobody without a run makes a session any more.
+struct SessionsInner {
+    runs: RunTable,
+    run_defaults: RunDefaults,
+    timeouts: SessionTimes,
+    key_store: SessionKeyStore,
+    run_permits: Arc<Semaphore>,
+    /// Permits for clean-ups, so that a sweep of many sessions does not start a hook for each at once.
+    cleanup_permits: Arc<Semaphore>,
+    state: Mutex<SessionsState>,
+    /// Rises at each finished clean-up.
+    cleanup_count: watch::Sender<u64>,
+    /// Cancelled when the daemon begins to close: sweeps end, and only runs may still create sessions.
     closing: CancellationToken,
 }
 
@@ -71,8 +73,8 @@ struct Inner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SessionSettings {
-    /// Seconds without use after which a session expires: it gives back what it has in memory and at its servers. What was said
-    /// in it stays, and the next message revives it. An agent may say otherwise.
+    /// Seconds without use after which a session expires: it releases its memory and its server connections. Its
+    /// history stays, and the next message revives it. An agent may configure another value.
     pub idle_s: u64,
     /// Seconds between two sweeps for expired sessions.
     pub sweep_s: u64,
@@ -86,220 +88,230 @@ impl Default for SessionSettings {
     }
 }
 
-/// The same, as times.
+/// [`SessionSettings`] as durations.
 #[derive(Debug, Clone, Copy)]
 struct SessionTimes {
-    idle: Duration,
-    sweep: Duration,
-    clean_up: Duration,
+    idle_timeout: Duration,
+    sweep_interval: Duration,
+    cleanup_timeout: Duration,
 }
 
-/// What sessions are made with.
+/// Dependencies of [`Sessions`].
 #[derive(Debug)]
-pub struct SessionGround<'a> {
-    /// What every run is born with.
-    pub cradle: Cradle,
-    /// The configured times.
+pub struct SessionDeps<'a> {
+    pub run_defaults: RunDefaults,
     pub settings: SessionSettings,
-    /// Where the key is that seals what sessions bring along.
+    /// Holds the key file with which the keys of sessions are encrypted.
     pub data_dir: &'a Path,
-    /// How many runs may work at the same time.
-    pub in_flight: usize,
+    /// How many runs may be in flight.
+    pub max_in_flight: usize,
 }
 
-/// How long news waits in memory for a message to its session.
-const NEWS_KEPT: Duration = Duration::from_secs(24 * 3600);
-/// Clean-ups at the same time.
-const BROOMS: usize = 64;
+/// How long news waits in memory for the session's next run.
+const NEWS_TTL: Duration = Duration::from_secs(24 * 3600);
+/// Clean-ups that run at the same time.
+const MAX_CLEANUPS: usize = 64;
 
-/// What is known of sessions. One lock for all of it: a question is one step.
+/// State of all sessions. One lock, so that each query is one consistent step.
 #[derive(Default)]
-struct Book {
-    /// Who lives.
-    lives: Lives<Arc<Body>>,
-    /// Where there is something to do.
-    desks: HashMap<SessionKey, Desk>,
-    /// What background runs came to, until a run of that session reads it.
-    news: HashMap<SessionKey, News>,
-    /// Who waits for a session that somebody makes or cleans up.
-    waits: HashMap<SessionKey, watch::Sender<Option<NotMade>>>,
-    /// Steps of clean-ups that failed.
-    remains: Vec<Remains>,
+struct SessionsState {
+    table: SessionTable<Arc<SessionResources>>,
+    /// Sessions with something to do.
+    actors: HashMap<SessionKey, ActorState>,
+    /// Results of background runs, until a run of that session reads them.
+    news: HashMap<SessionKey, BackgroundNews>,
+    /// Callers that wait until a session is created or cleaned up.
+    waiters: HashMap<SessionKey, watch::Sender<Option<OpenSessionError>>>,
+    /// Clean-up steps that failed.
+    pending_cleanups: Vec<PendingCleanup>,
 }
 
-/// Where the actor of a session works.
-struct Desk {
-    working: bool,
-    used: Moment,
+/// State of a session's actor, which exists while the session has something to do or a cached history.
+struct ActorState {
+    is_running: bool,
+    used_at: Moment,
     history: Option<Arc<Vec<Arc<Turn>>>>,
-    /// How often its history was forgotten: what was read before that is not kept.
-    forgotten: u64,
-    /// Background runs of this session that are at work.
-    expected: usize,
-    /// Something came while its actor was at work.
-    poked: Arc<Notify>,
+    /// Rises when the history is forgotten: a history that was read before is not cached.
+    history_generation: u64,
+    /// Active background runs of this session.
+    expected_news: usize,
+    /// Signals the running actor that something arrived.
+    wake: Arc<Notify>,
 }
 
-struct News {
-    since: Moment,
+struct BackgroundNews {
+    updated_at: Moment,
     texts: Vec<String>,
 }
 
-impl Desk {
-    fn new(used: Moment) -> Self {
-        Self { working: false, used, history: None, forgotten: 0, expected: 0, poked: Arc::default() }
+impl ActorState {
+    fn new(used_at: Moment) -> Self {
+        Self {
+            is_running: false,
+            used_at,
+            history: None,
+            history_generation: 0,
+            expected_news: 0,
+            wake: Arc::default(),
+        }
     }
 
     fn is_needed(&self) -> bool {
-        self.working || self.expected > 0
+        self.is_running || self.expected_news > 0
     }
 }
 
 impl Sessions {
-    /// No sessions in memory.
     #[must_use]
-    pub fn new(runs: Runs, ground: SessionGround<'_>) -> Self {
-        let SessionGround { cradle, settings, data_dir, in_flight } = ground;
+    pub fn new(runs: RunTable, deps: SessionDeps<'_>) -> Self {
+        let SessionDeps { run_defaults, settings, data_dir, max_in_flight: in_flight } = deps;
         let seconds = Duration::from_secs;
         let times = SessionTimes {
-            idle: seconds(settings.idle_s),
-            sweep: seconds(settings.sweep_s.max(1)),
-            clean_up: seconds(settings.cleanup_s.max(1)),
+            idle_timeout: seconds(settings.idle_s),
+            sweep_interval: seconds(settings.sweep_s.max(1)),
+            cleanup_timeout: seconds(settings.cleanup_s.max(1)),
         };
-        Self(Arc::new(Inner {
+        Self(Arc::new(SessionsInner {
             runs,
-            cradle,
-            times,
-            vault: Vault::of(data_dir),
-            permits: Arc::new(Semaphore::new(in_flight.clamp(1, Semaphore::MAX_PERMITS))),
-            brooms: Arc::new(Semaphore::new(BROOMS)),
-            book: Mutex::default(),
-            left: watch::Sender::new(0),
+            run_defaults,
+            timeouts: times,
+            key_store: SessionKeyStore::in_data_dir(data_dir),
+            run_permits: Arc::new(Semaphore::new(in_flight.clamp(1, Semaphore::MAX_PERMITS))),
+            cleanup_permits: Arc::new(Semaphore::new(MAX_CLEANUPS)),
+            state: Mutex::default(),
+            cleanup_count: watch::Sender::new(0),
             closing: CancellationToken::new(),
         }))
     }
 
-    /// Something may be due in this session: wakes its actor if it sleeps.
-    pub fn poke(&self, key: &SessionKey) {
+    /// Wakes the actor of a session, because a run may be due.
+    pub fn wake_actor(&self, key: &SessionKey) {
         let now = self.0.runs.clock().now();
-        let mut book = self.book();
-        let Book { lives, desks, .. } = &mut *book;
-        let desk = desks.entry(key.clone()).or_insert_with(|| Desk::new(now));
-        desk.used = now;
-        if desk.working {
-            desk.poked.notify_one();
+        let mut state = self.lock_state();
+        let SessionsState { table, actors, .. } = &mut *state;
+        let actor = actors.entry(key.clone()).or_insert_with(|| ActorState::new(now));
+        actor.used_at = now;
+        if actor.is_running {
+            actor.wake.notify_one();
             return;
         }
-        lives.work_comes(key, now, |body| self.need_besides_runs(body, Some(desk)));
-        desk.working = true;
-        drop(book);
-        self.0.runs.spawn(act(self.clone(), key.clone()));
+        table.keep_for_waiting_work(key, now, |resources| self.use_besides_runs(resources, Some(actor)));
+        actor.is_running = true;
+        drop(state);
+        self.0.runs.spawn(run_actor(self.clone(), key.clone()));
     }
 
-    /// Forgets what is in memory of a session's history, and of its agents' skills; the next run reads both again.
+    /// Forgets the cached history of a session and its agents' skills; the next run reads both again.
     pub fn forget_history(&self, key: &SessionKey) {
-        let mut book = self.book();
-        if let Some(body) = book.lives.body(key) {
-            body.shelves.forget();
+        let mut state = self.lock_state();
+        if let Some(resources) = state.table.resources(key) {
+            resources.skill_cache.clear();
         }
-        if let Some(desk) = book.desks.get_mut(key) {
-            desk.history = None;
-            desk.forgotten += 1;
+        if let Some(actor) = state.actors.get_mut(key) {
+            actor.history = None;
+            actor.history_generation += 1;
         }
-        book.news.remove(key);
-        drop(book);
-        self.0.runs.workshop().background.forget_session(key);
-        self.0.runs.workshop().mcp.close_session(key);
+        state.news.remove(key);
+        drop(state);
+        self.0.runs.services().background.forget_session(key);
+        self.0.runs.services().mcp.close_session(key);
     }
 
-    /// A background run of this session will have news.
+    /// Counts a background run of this session that will send news.
     fn expect_news(&self, key: &SessionKey) {
-        if let Some(desk) = self.book().desks.get_mut(key) {
-            desk.expected += 1;
+        if let Some(actor) = self.lock_state().actors.get_mut(key) {
+            actor.expected_news += 1;
         }
     }
 
-    /// One background run of this session is over.
-    fn expect_no_news(&self, key: &SessionKey) {
-        if let Some(desk) = self.book().desks.get_mut(key) {
-            desk.expected = desk.expected.saturating_sub(1);
+    /// Counts a background run of this session that is over.
+    fn expect_one_less_news(&self, key: &SessionKey) {
+        if let Some(actor) = self.lock_state().actors.get_mut(key) {
+            actor.expected_news = actor.expected_news.saturating_sub(1);
         }
     }
 
-    fn add_news(&self, lineage: &Lineage, texts: Vec<String>) {
+    fn add_news(&self, ancestry: &RunAncestry, texts: Vec<String>) {
         let now = self.0.runs.clock().now();
-        // Under the lock, under which a run that is over hands up what it has not read: news never comes to it behind that.
-        let mut book = self.book();
-        let Some(heir) = lineage.heir().filter(|_| !texts.is_empty()) else { return };
-        let news = book.news.entry(heir.clone()).or_insert_with(|| News { since: now, texts: Vec::new() });
-        news.since = now;
+        // The lock orders this with `pass_unread_news_up`: an ended run passes on its unread news under it, and gets
+        // none afterwards.
+        let mut state = self.lock_state();
+        let Some(recipient) = ancestry.news_recipient().filter(|_| !texts.is_empty()) else { return };
+        let news = state
+            .news
+            .entry(recipient.clone())
+            .or_insert_with(|| BackgroundNews { updated_at: now, texts: Vec::new() });
+        news.updated_at = now;
         news.texts.extend(texts);
     }
 
     fn take_news(&self, key: &SessionKey) -> Vec<String> {
-        self.book().news.remove(key).map(|news| news.texts).unwrap_or_default()
+        self.lock_state().news.remove(key).map(|news| news.texts).unwrap_or_default()
     }
 
-    /// True while a session is in memory: it was used not long ago, or is waited for.
+    /// True while a session is in memory: it was used recently, or a caller waits for it.
     #[must_use]
     pub fn is_live(&self, key: &SessionKey) -> bool {
-        let book = self.book();
-        book.lives.life(key).is_some() || book.desks.contains_key(key)
+        let state = self.lock_state();
+        state.table.state(key).is_some() || state.actors.contains_key(key)
     }
 
-    fn give_back_news(&self, key: &SessionKey, texts: Vec<String>) {
+    fn restore_news(&self, key: &SessionKey, texts: Vec<String>) {
         let since = self.0.runs.clock().now();
-        let mut book = self.book();
-        let news = book.news.entry(key.clone()).or_insert_with(|| News { since, texts: Vec::new() });
+        let mut state = self.lock_state();
+        let news =
+            state.news.entry(key.clone()).or_insert_with(|| BackgroundNews { updated_at: since, texts: Vec::new() });
         news.texts.splice(0..0, texts);
     }
 
-    /// How many sessions live.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.book().lives.len()
+        self.lock_state().table.len()
     }
 
     /// The sealed turns that a new run continues on.
-    async fn history(&self, key: &SessionKey) -> Result<Vec<Arc<Turn>>, StoreError> {
-        let known = self.book().desks.get(key).map(|desk| (desk.history.clone(), desk.forgotten));
-        let (known, forgotten) = known.unwrap_or_default();
-        if let Some(history) = known {
+    async fn load_history(&self, key: &SessionKey) -> Result<Vec<Arc<Turn>>, StoreError> {
+        let cached = self.lock_state().actors.get(key).map(|actor| (actor.history.clone(), actor.history_generation));
+        let (cached, generation) = cached.unwrap_or_default();
+        if let Some(history) = cached {
             return Ok(history.to_vec());
         }
-        let stored = self.0.runs.store().turns(key.clone()).await?;
+        let stored = self.0.runs.store().session_turns(key.clone()).await?;
         let mut turns = Vec::with_capacity(stored.len());
         for text in stored {
             let turn = Turn::from_stored(&text).map_err(|error| StoreError::Corrupt(error.to_string()))?;
             turns.push(Arc::new(turn));
         }
-        // A reset or a deletion that came while it was read has emptied what this is.
-        if let Some(desk) = self.book().desks.get_mut(key).filter(|desk| desk.forgotten == forgotten) {
-            desk.history = Some(Arc::new(turns.clone()));
+        // A reset or deletion during the read has made these turns obsolete: do not cache them.
+        if let Some(actor) =
+            self.lock_state().actors.get_mut(key).filter(|actor| actor.history_generation == generation)
+        {
+            actor.history = Some(Arc::new(turns.clone()));
         }
         Ok(turns)
     }
 
-    fn append(&self, key: &SessionKey, turn: Arc<Turn>) {
-        if let Some(desk) = self.book().desks.get_mut(key)
-            && let Some(history) = &mut desk.history
+    fn append_turn(&self, key: &SessionKey, turn: Arc<Turn>) {
+        if let Some(actor) = self.lock_state().actors.get_mut(key)
+            && let Some(history) = &mut actor.history
         {
             Arc::make_mut(history).push(turn);
         }
     }
 
-    /// Waits for a place for the next run of a session; none when there is something to do without one.
-    async fn place(&self, key: &SessionKey) -> Option<OwnedSemaphorePermit> {
+    /// Waits for a permit for the next run of a session; `None` if there is something to do without one.
+    async fn acquire_run_permit(&self, key: &SessionKey) -> Option<OwnedSemaphorePermit> {
         let now = self.0.runs.clock().now();
-        let poked = Arc::clone(&self.book().desks.entry(key.clone()).or_insert_with(|| Desk::new(now)).poked);
-        // Kept while it is waited for, so that who came first is served first.
-        let mut place = pin!(Arc::clone(&self.0.permits).acquire_owned());
+        let wake =
+            Arc::clone(&self.lock_state().actors.entry(key.clone()).or_insert_with(|| ActorState::new(now)).wake);
+        // Kept across wake-ups, so that the place in the semaphore's queue is not lost.
+        let mut acquire = pin!(Arc::clone(&self.0.run_permits).acquire_owned());
         loop {
             tokio::select! {
-                // Nobody closes the semaphore.
-                permit = &mut place => return permit.ok(),
-                () = poked.notified() => {
-                    if self.0.runs.sub_run_is_due(key) || self.0.runs.due(key).is_none() {
+                // The semaphore is never closed.
+                permit = &mut acquire => return permit.ok(),
+                () = wake.notified() => {
+                    if self.0.runs.has_due_sub_run(key) || self.0.runs.due_requirement(key).is_none() {
                         return None;
                     }
                 }
@@ -307,126 +319,128 @@ impl Sessions {
         }
     }
 
-    /// Lets the actor go to sleep, unless something became due meanwhile.
-    fn may_sleep(&self, key: &SessionKey) -> bool {
+    /// Lets the actor sleep, unless something became due meanwhile.
+    fn try_sleep(&self, key: &SessionKey) -> bool {
         let now = self.0.runs.clock().now();
-        let mut book = self.book();
-        if self.0.runs.due(key).is_some() {
+        let mut state = self.lock_state();
+        if self.0.runs.due_requirement(key).is_some() {
             return false;
         }
-        if let Some(desk) = book.desks.get_mut(key) {
-            desk.working = false;
-            desk.used = now;
+        if let Some(actor) = state.actors.get_mut(key) {
+            actor.is_running = false;
+            actor.used_at = now;
         }
-        book.lives.released(key, now);
+        state.table.release(key, now);
         true
     }
 
-    /// What a run works with: its session, made if it must be, its agent as that session has it, and what was said.
-    async fn outfit(&self, cell: &Cell) -> Result<Result<Outfit, Unfit>, Cancelled> {
-        let run = &cell.run;
-        // An agent leaves only when all its runs are over, so it is there; a run that is wrong about that ends at once.
-        let Some(base) = self.0.runs.workshop().society.get(&run.agent) else {
+    /// Prepares what a run works with: its session (created if necessary), its agent as configured for that session,
+    /// and the history.
+    async fn prepare_run(&self, live_run: &LiveRun) -> Result<Result<RunInputs, RunSetupError>, Cancelled> {
+        let run = &live_run.run;
+        // An agent is removed only when all its runs are over, so this should not happen; the run fails at once if it
+        // does.
+        let Some(base) = self.0.runs.services().agents.get(&run.agent) else {
             let message = format!("its agent {:?} is not there any more; send the message to another one", run.agent);
-            return Ok(Err(Unfit { code: ErrorCode::AgentNotFound.as_str(), message }));
+            return Ok(Err(RunSetupError { code: ErrorCode::AgentNotFound.as_str(), message }));
         };
-        let facts = happening(HookEvent::Activate, cell.view(), None).run;
-        let purpose = Purpose {
-            scope: &cell.scope,
+        let facts = run_hook_trigger(HookEvent::Activate, live_run.view(), None).run;
+        let request = EnterRequest {
+            scope: &live_run.scope,
             agent: &run.agent,
-            asked: None,
-            run: facts,
-            by: None,
-            reach: AddressPolicy::PublicOnly,
+            setup: None,
+            run_facts: facts,
+            requested_by: None,
+            address_policy: AddressPolicy::PublicOnly,
         };
-        // waits: the purpose holds the run's scope.
-        let body = match self.enter(&run.session, &purpose).await? {
-            Ok((body, _)) => body,
-            Err(why) => return Ok(Err(Unfit { code: why.code().as_str(), message: why.to_string() })),
+        // waits: raced against the run's scope, which the request holds.
+        let resources = match self.get_or_create(&run.session, &request).await? {
+            Ok((resources, _)) => resources,
+            Err(why) => return Ok(Err(RunSetupError { code: why.code().as_str(), message: why.to_string() })),
         };
-        // It enters once.
-        let _ = cell.session.set(body.facts.clone());
-        body.set_idle(self.idle_of(&base));
-        let routed = cell.errand.as_ref().and_then(|errand| errand.orders().model.as_deref());
-        let agent = match body.routed(&base, self.0.runs.workshop().society.materials(), routed) {
-            Ok(agent) => match &cell.ceiling {
-                Some(ceiling) => Arc::new(agent.within(ceiling)),
+        // Set only once: a run enters one session.
+        let _ = live_run.session.set(resources.facts.clone());
+        resources.set_idle_timeout(self.idle_timeout_of(&base));
+        let routed_model = live_run.channel_origin.as_ref().and_then(|origin| origin.options().routed_model.as_deref());
+        let agent = match resources.routed_agent(&base, self.0.runs.services().agents.factory(), routed_model) {
+            Ok(agent) => match &live_run.max_permissions {
+                Some(max_permissions) => Arc::new(agent.restricted_to(max_permissions)),
                 None => agent,
             },
             Err(problem) => {
-                let why = NotMade::Configuration(problem);
-                return Ok(Err(Unfit { code: why.code().as_str(), message: why.to_string() }));
+                let why = OpenSessionError::Configuration(problem);
+                return Ok(Err(RunSetupError { code: why.code().as_str(), message: why.to_string() }));
             }
         };
-        // waits: reading holds the run's scope.
-        let agent = self.taught(cell, &body, (&base, agent)).await?;
-        let history = match cell.scope.race(Point::LoadHistory, self.history(&run.session)).await? {
+        // waits: raced against the run's scope.
+        let agent = self.with_skills(live_run, &resources, (&base, agent)).await?;
+        let history = match live_run.scope.race(Point::LoadHistory, self.load_history(&run.session)).await? {
             Ok(history) => history,
-            Err(error) => return Ok(Err(Unfit { code: "store", message: error.to_string() })),
+            Err(error) => return Ok(Err(RunSetupError { code: "store", message: error.to_string() })),
         };
-        // The run that started this one had no such endpoint.
-        let endpoint = body.endpoint.clone().filter(|_| cell.ceiling.is_none());
-        Ok(Ok(Outfit { agent, endpoint, history }))
+        // Sub-runs do not get the session's own endpoint, because their parent did not have it.
+        let endpoint = resources.endpoint.clone().filter(|_| live_run.max_permissions.is_none());
+        Ok(Ok(RunInputs { agent, endpoint, history }))
     }
 
-    /// How long a session of this agent may be idle.
-    fn idle_of(&self, agent: &Agent) -> Duration {
-        agent.config.idle_s.map_or(self.0.times.idle, Duration::from_secs)
+    /// The idle timeout of sessions of this agent.
+    fn idle_timeout_of(&self, agent: &Agent) -> Duration {
+        agent.config.idle_s.map_or(self.0.timeouts.idle_timeout, Duration::from_secs)
     }
 
     fn hooks(&self) -> &Hooks {
-        &self.0.runs.workshop().hooks
+        &self.0.runs.services().hooks
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.0.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_state(&self) -> MutexGuard<'_, SessionsState> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The actor of one session. It ends when nothing is due.
-async fn act(sessions: Sessions, key: SessionKey) {
+/// The actor of one session. It ends when no run is due.
+async fn run_actor(sessions: Sessions, key: SessionKey) {
     let runs = &sessions.0.runs;
     loop {
-        let permit = match runs.due(&key) {
-            // A queued run that is stopped while it waits here for a permit is over at once; then nothing may be due any more.
-            Some(Needs::Place) => sessions.place(&key).await,
-            Some(Needs::Nothing) => None,
-            None if sessions.may_sleep(&key) => return,
+        let permit = match runs.due_requirement(&key) {
+            // If the queued run is stopped during this wait, it ends at once, and possibly nothing is due any more.
+            Some(StartRequirement::Permit) => sessions.acquire_run_permit(&key).await,
+            Some(StartRequirement::Nothing) => None,
+            None if sessions.try_sleep(&key) => return,
             None => continue,
         };
-        let has = if permit.is_some() { Needs::Place } else { Needs::Nothing };
-        if let Some(cell) = runs.start_due(&key, has) {
-            run_one(&sessions, &key, cell, permit).await;
+        let available = if permit.is_some() { StartRequirement::Permit } else { StartRequirement::Nothing };
+        if let Some(live_run) = runs.start_due_run(&key, available) {
+            run_next(&sessions, &key, live_run, permit).await;
         }
     }
 }
 
-async fn run_one(sessions: &Sessions, key: &SessionKey, cell: Arc<Cell>, permit: Option<OwnedSemaphorePermit>) {
+async fn run_next(sessions: &Sessions, key: &SessionKey, live_run: Arc<LiveRun>, permit: Option<OwnedSemaphorePermit>) {
     let runs = sessions.0.runs.clone();
-    let hold = |permit| Place { held: cell.scope.hold(ResourceKind::Permit, "in-flight run"), permit };
-    let place = permit.filter(|_| cell.run.parent.is_none()).map(hold);
+    let hold_permit = |permit| RunPermit { held: live_run.scope.hold(ResourceKind::Permit, "in-flight run"), permit };
+    let run_permit = permit.filter(|_| live_run.run.parent.is_none()).map(hold_permit);
     let work = {
-        let (cell, sessions) = (Arc::clone(&cell), sessions.clone());
+        let (live_run, sessions) = (Arc::clone(&live_run), sessions.clone());
         async move {
-            let reins = RunReins { sessions: &sessions, cell: &cell };
-            // Boxed, since it is over when the model is asked: in one piece with the rest it would be kept through the whole run,
-            // and once more at each level that it is handed through.
-            let outfit = Box::pin(sessions.outfit(&cell));
-            sessions.0.runs.see_through(&cell, &reins, place, outfit).await;
+            let control = SessionRunControl { sessions: &sessions, live_run: &live_run };
+            // Boxed, because it is finished before the model is called: inline it would occupy memory through the whole
+            // run, once more at each level that it is passed through.
+            let inputs = Box::pin(sessions.prepare_run(&live_run));
+            sessions.0.runs.run_to_completion(&live_run, &control, run_permit, inputs).await;
         }
     };
-    let lineage = Lineage::of(sessions, &cell);
+    let ancestry = RunAncestry::of(sessions, &live_run);
     runs.spawn(work);
-    cell.reached(Progress::Ended).await;
-    hand_up_news(sessions, &lineage);
-    if let Some(turn) = cell.sealed_now() {
-        sessions.append(key, turn);
+    live_run.wait_for_progress(RunProgress::Ended).await;
+    pass_unread_news_up(sessions, &ancestry);
+    if let Some(turn) = live_run.sealed_turn() {
+        sessions.append_turn(key, turn);
     }
-    // A run in another session may have waited for this one, which it superseded.
-    for waiting in runs.sessions_of_scope(&cell) {
-        sessions.poke(&waiting);
+    // A run in another session may have waited for this one, because it superseded it.
+    for waiting_session in runs.queued_sessions_of_scope(&live_run) {
+        sessions.wake_actor(&waiting_session);
     }
-    runs.hub().publish(&Notice::Session { key: key.clone(), reason: "message" });
+    runs.hub().publish(&EngineNotice::Session { key: key.clone(), reason: "message" });
 }
 
 impl std::fmt::Debug for Sessions {

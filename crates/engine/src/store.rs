@@ -1,8 +1,7 @@
-//! The database: what was accepted, what was said, who may ask. It knows neither turns nor views from the inside; it keeps
-//! their JSON.
+//! The SQLite store: one writer thread that commits in batches, reader threads, and a thread for exports and backups.
 //!
-//! One thread writes and commits whatever is queued at once; a few threads read. An operation is a value that is handed to
-//! a thread, so a caller that leaves never leaves half an operation behind.
+//! The store keeps turns and views as JSON text and does not interpret them. Each operation is a closure that is sent
+//! to a thread, so a cancelled caller never leaves half an operation behind.
 
 mod agents;
 mod amendments;
@@ -10,17 +9,18 @@ mod archive;
 mod audit;
 mod backup;
 mod boot;
-mod channels;
+mod channel_state;
 mod cookies;
 mod cursor;
 mod error;
 mod history;
 mod hold;
+mod hook_outbox;
 mod inspect;
 mod journal;
 mod lock;
 mod notes;
-mod outbox;
+mod pending_replies;
 mod reader;
 mod retention;
 mod rows;
@@ -28,12 +28,11 @@ mod runs;
 mod schema;
 mod sessions;
 mod spend;
-mod spool;
+mod temp_file;
 #[cfg(test)]
 mod tests;
-mod threads;
 mod tokens;
-mod traces;
+mod worker_threads;
 mod writer;
 
 use std::fmt;
@@ -47,163 +46,168 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub use agents::StoredAgent;
-pub use archive::{Archive, Archived, Imported};
+pub use archive::{ArchivedHistoryItem, ImportOutcome, SessionArchive};
 pub use audit::AuditEntry;
-pub use backup::{Restored, check_copy, copy, holder, restore};
+pub use backup::{RestoredDatabase, check_database_copy, copy_database, find_running_daemon, restore_database};
 pub use cookies::StoredCookie;
 pub use error::StoreError;
-pub use inspect::{Database, Inspection, inspect};
-pub use lock::Holder;
-pub use notes::{FoundNote, Note, NoteScope, Remembered};
-pub use outbox::{Delivery, StoredDelivery};
-pub use retention::Idle;
+pub use hook_outbox::{QueuedWebhook, StoredWebhook};
+pub use inspect::{DatabaseInspection, DatabaseState, inspect_database};
+pub use lock::LockHolder;
+pub use notes::{FoundNote, Note, NoteScope, SaveNoteOutcome};
+pub use pending_replies::{PendingReply, StaleReply};
+pub use retention::IdleSession;
 pub use rows::{
-    AcceptedRow, Past, PrivateEndpoints, RunFilter, RunRow, SealedRun, SessionFilter, SessionSetup, SetUp, SetUpAccess,
-    StoredSession, StoredState, StoredToken,
+    AcceptRunOutcome, HistoryItem, PrivateEndpoints, RunListFilter, RunRow, SealedRun, SessionListFilter, SessionSetup,
+    SessionSetupAccess, SessionSetupOutcome, StoredRunState, StoredSession, StoredToken,
 };
-pub use sessions::Deleted;
-pub use spend::Spent;
-pub use spool::Spool;
-pub use traces::{LeftTrace, Trace};
+pub use sessions::DeleteSessionOutcome;
+pub use spend::RunSpend;
+pub use temp_file::TempFile;
 
-use boot::Boot;
+use boot::BootNumber;
 use lock::DirectoryLock;
-use reader::Read;
-use threads::Threads;
-use writer::{Sync, Write};
+use reader::ReadOperation;
+use worker_threads::WorkerThreads;
+use writer::{SyncLevel, WriteOperation};
 
-/// Operations that may wait for a thread before callers have to wait for room. More than there are runs in flight, so
-/// that handing over a write does not wait in practice.
-const QUEUE: usize = 1024;
+/// Operations that can wait for a thread before callers have to wait for room. Larger than the number of runs in
+/// flight, so that queueing a write does not wait in practice.
+const QUEUE_CAPACITY: usize = 1024;
 
-/// Below this much free space a disk counts as full: the log of the database grows to about as much.
-const ROOM: u64 = 4 << 20;
+/// Below this much free space a disk counts as full: the write-ahead log grows to about this size.
+const MIN_FREE_BYTES: u64 = 4 << 20;
 
-/// Copies that may wait for their turn before callers have to wait for room.
-const COPIES: usize = 16;
+/// Exports and backups that can be queued before callers have to wait for room.
+const COPY_QUEUE_CAPACITY: usize = 16;
 
-/// Between two calls for a copy to end.
-const HURRY: Duration = Duration::from_millis(10);
+/// Pause between two interrupts of the copier while the store closes.
+const INTERRUPT_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Threads that read.
-const READERS: usize = 2;
+const READER_THREADS: usize = 2;
 
-/// The database of one data directory. Clones are the same store.
+/// The database of one data directory. Clones share one store.
 ///
 /// # Cancel safety
-/// Every operation is handed to a thread as soon as its future is polled and the queue has room. From then on it is done
-/// whether or not anybody waits for its answer; before, it is not done at all. An answered write is durable, but for the journal,
-/// which a crash of the machine may take back.
+/// Every operation is sent to a thread as soon as its future is polled and the queue has room. From then on it runs
+/// whether or not the caller waits; before, it does not run at all. A write that was answered is durable, except for
+/// the journal: a crash of the machine can lose its latest lines.
 #[derive(Clone)]
-pub struct Store(Arc<Inner>);
+pub struct Store(Arc<StoreInner>);
 
-struct Inner {
-    writer: Threads<Box<dyn Write>>,
-    readers: Threads<Read>,
-    /// Makes what takes long, one after the other, so that it holds up no other read.
-    copier: Threads<Read>,
-    /// Ends what the copier is at.
-    hurry: InterruptHandle,
-    /// Cancelled when no copy is to begin any more.
-    hurried: CancellationToken,
-    /// The data directory.
-    ground: PathBuf,
-    /// The database.
+struct StoreInner {
+    writer: WorkerThreads<Box<dyn WriteOperation>>,
+    readers: WorkerThreads<ReadOperation>,
+    /// Runs exports and backups one after the other, so that they delay no other read.
+    copier: WorkerThreads<ReadOperation>,
+    /// Interrupts the copier's current statement.
+    copy_interrupt: InterruptHandle,
+    /// Cancelled when no further copy may begin.
+    copies_cancelled: CancellationToken,
+    data_dir: PathBuf,
     file: PathBuf,
-    /// Cancelled at the first write that came too late.
+    /// Cancelled at the first write that was refused because a later daemon has opened the database.
     fenced: CancellationToken,
 }
 
 impl Store {
-    /// Opens the database `file` of a data directory, which is created when it does not exist, and brings it to the newest
-    /// schema. The directory is locked until the store is closed or dropped.
+    /// Opens the database `file` in a data directory and migrates it to the newest schema. Creates the directory when
+    /// it does not exist. The directory stays locked until the store is closed or dropped.
     ///
     /// # Errors
-    /// [`StoreError`] says who holds the directory, or what is wrong with the file.
+    /// [`StoreError`] names the process that holds the directory, or the defect of the file.
     pub fn open(data_dir: &Path, file: &str) -> Result<Self, StoreError> {
         schema::create_directory(data_dir)?;
-        let lock = DirectoryLock::take(data_dir)?;
+        let lock = DirectoryLock::acquire(data_dir)?;
         let path = data_dir.join(file);
         let (mut connection, index) = schema::open_writer(&path)?;
-        let boot = begin(&mut connection).map_err(|error| error.of_file(&path))?;
-        let (to_readers, reads) = mpsc::channel(QUEUE);
-        let reads: reader::Queue = Arc::new(Mutex::new(reads));
-        let mut readers = Vec::with_capacity(READERS);
-        for _ in 0..READERS {
+        let boot = take_boot_number(&mut connection).map_err(|error| error.with_file_name(&path))?;
+        let (to_readers, reads) = mpsc::channel(QUEUE_CAPACITY);
+        let reads: reader::ReadQueue = Arc::new(Mutex::new(reads));
+        let mut readers = Vec::with_capacity(READER_THREADS);
+        for _ in 0..READER_THREADS {
             let (connection, reads) = (schema::open_reader(&path, index)?, Arc::clone(&reads));
             readers.push(move || reader::run(connection, &reads));
         }
-        let (to_writer, writes) = mpsc::channel(QUEUE);
+        let (to_writer, writes) = mpsc::channel(QUEUE_CAPACITY);
         let fenced = CancellationToken::new();
-        let pencil = writer::Pencil::new(connection, boot, fenced.clone());
+        let connection = writer::WriteConnection::new(connection, boot, fenced.clone());
         let write = move || {
-            writer::run(pencil, writes);
+            writer::run(connection, writes);
             drop(lock);
         };
         let copies = schema::open_reader(&path, index)?;
-        let (hurry, hurried) = (copies.get_interrupt_handle(), CancellationToken::new());
-        let ground = data_dir.to_path_buf();
-        let (to_copier, orders) = mpsc::channel(COPIES);
-        let orders: reader::Queue = Arc::new(Mutex::new(orders));
-        let copier = Threads::start("quell-store-c", to_copier, vec![move || reader::run(copies, &orders)])?;
-        let readers = Threads::start("quell-store-r", to_readers, readers)?;
-        let writer = Threads::start("quell-store-w", to_writer, vec![write])?;
-        Ok(Self(Arc::new(Inner { writer, readers, copier, hurry, hurried, ground, file: path, fenced })))
+        let (copy_interrupt, copies_cancelled) = (copies.get_interrupt_handle(), CancellationToken::new());
+        let data_dir = data_dir.to_path_buf();
+        let (to_copier, copy_queue) = mpsc::channel(COPY_QUEUE_CAPACITY);
+        let copy_queue: reader::ReadQueue = Arc::new(Mutex::new(copy_queue));
+        let copier = WorkerThreads::start("quell-store-c", to_copier, vec![move || reader::run(copies, &copy_queue)])?;
+        let readers = WorkerThreads::start("quell-store-r", to_readers, readers)?;
+        let writer = WorkerThreads::start("quell-store-w", to_writer, vec![write])?;
+        Ok(Self(Arc::new(StoreInner {
+            writer,
+            readers,
+            copier,
+            copy_interrupt,
+            copies_cancelled,
+            data_dir,
+            file: path,
+            fenced,
+        })))
     }
 
-    /// Fires when another daemon has opened the database since and a write of this one was refused for that: all will be.
+    /// Cancelled once a write was refused because another daemon has opened the database since. All later writes are
+    /// refused, too.
     #[must_use]
     pub fn fenced(&self) -> &CancellationToken {
         &self.0.fenced
     }
 
-    /// Finishes what is queued, empties the log into the file, ends the threads and unlocks the directory. Operations of
-    /// other clones are refused from now on.
+    /// Finishes the queued operations, moves the write-ahead log into the file, joins the threads and unlocks the
+    /// directory. From now on operations of other clones are refused.
     ///
     /// # Cancel safety
-    /// Safe: what was begun goes on by itself. Dropped before its first poll it does nothing.
+    /// Safe: the close continues by itself. Dropped before its first poll it does nothing.
     pub async fn close(self) {
-        // A copy that is cut short was nobody's promise; whoever waits for it is told.
-        self.0.hurried.cancel();
+        // A copy may be cut short: its caller gets an error.
+        self.0.copies_cancelled.cancel();
         let mut copier = std::pin::pin!(self.0.copier.close());
         loop {
-            self.0.hurry.interrupt();
+            self.0.copy_interrupt.interrupt();
             tokio::select! {
                 () = &mut copier => break,
-                // It reaches only what has begun, and a copy may be about to begin.
-                () = tokio::time::sleep(HURRY) => {}
+                // An interrupt ends only a statement that has begun, and a copy may be about to begin. So repeat it.
+                () = tokio::time::sleep(INTERRUPT_INTERVAL) => {}
             }
         }
-        // Readers first, so that the writer is the last one and can leave a single file behind.
+        // Readers first: the writer must be the last connection, so that it can leave a single file behind.
         self.0.readers.close().await;
         self.0.writer.close().await;
     }
 
-    /// Writes next to nothing. The first write takes the number of this start.
-    ///
-    /// # Errors
-    /// [`StoreError`] when the database cannot be written.
+    /// Writes to the database without changing anything in it. Takes the boot number of this start if that is still
+    /// to be done.
     ///
     /// # Cancel safety
-    /// Safe, as [`Store`] says.
-    pub async fn touch(&self) -> Result<(), StoreError> {
+    /// Safe: see [`Store`].
+    pub async fn write_probe(&self) -> Result<(), StoreError> {
         self.write_relaxed(|db| db.execute("UPDATE boot SET number = number", []).map(drop)).await
     }
 
-    /// As [`Store::touch`], after a look for room on the disk.
+    /// Checks the free space of the disk, then does [`Store::write_probe`].
     ///
     /// # Errors
-    /// [`StoreError`] when the database cannot be written, or would soon not be.
+    /// [`StoreError`] when the database cannot be written, or the disk is nearly full.
     ///
     /// # Cancel safety
-    /// Safe, as [`Store`] says.
-    pub async fn probe(&self) -> Result<(), StoreError> {
-        // A small write finds room in the log on a disk that is full for all others.
+    /// Safe: see [`Store`].
+    pub async fn check_health(&self) -> Result<(), StoreError> {
+        // A small write can find room in the log when the disk is full for everything else.
         let free = statvfs(&self.0.file).map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize));
-        if let Ok(free @ 0..ROOM) = free {
-            return Err(StoreError::NoRoom { file: self.0.file.clone(), free });
+        if let Ok(free @ 0..MIN_FREE_BYTES) = free {
+            return Err(StoreError::LowDiskSpace { file: self.0.file.clone(), free });
         }
-        self.touch().await
+        self.write_probe().await
     }
 
     async fn write<T, F>(&self, work: F) -> Result<T, StoreError>
@@ -211,24 +215,24 @@ impl Store {
         T: Send + 'static,
         F: FnMut(&Connection) -> rusqlite::Result<T> + Send + 'static,
     {
-        self.hand_over(Sync::Full, work).await
+        self.queue_write(SyncLevel::Full, work).await
     }
 
-    /// As [`Store::write`], without a sync of the disk of its own.
+    /// As [`Store::write`], but the commit does not wait for a sync of the disk.
     async fn write_relaxed<T, F>(&self, work: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
         F: FnMut(&Connection) -> rusqlite::Result<T> + Send + 'static,
     {
-        self.hand_over(Sync::Normal, work).await
+        self.queue_write(SyncLevel::Normal, work).await
     }
 
-    async fn hand_over<T, F>(&self, sync: Sync, work: F) -> Result<T, StoreError>
+    async fn queue_write<T, F>(&self, sync: SyncLevel, work: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
         F: FnMut(&Connection) -> rusqlite::Result<T> + Send + 'static,
     {
-        let (write, answer) = writer::asked(sync, work);
+        let (write, answer) = writer::queued_write(sync, work);
         self.0.writer.send(write).await?;
         answer.await.map_err(|_| StoreError::Closed)?
     }
@@ -238,45 +242,45 @@ impl Store {
         T: Send + 'static,
         F: FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     {
-        let (read, answer) = reader::asked(work);
+        let (read, answer) = reader::queued_read(work);
         self.0.readers.send(read).await?;
         answer.await.map_err(|_| StoreError::Closed)?
     }
 }
 
 impl Store {
-    /// A short read outside of any transaction.
+    /// Runs a short read outside of any transaction.
     async fn read_raw<T, F>(&self, work: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
         F: FnOnce(&mut Connection) -> Result<T, StoreError> + Send + 'static,
     {
-        let (read, answer) = reader::asked_raw(work);
+        let (read, answer) = reader::queued_raw_read(work);
         self.0.readers.send(read).await?;
         answer.await.map_err(|_| StoreError::Closed)?
     }
 
-    /// A read that takes its time.
-    async fn copy<T, F>(&self, work: F) -> Result<T, StoreError>
+    /// Runs a long read on the copier thread.
+    async fn run_on_copier<T, F>(&self, work: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
         F: FnOnce(&mut Connection) -> Result<T, StoreError> + Send + 'static,
     {
-        let hurried = self.0.hurried.clone();
+        let cancelled = self.0.copies_cancelled.clone();
         let unless_closed =
-            move |db: &mut Connection| if hurried.is_cancelled() { Err(StoreError::Closed) } else { work(db) };
-        let (read, answer) = reader::asked_raw(unless_closed);
+            move |db: &mut Connection| if cancelled.is_cancelled() { Err(StoreError::Closed) } else { work(db) };
+        let (read, answer) = reader::queued_raw_read(unless_closed);
         self.0.copier.send(read).await?;
         answer.await.map_err(|_| StoreError::Closed)?
     }
 }
 
-/// Takes the number of this start. A database that cannot be written for now gets it with the first write.
-fn begin(connection: &mut Connection) -> Result<Boot, StoreError> {
-    let mut boot = Boot::find(connection)?;
-    match boot.take(connection) {
-        Err(error) if error.may_pass() => {
-            tracing::error!(%error, "nothing can be written for now: runs can be looked at, and new ones are refused");
+/// Takes the boot number of this start. If the database cannot be written now, the first write takes it.
+fn take_boot_number(connection: &mut Connection) -> Result<BootNumber, StoreError> {
+    let mut boot = BootNumber::read_previous(connection)?;
+    match boot.claim(connection) {
+        Err(error) if error.is_transient() => {
+            tracing::error!(%error, "the database cannot be written for now: runs can be read, and new ones are refused");
         }
         taken => drop(taken?),
     }

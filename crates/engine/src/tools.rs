@@ -1,20 +1,21 @@
-//! The tools that agents may call, and the toolbox through which the agent loop calls any of them.
+//! The built-in tools and the set through which the agent loop calls them.
 //!
-//! A tool's mistake is a [`ToolOutput`] that the model can read; a stop is [`Cancelled`] and nothing else. What a tool says is
-//! never longer than [`Workbench::output_limit`]. This module knows no runs, no sessions and no approvals.
+//! A failure of a tool is a [`ToolOutput`] that the model can read; [`Cancelled`] means a stop and nothing else. The
+//! text of an output is never longer than [`ToolContext::output_limit`]. This module does not know runs, sessions or
+//! approvals.
 
 pub(crate) mod arguments;
+mod atomic_write;
 pub mod attachment;
 pub mod background;
-mod confine;
+mod confined_fs;
 mod edit;
 mod fetch;
+mod image_file;
 mod list;
-mod picture;
 mod process;
-mod protected;
+mod protected_paths;
 mod read;
-mod replace;
 mod search;
 mod shell;
 mod skills;
@@ -40,191 +41,184 @@ use crate::address::AddressPolicy;
 use crate::llm::ToolSpec;
 use crate::proc::{Isolate, OutputSink, Wardens};
 use crate::scope::{Cancelled, Point, Scope};
-use arguments::Arguments;
-use background::{Background, Owner};
+use arguments::ToolArguments;
+use background::{BackgroundWork, RunIdentity};
 pub use fetch::FetchSettings;
 use fetch::Fetcher;
-pub(crate) use picture::{Within, picture};
-pub use protected::Protected;
-pub use skills::{Shelf, read_skills};
+pub(crate) use image_file::{AllowedImages, read_image};
+pub use protected_paths::ProtectedPaths;
+pub use skills::{LoadedSkills, read_skills};
 
-/// What a call works with, lent by the run that makes it.
-pub struct Workbench<'a> {
-    /// The run's scope: it ends every wait and holds everything that the call opens.
+/// The environment of one call, borrowed from the run that makes it.
+pub struct ToolContext<'a> {
+    /// The scope of the run. A stop of it ends every wait of the call, and its ledger holds everything that the call
+    /// opens.
     pub scope: &'a Scope,
-    /// The run, its session, and for whom it works.
-    pub owner: &'a Owner,
-    /// Commands that go on after their call.
-    pub background: &'a Background,
-    /// Where relative paths start, and the border of the file tools.
+    pub owner: &'a RunIdentity,
+    /// Background commands, which outlive their call.
+    pub background: &'a BackgroundWork,
+    /// The base of relative paths. The file tools do not leave it unless they are unconfined.
     pub workdir: &'a Path,
-    /// Starts processes.
     pub wardens: &'a Wardens,
-    /// The environment of processes.
+    /// The environment variables of commands.
     pub environment: &'a [(OsString, OsString)],
-    /// The most bytes that the model will read of this call.
+    /// The maximum size of the output text, in bytes.
     pub output_limit: usize,
-    /// How long a command may take in the foreground when its call says nothing, seconds.
+    /// Timeout of a foreground command whose call gives none, in seconds.
     pub shell_timeout_s: u64,
-    /// How processes are set apart.
+    /// How commands are isolated.
     pub isolate: Isolate,
-    /// Takes what a process prints while it runs.
+    /// Receives the output of a command while it runs.
     pub sink: &'a mut dyn OutputSink,
 }
 
-/// What a call came to.
+/// The result of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolOutput {
-    /// `Ok`, `Error` or `Stopped`.
     pub end: CallEnd,
-    /// Exit code, where the call was a command that exited.
+    /// The exit code, if the call was a command that exited.
     pub code: Option<i32>,
-    /// What the model reads.
+    /// The text for the model.
     pub text: String,
 }
 
-/// What the tools may do, from the configuration.
+/// The tool settings of the configuration.
 #[derive(Debug, Clone, Default)]
 pub struct ToolSettings {
-    /// Lets the file tools leave the workdir.
+    /// Allows the file tools to leave the workdir.
     pub unconfined: bool,
-    /// What `fetch_url` may do.
     pub fetch: FetchSettings,
-    /// Quell's own files, which no tool opens.
-    pub protected: Protected,
+    /// Files of Quell itself, which no tool opens.
+    pub protected: ProtectedPaths,
 }
 
-/// A tool list names something that does not exist.
+/// A configured tool list names a tool that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no tool {name:?}; there are: {}", known.join(", "))]
 pub struct UnknownTool {
-    /// The name.
     pub name: String,
-    /// The tools that there are.
     pub known: Vec<&'static str>,
 }
 
-/// All tools, ready to be called.
+/// All tools with their settings.
 #[derive(Debug)]
-pub struct Toolbox {
+pub struct ToolSet {
     settings: ToolSettings,
     fetcher: Fetcher,
 }
 
-type Calling<'c> = Pin<Box<dyn Future<Output = Result<ToolOutput, Cancelled>> + Send + 'c>>;
+type ToolFuture<'c> = Pin<Box<dyn Future<Output = Result<ToolOutput, Cancelled>> + Send + 'c>>;
 
-/// One tool: its name, how it is described, how it is called.
-struct Row {
+/// One row of the table of tools.
+struct ToolEntry {
     name: &'static str,
     spec: fn() -> ToolSpec,
-    call: for<'c, 'd> fn(&'c Toolbox, &'c Value, &'c mut Workbench<'d>) -> Calling<'c>,
+    call: for<'c, 'd> fn(&'c ToolSet, &'c Value, &'c mut ToolContext<'d>) -> ToolFuture<'c>,
 }
 
-/// Every tool in the order in which models see them. A new tool is one line here.
-static TOOLS: &[Row] = &[
-    Row::of_files::<read::ReadFile>(),
-    Row::of_files::<write::WriteFile>(),
-    Row::of_files::<edit::EditFile>(),
-    Row::of_files::<list::ListFiles>(),
-    Row::of_files::<search::SearchFiles>(),
-    Row { name: shell::NAME, spec: shell::spec, call: |_, given, cx| Box::pin(shell::call(given, cx)) },
-    Row { name: process::NAME, spec: process::spec, call: |_, given, cx| Box::pin(process::call(given, cx)) },
-    Row { name: fetch::NAME, spec: fetch::spec, call: |tools, given, cx| Box::pin(tools.fetcher.fetch_url(given, cx)) },
+/// Every tool, in the order in which models see them. To add a tool, add a row here.
+static ALL_TOOLS: &[ToolEntry] = &[
+    ToolEntry::for_file_tool::<read::ReadFile>(),
+    ToolEntry::for_file_tool::<write::WriteFile>(),
+    ToolEntry::for_file_tool::<edit::EditFile>(),
+    ToolEntry::for_file_tool::<list::ListFiles>(),
+    ToolEntry::for_file_tool::<search::SearchFiles>(),
+    ToolEntry { name: shell::NAME, spec: shell::spec, call: |_, given, cx| Box::pin(shell::call(given, cx)) },
+    ToolEntry { name: process::NAME, spec: process::spec, call: |_, given, cx| Box::pin(process::call(given, cx)) },
+    ToolEntry {
+        name: fetch::NAME,
+        spec: fetch::spec,
+        call: |tools, given, cx| Box::pin(tools.fetcher.fetch_url(given, cx)),
+    },
 ];
 
-impl Toolbox {
-    /// A toolbox that keeps to `settings`.
+impl ToolSet {
     #[must_use]
     pub fn new(settings: ToolSettings) -> Self {
         let fetcher = Fetcher::new(settings.fetch.clone());
         Self { settings, fetcher }
     }
 
-    /// Where `fetch_url` may go, and so the endpoints that sessions bring along.
+    /// The addresses that `fetch_url` may reach. The same policy applies to the endpoints that sessions bring along.
     #[must_use]
-    pub fn reach(&self) -> AddressPolicy {
+    pub fn address_policy(&self) -> AddressPolicy {
         if self.settings.fetch.allow_private { AddressPolicy::Any } else { AddressPolicy::PublicOnly }
     }
 
-    /// Quell's own files.
     #[must_use]
-    pub fn protected(&self) -> &Protected {
+    pub fn protected_paths(&self) -> &ProtectedPaths {
         &self.settings.protected
     }
 
-    /// Checks a configured tool list: `*`, or names.
-    ///
-    /// # Errors
-    /// [`UnknownTool`] for the first name that is no tool.
-    pub fn check(allowed: &[String]) -> Result<(), UnknownTool> {
-        let known = || TOOLS.iter().map(|row| row.name).collect::<Vec<_>>();
-        match allowed.iter().find(|name| *name != "*" && !TOOLS.iter().any(|row| row.name == *name)) {
+    /// Checks a configured tool list: `*`, or names. The error names the first unknown one.
+    pub fn check_tool_list(allowed: &[String]) -> Result<(), UnknownTool> {
+        let known = || ALL_TOOLS.iter().map(|row| row.name).collect::<Vec<_>>();
+        match allowed.iter().find(|name| *name != "*" && !ALL_TOOLS.iter().any(|row| row.name == *name)) {
             Some(name) => Err(UnknownTool { name: name.clone(), known: known() }),
             None => Ok(()),
         }
     }
 
-    /// The allowed tools as the model sees them.
+    /// The descriptions of the allowed tools for the model.
     #[must_use]
     pub fn specs(&self, allowed: &[String]) -> Vec<ToolSpec> {
-        let is_allowed = |row: &&Row| allowed.iter().any(|name| name == "*" || name == row.name);
-        TOOLS.iter().filter(is_allowed).map(|row| (row.spec)()).collect()
+        let is_allowed = |row: &&ToolEntry| allowed.iter().any(|name| name == "*" || name == row.name);
+        ALL_TOOLS.iter().filter(is_allowed).map(|row| (row.spec)()).collect()
     }
 
-    /// The allowed tools as the model of an agent sees them whose commands may take so many seconds.
+    /// As [`ToolSet::specs`], with the foreground timeout of the agent (in seconds) in the description of `shell`.
     #[must_use]
     pub fn specs_of_agent(&self, allowed: &[String], shell_timeout_s: u64) -> Vec<ToolSpec> {
-        let told = |spec: ToolSpec| match spec.name.as_str() {
+        let with_shell_limit = |spec: ToolSpec| match spec.name.as_str() {
             shell::NAME => shell::with_limit(spec, shell_timeout_s),
             _ => spec,
         };
-        self.specs(allowed).into_iter().map(told).collect()
+        self.specs(allowed).into_iter().map(with_shell_limit).collect()
     }
 
-    /// Calls a tool. Whether the agent may is its caller's business.
+    /// Calls a tool. The caller has checked that the agent may use it.
     ///
     /// # Errors
-    /// [`Cancelled`] when the scope was cancelled first; whatever the call still holds stands in the scope's ledger.
+    /// [`Cancelled`] when the scope was cancelled first. The ledger of the scope names what the call still holds.
     ///
     /// # Cancel safety
-    /// Safe in that nothing leaks: requests close, and blocking work is told to stop at the scope's cancel and held until then.
-    /// Whether a write happened before the drop is not known.
-    pub async fn call(&self, tool: &str, given: &Value, cx: &mut Workbench<'_>) -> Result<ToolOutput, Cancelled> {
+    /// Dropping the future leaks nothing: requests close, and blocking work stops when the scope is cancelled and stays
+    /// in the ledger until then. It is not known whether a write happened before the drop.
+    pub async fn call(&self, tool: &str, given: &Value, cx: &mut ToolContext<'_>) -> Result<ToolOutput, Cancelled> {
         let limit = cx.output_limit;
-        let Some(row) = TOOLS.iter().find(|row| row.name == tool) else {
-            let known: Vec<_> = TOOLS.iter().map(|row| row.name).collect();
+        let Some(row) = ALL_TOOLS.iter().find(|row| row.name == tool) else {
+            let known: Vec<_> = ALL_TOOLS.iter().map(|row| row.name).collect();
             let text = format!("There is no tool {}. There are: {}.", text::quoted(tool), known.join(", "));
-            return Ok(ToolOutput::error(text).bounded(limit));
+            return Ok(ToolOutput::error(text).truncated(limit));
         };
-        // waits: the bench holds the scope.
+        // waits: the tool context passes the scope on.
         let output = (row.call)(self, given, cx).await?;
-        Ok(output.bounded(limit))
+        Ok(output.truncated(limit))
     }
 }
 
-impl Row {
-    const fn of_files<T: FileTool>() -> Self {
+impl ToolEntry {
+    const fn for_file_tool<T: FileTool>() -> Self {
         Self {
             name: T::NAME,
-            spec: arguments::spec::<T>,
-            call: |tools, given, cx| Box::pin(on_files::<T>(tools, given, cx)),
+            spec: arguments::tool_spec::<T>,
+            call: |tools, given, cx| Box::pin(call_file_tool::<T>(tools, given, cx)),
         }
     }
 }
 
 impl ToolOutput {
-    /// A result.
     pub(crate) fn ok(text: String) -> Self {
         Self { end: CallEnd::Ok, code: None, text }
     }
 
-    /// An error that the model can read.
+    /// An error text for the model.
     pub(crate) fn error(text: String) -> Self {
         Self { end: CallEnd::Error, code: None, text }
     }
 
-    pub(crate) fn bounded(self, limit: usize) -> Self {
-        Self { text: text::bounded(self.text, limit), ..self }
+    pub(crate) fn truncated(self, limit: usize) -> Self {
+        Self { text: text::truncate_with_note(self.text, limit), ..self }
     }
 }
 
@@ -234,39 +228,37 @@ impl From<ToolOutput> for CallResult {
     }
 }
 
-/// A tool that works on files, on a thread.
-trait FileTool: Arguments {
-    /// What the call works on, for the ledger.
-    fn subject(&self) -> &str;
+/// A tool that works on files. It runs on a blocking thread.
+trait FileTool: ToolArguments {
+    /// The object of the call, for its ledger row.
+    fn ledger_subject(&self) -> &str;
 
-    /// Does it all, looking at `stop` often.
-    fn work(self, ground: &Ground, stop: &Stop<'_>) -> Result<String, Fault>;
+    /// Executes the call and checks `stop` often.
+    fn execute(self, context: &FileToolContext, stop: &StopFlag<'_>) -> Result<String, FileToolError>;
 }
 
-/// Where a file tool works.
+/// The environment of a file tool.
 #[derive(Debug, Clone)]
-struct Ground {
+struct FileToolContext {
     workdir: PathBuf,
     unconfined: bool,
     output_limit: usize,
-    protected: Protected,
+    protected: ProtectedPaths,
 }
 
-/// The flag that tells a thread to end.
-struct Stop<'a>(&'a AtomicBool);
+/// The flag that tells a blocking thread to stop.
+struct StopFlag<'a>(&'a AtomicBool);
 
-/// Why a file tool has no result.
 #[derive(Debug, PartialEq, Eq)]
-enum Fault {
-    /// It was told to end.
+enum FileToolError {
     Stopped,
-    /// What went wrong, for the model.
-    Told(String),
+    /// The error text for the model.
+    Failed(String),
 }
 
-impl Stop<'_> {
-    fn check(&self) -> Result<(), Fault> {
-        if self.is_raised() { Err(Fault::Stopped) } else { Ok(()) }
+impl StopFlag<'_> {
+    fn check(&self) -> Result<(), FileToolError> {
+        if self.is_raised() { Err(FileToolError::Stopped) } else { Ok(()) }
     }
 
     fn is_raised(&self) -> bool {
@@ -274,37 +266,37 @@ impl Stop<'_> {
     }
 }
 
-impl Fault {
-    fn told(text: impl Into<String>) -> Self {
-        Self::Told(text.into())
+impl FileToolError {
+    fn failed(text: impl Into<String>) -> Self {
+        Self::Failed(text.into())
     }
 }
 
-impl fmt::Debug for Workbench<'_> {
+impl fmt::Debug for ToolContext<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Workbench").field("owner", self.owner).field("workdir", &self.workdir).finish_non_exhaustive()
+        f.debug_struct("ToolContext").field("owner", self.owner).field("workdir", &self.workdir).finish_non_exhaustive()
     }
 }
 
-async fn on_files<T: FileTool>(
-    tools: &Toolbox,
+async fn call_file_tool<T: FileTool>(
+    tools: &ToolSet,
     given: &Value,
-    cx: &mut Workbench<'_>,
+    cx: &mut ToolContext<'_>,
 ) -> Result<ToolOutput, Cancelled> {
-    let tool = match arguments::parse::<T>(given) {
+    let tool = match arguments::parse_arguments::<T>(given) {
         Ok(tool) => tool,
         Err(problem) => return Ok(ToolOutput::error(problem)),
     };
-    let ground = Ground {
+    let context = FileToolContext {
         workdir: cx.workdir.to_path_buf(),
         unconfined: tools.settings.unconfined,
         output_limit: cx.output_limit,
         protected: tools.settings.protected.clone(),
     };
-    let label = format!("{} {}", T::NAME, text::quoted(tool.subject()));
-    match cx.scope.blocking(Point::Blocking, &label, move |flag| tool.work(&ground, &Stop(flag))).await? {
+    let label = format!("{} {}", T::NAME, text::quoted(tool.ledger_subject()));
+    match cx.scope.blocking(Point::Blocking, &label, move |flag| tool.execute(&context, &StopFlag(flag))).await? {
         Ok(text) => Ok(ToolOutput::ok(text)),
-        Err(Fault::Told(text)) => Ok(ToolOutput::error(text)),
-        Err(Fault::Stopped) => Err(Cancelled),
+        Err(FileToolError::Failed(text)) => Ok(ToolOutput::error(text)),
+        Err(FileToolError::Stopped) => Err(Cancelled),
     }
 }

@@ -1,75 +1,72 @@
-//! The life of an approval: a call waits for a person; the first answer, time-out or stop settles it for good.
+//! Approval state machine, and the check of who may decide a pending tool call. The first answer, time-out or stop is
+//! final.
 
 use quell_protocol::approval::{ApprovalRow, ApprovalState, Decision};
 use quell_protocol::{By, Principal};
 use serde::{Deserialize, Serialize};
 
-/// Whether a tool's calls wait for a person; the later is the stricter.
+/// Policy for the calls of a tool. The order is by strictness: a later variant is stricter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ApprovalPolicy {
-    /// They run.
+    /// Run the call.
     #[default]
     Auto,
-    /// Each waits.
+    /// Wait for a person.
     Ask,
-    /// None runs.
+    /// Refuse the call.
     Deny,
 }
 
-/// Who answers for a call.
+/// A person or program that answers an approval.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Approver {
-    /// Its name.
     pub principal: Principal,
-    /// True when it may do everything.
+    /// Has the access level `admin`.
     pub admin: bool,
-    /// True when it may decide approvals.
+    /// Has the grant `approve`.
     pub approve: bool,
 }
 
-/// Why somebody may not answer.
+/// Reason why an approver may not give an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum MayNot {
-    /// It has no scope for that.
-    #[error("to allow a call takes the scope approve; whoever sent the message may deny it")]
-    Decide,
-    /// What asks is a model that the session brought along: whoever did that would allow its own calls.
-    #[error("the run has a model or an MCP endpoint that its session brought along; only an admin may allow its calls")]
-    AllowOwnModel,
+pub enum DecisionForbidden {
+    #[error("allowing a call needs the scope approve; the sender of the message may deny it")]
+    MissingApproveScope,
+    /// The session of the run has a model or an MCP endpoint of its own. The owner of the session controls that model
+    /// and could allow its own calls.
+    #[error("the run uses a model or an MCP endpoint that its session configured; only an admin may allow its calls")]
+    OwnModelNeedsAdmin,
 }
 
-/// Whether somebody may give this answer. What asked never approves.
-///
-/// # Errors
-/// [`MayNot`].
-pub fn may_answer(who: &Approver, row: &ApprovalRow, decision: Decision) -> Result<(), MayNot> {
+/// Checks whether an approver may give this answer. The principal whose run asks cannot allow the call without the
+/// grant `approve`.
+pub fn authorize_decision(approver: &Approver, row: &ApprovalRow, decision: Decision) -> Result<(), DecisionForbidden> {
     match decision {
-        _ if who.admin => Ok(()),
-        // A call that does not run harms nobody, and its owner may stop the whole run.
-        Decision::Deny if who.approve || who.principal == row.principal => Ok(()),
-        Decision::Allow if who.approve && row.own_model => Err(MayNot::AllowOwnModel),
-        Decision::Allow if who.approve => Ok(()),
-        Decision::Allow | Decision::Deny => Err(MayNot::Decide),
+        _ if approver.admin => Ok(()),
+        // A call that does not run is harmless, and the owner may stop the whole run anyway.
+        Decision::Deny if approver.approve || approver.principal == row.principal => Ok(()),
+        Decision::Allow if approver.approve && row.own_model => Err(DecisionForbidden::OwnModelNeedsAdmin),
+        Decision::Allow if approver.approve => Ok(()),
+        Decision::Allow | Decision::Deny => Err(DecisionForbidden::MissingApproveScope),
     }
 }
 
-/// What can happen to an approval.
+/// Events that settle an approval.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ApprovalInput {
-    /// A person lets the call run.
+    /// A person allows the call.
     Allow(By),
-    /// A person forbids it.
+    /// A person denies the call.
     Deny(By),
-    /// Nobody answered in time: a denial that says so.
+    /// The time limit passed without an answer, which counts as a denial.
     TimedOut,
-    /// The run was stopped.
     Cancel,
 }
 
-/// One transition; none when the approval was settled before and stays as it is.
+/// Computes the next state; none if the approval was already settled.
 #[must_use]
-pub fn settle(state: &ApprovalState, input: ApprovalInput) -> Option<ApprovalState> {
+pub fn settle_approval(state: &ApprovalState, input: ApprovalInput) -> Option<ApprovalState> {
     match state {
         ApprovalState::Pending => Some(match input {
             ApprovalInput::Allow(by) => ApprovalState::Allowed { by },
@@ -113,19 +110,20 @@ mod tests {
 
     #[test]
     fn who_writes_does_not_approve_and_own_models_take_an_admin() {
-        let who = |name, admin, approve| Approver { principal: principal(name), admin, approve };
-        let (writer, approver, admin) = (who("ann", false, false), who("ann", false, true), who("root", true, false));
-        let other = who("bob", false, false);
+        let approver_with = |name, admin, approve| Approver { principal: principal(name), admin, approve };
+        let (writer, approver, admin) =
+            (approver_with("ann", false, false), approver_with("ann", false, true), approver_with("root", true, false));
+        let other = approver_with("bob", false, false);
         for own_model in [false, true] {
             let (row, allow, deny) = (row(own_model), Decision::Allow, Decision::Deny);
-            assert_eq!(may_answer(&writer, &row, allow), Err(MayNot::Decide));
-            assert_eq!(may_answer(&writer, &row, deny), Ok(()));
-            assert_eq!(may_answer(&other, &row, deny), Err(MayNot::Decide));
-            assert_eq!(may_answer(&admin, &row, allow), Ok(()));
-            assert_eq!(may_answer(&approver, &row, deny), Ok(()));
-            let expected = if own_model { Err(MayNot::AllowOwnModel) } else { Ok(()) };
-            assert_eq!(may_answer(&approver, &row, allow), expected);
-            assert_eq!(may_answer(&who("bob", false, true), &row, allow), expected, "whoever it is");
+            assert_eq!(authorize_decision(&writer, &row, allow), Err(DecisionForbidden::MissingApproveScope));
+            assert_eq!(authorize_decision(&writer, &row, deny), Ok(()));
+            assert_eq!(authorize_decision(&other, &row, deny), Err(DecisionForbidden::MissingApproveScope));
+            assert_eq!(authorize_decision(&admin, &row, allow), Ok(()));
+            assert_eq!(authorize_decision(&approver, &row, deny), Ok(()));
+            let expected = if own_model { Err(DecisionForbidden::OwnModelNeedsAdmin) } else { Ok(()) };
+            assert_eq!(authorize_decision(&approver, &row, allow), expected);
+            assert_eq!(authorize_decision(&approver_with("bob", false, true), &row, allow), expected, "any approver");
         }
     }
 
@@ -138,10 +136,10 @@ mod tests {
     fn the_first_word_stands_and_every_later_one_is_refused() {
         let mut words = Vec::new();
         for first in inputs() {
-            let settled = settle(&ApprovalState::Pending, first).expect("it was pending");
-            words.push(settled.word());
+            let settled = settle_approval(&ApprovalState::Pending, first).expect("it was pending");
+            words.push(settled.decision_str());
             for later in inputs() {
-                assert_eq!(settle(&settled, later), None);
+                assert_eq!(settle_approval(&settled, later), None);
             }
         }
         assert_eq!(words, ["allow", "deny", "timeout", "cancelled"]);

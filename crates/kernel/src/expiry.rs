@@ -1,17 +1,16 @@
-//! When the registry's backstop ends a run (row A5).
+//! Computes when the registry expires a run (docs/design/requirements.md, A5). The exact timers of a run come first.
 
 use std::time::Duration;
 
 use crate::time::Moment;
 
-/// The bounds of an expiry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpiryLimits {
-    /// Added to the run's own time, so that its exact timer comes first. Default 60 s.
+    /// Added to the run's own time limit, so that its exact timer fires first. Default 60 s.
     pub grace: Duration,
-    /// No run expires sooner, unless `max` is shorter. Default 2 min.
+    /// Shortest time to expiry, unless `max` is shorter. Default 2 min.
     pub min: Duration,
-    /// No run lives longer. Default 24 h.
+    /// Longest time to expiry. Default 24 h.
     pub max: Duration,
 }
 
@@ -25,7 +24,7 @@ impl Default for ExpiryLimits {
     }
 }
 
-/// When a run that is accepted now and may take `timeout` expires. `max` wins over `min`.
+/// Time at which a run that is accepted at `now` with this time limit expires. `max` has precedence over `min`.
 #[must_use]
 pub fn expires_at(now: Moment, timeout: Duration, limits: &ExpiryLimits) -> Moment {
     let wanted = timeout.saturating_add(limits.grace);

@@ -1,6 +1,7 @@
-//! The journal of a run at work: what its draft goes through, as lines that another daemon can fold after a crash.
+//! Lines of the run journal, the buffer that merges them before a write, and the replay after a crash.
 //!
-//! One algebra for stop, failure and crash: the lines rebuild the draft, and the draft is sealed like any other.
+//! The lines rebuild the draft of a turn, and a rebuilt draft is sealed like any other. So stop, failure and crash
+//! share one way to end a turn.
 
 #[cfg(test)]
 mod tests;
@@ -11,33 +12,32 @@ use std::time::Duration;
 use quell_protocol::{CallId, RunId, Usage, Verdict};
 use serde::{Deserialize, Serialize};
 
-use crate::turn::{AssistantMessage, CallResult, Clipped, Compaction, TurnDraft};
+use crate::turn::{AssistantMessage, CallResult, Compaction, HeadTailBuffer, TurnDraft};
 
-/// How long text may wait to be written together with what follows it (decisions.md, "Journal, crash, hold").
-pub const TEXT_WAITS: Duration = Duration::from_millis(250);
-/// Bytes of the model's text that do not wait any longer (decisions.md, the same place).
-pub const TEXT_BYTES: usize = 4 * 1024;
-/// How long a fact may wait. Most runs that are stopped or done have their whole turn written before that, and then need no
-/// line.
-const FACT_WAITS: Duration = Duration::from_millis(20);
-/// How long further output of a call may wait: its row is written anew with all that is kept of it.
-const REWRITE_WAITS: Duration = Duration::from_secs(1);
-/// How many event numbers are reserved at a time: far more than a run can tell before a line is written.
-const NUMBERS: u64 = 65_536;
+/// Maximum time that text may wait to be written together with later text (docs/design/decisions.md, "Journal, crash,
+/// hold").
+pub const TEXT_MAX_DELAY: Duration = Duration::from_millis(250);
+/// Number of bytes of model text that is written without further delay (same section).
+pub const TEXT_FLUSH_BYTES: usize = 4 * 1024;
+/// Maximum time that a fact may wait. Most runs that end within it have their whole turn written and need no line.
+const FACT_MAX_DELAY: Duration = Duration::from_millis(20);
+/// Maximum time that further output of a call may wait: its row is written again with all the output that is kept.
+const REWRITE_MAX_DELAY: Duration = Duration::from_secs(1);
+/// Number of event numbers that are reserved at a time: far more than a run can send before a line is written.
+const SEQ_BLOCK_SIZE: u64 = 65_536;
 
-/// One thing that happened to a run.
+/// One change in the life of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Line {
-    /// A steered message joined the turn.
+pub enum JournalLine {
+    /// A steered message was added to the turn.
     User {
-        /// The message.
         text: String,
-        /// RFC 3339: when it came.
+        /// Time at which the message came, RFC 3339.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         at: Option<String>,
     },
-    /// The user's message was changed before the model read it: a hook did, or files came with it.
+    /// The user's message was changed before the model read it: by a hook, or because files came with it.
     Asked {
         /// The message as the model reads it.
         text: String,
@@ -47,84 +47,61 @@ pub enum Line {
         /// The answer as it is shown.
         text: String,
     },
-    /// Visible text streamed in.
-    Text {
-        /// The text.
-        text: String,
-    },
-    /// Reasoning streamed in.
-    Thinking {
-        /// The reasoning.
-        text: String,
-    },
+    /// Visible text was streamed.
+    Text { text: String },
+    /// Reasoning was streamed.
+    Thinking { text: String },
     /// The model's message is complete.
     Message {
-        /// The message, with the ids of calls as they came.
+        /// The message, with the call ids as the provider sent them.
         message: AssistantMessage,
     },
-    /// A call is about to start: from here on side effects are possible.
+    /// A call is about to start. From here on side effects are possible.
     Began {
-        /// Its id.
         call: CallId,
-        /// RFC 3339: when; lines of older daemons do not say it.
+        /// Time of the start, RFC 3339. Lines of older daemons do not have it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         at: Option<String>,
     },
     /// A running call printed something.
     Printed {
-        /// The id of the call.
         call: CallId,
-        /// What it printed; of a flood head and tail.
+        /// The output; of a large amount only head and tail.
         text: String,
     },
-    /// A call is over.
-    Finished {
-        /// Its id.
-        call: CallId,
-        /// Its result.
-        result: CallResult,
-    },
-    /// A summary stands in for old turns from now on.
-    Compacted {
-        /// The summary.
-        compaction: Compaction,
-    },
+    /// A call has ended.
+    Finished { call: CallId, result: CallResult },
+    /// A summary replaces old turns from now on.
+    Compacted { compaction: Compaction },
     /// A step began.
     Step {
-        /// Its number, from 1.
+        /// The number of the step, from 1.
         step: u32,
     },
-    /// Tokens of the run so far, an estimate of the call that is out included.
-    Spent {
-        /// The tokens.
-        usage: Usage,
-    },
-    /// Events up to this number may have been told.
-    Numbers {
-        /// The number.
-        until: u64,
-    },
-    /// The verdict stands.
+    /// Tokens of the run so far, with an estimate of the model request that is active.
+    Spent { usage: Usage },
+    /// Events with numbers up to this one may have been sent.
+    Numbers { until: u64 },
+    /// The run has its verdict and is ending.
     Ending {
-        /// The verdict.
         verdict: Verdict,
-        /// RFC 3339: when the stop was asked for, if one was.
+        /// Time at which the stop was requested, RFC 3339, if there was a stop.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         requested_at: Option<String>,
     },
 }
 
-impl Line {
-    /// How long it may wait to be written.
+impl JournalLine {
+    /// Maximum time that the line may wait to be written.
     #[must_use]
-    pub fn patience(&self) -> Duration {
+    pub fn max_delay(&self) -> Duration {
         match self {
             Self::Began { .. } => Duration::ZERO,
             Self::Text { .. }
             | Self::Thinking { .. }
             | Self::Printed { .. }
             | Self::Step { .. }
-            | Self::Spent { .. } => TEXT_WAITS,
+            | Self::Spent { .. } => TEXT_MAX_DELAY,
             Self::User { .. }
             | Self::Asked { .. }
             | Self::Answered { .. }
@@ -132,190 +109,198 @@ impl Line {
             | Self::Finished { .. }
             | Self::Compacted { .. }
             | Self::Numbers { .. }
-            | Self::Ending { .. } => FACT_WAITS,
+            | Self::Ending { .. } => FACT_MAX_DELAY,
         }
     }
 }
 
 impl TurnDraft {
-    /// Does to the draft what the line says. Lines that say nothing about the draft change nothing.
-    pub fn apply(&mut self, line: &Line) {
+    /// Applies the line to the draft. Lines that do not concern the draft change nothing.
+    pub fn apply(&mut self, line: &JournalLine) {
         match line {
-            Line::User { text, at } => self.add_user(text.clone(), at.clone()),
-            Line::Asked { text } => self.ask_instead(text.clone()),
-            Line::Answered { text } => self.answer_instead(text.clone()),
-            Line::Text { text } => self.push_text(text),
-            Line::Thinking { text } => self.push_thinking(text),
-            Line::Message { message } => drop(self.finish_message(message.clone())),
-            Line::Began { call, .. } => self.begin_call(call),
-            Line::Printed { call, text } => self.append_output(call, text),
-            Line::Finished { call, result } => self.finish_call(call, result.clone()),
-            Line::Compacted { compaction } => self.compact(compaction.clone()),
-            Line::Step { .. } | Line::Spent { .. } | Line::Numbers { .. } | Line::Ending { .. } => {}
+            JournalLine::User { text, at } => self.add_user(text.clone(), at.clone()),
+            JournalLine::Asked { text } => self.replace_question(text.clone()),
+            JournalLine::Answered { text } => self.replace_answer(text.clone()),
+            JournalLine::Text { text } => self.push_text(text),
+            JournalLine::Thinking { text } => self.push_thinking(text),
+            JournalLine::Message { message } => drop(self.finish_message(message.clone())),
+            JournalLine::Began { call, .. } => self.begin_call(call),
+            JournalLine::Printed { call, text } => self.append_output(call, text),
+            JournalLine::Finished { call, result } => self.finish_call(call, result.clone()),
+            JournalLine::Compacted { compaction } => self.set_compaction(compaction.clone()),
+            JournalLine::Step { .. }
+            | JournalLine::Spent { .. }
+            | JournalLine::Numbers { .. }
+            | JournalLine::Ending { .. } => {}
         }
     }
 }
 
-/// Lines that wait to be written, and the numbers of their rows. What can be said in one line is: pieces of one text, and
-/// numbers that only grow. What a call prints has one row, which is written anew and is the result's in the end: a call that
-/// prints for ever costs no more room than its draft.
+/// Buffer of lines that wait to be written, with their row numbers. It merges pieces of one text, and numbers that only
+/// grow. The output of a call has one row, which is replaced as the output grows and finally by the result. So a call
+/// that prints without end takes no more space than its draft.
 #[derive(Debug, Clone, Default)]
-pub struct Waiting {
-    rows: Vec<(u32, Line)>,
-    /// Calls at work that have printed.
-    printing: BTreeMap<CallId, Printing>,
-    text: usize,
-    /// The number of the next row.
-    next: u32,
+pub struct JournalBuffer {
+    rows: Vec<(u32, JournalLine)>,
+    /// Running calls that have printed.
+    printing: BTreeMap<CallId, PrintingCall>,
+    text_bytes: usize,
+    next_row: u32,
 }
 
 #[derive(Debug, Clone, Default)]
-struct Printing {
-    output: Clipped,
-    /// The row, once it is written.
+struct PrintingCall {
+    output: HeadTailBuffer,
+    /// The number of the call's row, once it has one.
     row: Option<u32>,
-    /// The row does not say all of it.
-    news: bool,
+    /// True if the row lacks some of the output.
+    is_dirty: bool,
 }
 
-impl Waiting {
-    /// Adds a line. Answers how long it may wait.
-    pub fn push(&mut self, line: Line) -> Duration {
-        let patience = line.patience();
+impl JournalBuffer {
+    /// Adds a line. Returns the maximum time that it may wait.
+    pub fn push(&mut self, line: JournalLine) -> Duration {
+        let max_delay = line.max_delay();
         match (line, self.rows.last_mut()) {
-            (Line::Printed { call, text }, _) => {
+            (JournalLine::Printed { call, text }, _) => {
                 let printing = self.printing.entry(call).or_default();
                 printing.output.push(&text);
-                printing.news = true;
-                return if printing.row.is_some() { REWRITE_WAITS } else { patience };
+                printing.is_dirty = true;
+                return if printing.row.is_some() { REWRITE_MAX_DELAY } else { max_delay };
             }
-            (Line::Finished { call, result }, _) => {
+            (JournalLine::Finished { call, result }, _) => {
                 let row = self.printing.remove(&call).and_then(|printing| printing.row);
-                let row = row.unwrap_or_else(|| number(&mut self.next));
-                self.rows.push((row, Line::Finished { call, result }));
+                let row = row.unwrap_or_else(|| take_row_number(&mut self.next_row));
+                self.rows.push((row, JournalLine::Finished { call, result }));
             }
-            (Line::Text { text }, Some((_, Line::Text { text: before })))
-            | (Line::Thinking { text }, Some((_, Line::Thinking { text: before }))) => {
-                self.text += text.len();
+            (JournalLine::Text { text }, Some((_, JournalLine::Text { text: before })))
+            | (JournalLine::Thinking { text }, Some((_, JournalLine::Thinking { text: before }))) => {
+                self.text_bytes += text.len();
                 before.push_str(&text);
             }
-            (Line::Spent { usage }, Some((_, Line::Spent { usage: before }))) => *before = usage,
+            (JournalLine::Spent { usage }, Some((_, JournalLine::Spent { usage: before }))) => *before = usage,
             (line, _) => {
-                if let Line::Text { text } | Line::Thinking { text } = &line {
-                    self.text += text.len();
+                if let JournalLine::Text { text } | JournalLine::Thinking { text } = &line {
+                    self.text_bytes += text.len();
                 }
-                self.rows.push((number(&mut self.next), line));
+                self.rows.push((take_row_number(&mut self.next_row), line));
             }
         }
-        if self.text >= TEXT_BYTES { Duration::ZERO } else { patience }
+        if self.text_bytes >= TEXT_FLUSH_BYTES { Duration::ZERO } else { max_delay }
     }
 
-    /// True when nothing waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.rows.is_empty() && !self.printing.values().any(|printing| printing.news)
+        self.rows.is_empty() && !self.printing.values().any(|printing| printing.is_dirty)
     }
 
-    /// Takes everything, each line with the number of its row. One that was taken before is to be replaced.
-    pub fn take(&mut self) -> Vec<(u32, Line)> {
-        self.text = 0;
+    /// Takes all lines with their row numbers. A row whose number was taken before replaces the stored row.
+    pub fn take_rows(&mut self) -> Vec<(u32, JournalLine)> {
+        self.text_bytes = 0;
         let mut rows = std::mem::take(&mut self.rows);
-        for (call, printing) in self.printing.iter_mut().filter(|(_, printing)| printing.news) {
-            printing.news = false;
-            let row = *printing.row.get_or_insert_with(|| number(&mut self.next));
-            rows.push((row, Line::Printed { call: call.clone(), text: printing.output.text() }));
+        for (call, printing) in self.printing.iter_mut().filter(|(_, printing)| printing.is_dirty) {
+            printing.is_dirty = false;
+            let row = *printing.row.get_or_insert_with(|| take_row_number(&mut self.next_row));
+            rows.push((row, JournalLine::Printed { call: call.clone(), text: printing.output.text() }));
         }
         rows
     }
 }
 
-fn number(next: &mut u32) -> u32 {
+fn take_row_number(next: &mut u32) -> u32 {
     *next += 1;
     *next - 1
 }
 
-/// Which event numbers a run may use without a further line in its journal.
+/// Event numbers that a run may use before its journal needs another line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Numbers(u64);
+pub struct SeqReservation(u64);
 
-impl Default for Numbers {
-    /// The first block belongs to every run.
+impl Default for SeqReservation {
+    /// Every run owns the first block.
     fn default() -> Self {
-        Self(NUMBERS)
+        Self(SEQ_BLOCK_SIZE)
     }
 }
 
-impl Numbers {
-    /// An event has this number. Answers the line to write when the block runs out.
-    pub fn used(&mut self, seq: u64) -> Option<Line> {
-        if seq + NUMBERS / 2 < self.0 {
+impl SeqReservation {
+    /// Records that an event has this number. Returns the line to write when the block runs out.
+    pub fn reserve_through(&mut self, seq: u64) -> Option<JournalLine> {
+        if seq + SEQ_BLOCK_SIZE / 2 < self.0 {
             return None;
         }
-        self.0 += NUMBERS;
-        Some(Line::Numbers { until: self.0 })
+        self.0 += SEQ_BLOCK_SIZE;
+        Some(JournalLine::Numbers { until: self.0 })
     }
 
-    /// No event has been told with a higher number.
+    /// Upper bound of all event numbers that were sent.
     #[must_use]
-    pub fn until(self) -> u64 {
+    pub fn reserved_until(self) -> u64 {
         self.0
     }
 
-    /// A number above all that events may have had, where one is known to have had `seen`: the lines go with the turn, and
-    /// then that number is all there is.
+    /// A number above all event numbers, given that the number `seen` was used. The journal lines are deleted with the
+    /// turn; then `seen` is the only known number.
     #[must_use]
-    pub fn beyond(self, seen: u64) -> u64 {
-        self.0.max(seen.saturating_add(NUMBERS)) + 1
+    pub fn first_unused_after(self, seen: u64) -> u64 {
+        self.0.max(seen.saturating_add(SEQ_BLOCK_SIZE)) + 1
     }
 }
 
-/// What the lines of a run say of it.
+/// State of a run that was rebuilt from its lines.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Folded {
-    /// The turn as far as it had come.
+pub struct ReplayedRun {
+    /// The turn so far.
     pub draft: TurnDraft,
-    /// Steps that had begun.
+    /// Number of steps that had begun.
     pub steps: u32,
     /// Tokens so far.
     pub usage: Usage,
     /// The numbers that events may have had.
-    pub numbers: Numbers,
-    /// The verdict and when the stop was asked for, if the run was ending.
+    pub seq_reservation: SeqReservation,
+    /// The verdict and the time at which the stop was requested, if the run was ending.
     pub ending: Option<(Verdict, Option<String>)>,
-    /// The step whose model call was out.
-    pub asking: Option<u32>,
-    /// When calls began, as far as that is known.
-    pub began: BTreeMap<CallId, String>,
-    /// It had begun to work: a run that is withdrawn from its queue ends as well, and leaves no turn.
-    pub at_work: bool,
+    /// The step whose model request was active.
+    pub pending_model_step: Option<u32>,
+    /// Start times of calls, as far as they are known.
+    pub call_started_at: BTreeMap<CallId, String>,
+    /// True if the run had started. A run that is withdrawn from the queue ends as well, and leaves no turn.
+    pub has_started: bool,
 }
 
-impl Folded {
-    /// Folds the lines of a run that began with this message, in the order in which they were written.
+impl ReplayedRun {
+    /// Replays the lines of a run that began with this message, in the order in which they were written.
     #[must_use]
-    pub fn of(run: RunId, user: String, lines: impl IntoIterator<Item = Line>) -> Self {
-        Self::onto(TurnDraft::new(run, user), lines)
+    pub fn replay(run: RunId, user: String, lines: impl IntoIterator<Item = JournalLine>) -> Self {
+        Self::replay_onto(TurnDraft::new(run, user), lines)
     }
 
-    /// Folds the lines of a run into the draft that it began with, in the order in which they were written.
+    /// Replays the lines of a run on the draft that it began with, in the order in which they were written.
     #[must_use]
-    pub fn onto(draft: TurnDraft, lines: impl IntoIterator<Item = Line>) -> Self {
-        let (usage, numbers) = (Usage::default(), Numbers::default());
-        let began = BTreeMap::new();
-        let mut folded = Self { draft, steps: 0, usage, numbers, ending: None, asking: None, began, at_work: false };
+    pub fn replay_onto(draft: TurnDraft, lines: impl IntoIterator<Item = JournalLine>) -> Self {
+        let mut replayed = Self {
+            draft,
+            steps: 0,
+            usage: Usage::default(),
+            seq_reservation: SeqReservation::default(),
+            ending: None,
+            pending_model_step: None,
+            call_started_at: BTreeMap::new(),
+            has_started: false,
+        };
         for line in lines {
-            folded.at_work |= !matches!(line, Line::Ending { .. } | Line::Numbers { .. });
-            folded.draft.apply(&line);
+            replayed.has_started |= !matches!(line, JournalLine::Ending { .. } | JournalLine::Numbers { .. });
+            replayed.draft.apply(&line);
             match line {
-                Line::Step { step } => (folded.steps, folded.asking) = (step, Some(step)),
-                Line::Message { .. } => folded.asking = None,
-                Line::Spent { usage } => folded.usage = usage,
-                Line::Numbers { until } => folded.numbers = Numbers(until),
-                Line::Began { call, at: Some(at) } => drop(folded.began.insert(call, at)),
-                Line::Ending { verdict, requested_at } => folded.ending = Some((verdict, requested_at)),
+                JournalLine::Step { step } => (replayed.steps, replayed.pending_model_step) = (step, Some(step)),
+                JournalLine::Message { .. } => replayed.pending_model_step = None,
+                JournalLine::Spent { usage } => replayed.usage = usage,
+                JournalLine::Numbers { until } => replayed.seq_reservation = SeqReservation(until),
+                JournalLine::Began { call, at: Some(at) } => drop(replayed.call_started_at.insert(call, at)),
+                JournalLine::Ending { verdict, requested_at } => replayed.ending = Some((verdict, requested_at)),
                 _ => {}
             }
         }
-        folded
+        replayed
     }
 }

@@ -1,30 +1,32 @@
-//! The rules of Quell. Everything here is a pure function of its arguments: no clock, no IO, no async, no randomness, no
-//! logging. Time comes in as a [`Moment`], and what is to be done goes out as values that the engine carries out.
+//! Pure domain rules of Quell: run state machine, run registry, turns, prompts, and the rules of chat channels.
+//!
+//! Every function depends on its arguments alone: no clock, IO, async, randomness or logging. Time is passed in as a
+//! [`Moment`]. Actions are returned as values, which the engine executes.
 
+pub mod admission;
+pub mod agent_tree;
 pub mod approval;
 pub mod channel;
+pub mod daily_spend;
 pub mod expiry;
+pub mod image;
 pub mod journal;
-pub mod json;
+pub mod json_size;
 pub mod memory;
-pub mod picture;
-pub mod printed;
-pub mod queue;
+pub mod permissions;
+pub mod prompt;
 pub mod registry;
 pub mod retry;
-pub mod rights;
 pub mod routing;
 pub mod run;
 pub mod session;
 pub mod skill;
-pub mod society;
-pub mod spend;
 pub mod stop_text;
+pub mod terminal_output;
 pub mod time;
 pub mod turn;
-pub mod view;
 
-pub use registry::{Bounds, Registry, StopScope, Who};
-pub use run::{Debts, Effect, Input, Outcome, Push, RunState};
-pub use time::{Moment, StopTimes};
+pub use registry::{Registry, RunLimits, StopRequester, StopScope};
+pub use run::{Debts, Push, RunEffect, RunState, RunStateInput, WorkOutcome};
+pub use time::{Moment, StopTimeouts};
 pub use turn::{Turn, TurnDraft};

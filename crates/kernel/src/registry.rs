@@ -1,164 +1,157 @@
-//! The one registry of runs that are not over: who runs, who waits, who started whom, and what a stop covers.
+//! Registry of all runs that are not forgotten: admission, start order, stops and the run tree.
 //!
-//! A plain value behind one lock of the engine. Every question that could race ("abort it if it waits for the model") is one
-//! method here, and so one locked operation there.
+//! It is a plain value behind one lock of the engine. Every check that could race with its action ("abort it if it
+//! waits for the model") is one method here, and so one locked operation there.
 
-mod ask;
-mod conversation;
-mod early;
+mod conversations;
+mod counters;
+mod enrolled;
 mod entry;
-mod kin;
-mod roster;
-mod tally;
+mod pending_stops;
+mod run_tree;
+mod stop_request;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use quell_protocol::api::{ComputeStatus, OnBusy};
 use quell_protocol::{AgentId, By, Principal, RunId, SessionKey, StopReason, Verdict};
 
-pub use self::ask::{AgentPhase, Background, Queued, StopAsk, StopScope};
-use self::conversation::Conversations;
-use self::early::EarlyStops;
-pub use self::entry::{Entry, NewRun, Phase, Who};
-pub use self::kin::{Bounds, NotBorn};
-use self::tally::{Tallies, doing};
-use crate::queue::{self, Admission, Busy, Refusal, Waiting};
-use crate::run::{Effect, Input, Push, RunState};
-use crate::time::{Moment, StopTimes};
+use self::conversations::ConversationIndex;
+use self::counters::{RunCounters, compute_status_of};
+pub use self::entry::{NewRun, RegistryEntry, RunPhase, StopRequester};
+use self::pending_stops::PendingStops;
+pub use self::run_tree::{RunLimits, SubRunError};
+pub use self::stop_request::{AgentRunFilter, BackgroundPolicy, QueuedPolicy, StopRequest, StopScope};
+use crate::admission::{self, Admission, AdmissionError, SessionLoad, WaitReason};
+use crate::run::{Push, RunEffect, RunState, RunStateInput};
+use crate::time::{Moment, StopTimeouts};
 
 /// A transition that the engine must carry out.
-pub type Transition = (RunId, Vec<Effect>);
+pub type RunTransition = (RunId, Vec<RunEffect>);
 
-/// What a stop did.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Stopped {
+pub struct StopOutcome {
     /// Effects to carry out, children before parents.
-    pub transitions: Vec<Transition>,
+    pub transitions: Vec<RunTransition>,
     /// Runs that this call aborted.
     pub aborted: Vec<RunId>,
-    /// Queued ones among them, with their texts.
+    /// The queued runs among them, with their texts.
     pub withdrawn: Vec<(RunId, String)>,
-    /// Every run that the scope covers and the caller may stop, aborted by this call or not; the tickets.
+    /// Every run that the scope covers and the caller may stop, whether this call aborted it or not.
     pub covered: Vec<RunId>,
 }
 
-/// What became of a new run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Accepted {
-    /// It is in the registry.
+pub enum AcceptOutcome {
     New(Admission),
-    /// A run with that id is already there.
+    /// A run with that id is already registered.
     Known,
 }
 
-/// The registry.
 #[derive(Debug, Default)]
 pub struct Registry {
-    runs: HashMap<RunId, Entry>,
-    /// Not-ended runs of each session in order of acceptance.
+    runs: HashMap<RunId, RegistryEntry>,
+    /// Runs of each session that are not ended, in order of acceptance.
     sessions: HashMap<SessionKey, VecDeque<RunId>>,
     children: HashMap<RunId, Vec<RunId>>,
-    /// Runs of each conversation in a chat network that are not forgotten.
-    conversations: Conversations,
-    tallies: Tallies,
-    /// Agents that take runs.
-    roster: BTreeSet<AgentId>,
-    early: EarlyStops,
-    marks: u64,
-    gate: Gate,
-    bounds: Bounds,
-    times: StopTimes,
+    /// Runs of chat conversations that are not forgotten.
+    conversations: ConversationIndex,
+    counters: RunCounters,
+    /// Agents that accept runs.
+    enrolled: BTreeSet<AgentId>,
+    pending_stops: PendingStops,
+    last_accept_seq: u64,
+    admission_gate: AdmissionGate,
+    limits: RunLimits,
+    times: StopTimeouts,
 }
 
-/// Whether new runs are let in and queued ones start.
+/// Whether new runs are accepted and queued ones start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Gate {
-    /// Yes.
+pub enum AdmissionGate {
     #[default]
     Open,
-    /// New ones are refused, queued ones wait.
+    /// New runs are refused, queued runs wait.
     Held,
-    /// The daemon closes.
+    /// The daemon is shutting down.
     Closing,
 }
 
 impl Registry {
-    /// An empty registry, in which no agent takes runs yet.
+    /// Creates an empty registry, in which no agent accepts runs yet.
     #[must_use]
-    pub fn new(times: StopTimes, bounds: Bounds) -> Self {
-        Self { times, bounds, ..Self::default() }
+    pub fn new(times: StopTimeouts, limits: RunLimits) -> Self {
+        Self { times, limits, ..Self::default() }
     }
 
-    /// Opens, holds or closes the gate.
-    pub fn set_gate(&mut self, gate: Gate) {
-        self.gate = gate;
+    pub fn set_gate(&mut self, gate: AdmissionGate) {
+        self.admission_gate = gate;
     }
 
-    /// The gate.
     #[must_use]
-    pub fn gate(&self) -> Gate {
-        self.gate
+    pub fn gate(&self) -> AdmissionGate {
+        self.admission_gate
     }
 
-    /// One entry.
     #[must_use]
-    pub fn get(&self, id: &RunId) -> Option<&Entry> {
+    pub fn get(&self, id: &RunId) -> Option<&RegistryEntry> {
         self.runs.get(id)
     }
 
-    /// All entries, in no order.
-    pub fn iter(&self) -> impl Iterator<Item = &Entry> {
+    /// All entries, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = &RegistryEntry> {
         self.runs.values()
     }
 
-    /// Not-ended runs of a session in order of acceptance.
-    pub fn of_session<'a>(&'a self, key: &SessionKey) -> impl Iterator<Item = &'a Entry> {
+    /// Runs of a session that are not ended, in order of acceptance.
+    pub fn runs_of_session<'a>(&'a self, key: &SessionKey) -> impl Iterator<Item = &'a RegistryEntry> {
         self.sessions.get(key).into_iter().flatten().filter_map(|id| self.runs.get(id))
     }
 
-    /// Sessions that have a run that is not over.
+    /// Sessions with a run that is not ended.
     pub fn sessions(&self) -> impl Iterator<Item = &SessionKey> {
         self.sessions.keys()
     }
 
-    /// Lets a run in, not yet durable: it will not start before [`Registry::durable`].
+    /// Accepts a run. It does not start before [`Registry::commit_acceptance`].
     ///
     /// # Errors
-    /// The [`Refusal`] says why not; nothing has changed then.
-    pub fn accept(&mut self, run: NewRun, now: Moment) -> Result<Accepted, Refusal> {
+    /// A refusal changes nothing.
+    pub fn accept(&mut self, run: NewRun, now: Moment) -> Result<AcceptOutcome, AdmissionError> {
         if self.runs.contains_key(&run.id) {
-            return Ok(Accepted::Known);
+            return Ok(AcceptOutcome::Known);
         }
-        match self.gate {
-            Gate::Open => {}
-            Gate::Held => return Err(Refusal::Held),
-            Gate::Closing => return Err(Refusal::ShuttingDown),
+        match self.admission_gate {
+            AdmissionGate::Open => {}
+            AdmissionGate::Held => return Err(AdmissionError::Held),
+            AdmissionGate::Closing => return Err(AdmissionError::ShuttingDown),
         }
-        if !self.roster.contains(&run.agent) {
-            return Err(Refusal::NoAgent { agent: run.agent });
+        if !self.enrolled.contains(&run.agent) {
+            return Err(AdmissionError::NoAgent { agent: run.agent });
         }
-        self.may_be_born(&run)?;
-        let admission = queue::admit(run.on_busy, &self.busy(&run))?;
+        self.check_sub_run(&run)?;
+        let admission = admission::decide_admission(run.on_busy, &self.session_load(&run))?;
         let waiting = match admission {
-            Admission::Steer { .. } => Waiting::Steer,
-            Admission::Queue | Admission::Interrupt => Waiting::Turn,
+            Admission::Steer { .. } => WaitReason::Steer,
+            Admission::Queue | Admission::Interrupt => WaitReason::Turn,
         };
-        let early = self.early.verdict_for(&run, now);
-        self.insert(run, waiting, early);
-        Ok(Accepted::New(admission))
+        let pending_stop = self.pending_stops.verdict_for(&run, now);
+        self.insert(run, waiting, pending_stop);
+        Ok(AcceptOutcome::New(admission))
     }
 
-    /// The acceptance of a run is durable: it may start, or it ends because a stop of its id came first; an interrupting one
-    /// aborts what was accepted before it in its scope, else in its session, as far as its sender may stop it; it waits for the
-    /// rest.
-    pub fn durable(&mut self, id: &RunId, now: Moment) -> Stopped {
-        let Some(entry) = self.runs.get_mut(id) else { return Stopped::default() };
+    /// Marks the acceptance of a run as durable: the run may start.
+    ///
+    /// If a stop of its id came first, the run ends. An interrupting run aborts the runs accepted before it in its
+    /// scope, or in its session if it has no scope, as far as its sender may stop them. It waits for the others.
+    pub fn commit_acceptance(&mut self, id: &RunId, now: Moment) -> StopOutcome {
+        let Some(entry) = self.runs.get_mut(id) else { return StopOutcome::default() };
         entry.durable = true;
-        if let Some(verdict) = entry.early.take() {
+        if let Some(verdict) = entry.pending_stop.take() {
             return self.abort_all(vec![id.clone()], Push::Gentle, &verdict, now);
         }
         if entry.run.on_busy != OnBusy::Interrupt || entry.state.is_ended() {
-            return Stopped::default();
+            return StopOutcome::default();
         }
         let by = By { principal: entry.run.principal.clone(), surface: entry.run.surface };
         let verdict = Verdict::Aborted { reason: StopReason::Superseded, by: Some(by) };
@@ -167,41 +160,42 @@ impl Registry {
     }
 
     /// Forgets a run whose acceptance could not be made durable.
-    pub fn withdraw(&mut self, id: &RunId) {
+    pub fn rollback_acceptance(&mut self, id: &RunId) {
         if self.runs.get(id).is_some_and(|e| !e.durable) {
             self.remove(id);
         }
     }
 
-    /// The run of a session that is due now: the oldest, if it is queued and durable and the gate is open.
+    /// The run of a session that may start now: the oldest, if it is queued and durable and the gate is open.
     #[must_use]
-    pub fn due(&self, key: &SessionKey) -> Option<&Entry> {
-        if self.gate != Gate::Open {
+    pub fn due_run(&self, key: &SessionKey) -> Option<&RegistryEntry> {
+        if self.admission_gate != AdmissionGate::Open {
             return None;
         }
-        let head = self.of_session(key).next()?;
-        (head.durable && head.state == RunState::Queued && !self.is_held_back(head)).then_some(head)
+        let head = self.runs_of_session(key).next()?;
+        (head.durable && head.state == RunState::Queued && !self.waits_for_superseded(head)).then_some(head)
     }
 
-    /// The oldest sub-run that waits in a session in which nothing is at work, also behind other messages: whoever started it
-    /// may hold the very place that they wait for.
+    /// The oldest queued sub-run of a session without an active run, also behind other messages. Its parent may hold
+    /// the permit that those messages wait for.
     #[must_use]
-    pub fn due_sub_run(&self, key: &SessionKey) -> Option<&Entry> {
-        self.due(key)?;
-        self.of_session(key)
+    pub fn due_sub_run(&self, key: &SessionKey) -> Option<&RegistryEntry> {
+        self.due_run(key)?;
+        self.runs_of_session(key)
             .find(|entry| entry.run.parent.is_some() && entry.durable && entry.state == RunState::Queued)
     }
 
-    /// The texts that wait to steer this run, oldest first. They leave the queue: from now on the run covers them.
-    pub fn take_steers(&mut self, id: &RunId) -> Vec<(RunId, String)> {
+    /// Takes the texts that wait to steer this run, oldest first. They leave the queue and belong to the run from now
+    /// on.
+    pub fn take_steering_messages(&mut self, id: &RunId) -> Vec<(RunId, String)> {
         let Some(entry) = self.runs.get(id) else { return Vec::new() };
         if entry.state != RunState::Running {
             return Vec::new();
         }
         let key = entry.run.session.clone();
         let taken: Vec<(RunId, String)> = self
-            .of_session(&key)
-            .filter(|e| e.waiting == Waiting::Steer && e.durable && e.state == RunState::Queued)
+            .runs_of_session(&key)
+            .filter(|e| e.wait_reason == WaitReason::Steer && e.durable && e.state == RunState::Queued)
             .map(|e| (e.run.id.clone(), e.run.text.clone()))
             .collect();
         for (id, _) in &taken {
@@ -210,84 +204,103 @@ impl Registry {
         taken
     }
 
-    /// Notes what a running run is doing.
-    pub fn set_phase(&mut self, id: &RunId, phase: Phase) {
+    pub fn set_phase(&mut self, id: &RunId, phase: RunPhase) {
         let Some(entry) = self.runs.get_mut(id) else { return };
-        let before = doing(entry);
+        let before = compute_status_of(entry);
         entry.phase = phase;
-        self.tallies.change(before, entry);
+        self.counters.update(before, entry);
     }
 
-    /// One input to one run. An unknown run has no effects.
-    pub fn input(&mut self, id: &RunId, input: Input, now: Moment) -> Vec<Effect> {
+    /// Applies an input to a run. Returns no effects for an unknown run.
+    pub fn apply_input(&mut self, id: &RunId, input: RunStateInput, now: Moment) -> Vec<RunEffect> {
         let Some(entry) = self.runs.get_mut(id) else { return Vec::new() };
-        let before = doing(entry);
+        let before = compute_status_of(entry);
         let state = std::mem::replace(&mut entry.state, RunState::Queued);
         let was_active = !matches!(state, RunState::Queued | RunState::Ended { .. });
         let (state, effects) = state.step(input, now, &self.times);
         entry.state = state;
-        self.tallies.change(before, entry);
+        self.counters.update(before, entry);
         if entry.state.is_ended() {
             let key = entry.run.session.clone();
-            self.leave_session(&key, id);
+            self.remove_from_session(&key, id);
             if was_active {
-                self.end_steering(&key);
+                self.requeue_steering(&key);
             }
         }
         effects
     }
 
-    /// Stops what `scope` covers and `who` may stop.
-    pub fn stop(&mut self, scope: &StopScope, who: &Who, ask: &StopAsk, now: Moment) -> Stopped {
+    /// Stops the runs that `scope` covers and `requester` may stop.
+    pub fn stop(
+        &mut self,
+        scope: &StopScope,
+        requester: &StopRequester,
+        request: &StopRequest,
+        now: Moment,
+    ) -> StopOutcome {
         if let StopScope::Run { id, session } = scope
             && !self.runs.contains_key(id)
         {
-            self.early.keep((&who.principal, id, session.as_ref()), ask.verdict(who), now);
+            self.pending_stops.insert((&requester.principal, id, session.as_ref()), request.verdict(requester), now);
         }
-        self.stop_known(scope, who, ask, now)
+        self.stop_registered(scope, requester, request, now)
     }
 
-    /// Stops a run whose owner the caller knows, also one that is not accepted yet: then the stop is kept for its owner, in
-    /// the name of `who` asked for it, if that is the owner or may stop any run.
-    pub fn stop_coming(&mut self, (id, owner): (&RunId, &Principal), who: &Who, ask: &StopAsk, now: Moment) -> Stopped {
-        if !self.runs.contains_key(id) && (who.admin || who.principal == *owner) {
-            self.early.keep((owner, id, None), ask.verdict(who), now);
+    /// Stops a run whose owner the caller knows, also a run that is not accepted yet. Then the stop is kept for the
+    /// owner, in the name of `requester`, if that is the owner or an admin.
+    pub fn stop_run_of_owner(
+        &mut self,
+        (id, owner): (&RunId, &Principal),
+        requester: &StopRequester,
+        request: &StopRequest,
+        now: Moment,
+    ) -> StopOutcome {
+        if !self.runs.contains_key(id) && (requester.admin || requester.principal == *owner) {
+            self.pending_stops.insert((owner, id, None), request.verdict(requester), now);
         }
-        self.stop_known(&StopScope::Run { id: id.clone(), session: None }, who, ask, now)
+        self.stop_registered(&StopScope::Run { id: id.clone(), session: None }, requester, request, now)
     }
 
-    fn stop_known(&mut self, scope: &StopScope, who: &Who, ask: &StopAsk, now: Moment) -> Stopped {
-        let roots = self.roots(scope, who);
-        let stopped = self.abort_all(roots.clone(), ask.push, &ask.verdict(who), now);
-        self.bar(&roots, &stopped.covered);
+    fn stop_registered(
+        &mut self,
+        scope: &StopScope,
+        requester: &StopRequester,
+        request: &StopRequest,
+        now: Moment,
+    ) -> StopOutcome {
+        let roots = self.stop_roots(scope, requester);
+        let stopped = self.abort_all(roots.clone(), request.push, &request.verdict(requester), now);
+        self.bar_stopped_agents(&roots, &stopped.covered);
         stopped
     }
 
-    /// Aborts runs on Quell's own account: time-out, budget, shutdown.
-    pub fn abort(&mut self, ids: Vec<RunId>, push: Push, reason: &StopReason, now: Moment) -> Stopped {
+    /// Aborts runs for reasons of Quell itself: time-out, budget, shutdown.
+    pub fn abort(&mut self, ids: Vec<RunId>, push: Push, reason: &StopReason, now: Moment) -> StopOutcome {
         let verdict = Verdict::Aborted { reason: reason.clone(), by: None };
         self.abort_all(ids, push, &verdict, now)
     }
 
-    /// Runs whose time is over (row A6).
+    /// Runs past their expiry that have no verdict yet.
     #[must_use]
-    pub fn expired(&self, now: Moment) -> Vec<RunId> {
-        let over = |e: &&Entry| e.state.verdict().is_none() && now > e.run.expires_at;
-        self.runs.values().filter(over).map(|e| e.run.id.clone()).collect()
+    pub fn expired_runs(&self, now: Moment) -> Vec<RunId> {
+        let is_expired = |e: &&RegistryEntry| e.state.verdict().is_none() && now > e.run.expires_at;
+        self.runs.values().filter(is_expired).map(|e| e.run.id.clone()).collect()
     }
 
-    /// Forgets an ended run whose end is stored, unless a descendant of it is still alive, something else that it started
-    /// is (`holds`), or it still owes something: what is paid late amends its receipt. Then the next call that finds
-    /// nothing alive forgets it, and so does one for a descendant. Answers the runs that are gone.
+    /// Forgets an ended run whose end is stored. Returns the runs that are gone, with ancestors that were kept for it.
+    ///
+    /// A run is kept while a descendant is alive, while it holds something else that it started (`holds`), or while it
+    /// has unpaid debts, because a late payment amends its receipt. A later call for it, or for a descendant, forgets
+    /// it then.
     pub fn forget(&mut self, id: &RunId, holds: impl Fn(&RunId) -> bool) -> Vec<RunId> {
         let Some(entry) = self.runs.get_mut(id) else { return Vec::new() };
         if !entry.state.is_ended() {
             return Vec::new();
         }
-        entry.closed = true;
+        entry.end_stored = true;
         let mut gone = Vec::new();
         let mut next = Some(id.clone());
-        while let Some(id) = next.take().filter(|id| self.is_over(id, &holds)) {
+        while let Some(id) = next.take().filter(|id| self.may_be_forgotten(id, &holds)) {
             next = self.get(&id).and_then(|entry| entry.run.parent.clone());
             self.remove(&id);
             gone.push(id);
@@ -295,89 +308,103 @@ impl Registry {
         gone
     }
 
-    /// Ended runs whose end is stored and that are kept for what they started.
+    /// Ended runs whose end is stored and that are not forgotten yet.
     #[must_use]
-    pub fn kept(&self) -> Vec<RunId> {
-        self.runs.values().filter(|entry| entry.closed).map(|entry| entry.run.id.clone()).collect()
+    pub fn retained_runs(&self) -> Vec<RunId> {
+        self.runs.values().filter(|entry| entry.end_stored).map(|entry| entry.run.id.clone()).collect()
     }
 
-    fn is_over(&self, id: &RunId, holds: impl Fn(&RunId) -> bool) -> bool {
-        let Some(entry) = self.get(id).filter(|entry| entry.closed) else { return false };
-        let paid = matches!(&entry.state, RunState::Ended { debts, .. } if debts.paid());
-        paid && !self.subtree(id).iter().any(|run| self.is_alive(run) || holds(run))
+    fn may_be_forgotten(&self, id: &RunId, holds: impl Fn(&RunId) -> bool) -> bool {
+        let Some(entry) = self.get(id).filter(|entry| entry.end_stored) else { return false };
+        let is_paid = matches!(&entry.state, RunState::Ended { debts, .. } if debts.is_paid());
+        is_paid && !self.subtree(id).iter().any(|run| self.is_alive(run) || holds(run))
     }
 
-    /// What an agent's runs are doing (row B3).
     #[must_use]
     pub fn compute_status(&self, agent: &AgentId) -> ComputeStatus {
-        self.tallies.status(agent)
+        self.counters.status(agent)
     }
 
-    /// An agent's runs that are not over, in order of acceptance.
-    pub fn of_agent(&self, agent: &AgentId) -> impl Iterator<Item = &RunId> {
-        self.tallies.active(agent)
+    /// Runs of an agent that are not ended, in order of acceptance.
+    pub fn runs_of_agent(&self, agent: &AgentId) -> impl Iterator<Item = &RunId> {
+        self.counters.active_runs(agent)
     }
 
-    /// A number that is another one whenever [`Registry::of_agent`] is another list.
+    /// Counter that changes whenever [`Registry::runs_of_agent`] changes.
     #[must_use]
-    pub fn changes_of_agent(&self, agent: &AgentId) -> u64 {
-        self.tallies.changes(agent)
+    pub fn agent_change_count(&self, agent: &AgentId) -> u64 {
+        self.counters.change_count(agent)
     }
 
-    fn busy(&self, run: &NewRun) -> Busy {
-        let active = self.of_session(&run.session).find(|e| e.state != RunState::Queued);
-        let takes = active.is_some_and(|active| self.takes(active, run));
-        let waiting = self.of_session(&run.session).filter(|e| e.state == RunState::Queued).count();
-        Busy { active: active.map(|e| e.run.id.clone()), takes, waiting, limit: self.bounds.queued }
+    fn session_load(&self, run: &NewRun) -> SessionLoad {
+        let active = self.runs_of_session(&run.session).find(|e| e.state != RunState::Queued);
+        let accepts_steering = active.is_some_and(|active| self.accepts_steering(active, run));
+        let waiting = self.runs_of_session(&run.session).filter(|e| e.state == RunState::Queued).count();
+        SessionLoad {
+            active_run: active.map(|e| e.run.id.clone()),
+            accepts_steering,
+            waiting,
+            queue_limit: self.limits.max_queued,
+        }
     }
 
-    /// Whether a message may steer the active run of its session. That answers it where it answers its own, and a stop of it
-    /// covers the message: so both are of one conversation, and the message's sender may stop that run. In a chat network
-    /// nothing overtakes what was said before it.
-    fn takes(&self, active: &Entry, run: &NewRun) -> bool {
-        let who = Who { principal: run.principal.clone(), admin: run.admin };
-        let in_turn = |e: &Entry| e.state == RunState::Queued && e.waiting == Waiting::Turn;
-        let overtakes = || run.scope.is_some() && self.of_session(&run.session).any(in_turn);
-        who.may_stop(active) && active.run.scope == run.scope && !overtakes()
+    /// Whether a message may steer the active run of its session.
+    ///
+    /// The active run then answers the message too, and a stop of the run covers it. So both must be of one
+    /// conversation, and the sender must be allowed to stop the run. In a chat no message may overtake an earlier one.
+    fn accepts_steering(&self, active: &RegistryEntry, run: &NewRun) -> bool {
+        let sender = StopRequester { principal: run.principal.clone(), admin: run.admin };
+        let waits_for_turn = |e: &RegistryEntry| e.state == RunState::Queued && e.wait_reason == WaitReason::Turn;
+        let overtakes = || run.scope.is_some() && self.runs_of_session(&run.session).any(waits_for_turn);
+        sender.may_stop(active) && active.run.scope == run.scope && !overtakes()
     }
 
-    fn insert(&mut self, run: NewRun, waiting: Waiting, early: Option<Verdict>) {
-        self.marks += 1;
+    fn insert(&mut self, run: NewRun, wait_reason: WaitReason, pending_stop: Option<Verdict>) {
+        self.last_accept_seq += 1;
         let id = run.id.clone();
         self.sessions.entry(run.session.clone()).or_default().push_back(id.clone());
-        // Its parent is there, so no run is its own ancestor, and no entry outlives its run.
+        // The parent is registered before its child, so no run is its own ancestor.
         if let Some(parent) = &run.parent {
             self.children.entry(parent.clone()).or_default().push(id.clone());
         }
-        let (state, phase, mark) = (RunState::Queued, Phase::Processing, self.marks);
-        let barred = BTreeSet::new();
-        let entry = Entry { run, state, phase, mark, durable: false, waiting, early, barred, closed: false };
-        self.tallies.add(&entry);
+        let (state, phase, mark) = (RunState::Queued, RunPhase::Processing, self.last_accept_seq);
+        let entry = RegistryEntry {
+            run,
+            state,
+            phase,
+            accept_seq: mark,
+            durable: false,
+            wait_reason,
+            pending_stop,
+            barred_agents: BTreeSet::new(),
+            end_stored: false,
+        };
+        self.counters.add(&entry);
         self.conversations.add(&entry.run);
         self.runs.insert(id, entry);
     }
 
     fn remove(&mut self, id: &RunId) {
         let Some(entry) = self.runs.remove(id) else { return };
-        self.tallies.remove(&entry);
+        self.counters.remove(&entry);
         self.conversations.remove(&entry.run);
-        self.leave_session(&entry.run.session, id);
+        self.remove_from_session(&entry.run.session, id);
         self.children.remove(id);
         if let Some(siblings) = entry.run.parent.and_then(|parent| self.children.get_mut(&parent)) {
             siblings.retain(|sibling| sibling != id);
         }
     }
 
-    /// The active run of a session is over: what waited to steer it waits for its own turn from now on.
-    fn end_steering(&mut self, key: &SessionKey) {
+    /// Lets messages that waited to steer the ended run wait for a turn of their own.
+    fn requeue_steering(&mut self, key: &SessionKey) {
         for id in self.sessions.get(key).into_iter().flatten() {
             if let Some(entry) = self.runs.get_mut(id) {
-                entry.waiting = Waiting::Turn;
+                entry.wait_reason = WaitReason::Turn;
             }
         }
     }
 
-    fn leave_session(&mut self, key: &SessionKey, id: &RunId) {
+    fn remove_from_session(&mut self, key: &SessionKey, id: &RunId) {
         let Some(runs) = self.sessions.get_mut(key) else { return };
         runs.retain(|run| run != id);
         if runs.is_empty() {
@@ -385,64 +412,66 @@ impl Registry {
         }
     }
 
-    fn roots(&self, scope: &StopScope, who: &Who) -> Vec<RunId> {
-        let may = |e: &&Entry| who.may_stop(e);
-        // In the order of acceptance, so that what is withdrawn comes back in the order in which it was said.
-        let ids = |mut entries: Vec<&Entry>| {
-            entries.sort_unstable_by_key(|e| e.mark);
+    fn stop_roots(&self, scope: &StopScope, requester: &StopRequester) -> Vec<RunId> {
+        let may = |e: &&RegistryEntry| requester.may_stop(e);
+        // In order of acceptance, so that withdrawn texts come back in the order of their messages.
+        let ids = |mut entries: Vec<&RegistryEntry>| {
+            entries.sort_unstable_by_key(|e| e.accept_seq);
             entries.into_iter().map(|e| e.run.id.clone()).collect()
         };
         match scope {
             StopScope::Run { id, session } => {
-                let fits = |e: &&Entry| session.as_ref().is_none_or(|key| *key == e.run.session);
+                let fits = |e: &&RegistryEntry| session.as_ref().is_none_or(|key| *key == e.run.session);
                 ids(self.runs.get(id).into_iter().filter(may).filter(fits).collect())
             }
             StopScope::Session { key, queued, background } => {
-                let covered = |e: &&Entry| match e.state {
-                    RunState::Queued => *queued == Queued::Withdraw,
-                    // What it started may still be alive.
-                    RunState::Ended { .. } => *background == Background::Stop,
+                let covered = |e: &&RegistryEntry| match e.state {
+                    RunState::Queued => *queued == QueuedPolicy::Withdraw,
+                    // Background runs and processes that it started may still be alive.
+                    RunState::Ended { .. } => *background == BackgroundPolicy::Stop,
                     RunState::Running | RunState::Ending { .. } => true,
                 };
                 ids(self.runs.values().filter(|e| e.run.session == *key).filter(may).filter(covered).collect())
             }
             StopScope::Agent { id, phase } => {
-                let waits = |e: &&Entry| e.state == RunState::Running && e.phase == Phase::Waiting;
-                let covered = |e: &&Entry| *phase == AgentPhase::Any || waits(e);
+                let waits = |e: &&RegistryEntry| e.state == RunState::Running && e.phase == RunPhase::Waiting;
+                let covered = |e: &&RegistryEntry| *phase == AgentRunFilter::Any || waits(e);
                 ids(self.runs.values().filter(|e| e.run.agent == *id).filter(may).filter(covered).collect())
             }
             StopScope::Agents { ids: agents } => {
                 ids(self.runs.values().filter(|e| agents.contains(&e.run.agent)).filter(may).collect())
             }
-            StopScope::Conversation { scope, session } => ids(self.of_chat(scope, session).filter(may).collect()),
-            StopScope::Channel { name } => ids(self.of_channel(name).filter(may).collect()),
+            StopScope::Conversation { scope, session } => {
+                ids(self.runs_of_conversation(scope, session).filter(may).collect())
+            }
+            StopScope::Channel { name } => ids(self.runs_of_channel(name).filter(may).collect()),
             StopScope::Everything => ids(self.runs.values().filter(may).collect()),
         }
     }
 
-    fn abort_all(&mut self, roots: Vec<RunId>, push: Push, verdict: &Verdict, now: Moment) -> Stopped {
-        let mut stopped = Stopped::default();
+    fn abort_all(&mut self, roots: Vec<RunId>, push: Push, verdict: &Verdict, now: Moment) -> StopOutcome {
+        let mut stopped = StopOutcome::default();
         let mut seen = HashSet::new();
         for root in roots {
-            // Children first, so that no parent sees its child end before it is itself being aborted from above.
+            // Children first, so that no parent sees the end of a child before its own abort.
             for id in self.subtree(&root).into_iter().rev() {
                 if !seen.insert(id.clone()) {
                     continue;
                 }
-                self.abort_one(id, Input::Abort { push, verdict: verdict.clone() }, now, &mut stopped);
+                self.abort_one(id, RunStateInput::Abort { push, verdict: verdict.clone() }, now, &mut stopped);
             }
         }
         stopped
     }
 
-    fn abort_one(&mut self, id: RunId, abort: Input, now: Moment, stopped: &mut Stopped) {
+    fn abort_one(&mut self, id: RunId, abort: RunStateInput, now: Moment, stopped: &mut StopOutcome) {
         let Some(entry) = self.runs.get(&id) else { return };
-        let fresh = entry.state.verdict().is_none();
+        let is_first_verdict = entry.state.verdict().is_none();
         if entry.state == RunState::Queued {
             stopped.withdrawn.push((id.clone(), entry.run.text.clone()));
         }
-        let effects = self.input(&id, abort, now);
-        if fresh {
+        let effects = self.apply_input(&id, abort, now);
+        if is_first_verdict {
             stopped.aborted.push(id.clone());
         }
         if !effects.is_empty() {

@@ -1,19 +1,19 @@
-//! When a model request is tried again, and after how long (row B2). Which errors happened before the first byte is known to
-//! the engine only, which never asks after one that did not.
+//! Retry policy of model requests: exponential backoff and Retry-After.
+//!
+//! The engine asks for a retry only after an error before the first byte of an answer.
 
 use std::time::Duration;
 
-/// The longest wait that a server's Retry-After can ask for.
-const LONGEST_ASKED: Duration = Duration::from_secs(60);
+/// Maximum delay that the Retry-After of a server can demand.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 
-/// How often and after which waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// Tries after the first. Default 5.
+    /// Attempts after the first one. Default 5.
     pub max_retries: u32,
-    /// The first wait; each further one is twice as long. Default 500 ms.
+    /// First delay; each further delay is twice as long. Default 500 ms.
     pub base: Duration,
-    /// The longest wait of our own. Default 30 s.
+    /// Maximum of the exponential delay. Default 30 s.
     pub cap: Duration,
 }
 
@@ -24,26 +24,26 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// The wait before retry number `attempt`, from 1; none when the retries are used up. A server that says when it wants
-    /// to be asked again is obeyed, within reason; one that says "at once" while it refuses is not.
+    /// The delay before retry number `attempt`, from 1; `None` when the retries are used up. A Retry-After of the
+    /// server counts up to its maximum; a Retry-After of zero is ignored.
     #[must_use]
     pub fn delay(&self, attempt: u32, retry_after: Option<Duration>) -> Option<Duration> {
         if attempt > self.max_retries {
             return None;
         }
-        let asked = retry_after.filter(|wait| !wait.is_zero()).map(|wait| wait.min(LONGEST_ASKED));
-        Some(asked.unwrap_or_else(|| self.doubled(attempt)))
+        let server_delay = retry_after.filter(|wait| !wait.is_zero()).map(|wait| wait.min(MAX_RETRY_AFTER));
+        Some(server_delay.unwrap_or_else(|| self.exponential_backoff(attempt)))
     }
 
-    fn doubled(&self, attempt: u32) -> Duration {
+    fn exponential_backoff(&self, attempt: u32) -> Duration {
         let factor = 1_u32.checked_shl(attempt.saturating_sub(1)).unwrap_or(u32::MAX);
         self.base.saturating_mul(factor).min(self.cap)
     }
 }
 
-/// True for an answer that another try may better: request time-out, too many requests, and trouble of the server.
+/// True for statuses after which a retry may succeed: request time-out, too many requests, and server errors.
 #[must_use]
-pub fn retryable_status(status: u16) -> bool {
+pub fn is_retryable_status(status: u16) -> bool {
     matches!(status, 408 | 429 | 500..=599)
 }
 
@@ -104,6 +104,6 @@ mod tests {
     #[case(409, false)]
     #[case(600, false)]
     fn statuses(#[case] status: u16, #[case] again: bool) {
-        assert_eq!(retryable_status(status), again);
+        assert_eq!(is_retryable_status(status), again);
     }
 }

@@ -1,11 +1,11 @@
-//! The life of a run: queued, running, ending, ended.
+//! Run state machine: queued, running, ending, ended.
 //!
-//! The first verdict wins; push only rises; debts only shrink; the end is announced exactly once, when nothing is owed or at
-//! the hard limit with the open debts named. Every arm below is a row of this table; there is no catch-all.
+//! The first verdict wins. Push only rises. Debts only shrink. The end is announced exactly once: when nothing is owed,
+//! or at the hard limit with the open debts named. Every match arm below is a row of this table; there is no catch-all.
 //!
 //! | state | input | next | effects |
 //! |---|---|---|---|
-//! | Queued | start | Running | spawn |
+//! | Queued | start | Running | start work |
 //! | Queued | abort | Ended (aborted) | announce ending, announce ended |
 //! | Running | abort gentle | Ending (seal, record, release owed) | cancel, arm grace, announce ending |
 //! | Running | abort forced | Ending (record, release owed) | cancel, kill, announce ending, seal, arm hard limit |
@@ -21,159 +21,142 @@
 
 use quell_protocol::Verdict;
 
-use crate::time::{Moment, StopTimes};
+use crate::time::{Moment, StopTimeouts};
 
-/// Where a run stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunState {
-    /// Accepted, not begun.
+    /// Accepted, not started.
     Queued,
-    /// At work.
     Running,
-    /// The verdict stands; something is still owed.
+    /// Has its verdict, and still owes something.
     Ending {
-        /// The first verdict.
         verdict: Verdict,
-        /// How hard it is pushed.
         push: Push,
-        /// What is owed.
         debts: Debts,
     },
-    /// Announced as over.
+    /// `run.ended` was announced.
     Ended {
-        /// The first verdict.
         verdict: Verdict,
-        /// What was still owed at the hard limit; paid late, if ever.
+        /// Debts that were open at the hard limit; they may be paid late.
         debts: Debts,
     },
 }
 
-/// How hard an ending is pushed. Only rises.
+/// How hard a stop presses. It only rises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Push {
-    /// Futures are cancelled, processes get SIGTERM first.
+    /// Cancel futures, and send SIGTERM to processes first.
     Gentle,
-    /// Everything is killed.
+    /// Kill everything.
     Forced,
 }
 
-/// What a run still owes before it is over.
+/// What an ending run still owes before it is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Debts {
     /// The draft is still open.
     pub seal: bool,
-    /// The turn is not committed.
+    /// The turn is not stored.
     pub record: bool,
-    /// The run still holds something.
+    /// The run still holds resources.
     pub release: bool,
-    /// The record was tried and failed: nothing is owed any more, and nothing was written.
+    /// Storing the turn failed for good: the record is no longer owed, and nothing was stored.
     pub record_lost: bool,
 }
 
 impl Debts {
     const ALL: Self = Self { seal: true, record: true, release: true, record_lost: false };
 
-    /// True when nothing is owed.
     #[must_use]
-    pub fn paid(self) -> bool {
+    pub fn is_paid(self) -> bool {
         !(self.seal || self.record || self.release)
     }
 
-    /// The open debts by name, for the receipt.
+    /// Names of the open debts, for the receipt.
     #[must_use]
-    pub fn names(self) -> Vec<&'static str> {
+    pub fn open_debt_names(self) -> Vec<&'static str> {
         let all = [(self.seal, "seal"), (self.record, "record"), (self.release, "release")];
         all.into_iter().filter(|(owed, _)| *owed).map(|(_, name)| name).collect()
     }
 }
 
-/// What the work of a run comes back with.
+/// Result of the agent loop.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
-    /// It has an answer.
+pub enum WorkOutcome {
     Completed,
-    /// It could not go on.
     Failed {
-        /// Stable word.
+        /// Stable error code for programs.
         code: String,
-        /// For people.
+        /// Text for people.
         message: String,
     },
 }
 
-impl From<Outcome> for Verdict {
-    fn from(outcome: Outcome) -> Self {
+impl From<WorkOutcome> for Verdict {
+    fn from(outcome: WorkOutcome) -> Self {
         match outcome {
-            Outcome::Completed => Self::Completed,
-            Outcome::Failed { code, message } => Self::Failed { code, message },
+            WorkOutcome::Completed => Self::Completed,
+            WorkOutcome::Failed { code, message } => Self::Failed { code, message },
         }
     }
 }
 
-/// What can happen to a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Input {
-    /// Its turn has come.
+pub enum RunStateInput {
     Start,
-    /// Somebody or some limit stops it; `verdict` is the aborted one.
+    /// A caller or a limit stops the run. `verdict` counts if the run has none yet.
     Abort {
-        /// How hard.
         push: Push,
-        /// The verdict to hold from now on, if none does.
         verdict: Verdict,
     },
-    /// The agent loop returned; after an abort its outcome no longer matters.
-    Returned(Outcome),
-    /// The grace timer fired.
+    /// The agent loop returned. After an abort its outcome is ignored.
+    WorkReturned(WorkOutcome),
     GracePassed,
-    /// The hard timer fired.
-    HardPassed,
-    /// Everything held is back.
+    HardLimitPassed,
+    /// Everything that the run held is released.
     Released,
-    /// The turn is committed.
+    /// The turn is stored.
     Recorded,
-    /// The turn could not be committed and will not be.
+    /// The turn could not be stored and will not be.
     RecordFailed,
 }
 
-/// What the engine has to do, in this order.
+/// An action for the engine. Effects are carried out in the order of their list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Effect {
-    /// Start the work.
-    Spawn,
-    /// Fire the token: futures are dropped, wardens told to TERM.
+pub enum RunEffect {
+    StartWork,
+    /// Cancel the scope: futures are dropped, wardens send SIGTERM.
     Cancel,
-    /// Tell the wardens to KILL and drop the work.
+    /// Let the wardens send SIGKILL, and drop the work.
     Kill,
-    /// Close the draft and hand the turn to the recorder.
+    /// Seal the draft and pass the turn on to be stored.
     Seal,
-    /// Send [`Input::GracePassed`] at this moment.
-    ArmGrace(Moment),
-    /// Send [`Input::HardPassed`] at this moment.
-    ArmHard(Moment),
-    /// Announce `run.ending`.
+    /// Send [`RunStateInput::GracePassed`] at this moment.
+    ArmGraceTimer(Moment),
+    /// Send [`RunStateInput::HardLimitPassed`] at this moment.
+    ArmHardLimitTimer(Moment),
+    /// Send the event `run.ending`.
     AnnounceEnding,
-    /// Announce `run.ended`.
+    /// Send the event `run.ended`.
     AnnounceEnded,
-    /// A debt was paid after the end: the stored receipt changes.
+    /// Change the stored receipt: a debt was paid after the end.
     AmendReceipt,
 }
 
 impl RunState {
-    /// One transition. Pure: the same arguments give the same answer.
+    /// Computes the next state and the effects of an input.
     #[must_use]
-    pub fn step(self, input: Input, now: Moment, times: &StopTimes) -> (Self, Vec<Effect>) {
+    pub fn step(self, input: RunStateInput, now: Moment, times: &StopTimeouts) -> (Self, Vec<RunEffect>) {
         match self {
-            Self::Queued => queued(input),
-            Self::Running => running(input, now, times),
-            Self::Ending { verdict, push, debts } => ending(Owing { verdict, push, debts }, input, now, times),
-            Self::Ended { verdict, debts } => ended(verdict, debts, &input),
+            Self::Queued => step_queued(input),
+            Self::Running => step_running(input, now, times),
+            Self::Ending { verdict, push, debts } => step_ending(EndingRun { verdict, push, debts }, input, now, times),
+            Self::Ended { verdict, debts } => step_ended(verdict, debts, &input),
         }
     }
 
-    /// `queued`, `running`, `ending`, `ended`.
     #[must_use]
-    pub fn word(&self) -> &'static str {
+    pub fn as_str(&self) -> &'static str {
         match self {
             Self::Queued => "queued",
             Self::Running => "running",
@@ -182,7 +165,6 @@ impl RunState {
         }
     }
 
-    /// The verdict, once there is one.
     #[must_use]
     pub fn verdict(&self) -> Option<&Verdict> {
         match self {
@@ -191,128 +173,139 @@ impl RunState {
         }
     }
 
-    /// True once `run.ended` was announced.
+    /// True once the end was announced.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         matches!(self, Self::Ended { .. })
     }
 }
 
-fn queued(input: Input) -> (RunState, Vec<Effect>) {
+fn step_queued(input: RunStateInput) -> (RunState, Vec<RunEffect>) {
     match input {
-        Input::Start => (RunState::Running, vec![Effect::Spawn]),
-        Input::Abort { push: _, verdict } => {
+        RunStateInput::Start => (RunState::Running, vec![RunEffect::StartWork]),
+        RunStateInput::Abort { push: _, verdict } => {
             let state = RunState::Ended { verdict, debts: Debts::default() };
-            (state, vec![Effect::AnnounceEnding, Effect::AnnounceEnded])
+            (state, vec![RunEffect::AnnounceEnding, RunEffect::AnnounceEnded])
         }
-        Input::Returned(_)
-        | Input::GracePassed
-        | Input::HardPassed
-        | Input::Released
-        | Input::Recorded
-        | Input::RecordFailed => (RunState::Queued, Vec::new()),
+        RunStateInput::WorkReturned(_)
+        | RunStateInput::GracePassed
+        | RunStateInput::HardLimitPassed
+        | RunStateInput::Released
+        | RunStateInput::Recorded
+        | RunStateInput::RecordFailed => (RunState::Queued, Vec::new()),
     }
 }
 
-fn running(input: Input, now: Moment, times: &StopTimes) -> (RunState, Vec<Effect>) {
+fn step_running(input: RunStateInput, now: Moment, times: &StopTimeouts) -> (RunState, Vec<RunEffect>) {
     match input {
-        Input::Abort { push: Push::Gentle, verdict } => {
+        RunStateInput::Abort { push: Push::Gentle, verdict } => {
             let state = RunState::Ending { verdict, push: Push::Gentle, debts: Debts::ALL };
-            (state, vec![Effect::Cancel, Effect::ArmGrace(now.plus(times.grace)), Effect::AnnounceEnding])
+            (state, vec![RunEffect::Cancel, RunEffect::ArmGraceTimer(now.plus(times.grace)), RunEffect::AnnounceEnding])
         }
-        Input::Abort { push: Push::Forced, verdict } => {
+        RunStateInput::Abort { push: Push::Forced, verdict } => {
             let debts = Debts { seal: false, ..Debts::ALL };
             let state = RunState::Ending { verdict, push: Push::Forced, debts };
-            let hard = Effect::ArmHard(now.plus(times.hard));
-            (state, vec![Effect::Cancel, Effect::Kill, Effect::AnnounceEnding, Effect::Seal, hard])
+            let hard = RunEffect::ArmHardLimitTimer(now.plus(times.hard));
+            (state, vec![RunEffect::Cancel, RunEffect::Kill, RunEffect::AnnounceEnding, RunEffect::Seal, hard])
         }
-        Input::Returned(outcome) => {
+        RunStateInput::WorkReturned(outcome) => {
             let debts = Debts { seal: false, ..Debts::ALL };
             let state = RunState::Ending { verdict: outcome.into(), push: Push::Gentle, debts };
-            let grace = Effect::ArmGrace(now.plus(times.grace));
-            (state, vec![Effect::AnnounceEnding, Effect::Seal, Effect::Cancel, grace])
+            let grace = RunEffect::ArmGraceTimer(now.plus(times.grace));
+            (state, vec![RunEffect::AnnounceEnding, RunEffect::Seal, RunEffect::Cancel, grace])
         }
-        Input::Start
-        | Input::GracePassed
-        | Input::HardPassed
-        | Input::Released
-        | Input::Recorded
-        | Input::RecordFailed => (RunState::Running, Vec::new()),
+        RunStateInput::Start
+        | RunStateInput::GracePassed
+        | RunStateInput::HardLimitPassed
+        | RunStateInput::Released
+        | RunStateInput::Recorded
+        | RunStateInput::RecordFailed => (RunState::Running, Vec::new()),
     }
 }
 
-/// An ending run, taken apart.
-struct Owing {
+/// The fields of [`RunState::Ending`].
+struct EndingRun {
     verdict: Verdict,
     push: Push,
     debts: Debts,
 }
 
-fn ending(owing: Owing, input: Input, now: Moment, times: &StopTimes) -> (RunState, Vec<Effect>) {
-    let Owing { push, debts, .. } = owing;
+fn step_ending(
+    ending: EndingRun,
+    input: RunStateInput,
+    now: Moment,
+    times: &StopTimeouts,
+) -> (RunState, Vec<RunEffect>) {
+    let EndingRun { push, debts, .. } = ending;
     match input {
-        Input::Returned(_) if debts.seal => owing.pay(Debts { seal: false, ..debts }, vec![Effect::Seal]),
-        Input::Abort { push: Push::Forced, .. } if push == Push::Gentle => owing.force(vec![Effect::Kill], now, times),
-        Input::GracePassed if push == Push::Gentle => {
-            // What only waits for the database has nothing left to kill.
-            let kill = if debts.release { vec![Effect::Kill] } else { Vec::new() };
-            owing.force(kill, now, times)
+        RunStateInput::WorkReturned(_) if debts.seal => {
+            ending.apply_debts(Debts { seal: false, ..debts }, vec![RunEffect::Seal])
         }
-        Input::Released if debts.release => {
-            let seal = if debts.seal { vec![Effect::Seal] } else { Vec::new() };
-            owing.pay(Debts { seal: false, release: false, ..debts }, seal)
+        RunStateInput::Abort { push: Push::Forced, .. } if push == Push::Gentle => {
+            ending.force(vec![RunEffect::Kill], now, times)
         }
-        Input::Recorded if debts.record && !debts.seal => owing.pay(Debts { record: false, ..debts }, Vec::new()),
-        Input::RecordFailed if debts.record && !debts.seal => {
-            owing.pay(Debts { record: false, record_lost: true, ..debts }, Vec::new())
+        RunStateInput::GracePassed if push == Push::Gentle => {
+            // Without held resources there is nothing to kill: the run only waits for the database.
+            let kill = if debts.release { vec![RunEffect::Kill] } else { Vec::new() };
+            ending.force(kill, now, times)
         }
-        Input::HardPassed if push == Push::Forced => {
-            (RunState::Ended { verdict: owing.verdict, debts }, vec![Effect::AnnounceEnded])
+        RunStateInput::Released if debts.release => {
+            let seal = if debts.seal { vec![RunEffect::Seal] } else { Vec::new() };
+            ending.apply_debts(Debts { seal: false, release: false, ..debts }, seal)
         }
-        Input::Start
-        | Input::Abort { .. }
-        | Input::Returned(_)
-        | Input::GracePassed
-        | Input::HardPassed
-        | Input::Released
-        | Input::Recorded
-        | Input::RecordFailed => owing.pay(debts, Vec::new()),
+        RunStateInput::Recorded if debts.record && !debts.seal => {
+            ending.apply_debts(Debts { record: false, ..debts }, Vec::new())
+        }
+        RunStateInput::RecordFailed if debts.record && !debts.seal => {
+            ending.apply_debts(Debts { record: false, record_lost: true, ..debts }, Vec::new())
+        }
+        RunStateInput::HardLimitPassed if push == Push::Forced => {
+            (RunState::Ended { verdict: ending.verdict, debts }, vec![RunEffect::AnnounceEnded])
+        }
+        RunStateInput::Start
+        | RunStateInput::Abort { .. }
+        | RunStateInput::WorkReturned(_)
+        | RunStateInput::GracePassed
+        | RunStateInput::HardLimitPassed
+        | RunStateInput::Released
+        | RunStateInput::Recorded
+        | RunStateInput::RecordFailed => ending.apply_debts(debts, Vec::new()),
     }
 }
 
-impl Owing {
-    fn force(self, mut effects: Vec<Effect>, now: Moment, times: &StopTimes) -> (RunState, Vec<Effect>) {
+impl EndingRun {
+    fn force(self, mut effects: Vec<RunEffect>, now: Moment, times: &StopTimeouts) -> (RunState, Vec<RunEffect>) {
         if self.debts.seal {
-            effects.push(Effect::Seal);
+            effects.push(RunEffect::Seal);
         }
-        effects.push(Effect::ArmHard(now.plus(times.hard)));
+        effects.push(RunEffect::ArmHardLimitTimer(now.plus(times.hard)));
         let debts = Debts { seal: false, ..self.debts };
         (RunState::Ending { verdict: self.verdict, push: Push::Forced, debts }, effects)
     }
 
-    fn pay(self, debts: Debts, mut effects: Vec<Effect>) -> (RunState, Vec<Effect>) {
-        if debts.paid() {
-            effects.push(Effect::AnnounceEnded);
+    fn apply_debts(self, debts: Debts, mut effects: Vec<RunEffect>) -> (RunState, Vec<RunEffect>) {
+        if debts.is_paid() {
+            effects.push(RunEffect::AnnounceEnded);
             return (RunState::Ended { verdict: self.verdict, debts }, effects);
         }
         (RunState::Ending { verdict: self.verdict, push: self.push, debts }, effects)
     }
 }
 
-fn ended(verdict: Verdict, debts: Debts, input: &Input) -> (RunState, Vec<Effect>) {
+fn step_ended(verdict: Verdict, debts: Debts, input: &RunStateInput) -> (RunState, Vec<RunEffect>) {
     let paid = match input {
-        Input::Released if debts.release => Debts { release: false, ..debts },
-        Input::Recorded if debts.record => Debts { record: false, ..debts },
-        Input::Start
-        | Input::Abort { .. }
-        | Input::Returned(_)
-        | Input::GracePassed
-        | Input::HardPassed
-        | Input::Released
-        | Input::Recorded
-        | Input::RecordFailed => debts,
+        RunStateInput::Released if debts.release => Debts { release: false, ..debts },
+        RunStateInput::Recorded if debts.record => Debts { record: false, ..debts },
+        RunStateInput::Start
+        | RunStateInput::Abort { .. }
+        | RunStateInput::WorkReturned(_)
+        | RunStateInput::GracePassed
+        | RunStateInput::HardLimitPassed
+        | RunStateInput::Released
+        | RunStateInput::Recorded
+        | RunStateInput::RecordFailed => debts,
     };
-    let effects = if paid == debts { Vec::new() } else { vec![Effect::AmendReceipt] };
+    let effects = if paid == debts { Vec::new() } else { vec![RunEffect::AmendReceipt] };
     (RunState::Ended { verdict, debts: paid }, effects)
 }
 

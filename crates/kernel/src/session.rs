@@ -1,124 +1,115 @@
-//! The life of a live session (row C6), and the book of all of them.
+//! Session state machine: uninitialised, ready, active, expired, terminated.
 //!
-//! A live session is what a conversation has in memory and at its servers: its agent's instance, its model clients, its MCP
-//! connections. What was said in it is in the database and lives on when this ends.
+//! A live session holds the resources of a conversation: its agent instance, model clients and MCP connections. The
+//! history is in the database and outlives the live session.
 //!
 //! | state | input | next | effect |
 //! |---|---|---|---|
 //! | Uninitialised, Expired | initialised | Ready | |
 //! | Ready, Active | touch | Active | activated |
 //! | Active | released | Ready | |
-//! | Ready, Active | unneeded, idle for longer than its limit | Expired | expired |
+//! | Ready, Active | expire if idle, and idle longer than the limit | Expired | expired |
 //! | any but Terminated | clean up | Terminated | clean up |
 //! | any | anything else | unchanged | |
 
-mod book;
+mod session_table;
 #[cfg(test)]
 mod tests;
 
 use std::time::Duration;
 
 use crate::time::Moment;
-pub use book::{Birth, Book, Change, Departure, Enter};
+pub use session_table::{ChangeLookup, CreateToken, SessionCleanup, SessionLookup, SessionTable};
 
-/// Where a session stands.
+/// State of a live session. `used` is the time of its last use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Life {
-    /// Nothing of it is there yet.
+pub enum SessionState {
+    /// Has no resources yet.
     Uninitialised,
-    /// It has what it needs, and nothing is at work in it.
-    Ready {
-        /// When it was used last.
-        used: Moment,
-    },
-    /// Something is at work in it.
-    Active {
-        /// When it was used last.
-        used: Moment,
-    },
-    /// Nobody used it for too long; its next use initialises it again.
+    /// Has its resources, and no active run.
+    Ready { used: Moment },
+    /// Has an active run.
+    Active { used: Moment },
+    /// Was idle for too long; its next use initialises it again.
     Expired,
     /// Cleaned up, for good.
     Terminated,
 }
 
-/// What can happen to a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum LifeInput {
-    /// Every stage of its making has succeeded.
+pub enum SessionInput {
+    /// Every stage of its creation has succeeded.
     Initialised,
-    /// It is put to use.
-    Touch,
-    /// Nothing is at work in it any more.
+    /// A caller uses it.
+    Touched,
+    /// It has no active run any more.
     Released,
-    /// Nothing needs it, and it may be idle for so long.
-    Unneeded {
-        /// The limit; exactly so long is not too long.
-        idle: Duration,
-    },
-    /// What it has is to be given back.
+    /// Nothing needs it: it expires if it has been idle for longer than `idle`.
+    ExpireIfIdle { idle: Duration },
+    /// Its resources are to be released.
     CleanUp,
 }
 
-/// What the engine has to do about a transition.
+/// What the engine has to do after a transition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum LifeEffect {
-    /// Say that it is in use.
+pub enum SessionEffect {
+    /// Report that it is in use.
     Activated,
-    /// Say that it has expired; the clean-up follows.
+    /// Report that it has expired; the clean-up follows.
     Expired,
-    /// Give back what it has.
+    /// Release its resources.
     CleanUp,
 }
 
-/// Whether a session that nobody uses may expire.
+/// Whether a session may expire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Need {
-    /// Something of it is alive or waits: a run, an approval, a background process, a turn that is not recorded.
-    Kept,
-    /// It may be idle for so long.
-    Unneeded {
-        /// The limit.
-        idle: Duration,
-    },
+pub enum SessionUse {
+    /// Something keeps it: a run, an approval, a background process, or a turn that is not stored yet.
+    InUse,
+    /// It expires after this time without use.
+    Idle { idle: Duration },
 }
 
-impl Life {
-    /// The next state, and what is to be done about it.
+impl SessionState {
     #[must_use]
-    pub fn step(self, input: LifeInput, now: Moment) -> (Self, Option<LifeEffect>) {
+    pub fn step(self, input: SessionInput, now: Moment) -> (Self, Option<SessionEffect>) {
         match (self, input) {
-            (Self::Uninitialised | Self::Expired, LifeInput::Initialised) => (Self::Ready { used: now }, None),
-            (Self::Ready { .. } | Self::Active { .. }, LifeInput::Touch) => {
-                (Self::Active { used: now }, Some(LifeEffect::Activated))
+            (Self::Uninitialised | Self::Expired, SessionInput::Initialised) => (Self::Ready { used: now }, None),
+            (Self::Ready { .. } | Self::Active { .. }, SessionInput::Touched) => {
+                (Self::Active { used: now }, Some(SessionEffect::Activated))
             }
-            (Self::Active { .. }, LifeInput::Released) => (Self::Ready { used: now }, None),
-            (Self::Ready { used } | Self::Active { used }, LifeInput::Unneeded { idle }) if now.since(used) > idle => {
-                (Self::Expired, Some(LifeEffect::Expired))
+            (Self::Active { .. }, SessionInput::Released) => (Self::Ready { used: now }, None),
+            (Self::Ready { used } | Self::Active { used }, SessionInput::ExpireIfIdle { idle })
+                if now.since(used) > idle =>
+            {
+                (Self::Expired, Some(SessionEffect::Expired))
             }
-            (Self::Uninitialised | Self::Ready { .. } | Self::Active { .. } | Self::Expired, LifeInput::CleanUp) => {
-                (Self::Terminated, Some(LifeEffect::CleanUp))
+            (Self::Uninitialised | Self::Ready { .. } | Self::Active { .. } | Self::Expired, SessionInput::CleanUp) => {
+                (Self::Terminated, Some(SessionEffect::CleanUp))
             }
-            (Self::Ready { .. } | Self::Active { .. }, LifeInput::Initialised | LifeInput::Unneeded { .. })
-            | (Self::Ready { .. }, LifeInput::Released)
+            (
+                Self::Ready { .. } | Self::Active { .. },
+                SessionInput::Initialised | SessionInput::ExpireIfIdle { .. },
+            )
+            | (Self::Ready { .. }, SessionInput::Released)
             | (
                 Self::Uninitialised | Self::Expired,
-                LifeInput::Touch | LifeInput::Released | LifeInput::Unneeded { .. },
+                SessionInput::Touched | SessionInput::Released | SessionInput::ExpireIfIdle { .. },
             )
             | (
                 Self::Terminated,
-                LifeInput::Initialised
-                | LifeInput::Touch
-                | LifeInput::Released
-                | LifeInput::Unneeded { .. }
-                | LifeInput::CleanUp,
+                SessionInput::Initialised
+                | SessionInput::Touched
+                | SessionInput::Released
+                | SessionInput::ExpireIfIdle { .. }
+                | SessionInput::CleanUp,
             ) => (self, None),
         }
     }
 
-    /// As it is told to people and programs.
+    /// Name of the state on the wire.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Uninitialised => "uninitialised",
             Self::Ready { .. } => "ready",
@@ -128,9 +119,9 @@ impl Life {
         }
     }
 
-    /// When it was used last, while it lives.
+    /// Time of the last use; `None` if the session is not live.
     #[must_use]
-    pub fn used(self) -> Option<Moment> {
+    pub fn last_used(self) -> Option<Moment> {
         match self {
             Self::Ready { used } | Self::Active { used } => Some(used),
             Self::Uninitialised | Self::Expired | Self::Terminated => None,

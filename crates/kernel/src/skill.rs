@@ -1,7 +1,10 @@
-//! Skills: folders of instructions, of which an agent is told the names, what each is for, and where to read it. The form is that
-//! of the open Agent Skills format: `SKILL.md` begins with YAML that holds `name` and `description`.
+//! Parses SKILL.md front matter and renders the skill section of a system prompt.
 //!
-//! The section of the prompt is the same for the same skills, byte for byte. It reads no file; whoever can, hands in the texts.
+//! A skill is a folder of instructions. The prompt tells an agent the name of each skill, its purpose, and where to
+//! read it. The format is the open Agent Skills format: `SKILL.md` begins with YAML that contains `name` and
+//! `description`.
+//!
+//! The same skills give the same section, byte for byte. This module reads no files; the caller passes their texts.
 
 #[cfg(test)]
 mod tests;
@@ -12,135 +15,128 @@ use std::fmt::Write as _;
 use serde::Deserialize;
 
 /// The file in the folder of a skill.
-pub const FILE: &str = "SKILL.md";
-/// Skills of one agent.
-pub const MOST: usize = 64;
-/// Bytes that all of them may take in a prompt.
-const ROOM: usize = 32 * 1024;
-/// Characters of a name.
-const LONGEST_NAME: usize = 64;
-/// Characters of a description.
-const LONGEST_DESCRIPTION: usize = 1024;
-/// Characters of what a file holds in the words of its problem.
-const LONGEST_SHOWN: usize = 200;
-/// Begins and ends the YAML.
-const BORDER: &str = "---";
-/// Values in the YAML, with all that stands for another one written out.
-const MOST_NODES: usize = 4096;
+pub const SKILL_FILE: &str = "SKILL.md";
+/// Maximum number of skills of one agent.
+pub const MAX_SKILLS: usize = 64;
+/// Maximum bytes of all skills of an agent in a prompt.
+const MAX_SECTION_BYTES: usize = 32 * 1024;
+/// Maximum characters of a skill name.
+const MAX_NAME_CHARS: usize = 64;
+/// Maximum characters of a description.
+const MAX_DESCRIPTION_CHARS: usize = 1024;
+/// Maximum characters of file content in an error text.
+const MAX_ERROR_CHARS: usize = 200;
+/// The line that begins and ends the front matter.
+const FRONT_MATTER_DELIMITER: &str = "---";
+/// Maximum number of YAML values, with aliases expanded.
+const MAX_YAML_NODES: usize = 4096;
 
-/// What an agent is told of one skill.
+/// Name and description of a skill, as in the prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Skill {
     name: String,
     description: String,
 }
 
-/// Why a skill is left out, in words that follow the path of its file.
+/// Why a skill is left out. The texts follow the path of its file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BadSkill {
-    /// Its first line is another one.
-    #[error("does not begin with a line `---`, between which and the next one `name` and `description` stand")]
-    NoHead,
-    /// The second border is missing.
-    #[error("has no second line `---`, which ends its head")]
-    OpenHead,
-    /// The parser's word.
-    #[error("has a head that is no YAML as it should be: {0}; a text with a colon or a # in it needs quotes")]
-    Yaml(String),
-    /// A needed key.
-    #[error("has no `{0}` in its head")]
-    Missing(&'static str),
-    /// The name as it is.
+pub enum SkillError {
+    #[error("does not begin with a line `---`; it needs YAML front matter with `name` and `description`")]
+    MissingFrontMatter,
+    #[error("has no second line `---` at the end of its front matter")]
+    UnclosedFrontMatter,
+    /// With the error of the parser.
+    #[error("has invalid YAML front matter: {0}; quote a text that contains a colon or a #")]
+    InvalidYaml(String),
+    #[error("has no `{0}` in its front matter")]
+    MissingKey(&'static str),
     #[error(
-        "has the name {0:?}; a name has 1 to 64 of the letters a to z, digits and single hyphens, and begins and ends with no \
-         hyphen"
+        "has the name {0:?}; a name has 1 to 64 characters: letters a to z, digits and single hyphens, and no hyphen at \
+         either end"
     )]
-    Name(String),
-    /// The name as it is, and the folder's.
-    #[error("has the name {0:?} and stands in the folder {1:?}; they have to be the same")]
-    Misplaced(String, String),
-    /// How many characters it has.
-    #[error("has a description of {0} characters; the most is 1024")]
-    Long(usize),
-    /// Others, which come before it, fill the section.
-    #[error("has no place any more: 64 skills, or 32 KiB of descriptions, is the most")]
-    NoPlace,
+    InvalidName(String),
+    /// Name of the skill, and name of the folder.
+    #[error("has the name {0:?} but is in the folder {1:?}; they must be the same")]
+    FolderMismatch(String, String),
+    /// With the number of characters.
+    #[error("has a description of {0} characters; the maximum is 1024")]
+    DescriptionTooLong(usize),
+    /// Skills with earlier names fill the section.
+    #[error("exceeds the limit of 64 skills or 32 KiB of descriptions per agent")]
+    CatalogueFull,
 }
 
-/// The head of a file; other keys are others' business.
+/// The front matter of a file. Other keys are ignored.
 #[derive(Deserialize)]
-struct Head {
+struct SkillFrontMatter {
     name: Option<String>,
     description: Option<String>,
 }
 
 impl Skill {
-    /// Reads the beginning of a `SKILL.md` that stands in this folder.
-    ///
-    /// # Errors
-    /// [`BadSkill`] says what is wrong with it.
-    pub fn parse(folder: &str, text: &str) -> Result<Self, BadSkill> {
+    /// Parses the beginning of a `SKILL.md` in the folder of this name.
+    pub fn parse(folder: &str, text: &str) -> Result<Self, SkillError> {
         let options = serde_saphyr::options! {
             with_snippet: false,
-            budget: serde_saphyr::budget! { max_nodes: MOST_NODES, max_aliases: MOST_NODES },
+            budget: serde_saphyr::budget! { max_nodes: MAX_YAML_NODES, max_aliases: MAX_YAML_NODES },
         };
-        let head: Option<Head> = serde_saphyr::from_str_with_options(head_of(text)?, options)
-            .map_err(|error| BadSkill::Yaml(short(&one_line(&error.to_string()))))?;
+        let head: Option<SkillFrontMatter> = serde_saphyr::from_str_with_options(extract_front_matter(text)?, options)
+            .map_err(|error| SkillError::InvalidYaml(truncate_for_error(&one_line(&error.to_string()))))?;
         let (name, description) = head.map(|head| (head.name, head.description)).unwrap_or_default();
-        let name = name.filter(|name| !name.is_empty()).ok_or(BadSkill::Missing("name"))?;
-        if !is_name(&name) {
-            return Err(BadSkill::Name(short(&name)));
+        let name = name.filter(|name| !name.is_empty()).ok_or(SkillError::MissingKey("name"))?;
+        if !is_valid_skill_name(&name) {
+            return Err(SkillError::InvalidName(truncate_for_error(&name)));
         }
         if name != folder {
-            return Err(BadSkill::Misplaced(name, folder.to_owned()));
+            return Err(SkillError::FolderMismatch(name, folder.to_owned()));
         }
         let description = one_line(&description.unwrap_or_default());
         match description.chars().count() {
-            0 => Err(BadSkill::Missing("description")),
-            1..=LONGEST_DESCRIPTION => Ok(Self { name, description }),
-            long => Err(BadSkill::Long(long)),
+            0 => Err(SkillError::MissingKey("description")),
+            1..=MAX_DESCRIPTION_CHARS => Ok(Self { name, description }),
+            long => Err(SkillError::DescriptionTooLong(long)),
         }
     }
 }
 
-/// The skills that an agent is told of, all in one folder.
+/// The skills of an agent's prompt, all in one folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Catalogue {
+pub struct SkillCatalogue {
     folder: String,
     lines: BTreeMap<String, String>,
-    room: usize,
+    remaining_bytes: usize,
 }
 
-impl Catalogue {
-    /// An empty one for this folder, as the agent is to write it.
+impl SkillCatalogue {
+    /// Creates an empty catalogue. `folder` is the path that the agent uses.
     #[must_use]
     pub fn new(folder: String) -> Self {
-        Self { folder, lines: BTreeMap::new(), room: ROOM }
+        Self { folder, lines: BTreeMap::new(), remaining_bytes: MAX_SECTION_BYTES }
     }
 
-    /// Takes in one more. What comes first has the place, so they are to be handed in by their names.
+    /// Adds a skill. Earlier ones win when the section is full, so add them in order of their names.
     ///
     /// # Errors
-    /// [`BadSkill::NoPlace`].
-    pub fn add(&mut self, skill: Skill) -> Result<(), BadSkill> {
+    /// [`SkillError::CatalogueFull`].
+    pub fn add(&mut self, skill: Skill) -> Result<(), SkillError> {
         let Skill { name, description } = skill;
-        let line = format!("- {name}: {description} ({}/{name}/{FILE})", self.folder);
-        if self.lines.len() == MOST || line.len() >= self.room {
-            return Err(BadSkill::NoPlace);
+        let line = format!("- {name}: {description} ({}/{name}/{SKILL_FILE})", self.folder);
+        if self.lines.len() == MAX_SKILLS || line.len() >= self.remaining_bytes {
+            return Err(SkillError::CatalogueFull);
         }
-        self.room -= line.len() + 1;
+        self.remaining_bytes -= line.len() + 1;
         self.lines.insert(name, line);
         Ok(())
     }
 
-    /// What they are called.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.lines.keys().map(String::as_str)
     }
 
-    /// A system prompt with the section behind it; `tool` is what the agent reads the files with. Without skills it is as it was.
+    /// Appends the section to a system prompt. `tool` is the tool that reads the files. Without skills the prompt stays
+    /// the same.
     #[must_use]
-    pub fn prompt(&self, system: &str, tool: &str) -> String {
+    pub fn append_to_prompt(&self, system: &str, tool: &str) -> String {
         if self.lines.is_empty() {
             return system.to_owned();
         }
@@ -150,7 +146,7 @@ impl Catalogue {
         let _ = write!(
             prompt,
             "# Skills\n\nA skill is a folder with instructions for one kind of task. Before you do what a skill below is for, read \
-             its {FILE} with the tool `{tool}` and follow it; files that it names are in its folder, {folder}/NAME.\n",
+             its {SKILL_FILE} with the tool `{tool}` and follow it; files that it names are in its folder, {folder}/NAME.\n",
         );
         for line in self.lines.values() {
             prompt.push('\n');
@@ -160,37 +156,37 @@ impl Catalogue {
     }
 }
 
-/// The first border and what stands between it and the second one: so the parser counts lines as the file does.
-fn head_of(text: &str) -> Result<&str, BadSkill> {
+/// Extracts the first delimiter and the YAML behind it, so that line numbers of the parser match the file.
+fn extract_front_matter(text: &str) -> Result<&str, SkillError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut lines = text.split_inclusive('\n');
-    let is_border = |line: &str| line.trim_end() == BORDER;
-    let first = lines.next().filter(|line| is_border(line)).ok_or(BadSkill::NoHead)?;
+    let is_delimiter = |line: &str| line.trim_end() == FRONT_MATTER_DELIMITER;
+    let first = lines.next().filter(|line| is_delimiter(line)).ok_or(SkillError::MissingFrontMatter)?;
     let mut end = first.len();
     for line in lines {
-        if is_border(line) {
+        if is_delimiter(line) {
             return Ok(text.get(..end).unwrap_or_default());
         }
         end += line.len();
     }
-    Err(BadSkill::OpenHead)
+    Err(SkillError::UnclosedFrontMatter)
 }
 
-fn is_name(name: &str) -> bool {
+fn is_valid_skill_name(name: &str) -> bool {
     let is_part =
         |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
-    name.len() <= LONGEST_NAME && name.split('-').all(is_part)
+    name.len() <= MAX_NAME_CHARS && name.split('-').all(is_part)
 }
 
-/// As much as a person needs to find it.
-fn short(text: &str) -> String {
-    let mut letters = text.chars();
-    let beginning: String = letters.by_ref().take(LONGEST_SHOWN).collect();
-    if letters.next().is_some() { format!("{beginning}...") } else { beginning }
+/// Truncates file content for an error text.
+fn truncate_for_error(text: &str) -> String {
+    let mut chars = text.chars();
+    let beginning: String = chars.by_ref().take(MAX_ERROR_CHARS).collect();
+    if chars.next().is_some() { format!("{beginning}...") } else { beginning }
 }
 
-/// On one line, whatever separates its words.
+/// Joins the words of a text with single spaces. Control characters separate words too.
 fn one_line(text: &str) -> String {
-    let words = text.split(|letter: char| letter.is_whitespace() || letter.is_control());
+    let words = text.split(|c: char| c.is_whitespace() || c.is_control());
     words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }

@@ -1,11 +1,11 @@
-//! Stop text (row A4): is a message, as a whole, the wish to stop?
+//! Recognises messages that as a whole ask to stop, in many languages.
 //!
-//! Only whole messages count, after the same normalising on both sides of the comparison: a sentence that happens to hold a
-//! stop word is work for the model. Words that people also use for "give me a moment" are left out on purpose.
+//! Only whole messages count, after normalisation: a sentence that contains a stop word is a message for the model.
+//! Words that can also mean "give me a moment" are left out on purpose.
 
-/// The command, and the whole messages that mean the same. Lower case, composed, one space between words, no punctuation at
-/// the end.
-const STOPS: &[&str] = &[
+/// The command and the messages that mean the same, normalised: lower case, composed characters, one space between
+/// words, no punctuation at the end.
+const STOP_PHRASES: &[&str] = &[
     "/stop",
     // English
     "stop",
@@ -121,18 +121,19 @@ const STOPS: &[&str] = &[
     "스톱",
 ];
 
-/// No stop is longer than this many bytes, so a long message is read no further.
-const LONGEST: usize = 64;
+/// Longer than every stop phrase, in bytes. Normalisation of a longer message ends early.
+const MAX_PHRASE_BYTES: usize = 64;
 
-/// True when the whole message is a wish to stop.
+/// True when the whole message asks to stop.
 #[must_use]
-pub fn is_stop(text: &str) -> bool {
-    let text = text.trim_end_matches(|c: char| c.is_whitespace() || ends_a_sentence(c));
-    normal(text).is_some_and(|text| STOPS.contains(&text.as_str()))
+pub fn is_stop_phrase(text: &str) -> bool {
+    let text = text.trim_end_matches(|c: char| c.is_whitespace() || is_trailing_punctuation(c));
+    normalise_phrase(text).is_some_and(|text| STOP_PHRASES.contains(&text.as_str()))
 }
 
-/// ASCII and CJK full stops, commas, exclamation and question marks, colons, semicolons, quotes, closing brackets, ellipsis.
-fn ends_a_sentence(c: char) -> bool {
+/// ASCII and CJK full stops, commas, exclamation and question marks, colons, semicolons, quotes, closing brackets,
+/// ellipsis.
+fn is_trailing_punctuation(c: char) -> bool {
     matches!(
         c,
         '.' | ','
@@ -180,8 +181,8 @@ fn ends_a_sentence(c: char) -> bool {
     )
 }
 
-/// Lower case, one kind of apostrophe, single spaces, composed letters; nothing when it is longer than any stop.
-fn normal(text: &str) -> Option<String> {
+/// Normalises case, apostrophes, spaces and composition. Returns `None` if the text is longer than any stop phrase.
+fn normalise_phrase(text: &str) -> Option<String> {
     let mut normal = String::new();
     for word in text.split_whitespace() {
         if !normal.is_empty() {
@@ -189,7 +190,7 @@ fn normal(text: &str) -> Option<String> {
         }
         for c in word.chars().flat_map(char::to_lowercase) {
             push_composed(&mut normal, plain_apostrophe(c));
-            if normal.len() > LONGEST {
+            if normal.len() > MAX_PHRASE_BYTES {
                 return None;
             }
         }
@@ -204,16 +205,16 @@ fn plain_apostrophe(c: char) -> char {
     }
 }
 
-/// Some systems send letters taken apart: the letters of the list are put together again as they come.
+/// Appends a character, composed with the previous one: some systems send decomposed text.
 fn push_composed(text: &mut String, c: char) {
-    let composed = text.chars().next_back().and_then(|before| compose(before, c));
+    let composed = text.chars().next_back().and_then(|before| compose_letter(before, c));
     if composed.is_some() {
         text.pop();
     }
     text.push(composed.unwrap_or(c));
 }
 
-fn compose(before: char, mark: char) -> Option<char> {
+fn compose_letter(before: char, mark: char) -> Option<char> {
     Some(match (before, mark) {
         ('e', '\u{301}') => 'é',
         ('e', '\u{302}') => 'ê',
@@ -223,12 +224,13 @@ fn compose(before: char, mark: char) -> Option<char> {
         ('ư', '\u{300}') => 'ừ',
         ('a', '\u{323}') => 'ạ',
         ('フ', '\u{309a}') => 'プ',
-        _ => return hangul(before, mark),
+        _ => return compose_hangul(before, mark),
     })
 }
 
-/// Korean syllables are composed by arithmetic (Unicode, section 3.12): leading consonant and vowel, then a final consonant.
-fn hangul(before: char, next: char) -> Option<char> {
+/// Korean syllables are composed by arithmetic (Unicode, section 3.12): leading consonant and vowel, then a final
+/// consonant.
+fn compose_hangul(before: char, next: char) -> Option<char> {
     const SYLLABLES: u32 = 0xAC00;
     const FINALS: u32 = 28;
     let (before, next) = (u32::from(before), u32::from(next));

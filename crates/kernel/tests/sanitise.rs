@@ -1,15 +1,15 @@
-//! The sanitiser with replies that nobody wrote: golden ones, cut, doubled and spliced. `fuzz/` runs the same check with
-//! coverage.
+//! Runs the sanitiser invariants on mutated replies: golden ones, cut, doubled and spliced. `fuzz/` runs the same check
+//! with coverage.
 
 #[path = "sanitise/holds.rs"]
 mod holds;
 
-const TABLES: [&str; 3] = [
+const GOLDEN_TABLES: [&str; 3] = [
     include_str!("../src/channel/sanitise/golden/protocol.txt"),
     include_str!("../src/channel/sanitise/golden/ordinary.txt"),
     include_str!("../src/channel/sanitise/golden/narration.txt"),
 ];
-/// What mutations put in between.
+/// Pieces that mutations insert.
 const PIECES: &[&str] = &[
     "<tool_call>",
     "</tool_call>",
@@ -52,45 +52,45 @@ const PIECES: &[&str] = &[
     ">",
     "x",
 ];
-/// How many replies are made.
+/// Number of mutated replies.
 const REPLIES: usize = 3000;
-/// A reply made by mutations is not longer than this many bytes.
-const LONGEST: usize = 600;
+/// Maximum length of a mutated reply.
+const MAX_REPLY_BYTES: usize = 600;
 
 #[test]
 fn what_holds_for_every_reply_holds_for_mutated_ones() {
     let seed = 0x5eed_0006;
-    let rows: Vec<&str> = TABLES.iter().flat_map(|table| table.split("%%% ").skip(1)).collect();
-    let mut dice = Dice(seed);
+    let rows: Vec<&str> = GOLDEN_TABLES.iter().flat_map(|table| table.split("%%% ").skip(1)).collect();
+    let mut random = SplitMix64(seed);
     for round in 0..REPLIES {
-        let reply = mutated(&rows, &mut dice);
+        let reply = mutate_reply(&rows, &mut random);
         if let Err(broken) = holds::check(&reply) {
             panic!("seed {seed:#x}, round {round}: {broken}\nthe reply: {reply:?}");
         }
     }
 }
 
-fn mutated(rows: &[&str], dice: &mut Dice) -> String {
-    let mut reply = rows[dice.below(rows.len())].split_once('\n').unwrap_or_default().1.to_owned();
-    for _ in 0..=dice.below(5) {
-        let (from, to) = (dice.place(&reply), dice.place(&reply));
+fn mutate_reply(rows: &[&str], random: &mut SplitMix64) -> String {
+    let mut reply = rows[random.below(rows.len())].split_once('\n').unwrap_or_default().1.to_owned();
+    for _ in 0..=random.below(5) {
+        let (from, to) = (random.char_boundary(&reply), random.char_boundary(&reply));
         let (from, to) = (from.min(to), from.max(to));
-        match dice.below(5) {
+        match random.below(5) {
             0 => reply.replace_range(from..to, ""),
             1 => {
                 let doubled = reply[from..to].to_owned();
                 reply.insert_str(from, &doubled);
             }
             2 => {
-                let other = rows[dice.below(rows.len())];
-                let at = dice.place(other);
+                let other = rows[random.below(rows.len())];
+                let at = random.char_boundary(other);
                 reply.insert_str(from, &other[at..]);
             }
             3 => reply.truncate(to),
-            _ => reply.insert_str(from, PIECES[dice.below(PIECES.len())]),
+            _ => reply.insert_str(from, PIECES[random.below(PIECES.len())]),
         }
     }
-    let mut end = reply.len().min(LONGEST);
+    let mut end = reply.len().min(MAX_REPLY_BYTES);
     while !reply.is_char_boundary(end) {
         end -= 1;
     }
@@ -98,11 +98,11 @@ fn mutated(rows: &[&str], dice: &mut Dice) -> String {
     reply
 }
 
-/// SplitMix64: the same throws for the same seed, everywhere.
-struct Dice(u64);
+/// SplitMix64, a deterministic random number generator: the same numbers for the same seed on every machine.
+struct SplitMix64(u64);
 
-impl Dice {
-    fn throw(&mut self) -> u64 {
+impl SplitMix64 {
+    fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -110,11 +110,11 @@ impl Dice {
     }
 
     fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.throw() >> 33).unwrap_or(0) % end
+        usize::try_from(self.next_u64() >> 33).unwrap_or(0) % end
     }
 
-    /// A place between two characters.
-    fn place(&mut self, text: &str) -> usize {
+    /// A random offset between two characters.
+    fn char_boundary(&mut self, text: &str) -> usize {
         let mut at = self.below(text.len() + 1);
         while !text.is_char_boundary(at) {
             at -= 1;

@@ -1,5 +1,4 @@
-//! Bodies of the HTTP API, shared by the doors and the visitor. Unknown fields are refused, so that a misspelt option never
-//! silently does nothing.
+//! Request and response bodies of the HTTP API. Unknown fields are refused, so that a misspelt option is never ignored.
 
 mod history;
 mod tokens;
@@ -11,20 +10,20 @@ use crate::ids::{AgentId, Principal, RunId, SessionKey};
 use crate::receipt::{Instant, Receipt, Resource, Usage};
 use crate::verdict::{Surface, Verdict};
 pub use history::{HistoryCall, HistoryMessage};
-pub use tokens::{Grants, NewToken, Scope, TokenRequest, TokenRow, TokenScope, TokenScopes};
+pub use tokens::{AccessLevel, Grants, NewToken, TokenRequest, TokenRow, TokenScope, TokenScopes};
 
-/// What a new message does while a run is active.
+/// Policy for a new message while a run of its session is active.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnBusy {
-    /// Wait for its turn.
+    /// Wait until the earlier runs of the session have ended.
     #[default]
     Queue,
-    /// Hand the text to the running run at its next step.
+    /// Hand the text to the active run at its next step.
     Steer,
-    /// Abort the active run, then start.
+    /// Abort the active run, then start a run for this message.
     Interrupt,
-    /// Refuse.
+    /// Refuse the message.
     Reject,
 }
 
@@ -32,22 +31,23 @@ pub enum OnBusy {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SendRequest {
-    /// The message.
+    /// The text of the message.
     #[schema(min_length = 1)]
     pub text: String,
-    /// The agent; else the one the session key names, else the default.
+    /// The agent that answers. Default: the agent that the session key names, else the default agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentId>,
-    /// Becomes the run id; a repeat with the same content answers the run's current state.
+    /// Becomes the id of the run. A repeat with the same content is answered with the current state of that run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<RunId>,
-    /// Policy while a run is active.
+    /// Policy while a run of the session is active. Default: `queue`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_busy: Option<OnBusy>,
-    /// Time for the whole run in milliseconds, from its acceptance; without it, or with 0, the configured one.
+    /// Time limit of the whole run in milliseconds, counted from its acceptance. If it is absent or 0, the configured
+    /// limit applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// Turns stop text off: the words are sent to the model.
+    /// If true, stop text is not recognised and goes to the model.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub literal: bool,
 }
@@ -56,33 +56,33 @@ pub struct SendRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SendAnswer {
-    /// The run; for a steered message the active one.
+    /// The run; for a steered message, the active run.
     pub run_id: RunId,
-    /// Its session.
+    /// The session of the run.
     pub session_key: SessionKey,
     /// `queued`, `running`, `ending`, `ended` or `steered`.
     pub state: String,
-    /// The message's own id when it was steered.
+    /// Id of the message itself, if it was steered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_id: Option<RunId>,
 }
 
-/// What a stop did: the answer to a stop text and to a stop of a session, and a part of the others.
+/// Effect of a stop: the answer to a stop text and to a stop of a session, and a part of other answers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StopAnswer {
-    /// True when this call was the first to end something: a run, or a background command.
+    /// True if this call was the first to end something: a run or a background command.
     pub aborted: bool,
     /// Runs that this call stopped, queued ones included.
     pub run_ids: Vec<RunId>,
-    /// Runs that the stop covers and that were ending already, of an earlier stop or of themselves; absent when there were
-    /// none.
+    /// Runs that the stop covers but that were already ending, because of an earlier stop or by themselves. Absent if
+    /// there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ending: Vec<RunId>,
     /// Queued messages that this call withdrew, with their texts.
     #[serde(default)]
     pub withdrawn: Vec<Withdrawn>,
-    /// Background commands that the stop covers and that were not over; absent when there were none.
+    /// Background commands that the stop covers and that had not ended. Absent if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<ProcessRow>,
 }
@@ -91,9 +91,9 @@ pub struct StopAnswer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Withdrawn {
-    /// The run it would have been.
+    /// The run that the message would have become.
     pub run_id: RunId,
-    /// Its text, so that it can go back into the composer.
+    /// The text, so that a client can put it back into the composer.
     pub text: String,
 }
 
@@ -101,13 +101,13 @@ pub struct Withdrawn {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StopRunRequest {
-    /// Checked against the run when given (row A10).
+    /// If given, the run is stopped only if it belongs to this session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_key: Option<SessionKey>,
-    /// Skip the grace.
+    /// Force at once, without the grace of a gentle stop.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
-    /// Why, for the receipt.
+    /// Reason of the stop, for the receipt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -116,16 +116,16 @@ pub struct StopRunRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StopSessionRequest {
-    /// Skip the grace.
+    /// Force at once, without the grace of a gentle stop.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
-    /// Leave queued messages where they are.
+    /// Do not withdraw queued messages.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep_queued: bool,
-    /// Leave background processes of earlier runs alive.
+    /// Do not end background processes of earlier runs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep_background: bool,
-    /// Why, for the receipt.
+    /// Reason of the stop, for the receipt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -134,13 +134,13 @@ pub struct StopSessionRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StopAllRequest {
-    /// Skip the grace.
+    /// Force at once, without the grace of a gentle stop.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
-    /// Also refuse new runs until lifted.
+    /// Also refuse new runs until the hold is lifted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hold: bool,
-    /// Why, for the receipts.
+    /// Reason of the stop, for the receipts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -152,148 +152,151 @@ pub struct Hold {
     /// True while new runs are refused.
     #[serde(default)]
     pub held: bool,
-    /// Why.
+    /// Reason of the hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Since when, RFC 3339.
+    /// Start of the hold, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
-    /// Who set it.
+    /// The principal who set the hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<Principal>,
 }
 
-/// State of an agent call abort (row B4).
+/// Answer of `POST /api/agent/{agentId}/abort`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentAbortAnswer {
     /// Always true.
     pub ok: bool,
-    /// The agent.
+    /// The agent of the request.
     pub agent_id: AgentId,
-    /// True when at least one run was really stopped.
+    /// True if at least one run was stopped.
     pub aborted: bool,
-    /// The runs stopped.
+    /// The runs that this call stopped.
     pub run_ids: Vec<RunId>,
-    /// `not_waiting_llm` when nothing was.
+    /// `not_waiting_llm` if no run was stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// What an agent's runs are doing (row B3).
+/// Compute status of an agent or a run. An agent with several runs has the first of: waiting for the model, processing,
+/// stopping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ComputeStatus {
-    /// No run.
+    /// There is no run.
     Idle,
-    /// A model request is out.
+    /// A model request is active, a wait before its retry included.
     WaitingLlm,
-    /// The rest of a run.
+    /// A run does anything else.
     Processing,
-    /// A stop settles.
+    /// A run has been stopped and is ending.
     Stopping,
 }
 
-/// A run, as `GET /api/runs/{id}` answers it.
+/// A run, as `GET /api/runs/{id}` returns it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunView {
-    /// The run.
+    /// The id of the run.
     pub run_id: RunId,
-    /// Its session.
+    /// The session of the run.
     pub session_key: SessionKey,
-    /// Its agent.
+    /// The agent that runs.
     pub agent: AgentId,
     /// `queued`, `running`, `ending` or `ended`.
     pub state: String,
-    /// `waiting_llm` or `processing` while running.
+    /// `waiting_llm` or `processing` while the run is running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<ComputeStatus>,
-    /// Who sent it.
+    /// The principal who sent the message.
     pub principal: Principal,
-    /// Through which door.
+    /// The surface through which the message came.
     pub surface: Surface,
-    /// The run that started it.
+    /// The run that started this sub-run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<RunId>,
-    /// Where it came from, if it did not happen here.
+    /// Origin of the run, if it was imported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imported: Option<Provenance>,
-    /// The message.
+    /// The text of the message.
     pub text: String,
-    /// RFC 3339.
+    /// Time of acceptance, RFC 3339.
     pub accepted_at: String,
-    /// RFC 3339.
+    /// Start of the work, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<String>,
-    /// RFC 3339; when the registry's backstop ends it (row A5).
+    /// Time at which the registry aborts the run with the reason `timeout`, if no other limit has ended it before. RFC
+    /// 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
-    /// RFC 3339.
+    /// End of the run, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<String>,
     /// Model steps so far.
     pub steps: u32,
     /// Tokens so far.
     pub usage: Usage,
-    /// Last event number.
+    /// Number of the last event.
     pub seq: u64,
-    /// Commands and servers of the run that are alive now; one with its descendants counts as one.
+    /// Commands and servers of the run that are alive now. A command counts as one together with its descendants.
     pub processes: u32,
-    /// Once ending.
+    /// The verdict, once the run is ending.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<Verdict>,
-    /// Once ended.
+    /// The receipt, once the run has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipt: Option<Receipt>,
-    /// Final text of a completed run; what had streamed of the interrupted step otherwise.
+    /// The final text of a completed run; of any other run, the text that the interrupted step had streamed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// The result in the words of an embedder (row E3).
+    /// The result in the form for embedders, once the run has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<RunResult>,
-    /// What it has held so far, of one run that is asked for and not over; afterwards the receipt has it.
+    /// Resources that the run has held so far. Present only for a single run that has not ended; afterwards they are in
+    /// the receipt.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held: Vec<Resource>,
-    /// When its stop was asked for, as `held`.
+    /// Time at which the stop was requested. Present only while `held` is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested_at: Option<Instant>,
-    /// When everything that it held had been told to end, as `held`.
+    /// Time at which all resources had been told to end. Present only while `held` is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delivered_at: Option<Instant>,
 }
 
-/// What was read from an archive: nobody here has seen it happen.
+/// Origin of imported data. This daemon did not produce the data and cannot vouch for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Provenance {
-    /// RFC 3339.
+    /// Time of the import, RFC 3339.
     pub at: String,
-    /// Who imported it.
+    /// The principal who imported the data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<Principal>,
-    /// Whose it was, as the archive claims.
+    /// The principal who owned the data, as the archive claims.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claims: Option<String>,
 }
 
-/// Result of a run in the words of row E3.
+/// Result of a run in the form for embedders, as in `send --json` and `agent.wait`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunResult {
-    /// True when completed.
+    /// True if the run completed.
     pub success: bool,
-    /// True when stopped.
+    /// True if the run was stopped.
     pub cancelled: bool,
-    /// `Execution paused` when stopped; the failure's text when failed.
+    /// `Execution paused` if the run was stopped, the name of the limit if one was reached, the text of the failure if
+    /// it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Steps that ran.
+    /// Number of steps that ran.
     pub loop_count: u32,
 }
 
 impl RunResult {
-    /// The result that goes with a verdict after `steps` steps.
     #[must_use]
     pub fn of(verdict: &Verdict, steps: u32) -> Self {
         let error = match verdict {
@@ -317,22 +320,22 @@ impl RunResult {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionRow {
-    /// The key.
+    /// The key of the session.
     pub key: SessionKey,
     /// `ready` or `active`.
     pub state: String,
-    /// The agent of its last run.
+    /// The agent of the last run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentId>,
-    /// RFC 3339.
+    /// Time of creation, RFC 3339.
     pub created_at: String,
-    /// RFC 3339.
+    /// Time of the last use, RFC 3339.
     pub last_used_at: String,
-    /// Runs that are not over.
+    /// Runs that have not ended.
     pub active_runs: Vec<RunId>,
-    /// Sealed turns.
+    /// Number of sealed turns.
     pub turns: u64,
-    /// Where it came from, if it did not begin here.
+    /// Origin of the session, if it was imported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imported: Option<Provenance>,
 }
@@ -341,51 +344,51 @@ pub struct SessionRow {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentRow {
-    /// Its id.
+    /// The id of the agent.
     pub id: AgentId,
     /// `provider/model`.
     pub model: String,
-    /// Its parent in the tree.
+    /// The parent in the tree of agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<AgentId>,
-    /// Its children in the tree.
+    /// The children in the tree of agents.
     pub children: Vec<AgentId>,
-    /// Its role.
+    /// The role of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// What its runs are doing.
+    /// Compute status over all runs of the agent.
     pub compute_status: ComputeStatus,
-    /// Its runs that are not over.
+    /// Runs of the agent that have not ended.
     pub active_runs: Vec<RunId>,
-    /// True for the agent that runs when none is named.
+    /// True for the agent that runs when a message names none.
     pub default: bool,
 }
 
-/// A page of a list.
+/// One page of a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct List<T> {
-    /// The rows.
+    /// The rows of this page.
     pub items: Vec<T>,
-    /// Give this as `cursor` to go on; absent at the end.
+    /// Give this value as `cursor` to get the next page. Absent on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
 }
 
-/// Answer of `POST /api/runs/{id}/stop` that does not wait: the ticket's state.
+/// Answer of `POST /api/runs/{id}/stop` that does not wait for the end of the run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TicketView {
-    /// The run.
+    /// The run that was stopped.
     pub run_id: RunId,
     /// `ending` or `ended`.
     pub state: String,
-    /// What the stop did. `aborted` is also true when only a descendant was still alive.
+    /// Effect of the stop. `aborted` is also true if only a descendant was still alive.
     #[serde(flatten)]
     pub stop: StopAnswer,
-    /// The run's verdict.
+    /// The verdict of the run.
     pub verdict: Verdict,
-    /// Once ended.
+    /// The receipt, once the run has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipt: Option<Receipt>,
 }
@@ -394,12 +397,12 @@ pub struct TicketView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StopAllAnswer {
-    /// What the stop did.
+    /// Effect of the stop.
     #[serde(flatten)]
     pub stop: StopAnswer,
-    /// Whether new runs are refused now.
+    /// True if new runs are refused now.
     pub held: bool,
-    /// Why the hold that was asked for could not be stored; it holds until the daemon ends, then. Absent when it was.
+    /// Reason why the hold could not be stored; it then lasts until the daemon ends. Absent if it was stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold_problem: Option<String>,
 }

@@ -1,36 +1,36 @@
-//! Approvals: calls that wait for a person.
+//! Bodies of approvals: calls that wait for a person.
 
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{AgentId, CallId, Principal, RunId, SessionKey};
 use crate::verdict::By;
 
-/// Where an approval stands. The first word about it stays.
+/// State of an approval. Once it is not pending it never changes again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum ApprovalState {
-    /// It waits for a person.
+    /// The call waits for a person.
     Pending,
-    /// A person let the call run.
+    /// A person allowed the call.
     Allowed {
-        /// Who.
+        /// The person, and the surface of the answer.
         by: By,
     },
-    /// A person forbade it.
+    /// A person denied the call.
     Denied {
-        /// Who.
+        /// The person, and the surface of the answer.
         by: By,
     },
-    /// Nobody answered in time: the call did not run.
+    /// No answer came in time. The call did not run.
     TimedOut,
-    /// A stop came first: the call did not run.
+    /// The run was stopped before an answer came. The call did not run.
     Cancelled,
 }
 
 impl ApprovalState {
-    /// The decision as `approval.resolved` tells it; `pending` while there is none.
+    /// The decision as `approval.resolved` carries it; `pending` while there is none.
     #[must_use]
-    pub fn word(&self) -> &'static str {
+    pub fn decision_str(&self) -> &'static str {
         match self {
             Self::Pending => "pending",
             Self::Allowed { .. } => "allow",
@@ -41,54 +41,54 @@ impl ApprovalState {
     }
 }
 
-/// An approval as the doors show it.
+/// An approval, as the API returns it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ApprovalRow {
-    /// Its id.
+    /// The id of the approval.
     pub id: String,
     /// The run whose call waits.
     pub run_id: RunId,
-    /// Its session.
+    /// The session of the run.
     pub session_key: SessionKey,
     /// The agent that runs.
     pub agent: AgentId,
-    /// Whose run it is. That one may deny; to allow takes the scope `approve`.
+    /// The principal of the run. This principal may deny the call; to allow it takes the scope `approve`.
     pub principal: Principal,
-    /// The call.
+    /// The call that waits.
     pub call_id: CallId,
-    /// The tool's name.
+    /// The name of the tool.
     pub tool: String,
-    /// Arguments as the model gave them.
+    /// The arguments as the model gave them.
     #[schema(value_type = Object)]
     pub arguments: serde_json::Value,
-    /// RFC 3339.
+    /// Time of the request, RFC 3339.
     pub requested_at: String,
-    /// RFC 3339: when silence becomes a denial.
+    /// Time after which the call is denied if nobody has answered, RFC 3339.
     pub expires_at: String,
-    /// True when the run, or one above it, has a model or an MCP endpoint that its session brought along: only an admin allows its
-    /// calls.
+    /// True if the session of this run, or of a run above it, has a model or an MCP endpoint of its own. Only an admin
+    /// may then allow the call.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub own_model: bool,
-    /// Where it stands.
+    /// The state of the approval.
     #[serde(flatten)]
     pub state: ApprovalState,
 }
 
-/// A person's answer.
+/// A person's answer to an approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
-    /// The call runs.
+    /// Run the call.
     Allow,
-    /// It does not.
+    /// Do not run the call.
     Deny,
 }
 
-/// Body of an answer to an approval.
+/// Body of `POST /api/approvals/{id}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ApprovalAnswer {
-    /// The decision.
+    /// Whether the call may run.
     pub decision: Decision,
 }

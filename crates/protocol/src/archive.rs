@@ -1,7 +1,8 @@
-//! A session as lines of JSON, the form of `quell sessions export`: a head, then one line for each thing that the session has.
+//! JSON Lines format of a session export (`quell sessions export`): a header line, then one line for each item of the
+//! session.
 //!
-//! Each line but the head names its kind, and a kind is one variant of [`Kind`] and one struct here, so that there can be more
-//! of them. What a reader does not know it refuses by name: nothing is dropped in silence.
+//! Each line after the header names its kind. A kind is one variant of [`ArchiveLineKind`] and one struct here. A
+//! reader refuses a kind or a field that it does not know and names it, so that no data is lost unnoticed.
 
 use std::fmt;
 
@@ -10,23 +11,21 @@ use serde_json::value::RawValue;
 
 use crate::{AgentId, Principal, RunId, SessionKey};
 
-/// The version of the form. A reader takes this one and those before it.
-pub const VERSION: u32 = 1;
+/// Version of the format. A reader accepts this version and the earlier ones.
+pub const ARCHIVE_VERSION: u32 = 1;
 
-/// The word in the head's `quell`.
-pub const SESSION: &str = "session";
+/// Value of `quell` in the header.
+pub const SESSION_ARCHIVE: &str = "session";
 
-/// The first line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Head {
-    /// [`SESSION`].
+pub struct ArchiveHeader {
+    /// [`SESSION_ARCHIVE`].
     pub quell: String,
-    /// [`VERSION`] of the writer.
+    /// [`ARCHIVE_VERSION`] of the writer.
     pub version: u32,
-    /// The session's key.
     pub key: SessionKey,
-    /// The agent of its last run.
+    /// The agent of the last run.
     pub agent: AgentId,
     /// RFC 3339.
     pub created_at: String,
@@ -34,26 +33,25 @@ pub struct Head {
     pub last_used_at: String,
 }
 
-/// What a line holds.
+/// Kind of a line after the header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// A run that is over: [`RunLine`].
+pub enum ArchiveLineKind {
+    /// A run that has ended: [`RunLine`].
     Run,
     /// A sealed turn: [`TurnLine`].
     Turn,
-    /// The boundary that a reset left: [`ResetLine`].
+    /// The point at which the history was emptied: [`ResetLine`].
     Reset,
-    /// What the session says itself of how it works: [`ConfigLine`].
+    /// The session's own configuration: [`ConfigLine`].
     Config,
-    /// A note that is remembered of it: [`NoteLine`].
+    /// A note of the session: [`NoteLine`].
     Note,
 }
 
-impl Kind {
-    /// The kind of this name.
+impl ArchiveLineKind {
     #[must_use]
-    pub fn named(word: &str) -> Option<Self> {
+    pub fn parse(word: &str) -> Option<Self> {
         match word {
             "run" => Some(Self::Run),
             "turn" => Some(Self::Turn),
@@ -65,13 +63,13 @@ impl Kind {
     }
 }
 
-/// How a run is over.
+/// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum RunState {
-    /// It ended; its view has the receipt.
+pub enum ArchivedRunState {
+    /// The run ended; its view has the receipt.
     Ended,
-    /// Its text went into another run, and it never was one of its own.
+    /// The text was taken by another run, so that the message never became a run.
     Steered,
 }
 
@@ -79,114 +77,107 @@ pub enum RunState {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RunLine {
-    /// [`Kind::Run`].
-    pub kind: Kind,
-    /// Its id.
+    /// [`ArchiveLineKind::Run`].
+    pub kind: ArchiveLineKind,
     pub id: RunId,
-    /// The agent that ran.
     pub agent: AgentId,
-    /// Who asked.
     pub principal: Principal,
-    /// Hash of what a repeat with the same id must agree in.
+    /// Hash over the parts of the request in which a repeat with the same id must agree.
     pub fingerprint: String,
-    /// How it is over.
-    pub state: RunState,
-    /// The run that took its text.
+    pub state: ArchivedRunState,
+    /// The run that took the text, if it was steered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steered_into: Option<RunId>,
     /// RFC 3339.
     pub accepted_at: String,
-    /// Its last [`RunView`](crate::api::RunView), with its receipt.
-    pub view: Verbatim,
+    /// The last [`RunView`](crate::api::RunView), with its receipt.
+    pub view: VerbatimJson,
 }
 
-/// A sealed turn.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TurnLine {
-    /// [`Kind::Turn`].
-    pub kind: Kind,
-    /// The run that left it.
+    /// [`ArchiveLineKind::Turn`].
+    pub kind: ArchiveLineKind,
     pub run: RunId,
-    /// As it is stored.
-    pub turn: Verbatim,
+    /// The turn as it is stored.
+    pub turn: VerbatimJson,
 }
 
-/// The boundary that a reset left.
+/// The point at which the history was emptied.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResetLine {
-    /// [`Kind::Reset`].
-    pub kind: Kind,
+    /// [`ArchiveLineKind::Reset`].
+    pub kind: ArchiveLineKind,
     /// RFC 3339.
     pub at: String,
 }
 
-/// What the session says itself of how it works. Its keys are not in it and are given anew.
+/// The session's own configuration. Its API keys are not exported and must be given again.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConfigLine {
-    /// [`Kind::Config`].
-    pub kind: Kind,
+    /// [`ArchiveLineKind::Config`].
+    pub kind: ArchiveLineKind,
     /// A [`SessionRequest`](crate::session::SessionRequest) without its secrets, as it is stored.
-    pub config: Verbatim,
+    pub config: VerbatimJson,
 }
 
-/// A note that is remembered of the session.
+/// A remembered note of the session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NoteLine {
-    /// [`Kind::Note`].
-    pub kind: Kind,
-    /// Its key, once in a session.
+    /// [`ArchiveLineKind::Note`].
+    pub kind: ArchiveLineKind,
+    /// Unique within the session.
     pub key: String,
-    /// A free word.
+    /// Any word, such as `core` or `conversation`.
     pub category: String,
-    /// What is remembered.
     pub text: String,
     /// RFC 3339.
     pub at: String,
 }
 
-/// Stored JSON that keeps its bytes through a line: spaces, order of keys, spelling of numbers. What is no JSON on one line
-/// stands there as a string, so that damage, too, comes out as it went in.
+/// Stored JSON that keeps its bytes in a line: spaces, order of keys, spelling of numbers. Text that is not JSON on one
+/// line is written as a JSON string, so that damaged data is exported unchanged, too.
 #[derive(Clone)]
-pub struct Verbatim(Box<RawValue>);
+pub struct VerbatimJson(Box<RawValue>);
 
-impl Verbatim {
-    /// Takes any text.
+impl VerbatimJson {
+    /// Accepts any text.
     #[must_use]
-    pub fn of(text: &str) -> Self {
-        let as_it_is = || {
+    pub fn new(text: &str) -> Self {
+        let verbatim = || {
             let raw = RawValue::from_string(text.to_owned()).ok()?;
             let kept = raw.get() == text && !text.starts_with('"') && !text.contains(['\n', '\r']);
             kept.then_some(raw)
         };
         // The text of a JSON string is always JSON.
-        Self(as_it_is().unwrap_or_else(|| serde_json::value::to_raw_value(text).unwrap_or_default()))
+        Self(verbatim().unwrap_or_else(|| serde_json::value::to_raw_value(text).unwrap_or_default()))
     }
 
-    /// The text that was taken.
+    /// The original text.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub fn to_text(&self) -> String {
         let raw = self.0.get();
         serde_json::from_str(raw).unwrap_or_else(|_| raw.to_owned())
     }
 }
 
-impl fmt::Debug for Verbatim {
+impl fmt::Debug for VerbatimJson {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Verbatim")
+        f.write_str("VerbatimJson")
     }
 }
 
-impl Serialize for Verbatim {
+impl Serialize for VerbatimJson {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.serialize(serializer)
     }
 }
 
-impl<'de> Deserialize<'de> for Verbatim {
+impl<'de> Deserialize<'de> for VerbatimJson {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Box::<RawValue>::deserialize(deserializer).map(Self)
     }
@@ -209,18 +200,26 @@ mod tests {
             "null",
             "\u{2028}\r\u{0}",
         ] {
-            let line = TurnLine { kind: Kind::Turn, run: RunId::parse("r").unwrap(), turn: Verbatim::of(text) };
+            let line = TurnLine {
+                kind: ArchiveLineKind::Turn,
+                run: RunId::parse("r").unwrap(),
+                turn: VerbatimJson::new(text),
+            };
             let written = serde_json::to_string(&line).unwrap();
             assert!(!written.contains('\n'), "{written}");
             let read: TurnLine = serde_json::from_str(&written).unwrap();
-            assert_eq!(read.turn.text(), text, "{written}");
+            assert_eq!(read.turn.to_text(), text, "{written}");
             assert_eq!(serde_json::to_string(&read).unwrap(), written);
         }
     }
 
     #[test]
     fn stored_json_stands_in_its_line_as_json() {
-        let line = TurnLine { kind: Kind::Turn, run: RunId::parse("r").unwrap(), turn: Verbatim::of(r#"{"a": 1}"#) };
+        let line = TurnLine {
+            kind: ArchiveLineKind::Turn,
+            run: RunId::parse("r").unwrap(),
+            turn: VerbatimJson::new(r#"{"a": 1}"#),
+        };
         assert_eq!(serde_json::to_string(&line).unwrap(), r#"{"kind":"turn","run":"r","turn":{"a": 1}}"#);
     }
 }

@@ -1,4 +1,4 @@
-//! The list of who did what, when and from where.
+//! Audit log entries: who did what, when and from where.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,17 +6,17 @@ use crate::{Principal, Surface};
 
 macro_rules! actions {
     ($($(#[doc = $doc:literal])* $name:ident $word:literal;)*) => {
-        /// What is written into the list. The words are stable.
+        /// Actions that are written to the audit log. The words are stable.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Action {
             $($(#[doc = $doc])* $name,)*
         }
 
         impl Action {
-            /// All of them, for the documentation and its test.
+            /// All actions, for the documentation and its test.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// The stable word.
+            /// The stable word of the action.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $word,)* }
@@ -32,58 +32,59 @@ actions! {
     EndProcess "end_process";
     /// New runs are refused.
     Hold "hold";
-    /// New runs are let in again.
+    /// New runs are accepted again.
     LiftHold "lift_hold";
-    /// A call that waited was allowed.
+    /// A waiting call was allowed.
     Approve "approve";
-    /// A call that waited was denied.
+    /// A waiting call was denied.
     Deny "deny";
-    /// A session's history was emptied.
+    /// The history of a session was emptied.
     ResetSession "reset_session";
-    /// A session was deleted with all it left.
+    /// A session was deleted with all its data.
     DeleteSession "delete_session";
-    /// A session was made or configured without a message.
+    /// A session was created or configured without a message.
     ConfigureSession "configure_session";
-    /// A session came in from elsewhere.
+    /// A session was imported.
     ImportSession "import_session";
     /// A note was forgotten.
     ForgetNote "forget_note";
     /// All notes of a sender were forgotten.
     ForgetSender "forget_sender";
-    /// A token was made.
+    /// A token was created.
     CreateToken "create_token";
     /// A token was revoked.
     RevokeToken "revoke_token";
-    /// An agent was made.
+    /// An agent was created.
     CreateAgent "create_agent";
     /// An agent was deleted.
     DeleteAgent "delete_agent";
-    /// The whole database was copied out.
+    /// A copy of the whole database was made.
     Backup "backup";
-    /// Something was said in a chat network in the name of a channel.
+    /// A text was sent to a chat network through a channel.
     SendToChannel "send_to_channel";
 }
 
-/// One entry.
+/// One entry of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct AuditRow {
-    /// Its number. Numbers rise and are never used again.
+    /// The number of the entry. Numbers rise and are never used again.
     pub seq: u64,
-    /// RFC 3339.
+    /// Time of the action, RFC 3339.
     pub at: String,
-    /// Who; `quell` is the daemon itself.
+    /// The principal who acted; `quell` is the daemon itself.
     pub principal: Principal,
-    /// Through which door.
+    /// The surface through which the request came.
     pub surface: Surface,
-    /// The address that the request came from, and what a proxy on this machine said of it; absent for what happened inside.
+    /// The address that the request came from, and the address that a proxy on this machine reported. Absent for
+    /// actions of the daemon itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// The stable word of an [`Action`].
+    /// The stable word of the action.
     pub action: String,
-    /// What it was done to: a kind, a space, its name, such as `session cli:default`.
+    /// The object of the action: its kind, a space, and its name, such as `session cli:default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// More about it, for people.
+    /// Further details, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }

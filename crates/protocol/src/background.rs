@@ -1,4 +1,4 @@
-//! Commands that go on in the background, as the doors show them.
+//! Bodies of background processes: commands that outlive the call that started them.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,24 +8,24 @@ use crate::ids::{Principal, RunId, SessionKey};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessRow {
-    /// Its id, unique in the daemon's life.
+    /// The id, unique as long as the daemon runs.
     pub id: String,
-    /// The session that it belongs to.
+    /// The session that the command belongs to.
     pub session_key: SessionKey,
-    /// The run that started it.
+    /// The run that started the command.
     pub started_by_run: RunId,
-    /// For whom; that one or an admin may end it.
+    /// The principal of that run. This principal or an admin may end the command.
     pub principal: Principal,
     /// The command as given.
     pub command: String,
-    /// Process id of its leader, once it is known.
+    /// Process id of the leader, once it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// `running` or `ended`.
     pub state: String,
-    /// RFC 3339.
+    /// Start of the command, RFC 3339.
     pub started_at: String,
-    /// RFC 3339, once ended.
+    /// End of the command, RFC 3339. Absent while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<String>,
     /// Exit code of the leader, if it exited.
@@ -36,27 +36,27 @@ pub struct ProcessRow {
     pub signal: Option<i32>,
     /// Descendants other than the leader that had to be ended.
     pub swept: u32,
-    /// The rung that ended it: `exited`, `term`, `kill`; `failed` when it did not start.
+    /// How the command ended: `exited`, `term` or `kill`; `failed` if it did not start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub how: Option<String>,
-    /// What could not be ended, by name. Empty is the promise.
+    /// Processes that could not be ended, by name. Empty if all were ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leftovers: Vec<String>,
-    /// Bytes printed so far.
+    /// Bytes of output so far.
     pub output_bytes: u64,
 }
 
-/// A background command with what it printed.
+/// A background command with its output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessView {
-    /// The command.
+    /// The command itself.
     #[serde(flatten)]
     pub process: ProcessRow,
-    /// What it printed, from the place asked for, as far as it is kept.
+    /// The output from the requested offset on, as far as it is kept.
     pub output: String,
-    /// Bytes after that place that are not kept.
+    /// Bytes after the requested offset that are no longer kept.
     pub missing: u64,
-    /// Ask from here for what comes next.
+    /// The offset at which further output begins.
     pub next: u64,
 }

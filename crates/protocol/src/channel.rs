@@ -1,8 +1,8 @@
-//! Words of the chat networks: a message as it came, and where its answer goes.
+//! Chat messages, attachments, interruption scopes, and the state of channels.
 
 use serde::{Deserialize, Serialize};
 
-/// A message that a person wrote in a chat network, as every hook and every door of Quell knows it.
+/// A message that a person wrote in a chat network, in the form that hooks and all surfaces use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ChannelMessage {
@@ -10,79 +10,79 @@ pub struct ChannelMessage {
     pub channel: String,
     /// The network's own id of the message, unique in this channel.
     pub id: String,
-    /// Who wrote it: the network's own id, or the name where there are no ids.
+    /// The author: the network's own id, or the name if the network has no ids.
     pub sender: String,
-    /// The name that people see, where the network tells it.
+    /// The displayed name of the author, if the network gives it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sender_name: Option<String>,
-    /// Where an answer goes: a chat, a room, a person.
+    /// The destination of an answer: a chat, a room or a person.
     pub reply_target: String,
-    /// The text.
+    /// The text of the message.
     pub content: String,
-    /// The thread in which it stands.
+    /// The thread that the message belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread: Option<String>,
-    /// What an interruption is confined to besides sender and reply target, where the network knows such a thing.
+    /// Limits an interruption further than sender and reply target do, on networks that have such an id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope_id: Option<String>,
-    /// True when more than two can read it.
+    /// True if more than two people can read the message.
     #[serde(default)]
     pub group: bool,
-    /// What came with it.
+    /// Files that came with the message.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attachments: Vec<Attachment>,
 }
 
-/// A file that came with a message, or goes with an answer.
+/// A file that came with a message or is sent with an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Attachment {
-    /// What it is.
+    /// The kind of the file.
     pub kind: AttachmentKind,
-    /// By which the network finds it again: its own id, or a URL.
+    /// The identifier by which the network finds the file: its own id, or a URL.
     pub source: String,
-    /// Its name, where it has one.
+    /// The name of the file, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Its media type, such as `image/png`, where the network tells it.
+    /// The media type, such as `image/png`, if the network gives it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub media_type: Option<String>,
-    /// Its size in bytes, where the network tells it.
+    /// The size in bytes, if the network gives it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }
 
-/// What an attachment is.
+/// Kind of an attachment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AttachmentKind {
-    /// A picture.
+    /// An image.
     Image,
-    /// A sound or a spoken message.
+    /// A sound or a voice message.
     Audio,
-    /// A film.
+    /// A video.
     Video,
-    /// Anything else.
+    /// Any other file.
     File,
 }
 
-/// What an interruption is confined to (row D3): a new message or a stop there touches nothing else. Compared part by part.
+/// Interruption scope of chat messages: a new message or a stop affects only runs of the same scope. Scopes are
+/// compared field by field.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InterruptionScope {
     /// The configured name of the channel.
     pub channel: String,
-    /// Where answers go.
+    /// The destination of answers.
     pub reply_target: String,
-    /// Who writes: nobody interrupts what somebody else asked for.
+    /// The author: nobody can interrupt the run of another person.
     pub sender: String,
-    /// What the network confines it to besides.
+    /// A further limit of the scope, on networks that have one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope_id: Option<String>,
 }
 
 impl ChannelMessage {
-    /// What an interruption by this message is confined to.
     #[must_use]
     pub fn interruption_scope(&self) -> InterruptionScope {
         InterruptionScope {
@@ -94,97 +94,97 @@ impl ChannelMessage {
     }
 }
 
-/// How a channel fares.
+/// Connection state of a channel.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "state", content = "detail", rename_all = "snake_case")]
 pub enum ChannelHealth {
-    /// It has not been connected yet.
+    /// The channel has not been connected yet.
     #[default]
     Connecting,
-    /// It is connected and hears.
+    /// The channel is connected and receives messages.
     Connected,
-    /// The connection was lost, for this reason; it is tried again.
+    /// The connection was lost for this reason. The channel tries to reconnect.
     Lost(String),
-    /// The network does not take the account, for this reason; it is tried seldom.
+    /// The network refuses the account for this reason. The channel tries again at long intervals.
     Refused(String),
-    /// It listens no longer.
+    /// The channel has stopped.
     Stopped,
 }
 
-/// A channel, for people.
+/// A channel and its state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ChannelRow {
-    /// Its configured name.
+    /// The configured name of the channel.
     pub name: String,
-    /// Its network.
+    /// The chat network.
     pub kind: String,
-    /// How it fares.
+    /// The connection state.
     #[serde(flatten)]
     pub health: ChannelHealth,
-    /// Since when, RFC 3339.
+    /// Start of this state, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
-    /// The account, as people see it there.
+    /// The name of the account in the network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<String>,
-    /// Messages that were heard from those who may write.
+    /// Messages that were received from senders who are allowed to write.
     pub heard: u64,
     /// Answers that were delivered.
     pub answered: u64,
-    /// Answers and notices that were not.
+    /// Answers and notices that were not delivered.
     pub undelivered: u64,
 }
 
-/// What a network said when it was asked who the account of a channel is.
+/// Result of checking the account of a channel with its network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ChannelTest {
-    /// True when it takes the account.
+    /// True if the network accepts the account.
     pub ok: bool,
-    /// One line for people: the account, or what is wrong.
+    /// One line for people: the account, or the problem.
     pub detail: String,
 }
 
-/// A text for a chat.
+/// A text to send to a chat.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChannelSend {
-    /// `CHANNEL:PLACE`: the configured name, and the network's own name of the chat, the room or the person. The first colon
-    /// parts them; a place may have more.
+    /// `CHANNEL:PLACE`: the configured name of the channel, and the network's own id of the chat, the room or the
+    /// person. The first colon separates them; the second part may contain further colons.
     pub to: String,
-    /// What is said, as Markdown.
+    /// The text, as Markdown.
     pub text: String,
 }
 
-/// What became of a text for a chat.
+/// Result of sending a text to a chat.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ChannelDelivery {
-    /// In a word.
+    /// The result in one word.
     pub delivery: DeliveryState,
-    /// Messages of it that the network has taken.
+    /// Number of parts that the network has accepted.
     pub sent: usize,
-    /// Messages that it makes: long texts are cut.
+    /// Number of parts in all: long texts are split.
     pub of: usize,
-    /// What happened, where it was not delivered.
+    /// The reason, if the text was not delivered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }
 
-/// What became of a text for a chat, in a word.
+/// Result of sending a text to a chat, in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeliveryState {
-    /// All of it is shown.
+    /// All of the text is shown.
     Delivered,
-    /// Its beginning is shown, and it is certain that the rest is not.
+    /// The beginning is shown, and it is certain that the rest is not.
     Partly,
-    /// It is certain that nothing of it is shown.
+    /// It is certain that nothing is shown.
     Undelivered,
-    /// The network took a message and never said what became of it.
+    /// The network accepted a request and never reported its result.
     Unknown,
 }
 
-/// The answer to a message that was posted to a channel of signed HTTP.
+/// Answer to a message that was posted to a channel of kind `webhook`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ChannelReceived {
     /// The id of the message, as it was posted.

@@ -1,25 +1,25 @@
-//! Errors on the wire: problem+json (RFC 9457) with a stable `code`.
+//! Error bodies (`application/problem+json`, RFC 9457) and their stable codes.
 
 use serde::{Deserialize, Serialize};
 
 /// An error body.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Problem {
-    /// HTTP status.
+    /// The HTTP status.
     pub status: u16,
     /// Stable word for programs.
     pub code: String,
-    /// The same word again, for clients that read `error`.
+    /// The same word as `code`, for clients that read `error`.
     pub error: String,
     /// Short text for people.
     pub title: String,
-    /// What happened and what to do next.
+    /// Text for people: what happened and what to do next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }
 
 impl Problem {
-    /// A problem with its code; `detail` says what happened and what to do.
+    /// Makes the body of an error; `detail` says what happened and what to do next.
     #[must_use]
     pub fn new(code: ErrorCode, detail: impl Into<String>) -> Self {
         Self {
@@ -34,7 +34,7 @@ impl Problem {
 
 macro_rules! codes {
     ($($name:ident $word:literal $status:literal $title:literal;)*) => {
-        /// Every code that Quell answers with.
+        /// All codes of error bodies.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum ErrorCode {
             $(#[doc = $title] $name,)*
@@ -44,13 +44,12 @@ macro_rules! codes {
             /// All codes, for the documentation and its test.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// The stable word.
+            /// The stable word of the code.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $word,)* }
             }
 
-            /// The HTTP status that goes with it.
             #[must_use]
             pub fn status(self) -> u16 {
                 match self { $(Self::$name => $status,)* }
@@ -70,30 +69,30 @@ codes! {
     InvalidRequest "invalid_request" 400 "The request is not valid";
     MissingAgentId "missing_agent_id" 400 "The agent id is missing";
     Unauthorized "unauthorized" 401 "A valid token is needed";
-    BadSignature "bad_signature" 401 "The signature is not right";
-    StaleTimestamp "stale_timestamp" 401 "The request is not from now";
+    BadSignature "bad_signature" 401 "The signature is wrong";
+    StaleTimestamp "stale_timestamp" 401 "The timestamp of the request is too far from now";
     Forbidden "forbidden" 403 "This token may not do that";
     SessionRefused "session_refused" 403 "A hook refused the session";
     BadOrigin "bad_origin" 403 "This web origin is not allowed";
-    NotFound "not_found" 404 "There is no such thing";
+    NotFound "not_found" 404 "Not found";
     RunNotFound "run_not_found" 404 "There is no such run";
     SessionNotFound "session_not_found" 404 "There is no such session";
     AgentNotFound "agent_not_found" 404 "There is no such agent";
     ChannelNotFound "channel_not_found" 404 "There is no such channel";
-    MethodNotAllowed "method_not_allowed" 405 "This route does not take that method";
-    BodyTimeout "body_timeout" 408 "The body did not come in time";
-    Conflict "conflict" 409 "This contradicts what was accepted before";
-    AgentBusy "agent_busy" 409 "The agent has runs that are not over";
+    MethodNotAllowed "method_not_allowed" 405 "This route does not support the method";
+    BodyTimeout "body_timeout" 408 "The body was not received in time";
+    Conflict "conflict" 409 "The request conflicts with an earlier one";
+    AgentBusy "agent_busy" 409 "The agent has runs that have not ended";
     Busy "busy" 409 "The session has an active run";
     BodyTooLarge "body_too_large" 413 "The body is too large";
     UnsupportedMediaType "unsupported_media_type" 415 "Send application/json";
-    BadHost "bad_host" 421 "This is none of the daemon's names";
-    AgentConfigurationError "agent_configuration_error" 422 "The session cannot be made as it is configured";
-    SpendLimit "spend_limit" 429 "The agent has spent what it may in a day";
+    BadHost "bad_host" 421 "The host name is not one of this daemon";
+    AgentConfigurationError "agent_configuration_error" 422 "The session cannot be created with this configuration";
+    SpendLimit "spend_limit" 429 "The agent has reached its daily limit";
     QueueFull "queue_full" 429 "Too many messages wait in this session";
     TooManyAttempts "too_many_attempts" 429 "Too many requests with a bad token";
     SocietyNotInitialized "society_not_initialized" 500 "The engine is not ready";
-    Internal "internal" 500 "Something inside is broken";
+    Internal "internal" 500 "Internal error";
     Held "held" 503 "New runs are on hold";
     ShuttingDown "shutting_down" 503 "The daemon is shutting down";
     StoreUnavailable "store_unavailable" 503 "The database cannot be written";

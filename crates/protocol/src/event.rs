@@ -1,4 +1,4 @@
-//! Events of a run. `seq` counts from 1 and rises; a hole stands only before a `run.snapshot`.
+//! Events of a run. `seq` counts from 1 and rises; a gap is legal only before a `run.snapshot` and after a crash.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,74 +6,74 @@ use crate::ids::{AgentId, CallId, RunId, SessionKey};
 use crate::receipt::{Receipt, Usage};
 use crate::verdict::{By, Verdict};
 
-/// One event of one run.
+/// One event of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunEvent {
-    /// The run.
+    /// The run of the event.
     pub run_id: RunId,
-    /// Its session.
+    /// The session of the run.
     pub session_key: SessionKey,
-    /// Number within the run, from 1.
+    /// The number of the event within the run, from 1.
     pub seq: u64,
-    /// RFC 3339 with microseconds, UTC.
+    /// Time of the event, RFC 3339 with microseconds, UTC.
     pub at: String,
-    /// What happened.
+    /// The kind of event, with its data.
     #[serde(flatten)]
     pub kind: EventKind,
 }
 
 impl RunEvent {
-    /// The event's name on the wire, such as `text.delta`.
+    /// The name of the event on the wire, such as `text.delta`.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.kind.name()
     }
 }
 
-/// What can happen to a run.
+/// Kinds of events.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "type")]
 pub enum EventKind {
-    /// Accepted; waits for its session or for a permit.
+    /// The run was accepted and waits for its session or for a permit.
     #[serde(rename = "run.queued")]
     Queued {
         /// The agent that will run.
         agent: AgentId,
     },
-    /// Work has begun.
+    /// The run has started.
     #[serde(rename = "run.started")]
     Started {
         /// The agent that runs.
         agent: AgentId,
     },
-    /// A model call begins.
+    /// A step begins: the next model request and its calls.
     #[serde(rename = "step.started")]
     StepStarted {
-        /// From 1.
+        /// The number of the step, from 1.
         step: u32,
     },
-    /// Visible text.
+    /// Visible text was added.
     #[serde(rename = "text.delta")]
     TextDelta {
-        /// What was added.
+        /// The added text.
         text: String,
     },
-    /// Reasoning text.
+    /// Reasoning was added.
     #[serde(rename = "thinking.delta")]
     ThinkingDelta {
-        /// What was added.
+        /// The added text.
         text: String,
     },
     /// A tool call begins.
     #[serde(rename = "tool.started")]
     #[serde(rename_all = "camelCase")]
     ToolStarted {
-        /// The call.
+        /// The call that begins.
         call_id: CallId,
-        /// The tool's name.
+        /// The name of the tool.
         tool: String,
-        /// Arguments as the model gave them.
+        /// The arguments as the model gave them.
         #[schema(value_type = Object)]
         arguments: serde_json::Value,
     },
@@ -81,59 +81,60 @@ pub enum EventKind {
     #[serde(rename = "tool.output")]
     #[serde(rename_all = "camelCase")]
     ToolOutput {
-        /// The call.
+        /// The call that printed.
         call_id: CallId,
-        /// Which stream.
+        /// The stream of the output.
         stream: ToolOutputStream,
-        /// What was added, without escape sequences. A carriage return at its beginning takes back the line that is open, as
-        /// progress does; there is no other. Of much at once both ends, with a line between them that says how much is left out.
+        /// The added output, without escape sequences. A carriage return at its beginning takes back the unfinished
+        /// line, as progress displays do; there is none elsewhere. Of a large amount only beginning and end are sent,
+        /// with a line between them that says how much is left out.
         text: String,
     },
-    /// A tool call is over.
+    /// A tool call has ended.
     #[serde(rename = "tool.ended")]
     #[serde(rename_all = "camelCase")]
     ToolEnded {
-        /// The call.
+        /// The call that ended.
         call_id: CallId,
-        /// How it ended.
+        /// How the call ended.
         end: CallEnd,
-        /// Exit code, where the call was a command that exited.
+        /// The exit code, if the call was a command that exited.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         code: Option<i32>,
-        /// What the model will read. Of a long text both ends, with a line between them that says how much is left out; the
-        /// session's history has all of it.
+        /// The result as the model reads it. Of a long text only beginning and end are sent, with a line between them
+        /// that says how much is left out; the history of the session has all of it.
         output: String,
-        /// Milliseconds it took.
+        /// The duration of the call in milliseconds.
         ms: f64,
     },
     /// A call waits for a person.
     #[serde(rename = "approval.requested")]
     #[serde(rename_all = "camelCase")]
     ApprovalRequested {
-        /// The approval.
+        /// The id of the approval.
         id: String,
         /// The call that waits.
         call_id: CallId,
-        /// The tool's name.
+        /// The name of the tool.
         tool: String,
-        /// Arguments as the model gave them.
+        /// The arguments as the model gave them.
         #[schema(value_type = Object)]
         arguments: serde_json::Value,
-        /// RFC 3339: when silence becomes a denial.
+        /// Time after which the call is denied if nobody has answered, RFC 3339.
         expires_at: String,
     },
-    /// A person, a stop or the time answered an approval.
+    /// An approval was answered by a person, or ended by a stop or by its time limit.
     #[serde(rename = "approval.resolved")]
     ApprovalResolved {
-        /// The approval.
+        /// The id of the approval.
         id: String,
         /// `allow`, `deny`, `cancelled` or `timeout`.
         decision: String,
-        /// Who answered, where a person did.
+        /// The person who answered, if one did.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<By>,
     },
-    /// What a client that fell behind has missed: everything so far.
+    /// The state of the run so far, for a client that fell behind and missed deltas.
     #[serde(rename = "run.snapshot")]
     Snapshot {
         /// Text of the current step so far.
@@ -143,51 +144,51 @@ pub enum EventKind {
         /// Calls of this run so far.
         calls: Vec<SnapshotCall>,
     },
-    /// The stream is over: no delta and no tool start follows.
+    /// The run is ending: no delta and no start of a tool follows.
     #[serde(rename = "run.ending")]
     Ending {
         /// The verdict, which never changes again.
         verdict: Verdict,
     },
-    /// Nothing follows.
+    /// The run has ended. No event follows.
     #[serde(rename = "run.ended")]
     #[serde(rename_all = "camelCase")]
     Ended {
-        /// The verdict.
+        /// The verdict of the run.
         verdict: Verdict,
-        /// The receipt.
+        /// The receipt of the run.
         receipt: Box<Receipt>,
-        /// Model steps that ran.
+        /// Number of model steps that ran.
         steps: u32,
-        /// The answer's text, when completed.
+        /// The text of the answer, if the run completed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         text: Option<String>,
     },
-    /// An attempt of a model call failed, and there will be another one.
+    /// An attempt of a model request failed and will be repeated.
     #[serde(rename = "model.retry")]
     #[serde(rename_all = "camelCase")]
     ModelRetry {
-        /// The attempt that failed, from 1.
+        /// The number of the failed attempt, from 1.
         attempt: u32,
-        /// Attempts that there are at most.
+        /// The maximum number of attempts.
         attempts: u32,
-        /// Milliseconds until the next one.
+        /// Milliseconds until the next attempt.
         delay_ms: u64,
-        /// Why it failed, for people.
+        /// The reason of the failure, for people.
         reason: String,
     },
-    /// The conversation was too long: a summary stands in for its oldest turns from now on.
+    /// The conversation was too long: from now on a summary replaces its oldest turns.
     #[serde(rename = "context.compacted")]
     Compacted {
-        /// How many turns were summarised.
+        /// The number of summarised turns.
         turns: u32,
         /// The summary, as the model will read it.
         summary: String,
     },
-    /// Tokens so far.
+    /// The tokens of the run changed.
     #[serde(rename = "usage")]
     Usage {
-        /// The run's tokens so far.
+        /// The tokens of the run so far.
         usage: Usage,
     },
 }
@@ -216,14 +217,14 @@ impl EventKind {
         }
     }
 
-    /// True for what a lagging client may miss: it is repeated, in sum, by a snapshot.
+    /// True for events that a lagging client may miss: a snapshot repeats their content.
     #[must_use]
     pub fn is_delta(&self) -> bool {
         matches!(self, Self::TextDelta { .. } | Self::ThinkingDelta { .. } | Self::ToolOutput { .. })
     }
 }
 
-/// Standard output or standard error.
+/// Output stream of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolOutputStream {
@@ -237,15 +238,15 @@ pub enum ToolOutputStream {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CallEnd {
-    /// It returned a result.
+    /// The call returned a result.
     Ok,
-    /// It returned an error that the model can read.
+    /// The call returned an error that the model can read.
     Error,
-    /// A stop ended it while it ran; side effects are possible.
+    /// A stop ended the call while it ran; side effects are possible.
     Stopped,
-    /// A stop came before it began; nothing happened.
+    /// A stop came before the call began; there are no side effects.
     NotStarted,
-    /// It was not allowed; nothing happened.
+    /// The call was not allowed; there are no side effects.
     Denied,
 }
 
@@ -253,20 +254,20 @@ pub enum CallEnd {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotCall {
-    /// The call.
+    /// The id of the call.
     pub call_id: CallId,
-    /// The tool's name.
+    /// The name of the tool.
     pub tool: String,
-    /// How it ended; absent while it runs.
+    /// How the call ended; absent while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<CallEnd>,
-    /// Exit code, where the call was a command that exited.
+    /// The exit code, if the call was a command that exited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<i32>,
-    /// Milliseconds it took; absent while it runs.
+    /// The duration in milliseconds; absent while the call runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ms: Option<f64>,
-    /// What the model will read, cut as in `tool.ended`; absent while it runs.
+    /// The result as the model reads it, shortened as in `tool.ended`; absent while the call runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
 }

@@ -1,7 +1,8 @@
-//! What a lifecycle hook is told: one body for commands (on standard input), webhooks and programs that embed the engine.
+//! Lifecycle hook events and the body that hooks get: commands on standard input, webhooks, and programs that embed the
+//! engine.
 //!
-//! It never holds a secret, and the text of a message with two events only: `on_message_received` and `on_message_sending`,
-//! which are asked about that text and told to nobody else.
+//! The body never holds a secret. Only two events hold the text of a message, `on_message_received` and
+//! `on_message_sending`: they ask the hook about this text, and only hooks of these events get it.
 
 use std::fmt;
 
@@ -12,16 +13,16 @@ use crate::ids::{AgentId, Principal, RunId, SessionKey};
 use crate::receipt::Receipt;
 use crate::verdict::{By, Surface, Verdict};
 
-/// A moment in the life of the daemon, of a session, of a run, or of a message of a chat network.
+/// An event in the life of the daemon, a session, a run, or a message of a chat network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 pub enum HookEvent {
-    /// A session is about to be made; the hook may refuse that, with a reason.
+    /// A session is about to be created. The hook may refuse it and give a reason.
     #[serde(rename = "on_create")]
     Create,
     /// A session is used.
     #[serde(rename = "on_activate")]
     Activate,
-    /// A session has been idle for too long; its clean-up comes next.
+    /// A session was idle for too long; its clean-up comes next.
     #[serde(rename = "on_expire")]
     Expire,
     /// A session is cleaned up.
@@ -30,7 +31,7 @@ pub enum HookEvent {
     /// A run is about to take its first step.
     #[serde(rename = "on_run_start")]
     RunStart,
-    /// A run is over; its end has been announced.
+    /// A run has ended, and its end has been announced.
     #[serde(rename = "on_run_end")]
     RunEnd,
     /// The daemon is ready.
@@ -39,16 +40,15 @@ pub enum HookEvent {
     /// The daemon begins to shut down.
     #[serde(rename = "on_shutdown")]
     Shutdown,
-    /// A message has come from a chat network; the hook may change its text, or drop it with a reason.
+    /// A message has come from a chat network. The hook may change its text, or drop it and give a reason.
     #[serde(rename = "on_message_received")]
     MessageReceived,
-    /// An answer is about to go to a chat network; the hook may change its text, or keep it back with a reason.
+    /// An answer is about to be sent to a chat network. The hook may change its text, or withhold it and give a reason.
     #[serde(rename = "on_message_sending")]
     MessageSending,
 }
 
 impl HookEvent {
-    /// All of them.
     pub const ALL: [Self; 10] = [
         Self::Create,
         Self::Activate,
@@ -62,9 +62,9 @@ impl HookEvent {
         Self::MessageSending,
     ];
 
-    /// The event as it stands in the configuration and on the wire.
+    /// The name of the event in the configuration and on the wire.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Create => "on_create",
             Self::Activate => "on_activate",
@@ -79,9 +79,9 @@ impl HookEvent {
         }
     }
 
-    /// True for the events that hold the text of a message.
+    /// True for events that hold the text of a message.
     #[must_use]
-    pub fn holds_text(self) -> bool {
+    pub fn has_message_text(self) -> bool {
         match self {
             Self::MessageReceived | Self::MessageSending => true,
             Self::Create | Self::Activate | Self::Expire | Self::Terminate => false,
@@ -92,86 +92,86 @@ impl HookEvent {
 
 impl fmt::Display for HookEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.as_str())
     }
 }
 
-/// One event, as every hook gets it.
+/// Body of an event, as every hook gets it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HookBody {
-    /// The event's own id. A webhook that is sent again has the same one, so that its receiver can tell a repeat.
+    /// The id of the event. A repeated delivery to a webhook has the same id, so that its receiver can recognise it.
     pub id: String,
-    /// What happened.
+    /// The kind of event.
     pub event: HookEvent,
-    /// When, as RFC 3339 in UTC with microseconds.
+    /// Time of the event, RFC 3339 in UTC with microseconds.
     pub at: String,
-    /// The session it is about, except for events of the daemon.
+    /// The session of the event; absent for events of the daemon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionFacts>,
-    /// The run it is about, or the run that caused it.
+    /// The run of the event, or the run that caused it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<RunFacts>,
-    /// Who asked for it, where a person or a program did.
+    /// The principal who caused the event, if a person or a program did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<By>,
-    /// The message it is about: the fields `content` and `message`.
+    /// The message of the event: the fields `content` and `message`.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub message: Option<MessageFacts>,
 }
 
-/// What a hook is told of a message of a chat network.
+/// Data about a message of a chat network, for hooks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MessageFacts {
-    /// The text that the hook is asked about: with `on_message_received` that of the message, with `on_message_sending` that of
-    /// the answer.
+    /// The text that the hook is asked about: of the message with `on_message_received`, of the answer with
+    /// `on_message_sending`.
     pub content: String,
-    /// The message that has come, or the one that is answered.
+    /// The message that came, or the message that is answered.
     pub message: ChannelMessage,
 }
 
-/// What a hook is told of a session.
+/// Data about a session, for hooks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionFacts {
-    /// Its key.
+    /// The key of the session.
     pub key: SessionKey,
-    /// Its agent.
+    /// The agent of the session.
     pub agent: AgentId,
-    /// The user it belongs to, where that is known.
+    /// The user that the session belongs to, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_id: Option<String>,
-    /// The chat it belongs to, where that is known.
+    /// The chat that the session belongs to, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_id: Option<String>,
-    /// The model provider that serves it, where it says so itself.
+    /// The model provider, if the session names one itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
-    /// True when it was there before and comes back with its history.
+    /// True if the session existed before and returns with its history.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revived: Option<bool>,
 }
 
-/// What a hook is told of a run.
+/// Data about a run, for hooks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunFacts {
-    /// Its id.
+    /// The id of the run.
     pub run_id: RunId,
     /// The agent that runs.
     pub agent: AgentId,
-    /// The run that started it.
+    /// The run that started this sub-run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<RunId>,
-    /// For whom it works.
+    /// The principal of the run.
     pub principal: Principal,
-    /// The door that it came through.
+    /// The surface through which the message came.
     pub surface: Surface,
-    /// How it ended; with `on_run_end` only.
+    /// The verdict of the run; only with `on_run_end`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<Verdict>,
-    /// What it held and how that was given back; with `on_run_end` only.
+    /// The receipt of the run; only with `on_run_end`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipt: Option<Receipt>,
 }
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn an_event_is_spelled_as_in_the_configuration() {
         for event in HookEvent::ALL {
-            assert_eq!(serde_json::to_value(event).unwrap(), event.word());
+            assert_eq!(serde_json::to_value(event).unwrap(), event.as_str());
         }
     }
 

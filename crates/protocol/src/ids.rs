@@ -1,32 +1,28 @@
-//! Identifiers. Each is opaque text with its own rule, checked once at the border; inside the house they are taken as valid.
+//! Validated identifiers. Each is opaque text with its own rule, checked once when the text enters the process.
 
 use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Why a text is not an id of the wanted kind.
+/// A text breaks the rule of its kind of id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {problem}")]
 pub struct BadId {
-    /// Which id was meant, in words: "run id", "session key".
+    /// The kind of id, for people: `run id`, `session key`.
     pub what: &'static str,
-    /// What is wrong with it, and so what to do about it.
+    /// The broken rule, in words that tell the caller how to correct the text.
     pub problem: &'static str,
 }
 
 macro_rules! id {
-    ($(#[$doc:meta])* $name:ident, $what:literal, ($most:literal, $pattern:expr), $check:expr) => {
+    ($(#[$doc:meta])* $name:ident, $what:literal, ($max_chars:literal, $pattern:expr), $check:expr) => {
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
         #[serde(transparent)]
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// Checks the rule of this id.
-            ///
-            /// # Errors
-            /// [`BadId`] says which rule was broken.
             pub fn parse(text: impl AsRef<str>) -> Result<Self, BadId> {
                 let text = text.as_ref();
                 let check: fn(&str) -> Result<(), &'static str> = $check;
@@ -36,7 +32,6 @@ macro_rules! id {
                 }
             }
 
-            /// The text of the id, unchanged.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
@@ -72,7 +67,7 @@ macro_rules! id {
             fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
                 use utoipa::openapi::schema::{ObjectBuilder, Type};
                 let text = ObjectBuilder::new().schema_type(Type::String);
-                text.min_length(Some(1)).max_length(Some($most)).pattern(Some($pattern)).into()
+                text.min_length(Some(1)).max_length(Some($max_chars)).pattern(Some($pattern)).into()
             }
         }
 
@@ -81,11 +76,12 @@ macro_rules! id {
 }
 
 id!(
-    /// One execution. 1-128 characters of `[A-Za-z0-9._:-]`: the same alphabet as an idempotency key, which becomes the run
-    /// id when one is given. `.` and `..` are none: every URL parser folds them away, and the stop of such a run would be another.
+    /// Id of a run: 1 to 128 characters of `[A-Za-z0-9._:-]`. An idempotency key has the same alphabet, because it
+    /// becomes the run id when one is given. `.` and `..` are refused: URL parsers remove such path segments, so that a
+    /// request to stop this run would reach another path.
     RunId, "run id", (128, "^[A-Za-z0-9._:-]+$"), |text| {
         if matches!(text, "." | "..") {
-            return Err("is a path segment that URLs fold away");
+            return Err("is a path segment that URL parsers remove");
         }
         let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-');
         match text.len() {
@@ -98,39 +94,43 @@ id!(
 );
 
 id!(
-    /// A durable conversation. Opaque text of 1-512 characters without control characters, returned unchanged (row A11).
-    SessionKey, "session key", (512, PRINTABLE), |text| printable(text, 512)
+    /// Key of a durable conversation: opaque text of 1 to 512 characters without control characters, returned unchanged
+    /// (docs/design/requirements.md, A11).
+    SessionKey, "session key", (512, PRINTABLE), |text| check_printable(text, 512)
 );
 
 id!(
-    /// A configured agent. 1-128 characters without control characters; `/` is legal and percent-encoded in paths.
+    /// Id of a configured agent: 1 to 128 characters without control characters. `/` is allowed and is percent-encoded
+    /// in paths.
     AgentId, "agent id", (128, PRINTABLE), |text| {
         match text {
-            "." | ".." => Err("is a path segment that URLs fold away"),
+            "." | ".." => Err("is a path segment that URL parsers remove"),
             _ if text.trim().is_empty() => Err("is empty"),
-            _ => printable(text, 128),
+            _ => check_printable(text, 128),
         }
     }
 );
 
 id!(
-    /// One tool invocation, as the model named it. Providers choose these, so only emptiness and absurd length are refused.
-    CallId, "call id", (512, PRINTABLE), |text| printable(text, 512)
+    /// Id of a tool call, as the model named it. Providers choose these ids, so any text of 1 to 512 characters without
+    /// control characters is accepted.
+    CallId, "call id", (512, PRINTABLE), |text| check_printable(text, 512)
 );
 
 id!(
-    /// Who asks: the name of a token, or channel and sender.
-    Principal, "principal", (256, PRINTABLE), |text| printable(text, 256)
+    /// On whose behalf something is done: the name of a token, or channel and sender. 1 to 256 characters without
+    /// control characters.
+    Principal, "principal", (256, PRINTABLE), |text| check_printable(text, 256)
 );
 
-/// As a pattern of JSON Schema: no control character.
+/// Pattern of JSON Schema: no control characters.
 const PRINTABLE: &str = "^[^\\u0000-\\u001f\\u007f-\\u009f]+$";
 
-fn printable(text: &str, most: usize) -> Result<(), &'static str> {
+fn check_printable(text: &str, max_chars: usize) -> Result<(), &'static str> {
     if text.is_empty() {
         return Err("is empty");
     }
-    if text.chars().count() > most {
+    if text.chars().count() > max_chars {
         return Err("is too long");
     }
     if text.chars().any(char::is_control) {

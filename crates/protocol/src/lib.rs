@@ -1,33 +1,34 @@
-//! The words of Quell: ids, messages, events, receipts.
+//! Types that cross a process boundary: ids, messages, events, receipts and API bodies.
 //!
-//! Everything that crosses a process border is spelled out here once. This crate holds data and its JSON form; it decides
-//! nothing, reads no clock and does no IO; what everybody reads in the same words is worded here, too. Field names are the public contract of HTTP, SSE and the CLI's `--json`.
+//! This crate holds data, its JSON form, and the texts that every surface shows in the same words. It decides nothing,
+//! reads no clock and does no IO. Field names are the public contract of HTTP, of event streams (SSE) and of the CLI's
+//! `--json`.
 
+pub mod agents;
 pub mod api;
 pub mod approval;
 pub mod archive;
 pub mod audit;
 pub mod background;
 pub mod channel;
+pub mod display_text;
 pub mod error;
 pub mod event;
 pub mod hook;
 pub mod ids;
+pub mod json_object;
 pub mod memory;
-pub mod object;
-pub mod page;
 pub mod receipt;
 pub mod session;
-pub mod society;
 pub mod verdict;
-pub mod words;
+pub mod web_ui;
 
 pub use channel::{Attachment, AttachmentKind, ChannelMessage, InterruptionScope};
 pub use error::{ErrorCode, Problem};
 pub use event::{CallEnd, EventKind, RunEvent, ToolOutputStream};
 pub use hook::{HookBody, HookEvent, RunFacts, SessionFacts};
 pub use ids::{AgentId, BadId, CallId, Principal, RunId, SessionKey};
-pub use object::Object;
+pub use json_object::Object;
 pub use receipt::{
     Amendment, AmendmentKind, Instant, Leftover, Receipt, Resource, ResourceKind, Rung, TurnRecord, Usage,
 };

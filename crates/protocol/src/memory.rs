@@ -1,4 +1,4 @@
-//! Notes, as the doors show them.
+//! Bodies of remembered notes.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,34 +6,35 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NoteRow {
-    /// Its key, once in what it is of.
+    /// The key, unique within the session, agent or sender that the note belongs to.
     pub key: String,
-    /// A free word: `core` when it was remembered on purpose, `conversation` when a message was saved by itself.
+    /// Any word: `core` for a note that was stored on purpose, `conversation` for a message that was saved
+    /// automatically.
     pub category: String,
-    /// What is remembered.
+    /// The text of the note.
     pub text: String,
-    /// RFC 3339: when it was remembered.
+    /// Time at which the note was stored, RFC 3339.
     pub at: String,
-    /// In a search, how relevant it is: from 0 to 1.
+    /// In a search: the relevance, from 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub score: Option<f64>,
 }
 
-/// Somebody in a chat network of whom something is remembered.
+/// A sender in a chat network about whom notes are stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SenderRow {
-    /// The channel, a colon, and the network's name of who writes, such as `telegram:12345678`.
+    /// The name of the channel, a colon, and the network's name of the sender, such as `telegram:12345678`.
     pub sender: String,
-    /// How many notes.
+    /// The number of notes.
     pub notes: u64,
-    /// RFC 3339: when the newest was remembered.
+    /// Time at which the newest note was stored, RFC 3339.
     pub newest_at: String,
 }
 
-/// What was forgotten of somebody.
+/// Result of deleting the notes of a sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct NotesForgotten {
-    /// How many notes.
+    /// The number of deleted notes.
     pub forgotten: u64,
 }

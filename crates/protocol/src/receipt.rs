@@ -1,106 +1,106 @@
-//! The receipt: what a run held, what a stop released, and when.
+//! Receipt of a run: the resources it held, how they were released, and what is left.
 
-pub mod line;
+pub mod summary_line;
 
 use serde::{Deserialize, Serialize};
 
 use crate::ids::RunId;
 use crate::verdict::Verdict;
 
-/// A point in time: wall clock, and milliseconds since the stop was requested where there was one.
+/// A point in time: wall clock, and milliseconds since the stop was requested, if there was a stop.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Instant {
     /// RFC 3339 with microseconds, UTC.
     pub at: String,
-    /// Milliseconds since the stop was requested; negative for what happened before it; absent without a stop.
+    /// Milliseconds since the stop was requested; negative before it; absent without a stop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ms: Option<f64>,
 }
 
-/// The record of what a run held and how each thing was given back.
+/// Record of the resources that a run held and how each was released.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Receipt {
-    /// The run.
+    /// The run of the receipt.
     pub run_id: RunId,
     /// How it ended.
     pub verdict: Verdict,
-    /// When the first stop was asked for; absent when nobody asked.
+    /// Time at which the first stop was requested; absent if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested_at: Option<Instant>,
-    /// When the token had fired and the wardens had been told; absent when nobody asked.
+    /// Time at which the scope was cancelled and all wardens had been told; absent if there was no stop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delivered_at: Option<Instant>,
-    /// When nothing was owed any more, or the hard limit passed.
+    /// Time at which nothing was owed any more, or the hard limit passed.
     pub settled_at: Instant,
-    /// The highest rung of the ladder that was needed.
+    /// The strongest means that the end of the run needed.
     pub rung: Rung,
-    /// Everything the run held, in the order of opening.
+    /// All resources that the run held, in the order of opening.
     pub resources: Vec<Resource>,
-    /// What could not be given back, by name. Empty is the promise.
+    /// Resources that could not be released, by name. Empty if all were released.
     pub leftovers: Vec<Leftover>,
-    /// Tokens.
+    /// Tokens of the run.
     pub usage: Usage,
-    /// What became of the turn.
+    /// State of the turn.
     pub turn: TurnRecord,
-    /// What became known after the end, oldest first. The rest of the receipt stays as it was told with `run.ended`.
+    /// Facts that became known after the end, oldest first. The rest of the receipt stays as `run.ended` sent it.
     #[serde(default)]
     pub amendments: Vec<Amendment>,
-    /// True when the daemon died before the run was over: the record of what the run held died with it. `resources` are the
-    /// calls that its journal knows to have begun and not to have ended, each with the end `lost`.
+    /// True if the daemon died before the run had ended, so that the record of its resources is lost. `resources` then
+    /// holds the calls that began and did not end according to the journal, each with the end `lost`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub recovered: bool,
 }
 
-/// Something that became known of a run's resource after the run had ended.
+/// A fact about a resource that became known after the run had ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Amendment {
-    /// When it became known.
+    /// Time at which the fact became known.
     pub at: Instant,
     /// Number of the resource within the run.
     pub resource: u64,
-    /// What became known.
+    /// The kind of fact.
     pub kind: AmendmentKind,
-    /// The same for people, in one line.
+    /// The fact for people, in one line.
     pub text: String,
-    /// What could not be ended, by name.
+    /// Resources that could not be released, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leftovers: Vec<Leftover>,
 }
 
-/// What became known of a call whose server had not confirmed its cancel (`unconfirmed`) when the run ended.
+/// Later facts about a call whose server had not confirmed the cancellation (`unconfirmed`) when the run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AmendmentKind {
     /// The server answered that the call was cancelled.
     Confirmed,
-    /// The server reported progress of the call long after its cancel.
+    /// The server reported progress of the call long after its cancellation.
     LateProgress,
     /// The server finished the call; its result was dropped.
     LateResult,
-    /// The server that had gone on with the call was ended.
+    /// The server had continued with the call and was ended.
     ServerEnded,
 }
 
-/// Rungs of the ladder, lowest first.
+/// The strongest means that a stop needed, the weakest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Rung {
     /// Nothing had to be stopped.
     #[default]
     None,
-    /// Futures were cancelled, sockets closed.
+    /// Futures were cancelled and sockets closed.
     Cancel,
     /// Processes got SIGTERM.
     Term,
     /// Processes got SIGKILL.
     Kill,
-    /// The hard limit passed with something still held.
+    /// The hard limit passed while something was still held.
     Abandoned,
 }
 
-/// What kind of thing a run holds.
+/// Kind of a held resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ResourceKind {
@@ -114,9 +114,9 @@ pub enum ResourceKind {
     Run,
     /// A pending approval.
     Approval,
-    /// A waiting timer, such as retry back-off.
+    /// A timer, such as the delay before a retry.
     Timer,
-    /// A place among the runs in flight.
+    /// The right to run. The number of permits bounds the runs in flight.
     Permit,
     /// An HTTP request of a tool.
     HttpRequest,
@@ -124,37 +124,38 @@ pub enum ResourceKind {
     Task,
     /// A lifecycle hook.
     Hook,
-    /// An answer on its way to a chat network, or a file on its way from there.
+    /// An answer that is being sent to a chat network, or a file that is being fetched from there.
     Delivery,
 }
 
-/// One thing the run held.
+/// A resource that the run held.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Resource {
-    /// Its kind.
+    /// The kind of resource.
     pub kind: ResourceKind,
-    /// Number within the run, from 1.
+    /// The number within the run, from 1.
     pub id: u64,
-    /// For people: model name, command line, URL.
+    /// Text for people: model name, command line, URL.
     pub label: String,
-    /// When the run took it.
+    /// Time at which the run took the resource.
     pub opened_at: Instant,
-    /// When it was given back; absent for a leftover.
+    /// Time at which the resource was released; absent for a leftover.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released_at: Option<Instant>,
-    /// How: `finished`, `closed`, `cancelled`, `exited`, `term`, `kill`, `failed`; `lost` where the daemon died first; `unconfirmed` for a call whose server
-    /// reads, was told to cancel it, and did not answer it; `undelivered`, `partly`,
-    /// `unknown` or `withheld` for an answer that is not shown as a whole; `kept` for what goes on in the background
-    /// after its run; `held` for a leftover.
+    /// How the resource was released: `finished`, `closed`, `cancelled`, `exited`, `term`, `kill`, `failed`; `lost` if
+    /// the daemon died first. `unconfirmed`: the MCP server reads, was told to cancel the call, and did not answer.
+    /// `undelivered`, `partly`, `unknown` or `withheld`: an answer that is not shown as a whole. `kept`: a background
+    /// process that outlives its run. `held`: a leftover.
     pub how: String,
-    /// Processes only.
+    /// Only for processes.
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = ProcessFactsIfAny)]
     pub process: Option<ProcessFacts>,
 }
 
-/// [`ProcessFacts`] as the schema of a [`Resource`] has them: all there for a process, and none for anything else.
+/// Fields of `ProcessFacts` in the schema of a `Resource`: all are present for a process and absent for any other
+/// resource.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessFactsIfAny {
@@ -173,12 +174,12 @@ pub struct ProcessFactsIfAny {
     /// Signal that ended the leader, if one did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// What ended its descendants, or would have; absent when it never ran.
+    /// The means that contains the descendants; absent if the command never ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_by: Option<Containment>,
 }
 
-/// What the warden reported about a process tree.
+/// The warden's report about a process tree.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessFacts {
@@ -194,27 +195,27 @@ pub struct ProcessFacts {
     /// Signal that ended the leader, if one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// What ended its descendants, or would have; absent when it never ran.
+    /// The means that contains the descendants; absent if the command never ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_by: Option<Containment>,
 }
 
-/// What ends the descendants of a command, the surest first.
+/// Means to end the descendants of a command, the surest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Containment {
-    /// A PID namespace of its own: the kernel kills all of it at once.
+    /// A PID namespace of its own: the kernel kills all its processes at once.
     Namespace,
-    /// A cgroup of its own: the kernel kills all of it at once.
+    /// A cgroup of its own: the kernel kills all its processes at once.
     Cgroup,
-    /// Quell looks for them in `/proc` and kills each one.
+    /// Quell looks for the descendants in `/proc` and kills each one.
     Sweep,
 }
 
 impl Containment {
-    /// For people.
+    /// Text for people.
     #[must_use]
-    pub fn words(self) -> &'static str {
+    pub fn description(self) -> &'static str {
         match self {
             Self::Namespace => "a PID namespace",
             Self::Cgroup => "a cgroup",
@@ -226,9 +227,9 @@ impl Containment {
 /// Something that is still there after the hard limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Leftover {
-    /// What it is.
+    /// The kind of resource.
     pub kind: ResourceKind,
-    /// Its name, in the words a person needs to end it: `pid 4242 (sudo), cannot be signalled`.
+    /// The name, with all that a person needs to end it: `pid 4242 (sudo), cannot be signalled`.
     pub name: String,
 }
 
@@ -238,16 +239,16 @@ pub struct Leftover {
 pub struct Usage {
     /// Tokens sent to the model.
     pub input_tokens: u64,
-    /// Tokens the model made.
+    /// Tokens that the model generated.
     pub output_tokens: u64,
-    /// True when any part is an estimate because the provider sent no usage (row X8).
+    /// True if any part is an estimate because the provider sent no figures.
     pub estimated: bool,
 }
 
-/// What became of the turn of a run.
+/// State of the turn of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct TurnRecord {
-    /// True when the turn is in the database. False with a run that left no turn (withdrawn while queued) or whose
+    /// True if the turn is in the database. False if the run left no turn (it was withdrawn while queued), or if
     /// recording failed or is still owed.
     pub recorded: bool,
 }

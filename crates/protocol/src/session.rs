@@ -1,4 +1,4 @@
-//! Sessions as they are asked for and shown: row C2 of the mission.
+//! Bodies of sessions and their configuration, and the key of a session.
 
 use std::fmt;
 
@@ -7,20 +7,18 @@ use serde::{Deserialize, Serialize};
 use crate::api::SessionRow;
 use crate::ids::{AgentId, BadId, SessionKey};
 
-/// A secret on its way in. It is never printed and never shown again.
+/// A secret that a client sends. It is never printed and never shown again.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(transparent)]
 #[schema(value_type = String)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Takes a secret.
     #[must_use]
     pub fn new(text: String) -> Self {
         Self(text)
     }
 
-    /// The secret itself.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -33,28 +31,28 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Body of `POST /api/sessions`: get or create the session of a user's chat with a provider. What is absent stays as it was;
-/// for a new session the agent says it, else the default.
+/// Body of `POST /api/sessions`: get or create the session of a user's chat with a provider. A field that is absent
+/// stays as it was; for a new session the agent decides, else the default.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionRequest {
-    /// Whose chat it is.
+    /// The user whose chat it is.
     #[schema(min_length = 1)]
     pub user_id: String,
-    /// Which chat.
+    /// The chat of this user.
     #[schema(min_length = 1)]
     pub chat_id: String,
-    /// The provider that serves its models.
+    /// The provider that serves the models.
     #[schema(min_length = 1)]
     pub provider: String,
-    /// The agent; else the default one.
+    /// The agent; by default the default agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentId>,
-    /// The key for the provider. Write-only.
+    /// The API key for the provider. Write-only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_key: Option<Secret>,
-    /// Where the provider's API begins. Another place than before never gets the key from before, be it the session's or the
-    /// configured one: give `apiKey` with it.
+    /// The base URL of the provider's API. If it changes, no earlier key is sent to the new URL, neither the session's
+    /// nor the configured one: give `apiKey` with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_url: Option<String>,
     /// The model, with or without `provider/` before it.
@@ -63,41 +61,40 @@ pub struct SessionRequest {
     /// Sampling temperature.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
-    /// Most tokens of one model answer.
+    /// Maximum number of tokens in one model answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u32>,
     /// Language of answers and notices, such as `en-US`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub language: Option<String>,
-    /// The system prompt, in place of the agent's.
+    /// The system prompt, in place of that of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instruction: Option<String>,
-    /// The configured MCP servers that it may use; the agent's without it.
+    /// The configured MCP servers that the session may use. Default: those of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mcp_servers: Option<Vec<String>>,
-    /// The key for `mcpUrl`. Write-only.
+    /// The API key for `mcpUrl`. Write-only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mcp_api_key: Option<Secret>,
-    /// An MCP endpoint of its own; its tools are named `mcp__TOOL`. Another one than before does not get the key from before.
+    /// An MCP endpoint of the session. Its tools are named `mcp__TOOL`. If it changes, the earlier key is not sent to
+    /// the new endpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mcp_url: Option<String>,
 }
 
 impl SessionRequest {
-    /// The session's key (rows A11 and C1).
-    ///
-    /// # Errors
-    /// [`BadId`] when a part is empty or the key would be too long or hold a control character.
+    /// The key of the session: `user:chat:provider`, see [`session_key`].
     pub fn key(&self) -> Result<SessionKey, BadId> {
         session_key(&self.user_id, &self.chat_id, &self.provider)
     }
 }
 
-/// `user:chat:provider`, with `%` and `:` inside a part percent-escaped, so that no two triples share a key. A user named
-/// `agent` is escaped, too: keys that begin with `agent:` choose an agent.
+/// Makes the key `user:chat:provider`. `%` and `:` inside a part are percent-escaped, so that different triples have
+/// different keys. A user named `agent` is escaped, too, because keys that begin with `agent:` choose an agent
+/// (docs/design/requirements.md, A11 and C1).
 ///
 /// # Errors
-/// [`BadId`] when a part is empty or the key would be too long or hold a control character.
+/// [`BadId`] if a part is blank, or if the key would be too long or hold a control character.
 pub fn session_key(user: &str, chat: &str, provider: &str) -> Result<SessionKey, BadId> {
     if [user, chat, provider].iter().any(|part| part.trim().is_empty()) {
         return Err(BadId { what: "session key", problem: "needs a user, a chat and a provider, none of them blank" });
@@ -107,97 +104,98 @@ pub fn session_key(user: &str, chat: &str, provider: &str) -> Result<SessionKey,
     SessionKey::parse(format!("{user}:{}:{}", escaped(chat), escaped(provider)))
 }
 
-/// Answer of `POST /api/sessions`: 201 for a new session, 200 for one that was there.
+/// Answer of `POST /api/sessions`: 201 for a new session, 200 for one that existed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionAnswer {
-    /// Its key, for all other routes.
+    /// The key of the session, for all other routes.
     pub key: SessionKey,
-    /// Where it stands: `ready` or `active`, or `terminated` when somebody has deleted it in this very moment.
+    /// `ready` or `active`; `terminated` if the session was deleted at the same moment.
     pub state: String,
-    /// True when this call made it.
+    /// True if this call created the session.
     pub created: bool,
 }
 
-/// A session with its configuration, as `GET /api/sessions/{key}` answers it.
+/// A session with its configuration, as `GET /api/sessions/{key}` returns it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionView {
-    /// The session.
+    /// The session itself.
     #[serde(flatten)]
     pub row: SessionRow,
-    /// What its next run works with; absent when that cannot be found out, as `configProblem` says.
+    /// The configuration of the next run. Absent if it cannot be determined; `configProblem` then says why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<SessionConfig>,
-    /// Why its next run would fail.
+    /// The reason why the next run would fail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_problem: Option<String>,
 }
 
-/// The configuration in force: the session's own, else its agent's, else the default. Keys are shown as `***`.
+/// The configuration in force: from the session itself, else from its agent, else the default. API keys are shown as
+/// `***`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionConfig {
-    /// Whose chat it is; absent for a session that a message made.
+    /// The user whose chat it is; absent for a session that a message created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_id: Option<String>,
-    /// Which chat.
+    /// The chat of this user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_id: Option<String>,
-    /// The provider that serves its models.
+    /// The provider that serves the models.
     pub provider: String,
-    /// Its agent.
+    /// The agent of the session.
     pub agent: AgentId,
     /// `provider/model`.
     pub model: Setting<String>,
-    /// `***` when the session has a key of its own.
+    /// `***` if the session has an API key of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_key: Option<String>,
-    /// Where the provider's API begins, when the session says so itself.
+    /// The base URL of the provider's API, if the session has one of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_url: Option<String>,
-    /// Sampling temperature; absent: the provider's default.
+    /// Sampling temperature. If absent, the provider's default applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub temperature: Option<Setting<f64>>,
-    /// Most tokens of one model answer; absent: the provider's default.
+    /// Maximum number of tokens in one model answer. If absent, the provider's default applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<Setting<u32>>,
-    /// Language of answers and notices; absent: the model's choice.
+    /// Language of answers and notices. If absent, the model chooses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub language: Option<Setting<String>>,
     /// The system prompt.
     pub instruction: Setting<String>,
-    /// The MCP servers that it may use; absent: every configured one.
+    /// The MCP servers that the session may use. If absent, every configured one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mcp_servers: Option<Setting<Vec<String>>>,
-    /// Its own MCP endpoint.
+    /// The MCP endpoint of the session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mcp_url: Option<String>,
-    /// `***` when it has a key for that.
+    /// `***` if the session has an API key for its MCP endpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mcp_api_key: Option<String>,
-    /// Seconds without use after which it expires.
+    /// Seconds without use after which the session expires.
     pub idle_s: u64,
 }
 
-/// A value and who says it.
+/// A value and its source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Setting<T> {
-    /// The value.
+    /// The value in force.
     pub value: T,
-    /// Who says it.
+    /// The source of the value.
     pub from: SettingSource,
 }
 
-/// Where a setting comes from, the strongest first.
+/// Source of a setting, the strongest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SettingSource {
     /// The session itself.
     Session,
-    /// Its agent.
+    /// The agent of the session.
     Agent,
-    /// Nobody said anything else.
+    /// The default: neither session nor agent set it.
     Default,
 }
 

@@ -1,4 +1,4 @@
-//! How a run ended, who asked for it, and from where.
+//! Verdict of a run, stop reasons, and the origin of a request.
 
 use std::fmt;
 
@@ -6,24 +6,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::Principal;
 
-/// The one outcome of a run. The first verdict wins and never changes.
+/// How a run ended. The first verdict stands and never changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Verdict {
-    /// The work returned an answer.
+    /// The run produced an answer.
     Completed,
-    /// The work could not go on.
+    /// The run could not continue.
     Failed {
         /// Stable word for programs, such as `model_error`, `truncated`, `bug`.
         code: String,
-        /// What happened, for people.
+        /// Text for people: what happened.
         message: String,
     },
-    /// Somebody or some limit stopped it.
+    /// The run was stopped by a person, a program or a limit.
     Aborted {
-        /// Why.
+        /// The reason of the stop.
         reason: StopReason,
-        /// Who, where a person or program asked; absent when Quell itself did (time-out, budget, shutdown).
+        /// The principal who asked for the stop, and the surface. Absent if Quell itself stopped the run (time-out,
+        /// budget, shutdown).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<By>,
     },
@@ -32,7 +33,7 @@ pub enum Verdict {
 impl Verdict {
     /// `completed`, `failed` or `aborted`.
     #[must_use]
-    pub fn word(&self) -> &'static str {
+    pub fn as_str(&self) -> &'static str {
         match self {
             Self::Completed => "completed",
             Self::Failed { .. } => "failed",
@@ -41,30 +42,30 @@ impl Verdict {
     }
 }
 
-/// Why a run was stopped: one of the words below, or the text that the caller gave (at most 256 characters are kept).
+/// Reason of a stop: one of the words below, or the text that the caller gave (at most 256 characters are kept).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum StopReason {
     /// A person or program asked without giving a text (`chat.abort`, HTTP, page, Esc, CLI).
     User,
     /// A stop text in a chat (`/stop`, a stop word).
     Command,
-    /// The run's time was used up.
+    /// The time limit of the run was reached.
     Timeout,
-    /// The run's steps were used up.
+    /// The step limit of the run was reached.
     Steps,
-    /// The run's tokens were used up.
+    /// The token limit of the run was reached.
     Tokens,
-    /// The run's agent has spent what it may in a day.
+    /// The daily limit of the run's agent was reached.
     DailyLimit,
-    /// A newer message took its place.
+    /// A newer message replaced the run.
     Superseded,
     /// The daemon shuts down.
     Shutdown,
-    /// The daemon died; found at the next start.
+    /// The daemon died during the run, and the next start found it.
     DaemonStopped,
-    /// The protocol of the door says that a lost connection ends the run.
+    /// The connection was lost, and the protocol of the surface says that this ends the run.
     Disconnect,
-    /// The caller's own words.
+    /// The text that the caller gave.
     Other(String),
 }
 
@@ -82,8 +83,8 @@ impl StopReason {
         (Self::Disconnect, "disconnect"),
     ];
 
-    /// Reads a reason as it stands on the wire. Blank text is [`StopReason::User`]; control characters are dropped and more
-    /// than 256 characters are cut, so that a reason can stand in a log line and a header.
+    /// Parses a reason from the wire. Blank text is [`StopReason::User`]. Control characters are removed, and at most
+    /// 256 characters are kept, so that a reason fits into a log line and a header.
     #[must_use]
     pub fn from_text(text: &str) -> Self {
         let text = text.trim();
@@ -97,7 +98,7 @@ impl StopReason {
         )
     }
 
-    /// The reason as it stands on the wire.
+    /// The reason on the wire.
     #[must_use]
     pub fn as_str(&self) -> &str {
         if let Self::Other(text) = self {
@@ -133,16 +134,16 @@ impl utoipa::PartialSchema for StopReason {
 
 impl utoipa::ToSchema for StopReason {}
 
-/// Who asked for a stop, and through which door.
+/// The principal who asked, and the surface.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct By {
-    /// The asking principal.
+    /// The principal who asked.
     pub principal: Principal,
-    /// The door it came through.
+    /// The surface through which the request came.
     pub surface: Surface,
 }
 
-/// The doors.
+/// Surfaces: where a message or a stop comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Surface {
@@ -150,15 +151,15 @@ pub enum Surface {
     Http,
     /// WebSocket gateway.
     Ws,
-    /// Command line verb.
+    /// A command of the command line.
     Cli,
-    /// Terminal UI.
+    /// The terminal interface.
     Tui,
-    /// Web page.
+    /// The web page.
     Page,
-    /// Chat network.
+    /// A chat network.
     Channel,
-    /// OpenAI-compatible door.
+    /// The OpenAI-compatible API.
     Openai,
     /// The daemon itself.
     Daemon,
@@ -167,9 +168,9 @@ pub enum Surface {
 }
 
 impl Surface {
-    /// The door in a word, as it stands on the wire.
+    /// The name of the surface on the wire.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Http => "http",
             Self::Ws => "ws",
@@ -191,8 +192,8 @@ mod tests {
     #[test]
     fn a_door_is_the_same_word_everywhere() {
         use Surface::{Channel, Cli, Daemon, Embedded, Http, Openai, Page, Tui, Ws};
-        for door in [Http, Ws, Cli, Tui, Page, Channel, Openai, Daemon, Embedded] {
-            assert_eq!(serde_json::to_value(door).unwrap(), door.word());
+        for surface in [Http, Ws, Cli, Tui, Page, Channel, Openai, Daemon, Embedded] {
+            assert_eq!(serde_json::to_value(surface).unwrap(), surface.as_str());
         }
     }
 }

@@ -1,63 +1,64 @@
-//! Random runs and random stops on many sessions of the real binary, with everything checked all the while, in one table at the
-//! end: `cargo xtask soak --minutes N`.
+//! The soak: random runs and stops on many sessions of the real binary, with constant checks and a table at the end.
+//! Run it with `cargo xtask soak --minutes N`.
 //!
-//! Three processes: this one drives and judges; the daemon is the real `quell`, spoken to over its doors only; the scripted
-//! model, which refuses every history that a provider would refuse, is this program again under another argument.
+//! There are three processes. This one drives and checks. The daemon is the real `quell`, reached through its server
+//! only. The scripted model is this program with another argument; it rejects each history that a provider would
+//! reject.
 
 #![expect(
     clippy::disallowed_methods,
     clippy::expect_used,
-    reason = "a soak stands outside of every scope, and one that cannot go on has nothing better to do than panic"
+    reason = "the soak starts processes and tasks outside of any scope, and may panic"
 )]
 
 #[path = "soak/audit.rs"]
 mod audit;
-#[path = "soak/chance.rs"]
-mod chance;
-#[path = "soak/drive.rs"]
-mod drive;
-#[path = "soak/feed.rs"]
-mod feed;
+#[path = "soak/driver.rs"]
+mod driver;
+#[path = "soak/fixture.rs"]
+mod fixture;
 #[path = "soak/histories.rs"]
 mod histories;
-#[path = "soak/marks.rs"]
-mod marks;
+#[path = "soak/marker_scan.rs"]
+mod marker_scan;
 #[path = "soak/memory.rs"]
 mod memory;
 #[path = "soak/model.rs"]
 mod model;
+#[path = "soak/model_protocol.rs"]
+mod model_protocol;
 #[path = "soak/options.rs"]
 mod options;
 #[path = "soak/plan.rs"]
 mod plan;
+#[path = "soak/random.rs"]
+mod random;
 #[path = "soak/report.rs"]
 mod report;
+#[path = "soak/results.rs"]
+mod results;
 #[path = "soak/round.rs"]
 mod round;
+#[path = "soak/run_ends.rs"]
+mod run_ends;
 #[path = "soak/scenes.rs"]
 mod scenes;
-#[path = "soak/script.rs"]
-mod script;
-#[path = "soak/site.rs"]
-mod site;
-#[path = "soak/strikes.rs"]
-mod strikes;
-#[path = "soak/tally.rs"]
-mod tally;
+#[path = "soak/stop_requests.rs"]
+mod stop_requests;
 #[path = "stop/times.rs"]
 mod times;
 
 use std::process::ExitCode;
 
-use options::{Asked, Options};
+use options::{SoakInvocation, SoakOptions};
 
 fn main() -> ExitCode {
-    match options::read(std::env::args().skip(1)) {
-        Ok(Asked::ModelServer) => {
-            model::serve();
+    match options::parse_options(std::env::args().skip(1)) {
+        Ok(SoakInvocation::ModelServer) => {
+            model::run_model_server();
             ExitCode::SUCCESS
         }
-        Ok(Asked::Soak(options)) => soak(&options),
+        Ok(SoakInvocation::Soak(options)) => run_soak(&options),
         Err(problem) => {
             eprintln!("soak: {problem}\n{}", options::USAGE);
             ExitCode::FAILURE
@@ -65,8 +66,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn soak(options: &Options) -> ExitCode {
+fn run_soak(options: &SoakOptions) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let sound = runtime.expect("a runtime for the driver").block_on(drive::soak(options));
+    let sound = runtime.expect("a runtime for the driver").block_on(driver::drive_soak(options));
     if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

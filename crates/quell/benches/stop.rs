@@ -1,20 +1,22 @@
-//! Measures what Quell promises, against the physical floor in the same run: `cargo xtask bench`.
+//! The bench: measures stop latency, memory and throughput against a baseline in the same run. Run it with `cargo
+//! xtask bench`.
 //!
-//! The floor of a stop is a bare client that drops its own socket. Floor and product alternate sample by sample, so that a
-//! noisy machine is noisy for both. The daemon is the real release binary; the model server counts when a client left.
+//! The baseline of a stop is a bare HTTP client that drops its own socket. Baseline and product alternate sample by
+//! sample, so that a noisy machine affects both. The daemon is the real release binary; the model server records when
+//! a client has left.
 
-#![expect(clippy::unwrap_used, reason = "a bench that cannot go on has nothing better to do than panic")]
+#![expect(clippy::unwrap_used, reason = "a bench may panic")]
 
+#[path = "stop/baseline.rs"]
+mod baseline;
 #[path = "stop/channels.rs"]
 mod channels;
 #[path = "stop/chat.rs"]
 mod chat;
-#[path = "stop/crowds.rs"]
-mod crowds;
-#[path = "stop/floor.rs"]
-mod floor;
-#[path = "stop/many.rs"]
-mod many;
+#[path = "stop/concurrent_stops.rs"]
+mod concurrent_stops;
+#[path = "stop/connection_load.rs"]
+mod connection_load;
 #[path = "stop/mcp.rs"]
 mod mcp;
 #[path = "stop/page.rs"]
@@ -29,8 +31,8 @@ mod report;
 mod sessions;
 #[path = "stop/single.rs"]
 mod single;
-#[path = "stop/start.rs"]
-mod start;
+#[path = "stop/startup.rs"]
+mod startup;
 #[path = "stop/subtree.rs"]
 mod subtree;
 #[path = "stop/times.rs"]
@@ -38,14 +40,13 @@ mod times;
 
 use std::path::Path;
 
-use report::Report;
+use report::BenchReport;
 
-/// The binary under measurement.
 fn quell() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_quell"))
 }
 
-/// A daemon's configuration with one scripted provider and room for many runs.
+/// The configuration of a daemon with one scripted provider and room for many runs.
 fn config(base_url: &str) -> String {
     format!(
         "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{base_url}\"\n\n[agents.main]\nmodel = \"scripted/model\"\n\n\
@@ -61,34 +62,34 @@ fn main() {
         named.is_empty() || named.iter().any(|arg| name.contains(arg.as_str()))
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let mut report = Report::default();
+    let mut report = BenchReport::default();
     runtime.block_on(async {
         if wanted("start") {
-            start::measure(&mut report).await;
+            startup::measure(&mut report).await;
         }
         if wanted("single") {
-            single::measure(&mut report, samples, single::Load::Idle).await;
+            single::measure(&mut report, samples, single::BackgroundLoad::Idle).await;
         }
         if wanted("loaded") {
-            single::measure(&mut report, samples, single::Load::Searching).await;
+            single::measure(&mut report, samples, single::BackgroundLoad::Searching).await;
         }
         if wanted("channels-take") {
-            channels::take(&mut report).await;
+            channels::measure_intake(&mut report).await;
         }
         if wanted("channels-answer") {
-            channels::answer(&mut report).await;
+            channels::measure_answers(&mut report).await;
         }
         if wanted("channels-stop") {
-            channels::stop(&mut report).await;
+            channels::measure_stops(&mut report).await;
         }
         if wanted("channels-sanitiser") {
-            channels::sanitise(&mut report);
+            channels::measure_sanitiser(&mut report);
         }
         if wanted("chat") {
             chat::measure(&mut report, samples.min(50)).await;
         }
         if wanted("crowds") {
-            crowds::measure(&mut report).await;
+            connection_load::measure(&mut report).await;
         }
         if wanted("processes") {
             processes::measure(&mut report, samples).await;
@@ -97,8 +98,8 @@ fn main() {
             mcp::measure(&mut report, samples.min(100)).await;
         }
         if wanted("many") {
-            many::measure(&mut report, 50).await;
-            many::measure(&mut report, 1000).await;
+            concurrent_stops::measure(&mut report, 50).await;
+            concurrent_stops::measure(&mut report, 1000).await;
         }
         if wanted("subtree") {
             subtree::measure(&mut report).await;
@@ -113,7 +114,7 @@ fn main() {
             page::measure(&mut report).await;
         }
         if wanted("memory") {
-            many::memory(&mut report, 1000).await;
+            concurrent_stops::measure_memory(&mut report, 1000).await;
         }
     });
     report.print();

@@ -1,13 +1,15 @@
-//! The configuration: one file, or the environment alone. Unknown keys and bad values are errors with line and column.
+//! Load the configuration from a file or the environment, and build the engine's and server's settings from it.
+//!
+//! Unknown keys and bad values are errors with line and column.
 
-mod check;
-mod demo;
+mod demo_provider;
 mod environment;
-mod place;
+mod error_location;
+mod file_stamp;
 mod routing;
-mod stamp;
 #[cfg(test)]
 mod tests;
+mod validation;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,47 +18,47 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use quell_engine::EngineConfig;
-use quell_engine::agent::{AgentConfig, Limits, Materials};
+use quell_engine::agent::{AgentConfig, AgentFactory, Limits};
 use quell_engine::clock::Clock;
-use quell_engine::dispatch::{Retention, SessionSettings};
+use quell_engine::engine::{Retention, SessionSettings};
 use quell_engine::hooks::HookSettings;
 use quell_engine::llm::ProviderConfig;
 use quell_engine::mcp::McpConfig;
 use quell_engine::memory::MemorySettings;
 use quell_engine::proc::WardenExe;
-use quell_engine::scope::Probe;
-use quell_engine::tools::{FetchSettings, Protected, ToolSettings};
-use quell_kernel::StopTimes;
+use quell_engine::scope::PointProbe;
+use quell_engine::tools::{FetchSettings, ProtectedPaths, ToolSettings};
+use quell_kernel::StopTimeouts;
 use quell_kernel::expiry::ExpiryLimits;
 use quell_protocol::AgentId;
-use quell_surfaces::DoorSettings;
+use quell_surfaces::ServerSettings;
 use quell_surfaces::channels::config::{ChannelConfig, MessageSettings};
-use quell_surfaces::channels::network;
+use quell_surfaces::channels::create_network;
 use quell_surfaces::channels::settings::FlowSettings;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use environment::{data_dir, work_dir};
+pub(crate) use file_stamp::FileStamp;
 use routing::RoutingSection;
-pub(crate) use stamp::Stamp;
 
-/// The file.
+/// The configuration file.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Config {
-    /// The doors.
-    pub(crate) server: Server,
+    /// The HTTP and WebSocket server.
+    pub(crate) server: ServerSection,
     /// The database.
     pub(crate) store: StoreSection,
-    /// Times of the stop ladder.
+    /// Timeouts of a stop.
     pub(crate) stop: StopSection,
-    /// Limits.
+    /// Limits of runs, requests and outputs.
     pub(crate) limits: Limits,
-    /// Sessions.
+    /// Lifetime and clean-up of sessions.
     pub(crate) sessions: SessionSettings,
-    /// What is remembered and recalled unasked.
+    /// Automatic saving and recall of notes.
     pub(crate) memory: MemorySettings,
-    /// What is thrown away.
+    /// Deletion of old sessions and audit entries.
     pub(crate) retention: Retention,
     /// Settings of the tools.
     pub(crate) tools: ToolSection,
@@ -71,7 +73,7 @@ pub(crate) struct Config {
     pub(crate) agents: BTreeMap<AgentId, AgentConfig>,
     /// How messages of chat networks are answered.
     pub(crate) messages: MessageSettings,
-    /// Which model a message of a chat network is for.
+    /// Choice of the model for a message of a chat network.
     pub(crate) routing: RoutingSection,
     /// Chat networks by name.
     pub(crate) channels: BTreeMap<String, ChannelConfig>,
@@ -80,32 +82,32 @@ pub(crate) struct Config {
 /// `[server]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Server {
-    /// Where to listen.
+pub(crate) struct ServerSection {
+    /// The address to listen on.
     #[schemars(with = "String")]
     pub(crate) listen: SocketAddr,
-    /// The admin token's file; `token` in the data directory without it.
+    /// The file of the admin token; by default `token` in the data directory.
     pub(crate) token_file: Option<PathBuf>,
-    /// Web origins besides its own that may talk to the daemon.
+    /// Web origins, besides its own, that may call the daemon.
     pub(crate) allowed_origins: Vec<String>,
-    /// Names besides its own by which the daemon may be addressed.
+    /// Host names, besides its own, by which the daemon may be addressed.
     pub(crate) allowed_hosts: Vec<String>,
-    /// Streams (SSE and WebSocket) open at the same time.
+    /// Streams (SSE and WebSocket) that can be open at the same time.
     pub(crate) max_connections: usize,
-    /// Connections of one peer address that have shown no valid token yet; beyond that the oldest is closed.
+    /// Connections of one peer address without a valid token, at most; beyond that the oldest is closed.
     pub(crate) max_unauthenticated_per_peer: usize,
 }
 
-impl Default for Server {
+impl Default for ServerSection {
     fn default() -> Self {
-        let doors = DoorSettings::default();
+        let defaults = ServerSettings::default();
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 7171)),
             token_file: None,
-            allowed_origins: doors.allowed_origins,
-            allowed_hosts: doors.allowed_hosts,
-            max_connections: doors.max_connections,
-            max_unauthenticated_per_peer: doors.max_unauthenticated_per_peer,
+            allowed_origins: defaults.allowed_origins,
+            allowed_hosts: defaults.allowed_hosts,
+            max_connections: defaults.max_connections,
+            max_unauthenticated_per_peer: defaults.max_unauthenticated_per_peer,
         }
     }
 }
@@ -128,17 +130,17 @@ impl Default for StoreSection {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct StopSection {
-    /// From SIGTERM to SIGKILL.
+    /// Milliseconds from SIGTERM to SIGKILL.
     pub(crate) term_ms: u64,
-    /// From a gentle stop to force; more than `term_ms` + 500.
+    /// Milliseconds from a gentle stop to a forced one; more than `term_ms` + 500.
     pub(crate) grace_ms: u64,
-    /// From force to giving up and naming what is left.
+    /// Milliseconds from a forced stop until the rest is given up as leftovers.
     pub(crate) hard_ms: u64,
 }
 
 impl Default for StopSection {
     fn default() -> Self {
-        let times = StopTimes::default();
+        let times = StopTimeouts::default();
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         Self { term_ms: ms(times.term), grace_ms: ms(times.grace), hard_ms: ms(times.hard) }
     }
@@ -148,35 +150,33 @@ impl Default for StopSection {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ToolSection {
-    /// Lets the file tools leave the agents' workdirs.
+    /// Allows the file tools to leave the agents' workdirs.
     pub(crate) unconfined: bool,
-    /// Lets `fetch_url` reach private and loopback addresses.
+    /// Allows `fetch_url` to reach private and loopback addresses.
     pub(crate) fetch_private: bool,
 }
 
-/// Where the configuration came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Source {
-    /// A file.
+pub(crate) enum ConfigSource {
     File {
-        /// Where it is.
         path: PathBuf,
-        /// As it was when it was read.
-        stamp: Option<Stamp>,
+        /// The stamp from before the file was read.
+        stamp: Option<FileStamp>,
     },
-    /// No file: environment and defaults.
+    /// No file: environment variables and defaults.
     Environment,
 }
 
-/// The configuration in force.
+/// The configuration in use, and its source.
 #[derive(Debug)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadedConfig {
     pub(crate) config: Config,
-    pub(crate) source: Source,
+    pub(crate) source: ConfigSource,
 }
 
-/// Reads the configuration: the given file, else $QUELL_CONFIG, else the XDG config directory, else none.
-pub(crate) fn load(file: Option<&Path>) -> anyhow::Result<Loaded> {
+/// Loads the configuration from the given file, else $QUELL_CONFIG, else the XDG config directory, else from the
+/// environment.
+pub(crate) fn load(file: Option<&Path>) -> anyhow::Result<LoadedConfig> {
     let found = match file {
         Some(path) => Some(path.to_owned()),
         None => environment::config_file(),
@@ -185,54 +185,54 @@ pub(crate) fn load(file: Option<&Path>) -> anyhow::Result<Loaded> {
         Some(path) => load_file(path),
         None => {
             let mut config = Config::default();
-            environment::fill(&mut config)?;
-            Ok(Loaded { config, source: Source::Environment })
+            environment::apply_environment(&mut config)?;
+            Ok(LoadedConfig { config, source: ConfigSource::Environment })
         }
     }
 }
 
-/// Reads the configuration from this file.
-pub(crate) fn load_file(path: PathBuf) -> anyhow::Result<Loaded> {
-    // Before it is read: what changes meanwhile is a change.
-    let stamp = Stamp::of(&path);
-    let mut config = read(&path)?;
-    environment::fill(&mut config)?;
-    Ok(Loaded { config, source: Source::File { path, stamp } })
+pub(crate) fn load_file(path: PathBuf) -> anyhow::Result<LoadedConfig> {
+    // Taken before the read, so that a change during the read is noticed.
+    let stamp = FileStamp::of(&path);
+    let mut config = read_config(&path)?;
+    environment::apply_environment(&mut config)?;
+    Ok(LoadedConfig { config, source: ConfigSource::File { path, stamp } })
 }
 
-/// The name of the database, for verbs that need nothing else of the configuration: keys that they may not read are not asked for.
-pub(crate) fn database(file: Option<&Path>) -> anyhow::Result<String> {
+/// Returns the name of the database file. For subcommands that need nothing else: does not read any keys, which they
+/// may lack the right to.
+pub(crate) fn database_file(file: Option<&Path>) -> anyhow::Result<String> {
     let config = match file.map(Path::to_owned).or_else(environment::config_file) {
-        Some(path) => read(&path)?,
+        Some(path) => read_config(&path)?,
         None => Config::default(),
     };
-    Ok(Loaded { config, source: Source::Environment }.store_file())
+    Ok(LoadedConfig { config, source: ConfigSource::Environment }.store_file())
 }
 
-fn read(path: &Path) -> anyhow::Result<Config> {
+fn read_config(path: &Path) -> anyhow::Result<Config> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("the configuration file {} cannot be read", path.display()))?;
-    parse(path, &text)
+    parse_config(path, &text)
 }
 
-/// A problem with a key of a file that only shows when it is put to use.
-pub(crate) fn blame(path: &Path, key: &str, problem: &str) -> String {
-    // One that cannot be read any more has no lines.
+/// Formats a problem that is found only after parsing, with its place in the file.
+pub(crate) fn locate_problem(path: &Path, key: &str, problem: &str) -> String {
+    // A file that cannot be read any more gives a message without a line.
     let text = std::fs::read_to_string(path).unwrap_or_default();
-    place::of_key(path, &text, key, problem)
+    error_location::key_error(path, &text, key, problem)
 }
 
-/// Parses and checks the text of a file.
-pub(crate) fn parse(path: &Path, text: &str) -> anyhow::Result<Config> {
-    let mut config: Config = toml::from_str(text).map_err(|error| place::of_toml(path, text, &error))?;
+/// Parses and validates the text of a file.
+pub(crate) fn parse_config(path: &Path, text: &str) -> anyhow::Result<Config> {
+    let mut config: Config = toml::from_str(text).map_err(|error| error_location::toml_error(path, text, &error))?;
     environment::expand_paths(&mut config);
-    let problems = check::problems(&config);
+    let problems = validation::find_problems(&config);
     let Some(problem) = problems.first() else { return Ok(config) };
-    bail!("{}", place::of_key(path, text, &problem.key, &problem.text))
+    bail!("{}", error_location::key_error(path, text, &problem.key, &problem.text))
 }
 
-impl Loaded {
-    /// The one line a person wants to see.
+impl LoadedConfig {
+    /// One line for people about agents, providers and channels.
     pub(crate) fn summary(&self) -> String {
         let names = |keys: Vec<&str>| if keys.is_empty() { "none".to_owned() } else { keys.join(", ") };
         let agents = self.config.agents.iter().map(|(id, agent)| format!("{id} ({})", agent.model));
@@ -249,70 +249,72 @@ impl Loaded {
         summary
     }
 
-    /// What only shows with the tokens, which a file does not hold: whether a network can be made of each channel. Nothing is
-    /// connected. What only looks at a configuration does without: it may have none of the variables.
+    /// Checks that a network can be created for each channel, without connecting. This needs the tokens, which the
+    /// file does not contain. So it is not part of loading: `quell config show` must work without the variables.
     pub(crate) fn check_channels(&self) -> anyhow::Result<()> {
         let mut channels = self.config.channels.iter();
-        let Some(bad) = channels.find_map(|(name, channel)| network(name, channel).err()) else { return Ok(()) };
+        let Some(bad) = channels.find_map(|(name, channel)| create_network(name, channel).err()) else { return Ok(()) };
         let key = format!("channels.{}.{}", bad.channel, bad.key);
         match &self.source {
-            Source::File { path, .. } => bail!("{}", blame(path, &key, &bad.problem)),
-            Source::Environment => bail!("{bad}"),
+            ConfigSource::File { path, .. } => bail!("{}", locate_problem(path, &key, &bad.problem)),
+            ConfigSource::Environment => bail!("{bad}"),
         }
     }
 
-    /// Whether an agent would work where Quell's own files or keys are; no start takes it so.
+    /// Checks that no agent's workdir contains or lies in Quell's own files or keys. A start refuses such a workdir.
     pub(crate) fn check_workdirs(&self, data_dir: &Path) -> anyhow::Result<()> {
         let (work_dir, protected) = (work_dir(data_dir), self.protected(data_dir));
         for (id, agent) in &self.config.agents {
-            let Some(problem) = protected.problem_of(&Materials::workdir(&work_dir, id, agent)) else { continue };
+            let Some(problem) = protected.workdir_problem(&AgentFactory::workdir_of(&work_dir, id, agent)) else {
+                continue;
+            };
             match &self.source {
-                Source::File { path, .. } => bail!("{}", blame(path, &format!("agents.{id}.workdir"), &problem)),
-                Source::Environment => bail!("agent {id}: {problem}"),
+                ConfigSource::File { path, .. } => {
+                    bail!("{}", locate_problem(path, &format!("agents.{id}.workdir"), &problem))
+                }
+                ConfigSource::Environment => bail!("agent {id}: {problem}"),
             }
         }
         Ok(())
     }
 
-    /// The admin token's file.
     pub(crate) fn token_file(&self, data_dir: &Path) -> PathBuf {
         self.config.server.token_file.clone().unwrap_or_else(|| data_dir.join("token"))
     }
 
-    /// The database, relative to the data directory.
+    /// Returns the path of the database, relative to the data directory.
     pub(crate) fn store_file(&self) -> String {
         let url = &self.config.store.url;
         url.strip_prefix("sqlite:").unwrap_or(url).to_owned()
     }
 
-    /// Times of the stop ladder.
-    pub(crate) fn stop_times(&self) -> StopTimes {
+    pub(crate) fn stop_times(&self) -> StopTimeouts {
         let (ms, stop) = (Duration::from_millis, &self.config.stop);
-        StopTimes { term: ms(stop.term_ms), grace: ms(stop.grace_ms), hard: ms(stop.hard_ms) }
+        StopTimeouts { term: ms(stop.term_ms), grace: ms(stop.grace_ms), hard: ms(stop.hard_ms) }
     }
 
-    /// The files that decide what agents may do: the one that was read, the one that a start without a name reads, and those that
-    /// hold keys.
-    pub(crate) fn protected(&self, data_dir: &Path) -> Protected {
+    /// Lists the files that agents may not change: the configuration file in use, the default one, and the files that
+    /// contain keys.
+    pub(crate) fn protected(&self, data_dir: &Path) -> ProtectedPaths {
         let read = match &self.source {
-            Source::File { path, .. } => Some(path.clone()),
-            Source::Environment => None,
+            ConfigSource::File { path, .. } => Some(path.clone()),
+            ConfigSource::Environment => None,
         };
-        let own = [read, environment::shared_file(), Some(self.token_file(data_dir))];
+        let own = [read, environment::default_config_file(), Some(self.token_file(data_dir))];
         let Config { providers, channels, hooks, .. } = &self.config;
         let keys = providers.values().filter_map(|provider| provider.api_key_file.clone());
         let tokens = channels.values().filter_map(|channel| channel.token_file.clone());
         let keys = keys.chain(tokens).chain(hooks.secret_file.clone());
         let files = own.into_iter().flatten().chain(keys).collect();
-        Protected { directories: vec![data_dir.to_owned()], files }
+        ProtectedPaths { directories: vec![data_dir.to_owned()], files }
     }
 
-    /// One line about a `quell.toml` where the daemon is started, which is not read.
-    pub(crate) fn unread_file(&self) -> Option<String> {
+    /// A warning about a `quell.toml` in the current directory that is not used.
+    pub(crate) fn unread_file_warning(&self) -> Option<String> {
         let here = Path::new("quell.toml");
         let is_read = match &self.source {
-            Source::File { path, .. } => path.canonicalize().ok() == here.canonicalize().ok(),
-            Source::Environment => false,
+            ConfigSource::File { path, .. } => path.canonicalize().ok() == here.canonicalize().ok(),
+            ConfigSource::Environment => false,
         };
         (here.is_file() && !is_read).then(|| {
             "the quell.toml in this directory is not read, because nobody named it; to use it: quell serve --config ./quell.toml"
@@ -320,8 +322,8 @@ impl Loaded {
         })
     }
 
-    /// What the engine starts with.
-    pub(crate) fn engine(&self, data_dir: PathBuf) -> EngineConfig {
+    /// Builds the engine's configuration.
+    pub(crate) fn engine_config(&self, data_dir: PathBuf) -> EngineConfig {
         let config = &self.config;
         let protected = self.protected(&data_dir);
         let fetch = FetchSettings { allow_private: config.tools.fetch_private, ..FetchSettings::default() };
@@ -331,7 +333,7 @@ impl Loaded {
             work_dir: work_dir(&data_dir),
             data_dir,
             store_file: self.store_file(),
-            stop: self.stop_times(),
+            stop_timeouts: self.stop_times(),
             expiry: ExpiryLimits::default(),
             limits: config.limits.clone(),
             sessions: config.sessions,
@@ -341,25 +343,25 @@ impl Loaded {
             providers: config.providers.clone(),
             mcp: config.mcp.clone(),
             hooks: config.hooks.clone(),
-            lifecycle: Vec::new(),
+            lifecycle_hooks: Vec::new(),
             tools: ToolSettings { unconfined: config.tools.unconfined, fetch, protected },
             environment: quell_engine::proc::base_environment(std::env::vars_os()),
-            open_files: None,
-            warden: WardenExe::ThisProcess,
-            probe: Probe::default(),
+            open_files_limit: None,
+            warden_exe: WardenExe::ThisProcess,
+            probe: PointProbe::default(),
         }
     }
 
-    /// What the message flow works by.
-    pub(crate) fn flow(&self) -> FlowSettings {
+    /// Builds the settings of the message flow of channels.
+    pub(crate) fn flow_settings(&self) -> FlowSettings {
         let Config { channels, messages, routing, .. } = &self.config;
         FlowSettings { channels: channels.clone(), messages: *messages, routing: routing.rules() }
     }
 
-    /// What the doors start with.
-    pub(crate) fn doors(&self) -> DoorSettings {
+    /// Builds the settings of the server.
+    pub(crate) fn server_settings(&self) -> ServerSettings {
         let server = &self.config.server;
-        DoorSettings {
+        ServerSettings {
             allowed_origins: server.allowed_origins.clone(),
             allowed_hosts: server.allowed_hosts.clone(),
             max_connections: server.max_connections,

@@ -1,4 +1,5 @@
-//! The daemon: built floor by floor, closed in reverse. What is half-built when something fails is closed again.
+//! `quell serve`: start the engine, channels and server; shut them down in reverse order, also when a start fails
+//! half-way.
 
 use std::convert::Infallible;
 use std::fs::{File, Metadata};
@@ -11,30 +12,30 @@ use std::time::Duration;
 
 use anyhow::Context;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
-use quell_engine::agent::Materials;
+use quell_engine::agent::AgentFactory;
 use quell_engine::llm::demo::{DemoModel, DemoScript};
 use quell_engine::{Engine, EngineConfig};
 use quell_protocol::{Leftover, RunId};
 use quell_surfaces::channels::flow::Channels;
-use quell_surfaces::serve::{Listeners, LocalListener, SOCKET_FILE, raise_open_files};
-use quell_surfaces::{Door, STOP_BUCKETS, STOP_SECONDS, describe_metrics};
+use quell_surfaces::serve::{Listeners, SOCKET_FILE, UnixSocketListener, raise_open_files};
+use quell_surfaces::{STOP_BUCKETS, STOP_SECONDS, ServerState, describe_metrics};
 use rustix::process::Signal as SignalName;
 use secrecy::ExposeSecret;
 use tokio::net::TcpSocket;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cli::ServeArgs;
-use crate::config::{self, Loaded};
-use crate::reload::Reload;
+use crate::config::{self, LoadedConfig};
+use crate::reload::ConfigReloader;
 
-/// The file in the data directory that tells the talking verbs where the daemon is.
+/// The file in the data directory that tells client commands the daemon's address.
 pub(crate) const ADDRESS_FILE: &str = "address";
-/// Connections that may wait to be accepted, as the standard library has it.
+/// Connections that may wait to be accepted.
 const BACKLOG: u32 = 4096;
-/// Between two attempts to write the address file.
-const ADDRESS_AGAIN: Duration = Duration::from_secs(5);
-/// How long the doors may take to hand out their last bytes.
-const DOORS_CLOSE: Duration = Duration::from_millis(300);
+/// Pause between two attempts to write the address file.
+const ADDRESS_RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// Time for the server to send its last bytes.
+const SERVER_DRAIN_TIMEOUT: Duration = Duration::from_millis(300);
 
 pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let open_files = match raise_open_files() {
@@ -50,39 +51,44 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let loaded = config::load(args.config.as_deref())?;
     loaded.check_channels()?;
     loaded.check_workdirs(&config::data_dir()?)?;
-    if let Some(unread) = loaded.unread_file() {
+    if let Some(unread) = loaded.unread_file_warning() {
         tracing::warn!("{unread}");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let code = runtime.block_on(serve(loaded, args.listen, open_files));
-    // A resolver thread or a stuck disk must not keep the process.
+    // A blocked DNS thread or a stuck disk must not keep the process alive.
     runtime.shutdown_timeout(Duration::from_millis(100));
     code
 }
 
-/// Commands get the limit `open_files`, with which this process was started.
-async fn serve(mut loaded: Loaded, listen: Option<SocketAddr>, open_files: Option<u64>) -> anyhow::Result<ExitCode> {
-    let _outlived = outlive_limits().context("signals cannot be caught")?;
+/// `open_files` is the limit that this process was started with, and the limit for commands.
+async fn serve(
+    mut loaded: LoadedConfig,
+    listen: Option<SocketAddr>,
+    open_files: Option<u64>,
+) -> anyhow::Result<ExitCode> {
+    let _limit_signals = catch_limit_signals().context("signals cannot be caught")?;
     let data_dir = config::data_dir()?;
-    // First of all, so that who starts a second daemon reads one line that says so.
+    // Bind first, so that a second daemon fails at once with one line.
     let address = listen.unwrap_or(loaded.config.server.listen);
-    let taken = bind(address)?;
-    warn_of_missing_keys(&loaded);
+    let socket = bind_tcp(address)?;
+    warn_about_missing_keys(&loaded);
     let stops = Matcher::Full(STOP_SECONDS.to_owned());
     let metrics = PrometheusBuilder::new().set_buckets_for_metric(stops, STOP_BUCKETS)?;
     let metrics = metrics.install_recorder().context("metrics cannot be installed")?;
     describe_metrics();
     let demo = start_demo_model(&mut loaded).await?;
-    let engine = Engine::start(EngineConfig { open_files, ..loaded.engine(data_dir.clone()) }).await?;
-    tell_of_earlier_workdirs(&engine, &data_dir);
-    let reload = Reload::new(&engine, &loaded, demo.as_ref().map(DemoModel::base_url));
-    let served = tokio::select! {
-        served = open_doors((&engine, &reload), &loaded, (taken, address), &data_dir, metrics) => served,
+    let engine =
+        Engine::start(EngineConfig { open_files_limit: open_files, ..loaded.engine_config(data_dir.clone()) }).await?;
+    warn_about_earlier_workdirs(&engine, &data_dir);
+    let reload = ConfigReloader::new(&engine, &loaded, demo.as_ref().map(DemoModel::base_url));
+    let server_result = tokio::select! {
+        served = run_server((&engine, &reload), &loaded, (socket, address), &data_dir, metrics) => served,
         never = reload.watch() => match never {},
     };
-    let left = match &served {
+    let left = match &server_result {
         Ok(left) => left.as_slice(),
-        // The doors were never open, or broke: nobody has closed the engine yet.
+        // The server did not start, or failed: the engine is not shut down yet.
         Err(_) => &engine.shut_down().await,
     };
     if let Some(demo) = demo {
@@ -91,14 +97,14 @@ async fn serve(mut loaded: Loaded, listen: Option<SocketAddr>, open_files: Optio
     for (run, leftover) in left {
         tracing::error!(%run, kind = ?leftover.kind, name = leftover.name, "still held at the end of the shutdown");
     }
-    let clean = served?.is_empty() && !engine.is_fenced();
+    let clean = server_result?.is_empty() && !engine.is_fenced();
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Before default workdirs left the data directory, agents worked below it. What they left there stays where it is.
-fn tell_of_earlier_workdirs(engine: &Engine, data_dir: &Path) {
-    for agent in engine.agents() {
-        if let Some(earlier) = Materials::earlier_workdir(data_dir, &agent.id) {
+/// In old versions agents worked below the data directory. Their files there are not moved.
+fn warn_about_earlier_workdirs(engine: &Engine, data_dir: &Path) {
+    for agent in engine.list_agents() {
+        if let Some(earlier) = AgentFactory::legacy_workdir(data_dir, &agent.id) {
             let work = &engine.config().work_dir;
             tracing::warn!(
                 agent = %agent.id, earlier = %earlier.display(), "files of an agent are in the data directory, where it does not work \
@@ -108,23 +114,23 @@ fn tell_of_earlier_workdirs(engine: &Engine, data_dir: &Path) {
     }
 }
 
-/// Takes the port without listening on it yet: nobody reaches a daemon that is not ready.
-fn bind(address: SocketAddr) -> anyhow::Result<TcpSocket> {
-    let taken = || {
+/// Binds the port without listening yet: clients must not reach a daemon that is not ready.
+fn bind_tcp(address: SocketAddr) -> anyhow::Result<TcpSocket> {
+    let try_bind = || {
         let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
         std::io::Result::Ok(socket)
     };
-    taken().with_context(|| cannot_listen(address))
+    try_bind().with_context(|| listen_error_text(address))
 }
 
-fn cannot_listen(address: SocketAddr) -> String {
+fn listen_error_text(address: SocketAddr) -> String {
     format!("cannot listen on {address}; is another daemon running there? --listen 127.0.0.1:0 takes a free port")
 }
 
-/// Without its key a provider refuses every request, and nobody would know why before the first message.
-fn warn_of_missing_keys(loaded: &Loaded) {
+/// Without its key a provider refuses every request; warn before the first message fails.
+fn warn_about_missing_keys(loaded: &LoadedConfig) {
     for (name, provider) in &loaded.config.providers {
         if let (None, Some(variable)) = (&provider.api_key, &provider.api_key_env) {
             tracing::warn!(
@@ -134,50 +140,56 @@ fn warn_of_missing_keys(loaded: &Loaded) {
     }
 }
 
-/// What could not be ended, each with the run that had started it.
-type Left = Vec<(RunId, Leftover)>;
+/// Resources that could not be released, each with its run.
+type RunLeftovers = Vec<(RunId, Leftover)>;
 
-/// Listens, announces the address, and serves until a signal or another daemon that has the data now; then shuts the engine down and answers what it left. While that
-/// goes on the doors stay open: they refuse new work by name, still take a stop, and hand out what streams have to say.
-async fn open_doors(
-    (engine, reload): (&Engine, &Reload),
-    loaded: &Loaded,
-    (taken, address): (TcpSocket, SocketAddr),
+/// Listens, writes the address file, and serves until a signal arrives or another daemon has taken over the data
+/// directory. Then shuts the engine down and returns the leftovers.
+///
+/// The server stays open during the shutdown: it refuses new work with an error, still accepts stops, and sends the
+/// last events of streams.
+async fn run_server(
+    (engine, reload): (&Engine, &ConfigReloader),
+    loaded: &LoadedConfig,
+    (socket, address): (TcpSocket, SocketAddr),
     data_dir: &Path,
     metrics: metrics_exporter_prometheus::PrometheusHandle,
-) -> anyhow::Result<Left> {
-    let listener = taken.listen(BACKLOG).with_context(|| cannot_listen(address))?;
+) -> anyhow::Result<RunLeftovers> {
+    let listener = socket.listen(BACKLOG).with_context(|| listen_error_text(address))?;
     let address = listener.local_addr()?;
-    let door = Door::new(engine.clone(), loaded.doors(), Some(metrics));
-    let channels = Channels::start(engine.clone(), reload.settings(), reload.looker());
-    door.know_channels(channels.clone());
-    let mut told = AddressFile::write(data_dir, address).inspect_err(|error| {
+    let state = ServerState::new(engine.clone(), loaded.server_settings(), Some(metrics));
+    let channels = Channels::start(engine.clone(), reload.live_settings(), reload.check_callback());
+    state.set_channels(channels.clone());
+    let mut address_file = AddressFile::write(data_dir, address).inspect_err(|error| {
         tracing::error!(%error, "the address file cannot be written: the command line uses the local socket, or --url http://{address}");
     }).ok();
-    let mut signals = Signals::listen().context("signals cannot be listened for")?;
-    let listeners = Listeners { tcp: listener, local: local_socket(data_dir) };
-    announce(engine, address)?;
+    let mut signals = ShutdownSignals::listen().context("cannot listen for signals")?;
+    let listeners = Listeners { tcp: listener, local: bind_unix_socket(data_dir) };
+    print_ready_line(engine, address)?;
     let closing = engine.clone();
-    let mut server = Box::pin(quell_surfaces::serve(listeners, door, async move { closing.closing().await }));
+    let mut server = Box::pin(quell_surfaces::serve(listeners, state, async move { closing.wait_for_close().await }));
     tokio::select! {
-        // It ends when the engine has closed, which only happens below.
+        // The server ends when the engine has closed, which happens only below.
         () = &mut server => {}
         () = signals.next() => {}
-        never = tell_address(&mut told, data_dir, address) => match never {},
-        () = engine.fenced() => tracing::error!("another quell has taken over the data directory: shutting down"),
+        never = retry_address_file(&mut address_file, data_dir, address) => match never {},
+        () = engine.wait_for_fence() => tracing::error!("another quell has taken over the data directory: shutting down"),
     }
-    let last_words = async {
-        engine.closing().await;
-        tokio::time::sleep(DOORS_CLOSE).await;
+    let server_closed = async {
+        engine.wait_for_close().await;
+        tokio::time::sleep(SERVER_DRAIN_TIMEOUT).await;
     };
-    let (left, (), ()) =
-        tokio::join!(stop_or_force(engine, &mut signals), close_doors(engine, server), channels.shut_down(last_words));
+    let (left, (), ()) = tokio::join!(
+        shut_down_engine(engine, &mut signals),
+        drain_server(engine, server),
+        channels.shut_down(server_closed)
+    );
     Ok(left)
 }
 
-/// The Unix socket in the data directory, which no other daemon uses: the engine holds its lock.
-fn local_socket(data_dir: &Path) -> Option<LocalListener> {
-    match LocalListener::bind(data_dir) {
+/// Binds the Unix socket in the data directory. No other daemon uses it, because the engine holds the directory's lock.
+fn bind_unix_socket(data_dir: &Path) -> Option<UnixSocketListener> {
+    match UnixSocketListener::bind(data_dir) {
         Ok(listener) => Some(listener),
         Err(error) => {
             let path = data_dir.join(SOCKET_FILE);
@@ -187,19 +199,20 @@ fn local_socket(data_dir: &Path) -> Option<LocalListener> {
     }
 }
 
-/// Catches the signals of exceeded limits, which another process of this user can set (`prlimit`): a write that is too much then
-/// fails like one to a full disk. A handler is not inherited by commands, as an ignored signal would be.
-fn outlive_limits() -> std::io::Result<[Signal; 2]> {
+/// Catches SIGXFSZ and SIGXCPU. Another process of this user can set the limits that cause them (`prlimit`). A write
+/// beyond the limit then fails like one to a full disk. Caught rather than ignored, because commands would inherit an
+/// ignored signal.
+fn catch_limit_signals() -> std::io::Result<[Signal; 2]> {
     let caught = |name: SignalName| signal(SignalKind::from_raw(name.as_raw()));
     Ok([caught(SignalName::XFSZ)?, caught(SignalName::XCPU)?])
 }
 
-/// The address file, gone with the daemon that wrote it. The next daemon may be there already, with the same address: it puts a
-/// file of its own in the place of this one.
+/// The address file, removed when its daemon ends. The next daemon may have replaced it already by its own, with the
+/// same address.
 struct AddressFile {
     path: PathBuf,
-    /// Kept open, so that its number is not used again.
-    own: File,
+    /// Kept open, so that its inode number is not reused.
+    file: File,
 }
 
 impl AddressFile {
@@ -208,9 +221,9 @@ impl AddressFile {
         let mut own = File::create(&new)?;
         let written = writeln!(own, "{address}").and_then(|()| std::fs::rename(&new, &path));
         match written {
-            Ok(()) => Ok(Self { path, own }),
+            Ok(()) => Ok(Self { path, file: own }),
             Err(error) => {
-                // Neither an empty file, nor the address of a daemon that is gone.
+                // Leave neither an empty file nor the address of an earlier daemon.
                 let _ = std::fs::remove_file(new);
                 let _ = std::fs::remove_file(path);
                 Err(error)
@@ -219,11 +232,15 @@ impl AddressFile {
     }
 }
 
-/// Writes the address file as soon as the disk has room for it.
-async fn tell_address(told: &mut Option<AddressFile>, data_dir: &Path, address: SocketAddr) -> Infallible {
-    while told.is_none() {
-        tokio::time::sleep(ADDRESS_AGAIN).await;
-        *told = AddressFile::write(data_dir, address).ok();
+/// Retries to write the address file until the disk has room for it.
+async fn retry_address_file(
+    address_file: &mut Option<AddressFile>,
+    data_dir: &Path,
+    address: SocketAddr,
+) -> Infallible {
+    while address_file.is_none() {
+        tokio::time::sleep(ADDRESS_RETRY_INTERVAL).await;
+        *address_file = AddressFile::write(data_dir, address).ok();
     }
     std::future::pending().await
 }
@@ -231,18 +248,19 @@ async fn tell_address(told: &mut Option<AddressFile>, data_dir: &Path, address: 
 impl Drop for AddressFile {
     fn drop(&mut self) {
         let number = |file: std::io::Result<Metadata>| file.ok().map(|file| (file.dev(), file.ino()));
-        if number(std::fs::metadata(&self.path)) == number(self.own.metadata()) {
-            // What cannot be removed names a daemon that nobody reaches.
+        if number(std::fs::metadata(&self.path)) == number(self.file.metadata()) {
+            // If the removal fails, clients find a daemon that does not answer.
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// Serves until the engine closes, and a moment longer: streams end then, and a reader that does not read is left behind.
-async fn close_doors(engine: &Engine, server: impl Future<Output = ()>) {
+/// Serves until the engine has closed, and [`SERVER_DRAIN_TIMEOUT`] longer for streams to end. Does not wait for slow
+/// readers.
+async fn drain_server(engine: &Engine, server: impl Future<Output = ()>) {
     let over = async {
-        engine.closing().await;
-        tokio::time::sleep(DOORS_CLOSE).await;
+        engine.wait_for_close().await;
+        tokio::time::sleep(SERVER_DRAIN_TIMEOUT).await;
     };
     tokio::select! {
         () = server => {}
@@ -250,10 +268,10 @@ async fn close_doors(engine: &Engine, server: impl Future<Output = ()>) {
     }
 }
 
-/// One line: where it listens, and a link that signs one browser in.
-fn announce(engine: &Engine, address: SocketAddr) -> anyhow::Result<()> {
-    let code = engine.access().issue_link().context("no sign-in link can be made")?;
-    // Who listens on every address is reached on this machine by the loopback.
+/// Prints one line with the address, and a link that signs one browser in.
+fn print_ready_line(engine: &Engine, address: SocketAddr) -> anyhow::Result<()> {
+    let code = engine.access().issue_login_code().context("cannot create a sign-in link")?;
+    // On this machine, a daemon that listens on all addresses is reached by the loopback address.
     let host = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => SocketAddr::from((Ipv4Addr::LOCALHOST, address.port())),
         IpAddr::V6(ip) if ip.is_unspecified() => SocketAddr::from((Ipv6Addr::LOCALHOST, address.port())),
@@ -265,18 +283,18 @@ fn announce(engine: &Engine, address: SocketAddr) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// SIGTERM and SIGINT, heard from the moment this is made: none that comes later ends the process by itself or is lost.
-struct Signals {
+/// SIGTERM and SIGINT, caught from the creation of this value on: no later one kills the process or is lost.
+struct ShutdownSignals {
     term: Signal,
     int: Signal,
 }
 
-impl Signals {
+impl ShutdownSignals {
     fn listen() -> std::io::Result<Self> {
         Ok(Self { term: signal(SignalKind::terminate())?, int: signal(SignalKind::interrupt())? })
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     async fn next(&mut self) {
         tokio::select! {
             _ = self.term.recv() => tracing::info!("SIGTERM: shutting down"),
@@ -285,22 +303,22 @@ impl Signals {
     }
 }
 
-/// Shuts down and answers what is left; a second signal forces.
-async fn stop_or_force(engine: &Engine, signals: &mut Signals) -> Left {
-    let mut down = std::pin::pin!(engine.shut_down());
+/// Shuts down and returns the leftovers; a second signal forces.
+async fn shut_down_engine(engine: &Engine, signals: &mut ShutdownSignals) -> RunLeftovers {
+    let mut shutdown = std::pin::pin!(engine.shut_down());
     tokio::select! {
-        left = &mut down => return left,
+        left = &mut shutdown => return left,
         () = signals.next() => engine.force_shut_down(),
     }
-    down.await
+    shutdown.await
 }
 
-/// Starts the built-in demo model when a provider, an agent or a route asks for it.
-async fn start_demo_model(loaded: &mut Loaded) -> anyhow::Result<Option<DemoModel>> {
-    if !loaded.config.asks_for_demo_model() {
+/// Starts the built-in demo model when a provider, an agent or a route refers to it.
+async fn start_demo_model(loaded: &mut LoadedConfig) -> anyhow::Result<Option<DemoModel>> {
+    if !loaded.config.needs_demo_model() {
         return Ok(None);
     }
     let model = DemoModel::start(DemoScript::Chat).await.context("the demo model cannot be started")?;
-    loaded.config.point_to_demo_model(&model.base_url());
+    loaded.config.set_demo_model_url(&model.base_url());
     Ok(Some(model))
 }

@@ -1,5 +1,7 @@
-//! The tour: one run with a small process tree, one stop, its receipt, and the next message. It prints only what its events
-//! and its receipt hold, and exits 0 only if the receipt names no leftovers.
+//! `quell demo`: start a run with processes, stop it, print its receipt, and send the next message.
+//!
+//! It prints only the contents of its events and its receipt. The exit code is 0 only if the receipt names no
+//! leftovers.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
@@ -8,42 +10,42 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use quell_client::{receipt_line, receipt_picture};
-use quell_engine::access::{Caller, Origin};
+use quell_client::{receipt_chart, receipt_line};
+use quell_engine::access::{Caller, RequestOrigin};
 use quell_engine::agent::{AgentConfig, Limits};
 use quell_engine::clock::Clock;
-use quell_engine::dispatch::{Follow, Follower, Retention, SessionSettings, StopText, Submission, Submitted};
+use quell_engine::engine::{Follower, Retention, RunFollow, SessionSettings, StopTextMode, Submission, SubmitOutcome};
 use quell_engine::hooks::HookSettings;
 use quell_engine::llm::demo::{DemoModel, DemoScript};
 use quell_engine::llm::{ProviderConfig, ProviderKind};
 use quell_engine::memory::MemorySettings;
 use quell_engine::proc::Isolate;
 use quell_engine::proc::WardenExe;
-use quell_engine::scope::Probe;
+use quell_engine::scope::PointProbe;
 use quell_engine::tools::ToolSettings;
 use quell_engine::{Engine, EngineConfig};
 use quell_kernel::expiry::ExpiryLimits;
-use quell_kernel::registry::{StopAsk, StopScope};
-use quell_kernel::{Push, StopTimes};
-use quell_protocol::api::{Grants, HistoryMessage, OnBusy, Scope};
+use quell_kernel::registry::{StopRequest, StopScope};
+use quell_kernel::{Push, StopTimeouts};
+use quell_protocol::api::{AccessLevel, Grants, HistoryMessage, OnBusy};
 use quell_protocol::{AgentId, EventKind, Principal, Receipt, RunId, SessionKey, StopReason, Surface};
 
 use crate::telemetry;
 
-/// Three processes that make stopping hard: a shell, a background job, and one in a session of its own that ignores SIGTERM. The
-/// last one says `ready`, when its trap is set.
-const TREE: &str = "\
+/// Three processes that are hard to stop: a shell, a background job, and one in a session of its own that ignores
+/// SIGTERM. The last one prints `ready` when its trap is set.
+const PROCESS_TREE_SCRIPT: &str = "\
 sleep 300 &
 echo \"shell pid $$, background job pid $!\"
 setsid sh -c 'trap \"\" TERM HUP INT; echo \"ready: pid $$ left the session and ignores SIGTERM\"; while :; do sleep 1; done' &
 wait";
 
-/// What the tour says first and after the stop.
-const FIRST: &str = "Start the two jobs and wait for them.";
-const NEXT: &str = "What happened to the jobs?";
+/// The user's first message, and the one after the stop.
+const FIRST_MESSAGE: &str = "Start the two jobs and wait for them.";
+const SECOND_MESSAGE: &str = "What happened to the jobs?";
 
-/// How long the tour waits for its own processes before it says that something is wrong.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Time limit for the demo's own processes.
+const WAIT_LIMIT: Duration = Duration::from_secs(20);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct DemoArgs {
@@ -51,7 +53,7 @@ pub(crate) struct DemoArgs {
     #[arg(long)]
     json: bool,
     /// The command that the demo model runs; it has to print a line that begins with `ready`.
-    #[arg(long, hide = true, default_value = TREE)]
+    #[arg(long, hide = true, default_value = PROCESS_TREE_SCRIPT)]
     command: String,
     /// Whether the command gets a PID namespace: `auto`, `pid` or `none`, as in the configuration of an agent.
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = parse_isolate)]
@@ -60,25 +62,25 @@ pub(crate) struct DemoArgs {
 
 pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     let home = std::env::temp_dir().join(format!("quell-demo-{}", std::process::id()));
-    std::fs::create_dir_all(&home).with_context(|| format!("{} cannot be made", home.display()))?;
+    std::fs::create_dir_all(&home).with_context(|| format!("cannot create {}", home.display()))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let toured = runtime.block_on(tour(args, &home));
+    let tour_result = runtime.block_on(run_tour(args, &home));
     runtime.shutdown_timeout(Duration::from_millis(100));
-    // A directory that stays behind does no harm, and the tour's own error matters more.
+    // A directory that is left does no harm, and the tour's own error is more important.
     let _ = std::fs::remove_dir_all(&home);
-    let receipt = toured?;
+    let receipt = tour_result?;
     Ok(if receipt.leftovers.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn parse_isolate(word: &str) -> Result<Isolate, String> {
-    Isolate::from_word(word).ok_or_else(|| format!("{word:?} is none of auto, pid, none"))
+    Isolate::from_word(word).ok_or_else(|| format!("{word:?} is not one of auto, pid, none"))
 }
 
-async fn tour(args: &DemoArgs, home: &Path) -> anyhow::Result<Receipt> {
+async fn run_tour(args: &DemoArgs, home: &Path) -> anyhow::Result<Receipt> {
     let model = DemoModel::start(DemoScript::Tour { command: args.command.clone() }).await?;
     let engine = Engine::start(engine_config(home, &model.base_url(), args.isolate)?).await?;
-    let mut page = Page::new(args.json);
-    let shown = show(&engine, &mut page).await;
+    let mut output = TourOutput::new(args.json);
+    let shown = play_tour(&engine, &mut output).await;
     engine.shut_down().await;
     model.stop().await;
     let receipt = shown?;
@@ -88,84 +90,84 @@ async fn tour(args: &DemoArgs, home: &Path) -> anyhow::Result<Receipt> {
     Ok(receipt)
 }
 
-async fn show(engine: &Engine, page: &mut Page) -> anyhow::Result<Receipt> {
+async fn play_tour(engine: &Engine, output: &mut TourOutput) -> anyhow::Result<Receipt> {
     let caller = Caller {
         principal: Principal::parse("you")?,
-        scope: Scope::Admin,
+        scope: AccessLevel::Admin,
         grants: Grants::ALL,
         surface: Surface::Cli,
-        origin: Origin::inside(),
+        origin: RequestOrigin::internal(),
     };
-    page.title("Quell: agents that you can stop")?;
-    page.step(1, "A run starts. The model streams, then runs a command that is hard to stop.")?;
-    page.line(&format!("  you    {FIRST}"))?;
-    let run = send(engine, &caller, FIRST).await?;
-    let mut follower = follow(engine, &run).await?;
-    tokio::time::timeout(PATIENCE, until_ready(&mut follower, page))
+    output.title("Quell: agents that you can stop")?;
+    output.step(1, "A run starts. The model streams, then runs a command that is hard to stop.")?;
+    output.line(&format!("  you    {FIRST_MESSAGE}"))?;
+    let run = send_message(engine, &caller, FIRST_MESSAGE).await?;
+    let mut follower = follow_run(engine, &run).await?;
+    tokio::time::timeout(WAIT_LIMIT, print_until_ready(&mut follower, output))
         .await
         .context("the demo's processes did not start within 20 s; is `sh` with `setsid` installed?")??;
 
-    page.step(2, "Stop.")?;
+    output.step(2, "Stop.")?;
     let scope = StopScope::Run { id: run.clone(), session: None };
-    let ask = StopAsk { push: Push::Gentle, reason: StopReason::User, surface: Surface::Cli };
+    let ask = StopRequest { push: Push::Gentle, reason: StopReason::User, surface: Surface::Cli };
     let stop = engine.stop(&caller, &scope, &ask);
     for ticket in &stop.tickets {
-        ticket.settled().await;
+        ticket.wait_settled().await;
     }
-    let receipt = stop.tickets.first().and_then(|ticket| ticket.cell().receipt());
+    let receipt = stop.tickets.first().and_then(|ticket| ticket.live_run().receipt());
     let receipt = receipt.context("the run has no receipt; this is a bug")?;
-    page.line(&format!("  {}", receipt_line(&receipt)))?;
+    output.line(&format!("  {}", receipt_line(&receipt)))?;
 
-    page.step(3, "The receipt: everything the run held, and how each thing was given back.")?;
-    page.block(&receipt_picture(&receipt))?;
+    output.step(3, "The receipt: everything the run held, and how each thing was given back.")?;
+    output.lines(&receipt_chart(&receipt))?;
 
-    page.step(4, "The next message works: the history is valid, and the model knows what happened.")?;
-    page.line(&format!("  you    {NEXT}"))?;
-    let next = send(engine, &caller, NEXT).await?;
-    let mut follower = follow(engine, &next).await?;
-    tokio::time::timeout(PATIENCE, until_ended(&mut follower, page))
+    output.step(4, "The next message works: the history is valid, and the model knows what happened.")?;
+    output.line(&format!("  you    {SECOND_MESSAGE}"))?;
+    let next = send_message(engine, &caller, SECOND_MESSAGE).await?;
+    let mut follower = follow_run(engine, &next).await?;
+    tokio::time::timeout(WAIT_LIMIT, print_until_ended(&mut follower, output))
         .await
         .context("the second answer did not end")??;
-    page.line("\n  What the session's history holds now:")?;
-    for message in engine.history(&session()?, 10, None).await?.messages {
-        page.line(&history_line(&message))?;
+    output.line("\n  What the session's history holds now:")?;
+    for message in engine.history_page(&demo_session()?, 10, None).await?.messages {
+        output.line(&history_line(&message))?;
     }
-    page.line("\nNext: `quell serve`, then `quell send \"hello\"` and `quell stop --all`. README.md shows how to add a model.")?;
+    output.line("\nNext: `quell serve`, then `quell send \"hello\"` and `quell stop --all`. README.md shows how to add a model.")?;
     Ok(receipt)
 }
 
-fn session() -> anyhow::Result<SessionKey> {
+fn demo_session() -> anyhow::Result<SessionKey> {
     Ok(SessionKey::parse("demo")?)
 }
 
-async fn send(engine: &Engine, caller: &Caller, text: &str) -> anyhow::Result<RunId> {
+async fn send_message(engine: &Engine, caller: &Caller, text: &str) -> anyhow::Result<RunId> {
     let submission = Submission {
-        session: session()?,
+        session: demo_session()?,
         text: text.to_owned(),
         agent: None,
         idempotency_key: None,
         on_busy: OnBusy::Queue,
         timeout: None,
-        stop_text: StopText::Literal,
-        errand: None,
+        stop_text_mode: StopTextMode::Literal,
+        channel_origin: None,
     };
     match engine.submit(caller, submission).await? {
-        Submitted::New(answer) | Submitted::Repeat(answer) => Ok(answer.run_id),
-        Submitted::Stopped(_) => bail!("a message of the demo was taken for a stop; this is a bug"),
+        SubmitOutcome::Accepted(answer) | SubmitOutcome::Duplicate(answer) => Ok(answer.run_id),
+        SubmitOutcome::Stopped(_) => bail!("a message of the demo was taken for a stop; this is a bug"),
     }
 }
 
-async fn follow(engine: &Engine, run: &RunId) -> anyhow::Result<Follower> {
-    match engine.follow(run, 0).await? {
-        Some(Follow::Live(follower)) => Ok(follower),
-        Some(Follow::Over(_)) | None => bail!("the run of the demo was over before it could be followed"),
+async fn follow_run(engine: &Engine, run: &RunId) -> anyhow::Result<Follower> {
+    match engine.follow_run(run, 0).await? {
+        Some(RunFollow::Live(follower)) => Ok(follower),
+        Some(RunFollow::Ended(_)) | None => bail!("the run of the demo was over before it could be followed"),
     }
 }
 
-/// Shows a run until its command says that its processes work.
-async fn until_ready(follower: &mut Follower, page: &mut Page) -> anyhow::Result<()> {
+/// Prints a run's events until its command reports that its processes are ready.
+async fn print_until_ready(follower: &mut Follower, output: &mut TourOutput) -> anyhow::Result<()> {
     while let Some(event) = follower.next().await {
-        page.event(&event.kind)?;
+        output.event(&event.kind)?;
         match &event.kind {
             EventKind::ToolOutput { text, .. } if text.lines().any(|line| line.starts_with("ready")) => return Ok(()),
             EventKind::Ended { verdict, .. } => bail!("the run ended before it could be stopped: {verdict:?}"),
@@ -175,11 +177,11 @@ async fn until_ready(follower: &mut Follower, page: &mut Page) -> anyhow::Result
     bail!("the run's events ended before it could be stopped")
 }
 
-async fn until_ended(follower: &mut Follower, page: &mut Page) -> anyhow::Result<()> {
+async fn print_until_ended(follower: &mut Follower, output: &mut TourOutput) -> anyhow::Result<()> {
     while let Some(event) = follower.next().await {
-        page.event(&event.kind)?;
+        output.event(&event.kind)?;
     }
-    page.end_text()
+    output.end_text()
 }
 
 fn history_line(message: &HistoryMessage) -> String {
@@ -199,7 +201,7 @@ fn engine_config(home: &Path, base_url: &str, isolate: Isolate) -> anyhow::Resul
         work_dir: home.join("work"),
         token_file: home.join("data/token"),
         store_file: "quell.db".to_owned(),
-        stop: StopTimes::default(),
+        stop_timeouts: StopTimeouts::default(),
         expiry: ExpiryLimits::default(),
         limits: Limits::default(),
         sessions: SessionSettings::default(),
@@ -209,46 +211,46 @@ fn engine_config(home: &Path, base_url: &str, isolate: Isolate) -> anyhow::Resul
         providers: BTreeMap::from([("demo".to_owned(), provider)]),
         mcp: BTreeMap::new(),
         hooks: HookSettings::default(),
-        lifecycle: Vec::new(),
+        lifecycle_hooks: Vec::new(),
         tools: ToolSettings::default(),
         environment: quell_engine::proc::base_environment(std::env::vars_os()),
-        open_files: None,
-        warden: WardenExe::ThisProcess,
-        probe: Probe::default(),
+        open_files_limit: None,
+        warden_exe: WardenExe::ThisProcess,
+        probe: PointProbe::default(),
     })
 }
 
-/// What the person sees. Bold only on a terminal that wants it.
-struct Page {
+/// The output for people. Bold only on a terminal with colours.
+struct TourOutput {
     silent: bool,
     bold: bool,
-    in_text: bool,
+    in_model_text: bool,
 }
 
-impl Page {
+impl TourOutput {
     fn new(silent: bool) -> Self {
-        Self { silent, bold: !telemetry::no_color() && std::io::stdout().is_terminal(), in_text: false }
+        Self { silent, bold: !telemetry::no_color() && std::io::stdout().is_terminal(), in_model_text: false }
     }
 
     fn title(&mut self, text: &str) -> anyhow::Result<()> {
-        let text = self.strong(text);
+        let text = self.bold_text(text);
         self.line(&text)
     }
 
     fn step(&mut self, number: u32, text: &str) -> anyhow::Result<()> {
-        let text = self.strong(&format!("{number}  {text}"));
+        let text = self.bold_text(&format!("{number}  {text}"));
         self.line(&format!("\n{text}"))
     }
 
-    fn block(&mut self, lines: &[String]) -> anyhow::Result<()> {
+    fn lines(&mut self, lines: &[String]) -> anyhow::Result<()> {
         lines.iter().try_for_each(|line| self.line(&format!("  {line}")))
     }
 
     fn event(&mut self, kind: &EventKind) -> anyhow::Result<()> {
         match kind {
             EventKind::TextDelta { text } => {
-                let lead = if self.in_text { "" } else { "  model  " };
-                self.in_text = true;
+                let lead = if self.in_model_text { "" } else { "  model  " };
+                self.in_model_text = true;
                 self.print(&format!("{lead}{text}"))
             }
             EventKind::ToolStarted { tool, .. } => self.line(&format!("  {tool}  starts")),
@@ -263,7 +265,7 @@ impl Page {
     }
 
     fn end_text(&mut self) -> anyhow::Result<()> {
-        if std::mem::take(&mut self.in_text) { self.print("\n") } else { Ok(()) }
+        if std::mem::take(&mut self.in_model_text) { self.print("\n") } else { Ok(()) }
     }
 
     fn line(&mut self, text: &str) -> anyhow::Result<()> {
@@ -280,7 +282,7 @@ impl Page {
         Ok(out.flush()?)
     }
 
-    fn strong(&self, text: &str) -> String {
+    fn bold_text(&self, text: &str) -> String {
         if self.bold { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() }
     }
 }

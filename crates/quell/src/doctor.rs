@@ -1,17 +1,17 @@
-//! `quell doctor`: looks at what a person typically has wrong, and says for each what to do. It changes nothing that stays.
+//! `quell doctor`: run all checks and report findings with remedies. Changes nothing.
 //!
-//! Each check is one function in the table [`CHECKS`]; it knows what it looks at and nothing of how it is shown.
+//! Each check is one function in the table [`CHECKS`]. It returns findings and does not know how they are printed.
 
 mod channels;
 mod daemon;
 mod database;
 mod files;
 mod finding;
-mod machine;
+mod mcp_servers;
 mod processes;
 mod providers;
 mod report;
-mod servers;
+mod system;
 #[cfg(test)]
 mod tests;
 
@@ -22,12 +22,12 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use quell_engine::proc::WardenExe;
-use quell_engine::store::{Inspection, StoreError};
+use quell_engine::store::{DatabaseInspection, StoreError};
 use tokio::runtime::Runtime;
 
-use crate::config::{self, Loaded};
-use finding::Finding;
-use report::Report;
+use crate::config::{self, LoadedConfig};
+use finding::DoctorFinding;
+use report::DoctorReport;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct DoctorArgs {
@@ -39,58 +39,57 @@ pub(crate) struct DoctorArgs {
     json: bool,
 }
 
-/// What every check may look at.
-struct Patient {
-    loaded: anyhow::Result<Loaded>,
+/// Input of the checks that need no configuration.
+struct CheckInput {
+    loaded: anyhow::Result<LoadedConfig>,
     data_dir: anyhow::Result<PathBuf>,
-    /// What commands of agents get as their environment.
+    /// Environment of agents' commands.
     environment: Vec<(OsString, OsString)>,
     now: SystemTime,
     warden: WardenExe,
     runtime: Runtime,
 }
 
-/// A patient with a readable configuration and a place for its data.
-struct Setup<'a> {
+/// Input of the checks that need a valid configuration and a data directory.
+struct ConfiguredInput<'a> {
     runtime: &'a Runtime,
     warden: &'a WardenExe,
     environment: &'a [(OsString, OsString)],
-    loaded: &'a Loaded,
+    loaded: &'a LoadedConfig,
     data_dir: &'a Path,
     work_dir: PathBuf,
-    inspection: OnceCell<Result<Inspection, StoreError>>,
+    inspection: OnceCell<Result<DatabaseInspection, StoreError>>,
 }
 
-/// What a check needs.
-enum Check {
-    /// The machine alone.
-    Machine(fn(&Patient) -> Vec<Finding>),
-    /// A configuration in force; a broken one is not replaced by defaults.
-    Setup(fn(&Setup<'_>) -> Vec<Finding>),
+enum DoctorCheck {
+    /// Needs no configuration.
+    System(fn(&CheckInput) -> Vec<DoctorFinding>),
+    /// Needs a valid configuration; a broken one is not replaced by defaults.
+    Configured(fn(&ConfiguredInput<'_>) -> Vec<DoctorFinding>),
 }
 
-/// All checks, in the order in which a start would meet what they look at.
-const CHECKS: [(&str, Check); 16] = [
-    ("configuration", Check::Machine(files::configuration)),
-    ("clock", Check::Machine(machine::clock)),
-    ("shell", Check::Machine(machine::shell)),
-    ("data directory", Check::Machine(files::data_directory)),
-    ("disk space", Check::Machine(files::disk_space)),
-    ("database", Check::Setup(database::database)),
-    ("admin token", Check::Setup(files::admin_token)),
-    ("daemon", Check::Setup(daemon::daemon)),
-    ("hold", Check::Setup(database::hold)),
-    ("providers", Check::Setup(providers::providers)),
-    ("workdirs", Check::Setup(files::workdirs)),
-    ("skills", Check::Setup(files::skills)),
-    ("MCP servers", Check::Setup(servers::servers)),
-    ("channels", Check::Setup(channels::channels)),
-    ("processes", Check::Machine(processes::wardens)),
-    ("isolation", Check::Setup(processes::isolation)),
+/// All checks, in the order in which a start would meet the problems.
+const CHECKS: [(&str, DoctorCheck); 16] = [
+    ("configuration", DoctorCheck::System(files::configuration)),
+    ("clock", DoctorCheck::System(system::clock)),
+    ("shell", DoctorCheck::System(system::shell)),
+    ("data directory", DoctorCheck::System(files::data_directory)),
+    ("disk space", DoctorCheck::System(files::disk_space)),
+    ("database", DoctorCheck::Configured(database::database)),
+    ("admin token", DoctorCheck::Configured(files::admin_token)),
+    ("daemon", DoctorCheck::Configured(daemon::daemon)),
+    ("hold", DoctorCheck::Configured(database::hold)),
+    ("providers", DoctorCheck::Configured(providers::providers)),
+    ("workdirs", DoctorCheck::Configured(files::workdirs)),
+    ("skills", DoctorCheck::Configured(files::skills)),
+    ("MCP servers", DoctorCheck::Configured(mcp_servers::servers)),
+    ("channels", DoctorCheck::Configured(channels::channels)),
+    ("processes", DoctorCheck::System(processes::check_wardens)),
+    ("isolation", DoctorCheck::Configured(processes::isolation)),
 ];
 
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
-    let patient = Patient {
+    let input = CheckInput {
         loaded: config::load(args.config.as_deref()),
         data_dir: config::data_dir(),
         environment: quell_engine::proc::base_environment(std::env::vars_os()),
@@ -98,44 +97,44 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
         warden: WardenExe::ThisProcess,
         runtime: tokio::runtime::Builder::new_current_thread().enable_all().build()?,
     };
-    let mut report = Report::of_process(args.json);
-    examine(&patient, &mut report)?;
+    let mut report = DoctorReport::for_stdout(args.json);
+    run_checks(&input, &mut report)?;
     let healthy = report.finish()?;
     Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn examine(patient: &Patient, report: &mut Report) -> anyhow::Result<()> {
-    let setup = Setup::of(patient);
+fn run_checks(input: &CheckInput, report: &mut DoctorReport) -> anyhow::Result<()> {
+    let configured = ConfiguredInput::from_input(input);
     for (name, check) in &CHECKS {
-        report.begin(name)?;
-        let findings = match (check, &setup) {
-            (Check::Machine(look), _) => look(patient),
-            (Check::Setup(look), Some(setup)) => look(setup),
-            (Check::Setup(_), None) => {
-                report.not_made(name);
+        report.start_check(name)?;
+        let findings = match (check, &configured) {
+            (DoctorCheck::System(check), _) => check(input),
+            (DoctorCheck::Configured(check), Some(setup)) => check(setup),
+            (DoctorCheck::Configured(_), None) => {
+                report.skip_check(name);
                 continue;
             }
         };
-        report.found(name, findings)?;
+        report.add_findings(name, findings)?;
     }
     Ok(())
 }
 
-impl<'a> Setup<'a> {
-    fn of(patient: &'a Patient) -> Option<Self> {
+impl<'a> ConfiguredInput<'a> {
+    fn from_input(input: &'a CheckInput) -> Option<Self> {
         Some(Self {
-            runtime: &patient.runtime,
-            warden: &patient.warden,
-            environment: &patient.environment,
-            loaded: patient.loaded.as_ref().ok()?,
-            data_dir: patient.data_dir.as_deref().ok()?,
-            work_dir: config::work_dir(patient.data_dir.as_deref().ok()?),
+            runtime: &input.runtime,
+            warden: &input.warden,
+            environment: &input.environment,
+            loaded: input.loaded.as_ref().ok()?,
+            data_dir: input.data_dir.as_deref().ok()?,
+            work_dir: config::work_dir(input.data_dir.as_deref().ok()?),
             inspection: OnceCell::new(),
         })
     }
 
-    /// One look at the database for all checks: in a large one it takes a while.
-    fn inspection(&self) -> &Result<Inspection, StoreError> {
-        self.inspection.get_or_init(|| quell_engine::store::inspect(self.data_dir, &self.loaded.store_file()))
+    /// Inspects the database once for all checks, because a large one takes a while.
+    fn inspection(&self) -> &Result<DatabaseInspection, StoreError> {
+        self.inspection.get_or_init(|| quell_engine::store::inspect_database(self.data_dir, &self.loaded.store_file()))
     }
 }

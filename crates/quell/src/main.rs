@@ -14,23 +14,24 @@ use std::process::ExitCode;
 use clap::Parser;
 use mimalloc::MiMalloc;
 
-/// Gives memory back after a burst of runs; the allocator of the system's C library keeps what its many arenas have held.
+/// Returns memory to the system after a burst of runs. The allocator of the C library keeps it in its many arenas.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
-    // A warden is this same binary; it must not become anything more.
+    // A warden is started from this binary and must do nothing else.
     if let Some(code) = quell_engine::proc::warden_main() {
         return code;
     }
-    // Before the configuration and its keys are read: what another process of this user sees of them until now is the environment.
+    // Before the configuration and its keys are read. Until now other processes of this user can see only the
+    // environment.
     let hardened = harden_server();
     let cli = cli::Cli::parse();
-    telemetry::start(&cli.command);
+    telemetry::init_logging(&cli.command);
     if let Err(error) = hardened {
-        tracing::warn!(%error, "other processes of this user can look into the daemon's memory");
+        tracing::warn!(%error, "other processes of this user can read the daemon's memory");
     }
-    // The HTTP client is built without a TLS provider of its own; there is one in the whole process.
+    // The HTTP client is built without a TLS provider of its own; it uses the process-wide one.
     if rustls::crypto::ring::default_provider().install_default().is_err() {
         tracing::debug!("a TLS provider was installed before");
     }
@@ -40,8 +41,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// The daemon hides its memory and its descriptors from other processes of its user. The other verbs do not: under
-/// `ProtectProc=invisible` the daemon could not tell who they are.
+/// Hides the daemon's memory and descriptors from other processes of its user. Other commands are not hidden: under
+/// `ProtectProc=invisible` the daemon could not identify them.
 fn harden_server() -> std::io::Result<()> {
     let serves = std::env::args_os().skip(1).any(|argument| argument == "serve");
     if serves { quell_engine::proc::harden_daemon() } else { Ok(()) }

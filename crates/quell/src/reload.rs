@@ -1,11 +1,12 @@
-//! A changed configuration file comes into force while the daemon works (row D5).
+//! Apply a changed configuration file to the running daemon (row D5 of `docs/design/requirements.md`).
 //!
-//! The file's folder is watched, and whoever is about to use what may have changed looks at the file itself. A file that is
-//! wrong changes nothing and is named in the log; one that is right is taken as a whole. Runs keep what they have started with.
+//! The file's directory is watched, and the file is also checked just before its settings are used. An invalid file
+//! changes nothing and gives a warning in the log; a valid one is applied as a whole. Runs keep the settings that
+//! they started with.
 
-mod keys;
-mod sections;
-mod watched;
+mod file_watch;
+mod key_destinations;
+mod restart_sections;
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -15,223 +16,232 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, bail};
 use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher};
 use quell_engine::Engine;
-use quell_engine::agent::BadSociety;
-use quell_engine::dispatch::{ReloadError, Reloaded};
+use quell_engine::agent::AgentRegistryError;
+use quell_engine::engine::{ReloadError, ReloadSummary};
 use quell_surfaces::channels::settings::LiveSettings;
 use tokio::sync::Notify;
 
-use crate::config::{self, Config, Loaded, Source, Stamp};
-use keys::Keys;
-use sections::waiting_for_a_restart;
-use watched::{Look, Now, QUIET, Watched};
+use crate::config::{self, Config, ConfigSource, FileStamp, LoadedConfig};
+use file_watch::{CheckTime, FileCheck, FileWatch, SETTLE_TIME};
+use key_destinations::KeyDestinations;
+use restart_sections::sections_needing_restart;
 
-/// 1 while the file cannot be taken and the configuration before it stays in force.
-const STALE: &str = "quell_config_stale";
+/// 1 while the file is refused and the previous configuration stays in force.
+const STALE_GAUGE: &str = "quell_config_stale";
 
-/// The file is looked at so often even when nothing tells of a change: some file systems never do.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Interval of checks without any notification: some file systems never send one.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Who looks again sooner gets the answer of the last look.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// Within this time after a check, the file is not checked again.
+const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The configuration in force and the file that it comes from. Clones are the same.
+/// The configuration in force and its file. Clones share one state.
 #[derive(Clone)]
-pub(crate) struct Reload(Arc<Inner>);
+pub(crate) struct ConfigReloader(Arc<ConfigReloaderInner>);
 
-struct Inner {
+struct ConfigReloaderInner {
     engine: Engine,
-    /// As the daemon was started.
-    started: Config,
-    /// Where the demo model listens, if it runs.
-    demo: Option<String>,
-    live: LiveSettings,
-    keys: Mutex<Keys>,
-    /// None without a file: there is nothing that could change.
-    file: Option<ConfigFile>,
+    /// The configuration that the daemon was started with.
+    started_with: Config,
+    /// Address of the demo model, if it runs.
+    demo_url: Option<String>,
+    live_settings: LiveSettings,
+    key_destinations: Mutex<KeyDestinations>,
+    /// `None` without a file: then nothing can change.
+    file: Option<WatchedConfigFile>,
 }
 
-struct ConfigFile {
+struct WatchedConfigFile {
     path: PathBuf,
-    watched: Mutex<Watched>,
-    looked: Mutex<Option<Instant>>,
-    nudge: Arc<Notify>,
+    watch_state: Mutex<FileWatch>,
+    last_checked: Mutex<Option<Instant>>,
+    check_requested: Arc<Notify>,
 }
 
-/// What became of a file that is right.
-enum Taken {
-    /// It is in force.
-    Now,
-    /// Somebody makes or deletes an agent at this moment: the next look tries again.
-    Later,
+/// Result of applying a valid file.
+enum ReloadOutcome {
+    Applied,
+    /// An agent is being created or deleted: the next check tries again.
+    Deferred,
 }
 
-impl Reload {
-    /// Of an engine that was started with this configuration.
-    pub(crate) fn new(engine: &Engine, loaded: &Loaded, demo: Option<String>) -> Self {
+impl ConfigReloader {
+    /// For an engine that was started with this configuration.
+    pub(crate) fn new(engine: &Engine, loaded: &LoadedConfig, demo: Option<String>) -> Self {
         let file = match &loaded.source {
-            Source::File { path, stamp } => Some(ConfigFile {
+            ConfigSource::File { path, stamp } => Some(WatchedConfigFile {
                 path: path.clone(),
-                watched: Mutex::new(Watched::new(*stamp)),
-                looked: Mutex::default(),
-                nudge: Arc::default(),
+                watch_state: Mutex::new(FileWatch::new(*stamp)),
+                last_checked: Mutex::default(),
+                check_requested: Arc::default(),
             }),
-            Source::Environment => None,
+            ConfigSource::Environment => None,
         };
-        metrics::gauge!(STALE).set(0.0);
-        let (engine, started, live) = (engine.clone(), loaded.config.clone(), LiveSettings::new(loaded.flow()));
-        let keys = Mutex::new(Keys::new(&started));
-        Self(Arc::new(Inner { engine, started, demo, live, keys, file }))
+        metrics::gauge!(STALE_GAUGE).set(0.0);
+        let (engine, started, live) =
+            (engine.clone(), loaded.config.clone(), LiveSettings::new(loaded.flow_settings()));
+        let keys = Mutex::new(KeyDestinations::new(&started));
+        Self(Arc::new(ConfigReloaderInner {
+            engine,
+            started_with: started,
+            demo_url: demo,
+            live_settings: live,
+            key_destinations: keys,
+            file,
+        }))
     }
 
-    /// What the message flow works by, always as it is in force.
-    pub(crate) fn settings(&self) -> LiveSettings {
-        self.0.live.clone()
+    /// Returns the settings of the message flow, which follow the configuration in force.
+    pub(crate) fn live_settings(&self) -> LiveSettings {
+        self.0.live_settings.clone()
     }
 
-    /// For who looks before each message without knowing this type.
-    pub(crate) fn looker(&self) -> Arc<dyn Fn() + Send + Sync> {
-        let reload = self.clone();
-        Arc::new(move || reload.look())
+    /// Returns a function that checks the file, for callers that do not know this type.
+    pub(crate) fn check_callback(&self) -> Arc<dyn Fn() + Send + Sync> {
+        let reloader = self.clone();
+        Arc::new(move || reloader.reload_if_changed())
     }
 
-    /// Looks at the file, unless somebody just did, and takes it when it has changed and is whole. Costs one question to the
-    /// file system in 100 ms at the most, as long as nothing has changed.
-    pub(crate) fn look(&self) {
+    /// Checks the file, and applies it if it has changed and is complete. Checks at most once in
+    /// [`MIN_CHECK_INTERVAL`]; without a change that costs one `stat` call.
+    pub(crate) fn reload_if_changed(&self) {
         let Some(file) = &self.0.file else { return };
-        if file.may_look(Instant::now()) && self.take_change(file) == Look::Changing {
-            file.nudge.notify_one();
+        if file.may_check(Instant::now()) && self.check_and_apply(file) == FileCheck::Settling {
+            file.check_requested.notify_one();
         }
     }
 
-    /// Watches the file and takes it whenever it has changed.
+    /// Watches the file and applies every change.
     ///
     /// # Cancel safety
-    /// Safe: a change that was not taken is seen by the next look.
+    /// Safe: the next check finds a change that was not applied.
     pub(crate) async fn watch(&self) -> Infallible {
         let Some(file) = &self.0.file else { return std::future::pending().await };
-        let _watcher = file.watcher();
+        let _watcher = file.start_watcher();
         loop {
             tokio::select! {
-                () = file.nudge.notified() => {}
-                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = file.check_requested.notified() => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
             }
-            // Changes come in swarms, and a folder may have other busy files.
-            tokio::time::sleep(QUIET).await;
-            while self.take_change(file) == Look::Changing {
-                tokio::time::sleep(QUIET).await;
+            // Changes come in bursts, and the directory can have other busy files.
+            tokio::time::sleep(SETTLE_TIME).await;
+            while self.check_and_apply(file) == FileCheck::Settling {
+                tokio::time::sleep(SETTLE_TIME).await;
             }
         }
     }
 
-    /// One look and what follows from it, as one step: who looks meanwhile waits, and then has what is in force.
-    fn take_change(&self, file: &ConfigFile) -> Look {
-        let mut watched = file.watched();
-        let now = Now { steady: Instant::now(), wall: SystemTime::now() };
-        let look = watched.look(Stamp::of(&file.path), now);
-        let Look::Changed(stamp) = look else { return look };
-        match self.take(&file.path) {
-            Ok(Taken::Later) => {
-                tracing::debug!("the configuration is taken later: an agent is being made or deleted");
-                return look;
+    /// Checks the file and applies a change under one lock: a concurrent caller waits, and then finds the result in
+    /// force.
+    fn check_and_apply(&self, file: &WatchedConfigFile) -> FileCheck {
+        let mut watched = file.lock_watch_state();
+        let now = CheckTime { monotonic: Instant::now(), wall: SystemTime::now() };
+        let outcome = watched.check(FileStamp::of(&file.path), now);
+        let FileCheck::Changed(stamp) = outcome else { return outcome };
+        match self.apply_file(&file.path) {
+            Ok(ReloadOutcome::Deferred) => {
+                tracing::debug!("configuration reload deferred: an agent is being created or deleted");
+                return outcome;
             }
-            Ok(Taken::Now) => metrics::gauge!(STALE).set(0.0),
+            Ok(ReloadOutcome::Applied) => metrics::gauge!(STALE_GAUGE).set(0.0),
             Err(error) => {
-                metrics::gauge!(STALE).set(1.0);
-                // The lines behind the first one show the place in the file.
+                metrics::gauge!(STALE_GAUGE).set(1.0);
+                // The further lines show the place in the file.
                 let problem = format!("{error:#}").lines().next().unwrap_or_default().to_owned();
                 tracing::warn!(
                     problem,
-                    "the configuration file is not taken; the configuration before it stays in force"
+                    "the configuration file is not taken; the previous configuration stays in force"
                 );
             }
         }
-        watched.was_read(stamp);
-        look
+        watched.mark_read(stamp);
+        outcome
     }
 
-    fn take(&self, path: &Path) -> anyhow::Result<Taken> {
+    fn apply_file(&self, path: &Path) -> anyhow::Result<ReloadOutcome> {
         let mut loaded = config::load_file(path.to_owned())?;
         loaded.check_channels()?;
         loaded.check_workdirs(&config::data_dir()?)?;
-        if loaded.config.asks_for_demo_model() {
-            let demo = self.0.demo.as_deref();
-            let demo = demo.context("the demo model starts with the daemon alone; start the daemon again")?;
-            loaded.config.point_to_demo_model(demo);
+        if loaded.config.needs_demo_model() {
+            let demo = self.0.demo_url.as_deref();
+            let demo =
+                demo.context("the demo model can only be started together with the daemon; restart the daemon")?;
+            loaded.config.set_demo_model_url(demo);
         }
         let config = &loaded.config;
-        let mut keys = self.0.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(moved) = keys.check(config) {
-            bail!("{}", config::blame(path, &moved.key, &moved.problem));
+        let mut keys = self.0.key_destinations.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(moved) = keys.check_unmoved(config) {
+            bail!("{}", config::locate_problem(path, &moved.config_key, &moved.problem));
         }
-        let waiting = waiting_for_a_restart(&self.0.started, config);
+        let waiting = sections_needing_restart(&self.0.started_with, config);
         let reloaded = match self.0.engine.reload(&config.providers, &config.agents) {
             Ok(reloaded) => reloaded,
-            Err(ReloadError::NotNow(_)) => return Ok(Taken::Later),
-            Err(error) => return Err(blamed(&loaded, path, &error, &waiting)),
+            Err(ReloadError::Conflict(_)) => return Ok(ReloadOutcome::Deferred),
+            Err(error) => return Err(locate_reload_error(&loaded, path, &error, &waiting)),
         };
-        keys.learn(config);
+        keys.record(config);
         drop(keys);
-        self.0.live.replace(loaded.flow());
-        let Reloaded { added, leaving, shadowed } = reloaded;
+        self.0.live_settings.replace(loaded.flow_settings());
+        let ReloadSummary { added, pending_removal: leaving, shadowed } = reloaded;
         tracing::info!(?added, ?leaving, ?shadowed, "configuration reloaded: {}", loaded.summary());
         if !waiting.is_empty() {
             tracing::warn!("needs a restart: {}", waiting.join(", "));
         }
-        Ok(Taken::Now)
+        Ok(ReloadOutcome::Applied)
     }
 }
 
-impl ConfigFile {
-    fn watched(&self) -> MutexGuard<'_, Watched> {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+impl WatchedConfigFile {
+    fn lock_watch_state(&self) -> MutexGuard<'_, FileWatch> {
+        self.watch_state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn may_look(&self, now: Instant) -> bool {
-        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
-        let may = looked.is_none_or(|before| now.saturating_duration_since(before) >= LOOK_AGAIN);
+    fn may_check(&self, now: Instant) -> bool {
+        let mut last_checked = self.last_checked.lock().unwrap_or_else(PoisonError::into_inner);
+        let may = last_checked.is_none_or(|before| now.saturating_duration_since(before) >= MIN_CHECK_INTERVAL);
         if may {
-            *looked = Some(now);
+            *last_checked = Some(now);
         }
         may
     }
 
-    /// Tells of everything that happens in the file's folder: editors put another file in the place of the one that they
-    /// change. None where that cannot be watched; then the file is only looked at.
-    fn watcher(&self) -> Option<RecommendedWatcher> {
-        let nudge = Arc::clone(&self.nudge);
-        let tell = move |event: notify::Result<Event>| {
-            // Reading is no change; a queue that ran over may hide one.
+    /// Watches the file's directory, because editors replace the file instead of changing it. Returns `None` where
+    /// the directory cannot be watched; the file is then checked by the interval only.
+    fn start_watcher(&self) -> Option<RecommendedWatcher> {
+        let check_requested = Arc::clone(&self.check_requested);
+        let on_event = move |event: notify::Result<Event>| {
+            // A read is no change. An overflow of the event queue may hide a change.
             if !event.is_ok_and(|event| event.kind.is_access()) {
-                nudge.notify_one();
+                check_requested.notify_one();
             }
         };
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let watching = notify::recommended_watcher(tell).and_then(|mut watcher| {
+        let watching = notify::recommended_watcher(on_event).and_then(|mut watcher| {
             watcher.watch(folder, RecursiveMode::NonRecursive)?;
             Ok(watcher)
         });
         watching
             .inspect_err(|error| {
-                tracing::warn!(%error, "the folder of the configuration file cannot be watched; the file is looked at every 2 s");
+                tracing::warn!(%error, "the folder of the configuration file cannot be watched; the file is checked every 2 s");
             })
             .ok()
     }
 }
 
-/// What the engine refuses, with its place in the file.
-fn blamed(loaded: &Loaded, path: &Path, error: &ReloadError, waiting: &[String]) -> anyhow::Error {
+/// Formats an error of the engine with its place in the file.
+fn locate_reload_error(loaded: &LoadedConfig, path: &Path, error: &ReloadError, waiting: &[String]) -> anyhow::Error {
     let (key, mut problem) = match error {
         ReloadError::Provider(bad) => (Some(format!("providers.{}", bad.provider)), bad.problem.clone()),
-        ReloadError::Society(BadSociety::Agent(bad)) if loaded.config.agents.contains_key(&bad.agent) => {
+        ReloadError::Agents(AgentRegistryError::InvalidAgent(bad)) if loaded.config.agents.contains_key(&bad.agent) => {
             (Some(format!("agents.{}", bad.agent)), bad.problem.clone())
         }
-        ReloadError::Society(_) | ReloadError::NotNow(_) => (None, error.to_string()),
+        ReloadError::Agents(_) | ReloadError::Conflict(_) => (None, error.to_string()),
     };
     if !waiting.is_empty() {
         problem.push_str(&format!(" ({} is only read when the daemon starts)", waiting.join(", ")));
     }
     anyhow::Error::msg(match key {
-        Some(key) => config::blame(path, &key, &problem),
+        Some(key) => config::locate_problem(path, &key, &problem),
         None => problem,
     })
 }

@@ -1,19 +1,20 @@
-//! Logs to stderr. `QUELL_LOG` chooses what: `info` for the daemon, `error` for the rest.
+//! Set up logging to stderr. `QUELL_LOG` sets the filter; the default is `info` for the daemon and `error` for all
+//! other commands.
 
 use std::io::IsTerminal;
 
-use quell_client::words::{log_text, log_value};
+use quell_client::text_format::{log_text, log_value};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::field::MakeExt;
 use tracing_subscriber::fmt::format::debug_fn;
 
-use crate::cli::Command;
+use crate::cli::CliCommand;
 
-pub(crate) fn start(command: &Command) {
-    // The MCP library logs whole messages as info.
-    let default = if matches!(command, Command::Serve(_)) { "info,rmcp=error" } else { "error" };
+pub(crate) fn init_logging(command: &CliCommand) {
+    // The MCP library logs whole messages at info.
+    let default = if matches!(command, CliCommand::Serve(_)) { "info,rmcp=error" } else { "error" };
     let filter = EnvFilter::try_from_env("QUELL_LOG").unwrap_or_else(|_| EnvFilter::new(default));
-    // Values may come from anybody; none ends its field or its line early.
+    // Values can come from anybody: escape them, so that none ends its field or its line early.
     let fields = debug_fn(|writer, field, value| match field.name() {
         "message" => write!(writer, "{}", log_text(&format!("{value:?}"))),
         name => write!(writer, "{name}={}", log_value(&format!("{value:?}"))),
@@ -22,7 +23,7 @@ pub(crate) fn start(command: &Command) {
         .with_env_filter(filter)
         .fmt_fields(fields.delimited(" "))
         .with_writer(std::io::stderr)
-        // What cannot be written is lost: telling that on the same stream would panic in the middle of a request.
+        // Drop lines that cannot be written: an error on the same stream would panic in the middle of a request.
         .log_internal_errors(false)
         .with_ansi(!no_color() && std::io::stderr().is_terminal())
         .init();

@@ -1,17 +1,16 @@
-//! How many bytes of what comes in and goes out are held at the same time. It counts, and knows no protocol.
+//! Byte budgets shared by all connections, and reservations from them that are returned on drop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes that all who share it may hold together. Clones are the same budget.
+/// Number of bytes that all holders together may reserve. Clones share the budget.
 #[derive(Debug, Clone)]
 pub(crate) struct ByteBudget(Arc<AtomicUsize>);
 
-/// The budget is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Exhausted;
+pub(crate) struct BudgetExhausted;
 
-/// What one holder has taken from a budget; given back when dropped.
+/// Bytes that one holder has reserved; returned to the budget when dropped.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     budget: ByteBudget,
@@ -19,51 +18,48 @@ pub(crate) struct Reservation {
 }
 
 impl ByteBudget {
-    /// A budget of so many bytes.
     pub(crate) fn new(bytes: usize) -> Self {
         Self(Arc::new(AtomicUsize::new(bytes)))
     }
 
-    /// A reservation of nothing, which can grow.
-    pub(crate) fn reserve(&self) -> Reservation {
+    /// Creates an empty reservation, which can grow.
+    pub(crate) fn empty_reservation(&self) -> Reservation {
         Reservation { budget: self.clone(), bytes: 0 }
     }
 
-    /// Bytes that are left.
     #[cfg(test)]
-    pub(crate) fn left(&self) -> usize {
+    pub(crate) fn available(&self) -> usize {
         self.0.load(Ordering::Acquire)
     }
 }
 
 impl Reservation {
-    /// Takes more, all of it or nothing.
-    pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), Exhausted> {
+    /// Reserves `bytes` more, all of them or none.
+    pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), BudgetExhausted> {
         let take = |left: usize| left.checked_sub(bytes);
-        self.budget.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).map_err(|_| Exhausted)?;
+        self.budget.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).map_err(|_| BudgetExhausted)?;
         self.bytes += bytes;
         Ok(())
     }
 
-    /// Gives back what is above `bytes`.
+    /// Returns the part above `bytes` to the budget.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
         let surplus = self.bytes.saturating_sub(bytes);
         self.budget.0.fetch_add(surplus, Ordering::AcqRel);
         self.bytes -= surplus;
     }
 
-    /// True when it holds nothing.
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// All that it holds, as a reservation of its own; this one holds nothing then.
+    /// Moves all reserved bytes into a new reservation.
     pub(crate) fn split_off(&mut self) -> Self {
         Self { budget: self.budget.clone(), bytes: std::mem::take(&mut self.bytes) }
     }
 
-    /// Takes or gives back until `bytes` are reserved.
-    pub(crate) fn resize(&mut self, bytes: usize) -> Result<(), Exhausted> {
+    /// Grows or shrinks to `bytes`.
+    pub(crate) fn resize(&mut self, bytes: usize) -> Result<(), BudgetExhausted> {
         self.shrink_to(bytes);
         self.grow(bytes - self.bytes)
     }
@@ -82,13 +78,13 @@ mod tests {
     #[test]
     fn a_budget_is_shared_and_given_back() {
         let budget = ByteBudget::new(100);
-        let (mut one, mut other) = (budget.reserve(), budget.clone().reserve());
-        assert_eq!((one.grow(60), other.grow(50), other.grow(40)), (Ok(()), Err(Exhausted), Ok(())));
-        assert_eq!(budget.left(), 0);
+        let (mut one, mut other) = (budget.empty_reservation(), budget.clone().empty_reservation());
+        assert_eq!((one.grow(60), other.grow(50), other.grow(40)), (Ok(()), Err(BudgetExhausted), Ok(())));
+        assert_eq!(budget.available(), 0);
         one.shrink_to(10);
-        assert_eq!((other.resize(91), other.resize(90), budget.left()), (Err(Exhausted), Ok(()), 0));
+        assert_eq!((other.resize(91), other.resize(90), budget.available()), (Err(BudgetExhausted), Ok(()), 0));
         drop(one);
         drop(other);
-        assert_eq!(budget.left(), 100);
+        assert_eq!(budget.available(), 100);
     }
 }

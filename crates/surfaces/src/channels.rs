@@ -1,7 +1,8 @@
-//! Chat networks: agents in rooms and direct chats, which can be stopped from there.
+//! Connect agents to chat networks (IRC, Matrix, Discord, Telegram, Slack, signed HTTP), where people can also stop
+//! them.
 //!
-//! [`seam`] is what a network looks like to the flow. Each network is one file or folder of its own, and knows nothing but its
-//! protocol; what it is told and asked comes through the seam.
+//! [`network`] holds the traits between the message flow and a network. Each network is one module, knows only its
+//! protocol, and talks to the flow through these traits.
 
 pub mod config;
 pub mod discord;
@@ -9,7 +10,7 @@ pub mod flow;
 pub mod format;
 pub mod irc;
 pub mod matrix;
-pub mod seam;
+pub mod network;
 pub mod settings;
 pub mod slack;
 pub mod telegram;
@@ -18,21 +19,21 @@ pub(crate) mod wire;
 
 use std::sync::Arc;
 
-use config::{BadChannel, ChannelConfig, ChannelKind};
-use seam::Network;
+use config::{ChannelConfig, ChannelConfigError, ChannelKind};
+use network::Network;
 
-/// The network of a configured channel. Nothing is connected yet.
+/// Creates the network of a configured channel. Opens no connection.
 ///
 /// # Errors
-/// [`BadChannel`] says which key is wrong and what would be right.
-pub fn network(name: &str, config: &ChannelConfig) -> Result<Arc<dyn Network>, BadChannel> {
-    config.check_tokens(name)?;
+/// [`ChannelConfigError`] names the wrong key and says what would be right.
+pub fn create_network(channel_name: &str, config: &ChannelConfig) -> Result<Arc<dyn Network>, ChannelConfigError> {
+    config.validate_tokens(channel_name)?;
     Ok(match config.kind {
-        ChannelKind::Irc => Arc::new(irc::Irc::new(name, config)?),
-        ChannelKind::Matrix => Arc::new(matrix::Matrix::new(name, config)?),
-        ChannelKind::Discord => Arc::new(discord::Discord::new(name, config)?),
-        ChannelKind::Telegram => Arc::new(telegram::Telegram::new(name, config)?),
-        ChannelKind::Webhook => Arc::new(webhook::Webhook::new(name, config)?),
-        ChannelKind::Slack => Arc::new(slack::Slack::new(name, config)?),
+        ChannelKind::Irc => Arc::new(irc::IrcNetwork::new(channel_name, config)?),
+        ChannelKind::Matrix => Arc::new(matrix::MatrixNetwork::new(channel_name, config)?),
+        ChannelKind::Discord => Arc::new(discord::DiscordNetwork::new(channel_name, config)?),
+        ChannelKind::Telegram => Arc::new(telegram::TelegramNetwork::new(channel_name, config)?),
+        ChannelKind::Webhook => Arc::new(webhook::WebhookNetwork::new(channel_name, config)?),
+        ChannelKind::Slack => Arc::new(slack::SlackNetwork::new(channel_name, config)?),
     })
 }

@@ -1,14 +1,15 @@
-//! The doors of Quell. They translate between foreign words and the engine's, and decide nothing.
+//! HTTP and WebSocket server of the daemon, and its chat channels. This crate translates between protocols and the
+//! engine, and decides nothing itself.
 
-mod attempts;
+mod auth_failures;
 mod budget;
 pub mod channels;
-pub mod door;
 pub mod http;
-mod page;
 pub mod serve;
+pub mod state;
+mod web_assets;
 mod ws;
 
-pub use door::{Door, DoorSettings};
 pub use http::{STOP_BUCKETS, STOP_SECONDS, describe_metrics, router};
 pub use serve::serve;
+pub use state::{ServerSettings, ServerState};

@@ -1,12 +1,14 @@
-//! The accept loops: TCP and the Unix socket serve the same routes. A connection is given little time until it has shown a valid
-//! token, and gives way when there are too many; descriptors are kept back, so that a stop gets in when all others are used up.
+//! Accept loops for TCP and the Unix socket, with timeouts, connection limits and descriptors reserved for stops.
+//!
+//! Both serve the same routes. A connection without a valid token has little time, and is evicted when there are too
+//! many. Some descriptors are reserved, so that a stop gets in when all others are used up.
 
-mod connections;
+mod body_timeout;
+mod connection_limits;
 mod descriptors;
-mod local;
-mod slow_body;
 #[cfg(test)]
 mod tests;
+mod unix_socket;
 
 use std::convert::Infallible;
 use std::io;
@@ -31,303 +33,307 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::door::Door;
-use crate::http::{is_stop_route, refuse, router};
-use connections::{Connections, Peer};
-use descriptors::Spares;
+use crate::http::{is_stop_route, problem_response, router};
+use crate::state::ServerState;
+use connection_limits::{PeerKey, UnauthenticatedConnections};
+use descriptors::ReservedDescriptors;
 
-pub(crate) use connections::Connection;
-pub use descriptors::{OpenFiles, raise_open_files};
-pub(crate) use local::LocalPeer;
-pub use local::{LocalListener, SOCKET_FILE};
+pub(crate) use connection_limits::ConnectionHandle;
+pub use descriptors::{OpenFileLimit, raise_open_files};
+pub(crate) use unix_socket::UnixPeer;
+pub use unix_socket::{SOCKET_FILE, UnixSocketListener};
 
-/// Time for the head of a request, and for a connection to lie idle between two.
-const HEAD: Duration = Duration::from_secs(30);
-/// The same on a connection for which a reserved descriptor was given up.
-const HEAD_OF_RESERVE: Duration = Duration::from_secs(2);
-/// How long a connection may live without a valid token; what it is at then may end within [`LAST_REQUEST`].
-const UNAUTHENTICATED: Duration = Duration::from_secs(60);
-const LAST_REQUEST: Duration = Duration::from_secs(30);
-/// Connections that are closed at once when descriptors are used up.
-const EVICTED_AT_ONCE: usize = 16;
-/// Until closed connections have given their descriptors back.
-const SHORT_PAUSE: Duration = Duration::from_millis(2);
-/// Until somebody else gives one back.
-const LONG_PAUSE: Duration = Duration::from_millis(50);
+/// Time for the head of a request, and for an idle connection between two requests.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Same as [`HEADER_TIMEOUT`], on a connection that was accepted with a reserved descriptor.
+const RESERVED_HEADER_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a connection may live without a valid token; a request in progress may end within [`LAST_REQUEST_TIMEOUT`]
+/// after that.
+const UNAUTHENTICATED_LIFETIME: Duration = Duration::from_secs(60);
+const LAST_REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Number of connections that are evicted at once when descriptors are used up.
+const EVICTION_BATCH: usize = 16;
+/// Pause after an eviction, until the connections have returned their descriptors.
+const RETRY_AFTER_EVICTION: Duration = Duration::from_millis(2);
+/// Pause when nothing can be evicted, until another connection returns a descriptor.
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Where connections come in.
 #[derive(Debug)]
 pub struct Listeners {
-    /// For everybody who has a token.
+    /// For callers with a token.
     pub tcp: TcpListener,
     /// For processes of the same user on this machine.
-    pub local: Option<LocalListener>,
+    pub local: Option<UnixSocketListener>,
 }
 
-/// Serves all routes until `closing`, then lets what is under way end: requests are answered, streams say their last words.
+/// Serves all routes until `closing` completes. Then it waits for requests and streams to end: requests are answered,
+/// and streams send their last events.
 ///
 /// # Cancel safety
-/// Dropping it closes the listeners; connections go on until their clients or the engine end them.
-pub async fn serve(listeners: Listeners, door: Door, closing: impl Future<Output = ()>) {
-    let (settings, descriptors) = (door.settings(), descriptors::soft_limit());
-    let site = Site {
-        routes: router(door.clone()),
-        connections: Connections::new(settings.max_unauthenticated_per_peer, descriptors),
-        local_connections: Connections::new(settings.max_unauthenticated_per_peer, descriptors),
+/// Dropping it closes the listeners. Connections continue until their clients or the engine end them.
+pub async fn serve(listeners: Listeners, server: ServerState, closing: impl Future<Output = ()>) {
+    let (settings, descriptors) = (server.settings(), descriptors::soft_limit());
+    let state = AcceptState {
+        routes: router(server.clone()),
+        connections: UnauthenticatedConnections::new(settings.max_unauthenticated_per_peer, descriptors),
+        unix_connections: UnauthenticatedConnections::new(settings.max_unauthenticated_per_peer, descriptors),
         closing: CancellationToken::new(),
         tasks: TaskTracker::new(),
     };
     let accepting = async {
-        let local = async {
+        let accepting_local = async {
             match listeners.local {
-                Some(local) => accept_local(&site, local).await,
+                Some(local) => accept_local(&state, local).await,
                 None => std::future::pending().await,
             }
         };
-        tokio::join!(accept_tcp(&site, listeners.tcp), local)
+        tokio::join!(accept_tcp(&state, listeners.tcp), accepting_local)
     };
     tokio::select! {
         // Neither loop ends by itself.
         _ = accepting => {}
         () = closing => {}
     }
-    site.closing.cancel();
-    site.tasks.close();
-    site.tasks.wait().await;
+    state.closing.cancel();
+    state.tasks.close();
+    state.tasks.wait().await;
 }
 
-/// What every connection is served with.
-struct Site {
+/// Shared by all connections.
+struct AcceptState {
     routes: Router,
-    connections: Connections,
-    /// Apart from the others, so that those of TCP never take the place of one that comes to stop.
-    local_connections: Connections,
+    connections: UnauthenticatedConnections,
+    /// Counted apart from `connections`, so that TCP connections never evict one that comes to stop.
+    unix_connections: UnauthenticatedConnections,
     closing: CancellationToken,
     tasks: TaskTracker,
 }
 
-async fn accept_tcp(site: &Site, listener: TcpListener) {
-    let spares = Arc::new(Spares::new(descriptors::KEPT_FOR_TCP));
+async fn accept_tcp(state: &AcceptState, listener: TcpListener) {
+    let reserve = Arc::new(ReservedDescriptors::new(descriptors::RESERVED_FOR_TCP));
     loop {
-        let mut room = Room::Ample;
+        let mut source = DescriptorSource::Normal;
         let (stream, address) = loop {
             match listener.accept().await {
                 Ok(accepted) => break accepted,
-                Err(error) if descriptors::are_used_up(&error) => {
-                    if descriptors::raised_again() {
+                Err(error) if descriptors::is_out_of_descriptors(&error) => {
+                    if descriptors::restore_lowered_limit() {
                         continue;
                     }
-                    // Those without a token give way first.
-                    if site.connections.evict_oldest(EVICTED_AT_ONCE) > 0 {
-                        sleep(SHORT_PAUSE).await;
-                    } else if spares.give_up() {
-                        room = Room::Reserve(Arc::clone(&spares));
+                    // Connections without a token are evicted first.
+                    if state.connections.evict_oldest(EVICTION_BATCH) > 0 {
+                        sleep(RETRY_AFTER_EVICTION).await;
+                    } else if reserve.release_one() {
+                        source = DescriptorSource::Reserved(Arc::clone(&reserve));
                     } else {
-                        sleep(LONG_PAUSE).await;
+                        sleep(RETRY_INTERVAL).await;
                     }
                 }
-                Err(error) => refused(&error).await,
+                Err(error) => handle_accept_error(&error).await,
             }
         };
-        // Deltas are small and must not wait for an acknowledgement.
+        // Send small deltas without waiting for an acknowledgement.
         let _ = stream.set_nodelay(true);
-        spares.refill_if(&room);
-        start(site, stream, Client::Tcp(address), room);
+        reserve.refill_unless_reserved(&source);
+        spawn_connection(state, stream, ConnectedPeer::Tcp(address), source);
     }
 }
 
-async fn accept_local(site: &Site, listener: LocalListener) {
-    let spares = Arc::new(Spares::new(descriptors::KEPT_FOR_LOCAL));
+async fn accept_local(state: &AcceptState, listener: UnixSocketListener) {
+    let reserve = Arc::new(ReservedDescriptors::new(descriptors::RESERVED_FOR_UNIX));
     loop {
-        let mut room = Room::Ample;
+        let mut source = DescriptorSource::Normal;
         let stream = loop {
             match listener.accept().await {
                 Ok(stream) => break stream,
-                Err(error) if descriptors::are_used_up(&error) => {
-                    if descriptors::raised_again() {
+                Err(error) if descriptors::is_out_of_descriptors(&error) => {
+                    if descriptors::restore_lowered_limit() {
                         continue;
                     }
-                    let evicted = site.connections.evict_oldest(EVICTED_AT_ONCE)
-                        + site.local_connections.evict_oldest(EVICTED_AT_ONCE);
-                    if spares.give_up() {
-                        room = Room::Reserve(Arc::clone(&spares));
+                    let evicted = state.connections.evict_oldest(EVICTION_BATCH)
+                        + state.unix_connections.evict_oldest(EVICTION_BATCH);
+                    if reserve.release_one() {
+                        source = DescriptorSource::Reserved(Arc::clone(&reserve));
                     } else {
-                        sleep(if evicted > 0 { SHORT_PAUSE } else { LONG_PAUSE }).await;
+                        sleep(if evicted > 0 { RETRY_AFTER_EVICTION } else { RETRY_INTERVAL }).await;
                     }
                 }
-                Err(error) => refused(&error).await,
+                Err(error) => handle_accept_error(&error).await,
             }
         };
-        let peer = check_peer(&stream, &spares);
-        spares.refill_if(&room);
-        start(site, stream, Client::Local(peer), room);
+        let peer = check_peer(&stream, &reserve);
+        reserve.refill_unless_reserved(&source);
+        spawn_connection(state, stream, ConnectedPeer::Unix(peer), source);
     }
 }
 
-/// Looks at the peer; that takes a descriptor.
-fn check_peer(stream: &UnixStream, spares: &Spares) -> Result<LocalPeer, String> {
+/// Authorizes the peer. This needs a descriptor, so a reserved one may be released for it.
+fn check_peer(stream: &UnixStream, reserve: &ReservedDescriptors) -> Result<UnixPeer, String> {
     loop {
-        match local::check(stream) {
-            Err(error) if descriptors::are_used_up(&error) && spares.give_up() => {}
+        match unix_socket::authorize_peer(stream) {
+            Err(error) if descriptors::is_out_of_descriptors(&error) && reserve.release_one() => {}
             Err(error) => return Err(error.to_string()),
             Ok(checked) => return checked,
         }
     }
 }
 
-async fn refused(error: &io::Error) {
-    let is_of_one = matches!(
+async fn handle_accept_error(error: &io::Error) {
+    let is_peer_error = matches!(
         error.kind(),
         io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset
     );
-    if !is_of_one {
+    if !is_peer_error {
         tracing::warn!(%error, "a connection cannot be accepted");
-        sleep(LONG_PAUSE).await;
+        sleep(RETRY_INTERVAL).await;
     }
 }
 
-/// What a connection was accepted with.
-enum Room {
-    /// Descriptors are left.
-    Ample,
-    /// None was left: it has one of those that are kept back, and may stop and nothing else.
-    Reserve(Arc<Spares>),
+/// How a connection got its descriptor.
+enum DescriptorSource {
+    Normal,
+    /// None was left: the connection uses a reserved one, and may only stop.
+    Reserved(Arc<ReservedDescriptors>),
 }
 
-impl Spares {
-    /// Takes back what others have given back in the meantime.
-    fn refill_if(&self, room: &Room) {
-        if matches!(room, Room::Ample) {
+impl ReservedDescriptors {
+    /// Refills the reserve from descriptors that others have returned.
+    fn refill_unless_reserved(&self, source: &DescriptorSource) {
+        if matches!(source, DescriptorSource::Normal) {
             self.refill();
         }
     }
 }
 
-/// Who connected.
-enum Client {
+enum ConnectedPeer {
     Tcp(SocketAddr),
-    Local(Result<LocalPeer, String>),
+    Unix(Result<UnixPeer, String>),
 }
 
-fn start<S>(site: &Site, stream: S, client: Client, room: Room)
+fn spawn_connection<S>(state: &AcceptState, stream: S, peer: ConnectedPeer, source: DescriptorSource)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let connection = match &client {
-        Client::Tcp(address) => site.connections.admit(Peer::of(address.ip())),
-        Client::Local(Ok(_)) => site.local_connections.admit(Peer::Local),
-        Client::Local(Err(_)) => site.local_connections.admit(Peer::Refused),
+    let connection = match &peer {
+        ConnectedPeer::Tcp(address) => state.connections.admit(PeerKey::from_ip(address.ip())),
+        ConnectedPeer::Unix(Ok(_)) => state.unix_connections.admit(PeerKey::UnixSocket),
+        ConnectedPeer::Unix(Err(_)) => state.unix_connections.admit(PeerKey::RefusedUnixSocket),
     };
-    let visit = Visit {
-        routes: TowerToHyperService::new(site.routes.clone()),
-        client,
+    let requests = ConnectionRequests {
+        routes: TowerToHyperService::new(state.routes.clone()),
+        peer,
         connection: connection.clone(),
-        stops_only: matches!(room, Room::Reserve(_)),
+        stops_only: matches!(source, DescriptorSource::Reserved(_)),
     };
-    let closing = site.closing.clone();
-    let life = live(stream, visit, closing);
+    let closing = state.closing.clone();
+    let serving = serve_connection(stream, requests, closing);
     #[expect(
         clippy::disallowed_methods,
-        reason = "a connection belongs to its client, not to a run; it ends with the doors"
+        reason = "a connection belongs to its client, not to a run; it ends with the server"
     )]
-    tokio::spawn(site.tasks.track_future(async move {
+    tokio::spawn(state.tasks.track_future(async move {
         tokio::select! {
-            () = life => {}
+            () = serving => {}
             () = connection.evicted() => {}
         }
         drop(connection);
-        if let Room::Reserve(spares) = room {
-            spares.refill();
+        if let DescriptorSource::Reserved(reserve) = source {
+            reserve.refill();
         }
     }));
 }
 
 /// Serves one connection to its end.
-async fn live<S>(stream: S, visit: Visit, closing: CancellationToken)
+async fn serve_connection<S>(stream: S, requests: ConnectionRequests, closing: CancellationToken)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let connection = visit.connection.clone();
-    let stops_only = visit.stops_only;
-    let visit = Arc::new(visit);
-    let answer = service_fn(move |request| answer(Arc::clone(&visit), request));
+    let connection = requests.connection.clone();
+    let stops_only = requests.stops_only;
+    let requests = Arc::new(requests);
+    let request_service = service_fn(move |request| handle_request(Arc::clone(&requests), request));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new());
-    http.header_read_timeout(if stops_only { HEAD_OF_RESERVE } else { HEAD });
+    http.header_read_timeout(if stops_only { RESERVED_HEADER_TIMEOUT } else { HEADER_TIMEOUT });
     http.keep_alive(!stops_only);
-    let mut served = pin!(http.serve_connection(TokioIo::new(stream), answer).with_upgrades());
-    let mut unwelcome = pin!(sleep(UNAUTHENTICATED));
-    let (mut told, mut is_last) = (false, false);
+    let mut serving = pin!(http.serve_connection(TokioIo::new(stream), request_service).with_upgrades());
+    let mut auth_deadline = pin!(sleep(UNAUTHENTICATED_LIFETIME));
+    let (mut shutting_down, mut is_last_request) = (false, false);
     loop {
         tokio::select! {
-            ended = served.as_mut() => {
+            ended = serving.as_mut() => {
                 if let Err(error) = ended {
                     tracing::debug!(%error, "a connection ended early");
                 }
                 return;
             }
-            () = closing.cancelled(), if !told => {
-                told = true;
-                served.as_mut().graceful_shutdown();
+            () = closing.cancelled(), if !shutting_down => {
+                shutting_down = true;
+                serving.as_mut().graceful_shutdown();
             }
-            () = unwelcome.as_mut(), if !connection.is_authenticated() => {
-                if is_last {
+            () = auth_deadline.as_mut(), if !connection.is_authenticated() => {
+                if is_last_request {
                     return;
                 }
-                is_last = true;
-                served.as_mut().graceful_shutdown();
-                let last = unwelcome.deadline() + LAST_REQUEST;
-                unwelcome.as_mut().reset(last);
+                is_last_request = true;
+                serving.as_mut().graceful_shutdown();
+                let last_request_deadline = auth_deadline.deadline() + LAST_REQUEST_TIMEOUT;
+                auth_deadline.as_mut().reset(last_request_deadline);
             }
         }
     }
 }
 
-/// What the requests of one connection are answered with.
-struct Visit {
+/// Shared by the requests of one connection.
+struct ConnectionRequests {
     routes: TowerToHyperService<Router>,
-    client: Client,
-    connection: Connection,
+    peer: ConnectedPeer,
+    connection: ConnectionHandle,
     stops_only: bool,
 }
 
-async fn answer(visit: Arc<Visit>, request: hyper::Request<Incoming>) -> Result<Response, Infallible> {
-    let (request, late) = timed(request);
+async fn handle_request(
+    connection_requests: Arc<ConnectionRequests>,
+    request: hyper::Request<Incoming>,
+) -> Result<Response, Infallible> {
+    let (request, timed_out) = with_body_timeout(request);
     let mut request = request;
-    match &visit.client {
-        Client::Tcp(address) => {
+    match &connection_requests.peer {
+        ConnectedPeer::Tcp(address) => {
             request.extensions_mut().insert(ConnectInfo(*address));
         }
-        Client::Local(Ok(peer)) => {
+        ConnectedPeer::Unix(Ok(peer)) => {
             request.extensions_mut().insert(*peer);
         }
-        Client::Local(Err(why)) => return Ok(closing(refuse(ErrorCode::Forbidden, why.clone()))),
+        ConnectedPeer::Unix(Err(why)) => {
+            return Ok(with_connection_close(problem_response(ErrorCode::Forbidden, why.clone())));
+        }
     }
-    if visit.stops_only && !is_stop_route(request.method(), request.uri().path()) {
+    if connection_requests.stops_only && !is_stop_route(request.method(), request.uri().path()) {
         let detail = "the daemon has no descriptors left, and those that are kept back are for stops; \
                       raise the limit of open files (LimitNOFILE=, ulimit -n)";
-        return Ok(closing(refuse(ErrorCode::TooManyConnections, detail)));
+        return Ok(with_connection_close(problem_response(ErrorCode::TooManyConnections, detail)));
     }
-    request.extensions_mut().insert(visit.connection.clone());
-    let Ok(response) = visit.routes.call(request).await;
-    if late.is_some_and(|late| late.is_cancelled()) {
+    request.extensions_mut().insert(connection_requests.connection.clone());
+    let Ok(response) = connection_requests.routes.call(request).await;
+    if timed_out.is_some_and(|timed_out| timed_out.is_cancelled()) {
         let detail = "the body of a request may take 20 s and one second more for each 16 KiB";
-        return Ok(closing(refuse(ErrorCode::BodyTimeout, detail)));
+        return Ok(with_connection_close(problem_response(ErrorCode::BodyTimeout, detail)));
     }
     Ok(response)
 }
 
-/// The request with a limit of time for its body, and how to know that the limit was exceeded.
-fn timed(request: hyper::Request<Incoming>) -> (Request, Option<CancellationToken>) {
+/// Adds a time limit to the body of a request; the token is cancelled when the limit is exceeded.
+fn with_body_timeout(request: hyper::Request<Incoming>) -> (Request, Option<CancellationToken>) {
     if request.body().is_end_stream() {
         return (request.map(Body::new), None);
     }
-    let late = CancellationToken::new();
-    (request.map(|body| Body::new(slow_body::Timed::new(body, late.clone()))), Some(late))
+    let timed_out = CancellationToken::new();
+    (request.map(|body| Body::new(body_timeout::TimedBody::new(body, timed_out.clone()))), Some(timed_out))
 }
 
-/// The last answer on its connection.
-fn closing(refused: impl IntoResponse) -> Response {
+/// Closes the connection after this response.
+fn with_connection_close(refused: impl IntoResponse) -> Response {
     let mut response = refused.into_response();
     response.headers_mut().insert(axum::http::header::CONNECTION, axum::http::HeaderValue::from_static("close"));
     response

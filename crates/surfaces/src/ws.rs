@@ -1,59 +1,58 @@
-//! The WebSocket door: gateway protocol 4 (ranges from 3 are accepted) on `/` and `/ws`.
+//! WebSocket endpoint: gateway protocol 3 and 4 on `/` and `/ws`.
 //!
-//! One task per connection. Reading, answering and writing go on side by side in it, so that a client that does not read
-//! can still be heard when it says stop. What goes out waits in a bounded [`outbox`]; live text may be dropped there, facts
-//! close the connection instead. What comes in is counted by [`intake`]. A connection is read whatever it has asked for: too
-//! many requests are refused one by one instead of left unread, since the next one may be a stop.
+//! One task per connection reads, answers and writes side by side, so that the stop of a client that does not read is
+//! still received. Outgoing frames wait in a bounded [`outbox`]. It may drop live text; losing any other event closes
+//! the connection instead. Incoming bytes are limited by [`receive_limits`]. A connection is always read on: too many
+//! requests are refused one by one and not left unread, since the next one may be a stop.
 
-mod chat;
 mod connection;
-mod follows;
+mod event_forwarder;
+mod followed_runs;
 mod frame;
+mod frame_splitter;
 mod handshake;
-mod intake;
 mod methods;
 mod outbox;
-mod shapes;
-mod transport;
-mod unframe;
+mod payloads;
+mod receive_limits;
+mod upgrade;
 
 use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use quell_engine::access::{Credential, Origin};
+use quell_engine::access::{Credential, RequestOrigin};
 use quell_protocol::ErrorCode;
 
-use crate::door::Door;
-use crate::http::{check_origin, cookie, origin_of, peer_of, refuse};
-use crate::page;
-use crate::serve::Connection;
+use crate::http::{check_origin, login_cookie, peer_ip, problem_response, request_origin};
+use crate::serve::ConnectionHandle;
+use crate::state::ServerState;
+use crate::web_assets;
 
-/// Largest frame before `connect` was answered.
-const MAX_BEFORE_AUTH: usize = 64 * 1024;
-/// Largest frame after it: `policy.maxPayload`.
+/// Largest frame before `connect` was answered, in bytes.
+const MAX_PAYLOAD_BEFORE_AUTH: usize = 64 * 1024;
+/// Largest frame after `connect`, in bytes: `policy.maxPayload`.
 const MAX_PAYLOAD: usize = 26_214_400;
-/// Largest frame of a client that may only look.
-const MAX_OF_READER: usize = 64 * 1024;
-/// Bytes that may wait for a slow client: `policy.maxBufferedBytes`.
+/// Largest frame of a client that may only read, in bytes.
+const MAX_READER_PAYLOAD: usize = 64 * 1024;
+/// Bytes that may wait for one slow client: `policy.maxBufferedBytes`.
 const MAX_BUFFERED: usize = 52_428_800;
-/// Time for the handshake.
-const HANDSHAKE: Duration = Duration::from_secs(15);
-/// Between `tick` events: `policy.tickIntervalMs`.
-const TICK: Duration = Duration::from_secs(30);
-/// Between pings, and the time for the pong.
-const PING: Duration = Duration::from_secs(25);
-/// Bytes that may wait when more of a followed run is written: its reader is kept at this distance, and not further behind.
-const ROOM: usize = 256 * 1024;
-/// Runs that one connection may follow.
-const MOST_FOLLOWED: usize = 64;
-/// Most notices that are shown in one go, between two looks at what the client says.
-const BURST: usize = 64;
-/// A close frame gets this long to leave.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
+/// Time between `tick` events: `policy.tickIntervalMs`.
+const TICK_INTERVAL: Duration = Duration::from_secs(30);
+/// Time between pings, and the time limit for the pong.
+const PING_INTERVAL: Duration = Duration::from_secs(25);
+/// Events of followed runs are read only while fewer bytes than this wait for the client.
+const FOLLOW_BUFFER_BYTES: usize = 256 * 1024;
+/// Maximum number of runs that one connection may follow.
+const MAX_FOLLOWED_RUNS: usize = 64;
+/// Maximum number of notices that are forwarded before the client's messages are read again.
+const NOTICE_BURST: usize = 64;
+/// Time limit for sending a close frame.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
 
-/// Close codes (research: openclaw.md 1.3).
+/// Close codes that OpenClaw's gateway uses for the same cases.
 mod close {
     pub(super) const NORMAL: u16 = 1000;
     pub(super) const PROTOCOL: u16 = 1002;
@@ -63,47 +62,52 @@ mod close {
     pub(super) const TRY_AGAIN: u16 = 1013;
 }
 
-/// Upgrades to the gateway protocol, or shows the page.
-pub(crate) async fn upgrade(State(door): State<Door>, request: Request) -> Response {
-    if !transport::asks_for_upgrade(&request) {
-        return page::index(&door, request.headers());
+/// Upgrades to the gateway protocol, or serves the page if the request is no upgrade.
+pub(crate) async fn upgrade(State(server): State<ServerState>, request: Request) -> Response {
+    if !upgrade::is_upgrade_request(&request) {
+        return web_assets::index(&server, request.headers());
     }
-    if let Err(refused) = check_origin(request.headers(), &door) {
+    if let Err(refused) = check_origin(request.headers(), &server) {
         return refused.into_response();
     }
-    if !door.engine().is_open() {
-        return refuse(ErrorCode::ShuttingDown, "connect again when it is back").into_response();
+    if !server.engine().is_open() {
+        return problem_response(ErrorCode::ShuttingDown, "connect again when it is back").into_response();
     }
-    let Some(place) = door.take_stream() else {
-        return refuse(ErrorCode::TooManyConnections, "close a connection, or raise max_connections in [server]")
-            .into_response();
+    let Some(permit) = server.acquire_stream() else {
+        return problem_response(
+            ErrorCode::TooManyConnections,
+            "close a connection, or raise max_connections in [server]",
+        )
+        .into_response();
     };
-    let visit = Visit {
-        origin: origin_of(request.extensions(), request.headers()),
-        peer: peer_of(request.extensions()),
-        browser: browser(&request, &door),
-        connection: request.extensions().get::<Connection>().cloned(),
+    let upgrade_info = UpgradeInfo {
+        origin: request_origin(request.extensions(), request.headers()),
+        peer: peer_ip(request.extensions()),
+        browser_credential: browser_credential(&request, &server),
+        connection: request.extensions().get::<ConnectionHandle>().cloned(),
     };
-    let intake = intake::Intake::new(door.unproven_intake());
-    match transport::accept(request, intake, move |socket| connection::serve(socket, door, place, visit)) {
+    let receive_limiter = receive_limits::ReceiveLimiter::new(server.unauthenticated_receive_budget());
+    match upgrade::accept_upgrade(request, receive_limiter, move |socket| {
+        connection::serve_socket(socket, server, permit, upgrade_info)
+    }) {
         Ok(response) => response,
-        Err(problem) => refuse(ErrorCode::InvalidRequest, problem).into_response(),
+        Err(problem) => problem_response(ErrorCode::InvalidRequest, problem).into_response(),
     }
 }
 
-/// What the upgrade says of a client before it speaks.
-struct Visit {
-    origin: Origin,
+/// Facts about a client that the upgrade request gives.
+struct UpgradeInfo {
+    origin: RequestOrigin,
     peer: Option<std::net::IpAddr>,
-    /// The page's cookie, if it is a good one.
-    browser: Option<Credential>,
-    /// The connection, which gives way to others as long as it has shown no valid token.
-    connection: Option<Connection>,
+    /// The page's cookie, if it is valid.
+    browser_credential: Option<Credential>,
+    /// The connection, which may be evicted until it has shown a valid token.
+    connection: Option<ConnectionHandle>,
 }
 
-/// A cookie counts with an origin, which every browser sends and [`check_origin`] has checked.
-fn browser(request: &Request, door: &Door) -> Option<Credential> {
+/// A cookie is accepted only with an Origin header, which every browser sends and [`check_origin`] has checked.
+fn browser_credential(request: &Request, server: &ServerState) -> Option<Credential> {
     request.headers().get(header::ORIGIN)?;
-    let shown = Credential::cookie(cookie(request.headers(), door)?);
-    door.engine().access().owner(&shown).map(|_| shown)
+    let credential = Credential::cookie(login_cookie(request.headers(), server)?);
+    server.engine().access().resolve_credential(&credential).map(|_| credential)
 }

@@ -1,12 +1,12 @@
-//! A real Chromium for tests of the page, driven over WebDriver: it clicks, types and looks as a person does, waits for what a
-//! person would see, and keeps the book of what no person should: errors, violations of the content policy, dialogs.
+//! A real Chromium for tests of the page, driven over WebDriver: it clicks, types, waits for visible states, and
+//! records errors, violations of the content policy and dialogs.
 //!
-//! It knows nothing of Quell's page. Scripts that come through the driver are not bound by the page's content policy, so that
-//! a test can look at everything; clicks and keys are real input events, and go where a person's would.
+//! It knows nothing of Quell's page. The content policy of the page does not bind scripts of the driver, so a test can
+//! read everything. Clicks and keys are real input events.
 
-mod act;
-mod book;
-mod process;
+mod actions;
+mod chromedriver;
+mod page_log;
 #[cfg(test)]
 mod tests;
 
@@ -16,49 +16,43 @@ use serde_json::{Value, json};
 use thirtyfour::error::WebDriverErrorInner;
 use thirtyfour::{ChromeCapabilities, ChromiumLikeCapabilities, LoggingPrefsLogLevel, WebDriver};
 
-use crate::daemon::client;
+use crate::daemon::http_client;
 
-pub use book::Entry;
-use process::DriverProcess;
+use chromedriver::ChromedriverProcess;
+pub use page_log::ConsoleEntry;
 pub use thirtyfour::Key;
 
-/// How long a condition on the page may take on a busy machine. It decides only how late a failing test fails.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest wait for a condition on the page. It decides only how late a failing test fails.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long a script may take that measures something. A stuck one is ended with its test.
-const LONGEST_SCRIPT: Duration = Duration::from_secs(110);
+/// Longest run of a script that measures something. A longer one fails its test.
+const SCRIPT_TIMEOUT: Duration = Duration::from_secs(110);
 
-/// What a page is shown on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Screen {
-    /// Width in CSS pixels.
+pub struct Viewport {
+    /// In CSS pixels.
     pub width: u32,
-    /// Height in CSS pixels.
+    /// In CSS pixels.
     pub height: u32,
-    /// With fingers instead of a mouse, and a viewport like a phone's.
+    /// Touch input instead of a mouse, and a mobile viewport.
     pub touch: bool,
 }
 
-impl Screen {
-    /// A desk.
-    pub const WIDE: Self = Self { width: 1440, height: 900, touch: false };
-    /// A phone.
+impl Viewport {
+    pub const DESKTOP: Self = Self { width: 1440, height: 900, touch: false };
     pub const PHONE: Self = Self { width: 390, height: 844, touch: true };
 }
 
-/// Light or dark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scheme {
-    /// Dark on light.
+pub enum ColorScheme {
     Light,
-    /// Light on dark.
     Dark,
 }
 
-impl Scheme {
-    /// The word of the media feature.
+impl ColorScheme {
+    /// Value of the media feature `prefers-color-scheme`.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Light => "light",
             Self::Dark => "dark",
@@ -66,85 +60,70 @@ impl Scheme {
     }
 }
 
-/// A Chromium with one tab and a profile of its own. Dropping it ends it.
+/// A Chromium with one tab and its own profile. Dropping it ends it.
 #[derive(Debug)]
 pub struct Browser {
     driver: Option<WebDriver>,
-    process: DriverProcess,
+    process: ChromedriverProcess,
 }
 
 impl Browser {
-    /// Starts one with an empty tab.
+    /// Starts a browser with an empty tab.
     ///
     /// # Cancel safety
-    /// A browser whose start is dropped is killed.
+    /// If dropped, the started browser is killed.
     ///
     /// # Panics
-    /// When there is no chromedriver or no Chromium, with what to install.
-    pub async fn start(screen: Screen) -> Self {
-        let process = DriverProcess::start().await;
-        let connected = WebDriver::builder(process.url(), capabilities(&process)).client(client()).connect().await;
+    /// When chromedriver or Chromium is missing, with the packages to install.
+    pub async fn start(screen: Viewport) -> Self {
+        let process = ChromedriverProcess::start().await;
+        let connected =
+            WebDriver::builder(process.url(), chrome_capabilities(&process)).client(http_client()).connect().await;
         let driver = match connected {
             Ok(driver) => driver,
-            Err(error) => panic!("Chromium did not start; {NEEDS}\n{error}\n{}", process.output()),
+            Err(error) => panic!("Chromium did not start; {MISSING_BROWSER_HELP}\n{error}\n{}", process.output()),
         };
         let browser = Self { driver: Some(driver), process };
-        browser.cdp("Page.addScriptToEvaluateOnNewDocument", json!({"source": book::WATCH})).await;
-        browser.screen(screen).await;
-        if let Err(error) = browser.driver().set_script_timeout(LONGEST_SCRIPT).await {
+        browser.cdp("Page.addScriptToEvaluateOnNewDocument", json!({"source": page_log::PAGE_LOG_SCRIPT})).await;
+        browser.set_viewport(screen).await;
+        if let Err(error) = browser.driver().set_script_timeout(SCRIPT_TIMEOUT).await {
             panic!("no time for scripts: {error}");
         }
         browser
     }
 
-    /// What it is shown on from now on.
-    ///
     /// # Cancel safety
-    /// A dropped call may or may not have changed it.
-    ///
-    /// # Panics
-    /// When the browser refuses.
-    pub async fn screen(&self, screen: Screen) {
-        let Screen { width, height, touch } = screen;
+    /// If dropped, the change may or may not have been made.
+    pub async fn set_viewport(&self, screen: Viewport) {
+        let Viewport { width, height, touch } = screen;
         let metrics = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": touch});
         self.cdp("Emulation.setDeviceMetricsOverride", metrics).await;
         self.cdp("Emulation.setTouchEmulationEnabled", json!({"enabled": touch})).await;
     }
 
-    /// Which colours, and how much motion, the system asks for from now on.
+    /// Sets the preferred colour scheme, and reduced motion.
     ///
     /// # Cancel safety
-    /// A dropped call may or may not have changed it.
-    ///
-    /// # Panics
-    /// When the browser refuses.
-    pub async fn scheme(&self, scheme: Scheme) {
+    /// If dropped, the change may or may not have been made.
+    pub async fn set_color_scheme(&self, scheme: ColorScheme) {
         let features = json!([
-            {"name": "prefers-color-scheme", "value": scheme.word()},
+            {"name": "prefers-color-scheme", "value": scheme.as_str()},
             {"name": "prefers-reduced-motion", "value": "reduce"},
         ]);
         self.cdp("Emulation.setEmulatedMedia", json!({"features": features})).await;
     }
 
-    /// Opens an address and waits until the document is loaded.
+    /// Opens a URL and waits until the document is loaded.
     ///
     /// # Cancel safety
-    /// A dropped call may or may not have left the page before.
-    ///
-    /// # Panics
-    /// When it cannot be opened.
+    /// If dropped, the old page may or may not have been left.
     pub async fn open(&self, url: &str) {
         if let Err(error) = self.driver().goto(url).await {
             panic!("{url} cannot be opened: {error}");
         }
     }
 
-    /// Loads the page again.
-    ///
     /// # Cancel safety
-    /// As [`Self::open`].
-    ///
-    /// # Panics
     /// As [`Self::open`].
     pub async fn reload(&self) {
         if let Err(error) = self.driver().refresh().await {
@@ -152,28 +131,22 @@ impl Browser {
         }
     }
 
-    /// Runs statements in the page and answers what they `return`; `arguments` holds `args`.
+    /// Runs statements in the page and returns the value of their `return`; `arguments` holds `args`.
     ///
     /// # Cancel safety
-    /// A dropped call may or may not have run them.
-    ///
-    /// # Panics
-    /// When they throw.
-    pub async fn run(&self, script: &str, args: &[Value]) -> Value {
+    /// If dropped, the script may or may not have run.
+    pub async fn run_script(&self, script: &str, args: &[Value]) -> Value {
         match self.driver().execute(script, args.to_vec()).await {
             Ok(answer) => answer.json().clone(),
             Err(error) => panic!("{script}\n{error}"),
         }
     }
 
-    /// Runs statements that hand their answer to `done`, when it comes.
+    /// Runs statements that pass their result to `done`.
     ///
     /// # Cancel safety
-    /// A dropped call may or may not have run them.
-    ///
-    /// # Panics
-    /// When they throw, or do not answer in time.
-    pub async fn run_until_done(&self, script: &str, args: &[Value]) -> Value {
+    /// If dropped, the script may or may not have run.
+    pub async fn run_async_script(&self, script: &str, args: &[Value]) -> Value {
         let script = format!("const done = arguments[arguments.length - 1];\n{script}");
         match self.driver().execute_async(script, args.to_vec()).await {
             Ok(answer) => answer.json().clone(),
@@ -181,47 +154,36 @@ impl Browser {
         }
     }
 
-    /// The value of an expression in the page.
+    /// Evaluates an expression in the page.
     ///
     /// # Cancel safety
-    /// Safe: it only looks, if the expression does.
-    ///
-    /// # Panics
-    /// When it throws.
-    pub async fn value(&self, expression: &str) -> Value {
-        self.run(&format!("return ({expression});"), &[]).await
+    /// Safe if the expression only reads.
+    pub async fn eval(&self, expression: &str) -> Value {
+        self.run_script(&format!("return ({expression});"), &[]).await
     }
 
-    /// Waits in the page until an expression is truthy, and answers its value. While it throws it is not.
+    /// Waits until an expression is truthy, and returns its value. An exception counts as false.
     ///
     /// # Cancel safety
-    /// Safe: it only looks, if the expression does.
-    ///
-    /// # Panics
-    /// When it does not become so in time, with what the page shows.
-    pub async fn until(&self, expression: &str) -> Value {
+    /// Safe if the expression only reads.
+    pub async fn wait_for(&self, expression: &str) -> Value {
         let begun = Instant::now();
         loop {
-            let left = PATIENCE.saturating_sub(begun.elapsed());
-            match self.driver().execute_async(watching(expression, left), Vec::new()).await {
+            let left = WAIT_TIMEOUT.saturating_sub(begun.elapsed());
+            match self.driver().execute_async(polling_script(expression, left), Vec::new()).await {
                 Ok(answer) if answer.json()["is"] == true => return answer.json()["value"].clone(),
-                // The page was left meanwhile; the next one may show it.
-                Err(error) if left > Duration::ZERO && is_from_another_page(error.as_inner()) => {}
+                // The page was left meanwhile; the next page may fulfil the condition.
+                Err(error) if left > Duration::ZERO && is_navigation_error(error.as_inner()) => {}
                 other => {
                     let why = other.map_or_else(|error| error.to_string(), |last| last.json()["error"].to_string());
-                    panic!("not so after {PATIENCE:?}: {expression}\n{why}\n{}", self.describe().await);
+                    panic!("not so after {WAIT_TIMEOUT:?}: {expression}\n{why}\n{}", self.describe_page().await);
                 }
             }
         }
     }
 
-    /// Sends a command of the DevTools protocol.
-    ///
     /// # Cancel safety
-    /// A dropped call may or may not have been carried out.
-    ///
-    /// # Panics
-    /// When the browser refuses it.
+    /// If dropped, the request may or may not have been carried out.
     pub async fn cdp(&self, method: &str, params: Value) -> Value {
         match self.driver().cdp().send_raw(method, params).await {
             Ok(answer) => answer,
@@ -236,18 +198,18 @@ impl Browser {
         }
     }
 
-    /// What is on the screen, in words, for a test that fails.
-    async fn describe(&self) -> String {
-        let shown = self.driver().execute(book::DESCRIBE, Vec::new()).await;
+    /// Describes the page as text, for the message of a failing test.
+    async fn describe_page(&self) -> String {
+        let shown = self.driver().execute(page_log::DESCRIBE_SCRIPT, Vec::new()).await;
         let shown = shown.map_or_else(|error| error.to_string(), |text| text.json().as_str().unwrap_or("").to_owned());
-        let entries: Vec<String> = self.entries().await.iter().map(ToString::to_string).collect();
+        let entries: Vec<String> = self.take_console_entries().await.iter().map(ToString::to_string).collect();
         format!("{shown}\nconsole:\n{}", entries.join("\n"))
     }
 }
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // The session ends with its process; asking it to would only wait for it.
+        // The WebDriver session ends with its process; closing it would only cost time.
         if let Some(driver) = self.driver.take() {
             let _ = driver.leak();
         }
@@ -255,15 +217,15 @@ impl Drop for Browser {
     }
 }
 
-/// What a machine needs for these tests.
-pub const NEEDS: &str = "tests of the page need chromium and chromedriver: \
+/// Help text for a missing browser.
+pub const MISSING_BROWSER_HELP: &str = "tests of the page need chromium and chromedriver: \
     `apt-get install chromium chromium-driver`, or leave them out with QUELL_SKIP_BROWSER=1";
 
-/// True when tests that need a browser are to be left out.
+/// True when browser tests are switched off; prints that the test is skipped.
 #[must_use]
-#[expect(clippy::print_stdout, reason = "a test that is left out says so")]
+#[expect(clippy::print_stdout, reason = "a skipped test says so")]
 pub fn is_skipped() -> bool {
-    #[expect(clippy::disallowed_methods, reason = "the one switch of tests that need a browser")]
+    #[expect(clippy::disallowed_methods, reason = "the switch that skips browser tests")]
     let skipped = std::env::var("QUELL_SKIP_BROWSER").is_ok();
     if skipped {
         println!("skipped: QUELL_SKIP_BROWSER is set");
@@ -271,18 +233,17 @@ pub fn is_skipped() -> bool {
     skipped
 }
 
-/// A text as a JavaScript literal.
 #[must_use]
-pub fn quoted(text: &str) -> String {
-    // Both are legal in JSON's strings and end a line of old JavaScript.
+pub fn js_string_literal(text: &str) -> String {
+    // JSON allows both characters; in old JavaScript they end a line.
     Value::from(text).to_string().replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
 }
 
-fn capabilities(process: &DriverProcess) -> ChromeCapabilities {
+fn chrome_capabilities(process: &ChromedriverProcess) -> ChromeCapabilities {
     let profile = format!("--user-data-dir={}", process.profile().display());
     let mut args = vec![
         "--headless=new",
-        // With pipes instead of a port the browser ends when its driver does, however that ends.
+        // With a pipe instead of a port, the browser ends when its driver ends, for any reason.
         "--remote-debugging-pipe",
         "--disable-gpu",
         "--disable-dev-shm-usage",
@@ -296,7 +257,7 @@ fn capabilities(process: &DriverProcess) -> ChromeCapabilities {
         &profile,
     ];
     if rustix::process::geteuid().is_root() {
-        // Chromium's sandbox does not work for root, and tests load nothing but pages of their own daemon.
+        // Chromium's sandbox does not work for root; tests load only pages of their own daemon.
         args.push("--no-sandbox");
     }
     let mut capabilities = ChromeCapabilities::new();
@@ -308,8 +269,8 @@ fn capabilities(process: &DriverProcess) -> ChromeCapabilities {
     }
 }
 
-/// A script that looks at an expression until it is truthy.
-fn watching(expression: &str, limit: Duration) -> String {
+/// A script that polls an expression until it is truthy.
+fn polling_script(expression: &str, limit: Duration) -> String {
     format!(
         "const done = arguments[arguments.length - 1];
          const end = performance.now() + {limit};
@@ -325,7 +286,7 @@ fn watching(expression: &str, limit: Duration) -> String {
     )
 }
 
-fn is_from_another_page(error: &WebDriverErrorInner) -> bool {
+fn is_navigation_error(error: &WebDriverErrorInner) -> bool {
     match error {
         WebDriverErrorInner::JavascriptError(info) | WebDriverErrorInner::UnknownError(info) => {
             let text = info.to_string();

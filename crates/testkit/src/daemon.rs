@@ -1,4 +1,4 @@
-//! A real `quell` daemon for tests: its own data directory, a free port, its output kept for diagnosis.
+//! A real `quell` daemon for tests: its own data directory, a free port, and its output for diagnosis.
 
 mod api;
 mod events;
@@ -22,14 +22,14 @@ use tokio::sync::{oneshot, watch};
 
 #[cfg(test)]
 pub(crate) use api::install_tls_provider;
-pub use api::{Answer, Api, client};
-pub use events::{Event, EventLog, EventStream};
+pub use api::{TestApiClient, TestApiResponse, http_client};
+pub use events::{ReceivedEvent, TestRunEventLog, TestRunEventStream};
 
-/// Longest wait for a daemon to be ready or to end. It decides only how late a failing test fails.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest wait for a daemon to become ready or to exit. It decides only how late a failing test fails.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Environment that would let the machine's own set-up reach the daemon.
-const FOREIGN: &[&str] = &[
+/// Variables through which the machine's own setup would reach the daemon.
+const HOST_ENVIRONMENT: &[&str] = &[
     "OPENAI_API_KEY",
     "OPENAI_BASE_URL",
     "ANTHROPIC_API_KEY",
@@ -46,19 +46,16 @@ const FOREIGN: &[&str] = &[
     "all_proxy",
 ];
 
-/// A data directory and configuration in which daemons can be started one after the other.
+/// A data directory and configuration in which daemons are started one after the other.
 #[derive(Debug, Clone)]
-pub struct Home {
+pub struct DaemonHome {
     folder: Arc<TempDir>,
     environment: Vec<(String, String)>,
     user: Option<u32>,
 }
 
-impl Home {
-    /// A fresh one with this configuration.
-    ///
-    /// # Panics
-    /// When the files cannot be written.
+impl DaemonHome {
+    /// Creates a home with this configuration.
     #[must_use]
     pub fn new(config_toml: &str) -> Self {
         let made = TempDir::with_prefix("quell-test-").and_then(|folder| {
@@ -72,20 +69,20 @@ impl Home {
         }
     }
 
-    /// Adds a variable to the environment of every daemon started here.
+    /// Adds an environment variable for every daemon started here.
     #[must_use]
-    pub fn env(mut self, name: &str, value: &str) -> Self {
+    pub fn with_env(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.into(), value.into()));
         self
     }
 
-    /// Gives all of it to another user, as whom daemons are started from now on, with no right beyond that.
+    /// Gives all files to another user; daemons then run as that user with no further rights.
     ///
     /// # Panics
-    /// When this process may not do that: it takes root.
+    /// Without root rights.
     #[must_use]
-    pub fn of_user(mut self, user: u32) -> Self {
-        let paths = [self.folder.path().to_owned(), self.data(), self.config()];
+    pub fn owned_by_user(mut self, user: u32) -> Self {
+        let paths = [self.folder.path().to_owned(), self.data_dir(), self.config_file()];
         for path in paths {
             if let Err(error) = std::os::unix::fs::chown(&path, Some(user), Some(user)) {
                 panic!("{} cannot be given to user {user}: {error}", path.display());
@@ -95,12 +92,9 @@ impl Home {
         self
     }
 
-    /// A copy of this binary that every user may execute: the directory of the build may be closed to others.
-    ///
-    /// # Panics
-    /// When it cannot be copied.
+    /// A copy of this binary that every user may execute: the build directory may be closed to others.
     #[must_use]
-    pub fn copy_of(&self, exe: &Path) -> PathBuf {
+    pub fn copy_executable(&self, exe: &Path) -> PathBuf {
         let copy = self.folder.path().join("quell");
         let made = fs::copy(exe, &copy).and_then(|_| fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)));
         match made {
@@ -109,48 +103,45 @@ impl Home {
         }
     }
 
-    /// The directory around everything.
+    /// The directory that contains everything.
     #[must_use]
-    pub fn folder(&self) -> &Path {
+    pub fn root_dir(&self) -> &Path {
         self.folder.path()
     }
 
-    /// The data directory.
     #[must_use]
-    pub fn data(&self) -> PathBuf {
+    pub fn data_dir(&self) -> PathBuf {
         self.folder.path().join("data")
     }
 
-    /// Where agents work that name no workdir.
+    /// Working directory of agents that name no workdir.
     #[must_use]
-    pub fn work(&self) -> PathBuf {
+    pub fn work_dir(&self) -> PathBuf {
         self.folder.path().join("data-work")
     }
 
-    /// The configuration file.
     #[must_use]
-    pub fn config(&self) -> PathBuf {
+    pub fn config_file(&self) -> PathBuf {
         self.folder.path().join("quell.toml")
     }
 
-    /// Where the daemon's output is kept.
     #[must_use]
-    pub fn log(&self) -> PathBuf {
+    pub fn log_file(&self) -> PathBuf {
         self.folder.path().join("output.log")
     }
 
-    /// A command of this binary in this home, with the machine's own set-up kept away.
+    /// A command of this binary in this home, without the machine's own setup.
     #[must_use]
     pub fn command(&self, exe: &Path) -> std::process::Command {
-        #[expect(clippy::disallowed_methods, reason = "the scaffold starts the real binary from outside")]
+        #[expect(clippy::disallowed_methods, reason = "test support starts the real binary")]
         let mut command = std::process::Command::new(exe);
-        for name in FOREIGN {
+        for name in HOST_ENVIRONMENT {
             command.env_remove(name);
         }
-        if self.config().exists() {
-            command.env("QUELL_CONFIG", self.config());
+        if self.config_file().exists() {
+            command.env("QUELL_CONFIG", self.config_file());
         }
-        command.env("QUELL_HOME", self.data()).envs(self.environment.iter().map(|(n, v)| (n, v)));
+        command.env("QUELL_HOME", self.data_dir()).envs(self.environment.iter().map(|(n, v)| (n, v)));
         command.current_dir(self.folder.path());
         if let Some(user) = self.user {
             command.uid(user).gid(user).env("HOME", self.folder.path());
@@ -161,57 +152,45 @@ impl Home {
     /// Starts a daemon and waits until it is ready.
     ///
     /// # Cancel safety
-    /// A daemon whose start is dropped is killed.
-    ///
-    /// # Panics
-    /// When it does not get ready, with what it has printed.
-    pub async fn start(&self, exe: &Path) -> Daemon {
+    /// If dropped, the started daemon is killed.
+    pub async fn start(&self, exe: &Path) -> TestDaemon {
         self.start_on(exe, "127.0.0.1:0").await
     }
 
-    /// Starts a daemon that is expected to answer, and not to be ready.
+    /// Starts a daemon that should answer but not become ready.
     ///
     /// # Cancel safety
-    /// A daemon whose start is dropped is killed.
-    ///
-    /// # Panics
-    /// When it does not answer so, with what it has printed.
-    pub async fn start_unready(&self, exe: &Path) -> Daemon {
+    /// If dropped, the started daemon is killed.
+    pub async fn start_unready(&self, exe: &Path) -> TestDaemon {
         let mut command = self.command(exe);
-        command.arg("serve").arg("--config").arg(self.config()).args(["--listen", "127.0.0.1:0"]);
+        command.arg("serve").arg("--config").arg(self.config_file()).args(["--listen", "127.0.0.1:0"]);
         self.spawn(exe, command, 503).await
     }
 
-    /// Starts a daemon that listens on this address, such as the one of its predecessor.
+    /// Starts a daemon that listens on this address, for example that of its predecessor.
     ///
     /// # Cancel safety
-    /// A daemon whose start is dropped is killed.
-    ///
-    /// # Panics
-    /// As [`Self::start`].
-    pub async fn start_on(&self, exe: &Path, address: &str) -> Daemon {
+    /// If dropped, the started daemon is killed.
+    pub async fn start_on(&self, exe: &Path, address: &str) -> TestDaemon {
         let mut command = self.command(exe);
-        command.arg("serve").arg("--config").arg(self.config()).args(["--listen", address]);
+        command.arg("serve").arg("--config").arg(self.config_file()).args(["--listen", address]);
         self.spawn(exe, command, 200).await
     }
 
-    /// Starts a daemon without naming a configuration to it; the variable that names one has to be empty.
+    /// Starts a daemon without `--config`; `QUELL_CONFIG` must be empty.
     ///
     /// # Cancel safety
-    /// A daemon whose start is dropped is killed.
-    ///
-    /// # Panics
-    /// As [`Self::start`].
-    pub async fn start_without_a_name(&self, exe: &Path) -> Daemon {
+    /// If dropped, the started daemon is killed.
+    pub async fn start_without_config_flag(&self, exe: &Path) -> TestDaemon {
         let mut command = self.command(exe);
         command.args(["serve", "--listen", "127.0.0.1:0"]);
         self.spawn(exe, command, 200).await
     }
 
-    /// `readiness` is the status with which it says whether it is ready.
-    async fn spawn(&self, exe: &Path, mut command: std::process::Command, readiness: u16) -> Daemon {
+    /// `ready_status` is the expected status of `/readyz`.
+    async fn spawn(&self, exe: &Path, mut command: std::process::Command, ready_status: u16) -> TestDaemon {
         command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let log = File::options().create(true).append(true).open(self.log());
+        let log = File::options().create(true).append(true).open(self.log_file());
         let spawned = log.and_then(|log| {
             command.stderr(log.try_clone()?);
             let begin = Instant::now();
@@ -221,37 +200,34 @@ impl Home {
             Ok(started) => started,
             Err(error) => panic!("{} did not start: {error}", exe.display()),
         };
-        Daemon::watched(self.clone(), child, log, (begin, readiness)).await
+        TestDaemon::supervise(self.clone(), child, log, (begin, ready_status)).await
     }
 }
 
 /// A running daemon. Dropping it kills it.
 #[derive(Debug)]
-pub struct Daemon {
-    home: Home,
+pub struct TestDaemon {
+    home: DaemonHome,
     pid: u32,
-    /// Names the process for good, also when its number is used again.
-    process: OwnedFd,
-    ended: watch::Receiver<Option<ExitStatus>>,
+    /// Identifies the process even after its pid is reused.
+    pidfd: OwnedFd,
+    exit_status: watch::Receiver<Option<ExitStatus>>,
     waiter: Option<std::thread::JoinHandle<()>>,
     url: String,
     token: String,
-    ready_after: Duration,
+    startup_time: Duration,
 }
 
-impl Daemon {
-    /// Starts a daemon in a home of its own and waits until it is ready.
+impl TestDaemon {
+    /// Starts a daemon in a new home and waits until it is ready.
     ///
     /// # Cancel safety
-    /// A daemon whose start is dropped is killed.
-    ///
-    /// # Panics
-    /// When it does not get ready, with what it has printed.
+    /// If dropped, the started daemon is killed.
     pub async fn start(exe: &Path, config_toml: &str) -> Self {
-        Home::new(config_toml).start(exe).await
+        DaemonHome::new(config_toml).start(exe).await
     }
 
-    async fn watched(home: Home, mut child: Child, log: File, (begin, readiness): (Instant, u16)) -> Self {
+    async fn supervise(home: DaemonHome, mut child: Child, log: File, (begin, ready_status): (Instant, u16)) -> Self {
         let pid = child.id();
         let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { panic!("process {pid}") };
         let process = match pidfd_open(process, PidfdFlags::empty()) {
@@ -263,13 +239,13 @@ impl Daemon {
         let reader = move || copy_output(stdout, log, address);
         let (ending, ended) = watch::channel(None);
         let waiter = move || {
-            // Without a status nobody can wait for it; the receiver sees the sender gone and says so.
+            // Without a status the sender is dropped, which the receiver notices.
             if let Ok(status) = child.wait() {
                 let _ = ending.send(Some(status));
             }
         };
         let threads = std::thread::Builder::new().name("daemon-output".into()).spawn(reader).and_then(|_reads| {
-            // The reader ends with the output, which a warden may hold a moment longer than the daemon lives.
+            // The reader ends with the output, which a warden may keep open a moment longer than the daemon lives.
             std::thread::Builder::new().name("daemon-wait".into()).spawn(waiter)
         });
         let waiter = match threads {
@@ -277,38 +253,50 @@ impl Daemon {
             Err(error) => panic!("no threads for a daemon: {error}"),
         };
         let (url, token) = (String::new(), String::new());
-        let mut daemon =
-            Self { home, pid, process, ended, waiter: Some(waiter), url, token, ready_after: Duration::ZERO };
-        daemon.become_ready(announced, begin, readiness).await;
+        let mut daemon = Self {
+            home,
+            pid,
+            pidfd: process,
+            exit_status: ended,
+            waiter: Some(waiter),
+            url,
+            token,
+            startup_time: Duration::ZERO,
+        };
+        daemon.wait_ready(announced, begin, ready_status).await;
         daemon
     }
 
-    async fn become_ready(&mut self, announced: oneshot::Receiver<String>, begin: Instant, readiness: u16) {
-        match tokio::time::timeout(PATIENCE, announced).await {
+    async fn wait_ready(&mut self, announced: oneshot::Receiver<String>, begin: Instant, ready_status: u16) {
+        match tokio::time::timeout(WAIT_TIMEOUT, announced).await {
             Ok(Ok(url)) => self.url = url,
             _ => panic!("the daemon printed no address\n{}", self.output()),
         }
-        let client = client();
-        while !client.get(format!("{}/readyz", self.url)).send().await.is_ok_and(|answer| answer.status() == readiness)
+        let client = http_client();
+        while !client
+            .get(format!("{}/readyz", self.url))
+            .send()
+            .await
+            .is_ok_and(|answer| answer.status() == ready_status)
         {
-            assert!(begin.elapsed() < PATIENCE && !self.has_ended(), "the daemon is not ready\n{}", self.output());
-            // Readiness is a status without an event; asked again as a balancer would.
+            assert!(begin.elapsed() < WAIT_TIMEOUT && !self.has_exited(), "the daemon is not ready\n{}", self.output());
+            // Readiness sends no event; poll it as a load balancer does.
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        self.ready_after = begin.elapsed();
-        match fs::read_to_string(self.home.data().join("token")) {
+        self.startup_time = begin.elapsed();
+        match fs::read_to_string(self.home.data_dir().join("token")) {
             Ok(token) => self.token = token.trim().to_owned(),
             Err(error) => panic!("the daemon is ready but its token is not: {error}\n{}", self.output()),
         }
     }
 
-    /// Its address, such as `http://127.0.0.1:40000`.
+    /// Such as `http://127.0.0.1:40000`.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Where it listens, such as `127.0.0.1:40000`.
+    /// Such as `127.0.0.1:40000`.
     #[must_use]
     pub fn address(&self) -> &str {
         self.url.trim_start_matches("http://")
@@ -320,78 +308,67 @@ impl Daemon {
         &self.token
     }
 
-    /// Its process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Time from its start to its first ready answer.
+    /// Time from the start to the first ready answer.
     #[must_use]
-    pub fn ready_after(&self) -> Duration {
-        self.ready_after
+    pub fn startup_time(&self) -> Duration {
+        self.startup_time
     }
 
-    /// Its home, in which another daemon can be started after this one.
+    /// The home, in which another daemon can be started later.
     #[must_use]
-    pub fn home(&self) -> &Home {
+    pub fn home(&self) -> &DaemonHome {
         &self.home
     }
 
-    /// Its HTTP door, with the admin token.
+    /// API client with the admin token.
     #[must_use]
-    pub fn http(&self) -> Api {
-        Api::new(&self.url, &self.token)
+    pub fn api(&self) -> TestApiClient {
+        TestApiClient::new(&self.url, &self.token)
     }
 
-    /// Everything it has printed so far.
+    /// The output so far.
     #[must_use]
     pub fn output(&self) -> String {
-        fs::read_to_string(self.home.log()).unwrap_or_default()
+        fs::read_to_string(self.home.log_file()).unwrap_or_default()
     }
 
-    /// True once it has ended.
     #[must_use]
-    pub fn has_ended(&self) -> bool {
-        self.ended.borrow().is_some()
+    pub fn has_exited(&self) -> bool {
+        self.exit_status.borrow().is_some()
     }
 
-    /// Sends TERM and waits until it has ended.
+    /// Sends SIGTERM and waits until the daemon has exited.
     ///
     /// # Cancel safety
-    /// The signal stays sent.
-    ///
-    /// # Panics
-    /// When it does not end in time.
+    /// Dropping it does not withdraw the signal.
     pub async fn stop(&self) -> ExitStatus {
         self.signal(Signal::TERM);
-        self.ended().await
+        self.wait_exit().await
     }
 
-    /// Sends KILL and waits until it has ended.
+    /// Sends SIGKILL and waits until the daemon has exited.
     ///
     /// # Cancel safety
-    /// The signal stays sent.
-    ///
-    /// # Panics
-    /// When it does not end in time.
+    /// Dropping it does not withdraw the signal.
     pub async fn kill9(&self) -> ExitStatus {
         self.signal(Signal::KILL);
-        self.ended().await
+        self.wait_exit().await
     }
 
-    /// Sends a signal; one to a daemon that has ended is lost.
+    /// Sends a signal; ignored if the daemon has exited.
     pub fn signal(&self, signal: Signal) {
-        let _ = pidfd_send_signal(&self.process, signal);
+        let _ = pidfd_send_signal(&self.pidfd, signal);
     }
 
-    /// Keeps it from running until the answer is dropped, whoever else lets it go on meanwhile.
-    ///
-    /// # Panics
-    /// When there is no thread for that.
+    /// Stops the daemon with SIGSTOP until the guard is dropped, even if another process sends SIGCONT.
     #[must_use]
-    pub fn stand_still(&self) -> StandStill {
-        let process = match self.process.try_clone() {
+    pub fn suspend(&self) -> SuspendGuard {
+        let process = match self.pidfd.try_clone() {
             Ok(process) => process,
             Err(error) => panic!("cannot hold process {}: {error}", self.pid),
         };
@@ -406,21 +383,18 @@ impl Daemon {
             let _ = pidfd_send_signal(&process, Signal::CONT);
         });
         match thread {
-            Ok(thread) => StandStill { done, thread: Some(thread) },
+            Ok(thread) => SuspendGuard { done, thread: Some(thread) },
             Err(error) => panic!("no thread that holds a daemon: {error}"),
         }
     }
 
-    /// Waits until it has ended.
+    /// Waits until the daemon has exited.
     ///
     /// # Cancel safety
-    /// Safe: it only looks.
-    ///
-    /// # Panics
-    /// When it does not end in time.
-    pub async fn ended(&self) -> ExitStatus {
-        let mut ended = self.ended.clone();
-        let waited = tokio::time::timeout(PATIENCE, ended.wait_for(Option::is_some)).await;
+    /// Safe: it only reads.
+    pub async fn wait_exit(&self) -> ExitStatus {
+        let mut ended = self.exit_status.clone();
+        let waited = tokio::time::timeout(WAIT_TIMEOUT, ended.wait_for(Option::is_some)).await;
         match waited.ok().and_then(Result::ok).and_then(|status| *status) {
             Some(status) => status,
             None => panic!("the daemon did not end\n{}", self.output()),
@@ -428,14 +402,14 @@ impl Daemon {
     }
 }
 
-/// A daemon that does not run as long as this lives.
+/// The daemon is stopped as long as this lives.
 #[derive(Debug)]
-pub struct StandStill {
+pub struct SuspendGuard {
     done: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-impl Drop for StandStill {
+impl Drop for SuspendGuard {
     fn drop(&mut self) {
         self.done.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -444,7 +418,7 @@ impl Drop for StandStill {
     }
 }
 
-impl Drop for Daemon {
+impl Drop for TestDaemon {
     fn drop(&mut self) {
         self.signal(Signal::KILL);
         if let Some(waiter) = self.waiter.take() {
@@ -453,7 +427,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Copies the output to the log, and hands on the first address in it.
+/// Copies the output to the log and sends the first URL in it.
 fn copy_output(stdout: Option<std::process::ChildStdout>, mut log: File, address: oneshot::Sender<String>) {
     let Some(stdout) = stdout else { return };
     let mut address = Some(address);
@@ -461,7 +435,7 @@ fn copy_output(stdout: Option<std::process::ChildStdout>, mut log: File, address
     let mut line = Vec::new();
     while lines.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
         let _ = log.write_all(&line);
-        if let Some(url) = address_in(&String::from_utf8_lossy(&line))
+        if let Some(url) = parse_address(&String::from_utf8_lossy(&line))
             && let Some(address) = address.take()
         {
             let _ = address.send(url);
@@ -470,8 +444,8 @@ fn copy_output(stdout: Option<std::process::ChildStdout>, mut log: File, address
     }
 }
 
-/// The address in a line, up to its port.
-fn address_in(line: &str) -> Option<String> {
+/// The URL in a line, up to its port.
+fn parse_address(line: &str) -> Option<String> {
     const BEFORE_PORT: &str = "http://127.0.0.1:";
     let from = line.get(line.find(BEFORE_PORT)?..)?;
     let digits = from.get(BEFORE_PORT.len()..)?.bytes().take_while(u8::is_ascii_digit).count();

@@ -1,22 +1,23 @@
-//! Commands of an attacker who has the daemon's user and wants to outlive a stop unseen. The ones that need more than a shell are
-//! small C programs beside this file, built when first asked for: a C compiler is there wherever Quell is built.
+//! Commands of an attacker who has the daemon's user and wants to survive a stop unnoticed. Those that need more than a
+//! shell are small C programs beside this file, compiled on first use.
 //!
-//! Each prints a line that begins with `hostile` when it has done its worst, and ends by itself within ten minutes or so.
+//! Each prints a line that begins with `hostile` when its attack is in place, and ends by itself within about ten
+//! minutes.
 
 use std::path::{Path, PathBuf};
 
-use crate::commands::Marker;
+use crate::commands::ProcessMarker;
 
-/// Builds one of the programs into `folder`, where the daemon's user may execute it.
+/// Compiles one of the programs into `folder`, where the daemon's user may execute it.
 ///
 /// # Panics
-/// When the compiler is missing or complains.
+/// When the compiler is missing or reports an error.
 #[must_use]
-pub fn build(program: Program, folder: &Path) -> PathBuf {
+pub fn compile(program: HostileProgram, folder: &Path) -> PathBuf {
     let (name, text) = program.source();
     let (source, target) = (folder.join(format!("{name}.c")), folder.join(name));
     let written = std::fs::write(&source, text);
-    #[expect(clippy::disallowed_methods, reason = "test support builds its own programs")]
+    #[expect(clippy::disallowed_methods, reason = "test support compiles its own programs")]
     let mut compiler = std::process::Command::new("cc");
     compiler.args(["-O1", "-pthread", "-o"]).arg(&target).arg(&source);
     let built = written.and_then(|()| compiler.output());
@@ -27,22 +28,21 @@ pub fn build(program: Program, folder: &Path) -> PathBuf {
     }
 }
 
-/// The programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Program {
-    /// Looks dead while a thread of it lives, in the group of its warden.
+pub enum HostileProgram {
+    /// Looks dead while one of its threads lives, in the group of its warden.
     ZombieLeader,
-    /// Tells the daemon in the warden's name that everything is over.
+    /// Reports to the daemon, in the warden's name, that everything has ended.
     ForgedReport,
-    /// Waits for a child that shares its memory and never goes on.
+    /// Waits for a child that shares its memory and never continues.
     WaitsForVfork,
-    /// Has work in the kernel: a ring with a thread of its own and reads that never end, which a child has too.
+    /// Has work in the kernel, shared with a child: an io_uring with its own thread and reads that never end.
     LeavesWork,
     /// Has two thousand threads.
     ManyThreads,
 }
 
-impl Program {
+impl HostileProgram {
     fn source(self) -> (&'static str, &'static str) {
         match self {
             Self::ZombieLeader => ("zombie_leader", include_str!("hostile/zombie_leader.c")),
@@ -54,28 +54,28 @@ impl Program {
     }
 }
 
-/// A process that lives with a dead first thread, in the warden's group; the shell waits beside it.
+/// A live process whose first thread is dead, in the warden's group; the shell waits beside it.
 #[must_use]
-pub fn zombie_leader(program: &Path, mark: &Marker) -> String {
+pub fn zombie_leader(program: &Path, mark: &ProcessMarker) -> String {
     format!("exec {} $PPID {}", program.display(), mark.as_str())
 }
 
-/// As [`zombie_leader`], and the call ends by itself.
+/// Like [`zombie_leader`], but the call ends by itself.
 #[must_use]
-pub fn zombie_leader_left_behind(program: &Path, mark: &Marker) -> String {
+pub fn zombie_leader_left_behind(program: &Path, mark: &ProcessMarker) -> String {
     format!("{} $PPID {} & sleep 1; kill -9 $!; exit 0", program.display(), mark.as_str())
 }
 
-/// A report in the warden's name, and its death, once the file `go` is there.
+/// Sends a report in the warden's name and kills the warden, once the file `go` exists.
 #[must_use]
-pub fn forged_report(program: &Path, mark: &Marker, go: &Path) -> String {
+pub fn forged_report(program: &Path, mark: &ProcessMarker, go: &Path) -> String {
     format!("exec {} $PPID {} {}", program.display(), mark.as_str(), go.display())
 }
 
-/// Kills the warden and leaves a process of the daemon's own program behind, with nothing of the run in its environment: `serve`
-/// in a data directory of its own.
+/// Kills the warden and leaves a process of the daemon's own binary behind, without the run's environment: `serve` in
+/// its own data directory.
 #[must_use]
-pub fn poses_as_warden(quell: &Path, folder: &Path, mark: &Marker) -> String {
+pub fn poses_as_warden(quell: &Path, folder: &Path, mark: &ProcessMarker) -> String {
     format!(
         "mkdir -p {0}/fake; (env -i HOME={0}/fake QUELL_HOME={0}/fake QUELL_MARK={1} setsid {2} serve --listen 127.0.0.1:0 >{0}/fake.log 2>&1 &); \
          until grep -q http {0}/fake.log; do sleep 0.1; done; echo hostile posing; kill -9 $PPID; sleep 600",
@@ -85,9 +85,9 @@ pub fn poses_as_warden(quell: &Path, folder: &Path, mark: &Marker) -> String {
     )
 }
 
-/// Stops the warden, then kills the daemon and the warden; a child with an empty environment goes on.
+/// Stops the warden, then kills the daemon and the warden; a child with an empty environment continues.
 #[must_use]
-pub fn kills_its_daemon(mark: &Marker) -> String {
+pub fn kills_its_daemon(mark: &ProcessMarker) -> String {
     format!(
         "env -i sh -c 'while :; do sleep 1; done' {} & \
          set -- $(cat /proc/$PPID/stat); echo hostile kills; kill -STOP $PPID; kill -9 $4 $PPID; sleep 600",
@@ -95,9 +95,9 @@ pub fn kills_its_daemon(mark: &Marker) -> String {
     )
 }
 
-/// As [`kills_its_daemon`], and the child is an orphan in a session of its own: nothing but its birth tells whose it is.
+/// Like [`kills_its_daemon`], but the child is an orphan in its own session: only its start time tells whose it is.
 #[must_use]
-pub fn kills_its_daemon_and_hides(mark: &Marker) -> String {
+pub fn kills_its_daemon_and_hides(mark: &ProcessMarker) -> String {
     format!(
         "(env -i setsid sh -c 'while :; do sleep 1; done' {} &); sleep 0.2; \
          set -- $(cat /proc/$PPID/stat); kill -STOP $PPID; kill -9 $4 $PPID; sleep 600",
@@ -105,15 +105,15 @@ pub fn kills_its_daemon_and_hides(mark: &Marker) -> String {
     )
 }
 
-/// A process that waits in the kernel for its child, which does not go on: SIGTERM does not reach it.
+/// Waits in the kernel for its vfork child, which does not continue: SIGTERM does not reach it.
 #[must_use]
-pub fn waits_for_its_vfork(program: &Path, mark: &Marker) -> String {
+pub fn waits_for_its_vfork(program: &Path, mark: &ProcessMarker) -> String {
     format!("exec {} {}", program.display(), mark.as_str())
 }
 
-/// A tree in a user and PID namespace of its own making.
+/// A process tree in its own user and PID namespaces.
 #[must_use]
-pub fn nests_namespaces(mark: &Marker) -> String {
+pub fn nests_namespaces(mark: &ProcessMarker) -> String {
     format!(
         "unshare --user --map-root-user --pid --fork --mount-proc sh -c \
          'setsid sh -c \"while :; do sleep 1; done\" {0} & echo hostile nests; wait' {0}; \
@@ -122,33 +122,33 @@ pub fn nests_namespaces(mark: &Marker) -> String {
     )
 }
 
-/// Takes all descriptors from the warden, which can then hear nobody.
+/// Takes away all descriptors of the warden, which then receives nothing.
 #[must_use]
-pub fn blinds_its_warden(mark: &Marker) -> String {
+pub fn blinds_its_warden(mark: &ProcessMarker) -> String {
     format!(
         "prlimit --pid $PPID --nofile=0:0; echo hostile blinds; sh -c 'while :; do sleep 1; done' {} & wait",
         mark.as_str()
     )
 }
 
-/// As [`blinds_its_warden`], once the file `go` is there.
+/// Like [`blinds_its_warden`], once the file `go` exists.
 #[must_use]
-pub fn blinds_its_warden_when(mark: &Marker, go: &Path) -> String {
+pub fn blinds_its_warden_when(mark: &ProcessMarker, go: &Path) -> String {
     format!("echo hostile waits; until [ -e {} ]; do sleep 0.01; done; {}", go.display(), blinds_its_warden(mark))
 }
 
-/// Stops the daemon with SIGSTOP, so that it hears no stop.
+/// Stops the daemon with SIGSTOP, so that it receives no stop.
 #[must_use]
-pub fn stops_its_daemon(mark: &Marker) -> String {
+pub fn stops_its_daemon(mark: &ProcessMarker) -> String {
     format!(
         "set -- $(cat /proc/$PPID/stat); echo hostile stops; kill -STOP $4; sh -c 'while :; do sleep 1; done' {}",
         mark.as_str()
     )
 }
 
-/// A storm of processes, each in a session of its own, whose warden is killed.
+/// A fork storm, each process in its own session, whose warden is killed.
 #[must_use]
-pub fn storm_without_warden(mark: &Marker) -> String {
+pub fn storm_without_warden(mark: &ProcessMarker) -> String {
     format!(
         "for i in 1 2 3 4 5 6 7 8; do (while :; do setsid sh -c '(sleep 0.01 &)' {} & wait; done) & done; \
          echo hostile storms; kill -9 $PPID; wait",
@@ -156,15 +156,15 @@ pub fn storm_without_warden(mark: &Marker) -> String {
     )
 }
 
-/// One of the programs that take nothing but a mark.
+/// Runs a program whose only argument is the marker.
 #[must_use]
-pub fn runs(program: &Path, mark: &Marker) -> String {
+pub fn runs_program(program: &Path, mark: &ProcessMarker) -> String {
     format!("exec {} {}", program.display(), mark.as_str())
 }
 
-/// As many processes as its user, or a bound, lets it have.
+/// Starts as many processes as the limits of its user permit, or 64.
 #[must_use]
-pub fn fills_the_process_table(mark: &Marker) -> String {
+pub fn fills_the_process_table(mark: &ProcessMarker) -> String {
     format!(
         "(ulimit -u 64 2>/dev/null; i=0; while [ $i -lt 400 ]; do sh -c 'trap : TERM; while :; do sleep 9; done' {0} & i=$((i + 1)); done) \
          2>/dev/null; echo hostile full; exec sh -c 'while :; do sleep 1; done' {0}",
@@ -172,9 +172,9 @@ pub fn fills_the_process_table(mark: &Marker) -> String {
     )
 }
 
-/// Takes from the daemon what it may have of one thing: memory (`as`), processes (`nproc`), time (`cpu`).
+/// Lowers a limit of the daemon: memory (`as`), processes (`nproc`), CPU time (`cpu`).
 #[must_use]
-pub fn limits_its_daemon(limit: &str, mark: &Marker) -> String {
+pub fn limits_its_daemon(limit: &str, mark: &ProcessMarker) -> String {
     format!(
         "set -- $(cat /proc/$PPID/stat); prlimit --pid $4 --{limit}; echo hostile limits; sh -c 'while :; do sleep 1; done' {}",
         mark.as_str()

@@ -1,7 +1,8 @@
-//! What is left over, counted by the operating system: processes, descriptors, sockets, memory, and the tasks of a runtime.
+//! Count what is left over by asking the operating system: processes, descriptors, sockets, memory, and the tasks of a
+//! runtime.
 //!
-//! Nothing here asks Quell. The system sends no event when the last of something is gone, so [`settled`] is the one place
-//! that looks again and again.
+//! Nothing here asks Quell. The system sends no event when the last resource is gone, so [`wait_until`] polls, and only
+//! here.
 
 mod baseline;
 mod proc_fs;
@@ -12,25 +13,25 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-pub use baseline::{Allowance, Baseline, Tasks};
-pub(crate) use proc_fs::is_marked;
+pub use baseline::{LeakAllowance, ResourceBaseline, TaskBaseline};
+pub(crate) use proc_fs::has_marker;
 pub use proc_fs::{
-    Descriptors, Process, SocketRow, TcpState, children_of, descendants_of, descriptors_of, group_of, marked, marks,
-    process, rss_bytes, sockets_of, tcp_sockets, threads_of, with_environment,
+    DescriptorCounts, ObservedProcess, TcpSocketInfo, TcpState, children_of, count_descriptors, descendants_of,
+    group_members, processes_by_marker, processes_with_env, processes_with_marker, read_process, rss_bytes, sockets_of,
+    tcp_sockets, threads_of,
 };
 
-/// Pause between two looks at the system.
-const PAUSE: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Looks until `probe` is content, and returns how long that took. It looks from a thread of its own, so that it neither
-/// blocks the caller's runtime nor obeys a clock that a test holds still.
+/// Polls `probe` until it succeeds; returns how long that took. It polls in its own thread, so that it does not block
+/// the caller's runtime and ignores a paused clock.
 ///
 /// # Cancel safety
-/// Safe: the looking ends when the caller is gone.
+/// Safe: the polling ends when the caller is dropped.
 ///
 /// # Panics
-/// When `probe` is still not content after `limit`, with what it said last.
-pub async fn settled(limit: Duration, mut probe: impl FnMut() -> Result<(), String> + Send + 'static) -> Duration {
+/// When `probe` still fails after `limit`, with its last error.
+pub async fn wait_until(limit: Duration, mut probe: impl FnMut() -> Result<(), String> + Send + 'static) -> Duration {
     let (done, verdict) = oneshot::channel();
     let looking = move || {
         let begin = Instant::now();
@@ -38,11 +39,11 @@ pub async fn settled(limit: Duration, mut probe: impl FnMut() -> Result<(), Stri
             let seen = probe();
             let over = seen.is_ok() || begin.elapsed() > limit;
             if over || done.is_closed() {
-                // Nobody receives when the caller is gone, and then nobody needs to.
+                // Nobody receives when the caller was dropped.
                 let _ = done.send(seen.map(|()| begin.elapsed()));
                 return;
             }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(POLL_INTERVAL);
         }
     };
     if let Err(error) = std::thread::Builder::new().name("leak-check".into()).spawn(looking) {
@@ -55,30 +56,24 @@ pub async fn settled(limit: Duration, mut probe: impl FnMut() -> Result<(), Stri
     }
 }
 
-/// Waits until no process carries this exact environment entry, such as `QUELL_RUN_ID=...`.
+/// Waits until no process has this exact environment entry, such as `QUELL_RUN_ID=...`.
 ///
 /// # Cancel safety
-/// Safe: it only looks.
-///
-/// # Panics
-/// When some are left after `limit`, with what they are.
-pub async fn no_process_with(entry: &str, limit: Duration) -> Duration {
+/// Safe: it only reads.
+pub async fn wait_no_process_with_env(entry: &str, limit: Duration) -> Duration {
     let entry = entry.to_owned();
-    settled(limit, move || none_left(&with_environment(&entry), &entry)).await
+    wait_until(limit, move || expect_none(&processes_with_env(&entry), &entry)).await
 }
 
-/// Waits until no process carries this marker in its environment or its arguments.
+/// Waits until no process has this marker in its environment or arguments.
 ///
 /// # Cancel safety
-/// Safe: it only looks.
-///
-/// # Panics
-/// When some are left after `limit`, with what they are.
-pub async fn no_process_marked(marker: &str, limit: Duration) -> Duration {
+/// Safe: it only reads.
+pub async fn wait_no_process_with_marker(marker: &str, limit: Duration) -> Duration {
     let marker = marker.to_owned();
-    settled(limit, move || none_left(&marked(&marker), &marker)).await
+    wait_until(limit, move || expect_none(&processes_with_marker(&marker), &marker)).await
 }
 
-fn none_left(found: &[Process], what: &str) -> Result<(), String> {
+fn expect_none(found: &[ObservedProcess], what: &str) -> Result<(), String> {
     if found.is_empty() { Ok(()) } else { Err(format!("{} processes with {what}: {found:#?}", found.len())) }
 }

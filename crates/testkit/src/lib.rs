@@ -1,21 +1,21 @@
-//! Scaffold for tests of Quell, from outside: a scripted model server over real HTTP, a strict checker of histories,
-//! misbehaving commands, chat networks, a leak check that asks the operating system, and a real daemon to talk to.
+//! Test support that checks Quell from outside: a scripted model server, a history validator, misbehaving commands,
+//! fake chat networks, leak checks, and a real daemon.
 //!
-//! Nothing here shares code with what it checks: bodies are read as plain JSON, so a slip in Quell's own types cannot hide
-//! itself. Helpers panic with a description where a condition does not come true; that is how a test fails.
+//! It shares no code with what it checks: bodies are read as plain JSON, so that an error in Quell's own types cannot
+//! hide itself. Functions panic with a description when a condition does not come true; that is how a test fails.
 
 pub mod browser;
 pub mod commands;
 pub mod daemon;
-pub mod gateway;
-pub mod history;
+pub mod gateway_client;
+pub mod history_check;
 pub mod hostile;
 pub mod leaks;
+pub mod machine_speed;
 pub mod mcp;
 pub mod model;
 pub mod networks;
-pub mod pace;
 pub mod pty;
 mod sse;
 
-pub use model::{Behaviour, ScriptedModel, Step};
+pub use model::{ScriptedModel, ScriptedResponse, StreamStep};

@@ -1,22 +1,22 @@
-//! A scripted model server over real HTTP on a loopback port. It speaks the OpenAI chat dialect and the Anthropic messages
-//! dialect; a request's path says which.
+//! A scripted model server over real HTTP on a loopback port. It speaks the OpenAI chat dialect and the Anthropic
+//! messages dialect; the path of a request decides.
 //!
-//! It runs on a thread and runtime of its own, so that it neither shows among the tasks of the runtime under test nor obeys
-//! a clock that a test holds still. It checks the history of every request and records when each client left.
+//! It runs in its own thread and runtime. So it does not count among the tasks of the runtime under test, and a paused
+//! clock does not stop it. It checks the history of every request and records when each client disconnected.
 
-mod behaviour;
 mod blackhole;
 mod connection;
 mod frames;
-mod perform;
-mod record;
-mod rules;
+pub(crate) mod http1;
+mod recorded_request;
+mod request_checks;
+mod respond;
+mod response_writer;
+mod scripted_response;
 pub(crate) mod server;
-mod stage;
+mod shared_state;
 #[cfg(test)]
 mod tests;
-mod wire;
-pub(crate) mod wire_http;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,105 +24,107 @@ use std::thread::JoinHandle;
 
 use tokio::sync::{mpsc, oneshot};
 
-pub use behaviour::{Behaviour, End, LineEnd, Step, Stream, Transfer, UsageFrame};
 pub use blackhole::BlackHole;
-pub use record::{Finish, ModelRequest, Progress, Recorded, RequestAt};
+pub use recorded_request::{ExpectedRequest, ModelRequestHandle, RecordedRequest, ResponseOutcome, ResponseProgress};
+pub use scripted_response::{
+    LineEnd, ScriptedResponse, ScriptedStream, StreamEnd, StreamStep, Transfer, UsageReporting,
+};
 
-use record::{Handed as _, Waiting};
-use server::Order;
+use recorded_request::{ConditionWaiter, IntoRequestHandle as _};
+use server::PortCommand;
 
 /// The server. Dropping it closes every connection and ends its thread.
 #[derive(Debug)]
 pub struct ScriptedModel {
     address: SocketAddr,
-    waiting: Waiting,
-    orders: Option<mpsc::Sender<Order>>,
+    waiter: ConditionWaiter,
+    port_commands: Option<mpsc::Sender<PortCommand>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl ScriptedModel {
-    /// Starts a server on a free port. It also raises this process's limit of open files to what the system permits, so that
-    /// a thousand streams fit.
+    /// Starts a server on a free port. It also raises the soft limit of open files of this process, so that a thousand
+    /// streams fit.
     ///
     /// # Cancel safety
-    /// Safe: a server nobody receives ends by itself.
-    ///
-    /// # Panics
-    /// When it cannot be started.
+    /// Safe: if dropped, the server ends by itself.
     pub async fn start() -> Self {
-        server::raise_open_files();
-        let stage = Arc::new(stage::Stage::new());
+        server::raise_open_file_limit();
+        let stage = Arc::new(shared_state::ModelServerState::new());
         let (orders, inbox) = mpsc::channel(4);
         let (ready, started) = oneshot::channel();
         let shared = Arc::clone(&stage);
         let thread = std::thread::Builder::new().name("scripted-model".into());
-        let thread = match thread.spawn(move || server::run(shared, inbox, ready)) {
+        let thread = match thread.spawn(move || server::run_server(shared, inbox, ready)) {
             Ok(thread) => thread,
             Err(error) => panic!("no thread for the scripted model: {error}"),
         };
         match started.await {
             Ok((address, server)) => {
-                let waiting = Waiting { stage, server };
-                Self { address, waiting, orders: Some(orders), thread: Some(thread) }
+                let waiting = ConditionWaiter { shared: stage, server_runtime: server };
+                Self { address, waiter: waiting, port_commands: Some(orders), thread: Some(thread) }
             }
             Err(_) => panic!("the scripted model did not start: {:?}", thread.join()),
         }
     }
 
-    /// The base address, with `/v1`.
+    /// The base URL, with `/v1`.
     #[must_use]
     pub fn base_url(&self) -> String {
         format!("http://{}/v1", self.address)
     }
 
-    /// The address it listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Adds a behaviour; each request takes the next one. A request with a broken history takes none: it is answered 400.
-    pub fn script(&self, behaviour: impl Into<Behaviour>) -> &Self {
-        self.waiting.stage.push(behaviour.into());
+    /// Adds a response; each request takes the next one. A request with a broken history takes none and is answered
+    /// 400.
+    pub fn script(&self, behaviour: impl Into<ScriptedResponse>) -> &Self {
+        self.waiter.shared.push_response(behaviour.into());
         self
     }
 
-    /// Behaviours that no request has taken yet.
+    /// Number of responses that no request has taken yet.
     #[must_use]
-    pub fn unused(&self) -> usize {
-        self.waiting.stage.unused()
+    pub fn unused_count(&self) -> usize {
+        self.waiter.shared.unused_count()
     }
 
-    /// Chooses the behaviour by the last user text, where the script is used up. For many runs at once.
-    pub fn by_prompt(&self, choose: impl Fn(&str, &Recorded) -> Behaviour + Send + Sync + 'static) -> &Self {
-        self.waiting.stage.set_by_prompt(Box::new(choose));
+    /// Chooses the response by the last user text when the script is used up; useful for many runs at once.
+    pub fn respond_by_prompt(
+        &self,
+        choose: impl Fn(&str, &RecordedRequest) -> ScriptedResponse + Send + Sync + 'static,
+    ) -> &Self {
+        self.waiter.shared.set_response_chooser(Box::new(choose));
         self
     }
 
-    /// From now on requests with a valid history are counted and not kept: for servers that run for long. Conditions on
-    /// single requests do not find them any more.
-    pub fn forget_the_sound(&self) -> &Self {
-        self.waiting.stage.forget_the_sound();
+    /// From now on counts requests with a valid history without keeping them, for servers that run long. Conditions on
+    /// single requests no longer find them.
+    pub fn discard_valid_requests(&self) -> &Self {
+        self.waiter.shared.discard_valid_requests();
         self
     }
 
-    /// How many requests have arrived so far, forgotten ones included.
+    /// Number of requests so far, including discarded ones.
     #[must_use]
     pub fn request_count(&self) -> usize {
-        *self.waiting.stage.arrived().borrow()
+        *self.waiter.shared.watch_arrivals().borrow()
     }
 
-    /// How many connections are open now.
+    /// Number of open connections.
     #[must_use]
     pub fn connection_count(&self) -> usize {
-        *self.waiting.stage.connections().borrow()
+        *self.waiter.shared.watch_connections().borrow()
     }
 
-    /// Whatever arrived that no provider would have taken, in words: odd requests and broken histories.
+    /// Descriptions of requests that no provider would accept: unexpected requests and broken histories.
     #[must_use]
-    pub fn complaints(&self) -> Vec<String> {
-        let odd = self.waiting.stage.oddities().into_iter().map(|oddity| format!("an odd request: {oddity}"));
-        let broken = self.waiting.stage.records().into_iter().filter(|record| !record.violations.is_empty());
+    pub fn protocol_errors(&self) -> Vec<String> {
+        let odd = self.waiter.shared.unexpected_events().into_iter().map(|oddity| format!("an odd request: {oddity}"));
+        let broken = self.waiter.shared.records().into_iter().filter(|record| !record.violations.is_empty());
         let broken = broken.map(|record| {
             let reasons: Vec<String> = record.violations.iter().map(ToString::to_string).collect();
             format!("request {} has a broken history:\n  {}\n{:#}", record.index, reasons.join("\n  "), record.body)
@@ -130,97 +132,82 @@ impl ScriptedModel {
         odd.chain(broken).collect()
     }
 
-    /// Opens a gate, for good: who waits at it goes on, who comes later does not wait.
+    /// Opens a gate for good: waiting responses continue, later ones do not wait.
     pub fn open_gate(&self, name: &str) -> &Self {
-        self.waiting.stage.open_gate(name);
+        self.waiter.shared.open_gate(name);
         self
     }
 
-    /// Waits until at least `n` requests have arrived, and returns all that have.
+    /// Waits until at least `n` requests have arrived; returns all of them.
     ///
     /// # Cancel safety
-    /// Safe: it only looks.
-    ///
-    /// # Panics
-    /// When they do not arrive in time.
-    pub async fn requests(&self, n: usize) -> Vec<ModelRequest> {
-        let arrived = self.waiting.stage.arrived();
-        self.waiting.until(arrived, &format!("{n} requests"), |seen| (*seen >= n).then_some(())).await;
-        self.seen()
+    /// Safe: it only reads.
+    pub async fn wait_for_requests(&self, n: usize) -> Vec<ModelRequestHandle> {
+        let arrived = self.waiter.shared.watch_arrivals();
+        self.waiter.wait_for(arrived, &format!("{n} requests"), |seen| (*seen >= n).then_some(())).await;
+        self.recorded_requests()
     }
 
-    /// The requests that have arrived so far.
+    /// The requests so far.
     #[must_use]
-    pub fn seen(&self) -> Vec<ModelRequest> {
-        self.waiting.stage.records().into_iter().map(|record| record.with(&self.waiting)).collect()
+    pub fn recorded_requests(&self) -> Vec<ModelRequestHandle> {
+        self.waiter.shared.records().into_iter().map(|record| record.into_handle(&self.waiter)).collect()
     }
 
-    /// The request at this place in the order of arrival, from 0.
+    /// The request with this index in the order of arrival, from 0.
     #[must_use]
-    pub fn request(&self, index: usize) -> RequestAt {
-        RequestAt { index, waiting: self.waiting.clone() }
+    pub fn request_at(&self, index: usize) -> ExpectedRequest {
+        ExpectedRequest { index, waiter: self.waiter.clone() }
     }
 
-    /// Waits for the first request that carries `marker:NAME` in a user message.
+    /// Waits for the first request that has `marker:NAME` in a user message.
     ///
     /// # Cancel safety
-    /// Safe: it only looks.
-    ///
-    /// # Panics
-    /// When it does not arrive in time.
-    pub async fn marked(&self, name: &str) -> ModelRequest {
-        let stage = &self.waiting.stage;
+    /// Safe: it only reads.
+    pub async fn wait_for_marked_request(&self, name: &str) -> ModelRequestHandle {
+        let stage = &self.waiter.shared;
         let find = |_: &usize| stage.records().into_iter().find(|r| r.markers.iter().any(|m| m == name));
-        let record = self.waiting.until(stage.arrived(), &format!("a request with marker:{name}"), find).await;
-        record.with(&self.waiting)
+        let record = self.waiter.wait_for(stage.watch_arrivals(), &format!("a request with marker:{name}"), find).await;
+        record.into_handle(&self.waiter)
     }
 
-    /// Waits until exactly `n` connections are open, kept-alive ones included.
+    /// Waits until exactly `n` connections are open, including kept-alive ones.
     ///
     /// # Cancel safety
-    /// Safe: it only looks.
-    ///
-    /// # Panics
-    /// When it does not come to that in time.
-    pub async fn connections(&self, n: usize) {
-        let open = self.waiting.stage.connections();
-        self.waiting.until(open, &format!("{n} open connections"), |open| (*open == n).then_some(())).await;
+    /// Safe: it only reads.
+    pub async fn wait_for_connections(&self, n: usize) {
+        let open = self.waiter.shared.watch_connections();
+        self.waiter.wait_for(open, &format!("{n} open connections"), |open| (*open == n).then_some(())).await;
     }
 
-    /// Closes the port: whoever connects from now on is refused. Open connections stay.
+    /// Closes the port: new connections are refused, open ones stay.
     ///
     /// # Cancel safety
-    /// A dropped call may or may not have closed the port.
+    /// If dropped, the port may or may not have been closed.
     pub async fn refuse_connections(&self) {
-        self.order(Order::Close).await;
+        self.send_port_command(PortCommand::Close).await;
     }
 
     /// Opens the same port again.
     ///
     /// # Cancel safety
-    /// A dropped call may or may not have opened the port.
-    ///
-    /// # Panics
-    /// When somebody else has taken the port.
+    /// If dropped, the port may or may not have been opened.
     pub async fn accept_connections(&self) {
-        self.order(Order::Open).await;
+        self.send_port_command(PortCommand::Open).await;
     }
 
-    async fn order(&self, order: impl FnOnce(oneshot::Sender<()>) -> Order) {
+    async fn send_port_command(&self, order: impl FnOnce(oneshot::Sender<()>) -> PortCommand) {
         let (done, carried_out) = oneshot::channel();
-        let sent = match &self.orders {
+        let sent = match &self.port_commands {
             Some(orders) => orders.send(order(done)).await.is_ok(),
             None => false,
         };
-        assert!(sent && carried_out.await.is_ok(), "the scripted model is gone\n{}", self.waiting.stage.describe());
+        assert!(sent && carried_out.await.is_ok(), "the scripted model is gone\n{}", self.waiter.shared.describe());
     }
 
-    /// Fails the test unless every request so far had a valid history and nothing odd arrived.
-    ///
-    /// # Panics
-    /// When one had not, with the reasons and the messages.
+    /// Fails the test if any request had a broken history or was unexpected.
     pub fn assert_histories_valid(&self) {
-        let complaints = self.complaints();
+        let complaints = self.protocol_errors();
         assert!(
             complaints.is_empty(),
             "{} requests at the scripted model: {}",
@@ -232,8 +219,8 @@ impl ScriptedModel {
 
 impl Drop for ScriptedModel {
     fn drop(&mut self) {
-        // The server ends when its inbox closes; joined, so that its descriptors are gone when this returns.
-        drop(self.orders.take());
+        // The server ends when its inbox closes. Join it, so that its descriptors are closed when this returns.
+        drop(self.port_commands.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -1,9 +1,9 @@
-//! Chat networks to talk to: real servers where there are any to install, strict imitations elsewhere, and people in them.
+//! Chat networks for tests: real servers where one can be installed, strict fakes elsewhere, and test users in them.
 
 pub mod discord;
 pub mod irc;
+mod listener;
 pub mod matrix;
-mod port;
 pub mod slack;
 pub mod telegram;
 pub mod webhook;

@@ -1,5 +1,5 @@
-//! A program on a real pseudo-terminal, and its screen as an emulator shows it. Tests wait for conditions on the screen; they
-//! never sleep. It knows nothing of the program.
+//! Run a program on a real pseudo-terminal and read its screen through an emulator. Tests wait for conditions on the
+//! screen and never sleep. It knows nothing of the program.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -14,69 +14,64 @@ use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
 use tokio::sync::watch;
 
 /// Longest wait for the screen. It decides only how late a failing test fails.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Rows and columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Size {
-    /// Rows.
+pub struct PtySize {
     pub rows: u16,
-    /// Columns.
     pub columns: u16,
 }
 
-/// What a terminal shows at one moment.
+/// The screen at one moment.
 #[derive(Clone)]
-pub struct Shown {
-    parser: Screen,
+pub struct PtySnapshot {
+    parser: SharedParser,
     bytes: u64,
-    over: bool,
+    ended: bool,
     at: Instant,
 }
 
-impl Shown {
-    fn with<T>(&self, look: impl FnOnce(&vt100::Screen) -> T) -> T {
+impl PtySnapshot {
+    fn with_screen<T>(&self, look: impl FnOnce(&vt100::Screen) -> T) -> T {
         let parser = self.parser.lock().unwrap_or_else(PoisonError::into_inner);
         look(parser.screen())
     }
 
-    /// The screen as text, a line per row.
+    /// The screen as text, one line per row.
     #[must_use]
     pub fn text(&self) -> String {
-        self.with(vt100::Screen::contents)
+        self.with_screen(vt100::Screen::contents)
     }
 
-    /// The rows, without the spaces at their ends.
+    /// The rows without trailing spaces.
     #[must_use]
     pub fn rows(&self) -> Vec<String> {
-        self.with(|screen| {
+        self.with_screen(|screen| {
             let (_, columns) = screen.size();
             screen.rows(0, columns).map(|row| row.trim_end().to_owned()).collect()
         })
     }
 
-    /// True while the second screen is shown, as programs over the whole terminal do.
+    /// True while the alternate screen is shown.
     #[must_use]
     pub fn is_alternate(&self) -> bool {
-        self.with(vt100::Screen::alternate_screen)
+        self.with_screen(vt100::Screen::alternate_screen)
     }
 
-    /// True while the cursor is hidden.
     #[must_use]
     pub fn hides_cursor(&self) -> bool {
-        self.with(vt100::Screen::hide_cursor)
+        self.with_screen(vt100::Screen::hide_cursor)
     }
 
-    /// True while pastes are bracketed.
     #[must_use]
     pub fn brackets_pastes(&self) -> bool {
-        self.with(vt100::Screen::bracketed_paste)
+        self.with_screen(vt100::Screen::bracketed_paste)
     }
 
-    /// True when any cell has a colour of its own.
+    /// True when any cell has a colour.
     #[must_use]
     pub fn has_color(&self) -> bool {
-        self.with(|screen| {
+        self.with_screen(|screen| {
             let (rows, columns) = screen.size();
             let cells = (0..rows).flat_map(|row| (0..columns).filter_map(move |column| screen.cell(row, column)));
             cells
@@ -92,147 +87,123 @@ impl Shown {
     }
 }
 
-/// A program on a terminal of its own. Dropping it kills the program.
+/// A program on its own terminal. Dropping it kills the program.
 pub struct Pty {
     child: Child,
     master: File,
-    shown: watch::Receiver<Shown>,
-    parser: Screen,
+    snapshots: watch::Receiver<PtySnapshot>,
+    parser: SharedParser,
 }
 
-type Screen = Arc<Mutex<vt100::Parser>>;
+type SharedParser = Arc<Mutex<vt100::Parser>>;
 
 impl Pty {
-    /// Starts a program as the leader of a session on a new terminal of this size.
-    ///
-    /// # Panics
-    /// When the system has no terminal to give, or the program does not start.
+    /// Starts a program as session leader on a new terminal of this size.
     #[must_use]
-    pub fn start(command: &Command, size: Size) -> Self {
-        match Self::open(command, size) {
+    pub fn start(command: &Command, size: PtySize) -> Self {
+        match Self::try_start(command, size) {
             Ok(pty) => pty,
             Err(error) => panic!("no program on a terminal: {error}"),
         }
     }
 
-    fn open(command: &Command, size: Size) -> std::io::Result<Self> {
+    fn try_start(command: &Command, size: PtySize) -> std::io::Result<Self> {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
         grantpt(&master)?;
         unlockpt(&master)?;
         let name = ptsname(&master, Vec::new())?;
         let open = || File::options().read(true).write(true).open(Path::new(&*name.to_string_lossy()));
         tcsetwinsize(&master, winsize(size))?;
-        let mut leader = as_leader(command);
+        let mut leader = as_session_leader(command);
         leader.stdin(open()?).stdout(open()?).stderr(open()?);
         let child = leader.spawn()?;
         let parser = Arc::new(Mutex::new(vt100::Parser::new(size.rows, size.columns, 0)));
-        let first = Shown { parser: parser.clone(), bytes: 0, over: false, at: Instant::now() };
+        let first = PtySnapshot { parser: parser.clone(), bytes: 0, ended: false, at: Instant::now() };
         let (tell, shown) = watch::channel(first);
         let master = File::from(master);
         let (reader, screen) = (master.try_clone()?, parser.clone());
-        std::thread::Builder::new().name("pty".into()).spawn(move || read_all(reader, &screen, &tell))?;
-        Ok(Self { child, master, shown, parser })
+        std::thread::Builder::new().name("pty".into()).spawn(move || read_loop(reader, &screen, &tell))?;
+        Ok(Self { child, master, snapshots: shown, parser })
     }
 
-    /// Types, as a keyboard does: bytes go to the program as they are.
-    ///
-    /// # Panics
-    /// When the terminal is gone.
-    pub fn keys(&mut self, keys: &str) {
+    /// Types keys: the bytes go to the program unchanged.
+    pub fn type_keys(&mut self, keys: &str) {
         if let Err(error) = self.master.write_all(keys.as_bytes()) {
-            panic!("nobody reads the keys: {error}\n{}", self.now().text());
+            panic!("nobody reads the keys: {error}\n{}", self.snapshot().text());
         }
     }
 
-    /// Changes the size of the window.
-    ///
-    /// # Panics
-    /// When the terminal is gone.
-    pub fn resize(&mut self, size: Size) {
+    pub fn resize(&mut self, size: PtySize) {
         self.parser.lock().unwrap_or_else(PoisonError::into_inner).screen_mut().set_size(size.rows, size.columns);
         if let Err(error) = tcsetwinsize(&self.master, winsize(size)) {
             panic!("the window keeps its size: {error}");
         }
     }
 
-    /// What is on the screen now.
     #[must_use]
-    pub fn now(&self) -> Shown {
-        self.shown.borrow().clone()
+    pub fn snapshot(&self) -> PtySnapshot {
+        self.snapshots.borrow().clone()
     }
 
-    /// Waits until the screen is as wanted, and gives it with the moment at which its last bytes came.
+    /// Waits until the screen matches; returns it with the arrival time of its last bytes.
     ///
     /// # Cancel safety
-    /// Safe: it only looks.
-    ///
-    /// # Panics
-    /// When it does not become so in time, with what it shows instead.
-    pub async fn until(&self, what: &str, wanted: impl Fn(&Shown) -> bool) -> (Shown, Instant) {
-        let mut shown = self.shown.clone();
-        let waited = tokio::time::timeout(PATIENCE, shown.wait_for(|shown| wanted(shown))).await;
+    /// Safe: it only reads.
+    pub async fn wait_until(&self, what: &str, wanted: impl Fn(&PtySnapshot) -> bool) -> (PtySnapshot, Instant) {
+        let mut shown = self.snapshots.clone();
+        let waited = tokio::time::timeout(WAIT_TIMEOUT, shown.wait_for(|shown| wanted(shown))).await;
         match waited {
             Ok(Ok(shown)) => (shown.clone(), shown.at),
-            Ok(Err(_)) | Err(_) => panic!("never on the screen: {what}\n{}", self.now().text()),
+            Ok(Err(_)) | Err(_) => panic!("never on the screen: {what}\n{}", self.snapshot().text()),
         }
     }
 
-    /// Waits until the screen shows this text, also where it is broken into two lines.
+    /// Waits until the screen shows this text, also if it is wrapped into two lines.
     ///
     /// # Cancel safety
-    /// Safe: it only looks.
-    ///
-    /// # Panics
-    /// When it does not come in time.
-    pub async fn shows(&self, text: &str) -> Shown {
-        let is_shown = |shown: &Shown| {
+    /// Safe: it only reads.
+    pub async fn wait_text(&self, text: &str) -> PtySnapshot {
+        let is_shown = |shown: &PtySnapshot| {
             let shown = shown.text();
             let read = || shown.split_whitespace().collect::<Vec<_>>().join(" ");
             shown.contains(text) || read().contains(text)
         };
-        self.until(text, is_shown).await.0
+        self.wait_until(text, is_shown).await.0
     }
 
-    /// Waits until the screen does not show this text any more.
+    /// Waits until the screen no longer shows this text.
     ///
     /// # Cancel safety
-    /// Safe: it only looks.
-    ///
-    /// # Panics
-    /// When it stays too long.
-    pub async fn hides(&self, text: &str) -> Shown {
-        self.until(&format!("anything without {text:?}"), |shown| !shown.text().contains(text)).await.0
+    /// Safe: it only reads.
+    pub async fn wait_text_gone(&self, text: &str) -> PtySnapshot {
+        self.wait_until(&format!("anything without {text:?}"), |shown| !shown.text().contains(text)).await.0
     }
 
-    /// Sends a signal to the program.
     pub fn signal(&self, signal: Signal) {
         let _ = kill_process(Pid::from_child(&self.child), signal);
     }
 
-    /// Waits until the program has ended and everything that it wrote is on the screen.
+    /// Waits until the program has exited and all its output is on the screen.
     ///
     /// # Cancel safety
-    /// Safe: it only looks.
-    ///
-    /// # Panics
-    /// When it does not end in time.
-    pub async fn ended(&mut self) -> ExitStatus {
+    /// Safe: it only reads.
+    pub async fn wait_exit(&mut self) -> ExitStatus {
         let begun = Instant::now();
         loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => {
-                    self.until("the end of what was written", |shown| shown.over).await;
+                    self.wait_until("the end of what was written", |shown| shown.ended).await;
                     return status;
                 }
-                Ok(None) if begun.elapsed() < PATIENCE => {}
-                outcome => panic!("the program did not end: {outcome:?}\n{}", self.now().text()),
+                Ok(None) if begun.elapsed() < WAIT_TIMEOUT => {}
+                outcome => panic!("the program did not end: {outcome:?}\n{}", self.snapshot().text()),
             }
-            // An end is a status without an event here; asked again as a shell would.
+            // The exit sends no event here; poll it as a shell does.
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
 
-    /// True when the terminal takes lines and shows what is typed, as a shell wants it.
+    /// True when the terminal is in canonical mode with echo, as a shell expects it.
     #[must_use]
     pub fn is_cooked(&self) -> bool {
         use rustix::termios::LocalModes;
@@ -248,10 +219,10 @@ impl Drop for Pty {
     }
 }
 
-/// The command as the leader of a session whose terminal is its input: so the system tells it of a new size, and `/dev/tty`
-/// is this terminal and not the one that the tests run on.
-fn as_leader(command: &Command) -> Command {
-    #[expect(clippy::disallowed_methods, reason = "the scaffold starts the real binary from outside")]
+/// Runs the command as leader of a session whose terminal is its input. So the kernel signals a new size to it, and
+/// `/dev/tty` is this terminal and not that of the tests.
+fn as_session_leader(command: &Command) -> Command {
+    #[expect(clippy::disallowed_methods, reason = "test support starts the real binary")]
     let mut leader = Command::new("setsid");
     leader.arg("--ctty").arg(command.get_program()).args(command.get_args()).env("TERM", "xterm-256color");
     for (name, value) in command.get_envs() {
@@ -266,12 +237,12 @@ fn as_leader(command: &Command) -> Command {
     leader
 }
 
-fn winsize(size: Size) -> Winsize {
+fn winsize(size: PtySize) -> Winsize {
     Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 }
 }
 
 /// Feeds the emulator until the terminal is gone.
-fn read_all(mut reader: File, parser: &Mutex<vt100::Parser>, tell: &watch::Sender<Shown>) {
+fn read_loop(mut reader: File, parser: &Mutex<vt100::Parser>, tell: &watch::Sender<PtySnapshot>) {
     let mut bytes = [0; 1 << 16];
     loop {
         let n = reader.read(&mut bytes).unwrap_or(0);
@@ -279,7 +250,7 @@ fn read_all(mut reader: File, parser: &Mutex<vt100::Parser>, tell: &watch::Sende
         parser.lock().unwrap_or_else(PoisonError::into_inner).process(&bytes[..n]);
         tell.send_modify(|shown| {
             shown.bytes += n as u64;
-            shown.over = n == 0;
+            shown.ended = n == 0;
             shown.at = at;
         });
         if n == 0 {

@@ -1,19 +1,17 @@
-//! Reads event streams as the standard says: fields, comments, line ends of any kind, frames cut anywhere.
+//! Decode server-sent events as the standard defines them: fields, comments, any line end, frames split anywhere.
 
-/// One event as dispatched.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Frame {
+pub(crate) struct TestSseFrame {
     /// The last id seen.
     pub(crate) id: String,
-    /// Its type; empty when not named.
+    /// Empty if not named.
     pub(crate) event: String,
-    /// Its data lines, joined.
+    /// The data lines, joined.
     pub(crate) data: String,
 }
 
-/// Makes frames out of bytes.
 #[derive(Debug, Default)]
-pub(crate) struct Decoder {
+pub(crate) struct TestSseDecoder {
     line: Vec<u8>,
     after_cr: bool,
     id: String,
@@ -21,27 +19,27 @@ pub(crate) struct Decoder {
     data: Vec<String>,
 }
 
-impl Decoder {
-    /// Takes bytes and returns the frames they complete.
-    pub(crate) fn push(&mut self, bytes: &[u8]) -> Vec<Frame> {
+impl TestSseDecoder {
+    /// Decodes bytes and returns the frames that they complete.
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> Vec<TestSseFrame> {
         let mut frames = Vec::new();
         for byte in bytes {
             let second_half_of_crlf = std::mem::replace(&mut self.after_cr, *byte == b'\r') && *byte == b'\n';
             match byte {
                 b'\n' if second_half_of_crlf => {}
-                b'\n' | b'\r' => frames.extend(self.line_ended()),
+                b'\n' | b'\r' => frames.extend(self.finish_line()),
                 byte => self.line.push(*byte),
             }
         }
         frames
     }
 
-    fn line_ended(&mut self) -> Option<Frame> {
+    fn finish_line(&mut self) -> Option<TestSseFrame> {
         let bytes = std::mem::take(&mut self.line);
         let line = String::from_utf8_lossy(&bytes);
         if line.is_empty() {
             let (event, data) = (std::mem::take(&mut self.event), std::mem::take(&mut self.data));
-            return (!data.is_empty()).then(|| Frame { id: self.id.clone(), event, data: data.join("\n") });
+            return (!data.is_empty()).then(|| TestSseFrame { id: self.id.clone(), event, data: data.join("\n") });
         }
         let (name, value) = line.split_once(':').unwrap_or((&line, ""));
         let value = value.strip_prefix(' ').unwrap_or(value).to_owned();
@@ -75,12 +73,13 @@ mod tests {
             "",
             "data: cut",
         ];
-        let frame = |event: &str, data: &str| Frame { id: "7".into(), event: event.into(), data: data.into() };
+        let frame = |event: &str, data: &str| TestSseFrame { id: "7".into(), event: event.into(), data: data.into() };
         for end in ["\n", "\r\n", "\r"] {
             let text = lines.join(end);
             for size in 1..=text.len() {
-                let mut decoder = Decoder::default();
-                let frames: Vec<Frame> = text.as_bytes().chunks(size).flat_map(|piece| decoder.push(piece)).collect();
+                let mut decoder = TestSseDecoder::default();
+                let frames: Vec<TestSseFrame> =
+                    text.as_bytes().chunks(size).flat_map(|piece| decoder.push(piece)).collect();
                 assert_eq!(frames, [frame("a", "one\ntwo"), frame("", "three")], "{end:?} {size}");
             }
         }

@@ -1,20 +1,19 @@
-//! The input: text of several lines with a cursor, and what was typed before. Nothing that was typed is ever lost: what is
-//! cleared goes into the history, what comes back goes before what stands there.
+//! Multi-line input with cursor and history. Typed text is never lost: cleared text goes to the history, returned text
+//! goes before the current input.
 
 use unicode_segmentation::UnicodeSegmentation;
 
-/// Older entries are forgotten beyond this.
-const MOST_HISTORY: usize = 500;
+/// Older entries beyond this number are dropped.
+const MAX_HISTORY: usize = 500;
 
-/// The input and its history.
 #[derive(Debug, Default)]
 pub(super) struct Composer {
     text: String,
-    /// Byte position, always at the border of a grapheme.
+    /// Byte position, always at a grapheme boundary.
     cursor: usize,
     history: Vec<String>,
-    /// The entry that is shown, and what stood in the input before.
-    browsing: Option<(usize, String)>,
+    /// Index of the history entry that is shown, and the draft that it replaced.
+    browsed_entry: Option<(usize, String)>,
 }
 
 impl Composer {
@@ -30,53 +29,53 @@ impl Composer {
         self.text.is_empty()
     }
 
-    /// Everything that can be found here: what stands in the input, the draft behind it, and what was typed before.
+    /// All text that can be recovered: history, draft and current input.
     #[cfg(test)]
-    pub(super) fn findable(&self) -> String {
-        let draft = self.browsing.iter().map(|(_, draft)| draft.as_str());
+    pub(super) fn all_recoverable_text(&self) -> String {
+        let draft = self.browsed_entry.iter().map(|(_, draft)| draft.as_str());
         let all: Vec<&str> = self.history.iter().map(String::as_str).chain(draft).chain([self.text.as_str()]).collect();
         all.join("\n")
     }
 
-    /// Puts text in at the cursor, as typed or pasted. Control characters other than line breaks and tabs are left out.
-    pub(super) fn insert(&mut self, text: &str) {
+    /// Inserts typed or pasted text at the cursor, without control characters other than line breaks and tabs.
+    pub(super) fn insert_text(&mut self, text: &str) {
         let text = text.replace("\r\n", "\n").replace('\r', "\n");
         let text: String = text.chars().filter(|c| matches!(c, '\n' | '\t') || !c.is_control()).collect();
         self.text.insert_str(self.cursor, &text);
-        self.move_to(self.cursor + text.len());
+        self.move_to_boundary(self.cursor + text.len());
     }
 
-    /// Replaces everything; the cursor stands at the end.
-    pub(super) fn set(&mut self, text: String) {
-        if let Some((_, draft)) = self.browsing.take() {
-            self.remember(&draft);
+    /// Replaces the whole input; the cursor goes to the end.
+    pub(super) fn set_text(&mut self, text: String) {
+        if let Some((_, draft)) = self.browsed_entry.take() {
+            self.push_history(&draft);
         }
-        self.show(text);
+        self.show_text(text);
     }
 
-    fn show(&mut self, text: String) {
+    fn show_text(&mut self, text: String) {
         self.cursor = text.len();
         self.text = text;
     }
 
-    /// Takes the text out to be sent, and remembers it. A draft that waited behind an entry of the history comes back.
-    pub(super) fn take(&mut self) -> String {
-        let draft = self.browsing.take().map(|(_, draft)| draft).unwrap_or_default();
+    /// Takes the text to be sent and adds it to the history. A draft behind a history entry comes back.
+    pub(super) fn take_text(&mut self) -> String {
+        let draft = self.browsed_entry.take().map(|(_, draft)| draft).unwrap_or_default();
         let text = std::mem::take(&mut self.text);
-        self.show(draft);
-        self.remember(&text);
+        self.show_text(draft);
+        self.push_history(&text);
         text
     }
 
-    /// Empties the input; what stood there is remembered.
-    pub(super) fn clear(&mut self) {
+    /// Clears the input and adds its text to the history.
+    pub(super) fn clear_text(&mut self) {
         let text = std::mem::take(&mut self.text);
-        self.remember(&text);
-        self.set(String::new());
+        self.push_history(&text);
+        self.set_text(String::new());
     }
 
-    /// Gives texts back that were sent and not taken: they stand before what was typed since.
-    pub(super) fn put_back(&mut self, texts: &[String]) {
+    /// Puts texts back that were sent but not accepted, before the current input.
+    pub(super) fn prepend_texts(&mut self, texts: &[String]) {
         let mut whole: Vec<&str> = texts.iter().map(String::as_str).filter(|text| !text.is_empty()).collect();
         if whole.is_empty() {
             return;
@@ -84,169 +83,173 @@ impl Composer {
         if !self.text.is_empty() {
             whole.push(&self.text);
         }
-        self.set(whole.join("\n"));
+        self.set_text(whole.join("\n"));
     }
 
-    /// Adds to the history what was said before this program began; `texts` are older than all of it.
-    pub(super) fn remember_older(&mut self, texts: Vec<String>) {
+    /// Adds texts from before this program started; they are older than the whole history.
+    pub(super) fn prepend_history(&mut self, texts: Vec<String>) {
         let newer = std::mem::replace(&mut self.history, texts);
         let grown = self.history.len();
         self.history.extend(newer);
-        if let Some((at, _)) = &mut self.browsing {
+        if let Some((at, _)) = &mut self.browsed_entry {
             *at += grown;
         }
-        let over = self.history.len().saturating_sub(MOST_HISTORY);
+        let over = self.history.len().saturating_sub(MAX_HISTORY);
         self.history.drain(..over);
-        if let Some((at, _)) = &mut self.browsing {
+        if let Some((at, _)) = &mut self.browsed_entry {
             *at = at.saturating_sub(over);
         }
     }
 
-    fn remember(&mut self, text: &str) {
+    fn push_history(&mut self, text: &str) {
         if text.trim().is_empty() || self.history.last().is_some_and(|last| last == text) {
             return;
         }
         self.history.push(text.to_owned());
-        let over = self.history.len().saturating_sub(MOST_HISTORY);
+        let over = self.history.len().saturating_sub(MAX_HISTORY);
         self.history.drain(..over);
     }
 
-    /// One line up, or the entry before when the cursor stands in the first line.
-    pub(super) fn up(&mut self) {
-        let (line, column) = self.place();
+    /// Moves one line up; from the first line to the previous history entry.
+    pub(super) fn move_up(&mut self) {
+        let (line, column) = self.cursor_line_column();
         match line.checked_sub(1) {
-            Some(above) => self.go_to(above, column),
-            None => self.earlier(),
+            Some(above) => self.move_to_line_column(above, column),
+            None => self.show_previous_entry(),
         }
     }
 
-    /// One line down, or the entry behind when the cursor stands in the last line.
-    pub(super) fn down(&mut self) {
-        let (line, column) = self.place();
-        if line + 1 < self.text.split('\n').count() { self.go_to(line + 1, column) } else { self.later() }
+    /// Moves one line down; from the last line to the next history entry.
+    pub(super) fn move_down(&mut self) {
+        let (line, column) = self.cursor_line_column();
+        if line + 1 < self.text.split('\n').count() {
+            self.move_to_line_column(line + 1, column)
+        } else {
+            self.show_next_entry()
+        }
     }
 
-    fn earlier(&mut self) {
-        self.keep_change();
-        let (at, draft) = match self.browsing.take() {
-            Some((0, draft)) => return self.browsing = Some((0, draft)),
+    fn show_previous_entry(&mut self) {
+        self.save_edited_entry();
+        let (at, draft) = match self.browsed_entry.take() {
+            Some((0, draft)) => return self.browsed_entry = Some((0, draft)),
             Some((at, draft)) => (at - 1, draft),
             None if self.history.is_empty() => return,
             None => (self.history.len() - 1, self.text.clone()),
         };
         let text = self.history.get(at).cloned().unwrap_or_default();
-        self.show(text);
-        self.browsing = Some((at, draft));
+        self.show_text(text);
+        self.browsed_entry = Some((at, draft));
     }
 
-    fn later(&mut self) {
-        self.keep_change();
-        let Some((at, draft)) = self.browsing.take() else { return };
+    fn show_next_entry(&mut self) {
+        self.save_edited_entry();
+        let Some((at, draft)) = self.browsed_entry.take() else { return };
         match self.history.get(at + 1).cloned() {
             Some(text) => {
-                self.show(text);
-                self.browsing = Some((at + 1, draft));
+                self.show_text(text);
+                self.browsed_entry = Some((at + 1, draft));
             }
-            None => self.show(draft),
+            None => self.show_text(draft),
         }
     }
 
-    /// An entry of the history that was changed is an entry of its own before another one is shown.
-    fn keep_change(&mut self) {
-        let Some((at, _)) = &mut self.browsing else { return };
+    /// Keeps an edited history entry as an entry of its own before another one is shown.
+    fn save_edited_entry(&mut self) {
+        let Some((at, _)) = &mut self.browsed_entry else { return };
         if self.history.get(*at).is_some_and(|entry| *entry != self.text) && !self.text.trim().is_empty() {
             self.history.insert(*at + 1, self.text.clone());
             *at += 1;
         }
     }
 
-    /// Line of the cursor, and graphemes before it in that line.
-    fn place(&self) -> (usize, usize) {
+    /// Line of the cursor, and number of graphemes before it in that line.
+    fn cursor_line_column(&self) -> (usize, usize) {
         let before = &self.text[..self.cursor];
         let start = before.rfind('\n').map_or(0, |at| at + 1);
         (before.matches('\n').count(), before[start..].graphemes(true).count())
     }
 
-    fn go_to(&mut self, line: usize, column: usize) {
+    fn move_to_line_column(&mut self, line: usize, column: usize) {
         let start: usize = self.text.split('\n').take(line).map(|line| line.len() + 1).sum();
         let text = self.text.split('\n').nth(line).unwrap_or_default();
         let within: usize = text.graphemes(true).take(column).map(str::len).sum();
         self.cursor = start + within;
     }
 
-    fn move_to(&mut self, at: usize) {
-        // Text that meets may join into one grapheme; the cursor goes behind it.
+    fn move_to_boundary(&mut self, at: usize) {
+        // Inserted text may merge with its neighbours into one grapheme; the cursor goes after it.
         let borders = self.text.grapheme_indices(true).map(|(border, _)| border);
         self.cursor = borders.chain([self.text.len()]).find(|border| *border >= at).unwrap_or(self.text.len());
     }
 
-    fn before(&self) -> usize {
+    fn previous_boundary(&self) -> usize {
         self.text[..self.cursor].grapheme_indices(true).next_back().map_or(0, |(at, _)| at)
     }
 
-    fn behind(&self) -> usize {
+    fn next_boundary(&self) -> usize {
         self.cursor + self.text[self.cursor..].graphemes(true).next().map_or(0, str::len)
     }
 
-    pub(super) fn left(&mut self) {
-        self.cursor = self.before();
+    pub(super) fn move_left(&mut self) {
+        self.cursor = self.previous_boundary();
     }
 
-    pub(super) fn right(&mut self) {
-        self.cursor = self.behind();
+    pub(super) fn move_right(&mut self) {
+        self.cursor = self.next_boundary();
     }
 
-    pub(super) fn word_left(&mut self) {
+    pub(super) fn move_word_left(&mut self) {
         let before = self.text[..self.cursor].trim_end();
         self.cursor = before.unicode_word_indices().next_back().map_or(0, |(at, _)| at);
     }
 
-    pub(super) fn word_right(&mut self) {
+    pub(super) fn move_word_right(&mut self) {
         let rest = &self.text[self.cursor..];
         let word = rest.unicode_word_indices().next();
         self.cursor += word.map_or(rest.len(), |(at, word)| at + word.len());
     }
 
-    pub(super) fn line_start(&mut self) {
+    pub(super) fn move_to_line_start(&mut self) {
         self.cursor = self.text[..self.cursor].rfind('\n').map_or(0, |at| at + 1);
     }
 
-    pub(super) fn line_end(&mut self) {
+    pub(super) fn move_to_line_end(&mut self) {
         self.cursor = self.text[self.cursor..].find('\n').map_or(self.text.len(), |at| self.cursor + at);
     }
 
-    pub(super) fn backspace(&mut self) {
-        let from = self.before();
-        self.remove(from, self.cursor);
+    pub(super) fn delete_backward(&mut self) {
+        let from = self.previous_boundary();
+        self.remove_range(from, self.cursor);
     }
 
-    pub(super) fn delete(&mut self) {
-        let to = self.behind();
-        self.remove(self.cursor, to);
+    pub(super) fn delete_forward(&mut self) {
+        let to = self.next_boundary();
+        self.remove_range(self.cursor, to);
     }
 
-    pub(super) fn delete_word(&mut self) {
+    pub(super) fn delete_word_backward(&mut self) {
         let end = self.cursor;
-        self.word_left();
-        self.remove(self.cursor, end);
+        self.move_word_left();
+        self.remove_range(self.cursor, end);
     }
 
     pub(super) fn delete_to_line_start(&mut self) {
         let end = self.cursor;
-        self.line_start();
-        self.remove(self.cursor, end);
+        self.move_to_line_start();
+        self.remove_range(self.cursor, end);
     }
 
     pub(super) fn delete_to_line_end(&mut self) {
         let start = self.cursor;
-        self.line_end();
-        self.remove(start, self.cursor);
+        self.move_to_line_end();
+        self.remove_range(start, self.cursor);
     }
 
-    fn remove(&mut self, from: usize, to: usize) {
+    fn remove_range(&mut self, from: usize, to: usize) {
         self.text.replace_range(from..to, "");
         self.cursor = from;
-        self.move_to(from);
+        self.move_to_boundary(from);
     }
 }
 
@@ -258,56 +261,56 @@ mod tests {
 
     fn with(text: &str) -> Composer {
         let mut composer = Composer::default();
-        composer.insert(text);
+        composer.insert_text(text);
         composer
     }
 
     #[test]
     fn history_is_walked_and_the_draft_waits() {
         let mut composer = with("one");
-        composer.take();
-        composer.insert("two");
-        composer.take();
-        composer.insert("draft");
-        composer.up();
-        composer.up();
-        composer.up();
+        composer.take_text();
+        composer.insert_text("two");
+        composer.take_text();
+        composer.insert_text("draft");
+        composer.move_up();
+        composer.move_up();
+        composer.move_up();
         assert_eq!(composer.text(), "one");
-        composer.down();
+        composer.move_down();
         assert_eq!(composer.text(), "two");
-        composer.down();
+        composer.move_down();
         assert_eq!(composer.text(), "draft");
-        composer.down();
+        composer.move_down();
         assert_eq!(composer.text(), "draft");
     }
 
     #[test]
     fn up_and_down_walk_lines_before_they_walk_the_history() {
         let mut composer = with("old");
-        composer.take();
-        composer.insert("first\nsecond");
-        composer.up();
+        composer.take_text();
+        composer.insert_text("first\nsecond");
+        composer.move_up();
         assert_eq!((composer.text(), composer.cursor()), ("first\nsecond", 5));
-        composer.up();
+        composer.move_up();
         assert_eq!(composer.text(), "old");
     }
 
     #[test]
     fn what_comes_back_stands_before_what_was_typed_since() {
         let mut composer = with("newer");
-        composer.put_back(&["refused".into(), "withdrawn".into()]);
+        composer.prepend_texts(&["refused".into(), "withdrawn".into()]);
         assert_eq!(composer.text(), "refused\nwithdrawn\nnewer");
-        composer.put_back(&[]);
+        composer.prepend_texts(&[]);
         assert_eq!(composer.text(), "refused\nwithdrawn\nnewer");
     }
 
     #[test]
     fn graphemes_are_deleted_whole() {
         let mut composer = with("a👨‍👩‍👧한");
-        composer.backspace();
-        composer.backspace();
+        composer.delete_backward();
+        composer.delete_backward();
         assert_eq!(composer.text(), "a");
-        composer.delete_word();
+        composer.delete_word_backward();
         assert!(composer.is_empty());
     }
 
@@ -318,21 +321,21 @@ mod tests {
 
     fn press(composer: &mut Composer, key: u8, text: &str) {
         match key % 15 {
-            0 => composer.left(),
-            1 => composer.right(),
-            2 => composer.up(),
-            3 => composer.down(),
-            4 => composer.word_left(),
-            5 => composer.word_right(),
-            6 => composer.line_start(),
-            7 => composer.line_end(),
-            8 => composer.backspace(),
-            9 => composer.delete(),
-            10 => composer.delete_word(),
+            0 => composer.move_left(),
+            1 => composer.move_right(),
+            2 => composer.move_up(),
+            3 => composer.move_down(),
+            4 => composer.move_word_left(),
+            5 => composer.move_word_right(),
+            6 => composer.move_to_line_start(),
+            7 => composer.move_to_line_end(),
+            8 => composer.delete_backward(),
+            9 => composer.delete_forward(),
+            10 => composer.delete_word_backward(),
             11 => composer.delete_to_line_start(),
             12 => composer.delete_to_line_end(),
-            13 => composer.put_back(&[text.to_owned()]),
-            _ => composer.insert(text),
+            13 => composer.prepend_texts(&[text.to_owned()]),
+            _ => composer.insert_text(text),
         }
     }
 

@@ -1,4 +1,4 @@
-//! What goes into the core and what comes out of it, and when it is time to ask the daemon again.
+//! Inputs and effects of the state machine, and the timers of its polls.
 
 use std::time::Duration;
 
@@ -8,109 +8,101 @@ use quell_protocol::approval::{ApprovalRow, Decision};
 use quell_protocol::session::SessionView;
 use quell_protocol::{RunEvent, RunId, SessionKey};
 
-use super::clock::Moment;
-use crate::link::{LinkError, Sent, StopReply};
+use super::unix_millis::UnixMillis;
+use crate::daemon_client::{ClientError, SendReply, StopReply};
 
-/// Something happened.
+/// Input of the state machine.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "inputs are taken one at a time and kept nowhere")]
-pub(crate) enum Input {
+#[expect(clippy::large_enum_variant, reason = "inputs are handled one at a time and not stored")]
+pub(crate) enum ChatInput {
     Key(KeyEvent),
     Paste(String),
-    /// Time has passed.
     Tick,
-    /// The oldest row of the page is on the screen.
-    TopSeen,
-    /// Something about a run that is followed.
-    Seen(RunId, RunSeen),
-    /// The daemon answered, or could not.
-    Answer(Answer),
+    /// The oldest row of the transcript is on the screen.
+    TopReached,
+    RunUpdate(RunId, ChatRunUpdate),
+    Response(DaemonResponse),
 }
 
-/// What following a run brought.
+/// Update from following a run.
 #[derive(Debug)]
-pub(crate) enum RunSeen {
+pub(crate) enum ChatRunUpdate {
     Event(Box<RunEvent>),
-    Lost(String),
-    Back,
-    /// It cannot be followed any more.
-    Gone(Failure),
+    Disconnected(String),
+    Reconnected,
+    /// The run cannot be followed any more.
+    FollowFailed(DaemonFailure),
 }
 
-/// Why the daemon did not do what was asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Failure {
+pub(crate) struct DaemonFailure {
     pub(crate) text: String,
-    pub(crate) kind: FailureKind,
+    pub(crate) kind: DaemonFailureKind,
 }
 
-/// What a failure says about the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FailureKind {
-    /// Nobody answers, or not for now: the same may go well in a moment.
-    Away,
+pub(crate) enum DaemonFailureKind {
+    /// No answer, or a temporary refusal: a retry may succeed.
+    Unreachable,
     NotFound,
-    /// It answered, and said no.
     Refused,
 }
 
-impl From<LinkError> for Failure {
-    fn from(error: LinkError) -> Self {
+impl From<ClientError> for DaemonFailure {
+    fn from(error: ClientError) -> Self {
         let kind = match &error {
-            // These stand until somebody changes something: to ask again would not help, and the daemon is there.
-            LinkError::Refused(problem) if matches!(problem.code.as_str(), "held" | "queue_full" | "spend_limit") => {
-                FailureKind::Refused
+            // These refusals last until somebody changes something, so a retry would not help; the daemon is reachable.
+            ClientError::Refused(problem) if matches!(problem.code.as_str(), "held" | "queue_full" | "spend_limit") => {
+                DaemonFailureKind::Refused
             }
-            error if error.may_pass() => FailureKind::Away,
-            error if error.is_not_found() => FailureKind::NotFound,
-            _ => FailureKind::Refused,
+            error if error.is_transient() => DaemonFailureKind::Unreachable,
+            error if error.is_not_found() => DaemonFailureKind::NotFound,
+            _ => DaemonFailureKind::Refused,
         };
         let text = match error {
-            LinkError::Lost { cause, .. } => cause,
-            LinkError::NoDaemon { tried } => tried,
+            ClientError::ConnectionLost { cause, .. } => cause,
+            ClientError::NoDaemon { tried } => tried,
             other => other.to_string(),
         };
         Self { text, kind }
     }
 }
 
-/// An answer, or why there is none.
-pub(crate) type Outcome<T> = Result<T, Failure>;
+pub(crate) type DaemonResult<T> = Result<T, DaemonFailure>;
 
-/// Answers of the daemon, each with what it answers.
+/// Responses of the daemon, each with the request that it answers.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "answers are taken one at a time and kept nowhere")]
-pub(crate) enum Answer {
-    Sent { run: RunId, result: Outcome<Sent> },
-    SessionStopped { session: SessionKey, result: Outcome<StopAnswer> },
-    RunStopped { run: RunId, result: Outcome<StopReply> },
-    Session { key: SessionKey, result: Outcome<SessionView> },
-    Run { run: RunId, result: Outcome<RunView> },
-    Active(Outcome<Vec<RunView>>),
-    Approvals(Outcome<Vec<ApprovalRow>>),
-    Answered { id: String, result: Outcome<ApprovalRow> },
-    Hold { result: Outcome<Hold>, asked: bool },
-    Agents(Outcome<Vec<AgentRow>>),
-    Sessions(Outcome<Vec<SessionRow>>),
-    History { session: SessionKey, which: Page, result: Outcome<List<HistoryMessage>> },
-    ModelSet { model: String, result: Outcome<SessionView> },
+#[expect(clippy::large_enum_variant, reason = "responses are handled one at a time and not stored")]
+pub(crate) enum DaemonResponse {
+    Sent { run: RunId, result: DaemonResult<SendReply> },
+    SessionStopped { session: SessionKey, result: DaemonResult<StopAnswer> },
+    RunStopped { run: RunId, result: DaemonResult<StopReply> },
+    Session { key: SessionKey, result: DaemonResult<SessionView> },
+    Run { run: RunId, result: DaemonResult<RunView> },
+    ActiveRuns(DaemonResult<Vec<RunView>>),
+    Approvals(DaemonResult<Vec<ApprovalRow>>),
+    ApprovalAnswered { id: String, result: DaemonResult<ApprovalRow> },
+    Hold { result: DaemonResult<Hold>, by_user: bool },
+    Agents(DaemonResult<Vec<AgentRow>>),
+    Sessions(DaemonResult<Vec<SessionRow>>),
+    History { session: SessionKey, page: HistorySlice, result: DaemonResult<List<HistoryMessage>> },
+    ModelSet { model: String, result: DaemonResult<SessionView> },
 }
 
-/// Which page of the history.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Page {
-    /// The newest, at the beginning.
-    Newest,
-    /// The one that ends before this cursor.
-    Before(String),
-    /// The newest turn again, to learn what became of a text that was cut off.
+pub(crate) enum HistorySlice {
+    /// The newest page, loaded first.
+    NewestPage,
+    /// The page that ends before this cursor.
+    PageBefore(String),
+    /// The newest turn again, to learn whether the model sees a text that was cut off.
     LastTurn,
 }
 
-/// Something to do outside.
+/// Action outside of the state machine.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Effect {
-    Send {
+pub(crate) enum ChatEffect {
+    SendMessage {
         run: RunId,
         session: SessionKey,
         request: Box<SendRequest>,
@@ -123,14 +115,13 @@ pub(crate) enum Effect {
         run: RunId,
         force: bool,
     },
-    /// Follow a run's events behind a number.
-    Follow {
+    /// Follow the events of a run after this `seq`.
+    FollowRun {
         run: RunId,
         after: u64,
     },
-    /// Follow none any more.
-    FollowNone,
-    Ask(Question),
+    UnfollowAll,
+    Query(DaemonQuery),
     AnswerApproval {
         id: String,
         decision: Decision,
@@ -141,25 +132,24 @@ pub(crate) enum Effect {
         model: String,
     },
     Scroll(Scroll),
-    /// Paint everything anew.
+    /// Repaint the whole screen.
     Redraw,
-    Leave,
+    Exit,
 }
 
-/// What the daemon is asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Question {
+pub(crate) enum DaemonQuery {
     Session(SessionKey),
     Run(RunId),
-    Active,
+    ActiveRuns,
     Approvals,
     Hold,
     Agents,
     Sessions,
-    History { session: SessionKey, page: Page },
+    History { session: SessionKey, page: HistorySlice },
 }
 
-/// A move over the page.
+/// Scrolling of the transcript.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scroll {
     PageUp,
@@ -169,65 +159,62 @@ pub(crate) enum Scroll {
     Bottom,
 }
 
-/// How often the daemon is asked about the session, its approvals and the hold.
-const SLOW: Duration = Duration::from_millis(500);
-/// How often it is asked about runs of other sessions while something runs.
-const ROUND: Duration = Duration::from_secs(1);
-/// How often it is asked what is left while something is being stopped.
-const FAST: Duration = Duration::from_millis(100);
-/// A question without an answer for so long is asked again.
-const FORGOTTEN: Duration = Duration::from_secs(35);
+/// Interval of the polls for the session, its approvals and the hold.
+const NORMAL_POLL: Duration = Duration::from_millis(500);
+/// Interval of the poll for runs of other sessions while something runs.
+const RELAXED_POLL: Duration = Duration::from_secs(1);
+/// Interval of the poll for what is left while something is being stopped.
+const FAST_POLL: Duration = Duration::from_millis(100);
+/// An unanswered poll is sent again after this time.
+const UNANSWERED_POLL: Duration = Duration::from_secs(35);
 
-/// One question that is asked again and again: when it is due, and whether its answer is awaited.
+/// When one repeated query is due; a query without an answer is not sent again before [`UNANSWERED_POLL`].
 #[derive(Debug, Default)]
-pub(super) struct Poll {
-    due: Moment,
+pub(super) struct PollTimer {
+    next_due: UnixMillis,
 }
 
-impl Poll {
-    /// True when it is time; then it counts as asked.
-    pub(super) fn is_due(&mut self, now: Moment) -> bool {
-        let due = now >= self.due;
+impl PollTimer {
+    /// True when the query is due; it then counts as sent.
+    pub(super) fn start_if_due(&mut self, now: UnixMillis) -> bool {
+        let due = now >= self.next_due;
         if due {
-            self.due = now.plus(FORGOTTEN);
+            self.next_due = now.plus(UNANSWERED_POLL);
         }
         due
     }
 
-    /// The answer came.
-    pub(super) fn answered(&mut self, now: Moment, pace: Pace) {
-        self.due = now.plus(match pace {
-            Pace::Slow => SLOW,
-            Pace::Round => ROUND,
-            Pace::Fast => FAST,
+    /// Schedules the next query after an answer.
+    pub(super) fn schedule_next(&mut self, now: UnixMillis, pace: PollInterval) {
+        self.next_due = now.plus(match pace {
+            PollInterval::Normal => NORMAL_POLL,
+            PollInterval::Relaxed => RELAXED_POLL,
+            PollInterval::Fast => FAST_POLL,
         });
     }
 
-    /// Makes it due at once.
-    pub(super) fn hurry(&mut self) {
-        self.due = Moment::default();
+    pub(super) fn make_due(&mut self) {
+        self.next_due = UnixMillis::default();
     }
 }
 
-/// How soon a question is asked again.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Pace {
-    Slow,
-    Round,
+pub(super) enum PollInterval {
+    Normal,
+    Relaxed,
     Fast,
 }
 
-/// The questions that are asked again and again.
 #[derive(Debug, Default)]
-pub(super) struct Polls {
-    pub(super) session: Poll,
-    pub(super) approvals: Poll,
-    pub(super) hold: Poll,
-    pub(super) active: Poll,
-    pub(super) held: Poll,
-    pub(super) unsettled: Poll,
-    /// Asked once, and again after the daemon was away.
-    pub(super) agents: bool,
+pub(super) struct PollTimers {
+    pub(super) session: PollTimer,
+    pub(super) approvals: PollTimer,
+    pub(super) hold: PollTimer,
+    pub(super) active: PollTimer,
+    pub(super) stopping_runs: PollTimer,
+    pub(super) unsettled_runs: PollTimer,
+    /// Agents are queried once, and again after a lost connection.
+    pub(super) agents_requested: bool,
 }
 
 #[cfg(test)]

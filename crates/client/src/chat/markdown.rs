@@ -1,6 +1,7 @@
-//! Markdown as rows of a terminal. What it does not know (HTML, pictures) it shows as text; nothing of an answer is hidden.
+//! Render Markdown to terminal rows, incrementally while an answer streams. Unknown parts (HTML, images) are shown as
+//! text; nothing of an answer is hidden.
 //!
-//! An answer that streams is rendered piece by piece: [`closed_until`] says up to where it cannot change any more.
+//! [`stable_prefix_len`] finds the beginning that later text cannot change.
 
 mod table;
 
@@ -8,30 +9,32 @@ use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, T
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 
-use self::table::Table;
-use super::look::{CODE, PLAIN, QUIET, STRONG};
-use super::text::{clean, wrap};
+use self::table::MarkdownTableRows;
+use super::text_layout::{sanitize, wrap};
+use super::theme::{CODE_STYLE, PLAIN_STYLE, QUIET_STYLE, STRONG_STYLE};
 
-/// What models write besides the core of Markdown.
-const OPTIONS: Options = Options::ENABLE_TABLES.union(Options::ENABLE_STRIKETHROUGH).union(Options::ENABLE_TASKLISTS);
+/// Extensions of Markdown that models use.
+const PARSER_OPTIONS: Options =
+    Options::ENABLE_TABLES.union(Options::ENABLE_STRIKETHROUGH).union(Options::ENABLE_TASKLISTS);
 
-/// Renders a piece of Markdown to rows of at most `most` columns.
-pub(super) fn render(text: &str, most: usize) -> Vec<Line<'static>> {
-    let text = clean(text);
-    let mut page = Page { most: most.max(1), styles: vec![PLAIN], ..Page::default() };
-    for event in Parser::new_ext(&text, OPTIONS) {
-        page.take(event);
+/// Renders Markdown to rows of at most `max_width` columns.
+pub(super) fn render(text: &str, max_width: usize) -> Vec<Line<'static>> {
+    let text = sanitize(text);
+    let mut renderer =
+        MarkdownRows { max_width: max_width.max(1), styles: vec![PLAIN_STYLE], ..MarkdownRows::default() };
+    for event in Parser::new_ext(&text, PARSER_OPTIONS) {
+        renderer.handle_event(event);
     }
-    page.flush();
-    page.rows
+    renderer.flush_paragraph();
+    renderer.rows
 }
 
-/// Length of the beginning of a text that later text cannot change any more: all but the last block of its whole lines. A
-/// line that is not whole may yet turn out to belong to the block above it.
-pub(super) fn closed_until(text: &str) -> usize {
+/// Length in bytes of the beginning that later text cannot change: all complete lines except the last block. An
+/// incomplete line may still become part of the block above it.
+pub(super) fn stable_prefix_len(text: &str) -> usize {
     let text = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
     let (mut last, mut depth) = (0, 0_usize);
-    for (event, range) in Parser::new_ext(text, OPTIONS).into_offset_iter() {
+    for (event, range) in Parser::new_ext(text, PARSER_OPTIONS).into_offset_iter() {
         if depth == 0 && !matches!(event, Event::End(_)) {
             last = range.start;
         }
@@ -41,120 +44,121 @@ pub(super) fn closed_until(text: &str) -> usize {
             _ => {}
         }
     }
-    // What stands before a block in its first line, such as the margin of code, is part of it.
+    // Indentation before a block in its first line, such as that of code, is part of the block.
     text[..last].rfind('\n').map_or(0, |end| end + 1)
 }
 
-/// What stands before the rows of a block.
-struct Margin {
+/// Prefixes of the rows of a block: first row and other rows.
+struct BlockMargin {
     first: String,
     rest: String,
     used: bool,
 }
 
-impl Margin {
+impl BlockMargin {
     fn new(first: String, rest: String) -> Self {
         Self { first, rest, used: false }
     }
 }
 
-/// The page while it is made.
 #[derive(Default)]
-struct Page {
-    most: usize,
+struct MarkdownRows {
+    max_width: usize,
     rows: Vec<Line<'static>>,
     spans: Vec<Span<'static>>,
     styles: Vec<Style>,
-    margins: Vec<Margin>,
-    /// Number of the next item, or nothing for bullets; one per open list.
+    margins: Vec<BlockMargin>,
+    /// Number of the next item, none for bullets; one element per open list.
     lists: Vec<Option<u64>>,
-    code: bool,
-    link: Option<String>,
-    table: Option<Table>,
+    in_code_block: bool,
+    link_url: Option<String>,
+    table: Option<MarkdownTableRows>,
 }
 
-impl Page {
-    fn take(&mut self, event: Event<'_>) {
+impl MarkdownRows {
+    fn handle_event(&mut self, event: Event<'_>) {
         match event {
-            Event::Start(tag) => self.open(tag),
-            Event::End(tag) => self.close(tag),
-            Event::Text(text) if self.code => self.code_lines(&text),
-            Event::Text(text) | Event::Html(text) | Event::InlineHtml(text) => self.say(&text, self.style()),
-            Event::InlineMath(text) | Event::DisplayMath(text) => self.say(&text, self.style()),
-            Event::Code(text) => self.say(&text, self.style().patch(CODE)),
-            Event::FootnoteReference(name) => self.say(&format!("[{name}]"), self.style()),
-            Event::SoftBreak => self.say(" ", self.style()),
-            Event::HardBreak => self.flush(),
-            Event::Rule => {
-                self.gap();
-                let room = self.room();
-                self.put(Line::styled("─".repeat(room), QUIET));
+            Event::Start(tag) => self.open_tag(tag),
+            Event::End(tag) => self.close_tag(tag),
+            Event::Text(text) if self.in_code_block => self.push_code_lines(&text),
+            Event::Text(text) | Event::Html(text) | Event::InlineHtml(text) => {
+                self.push_text(&text, self.current_style())
             }
-            Event::TaskListMarker(done) => self.say(if done { "[x] " } else { "[ ] " }, self.style()),
+            Event::InlineMath(text) | Event::DisplayMath(text) => self.push_text(&text, self.current_style()),
+            Event::Code(text) => self.push_text(&text, self.current_style().patch(CODE_STYLE)),
+            Event::FootnoteReference(name) => self.push_text(&format!("[{name}]"), self.current_style()),
+            Event::SoftBreak => self.push_text(" ", self.current_style()),
+            Event::HardBreak => self.flush_paragraph(),
+            Event::Rule => {
+                self.push_gap();
+                let room = self.available_width();
+                self.push_row(Line::styled("─".repeat(room), QUIET_STYLE));
+            }
+            Event::TaskListMarker(done) => self.push_text(if done { "[x] " } else { "[ ] " }, self.current_style()),
         }
     }
 
-    fn style(&self) -> Style {
+    fn current_style(&self) -> Style {
         self.styles.last().copied().unwrap_or_default()
     }
 
-    fn say(&mut self, text: &str, style: Style) {
+    fn push_text(&mut self, text: &str, style: Style) {
         match &mut self.table {
-            Some(table) => table.say(text, style),
+            Some(table) => table.push_text(text, style),
             None => self.spans.push(Span::styled(text.to_owned(), style)),
         }
     }
 
-    fn open(&mut self, tag: Tag<'_>) {
+    fn open_tag(&mut self, tag: Tag<'_>) {
         match tag {
-            Tag::Paragraph | Tag::HtmlBlock => self.gap(),
+            Tag::Paragraph | Tag::HtmlBlock => self.push_gap(),
             Tag::Heading { level, .. } => {
-                self.gap();
+                self.push_gap();
                 let line = if level == HeadingLevel::H1 { Modifier::UNDERLINED } else { Modifier::empty() };
-                self.styles.push(STRONG.add_modifier(line));
+                self.styles.push(STRONG_STYLE.add_modifier(line));
             }
             Tag::BlockQuote(_) => {
-                self.gap();
-                self.margins.push(Margin::new("▏ ".into(), "▏ ".into()));
-                self.styles.push(self.style().patch(QUIET));
+                self.push_gap();
+                self.margins.push(BlockMargin::new("▏ ".into(), "▏ ".into()));
+                self.styles.push(self.current_style().patch(QUIET_STYLE));
             }
             Tag::CodeBlock(kind) => {
-                self.gap();
+                self.push_gap();
                 if let CodeBlockKind::Fenced(language) = kind
                     && !language.is_empty()
                 {
-                    self.put(Line::styled(format!("  {language}"), QUIET));
+                    self.push_row(Line::styled(format!("  {language}"), QUIET_STYLE));
                 }
-                self.code = true;
-                self.margins.push(Margin::new("  ".into(), "  ".into()));
+                self.in_code_block = true;
+                self.margins.push(BlockMargin::new("  ".into(), "  ".into()));
             }
             Tag::List(first) => {
-                self.flush();
+                self.flush_paragraph();
                 if self.lists.is_empty() {
-                    self.gap();
+                    self.push_gap();
                 }
                 self.lists.push(first);
             }
-            Tag::Item => self.item(),
-            Tag::Emphasis => self.styles.push(self.style().add_modifier(Modifier::ITALIC)),
-            Tag::Strong => self.styles.push(self.style().add_modifier(Modifier::BOLD)),
-            Tag::Strikethrough => self.styles.push(self.style().add_modifier(Modifier::CROSSED_OUT)),
+            Tag::Item => self.open_item(),
+            Tag::Emphasis => self.styles.push(self.current_style().add_modifier(Modifier::ITALIC)),
+            Tag::Strong => self.styles.push(self.current_style().add_modifier(Modifier::BOLD)),
+            Tag::Strikethrough => self.styles.push(self.current_style().add_modifier(Modifier::CROSSED_OUT)),
             Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. } => {
-                self.link = Some(dest_url.into_string());
-                self.styles.push(self.style().add_modifier(Modifier::UNDERLINED));
+                self.link_url = Some(dest_url.into_string());
+                self.styles.push(self.current_style().add_modifier(Modifier::UNDERLINED));
             }
             Tag::Table(_) => {
-                self.gap();
-                self.table = Some(Table::default());
+                self.push_gap();
+                self.table = Some(MarkdownTableRows::default());
             }
-            Tag::TableCell => self.table.iter_mut().for_each(Table::cell),
-            Tag::TableHead | Tag::TableRow => self.table.iter_mut().for_each(Table::row),
+            Tag::TableCell => self.table.iter_mut().for_each(MarkdownTableRows::start_cell),
+            Tag::TableHead | Tag::TableRow => self.table.iter_mut().for_each(MarkdownTableRows::start_row),
             _ => {}
         }
     }
 
-    fn item(&mut self) {
-        self.flush();
+    fn open_item(&mut self) {
+        self.flush_paragraph();
         let mark = match self.lists.last_mut() {
             Some(Some(number)) => {
                 let mark = format!("{number}. ");
@@ -163,34 +167,34 @@ impl Page {
             }
             _ => "• ".into(),
         };
-        let rest = " ".repeat(super::text::width(&mark));
-        self.margins.push(Margin::new(mark, rest));
+        let rest = " ".repeat(super::text_layout::display_width(&mark));
+        self.margins.push(BlockMargin::new(mark, rest));
     }
 
-    fn close(&mut self, tag: TagEnd) {
+    fn close_tag(&mut self, tag: TagEnd) {
         match tag {
-            TagEnd::Paragraph | TagEnd::HtmlBlock => self.flush(),
+            TagEnd::Paragraph | TagEnd::HtmlBlock => self.flush_paragraph(),
             TagEnd::Heading(_) => {
-                self.flush();
+                self.flush_paragraph();
                 self.styles.pop();
             }
             TagEnd::BlockQuote(_) => {
-                self.flush();
+                self.flush_paragraph();
                 self.margins.pop();
                 self.styles.pop();
             }
             TagEnd::CodeBlock => {
-                self.code = false;
+                self.in_code_block = false;
                 self.margins.pop();
             }
             TagEnd::List(_) => {
                 self.lists.pop();
             }
             TagEnd::Item => {
-                self.flush();
-                // An item without text still shows its mark.
+                self.flush_paragraph();
+                // An item without text still shows its bullet or number.
                 if self.margins.last().is_some_and(|margin| !margin.used) {
-                    self.put(Line::default());
+                    self.push_row(Line::default());
                 }
                 self.margins.pop();
             }
@@ -199,68 +203,67 @@ impl Page {
             }
             TagEnd::Link | TagEnd::Image => self.close_link(),
             TagEnd::Table => {
-                let rows = self.table.take().map(|table| table.lay_out(self.room())).unwrap_or_default();
-                rows.into_iter().for_each(|row| self.put(row));
+                let rows = self.table.take().map(|table| table.into_rows(self.available_width())).unwrap_or_default();
+                rows.into_iter().for_each(|row| self.push_row(row));
             }
             _ => {}
         }
     }
 
-    /// Says where a link leads, unless its text says so already.
+    /// Appends the URL of a link, unless its text is the URL.
     fn close_link(&mut self) {
         self.styles.pop();
-        let Some(url) = self.link.take() else { return };
+        let Some(url) = self.link_url.take() else { return };
         let shown =
             self.spans.last().is_some_and(|span| span.content == url || format!("mailto:{}", span.content) == url);
         if !shown && !url.is_empty() {
-            self.say(&format!(" ({url})"), QUIET);
+            self.push_text(&format!(" ({url})"), QUIET_STYLE);
         }
     }
 
-    fn code_lines(&mut self, text: &str) {
-        let room = self.room();
+    fn push_code_lines(&mut self, text: &str) {
+        let room = self.available_width();
         for line in text.strip_suffix('\n').unwrap_or(text).split('\n') {
-            for row in wrap(&[Span::styled(line, CODE)], room) {
-                self.put(row);
+            for row in wrap(&[Span::styled(line, CODE_STYLE)], room) {
+                self.push_row(row);
             }
         }
     }
 
-    /// Columns between the margins.
-    fn room(&self) -> usize {
-        let taken: usize = self.margins.iter().map(|margin| super::text::width(&margin.rest)).sum();
-        self.most.saturating_sub(taken).max(1)
+    /// Columns left between the margins.
+    fn available_width(&self) -> usize {
+        let taken: usize = self.margins.iter().map(|margin| super::text_layout::display_width(&margin.rest)).sum();
+        self.max_width.saturating_sub(taken).max(1)
     }
 
-    /// Ends the paragraph that stands open.
-    fn flush(&mut self) {
+    fn flush_paragraph(&mut self) {
         if self.spans.is_empty() {
             return;
         }
         let spans = std::mem::take(&mut self.spans);
-        for row in wrap(&spans, self.room()) {
-            self.put(row);
+        for row in wrap(&spans, self.available_width()) {
+            self.push_row(row);
         }
     }
 
-    /// An empty row between blocks; none at the top, and none between the mark of an item and its text.
-    fn gap(&mut self) {
-        self.flush();
+    /// Inserts an empty row between blocks; none at the top, and none between an item's bullet and its text.
+    fn push_gap(&mut self) {
+        self.flush_paragraph();
         let at_mark = self.margins.last().is_some_and(|margin| !margin.used && margin.first != margin.rest);
         if !self.rows.is_empty() && !at_mark {
             let margin: String = self.margins.iter().map(|margin| margin.rest.as_str()).collect();
-            self.rows.push(Line::styled(margin.trim_end().to_owned(), QUIET));
+            self.rows.push(Line::styled(margin.trim_end().to_owned(), QUIET_STYLE));
         }
     }
 
-    fn put(&mut self, mut row: Line<'static>) {
+    fn push_row(&mut self, mut row: Line<'static>) {
         let mut before = String::new();
         for margin in &mut self.margins {
             before.push_str(if margin.used { &margin.rest } else { &margin.first });
             margin.used = true;
         }
         if !before.is_empty() {
-            row.spans.insert(0, Span::styled(before, QUIET));
+            row.spans.insert(0, Span::styled(before, QUIET_STYLE));
         }
         self.rows.push(row);
     }

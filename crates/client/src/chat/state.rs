@@ -1,5 +1,4 @@
-//! Everything the chat knows: facts about the session, the page, the input, what is open, what is being stopped. It has no
-//! hands; [`super::update`] changes it.
+//! State of the chat; only [`super::update`] and the methods that it calls change it. No IO.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,102 +6,100 @@ use quell_protocol::api::{AgentRow, Hold, OnBusy, RunView, SessionRow};
 use quell_protocol::approval::ApprovalRow;
 use quell_protocol::{AgentId, Resource, RunId, SessionKey};
 
-use super::clock::Moment;
 use super::composer::Composer;
-use super::effects::Polls;
-use super::pick::Pick;
+use super::effects::PollTimers;
+use super::picker::PickerItem;
 use super::texts::Texts;
-use super::transcript::{Tone, Transcript};
+use super::transcript::{ChatTranscript, NoticeLevel};
+use super::unix_millis::UnixMillis;
 
-/// The chat.
-pub(crate) struct Chat {
+pub(crate) struct ChatState {
     pub(super) texts: Texts,
-    pub(super) now: Moment,
-    pub(super) names: Names,
+    pub(super) now: UnixMillis,
+    pub(super) ids: ChatIdGenerator,
     pub(super) session: SessionKey,
-    /// The agent that was asked for; else the session's own decides.
+    /// The agent that the user chose; otherwise the session's agent answers.
     pub(super) agent: Option<AgentId>,
-    pub(super) facts: Facts,
+    pub(super) session_info: ChatSessionInfo,
     pub(super) agents: Vec<AgentRow>,
     pub(super) composer: Composer,
-    pub(super) transcript: Transcript,
-    /// Runs of the session that are not over, in the order of their messages.
-    pub(super) runs: Vec<Run>,
-    /// Runs of the session that were started elsewhere and are being asked about.
-    pub(super) looking: Vec<RunId>,
+    pub(super) transcript: ChatTranscript,
+    /// Runs of the session that have not ended, in the order of their messages.
+    pub(super) runs: Vec<ChatRun>,
+    /// Active runs that other clients started and whose details are being queried.
+    pub(super) pending_run_lookups: Vec<RunId>,
     /// Messages that may have arrived although their answer was lost; their texts are back in the input.
-    pub(super) doubts: Vec<(RunId, String)>,
-    /// Runs that are over and whose receipt may be amended, and until when they are asked about.
-    pub(super) unsettled: Vec<(RunId, Moment)>,
-    /// Messages that were on their way when their session was left.
-    pub(super) left_behind: Vec<LeftBehind>,
-    /// Withdrawn messages whose texts are back in the input already: two answers may name the same one.
-    pub(super) returned: BTreeSet<RunId>,
-    pub(super) policy: OnBusy,
-    pub(super) stop: Option<Stop>,
-    pub(super) leaving: Leaving,
+    pub(super) unconfirmed_sends: Vec<(RunId, String)>,
+    /// Ended runs whose receipt may still be amended, and until when they are polled.
+    pub(super) unsettled_runs: Vec<(RunId, UnixMillis)>,
+    /// Messages without an answer whose session the user has left.
+    pub(super) detached_sends: Vec<DetachedSend>,
+    /// Withdrawn messages whose texts are back in the input: two answers may name the same one.
+    pub(super) restored_runs: BTreeSet<RunId>,
+    pub(super) busy_policy: OnBusy,
+    pub(super) stop: Option<ChatStop>,
+    pub(super) exit_plan: ExitPlan,
     pub(super) menu: Option<Menu>,
-    pub(super) completion: Completion,
-    pub(super) approvals: Vec<Asked>,
-    pub(super) shown: Option<Shown>,
-    /// The approval that a command in the input is about: the one that was shown when its typing began.
-    pub(super) meant: Option<String>,
-    pub(super) connection: Connection,
+    pub(super) completion: CommandCompletion,
+    pub(super) approvals: Vec<ChatApproval>,
+    pub(super) shown_approval: Option<ShownApproval>,
+    /// The approval that a command in the input refers to: the one shown when the user started typing.
+    pub(super) command_approval: Option<String>,
+    pub(super) connection: DaemonConnectionStatus,
     pub(super) hold: Hold,
-    pub(super) notice: Option<Notice>,
-    pub(super) details: Details,
-    pub(super) pages: Pages,
-    pub(super) polls: Polls,
+    pub(super) notice: Option<StatusNotice>,
+    pub(super) details: DetailsMode,
+    pub(super) history: HistoryPaging,
+    pub(super) poll_timers: PollTimers,
 }
 
-/// Where new names come from: ids of runs and keys of sessions are made here, so that a message can be sent again, and its
-/// run be stopped before the daemon has said that it took it.
+/// Generates run ids and session keys in the client. So a message can be sent again, and its run stopped before the
+/// daemon has confirmed it.
 #[derive(Debug)]
-pub(crate) struct Names {
-    /// Unique in the world; ids of runs begin with it.
-    pub(crate) unique: String,
-    /// Keys of new sessions begin with it.
-    pub(crate) session: String,
-    pub(crate) sessions: u32,
-    pub(crate) runs: u32,
+pub(crate) struct ChatIdGenerator {
+    /// Globally unique prefix of run ids.
+    pub(crate) run_prefix: String,
+    /// Prefix of the keys of new sessions.
+    pub(crate) session_prefix: String,
+    pub(crate) session_count: u32,
+    pub(crate) run_count: u32,
 }
 
-/// What the header says about the session.
+/// Session details in the header.
 #[derive(Debug, Default)]
-pub(super) struct Facts {
+pub(super) struct ChatSessionInfo {
     pub(super) agent: Option<AgentId>,
     pub(super) model: Option<String>,
     /// False until the daemon knows the session.
     pub(super) exists: bool,
 }
 
-/// A run that is not over.
+/// A run that has not ended.
 #[derive(Debug)]
-pub(super) struct Run {
+pub(super) struct ChatRun {
     pub(super) id: RunId,
     pub(super) text: String,
-    pub(super) state: RunState,
-    pub(super) since: Moment,
-    /// Number of the last event.
-    pub(super) seq: u64,
+    pub(super) state: ChatRunState,
+    pub(super) since: UnixMillis,
+    /// `seq` of the last event.
+    pub(super) last_seq: u64,
     pub(super) followed: bool,
-    /// True for what was sent from here.
-    pub(super) own: bool,
+    /// True if this client sent the message.
+    pub(super) sent_here: bool,
 }
 
-/// A message that was on its way when its session was left.
+/// A message without an answer whose session the user has left.
 #[derive(Debug)]
-pub(super) struct LeftBehind {
+pub(super) struct DetachedSend {
     pub(super) run: RunId,
     pub(super) session: SessionKey,
     pub(super) text: String,
-    /// True when its run was told to stop before.
-    pub(super) stopped: bool,
+    /// True if a stop of its run was requested before.
+    pub(super) stop_requested: bool,
 }
 
-/// How far a run is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RunState {
+pub(super) enum ChatRunState {
     /// The daemon has not answered yet.
     Sending,
     Queued,
@@ -110,262 +107,254 @@ pub(super) enum RunState {
     Ending,
 }
 
-/// A stop that is not over.
+/// A stop that has not finished.
 #[derive(Debug)]
-pub(super) struct Stop {
-    pub(super) since: Moment,
+pub(super) struct ChatStop {
+    pub(super) since: UnixMillis,
     pub(super) force: bool,
-    /// Runs that it covers and that are not over, with what they hold as far as it is known.
-    pub(super) runs: BTreeMap<RunId, Holding>,
-    /// Why the daemon could not be asked.
+    /// Runs that the stop covers and that have not ended.
+    pub(super) stopping_runs: BTreeMap<RunId, StoppingRun>,
+    /// Why the request failed.
     pub(super) problem: Option<String>,
-    /// What was asked for it and is not answered yet.
-    pub(super) out: Vec<StopAsked>,
-    /// Texts of messages that were withdrawn before the answer came, which brings them in their order.
-    pub(super) unreturned: Vec<(RunId, String)>,
+    /// Requests of this stop without an answer.
+    pub(super) pending_requests: Vec<ChatStopRequest>,
+    /// Texts of messages that were withdrawn before the answer, which gives their order.
+    pub(super) withdrawn_texts: Vec<(RunId, String)>,
 }
 
-/// Something that was asked for a stop. Each travels on a connection of its own, so that one answer says nothing about another.
+/// A request of a stop. Each uses a connection of its own, so one answer says nothing about another.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum StopAsked {
+pub(super) enum ChatStopRequest {
     Session,
     Run(RunId),
-    /// A stop text, which travels as a message.
+    /// A stop text, sent as a message.
     Text(RunId),
 }
 
-impl StopAsked {
-    /// True when the answer names the messages that were withdrawn.
-    pub(super) fn brings_texts(&self) -> bool {
+impl ChatStopRequest {
+    /// True when the answer names the withdrawn messages.
+    pub(super) fn returns_texts(&self) -> bool {
         !matches!(self, Self::Run(_))
     }
 }
 
-impl Stop {
-    pub(super) fn new(since: Moment) -> Self {
-        let (runs, out, unreturned) = (BTreeMap::new(), Vec::new(), Vec::new());
-        Self { since, force: false, runs, problem: None, out, unreturned }
+impl ChatStop {
+    pub(super) fn new(since: UnixMillis) -> Self {
+        let (stopping_runs, pending_requests, withdrawn_texts) = (BTreeMap::new(), Vec::new(), Vec::new());
+        Self { since, force: false, stopping_runs, problem: None, pending_requests, withdrawn_texts }
     }
 
-    /// True while an answer may still bring the texts of withdrawn messages.
+    /// True while an answer may still return texts of withdrawn messages.
     pub(super) fn awaits_texts(&self) -> bool {
-        self.out.iter().any(StopAsked::brings_texts)
+        self.pending_requests.iter().any(ChatStopRequest::returns_texts)
     }
 
-    /// True when nothing is left of it. Whether the daemon could be asked does not matter any more then.
-    pub(super) fn is_over(&self) -> bool {
-        self.runs.is_empty() && self.out.is_empty()
+    /// True when no run and no answer is missing. A failed request does not matter then.
+    pub(super) fn is_finished(&self) -> bool {
+        self.stopping_runs.is_empty() && self.pending_requests.is_empty()
     }
 }
 
-/// What a run holds while it is stopped.
+/// What a stopping run still holds, as far as known.
 #[derive(Debug, Default)]
-pub(super) struct Holding {
+pub(super) struct StoppingRun {
     pub(super) delivered: bool,
     pub(super) resources: Vec<Resource>,
 }
 
-/// Whether the program is about to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Leaving {
+pub(super) enum ExitPlan {
     #[default]
-    No,
-    /// As soon as everything that is being stopped is over.
+    Stay,
+    /// Exit as soon as everything that is being stopped has ended.
     WhenStopped,
 }
 
-/// What is open above the input and takes the keys.
+/// The open menu, which takes the keys.
 #[derive(Debug)]
 pub(super) enum Menu {
     Help,
-    /// Asked whether to leave.
-    Leave,
+    ConfirmLeave,
     Picker(Picker),
 }
 
-/// A list to choose from.
 #[derive(Debug)]
 pub(super) struct Picker {
-    pub(super) list: PickList,
-    pub(super) chosen: Chosen,
-    /// Runs that were told to stop from here.
-    pub(super) stopped: Vec<RunId>,
-    /// Typed letters narrow the list.
+    pub(super) list: PickerList,
+    pub(super) chosen: PickerSelection,
+    /// Runs whose stop was requested in this list.
+    pub(super) stop_requested_runs: Vec<RunId>,
+    /// Filter that the user typed.
     pub(super) filter: String,
 }
 
-/// Which line of a picker is chosen: by what it is and not by its place, because a list changes under the hand.
+/// The selected row of a picker, by value and not by index, because the list may change at any time.
 #[derive(Debug)]
-pub(super) enum Chosen {
-    /// The first, as soon as there is one.
+pub(super) enum PickerSelection {
+    /// The first row, as soon as there is one.
     First,
-    /// This one, last seen at this place. Once it is gone nothing is chosen, until a key chooses again.
-    Line(Pick, usize),
+    /// This row and its last index. If the row is gone, nothing is selected until the next key.
+    Item(PickerItem, usize),
 }
 
-/// The lists.
+/// None while the list is loading.
 #[derive(Debug)]
-pub(super) enum PickList {
+pub(super) enum PickerList {
     Sessions(Option<Vec<SessionRow>>),
     Runs(Option<Vec<RunView>>),
     Agents,
     Models,
 }
 
-/// The menu of slash commands: follows from the input, but for these two.
+/// Completion of slash commands; most of it follows from the input.
 #[derive(Debug, Default)]
-pub(super) struct Completion {
+pub(super) struct CommandCompletion {
     pub(super) chosen: usize,
-    /// The input for which it was closed.
+    /// The input for which the user closed the completion.
     pub(super) closed_for: Option<String>,
 }
 
-/// An approval that waits.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct ChatApproval {
     pub(super) row: ApprovalRow,
     pub(super) answered: bool,
 }
 
-/// The approval that is on the screen, which is not every one that waits: an answer is for what could be read.
+/// The approval on the screen. Only this one can be answered by a letter, because only this one could be read.
 #[derive(Debug)]
-pub(super) struct Shown {
+pub(super) struct ShownApproval {
     pub(super) id: String,
-    /// When it came to be seen: it may have waited behind another one, or under a menu.
-    pub(super) since: Moment,
+    /// When it appeared; before, it may have waited behind another approval or a menu.
+    pub(super) since: UnixMillis,
 }
 
-/// Whether the daemon answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Connection {
-    /// Nothing has been heard yet.
+pub(super) enum DaemonConnectionStatus {
+    /// No answer yet.
     Connecting,
     Live,
     Lost {
-        since: Moment,
+        since: UnixMillis,
         cause: String,
     },
 }
 
-/// A word about what was just done; it goes by itself.
+/// A short notice about the last action; it disappears by itself.
 #[derive(Debug)]
-pub(super) struct Notice {
-    pub(super) tone: Tone,
+pub(super) struct StatusNotice {
+    pub(super) level: NoticeLevel,
     pub(super) text: String,
-    pub(super) until: Moment,
+    pub(super) until: UnixMillis,
 }
 
-/// Whether output and thinking are unfolded.
+/// Whether output and thinking are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Details {
+pub(crate) enum DetailsMode {
     #[default]
     Folded,
     Open,
 }
 
-/// How much of the history has been read.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Pages {
-    /// Where the next older page begins.
-    pub(super) next: Option<String>,
-    pub(super) begun: bool,
-    pub(super) asked: bool,
+pub(super) struct HistoryPaging {
+    /// Cursor of the next older page.
+    pub(super) next_cursor: Option<String>,
+    pub(super) requested_first: bool,
+    pub(super) request_pending: bool,
 }
 
-impl Chat {
-    /// A chat with this session; nothing has been asked yet.
-    pub(crate) fn new(texts: Texts, names: Names, session: SessionKey, agent: Option<AgentId>) -> Self {
+impl ChatState {
+    /// A chat with this session; it has not sent any request yet.
+    pub(crate) fn new(texts: Texts, ids: ChatIdGenerator, session: SessionKey, agent: Option<AgentId>) -> Self {
         Self {
             texts,
-            now: Moment::default(),
-            names,
+            now: UnixMillis::default(),
+            ids,
             session,
             agent,
-            facts: Facts::default(),
+            session_info: ChatSessionInfo::default(),
             agents: Vec::new(),
             composer: Composer::default(),
-            transcript: Transcript::default(),
+            transcript: ChatTranscript::default(),
             runs: Vec::new(),
-            looking: Vec::new(),
-            doubts: Vec::new(),
-            unsettled: Vec::new(),
-            left_behind: Vec::new(),
-            returned: BTreeSet::new(),
-            policy: OnBusy::Queue,
+            pending_run_lookups: Vec::new(),
+            unconfirmed_sends: Vec::new(),
+            unsettled_runs: Vec::new(),
+            detached_sends: Vec::new(),
+            restored_runs: BTreeSet::new(),
+            busy_policy: OnBusy::Queue,
             stop: None,
-            leaving: Leaving::No,
+            exit_plan: ExitPlan::Stay,
             menu: None,
-            completion: Completion::default(),
+            completion: CommandCompletion::default(),
             approvals: Vec::new(),
-            shown: None,
-            meant: None,
-            connection: Connection::Connecting,
+            shown_approval: None,
+            command_approval: None,
+            connection: DaemonConnectionStatus::Connecting,
             hold: Hold::default(),
             notice: None,
-            details: Details::default(),
-            pages: Pages::default(),
-            polls: Polls::default(),
+            details: DetailsMode::default(),
+            history: HistoryPaging::default(),
+            poll_timers: PollTimers::default(),
         }
     }
 
-    /// True while a run of the session is not over, a message on its way included.
+    /// True while the session has a run that has not ended, or a message without an answer.
     pub(crate) fn is_active(&self) -> bool {
         !self.runs.is_empty()
     }
 
-    /// The session's key.
     pub(crate) fn session(&self) -> &SessionKey {
         &self.session
     }
 
-    /// True once something was said in the session.
+    /// True once the session has a message.
     pub(crate) fn has_session(&self) -> bool {
-        self.facts.exists || self.is_active()
+        self.session_info.exists || self.is_active()
     }
 
-    pub(crate) fn details(&self) -> Details {
+    pub(crate) fn details(&self) -> DetailsMode {
         self.details
     }
 
-    pub(super) fn run_mut(&mut self, id: &RunId) -> Option<&mut Run> {
+    pub(super) fn run_mut(&mut self, id: &RunId) -> Option<&mut ChatRun> {
         self.runs.iter_mut().find(|run| run.id == *id)
     }
 
-    /// The agent that answers, as far as it is known.
-    pub(super) fn agent_in_force(&self) -> Option<&AgentId> {
+    /// The agent that answers, if known.
+    pub(super) fn effective_agent(&self) -> Option<&AgentId> {
         let default = || self.agents.iter().find(|row| row.default).map(|row| &row.id);
-        self.agent.as_ref().or(self.facts.agent.as_ref()).or_else(default)
+        self.agent.as_ref().or(self.session_info.agent.as_ref()).or_else(default)
     }
 
-    /// The model that answers, as far as it is known.
-    pub(super) fn model_in_force(&self) -> Option<&str> {
-        let agent = self.agent_in_force();
+    /// The model that answers, if known.
+    pub(super) fn effective_model(&self) -> Option<&str> {
+        let agent = self.effective_agent();
         let of_agent = || self.agents.iter().find(|row| Some(&row.id) == agent).map(|row| row.model.as_str());
-        match (&self.agent, &self.facts.model) {
+        match (&self.agent, &self.session_info.model) {
             // The session's model belongs to the session's agent.
-            (Some(chosen), _) if self.facts.agent.as_ref() != Some(chosen) => of_agent(),
+            (Some(chosen), _) if self.session_info.agent.as_ref() != Some(chosen) => of_agent(),
             (_, model) => model.as_deref().or_else(of_agent),
         }
     }
 
-    /// The first approval that waits for an answer.
-    pub(super) fn approval(&self) -> Option<&Asked> {
+    /// The first approval without an answer.
+    pub(super) fn next_approval(&self) -> Option<&ChatApproval> {
         self.approvals.iter().find(|asked| !asked.answered)
     }
 }
 
-impl Names {
-    pub(super) fn run(&mut self) -> Option<RunId> {
-        self.runs += 1;
-        RunId::parse(format!("{}.{}", self.unique, self.runs)).ok()
+impl ChatIdGenerator {
+    pub(super) fn next_run_id(&mut self) -> Option<RunId> {
+        self.run_count += 1;
+        RunId::parse(format!("{}.{}", self.run_prefix, self.run_count)).ok()
     }
 
-    /// The key of the next new session.
-    pub(crate) fn session(&mut self) -> Result<SessionKey, quell_protocol::BadId> {
-        self.sessions += 1;
-        match self.sessions {
-            1 => SessionKey::parse(&self.session),
-            nth => SessionKey::parse(format!("{}-{nth}", self.session)),
+    pub(crate) fn next_session_key(&mut self) -> Result<SessionKey, quell_protocol::BadId> {
+        self.session_count += 1;
+        match self.session_count {
+            1 => SessionKey::parse(&self.session_prefix),
+            nth => SessionKey::parse(format!("{}-{nth}", self.session_prefix)),
         }
     }
 }

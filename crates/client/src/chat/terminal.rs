@@ -1,5 +1,5 @@
-//! The terminal, taken and given back: raw mode, the second screen, bracketed paste. Whatever ends or halts the program, a
-//! panic included, gives it back first, and once: a second time would undo what the shell has set up.
+//! Take over the terminal (raw mode, alternate screen, bracketed paste) and restore it on exit, suspension and panic.
+//! It is restored exactly once: a second time would undo the settings of the shell.
 
 use std::io::{self, BufWriter, Stdout, Write};
 use std::sync::Once;
@@ -19,120 +19,116 @@ use ratatui::backend::{Backend, CrosstermBackend};
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Position, Rect};
 
-use super::look::Look;
-use super::painter::Painter;
-use super::state::Chat;
+use super::renderer::ChatRenderer;
+use super::state::ChatState;
+use super::theme::TerminalCapabilities;
 
-/// A picture goes out in one write as long as it is smaller than this.
-const MOST_PICTURE: usize = 1 << 20;
+/// A frame smaller than this is written at once, in bytes.
+const MAX_FRAME_BYTES: usize = 1 << 20;
 
-/// True while the terminal is in our hands. The program has one terminal, and a panic anywhere has to know.
-static HELD: AtomicBool = AtomicBool::new(false);
-/// True once something panicked while a chat was on the terminal.
+/// True while this program has the terminal. It is global because the panic hook needs it, and there is one terminal.
+static TERMINAL_HELD: AtomicBool = AtomicBool::new(false);
+/// True once a thread or task panicked while the chat had the terminal.
 static PANICKED: AtomicBool = AtomicBool::new(false);
 
-/// The terminal in our hands; dropping it gives it back.
-pub(super) struct Taken {
+/// Has the terminal; restores it when dropped.
+pub(super) struct TerminalGuard {
     backend: CrosstermBackend<BufWriter<Stdout>>,
-    shown: Buffer,
+    last_frame: Buffer,
     cursor: Option<Position>,
-    all: bool,
+    full_repaint: bool,
 }
 
-impl Taken {
-    /// Takes the terminal.
-    ///
-    /// # Errors
-    /// What the system says; the terminal is as it was, then.
-    pub(super) fn take() -> io::Result<Self> {
-        give_back_on_panic();
-        let mut out = BufWriter::with_capacity(MOST_PICTURE, io::stdout());
-        enter(&mut out)?;
+impl TerminalGuard {
+    /// Takes over the terminal; leaves it unchanged on error.
+    pub(super) fn acquire() -> io::Result<Self> {
+        install_panic_hook();
+        let mut out = BufWriter::with_capacity(MAX_FRAME_BYTES, io::stdout());
+        enter_alternate_screen(&mut out)?;
         let backend = CrosstermBackend::new(out);
-        Ok(Self { backend, shown: Buffer::default(), cursor: None, all: true })
+        Ok(Self { backend, last_frame: Buffer::default(), cursor: None, full_repaint: true })
     }
 
-    /// Paints the chat as it is now. What has not changed is not sent: a still screen sends nothing.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub(super) fn paint(&mut self, chat: &Chat, painter: &mut Painter, look: Look) -> io::Result<()> {
+    /// Paints the chat. Sends only changed cells, and nothing if there is no change.
+    pub(super) fn paint(
+        &mut self,
+        chat: &ChatState,
+        renderer: &mut ChatRenderer,
+        capabilities: TerminalCapabilities,
+    ) -> io::Result<()> {
         let size = self.backend.size()?;
         let mut next = Buffer::empty(Rect::new(0, 0, size.width, size.height));
-        let cursor = painter.paint(chat, &mut next);
-        look.fit(&mut next);
-        if next.area != self.shown.area {
-            self.all = true;
+        let cursor = renderer.render_frame(chat, &mut next);
+        capabilities.degrade_buffer(&mut next);
+        if next.area != self.last_frame.area {
+            self.full_repaint = true;
         }
-        if !self.all && next == self.shown && cursor == self.cursor {
+        if !self.full_repaint && next == self.last_frame && cursor == self.cursor {
             return Ok(());
         }
         queue!(self.backend, BeginSynchronizedUpdate, Hide)?;
-        if std::mem::take(&mut self.all) {
+        if std::mem::take(&mut self.full_repaint) {
             self.backend.clear()?;
-            self.shown = Buffer::empty(next.area);
+            self.last_frame = Buffer::empty(next.area);
         }
-        self.backend.draw(self.shown.diff(&next).into_iter())?;
+        self.backend.draw(self.last_frame.diff(&next).into_iter())?;
         if let Some(cursor) = cursor {
             self.backend.set_cursor_position(cursor)?;
             queue!(self.backend, Show)?;
         }
         execute!(self.backend, EndSynchronizedUpdate)?;
-        (self.shown, self.cursor) = (next, cursor);
+        (self.last_frame, self.cursor) = (next, cursor);
         Ok(())
     }
 
-    /// Gives it back before the end; it can be taken again.
-    pub(super) fn give_back(&self) {
-        give_back();
+    /// Restores the terminal; it can be taken again.
+    pub(super) fn release(&self) {
+        release_terminal();
     }
 
-    /// Takes it again after somebody else had it, whether it was given to them or they took it.
-    ///
-    /// # Errors
-    /// What the system says; the terminal is given back, then.
-    pub(super) fn take_again(&mut self) -> io::Result<()> {
-        // Who was halted without a word (SIGSTOP) still counts as holding it, but the shell has changed its modes.
-        give_back();
-        self.forget();
-        enter(&mut self.backend)
+    /// Takes the terminal again after another program had it. Restores it on error.
+    pub(super) fn reacquire(&mut self) -> io::Result<()> {
+        // After a SIGSTOP the flag is still set, but the shell has changed the terminal modes.
+        release_terminal();
+        self.force_full_repaint();
+        enter_alternate_screen(&mut self.backend)
     }
 
-    /// True while it is in our hands.
     pub(super) fn is_held(&self) -> bool {
-        HELD.load(Ordering::SeqCst)
+        TERMINAL_HELD.load(Ordering::SeqCst)
     }
 
-    /// Forgets what is on the screen, so that the next picture paints all of it.
-    pub(super) fn forget(&mut self) {
-        self.all = true;
+    /// Paints the whole screen in the next frame.
+    pub(super) fn force_full_repaint(&mut self) {
+        self.full_repaint = true;
     }
 }
 
-impl Drop for Taken {
+impl Drop for TerminalGuard {
     fn drop(&mut self) {
-        give_back();
+        release_terminal();
     }
 }
 
-fn enter(out: &mut impl Write) -> io::Result<()> {
+fn enter_alternate_screen(out: &mut impl Write) -> io::Result<()> {
     enable_raw_mode()?;
-    HELD.store(true, Ordering::SeqCst);
-    // Terminals that do not know the flags ignore them; those that do tell Shift-Enter from Enter, and Esc at once.
+    TERMINAL_HELD.store(true, Ordering::SeqCst);
+    // Terminals without these flags ignore them. With them, Shift-Enter differs from Enter, and Esc is reported at
+    // once.
     let flags = KeyboardEnhancementFlags::DISAMBIGUATE_ESCAPE_CODES;
     let entered = execute!(out, EnterAlternateScreen, EnableBracketedPaste, PushKeyboardEnhancementFlags(flags));
     if entered.is_err() {
-        give_back();
+        release_terminal();
     }
     entered
 }
 
-fn give_back() {
-    undo(&HELD, &mut io::stdout());
+fn release_terminal() {
+    restore_terminal(&TERMINAL_HELD, &mut io::stdout());
 }
 
-/// Gives the terminal back, if it is in our hands. Nobody is left to be told when that fails.
-fn undo(held: &AtomicBool, out: &mut impl Write) {
+/// Restores the terminal if this program has it. Errors are ignored: there is no place to report them.
+fn restore_terminal(held: &AtomicBool, out: &mut impl Write) {
     if !held.swap(false, Ordering::SeqCst) {
         return;
     }
@@ -148,24 +144,22 @@ fn undo(held: &AtomicBool, out: &mut impl Write) {
     let _ = out.flush();
 }
 
-/// A panic says its words on a terminal that shows them.
-fn give_back_on_panic() {
+/// Restores the terminal before the panic message is printed.
+fn install_panic_hook() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             PANICKED.store(true, Ordering::SeqCst);
-            give_back();
+            release_terminal();
             before(panic);
         }));
     });
 }
 
-/// An error once something panicked: a task that the runtime caught has lost its work, and the terminal is given back.
-///
-/// # Errors
-/// Then.
-pub(super) fn nothing_panicked() -> io::Result<()> {
+/// Fails once something panicked: a task whose panic the runtime caught has lost its work, and the terminal is
+/// restored.
+pub(super) fn check_no_panic() -> io::Result<()> {
     if PANICKED.load(Ordering::SeqCst) { Err(io::Error::other("a part of the chat panicked")) } else { Ok(()) }
 }
 

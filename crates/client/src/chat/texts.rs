@@ -1,4 +1,4 @@
-//! What the screen says, in the language of the person: one table for the page and the terminal, whose keys here begin with
+//! Translated texts of the chat, from `web/texts.json`. The page uses the same table; the keys of the chat begin with
 //! `term.`.
 
 use std::collections::HashMap;
@@ -8,24 +8,24 @@ use serde::Deserialize;
 
 use crate::term::Language;
 
-static TABLE: LazyLock<HashMap<String, Row>> =
+static TRANSLATIONS: LazyLock<HashMap<String, TranslatedText>> =
     LazyLock::new(|| serde_json::from_str(include_str!("../../../../web/texts.json")).unwrap_or_default());
 
 #[derive(Deserialize)]
-struct Row {
+struct TranslatedText {
     en: String,
     ko: String,
     zh: String,
 }
 
-/// The table, in one language.
+/// The table in one language.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Texts(pub(super) Language);
 
 impl Texts {
-    /// The text of a key; the key itself where the table does not have it.
-    pub(super) fn say(self, key: &'static str) -> &'static str {
-        let Some(row) = TABLE.get(key) else { return key };
+    /// Text of a key; the key itself if the table does not have it.
+    pub(super) fn get(self, key: &'static str) -> &'static str {
+        let Some(row) = TRANSLATIONS.get(key) else { return key };
         match self.0 {
             Language::English => &row.en,
             Language::Korean => &row.ko,
@@ -33,26 +33,26 @@ impl Texts {
         }
     }
 
-    /// The text of a key with its places filled: `{name}` by what belongs to `name`.
-    pub(super) fn fill(self, key: &'static str, values: &[(&str, &str)]) -> String {
+    /// Text of a key, with `{name}` replaced by the value of `name`.
+    pub(super) fn format(self, key: &'static str, values: &[(&str, &str)]) -> String {
         let mut text = String::new();
-        let mut rest = self.say(key);
+        let mut rest = self.get(key);
         while let Some((before, behind)) = rest.split_once('{') {
             text.push_str(before);
             let Some((name, behind)) = behind.split_once('}') else {
                 rest = behind;
                 break;
             };
-            // What is filled in is never searched for places again.
+            // Placeholders within a value are not replaced.
             text.push_str(values.iter().find(|(known, _)| *known == name).map_or("", |(_, value)| value));
             rest = behind;
         }
         text + rest
     }
 
-    /// A number of things, in the words of a key with `{n}`: `KEY.one` where there is exactly one.
-    pub(super) fn count(self, one: &'static str, many: &'static str, number: usize) -> String {
-        self.fill(if number == 1 { one } else { many }, &[("n", &number.to_string())])
+    /// Text with `{n}` for a number: `one` for exactly one, else `many`.
+    pub(super) fn plural(self, one: &'static str, many: &'static str, number: usize) -> String {
+        self.format(if number == 1 { one } else { many }, &[("n", &number.to_string())])
     }
 }
 
@@ -63,7 +63,7 @@ mod tests {
 
     use super::*;
 
-    /// Every key in the sources below this directory.
+    /// Collects every key used in the sources below this directory.
     fn keys_in(dir: &Path, found: &mut BTreeSet<String>) {
         for entry in std::fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
@@ -81,7 +81,7 @@ mod tests {
     fn the_table_has_what_the_screen_says_and_nothing_else() {
         let mut used = BTreeSet::new();
         keys_in(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/chat"), &mut used);
-        let known: BTreeSet<String> = TABLE.keys().filter(|key| key.starts_with("term.")).cloned().collect();
+        let known: BTreeSet<String> = TRANSLATIONS.keys().filter(|key| key.starts_with("term.")).cloned().collect();
         assert!(used.len() > 20, "the sources are elsewhere");
         let (missing, idle): (Vec<_>, Vec<_>) = (used.difference(&known).collect(), known.difference(&used).collect());
         assert!(missing.is_empty() && idle.is_empty(), "missing: {missing:#?}, never said: {idle:#?}");
@@ -92,7 +92,7 @@ mod tests {
         let places = |text: &str| -> BTreeSet<String> {
             text.split('{').skip(1).filter_map(|rest| Some(rest.split_once('}')?.0.to_owned())).collect()
         };
-        for (key, row) in TABLE.iter().filter(|(key, _)| key.starts_with("term.")) {
+        for (key, row) in TRANSLATIONS.iter().filter(|(key, _)| key.starts_with("term.")) {
             assert!(places(&row.en) == places(&row.ko) && places(&row.en) == places(&row.zh), "{key}");
         }
     }
@@ -100,6 +100,6 @@ mod tests {
     #[test]
     fn what_is_filled_in_is_taken_as_it_is() {
         let texts = Texts::default();
-        assert_eq!(texts.fill("no {a} such {b} key", &[("a", "{b}"), ("b", "x")]), "no {b} such x key");
+        assert_eq!(texts.format("no {a} such {b} key", &[("a", "{b}"), ("b", "x")]), "no {b} such x key");
     }
 }

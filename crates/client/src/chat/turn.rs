@@ -1,4 +1,4 @@
-//! What one run looks like to a person: made from its events or from the stored history. It knows nothing of rows and colours.
+//! The displayed content of one run, built from its events or from the stored history; independent of layout and style.
 
 mod end;
 
@@ -10,123 +10,116 @@ use quell_protocol::event::SnapshotCall;
 use quell_protocol::{AgentId, CallEnd, CallId, EventKind, RunId, ToolOutputStream, Verdict};
 use serde_json::Value;
 
-use super::clock::Moment;
-use crate::words::{call_label, one_line};
+use super::unix_millis::UnixMillis;
+use crate::text_format::{one_line, tool_call_label};
 
-pub(super) use end::End;
+pub(super) use end::ChatTurnEnd;
 
-/// Longer names of tools are cut.
-const MOST_NAME: usize = 60;
-/// A label is cut again to the width of the screen.
-const MOST_LABEL: usize = 300;
-/// Of a call's output the last of this is kept; the daemon has more.
-const MOST_OUTPUT: usize = 64 << 10;
+const MAX_NAME_CHARS: usize = 60;
+/// A label is cut further to the width of the screen.
+const MAX_LABEL_CHARS: usize = 300;
+/// The end of a call's output is kept up to this size in bytes; the daemon has more.
+const MAX_OUTPUT_BYTES: usize = 64 << 10;
 
-/// What the assistant did in one run.
 #[derive(Debug, Default)]
-pub(super) struct Turn {
-    pub(super) blocks: Vec<Block>,
-    pub(super) doing: Doing,
-    pub(super) end: Option<End>,
-    /// Nothing more can be learnt of it, and how it ended is not known.
+pub(super) struct ChatTurn {
+    pub(super) blocks: Vec<TurnBlock>,
+    pub(super) activity: ChatRunActivity,
+    pub(super) end: Option<ChatTurnEnd>,
+    /// The run cannot be followed any more and its end is unknown.
     lost: bool,
-    /// Messages that were handed to it and wait for its next step.
-    pub(super) steered: Vec<String>,
-    /// What it started in other agents, as far as it is known.
-    pub(super) below: Vec<Below>,
-    /// Number of the first block of the current step.
-    step_from: usize,
-    calls: HashMap<CallId, usize>,
+    /// Steered messages that wait for the next step.
+    pub(super) pending_steered: Vec<String>,
+    /// Runs that it started in other agents, as far as known.
+    pub(super) sub_runs: Vec<ChatSubRun>,
+    /// Index of the first block of the current step.
+    step_start: usize,
+    call_blocks: HashMap<CallId, usize>,
 }
 
-/// A part of a turn.
 #[derive(Debug, PartialEq)]
-pub(super) enum Block {
+pub(super) enum TurnBlock {
     Text {
         text: String,
-        partial: Partial,
+        partial: TextCompleteness,
     },
     Thinking(String),
-    Call(Call),
-    /// A message that was handed to the running run.
+    Call(ChatToolCall),
+    /// A message that was handed to the active run.
     Steered(String),
-    /// Older turns were summarised.
+    /// Number of older turns that were summarised.
     Compacted(u32),
 }
 
-/// Whether a text is an answer or was cut off.
+/// Whether a text is a whole answer or was cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Partial {
-    No,
-    /// Cut off; whether the model sees it is not known yet.
+pub(super) enum TextCompleteness {
+    Complete,
+    /// Cut off; not known yet whether the model sees it.
     Cut,
-    /// Cut off, and the model does not see it.
-    Unseen,
-    /// Cut off, and the model sees it.
-    Kept,
+    /// Cut off; the model does not see it.
+    CutUnseen,
+    /// Cut off; the model sees it.
+    CutKept,
 }
 
-/// A tool call.
 #[derive(Debug, PartialEq)]
-pub(super) struct Call {
+pub(super) struct ChatToolCall {
     pub(super) tool: String,
     pub(super) label: String,
-    pub(super) since: Option<Moment>,
+    pub(super) since: Option<UnixMillis>,
     pub(super) end: Option<CallEnd>,
     pub(super) ms: Option<f64>,
     pub(super) output: String,
-    /// The approval that it waits for.
-    pub(super) asking: Option<String>,
-    /// Its tool has started: side effects are possible.
-    begun: bool,
+    /// Id of the approval that the call waits for.
+    pub(super) pending_approval: Option<String>,
+    /// The tool has started, so side effects are possible.
+    tool_started: bool,
 }
 
-/// A run that this one started.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Below {
+pub(super) struct ChatSubRun {
     pub(super) run: RunId,
     pub(super) agent: AgentId,
-    pub(super) since: Moment,
-    pub(super) state: BelowState,
+    pub(super) since: UnixMillis,
+    pub(super) state: ChatSubRunState,
 }
 
-/// How a run below another one stands.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum BelowState {
-    /// At work for its parent, with what it does.
+pub(super) enum ChatSubRunState {
+    /// Works for its parent; the text says what it does.
     Working(String),
-    /// Its parent is over; it goes on in the background.
-    Behind,
-    /// Its parent was stopped, and it with it; how it ended is not known yet.
+    /// Its parent has ended; the sub-run continues in the background.
+    InBackground,
+    /// Its parent was stopped, and the sub-run with it; its end is not known yet.
     Stopped,
-    /// Over, with how it ended.
-    Over(String),
+    /// Ended, with the text of its end.
+    Ended(String),
 }
 
-impl Below {
-    /// Its parent is over.
-    fn leave(&mut self, verdict: Option<&Verdict>) {
-        if matches!(self.state, BelowState::Working(_)) {
+impl ChatSubRun {
+    /// Updates the state after the parent's end.
+    fn parent_ended(&mut self, verdict: Option<&Verdict>) {
+        if matches!(self.state, ChatSubRunState::Working(_)) {
             self.state = match verdict {
-                Some(Verdict::Aborted { .. }) => BelowState::Stopped,
-                _ => BelowState::Behind,
+                Some(Verdict::Aborted { .. }) => ChatSubRunState::Stopped,
+                _ => ChatSubRunState::InBackground,
             };
         }
     }
 
     /// True when its end is known.
-    pub(super) fn is_over(&self) -> bool {
-        matches!(self.state, BelowState::Over(_))
+    pub(super) fn has_ended(&self) -> bool {
+        matches!(self.state, ChatSubRunState::Ended(_))
     }
 }
 
-/// What a run does now.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) enum Doing {
+pub(super) enum ChatRunActivity {
     #[default]
     Starting,
-    Waiting,
-    Retrying(Retry),
+    WaitingForModel,
+    Retrying(ModelRetryWait),
     Thinking,
     Answering,
     Tool(String),
@@ -134,68 +127,71 @@ pub(super) enum Doing {
     Ending,
 }
 
-/// An attempt of a model call that failed, and the wait for the next one.
+/// A failed attempt of a model call, and the wait for the next one.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Retry {
+pub(super) struct ModelRetryWait {
     pub(super) attempt: u32,
     pub(super) attempts: u32,
-    /// When the next one begins.
-    pub(super) next: Moment,
-    pub(super) why: String,
+    pub(super) next_attempt_at: UnixMillis,
+    pub(super) reason: String,
 }
 
-impl Turn {
-    /// Takes the next event of the run.
-    pub(super) fn take(&mut self, kind: &EventKind, now: Moment) {
+impl ChatTurn {
+    pub(super) fn apply_event(&mut self, kind: &EventKind, now: UnixMillis) {
         match kind {
             EventKind::Queued { .. } | EventKind::Usage { .. } => {}
-            EventKind::Started { .. } => self.doing = Doing::Waiting,
+            EventKind::Started { .. } => self.activity = ChatRunActivity::WaitingForModel,
             EventKind::StepStarted { .. } => {
-                self.blocks.extend(self.steered.drain(..).map(Block::Steered));
-                self.step_from = self.blocks.len();
-                self.doing = Doing::Waiting;
+                self.blocks.extend(self.pending_steered.drain(..).map(TurnBlock::Steered));
+                self.step_start = self.blocks.len();
+                self.activity = ChatRunActivity::WaitingForModel;
             }
-            EventKind::TextDelta { text } => self.add_text(text),
-            EventKind::ThinkingDelta { text } => self.add_thinking(text),
-            EventKind::ToolStarted { call_id, tool, arguments } => self.call(call_id, tool, arguments, now),
-            EventKind::ToolOutput { call_id, stream, text } => self.output(call_id, *stream, text),
-            EventKind::ToolEnded { call_id, end, output, ms, .. } => self.call_over(call_id, *end, output, Some(*ms)),
+            EventKind::TextDelta { text } => self.append_text(text),
+            EventKind::ThinkingDelta { text } => self.append_thinking(text),
+            EventKind::ToolStarted { call_id, tool, arguments } => self.start_call(call_id, tool, arguments, now),
+            EventKind::ToolOutput { call_id, stream, text } => self.append_call_output(call_id, *stream, text),
+            EventKind::ToolEnded { call_id, end, output, ms, .. } => self.end_call(call_id, *end, output, Some(*ms)),
             EventKind::ApprovalRequested { id, call_id, tool, arguments, .. } => {
-                self.asks((id, call_id), tool, arguments, now);
+                self.request_approval((id, call_id), tool, arguments, now);
             }
-            EventKind::ApprovalResolved { id, .. } => self.answered(id),
-            EventKind::Snapshot { text, thinking, calls } => self.catch_up((text, thinking), calls, now),
+            EventKind::ApprovalResolved { id, .. } => self.resolve_approval(id),
+            EventKind::Snapshot { text, thinking, calls } => self.apply_snapshot((text, thinking), calls, now),
             EventKind::ModelRetry { attempt, attempts, delay_ms, reason } => {
                 let next = now.plus(Duration::from_millis(*delay_ms));
-                let why = one_line(reason, MOST_LABEL);
-                self.doing = Doing::Retrying(Retry { attempt: *attempt, attempts: *attempts, next, why });
+                let why = one_line(reason, MAX_LABEL_CHARS);
+                self.activity = ChatRunActivity::Retrying(ModelRetryWait {
+                    attempt: *attempt,
+                    attempts: *attempts,
+                    next_attempt_at: next,
+                    reason: why,
+                });
             }
-            EventKind::Compacted { turns, .. } => self.blocks.push(Block::Compacted(*turns)),
-            EventKind::Ending { .. } => self.doing = Doing::Ending,
+            EventKind::Compacted { turns, .. } => self.blocks.push(TurnBlock::Compacted(*turns)),
+            EventKind::Ending { .. } => self.activity = ChatRunActivity::Ending,
             EventKind::Ended { verdict, receipt, steps, text } => {
-                self.close(End::of(verdict.clone(), receipt, *steps), text.as_deref());
+                self.end_turn(ChatTurnEnd::from_receipt(verdict.clone(), receipt, *steps), text.as_deref());
             }
         }
     }
 
-    /// All text of a step is one block, and all its thinking one before it, as in the history.
-    fn add_text(&mut self, added: &str) {
-        self.doing = Doing::Answering;
-        let text = self.blocks[self.step_from..].iter_mut().find_map(|block| match block {
-            Block::Text { text, .. } => Some(text),
+    /// All text of a step is one block, after one block with its thinking, as in the history.
+    fn append_text(&mut self, added: &str) {
+        self.activity = ChatRunActivity::Answering;
+        let text = self.blocks[self.step_start..].iter_mut().find_map(|block| match block {
+            TurnBlock::Text { text, .. } => Some(text),
             _ => None,
         });
         match text {
             Some(text) => text.push_str(added),
-            None => self.blocks.push(Block::Text { text: added.to_owned(), partial: Partial::No }),
+            None => self.blocks.push(TurnBlock::Text { text: added.to_owned(), partial: TextCompleteness::Complete }),
         }
     }
 
-    fn add_thinking(&mut self, added: &str) {
-        self.doing = Doing::Thinking;
-        let of_step = &mut self.blocks[self.step_from..];
+    fn append_thinking(&mut self, added: &str) {
+        self.activity = ChatRunActivity::Thinking;
+        let of_step = &mut self.blocks[self.step_start..];
         match of_step.iter_mut().find_map(|block| match block {
-            Block::Thinking(text) => Some(text),
+            TurnBlock::Thinking(text) => Some(text),
             _ => None,
         }) {
             Some(text) => text.push_str(added),
@@ -203,229 +199,236 @@ impl Turn {
         }
     }
 
-    /// Before what the step has said so far. Calls come behind their message, so that none changes its place by that.
+    /// Inserts thinking before the text of the step. Later blocks move by one, so the indexes of calls are updated.
     fn insert_thinking(&mut self, thinking: String) {
-        let at = self.blocks[self.step_from..].iter().position(|block| matches!(block, Block::Text { .. }));
-        let at = at.map_or(self.blocks.len(), |at| self.step_from + at);
-        self.blocks.insert(at, Block::Thinking(thinking));
-        self.calls.values_mut().filter(|place| **place >= at).for_each(|place| *place += 1);
+        let at = self.blocks[self.step_start..].iter().position(|block| matches!(block, TurnBlock::Text { .. }));
+        let at = at.map_or(self.blocks.len(), |at| self.step_start + at);
+        self.blocks.insert(at, TurnBlock::Thinking(thinking));
+        self.call_blocks.values_mut().filter(|place| **place >= at).for_each(|place| *place += 1);
     }
 
-    fn call(&mut self, id: &CallId, tool: &str, arguments: &Value, now: Moment) {
-        let tool = one_line(tool, MOST_NAME);
-        self.doing = Doing::Tool(tool.clone());
+    fn start_call(&mut self, id: &CallId, tool: &str, arguments: &Value, now: UnixMillis) {
+        let tool = one_line(tool, MAX_NAME_CHARS);
+        self.activity = ChatRunActivity::Tool(tool.clone());
         if let Some(call) = self.call_mut(id) {
-            call.asking = None;
-            call.begun = true;
-            call.label = call_label(arguments, MOST_LABEL);
+            call.pending_approval = None;
+            call.tool_started = true;
+            call.label = tool_call_label(arguments, MAX_LABEL_CHARS);
             call.since = Some(now);
             return;
         }
-        let call = Call::new(tool, call_label(arguments, MOST_LABEL), Some(now));
-        self.add_call(id, Call { begun: true, ..call });
+        let call = ChatToolCall::new(tool, tool_call_label(arguments, MAX_LABEL_CHARS), Some(now));
+        self.add_call(id, ChatToolCall { tool_started: true, ..call });
     }
 
-    fn add_call(&mut self, id: &CallId, call: Call) {
-        self.calls.insert(id.clone(), self.blocks.len());
-        self.blocks.push(Block::Call(call));
+    fn add_call(&mut self, id: &CallId, call: ChatToolCall) {
+        self.call_blocks.insert(id.clone(), self.blocks.len());
+        self.blocks.push(TurnBlock::Call(call));
     }
 
-    fn asks(&mut self, (approval, id): (&str, &CallId), tool: &str, arguments: &Value, now: Moment) {
+    fn request_approval(&mut self, (approval, id): (&str, &CallId), tool: &str, arguments: &Value, now: UnixMillis) {
         if self.call_mut(id).is_none() {
-            self.add_call(id, Call::new(one_line(tool, MOST_NAME), call_label(arguments, MOST_LABEL), Some(now)));
+            self.add_call(
+                id,
+                ChatToolCall::new(
+                    one_line(tool, MAX_NAME_CHARS),
+                    tool_call_label(arguments, MAX_LABEL_CHARS),
+                    Some(now),
+                ),
+            );
         }
         if let Some(call) = self.call_mut(id) {
-            call.asking = Some(approval.to_owned());
+            call.pending_approval = Some(approval.to_owned());
         }
-        self.doing = Doing::Approval(one_line(tool, MOST_NAME));
+        self.activity = ChatRunActivity::Approval(one_line(tool, MAX_NAME_CHARS));
     }
 
-    fn answered(&mut self, approval: &str) {
-        for call in self.calls_mut().filter(|call| call.asking.as_deref() == Some(approval)) {
-            call.asking = None;
+    fn resolve_approval(&mut self, approval: &str) {
+        for call in self.calls_mut().filter(|call| call.pending_approval.as_deref() == Some(approval)) {
+            call.pending_approval = None;
         }
-        if self.doing != Doing::Ending {
-            self.doing = self.next_doing();
+        if self.activity != ChatRunActivity::Ending {
+            self.activity = self.current_activity();
         }
     }
 
-    fn calls_mut(&mut self) -> impl Iterator<Item = &mut Call> {
+    fn calls_mut(&mut self) -> impl Iterator<Item = &mut ChatToolCall> {
         self.blocks.iter_mut().filter_map(|block| match block {
-            Block::Call(call) => Some(call),
+            TurnBlock::Call(call) => Some(call),
             _ => None,
         })
     }
 
-    fn call_mut(&mut self, id: &CallId) -> Option<&mut Call> {
-        match self.blocks.get_mut(*self.calls.get(id)?)? {
-            Block::Call(call) => Some(call),
+    fn call_mut(&mut self, id: &CallId) -> Option<&mut ChatToolCall> {
+        match self.blocks.get_mut(*self.call_blocks.get(id)?)? {
+            TurnBlock::Call(call) => Some(call),
             _ => None,
         }
     }
 
-    fn output(&mut self, id: &CallId, _stream: ToolOutputStream, text: &str) {
+    fn append_call_output(&mut self, id: &CallId, _stream: ToolOutputStream, text: &str) {
         if let Some(call) = self.call_mut(id) {
-            call.print(text);
+            call.append_output(text);
         }
     }
 
-    fn call_over(&mut self, id: &CallId, end: CallEnd, output: &str, ms: Option<f64>) {
+    fn end_call(&mut self, id: &CallId, end: CallEnd, output: &str, ms: Option<f64>) {
         if let Some(call) = self.call_mut(id) {
             call.end = Some(end);
             call.ms = ms;
-            call.asking = None;
-            // What the model reads is the last word about what was printed.
+            call.pending_approval = None;
+            // The output that the model reads replaces what was streamed.
             call.output.clear();
-            call.print(output);
+            call.append_output(output);
         }
-        if self.doing != Doing::Ending {
-            self.doing = self.next_doing();
+        if self.activity != ChatRunActivity::Ending {
+            self.activity = self.current_activity();
         }
     }
 
-    fn next_doing(&self) -> Doing {
+    fn current_activity(&self) -> ChatRunActivity {
         let open = self.blocks.iter().find_map(|block| match block {
-            Block::Call(call) if call.end.is_none() => Some(call),
+            TurnBlock::Call(call) if call.end.is_none() => Some(call),
             _ => None,
         });
         match open {
-            Some(call) if call.asking.is_some() => Doing::Approval(call.tool.clone()),
-            Some(call) => Doing::Tool(call.tool.clone()),
-            None => Doing::Waiting,
+            Some(call) if call.pending_approval.is_some() => ChatRunActivity::Approval(call.tool.clone()),
+            Some(call) => ChatRunActivity::Tool(call.tool.clone()),
+            None => ChatRunActivity::WaitingForModel,
         }
     }
 
-    /// Takes in what was missed: everything of the current step, and the calls of the whole run.
-    fn catch_up(&mut self, (text, thinking): (&str, &str), calls: &[SnapshotCall], now: Moment) {
-        let is_call = |block: &Block| matches!(block, Block::Call(_));
-        if !self.blocks[self.step_from..].iter().any(is_call) {
-            self.blocks.truncate(self.step_from);
+    /// Applies missed data: the whole current step, and the calls of the whole run.
+    fn apply_snapshot(&mut self, (text, thinking): (&str, &str), calls: &[SnapshotCall], now: UnixMillis) {
+        let is_call = |block: &TurnBlock| matches!(block, TurnBlock::Call(_));
+        if !self.blocks[self.step_start..].iter().any(is_call) {
+            self.blocks.truncate(self.step_start);
         }
         for seen in calls {
             if self.call_mut(&seen.call_id).is_none() {
-                let call = Call::new(one_line(&seen.tool, MOST_NAME), String::new(), Some(now));
-                self.add_call(&seen.call_id, Call { begun: true, ..call });
+                let call = ChatToolCall::new(one_line(&seen.tool, MAX_NAME_CHARS), String::new(), Some(now));
+                self.add_call(&seen.call_id, ChatToolCall { tool_started: true, ..call });
             }
             if let Some(call) = self.call_mut(&seen.call_id).filter(|call| call.end.is_none()) {
                 call.end = seen.end;
                 if let Some(output) = &seen.output {
                     call.ms = seen.ms;
                     call.output.clear();
-                    call.print(output);
+                    call.append_output(output);
                 }
             }
         }
-        let known =
-            |block: &Block| matches!(block, Block::Text { text: shown, .. } if text.starts_with(shown.as_str()));
-        if !thinking.is_empty() && !self.blocks[self.step_from..].iter().any(|b| matches!(b, Block::Thinking(_))) {
+        let known = |block: &TurnBlock| matches!(block, TurnBlock::Text { text: shown, .. } if text.starts_with(shown.as_str()));
+        if !thinking.is_empty() && !self.blocks[self.step_start..].iter().any(|b| matches!(b, TurnBlock::Thinking(_))) {
             self.insert_thinking(thinking.to_owned());
         }
-        match self.blocks[self.step_from..].iter_mut().find(|block| known(block)) {
-            Some(Block::Text { text: shown, .. }) => *shown = text.to_owned(),
+        match self.blocks[self.step_start..].iter_mut().find(|block| known(block)) {
+            Some(TurnBlock::Text { text: shown, .. }) => *shown = text.to_owned(),
             _ if text.is_empty() => {}
-            _ => self.blocks.push(Block::Text { text: text.to_owned(), partial: Partial::No }),
+            _ => self.blocks.push(TurnBlock::Text { text: text.to_owned(), partial: TextCompleteness::Complete }),
         }
-        self.doing = self.next_doing();
+        self.activity = self.current_activity();
     }
 
-    fn close(&mut self, end: End, text: Option<&str>) {
-        let is_call = |block: &Block| matches!(block, Block::Call(_));
-        let cut = end.verdict != Verdict::Completed && !self.blocks[self.step_from..].iter().any(is_call);
-        for block in &mut self.blocks[self.step_from..] {
-            if let Block::Text { partial, .. } = block
+    fn end_turn(&mut self, end: ChatTurnEnd, text: Option<&str>) {
+        let is_call = |block: &TurnBlock| matches!(block, TurnBlock::Call(_));
+        let cut = end.verdict != Verdict::Completed && !self.blocks[self.step_start..].iter().any(is_call);
+        for block in &mut self.blocks[self.step_start..] {
+            if let TurnBlock::Text { partial, .. } = block
                 && cut
             {
-                *partial = Partial::Cut;
+                *partial = TextCompleteness::Cut;
             }
         }
-        let shown = |block: &Block| matches!(block, Block::Text { text: shown, .. } if Some(shown.as_str()) == text);
+        let shown =
+            |block: &TurnBlock| matches!(block, TurnBlock::Text { text: shown, .. } if Some(shown.as_str()) == text);
         if let Some(text) = text.filter(|text| !text.is_empty())
             && !self.blocks.iter().any(shown)
         {
-            // The end knows the whole answer; whatever was missed of it before is in here.
-            self.blocks.truncate(self.blocks.iter().rposition(is_call).map_or(self.step_from, |at| at + 1));
-            self.blocks.push(Block::Text { text: text.to_owned(), partial: Partial::No });
+            // The end has the whole answer, including everything that was missed.
+            self.blocks.truncate(self.blocks.iter().rposition(is_call).map_or(self.step_start, |at| at + 1));
+            self.blocks.push(TurnBlock::Text { text: text.to_owned(), partial: TextCompleteness::Complete });
         }
-        // A message that was not taken becomes a run of its own.
-        self.steered.clear();
-        self.settle(Some(&end.verdict));
+        // A steered message that was not taken becomes a run of its own.
+        self.pending_steered.clear();
+        self.settle_open_parts(Some(&end.verdict));
         self.end = Some(end);
     }
 
-    /// Nothing more can be learnt of the run.
-    pub(super) fn lose(&mut self) {
+    /// The run cannot be followed any more.
+    pub(super) fn mark_lost(&mut self) {
         self.lost = true;
-        self.settle(None);
+        self.settle_open_parts(None);
     }
 
-    /// Nothing of a run that is over goes on or waits. The words are those of the sealed turn.
-    fn settle(&mut self, verdict: Option<&Verdict>) {
-        self.doing = Doing::Ending;
+    /// Ends open calls and waits of an ended run, with the same ends as in the sealed turn.
+    fn settle_open_parts(&mut self, verdict: Option<&Verdict>) {
+        self.activity = ChatRunActivity::Ending;
         let cut_off = verdict.is_some_and(|verdict| *verdict != Verdict::Completed);
         for call in self.calls_mut() {
-            call.asking = None;
+            call.pending_approval = None;
             call.since = None;
             if cut_off && call.end.is_none() {
-                call.end = Some(if call.begun { CallEnd::Stopped } else { CallEnd::NotStarted });
+                call.end = Some(if call.tool_started { CallEnd::Stopped } else { CallEnd::NotStarted });
             }
         }
-        self.below.iter_mut().for_each(|below| below.leave(verdict));
+        self.sub_runs.iter_mut().for_each(|below| below.parent_ended(verdict));
     }
 
-    /// True until its end, or until nothing more can be learnt of it.
+    /// True until the run has ended or is lost.
     pub(super) fn is_live(&self) -> bool {
         self.end.is_none() && !self.lost
     }
 
-    /// Notes a run below it, or what that does now. Its end is the last that is said of it.
-    pub(super) fn put_below(&mut self, mut seen: Below) {
+    /// Adds or updates a sub-run. A known end is final.
+    pub(super) fn upsert_sub_run(&mut self, mut seen: ChatSubRun) {
         if !self.is_live() {
-            seen.leave(self.end.as_ref().map(|end| &end.verdict));
+            seen.parent_ended(self.end.as_ref().map(|end| &end.verdict));
         }
-        match self.below.iter_mut().find(|known| known.run == seen.run) {
-            Some(known) if known.is_over() => {}
+        match self.sub_runs.iter_mut().find(|known| known.run == seen.run) {
+            Some(known) if known.has_ended() => {}
             Some(known) => *known = seen,
-            None => self.below.push(seen),
+            None => self.sub_runs.push(seen),
         }
     }
 
-    /// True when a text was cut off and nobody has said yet whether the model sees it.
-    pub(super) fn wonders(&self) -> bool {
-        self.blocks.iter().any(|block| matches!(block, Block::Text { partial: Partial::Cut, .. }))
+    /// True when a text was cut off and it is not known yet whether the model sees it.
+    pub(super) fn has_undecided_cut(&self) -> bool {
+        self.blocks.iter().any(|block| matches!(block, TurnBlock::Text { partial: TextCompleteness::Cut, .. }))
     }
 
-    /// Learns from the history whether the model sees what was cut off.
-    pub(super) fn learn(&mut self, seen: Partial) {
+    /// Sets whether the model sees the text that was cut off, as the history says.
+    pub(super) fn resolve_cut(&mut self, seen: TextCompleteness) {
         for block in &mut self.blocks {
-            if let Block::Text { partial, .. } = block
-                && *partial == Partial::Cut
+            if let TurnBlock::Text { partial, .. } = block
+                && *partial == TextCompleteness::Cut
             {
                 *partial = seen;
             }
         }
     }
 
-    /// Takes the next message of the run from the history.
-    pub(super) fn recall(&mut self, message: &HistoryMessage) {
+    /// Applies the next stored message of the run.
+    pub(super) fn apply_stored_message(&mut self, message: &HistoryMessage) {
         match message.role.as_str() {
             "assistant" => {
                 if !message.thinking.is_empty() {
-                    self.blocks.push(Block::Thinking(message.thinking.clone()));
+                    self.blocks.push(TurnBlock::Thinking(message.thinking.clone()));
                 }
                 if !message.text.is_empty() {
-                    let partial = partial_of(message);
-                    self.blocks.push(Block::Text { text: message.text.clone(), partial });
+                    let partial = completeness_of(message);
+                    self.blocks.push(TurnBlock::Text { text: message.text.clone(), partial });
                 }
                 for call in &message.calls {
                     let Ok(id) = CallId::parse(&call.id) else { continue };
-                    let label = call_label(&call.arguments, MOST_LABEL);
-                    self.add_call(&id, Call::new(one_line(&call.tool, MOST_NAME), label, None));
+                    let label = tool_call_label(&call.arguments, MAX_LABEL_CHARS);
+                    self.add_call(&id, ChatToolCall::new(one_line(&call.tool, MAX_NAME_CHARS), label, None));
                 }
             }
             "tool" => {
                 let id = message.call_id.as_deref().and_then(|id| CallId::parse(id).ok());
                 if let Some(call) = id.and_then(|id| self.call_mut(&id)) {
-                    call.print(&message.text);
+                    call.append_output(&message.text);
                     call.end = message.end.or(call.end);
                     call.ms = message.ms.or(call.ms);
                 }
@@ -433,41 +436,50 @@ impl Turn {
             _ => {}
         }
         if let Some(verdict) = &message.verdict {
-            self.end = Some(End {
+            self.end = Some(ChatTurnEnd {
                 verdict: verdict.clone(),
                 steps: None,
                 receipt: None,
-                amended: Vec::new(),
-                unsettled: false,
-                leftovers: false,
+                amendments: Vec::new(),
+                awaits_amendment: false,
+                has_leftovers: false,
             });
         }
     }
 }
 
 /// Whether a stored text was cut off, and whether the model sees it.
-pub(super) fn partial_of(message: &HistoryMessage) -> Partial {
+pub(super) fn completeness_of(message: &HistoryMessage) -> TextCompleteness {
     match (message.partial, message.kept) {
-        (true, _) => Partial::Unseen,
-        (false, true) => Partial::Kept,
-        (false, false) => Partial::No,
+        (true, _) => TextCompleteness::CutUnseen,
+        (false, true) => TextCompleteness::CutKept,
+        (false, false) => TextCompleteness::Complete,
     }
 }
 
-impl Call {
-    fn new(tool: String, label: String, since: Option<Moment>) -> Self {
-        Self { tool, label, since, end: None, ms: None, output: String::new(), asking: None, begun: false }
+impl ChatToolCall {
+    fn new(tool: String, label: String, since: Option<UnixMillis>) -> Self {
+        Self {
+            tool,
+            label,
+            since,
+            end: None,
+            ms: None,
+            output: String::new(),
+            pending_approval: None,
+            tool_started: false,
+        }
     }
 
-    fn print(&mut self, text: &str) {
-        // A return at the beginning takes back the line that is open: progress.
+    fn append_output(&mut self, text: &str) {
+        // A carriage return at the beginning replaces the open line: progress output.
         let line = text.strip_prefix('\r').unwrap_or(text);
         if line.len() < text.len() {
             self.output.truncate(self.output.rfind('\n').map_or(0, |at| at + 1));
         }
         self.output.push_str(line);
-        if self.output.len() > MOST_OUTPUT {
-            let from = self.output.len() - MOST_OUTPUT;
+        if self.output.len() > MAX_OUTPUT_BYTES {
+            let from = self.output.len() - MAX_OUTPUT_BYTES;
             let from = (from..self.output.len()).find(|at| self.output.is_char_boundary(*at)).unwrap_or(0);
             self.output.drain(..from);
         }

@@ -1,261 +1,266 @@
-//! The core's one step: an input changes the state and says what to do outside. No IO happens here, and no clock is read.
+//! The step of the state machine: apply one input, return effects; no IO, no clock.
 
 use std::time::Duration;
 
 use quell_protocol::{EventKind, RunEvent, RunId, Verdict};
 
-use super::clock::Moment;
-use super::effects::{Effect, Failure, FailureKind, Input, Page, Question, RunSeen};
-use super::state::{Chat, Chosen, Connection, Leaving, Menu, Notice, PickList, Picker, Run, RunState};
-use super::transcript::Tone;
+use super::effects::{
+    ChatEffect, ChatInput, ChatRunUpdate, DaemonFailure, DaemonFailureKind, DaemonQuery, HistorySlice,
+};
+use super::state::{
+    ChatRun, ChatRunState, ChatState, DaemonConnectionStatus, ExitPlan, Menu, Picker, PickerList, PickerSelection,
+    StatusNotice,
+};
+use super::transcript::NoticeLevel;
+use super::unix_millis::UnixMillis;
 
-/// How long a notice stands.
-const NOTICE: Duration = Duration::from_secs(6);
-/// How long it is asked whether the receipt of a run that is over was amended.
-const UNSETTLED: Duration = Duration::from_secs(600);
+const NOTICE_DURATION: Duration = Duration::from_secs(6);
+/// How long to poll an ended run for amendments of its receipt.
+const UNSETTLED_WATCH_TIME: Duration = Duration::from_secs(600);
 
-impl Chat {
-    /// Takes an input that came at `now`.
-    pub(crate) fn update(&mut self, input: Input, now: Moment) -> Vec<Effect> {
+impl ChatState {
+    /// Applies an input that arrived at `now`.
+    pub(crate) fn update(&mut self, input: ChatInput, now: UnixMillis) -> Vec<ChatEffect> {
         self.now = now;
         let mut effects = match input {
-            Input::Key(key) => self.key(key),
-            Input::Paste(text) => self.paste(&text),
-            Input::Tick => self.tick(),
-            Input::TopSeen => self.older(),
-            Input::Seen(run, seen) => self.seen(&run, seen),
-            Input::Answer(answer) => self.answer(answer),
+            ChatInput::Key(key) => self.handle_key(key),
+            ChatInput::Paste(text) => self.handle_paste(&text),
+            ChatInput::Tick => self.handle_tick(),
+            ChatInput::TopReached => self.request_older_page(),
+            ChatInput::RunUpdate(run, seen) => self.handle_run_update(&run, seen),
+            ChatInput::Response(answer) => self.handle_response(answer),
         };
-        self.settle_choice();
-        self.note_shown();
-        effects.extend(self.conclude_stop());
+        self.select_first_row();
+        self.update_shown_approval();
+        effects.extend(self.finish_stop());
         effects
     }
 
-    fn paste(&mut self, text: &str) -> Vec<Effect> {
+    fn handle_paste(&mut self, text: &str) -> Vec<ChatEffect> {
         match &mut self.menu {
             Some(Menu::Picker(picker)) => {
                 picker.filter.push_str(text.lines().next().unwrap_or_default());
-                picker.chosen = Chosen::First;
+                picker.chosen = PickerSelection::First;
             }
-            Some(Menu::Help | Menu::Leave) => {
+            Some(Menu::Help | Menu::ConfirmLeave) => {
                 self.menu = None;
-                self.composer.insert(text);
+                self.composer.insert_text(text);
             }
-            None => self.composer.insert(text),
+            None => self.composer.insert_text(text),
         }
         Vec::new()
     }
 
-    /// Asks what is due.
-    fn tick(&mut self) -> Vec<Effect> {
+    /// Returns the queries that are due.
+    fn handle_tick(&mut self) -> Vec<ChatEffect> {
         let now = self.now;
         if self.notice.as_ref().is_some_and(|notice| now >= notice.until) {
             self.notice = None;
         }
         let mut questions = Vec::new();
-        if self.polls.session.is_due(now) {
-            questions.push(Question::Session(self.session.clone()));
+        if self.poll_timers.session.start_if_due(now) {
+            questions.push(DaemonQuery::Session(self.session.clone()));
         }
-        if self.polls.approvals.is_due(now) {
-            questions.push(Question::Approvals);
+        if self.poll_timers.approvals.start_if_due(now) {
+            questions.push(DaemonQuery::Approvals);
         }
-        if self.polls.hold.is_due(now) {
-            questions.push(Question::Hold);
+        if self.poll_timers.hold.start_if_due(now) {
+            questions.push(DaemonQuery::Hold);
         }
-        let listed = matches!(&self.menu, Some(Menu::Picker(Picker { list: PickList::Runs(_), .. })));
-        let below = self.transcript.open_below().next().is_some();
-        if (self.is_active() || listed || below) && self.polls.active.is_due(now) {
-            questions.push(Question::Active);
+        let listed = matches!(&self.menu, Some(Menu::Picker(Picker { list: PickerList::Runs(_), .. })));
+        let below = self.transcript.open_sub_runs().next().is_some();
+        if (self.is_active() || listed || below) && self.poll_timers.active.start_if_due(now) {
+            questions.push(DaemonQuery::ActiveRuns);
         }
-        self.unsettled.retain(|(run, until)| now < *until && self.transcript.has_ended(run));
-        if !self.unsettled.is_empty() && self.polls.unsettled.is_due(now) {
-            questions.extend(self.unsettled.iter().map(|(run, _)| Question::Run(run.clone())));
+        self.unsettled_runs.retain(|(run, until)| now < *until && self.transcript.has_ended(run));
+        if !self.unsettled_runs.is_empty() && self.poll_timers.unsettled_runs.start_if_due(now) {
+            questions.extend(self.unsettled_runs.iter().map(|(run, _)| DaemonQuery::Run(run.clone())));
         }
-        if !std::mem::replace(&mut self.polls.agents, true) {
-            questions.push(Question::Agents);
+        if !std::mem::replace(&mut self.poll_timers.agents_requested, true) {
+            questions.push(DaemonQuery::Agents);
         }
         if let Some(stop) = &self.stop
-            && self.polls.held.is_due(now)
+            && self.poll_timers.stopping_runs.start_if_due(now)
         {
-            questions.extend(stop.runs.keys().cloned().map(Question::Run));
+            questions.extend(stop.stopping_runs.keys().cloned().map(DaemonQuery::Run));
         }
-        if self.facts.exists && !self.pages.begun {
-            self.pages.begun = true;
-            self.pages.asked = true;
-            questions.push(Question::History { session: self.session.clone(), page: Page::Newest });
+        if self.session_info.exists && !self.history.requested_first {
+            self.history.requested_first = true;
+            self.history.request_pending = true;
+            questions.push(DaemonQuery::History { session: self.session.clone(), page: HistorySlice::NewestPage });
         }
-        questions.into_iter().map(Effect::Ask).collect()
+        questions.into_iter().map(ChatEffect::Query).collect()
     }
 
-    /// The top of the page is seen: what was said before it is asked for.
-    fn older(&mut self) -> Vec<Effect> {
-        match self.pages.next.clone() {
-            Some(cursor) if !self.pages.asked => {
-                self.pages.asked = true;
-                let (session, page) = (self.session.clone(), Page::Before(cursor));
-                vec![Effect::Ask(Question::History { session, page })]
+    /// Requests the older page of the history when the top is visible.
+    fn request_older_page(&mut self) -> Vec<ChatEffect> {
+        match self.history.next_cursor.clone() {
+            Some(cursor) if !self.history.request_pending => {
+                self.history.request_pending = true;
+                let (session, page) = (self.session.clone(), HistorySlice::PageBefore(cursor));
+                vec![ChatEffect::Query(DaemonQuery::History { session, page })]
             }
             _ => Vec::new(),
         }
     }
 
-    fn seen(&mut self, run: &RunId, seen: RunSeen) -> Vec<Effect> {
+    fn handle_run_update(&mut self, run: &RunId, seen: ChatRunUpdate) -> Vec<ChatEffect> {
         if self.run_mut(run).is_none() {
             return Vec::new();
         }
         match seen {
-            RunSeen::Event(event) => self.event(run, &event),
-            RunSeen::Lost(cause) => {
-                self.away(cause);
+            ChatRunUpdate::Event(event) => self.handle_run_event(run, &event),
+            ChatRunUpdate::Disconnected(cause) => {
+                self.mark_disconnected(cause);
                 Vec::new()
             }
-            RunSeen::Back => self.back(),
-            RunSeen::Gone(failure) => {
-                self.transcript.remark(Tone::Failure, self.texts.fill("term.run.gone", &[("why", &failure.text)]));
-                self.transcript.turn_mut(run).into_iter().for_each(super::turn::Turn::lose);
-                self.forget(run);
+            ChatRunUpdate::Reconnected => self.mark_connected(),
+            ChatRunUpdate::FollowFailed(failure) => {
+                self.transcript
+                    .push_remark(NoticeLevel::Failure, self.texts.format("term.run.gone", &[("why", &failure.text)]));
+                self.transcript.turn_mut(run).into_iter().for_each(super::turn::ChatTurn::mark_lost);
+                self.remove_run(run);
                 Vec::new()
             }
         }
     }
 
-    fn event(&mut self, id: &RunId, event: &RunEvent) -> Vec<Effect> {
-        let at = Moment::read(&event.at).unwrap_or(self.now);
-        let Some(run) = self.run_mut(id).filter(|run| event.seq > run.seq) else { return Vec::new() };
-        run.seq = event.seq;
-        let waiting = matches!(run.state, RunState::Sending | RunState::Queued);
+    fn handle_run_event(&mut self, id: &RunId, event: &RunEvent) -> Vec<ChatEffect> {
+        let at = UnixMillis::parse_rfc3339(&event.at).unwrap_or(self.now);
+        let Some(run) = self.run_mut(id).filter(|run| event.seq > run.last_seq) else { return Vec::new() };
+        run.last_seq = event.seq;
+        let waiting = matches!(run.state, ChatRunState::Sending | ChatRunState::Queued);
         match &event.kind {
             EventKind::Queued { .. } => {
-                run.state = RunState::Queued;
+                run.state = ChatRunState::Queued;
                 return Vec::new();
             }
-            // A message that is withdrawn from the queue leaves nothing on the page.
+            // A message withdrawn from the queue leaves nothing in the transcript.
             EventKind::Ending { .. } if waiting => return Vec::new(),
-            EventKind::Ended { verdict: Verdict::Aborted { .. }, .. } if waiting => return self.withdrawn(id),
-            EventKind::Ending { .. } => run.state = RunState::Ending,
+            EventKind::Ended { verdict: Verdict::Aborted { .. }, .. } if waiting => return self.handle_withdrawn(id),
+            EventKind::Ending { .. } => run.state = ChatRunState::Ending,
             EventKind::Ended { .. } => {}
             _ if waiting => {
-                run.state = RunState::Running;
+                run.state = ChatRunState::Running;
                 run.since = at;
             }
             _ => {}
         }
         let text = run.text.clone();
-        self.transcript.begin(id, &text);
+        self.transcript.begin_turn(id, &text);
         if let Some(turn) = self.transcript.turn_mut(id) {
-            turn.take(&event.kind, at);
+            turn.apply_event(&event.kind, at);
         }
-        self.follow_up(id, event)
+        self.effects_of_event(id, event)
     }
 
-    /// What an event asks for beyond the page.
-    fn follow_up(&mut self, id: &RunId, event: &RunEvent) -> Vec<Effect> {
+    /// Effects of an event besides the transcript.
+    fn effects_of_event(&mut self, id: &RunId, event: &RunEvent) -> Vec<ChatEffect> {
         match &event.kind {
-            EventKind::ApprovalRequested { .. } => vec![Effect::Ask(Question::Approvals)],
+            EventKind::ApprovalRequested { .. } => vec![ChatEffect::Query(DaemonQuery::Approvals)],
             EventKind::ApprovalResolved { id, .. } => {
                 self.approvals.retain(|asked| asked.row.id != *id);
                 Vec::new()
             }
             EventKind::Ended { .. } => {
-                self.forget(id);
-                self.facts.exists = true;
-                // What became of its sub-runs is asked at once.
-                self.polls.active.hurry();
+                self.remove_run(id);
+                self.session_info.exists = true;
+                // Ask at once how its sub-runs ended.
+                self.poll_timers.active.make_due();
                 let end = self.transcript.turn(id).and_then(|turn| turn.end.as_ref());
-                if end.is_some_and(|end| end.unsettled) {
-                    self.unsettled.push((id.clone(), self.now.plus(UNSETTLED)));
+                if end.is_some_and(|end| end.awaits_amendment) {
+                    self.unsettled_runs.push((id.clone(), self.now.plus(UNSETTLED_WATCH_TIME)));
                 }
-                let wonders = self.transcript.turn(id).is_some_and(super::turn::Turn::wonders);
-                let question = Question::History { session: self.session.clone(), page: Page::LastTurn };
-                wonders.then_some(Effect::Ask(question)).into_iter().collect()
+                let has_cut = self.transcript.turn(id).is_some_and(super::turn::ChatTurn::has_undecided_cut);
+                let question = DaemonQuery::History { session: self.session.clone(), page: HistorySlice::LastTurn };
+                has_cut.then_some(ChatEffect::Query(question)).into_iter().collect()
             }
             _ => Vec::new(),
         }
     }
 
-    /// A queued message was withdrawn: by a stop of this chat, whose answer brings its text, or by somebody else.
-    fn withdrawn(&mut self, id: &RunId) -> Vec<Effect> {
+    /// Handles a message withdrawn from the queue: by a stop of this chat, whose answer returns its text, or by another
+    /// client.
+    fn handle_withdrawn(&mut self, id: &RunId) -> Vec<ChatEffect> {
         let Some(at) = self.runs.iter().position(|run| run.id == *id) else { return Vec::new() };
         let run = self.runs.remove(at);
-        let covered = self.stop.as_mut().is_some_and(|stop| stop.runs.remove(id).is_some());
+        let covered = self.stop.as_mut().is_some_and(|stop| stop.stopping_runs.remove(id).is_some());
         match &mut self.stop {
-            Some(stop) if covered && stop.awaits_texts() => stop.unreturned.push((run.id, run.text)),
-            _ if run.own => {
-                self.give_back([(run.id, run.text)]);
-                self.say(Tone::Quiet, self.texts.say("term.notice.withdrawn"));
+            Some(stop) if covered && stop.awaits_texts() => stop.withdrawn_texts.push((run.id, run.text)),
+            _ if run.sent_here => {
+                self.restore_texts([(run.id, run.text)]);
+                self.show_notice(NoticeLevel::Info, self.texts.get("term.notice.withdrawn"));
             }
             _ => {}
         }
         Vec::new()
     }
 
-    /// A run is over, or nothing more can be learnt about it.
-    pub(super) fn forget(&mut self, id: &RunId) {
+    /// Removes a run that has ended or is lost.
+    pub(super) fn remove_run(&mut self, id: &RunId) {
         self.runs.retain(|run| run.id != *id);
         self.approvals.retain(|asked| asked.row.run_id != *id);
         if let Some(stop) = &mut self.stop {
-            stop.runs.remove(id);
+            stop.stopping_runs.remove(id);
         }
     }
 
-    /// Ends the stop when nothing is left of it, and leaves when that was wanted.
-    fn conclude_stop(&mut self) -> Vec<Effect> {
-        if let Some(over) = self.stop.take_if(|stop| stop.is_over()) {
-            self.give_back(over.unreturned);
+    /// Ends the stop when nothing is left of it, and exits if that was planned.
+    fn finish_stop(&mut self) -> Vec<ChatEffect> {
+        if let Some(stop) = self.stop.take_if(|stop| stop.is_finished()) {
+            self.restore_texts(stop.withdrawn_texts);
         }
-        if self.leaving == Leaving::WhenStopped && self.stop.is_none() && !self.is_active() {
-            self.leaving = Leaving::No;
-            return vec![Effect::Leave];
+        if self.exit_plan == ExitPlan::WhenStopped && self.stop.is_none() && !self.is_active() {
+            self.exit_plan = ExitPlan::Stay;
+            return vec![ChatEffect::Exit];
         }
         Vec::new()
     }
 
-    /// Begins to follow a run of the session.
-    pub(super) fn adopt(&mut self, run: Run) -> Effect {
-        let effect = Effect::Follow { run: run.id.clone(), after: run.seq };
+    pub(super) fn follow_run(&mut self, run: ChatRun) -> ChatEffect {
+        let effect = ChatEffect::FollowRun { run: run.id.clone(), after: run.last_seq };
         self.runs.push(run);
         effect
     }
 
-    pub(super) fn say(&mut self, tone: Tone, text: impl Into<String>) {
-        self.notice = Some(Notice { tone, text: text.into(), until: self.now.plus(NOTICE) });
+    pub(super) fn show_notice(&mut self, tone: NoticeLevel, text: impl Into<String>) {
+        self.notice = Some(StatusNotice { level: tone, text: text.into(), until: self.now.plus(NOTICE_DURATION) });
     }
 
-    /// Nobody answers.
-    pub(super) fn away(&mut self, cause: String) {
-        if !matches!(self.connection, Connection::Lost { .. }) {
-            self.connection = Connection::Lost { since: self.now, cause };
+    pub(super) fn mark_disconnected(&mut self, cause: String) {
+        if !matches!(self.connection, DaemonConnectionStatus::Lost { .. }) {
+            self.connection = DaemonConnectionStatus::Lost { since: self.now, cause };
         }
     }
 
-    /// The daemon answers. What was left undone while it did not is done now.
-    pub(super) fn back(&mut self) -> Vec<Effect> {
-        let before = std::mem::replace(&mut self.connection, Connection::Live);
-        if !matches!(before, Connection::Lost { .. }) {
+    /// The daemon answers again: repeats what failed during the outage.
+    pub(super) fn mark_connected(&mut self) -> Vec<ChatEffect> {
+        let before = std::mem::replace(&mut self.connection, DaemonConnectionStatus::Live);
+        if !matches!(before, DaemonConnectionStatus::Lost { .. }) {
             return Vec::new();
         }
-        self.say(Tone::Quiet, self.texts.say("term.notice.back"));
-        self.polls.agents = false;
-        self.polls.session.hurry();
-        let mut effects: Vec<Effect> =
-            self.doubts.iter().map(|(run, _)| Effect::Ask(Question::Run(run.clone()))).collect();
+        self.show_notice(NoticeLevel::Info, self.texts.get("term.notice.back"));
+        self.poll_timers.agents_requested = false;
+        self.poll_timers.session.make_due();
+        let mut effects: Vec<ChatEffect> =
+            self.unconfirmed_sends.iter().map(|(run, _)| ChatEffect::Query(DaemonQuery::Run(run.clone()))).collect();
         if let Some(stop) = &mut self.stop
             && stop.problem.take().is_some()
         {
-            // Only the runs that were meant: others may have begun since.
+            // Only the runs that the stop covered: others may have started since.
             let force = stop.force;
-            let again: Vec<Effect> = stop.runs.keys().cloned().map(|run| Effect::StopRun { run, force }).collect();
-            self.note_asked(&again);
+            let again: Vec<ChatEffect> =
+                stop.stopping_runs.keys().cloned().map(|run| ChatEffect::StopRun { run, force }).collect();
+            self.add_pending_stop_requests(&again);
             effects.extend(again);
         }
         effects
     }
 
-    /// Notes what a failure says about the daemon.
-    pub(super) fn failed(&mut self, failure: &Failure) {
-        if failure.kind == FailureKind::Away {
-            self.away(failure.text.clone());
+    /// Updates the connection status from a failure.
+    pub(super) fn note_failure(&mut self, failure: &DaemonFailure) {
+        if failure.kind == DaemonFailureKind::Unreachable {
+            self.mark_disconnected(failure.text.clone());
         }
     }
 }

@@ -1,46 +1,38 @@
-//! What the person's surroundings say about language and signs: the values of `LC_ALL`, `LC_CTYPE`, `LC_MESSAGES` and `LANG`,
-//! which the roof reads.
+//! Choose language and character set from `LC_ALL`, `LC_CTYPE`, `LC_MESSAGES` and `LANG`, whose values the binary
+//! reads.
 
-/// The languages that there are texts in.
+/// Languages that have texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Language {
-    /// English, also for every language that has no texts.
+    /// English, also the fallback for every other language.
     #[default]
     English,
-    /// Korean.
     Korean,
-    /// Chinese.
     Chinese,
 }
 
-/// Which signs the terminal can show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Glyphs {
-    /// Those of Unicode.
     Unicode,
-    /// Only those of ASCII.
     #[default]
     Ascii,
 }
 
-/// Language and signs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Locale {
-    /// In which language the screen speaks.
     pub language: Language,
-    /// With which signs.
     pub glyphs: Glyphs,
 }
 
 impl Locale {
-    /// Reads the names of the locales for messages and for characters, such as `ko_KR.UTF-8`. Empty is `C`.
+    /// Parses the locale names of messages and of characters, such as `ko_KR.UTF-8`. An empty name means `C`.
     #[must_use]
     pub fn of(messages: &str, characters: &str) -> Self {
         let charset = characters.rsplit_once('.').map_or("", |(_, charset)| charset).to_ascii_lowercase();
         let charset = charset.split('@').next().unwrap_or_default();
         let glyphs = if matches!(charset, "utf-8" | "utf8") { Glyphs::Unicode } else { Glyphs::Ascii };
         let language = match messages.split(['_', '.', '-', '@']).next() {
-            // Where letters cannot be shown, words made of them would be noise.
+            // Without Unicode the letters of the other languages cannot be shown.
             _ if glyphs == Glyphs::Ascii => Language::English,
             Some("ko") => Language::Korean,
             Some("zh") => Language::Chinese,

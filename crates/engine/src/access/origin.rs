@@ -1,73 +1,75 @@
-//! Where a request came from, for the list of who did what. Never for access: what a proxy says can be said by anybody.
+//! Origin of a request, for the audit list. Never used for access decisions, because anybody can send proxy headers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Most characters that are kept of what a proxy says.
-const MOST: usize = 200;
+/// Maximum characters that are kept of a proxy header.
+const MAX_FORWARDED_CHARS: usize = 200;
 
-/// Where a request came from, as far as it is known. Clones are the same.
+/// Origin of a request, as text, if known. Clones share it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Origin(Option<Arc<str>>);
+pub struct RequestOrigin(Option<Arc<str>>);
 
-/// What the headers of a request say about those for whom it was forwarded.
+/// Headers in which proxies name the origin of a request.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Forwarded<'a> {
+pub struct ForwardedHeaders<'a> {
     /// `X-Forwarded-For`.
     pub x_forwarded_for: Option<&'a str>,
     /// `Forwarded` (RFC 7239).
     pub forwarded: Option<&'a str>,
 }
 
-impl Origin {
-    /// A request from inside of this process.
+impl RequestOrigin {
+    /// A request from inside this process.
     #[must_use]
-    pub fn inside() -> Self {
+    pub fn internal() -> Self {
         Self(None)
     }
 
-    /// A request through the Unix socket, from the process of this number, if it has one here.
+    /// A request through the Unix socket. `pid` is `None` if the peer is not visible in this PID namespace.
     #[must_use]
-    pub fn local(pid: Option<i32>) -> Self {
+    pub fn unix_socket(pid: Option<i32>) -> Self {
         Self(Some(match pid {
             Some(pid) => format!("quell.sock, pid {pid}").into(),
             None => "quell.sock".into(),
         }))
     }
 
-    /// A request from this peer. What it says about others is kept beside its own address, and only of a peer on this machine,
-    /// which may be a proxy.
+    /// A request from this peer. Proxy headers are kept beside the peer's address, and only from a peer on this
+    /// machine, which may be a proxy.
     #[must_use]
-    pub fn of(peer: SocketAddr, said: Forwarded<'_>) -> Self {
+    pub fn from_peer(peer: SocketAddr, headers: ForwardedHeaders<'_>) -> Self {
         let ip = peer.ip().to_canonical();
-        let told = said.x_forwarded_for.map(str::to_owned).or_else(|| said.forwarded.and_then(elements_for));
-        let told = told.map(|told| tame(&told)).filter(|told| ip.is_loopback() && !told.is_empty());
-        Self(Some(match told {
-            Some(told) => format!("{ip}, forwarded for {told}").into(),
+        let forwarded_for =
+            headers.x_forwarded_for.map(str::to_owned).or_else(|| headers.forwarded.and_then(forwarded_for_values));
+        let forwarded_for =
+            forwarded_for.map(|header| single_line(&header)).filter(|line| ip.is_loopback() && !line.is_empty());
+        Self(Some(match forwarded_for {
+            Some(line) => format!("{ip}, forwarded for {line}").into(),
             None => ip.to_string().into(),
         }))
     }
 
-    /// In words.
     #[must_use]
     pub fn as_str(&self) -> Option<&str> {
         self.0.as_deref()
     }
 }
 
-/// The `for` of each element.
-fn elements_for(header: &str) -> Option<String> {
+/// The `for` value of each element of a `Forwarded` header.
+fn forwarded_for_values(header: &str) -> Option<String> {
     let pairs = header.split([',', ';']).filter_map(|pair| pair.trim().split_once('='));
-    let whom = pairs.filter(|(name, _)| name.eq_ignore_ascii_case("for")).map(|(_, value)| value.trim_matches('"'));
-    let whom: Vec<&str> = whom.collect();
-    (!whom.is_empty()).then(|| whom.join(", "))
+    let values = pairs.filter(|(name, _)| name.eq_ignore_ascii_case("for")).map(|(_, value)| value.trim_matches('"'));
+    let values: Vec<&str> = values.collect();
+    (!values.is_empty()).then(|| values.join(", "))
 }
 
-/// On one line, and not long. The end is kept: that is what the nearest proxy saw, while the beginning is what a client said.
-fn tame(said: &str) -> String {
-    let line: String = said.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    let over = line.chars().count().saturating_sub(MOST);
-    if over == 0 { line } else { format!("…{}", line.chars().skip(over).collect::<String>()) }
+/// Puts a header on one line and truncates it. The end is kept, because the nearest proxy wrote it; a client may have
+/// written the beginning.
+fn single_line(value: &str) -> String {
+    let line: String = value.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let excess = line.chars().count().saturating_sub(MAX_FORWARDED_CHARS);
+    if excess == 0 { line } else { format!("…{}", line.chars().skip(excess).collect::<String>()) }
 }
 
 #[cfg(test)]
@@ -94,19 +96,19 @@ mod tests {
         #[case] peer: &str,
         #[case] x_forwarded_for: Option<&str>,
         #[case] forwarded: Option<&str>,
-        #[case] wanted: &str,
+        #[case] expected: &str,
     ) {
-        let origin = Origin::of(peer.parse().unwrap(), Forwarded { x_forwarded_for, forwarded });
-        assert_eq!(origin.as_str(), Some(wanted));
+        let origin = RequestOrigin::from_peer(peer.parse().unwrap(), ForwardedHeaders { x_forwarded_for, forwarded });
+        assert_eq!(origin.as_str(), Some(expected));
     }
 
     #[test]
     fn of_a_long_chain_the_nearest_are_kept() {
         let chain = format!("{}203.0.113.9", "spoofed, ".repeat(1000));
-        let said = Forwarded { x_forwarded_for: Some(&chain), forwarded: None };
-        let origin = Origin::of("127.0.0.1:1".parse().unwrap(), said);
+        let headers = ForwardedHeaders { x_forwarded_for: Some(&chain), forwarded: None };
+        let origin = RequestOrigin::from_peer("127.0.0.1:1".parse().unwrap(), headers);
         let text = origin.as_str().unwrap();
         assert!(text.ends_with(" 203.0.113.9") && text.chars().count() < 240, "{text}");
-        assert_eq!(Origin::inside().as_str(), None);
+        assert_eq!(RequestOrigin::internal().as_str(), None);
     }
 }

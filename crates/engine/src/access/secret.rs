@@ -1,4 +1,4 @@
-//! Secrets: how they are made, and their hashes, which are all that is kept of them.
+//! Generates secrets and hashes them. Only hashes are stored.
 
 use std::fmt::Write;
 
@@ -10,25 +10,25 @@ use super::AccessError;
 
 /// SHA-256 of a secret.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Digest([u8; 32]);
+pub(super) struct SecretDigest([u8; 32]);
 
-impl Digest {
+impl SecretDigest {
     pub(super) fn of(secret: &str) -> Self {
         Self(Sha256::digest(secret.as_bytes()).into())
     }
 
-    /// Compares in a time that does not depend on where the first difference is.
-    pub(super) fn same_as(&self, other: &Self) -> bool {
+    /// Compares in constant time.
+    pub(super) fn constant_time_eq(&self, other: &Self) -> bool {
         self.0.ct_eq(&other.0).into()
     }
 
     pub(super) fn hex(&self) -> String {
-        hex(&self.0)
+        encode_hex(&self.0)
     }
 
-    /// Its beginning: enough to tell a few apart, far too little to guess from.
-    pub(super) fn short(&self) -> String {
-        hex(&self.0[..4])
+    /// The first 4 bytes in hex: enough to tell a few digests apart, far too little to guess the secret.
+    pub(super) fn short_hex(&self) -> String {
+        encode_hex(&self.0[..4])
     }
 
     pub(super) fn from_hex(text: &str) -> Option<Self> {
@@ -43,29 +43,29 @@ impl Digest {
     }
 }
 
-impl std::fmt::Debug for Digest {
+impl std::fmt::Debug for SecretDigest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Digest")
+        f.write_str("SecretDigest")
     }
 }
 
-/// A new token: 256 bits of chance behind a word by which scanners for leaked secrets can know it.
-pub(super) fn token() -> Result<SecretString, AccessError> {
-    Ok(format!("quell_{}", chance()?).into())
+/// A new token: 256 random bits with a prefix that scanners for leaked secrets can recognise.
+pub(super) fn new_token() -> Result<SecretString, AccessError> {
+    Ok(format!("quell_{}", random_hex()?).into())
 }
 
-/// 256 bits of chance that fit into a link and a cookie.
-pub(super) fn random() -> Result<SecretString, AccessError> {
-    Ok(chance()?.into())
+/// 256 random bits in hex, which fit into a link and a cookie.
+pub(super) fn new_secret() -> Result<SecretString, AccessError> {
+    Ok(random_hex()?.into())
 }
 
-fn chance() -> Result<String, AccessError> {
+fn random_hex() -> Result<String, AccessError> {
     let mut bytes = [0; 32];
-    getrandom::fill(&mut bytes).map_err(|error| AccessError::NoChance(error.to_string()))?;
-    Ok(hex(&bytes))
+    getrandom::fill(&mut bytes).map_err(|error| AccessError::NoRandomness(error.to_string()))?;
+    Ok(encode_hex(&bytes))
 }
 
-fn hex(bytes: &[u8]) -> String {
+fn encode_hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
         // Writing into a string cannot fail.
         let _ = write!(text, "{byte:02x}");

@@ -1,124 +1,121 @@
-//! Signing browsers in: one-time links, and cookies that a restart keeps. A cookie stands for the token that signed it in and is
-//! worth nothing without it.
+//! Sign-in of browsers: one-time links, and cookies that survive a restart. A cookie is valid only as long as the token
+//! of its sign-in.
 
 use std::time::Duration;
 
 use quell_protocol::Principal;
-use quell_protocol::api::Scope;
+use quell_protocol::api::AccessLevel;
 use secrecy::{ExposeSecret, SecretString};
 
-use super::page::{COOKIE_LIFE, MOST, MOST_OF_TOKEN};
-use super::secret::{self, Digest};
-use super::{Access, AccessError};
+use super::browser_logins::{COOKIE_LIFETIME, MAX_COOKIES_PER_TOKEN, MAX_ENTRIES};
+use super::secret::{self, SecretDigest};
+use super::{AccessControl, AccessError};
 use crate::clock::Clock;
 use crate::store::StoredCookie;
 
 /// A browser that has just been signed in.
 #[derive(Debug)]
-pub struct SignedIn {
-    /// As whom.
+pub struct BrowserSignIn {
     pub principal: Principal,
-    /// What it may do.
-    pub scope: Scope,
-    /// The value of its cookie, which is shown this once.
+    pub scope: AccessLevel,
+    /// The value of its cookie, which is not stored.
     pub cookie: SecretString,
 }
 
-impl Access {
-    /// A code for a sign-in link of the page: good for one use within ten minutes, as the admin.
-    ///
-    /// # Errors
-    /// [`AccessError`] when there is no chance in the system.
-    pub fn issue_link(&self) -> Result<SecretString, AccessError> {
-        let code = secret::random()?;
-        self.page().keep_login(Digest::of(code.expose_secret()), self.clock.now());
+impl AccessControl {
+    /// Issues a code for a sign-in link of the page: for one sign-in as the admin, within ten minutes.
+    pub fn issue_login_code(&self) -> Result<SecretString, AccessError> {
+        let code = secret::new_secret()?;
+        self.lock_browser_logins().add_login_code(SecretDigest::of(code.expose_secret()), self.clock.now());
         Ok(code)
     }
 
-    /// Uses up a sign-in code; `None` when it was not good.
-    ///
-    /// # Errors
-    /// [`AccessError`] when there is no chance in the system.
+    /// Uses up a sign-in code. Returns `None` if it is invalid.
     ///
     /// # Cancel safety
-    /// Dropped, the code may be used up; a new link signs in.
-    pub async fn sign_in_by_link(&self, code: &str) -> Result<Option<SignedIn>, AccessError> {
-        if !self.page().take_login(&Digest::of(code), self.clock.now()) {
+    /// If dropped, the code may be used up without a sign-in; a new link is needed then.
+    pub async fn sign_in_with_code(&self, code: &str) -> Result<Option<BrowserSignIn>, AccessError> {
+        if !self.lock_browser_logins().redeem_login_code(&SecretDigest::of(code), self.clock.now()) {
             return Ok(None);
         }
-        self.issue_cookie(self.admin_principal.clone(), Scope::Admin, self.admin).await.map(Some)
+        self.issue_cookie(self.admin_principal.clone(), AccessLevel::Admin, self.admin_digest).await.map(Some)
     }
 
-    /// Signs a browser in that shows a token; `None` when it is nobody's.
-    ///
-    /// # Errors
-    /// [`AccessError`] when there is no chance in the system.
+    /// Signs a browser in with a token. Returns `None` if the token is invalid.
     ///
     /// # Cancel safety
-    /// Dropped, it may leave a cookie that nobody has; it ends by itself.
-    pub async fn sign_in(&self, token: &str) -> Result<Option<SignedIn>, AccessError> {
+    /// Safe: if dropped, it may leave a cookie that nobody has. The cookie expires by itself.
+    pub async fn sign_in_with_token(&self, token: &str) -> Result<Option<BrowserSignIn>, AccessError> {
         let Some((principal, scope)) = self.authenticate(token) else { return Ok(None) };
-        self.issue_cookie(principal, scope, Digest::of(token)).await.map(Some)
+        self.issue_cookie(principal, scope, SecretDigest::of(token)).await.map(Some)
     }
 
-    /// The name of the cookie. Browsers do not tell the ports of a host apart: two daemons on one machine have each its own.
+    /// The name of the cookie. Browsers share cookies between the ports of a host, so each daemon of a machine has its
+    /// own name.
     #[must_use]
     pub fn cookie_name(&self) -> &str {
         &self.cookie_name
     }
 
-    /// A cookie is worth what its token is worth now.
-    pub(super) fn owner_of_cookie(&self, value: &Digest) -> Option<(Principal, Scope)> {
-        let token = self.page().token_of(value, self.clock.now())?;
-        self.owner_of(&token)
+    /// Principal and access level of a cookie: those that its token has now.
+    pub(super) fn cookie_owner(&self, value: &SecretDigest) -> Option<(Principal, AccessLevel)> {
+        let token = self.lock_browser_logins().cookie_token(value, self.clock.now())?;
+        self.token_owner(&token)
     }
 
-    /// Makes a cookie worthless, at once and for good.
+    /// Invalidates a cookie, at once and for good.
     ///
     /// # Errors
-    /// [`AccessError`] when it could not be written: the cookie does not work now, and would again after a restart.
+    /// If the write fails, the cookie has stopped working, but works again after a restart.
     ///
     /// # Cancel safety
-    /// The cookie has stopped working; dropped, it may work again after a restart.
+    /// The cookie has stopped working. If dropped, it may work again after a restart.
     pub async fn sign_out(&self, value: &str) -> Result<(), AccessError> {
-        let digest = Digest::of(value);
-        self.page().drop_cookie(&digest);
-        self.withdrawn.send_replace(());
-        Ok(self.store.drop_cookie(digest.hex()).await?)
+        let digest = SecretDigest::of(value);
+        self.lock_browser_logins().remove_cookie(&digest);
+        self.revocations.send_replace(());
+        Ok(self.store.delete_cookie(digest.hex()).await?)
     }
 
-    /// A cookie for a browser. It is good for thirty days or until its token is revoked. One that cannot be written works all
-    /// the same, until a restart: whoever wants to stop something has to get in whatever the disk does.
-    async fn issue_cookie(&self, principal: Principal, scope: Scope, token: Digest) -> Result<SignedIn, AccessError> {
-        let cookie = secret::random()?;
-        let digest = Digest::of(cookie.expose_secret());
+    /// Issues a cookie, which is valid for thirty days or until its token is revoked. A cookie that cannot be written
+    /// works until the next restart: people must be able to sign in and stop a run even if the disk fails.
+    async fn issue_cookie(
+        &self,
+        principal: Principal,
+        scope: AccessLevel,
+        token: SecretDigest,
+    ) -> Result<BrowserSignIn, AccessError> {
+        let cookie = secret::new_secret()?;
+        let digest = SecretDigest::of(cookie.expose_secret());
         let now = self.clock.now();
-        self.page().keep_cookie(digest, token, now, now.plus(COOKIE_LIFE));
-        let life = i64::try_from(COOKIE_LIFE.as_secs()).unwrap_or(i64::MAX);
-        let expires = Clock::wall_seconds().saturating_add(life);
+        self.lock_browser_logins().add_cookie(digest, token, now, now.plus(COOKIE_LIFETIME));
+        let lifetime_s = i64::try_from(COOKIE_LIFETIME.as_secs()).unwrap_or(i64::MAX);
+        let expires = Clock::wall_seconds().saturating_add(lifetime_s);
         let stored = StoredCookie { sha256: digest.hex(), token: token.hex(), expires };
-        if let Err(error) = self.store.keep_cookie(stored, MOST_OF_TOKEN).await {
+        if let Err(error) = self.store.save_cookie(stored, MAX_COOKIES_PER_TOKEN).await {
             tracing::warn!(%error, %principal, "a browser is signed in until the next restart only");
         }
-        Ok(SignedIn { principal, scope, cookie })
+        Ok(BrowserSignIn { principal, scope, cookie })
     }
 
-    /// Lets the browsers in again that were signed in before a restart, each with its token, if that is still good.
-    pub(super) async fn remember_cookies(&self) -> Result<(), AccessError> {
+    /// Restores the cookies from before a restart whose tokens are still valid.
+    pub(super) async fn restore_cookies(&self) -> Result<(), AccessError> {
         let (now, wall) = (self.clock.now(), Clock::wall_seconds());
-        if let Err(error) = self.store.drop_old_cookies(wall).await {
+        if let Err(error) = self.store.delete_expired_cookies(wall).await {
             tracing::warn!(%error, "cookies that have expired stay in the database until the next start");
         }
-        for stored in self.store.good_cookies(wall, MOST).await? {
-            let (Some(value), Some(token)) = (Digest::from_hex(&stored.sha256), Digest::from_hex(&stored.token)) else {
+        for stored in self.store.list_valid_cookies(wall, MAX_ENTRIES).await? {
+            let (Some(value), Some(token)) =
+                (SecretDigest::from_hex(&stored.sha256), SecretDigest::from_hex(&stored.token))
+            else {
                 continue;
             };
-            if self.owner_of(&token).is_none() {
+            if self.token_owner(&token).is_none() {
                 continue;
             }
-            let left = u64::try_from(stored.expires.saturating_sub(wall)).unwrap_or_default();
-            let until = now.plus(Duration::from_secs(left));
-            self.page().keep_cookie(value, token, now, until);
+            let remaining_s = u64::try_from(stored.expires.saturating_sub(wall)).unwrap_or_default();
+            let until = now.plus(Duration::from_secs(remaining_s));
+            self.lock_browser_logins().add_cookie(value, token, now, until);
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
-//! A hook that is a command: `sh -c` under a warden, the event on its standard input, its first line as its reason, or all
-//! that it prints as its answer.
+//! Run a hook command under a warden with the event on stdin; read its reason or answer.
+//!
+//! The command is run with `sh -c`. Its reason is the first line that it prints; its answer to a message is all that it
+//! prints.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -7,81 +9,96 @@ use std::time::Duration;
 use quell_protocol::ToolOutputStream;
 use tokio::net::unix::pipe::Sender;
 
-use super::{Errand, Failure, Inner};
-use crate::proc::{CommandSpec, Isolate, Leash, OutputSink, ProcessEnd, ProcessStop, RUN_ID_VARIABLE, SpawnError};
+use super::{HookFailure, HookJob, HooksInner};
+use crate::proc::{
+    CommandSpec, Isolate, OutputSink, ProcessEnd, ProcessEndReason, RUN_ID_VARIABLE, SpawnError, StopHandle,
+};
 use crate::scope::{Scope, StopLevel};
 
-/// Of what it prints this many bytes are looked at for its first line.
-const HEARD: usize = 4096;
-/// The most characters of a reason.
-const REASON: usize = 300;
-/// Of its whole output nothing is kept beyond this.
-const OUTPUT: usize = 1024;
+/// How much of the output is searched for the reason, in bytes.
+const MAX_REASON_SCAN_BYTES: usize = 4096;
+/// The maximum length of a reason, in characters.
+const MAX_REASON_CHARS: usize = 300;
+/// How much of the output the warden keeps, in bytes.
+const OUTPUT_LIMIT_BYTES: usize = 1024;
 
 const EVENT_VARIABLE: &str = "QUELL_HOOK";
 const SESSION_VARIABLE: &str = "QUELL_SESSION";
 
-/// Runs a command to its end. A scope that ends tells it to end, and this then says so.
+/// Runs a command to its end. A cancelled scope ends the command, and the error says so.
 ///
 /// # Cancel safety
 /// Safe: dropping it kills the command, and the scope waits for that.
-pub(super) async fn run(hooks: &Inner, command: &str, errand: &Errand, scope: &Scope) -> Result<(), Failure> {
-    let mut heard = Heard::at_most(HEARD);
-    // waits: for the command, as `to_end` says.
-    let ended = to_end(hooks, command, errand, scope, &mut heard).await;
-    ended.map_err(|how| Failure { said: heard.reason(), how })
+pub(super) async fn run_command(
+    hooks: &HooksInner,
+    command: &str,
+    job: &HookJob,
+    scope: &Scope,
+) -> Result<(), HookFailure> {
+    let mut output = OutputPrefix::with_limit(MAX_REASON_SCAN_BYTES);
+    // waits: for the command, as described in `run_to_end`.
+    let ended = run_to_end(hooks, command, job, scope, &mut output).await;
+    ended.map_err(|how| HookFailure { stated_reason: output.reason(), description: how })
 }
 
-/// As [`run`]; answers the beginning of what the command prints: a byte more than `wanted` shows that it was more. What it
-/// prints is the text of a message, so that a failure says no word of it.
+/// As [`run_command`], but returns the standard output, up to `max_answer_bytes` and one byte more, which shows that it
+/// was longer. The output may hold the text of a message, so errors do not quote it.
 ///
 /// # Cancel safety
-/// As there.
-pub(super) async fn ask(
-    hooks: &Inner,
+/// As [`run_command`].
+pub(super) async fn run_command_for_answer(
+    hooks: &HooksInner,
     command: &str,
-    errand: &Errand,
-    wanted: usize,
+    job: &HookJob,
+    max_answer_bytes: usize,
     scope: &Scope,
-) -> Result<Vec<u8>, Failure> {
-    let mut heard = Heard::at_most(wanted + 1);
-    // waits: for the command, as `to_end` says.
-    match to_end(hooks, command, errand, scope, &mut heard).await {
-        Ok(()) => Ok(heard.stdout.into_bytes()),
-        Err(how) => Err(Failure { said: first_line(&heard.stderr), how }),
+) -> Result<Vec<u8>, HookFailure> {
+    let mut output = OutputPrefix::with_limit(max_answer_bytes + 1);
+    // waits: for the command, as described in `run_to_end`.
+    match run_to_end(hooks, command, job, scope, &mut output).await {
+        Ok(()) => Ok(output.stdout.into_bytes()),
+        Err(how) => Err(HookFailure { stated_reason: first_line(&output.stderr), description: how }),
     }
 }
 
-/// The error says how it ended.
-async fn to_end(hooks: &Inner, command: &str, errand: &Errand, scope: &Scope, heard: &mut Heard) -> Result<(), String> {
-    let mut running = hooks.wardens.start(&spec(hooks, command, errand), scope).map_err(|error| in_one_line(&error))?;
-    let mut dropped = KillOnDrop(Some(running.leash()));
+/// The error says how the command ended.
+async fn run_to_end(
+    hooks: &HooksInner,
+    command: &str,
+    job: &HookJob,
+    scope: &Scope,
+    output: &mut OutputPrefix,
+) -> Result<(), String> {
+    let mut running =
+        hooks.wardens.start(&command_spec(hooks, command, job), scope).map_err(|error| error_chain(&error))?;
+    let mut kill_guard = KillOnDrop(Some(running.stop_handle()));
     let input = running.take_input();
     let end = {
-        let collecting = running.collect(heard);
+        let collecting = running.collect(output);
         let feeding = async {
             if let Some(input) = input {
-                feed(input, errand.json.as_bytes()).await;
+                write_input(input, job.json.as_bytes()).await;
             }
-            // waits: for ever, beside the life of the command.
+            // waits: forever; the end of the command ends it.
             std::future::pending::<Infallible>().await
         };
-        // waits: for the command, whose time is limited; its scope tells it to end, and who asks drops all of this at a stop.
+        // waits: for the command, which has a timeout. Its scope tells it to end, and a caller drops this future at a
+        // stop.
         tokio::select! {
             end = collecting => end,
             never = feeding => match never {},
         }
     };
-    dropped.0 = None;
+    kill_guard.0 = None;
     match end {
-        Ok(end) if end.why == ProcessStop::Own && end.code == Some(0) => Ok(()),
-        Ok(end) => Err(words_of(&end, hooks.limit)),
-        Err(error) => Err(in_one_line(&error)),
+        Ok(end) if end.reason == ProcessEndReason::ByItself && end.code == Some(0) => Ok(()),
+        Ok(end) => Err(describe_end(&end, hooks.timeout)),
+        Err(error) => Err(error_chain(&error)),
     }
 }
 
-/// Writes as long as somebody reads; then the input is closed.
-async fn feed(input: Sender, mut rest: &[u8]) {
+/// Writes until the reader closes the pipe; then the input is closed.
+async fn write_input(input: Sender, mut rest: &[u8]) {
     while !rest.is_empty() {
         // waits: beside the life of the command, in the `select!` above.
         if input.writable().await.is_err() {
@@ -90,43 +107,43 @@ async fn feed(input: Sender, mut rest: &[u8]) {
         match input.try_write(rest) {
             Ok(written) => rest = rest.get(written..).unwrap_or_default(),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-            // It does not want to read; that is its own affair.
+            // The command has closed its input, which is allowed.
             Err(_) => return,
         }
     }
 }
 
-fn spec(hooks: &Inner, command: &str, errand: &Errand) -> CommandSpec {
-    let body = &errand.body;
+fn command_spec(hooks: &HooksInner, command: &str, job: &HookJob) -> CommandSpec {
+    let body = &job.body;
     let mut env = hooks.environment.clone();
-    env.push((EVENT_VARIABLE.into(), body.event.word().into()));
+    env.push((EVENT_VARIABLE.into(), body.event.as_str().into()));
     if let Some(session) = &body.session {
         env.push((SESSION_VARIABLE.into(), session.key.as_str().into()));
     }
-    env.push((RUN_ID_VARIABLE.into(), errand.mark.as_str().into()));
+    env.push((RUN_ID_VARIABLE.into(), job.process_run_id.as_str().into()));
     CommandSpec {
         argv: vec!["sh".into(), "-c".into(), command.into()],
         label: command.to_owned(),
         cwd: hooks.cwd.clone(),
         env,
-        timeout: Some(hooks.limit),
-        output_limit: OUTPUT,
+        timeout: Some(hooks.timeout),
+        output_limit: OUTPUT_LIMIT_BYTES,
         isolate: Isolate::None,
     }
 }
 
-fn words_of(end: &ProcessEnd, limit: Duration) -> String {
-    match (end.why, end.code, end.signal) {
-        (ProcessStop::TimedOut, ..) => format!("it took longer than {} ms and was ended", limit.as_millis()),
-        (ProcessStop::Stopped, ..) => "it was ended, because what caused it is over".to_owned(),
-        (ProcessStop::WardenLost, ..) => "its supervising process was killed, and it with that".to_owned(),
-        (ProcessStop::Own, Some(code), _) => format!("it ended with exit code {code}"),
-        (ProcessStop::Own, None, Some(signal)) => format!("it was ended by signal {signal}"),
-        (ProcessStop::Own, None, None) => "it ended in an unknown way".to_owned(),
+fn describe_end(end: &ProcessEnd, limit: Duration) -> String {
+    match (end.reason, end.code, end.signal) {
+        (ProcessEndReason::TimedOut, ..) => format!("it took longer than {} ms and was ended", limit.as_millis()),
+        (ProcessEndReason::Stopped, ..) => "it was ended by a stop or a shutdown".to_owned(),
+        (ProcessEndReason::WardenLost, ..) => "its supervising process was killed, and the hook with it".to_owned(),
+        (ProcessEndReason::ByItself, Some(code), _) => format!("it ended with exit code {code}"),
+        (ProcessEndReason::ByItself, None, Some(signal)) => format!("it was ended by signal {signal}"),
+        (ProcessEndReason::ByItself, None, None) => "it ended in an unknown way".to_owned(),
     }
 }
 
-fn in_one_line(error: &SpawnError) -> String {
+fn error_chain(error: &SpawnError) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {
@@ -136,53 +153,53 @@ fn in_one_line(error: &SpawnError) -> String {
     text
 }
 
-/// Kills the command when the future that waits for it is dropped: a stop waits for nobody's hook.
-struct KillOnDrop(Option<Leash>);
+/// Kills the command when the waiting future is dropped, so that a stop does not wait for a hook.
+struct KillOnDrop(Option<StopHandle>);
 
 impl Drop for KillOnDrop {
     fn drop(&mut self) {
-        if let Some(leash) = &self.0 {
-            leash.end(StopLevel::Forced);
+        if let Some(stop_handle) = &self.0 {
+            stop_handle.send_stop(StopLevel::Forced);
         }
     }
 }
 
-/// The beginning of what a command prints.
+/// The beginning of the output of a command.
 #[derive(Debug)]
-struct Heard {
+struct OutputPrefix {
     stdout: String,
     stderr: String,
-    /// So many bytes of its standard output are kept.
-    most: usize,
+    /// How much of the standard output is kept, in bytes.
+    max_stdout_bytes: usize,
 }
 
-impl OutputSink for Heard {
+impl OutputSink for OutputPrefix {
     fn output(&mut self, stream: ToolOutputStream, text: &str) {
-        let (heard, most) = match stream {
-            ToolOutputStream::Stdout => (&mut self.stdout, self.most),
-            ToolOutputStream::Stderr => (&mut self.stderr, HEARD),
+        let (buffer, max_bytes) = match stream {
+            ToolOutputStream::Stdout => (&mut self.stdout, self.max_stdout_bytes),
+            ToolOutputStream::Stderr => (&mut self.stderr, MAX_REASON_SCAN_BYTES),
         };
-        // Up to the end of the character: who cuts at its beginning would not show that there was more.
-        let room = text.ceil_char_boundary(most.saturating_sub(heard.len()));
-        heard.push_str(text.get(..room).unwrap_or_default());
+        // Keep the last character whole: a cut before it would not show that the output was longer.
+        let room = text.ceil_char_boundary(max_bytes.saturating_sub(buffer.len()));
+        buffer.push_str(text.get(..room).unwrap_or_default());
     }
 }
 
-impl Heard {
-    fn at_most(most: usize) -> Self {
-        Self { stdout: String::new(), stderr: String::new(), most }
+impl OutputPrefix {
+    fn with_limit(max_stdout_bytes: usize) -> Self {
+        Self { stdout: String::new(), stderr: String::new(), max_stdout_bytes }
     }
 
     fn reason(&self) -> Option<String> {
-        [&self.stdout, &self.stderr].into_iter().find_map(|heard| first_line(heard))
+        [&self.stdout, &self.stderr].into_iter().find_map(|text| first_line(text))
     }
 }
 
-/// The first line that says something, short enough and without control characters for an error and a log.
+/// The first line with visible text, without control characters and short enough for an error and a log.
 pub(super) fn first_line(text: &str) -> Option<String> {
     let plain = |line: &str| {
         let spaced = line.chars().map(|c| if c == '\t' { ' ' } else { c });
-        spaced.filter(|c| !c.is_control()).take(REASON).collect::<String>()
+        spaced.filter(|c| !c.is_control()).take(MAX_REASON_CHARS).collect::<String>()
     };
     text.lines().map(|line| plain(line.trim())).find(|line| !line.is_empty())
 }
@@ -191,28 +208,32 @@ pub(super) fn first_line(text: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn heard(stdout: &str, stderr: &str) -> Option<String> {
-        let mut heard = Heard::at_most(HEARD);
-        heard.output(ToolOutputStream::Stderr, stderr);
-        heard.output(ToolOutputStream::Stdout, stdout);
-        heard.reason()
+    fn reason_of(stdout: &str, stderr: &str) -> Option<String> {
+        let mut output = OutputPrefix::with_limit(MAX_REASON_SCAN_BYTES);
+        output.output(ToolOutputStream::Stderr, stderr);
+        output.output(ToolOutputStream::Stdout, stdout);
+        output.reason()
     }
 
     #[test]
     fn the_reason_is_the_first_line_that_says_something_of_stdout_then_of_stderr() {
-        assert_eq!(heard("\n  too many\nsessions\n", "trouble\n").as_deref(), Some("too many"));
-        assert_eq!(heard(" \n\t\n", "trouble\r\nmore").as_deref(), Some("trouble"));
-        assert_eq!(heard("", ""), None);
-        assert_eq!(heard("\u{1b}[31mred\u{7}", "").as_deref(), Some("[31mred"));
+        assert_eq!(reason_of("\n  too many\nsessions\n", "trouble\n").as_deref(), Some("too many"));
+        assert_eq!(reason_of(" \n\t\n", "trouble\r\nmore").as_deref(), Some("trouble"));
+        assert_eq!(reason_of("", ""), None);
+        assert_eq!(reason_of("\u{1b}[31mred\u{7}", "").as_deref(), Some("[31mred"));
     }
 
     #[test]
     fn output_without_end_is_not_kept() {
-        let mut heard = Heard::at_most(HEARD);
+        let mut output = OutputPrefix::with_limit(MAX_REASON_SCAN_BYTES);
         for _ in 0..10_000 {
-            heard.output(ToolOutputStream::Stdout, "äöü no line end ");
+            output.output(ToolOutputStream::Stdout, "äöü no line end ");
         }
-        assert!((HEARD..HEARD + 4).contains(&heard.stdout.len()), "{}", heard.stdout.len());
-        assert_eq!(heard.reason().unwrap().chars().count(), REASON);
+        assert!(
+            (MAX_REASON_SCAN_BYTES..MAX_REASON_SCAN_BYTES + 4).contains(&output.stdout.len()),
+            "{}",
+            output.stdout.len()
+        );
+        assert_eq!(output.reason().unwrap().chars().count(), MAX_REASON_CHARS);
     }
 }

@@ -1,4 +1,4 @@
-//! The `[hooks]` section of the configuration, and its check. It starts nothing and sends nothing.
+//! The `[hooks]` section of the configuration and its validation.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,83 +10,79 @@ use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use url::Url;
 
-/// The most time that a hook can be given: nobody waits longer for a session.
+/// The maximum timeout of a hook: 10 minutes.
 const MAX_TIMEOUT_MS: u64 = 600_000;
 
-/// What is run or called when something happens to the daemon, a session, a run or a message of a chat network.
+/// Commands and webhooks for events of the daemon, of sessions, of runs and of chat messages.
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct HookSettings {
-    /// Before a session is made; it may refuse that.
-    #[serde(skip_serializing_if = "Targets::is_empty")]
-    pub on_create: Targets,
+    /// Before a session is created; the hook may refuse it.
+    #[serde(skip_serializing_if = "HookTargets::is_empty")]
+    pub on_create: HookTargets,
     /// When a session is used.
-    #[serde(skip_serializing_if = "Targets::is_empty")]
-    pub on_activate: Targets,
-    /// When a session has been idle for too long, before it is cleaned up.
-    #[serde(skip_serializing_if = "Targets::is_empty")]
-    pub on_expire: Targets,
-    /// While a session is cleaned up.
-    #[serde(skip_serializing_if = "Targets::is_empty")]
-    pub on_terminate: Targets,
+    #[serde(skip_serializing_if = "HookTargets::is_empty")]
+    pub on_activate: HookTargets,
+    /// When a session has been idle for too long, before its clean-up.
+    #[serde(skip_serializing_if = "HookTargets::is_empty")]
+    pub on_expire: HookTargets,
+    /// During the clean-up of a session.
+    #[serde(skip_serializing_if = "HookTargets::is_empty")]
+    pub on_terminate: HookTargets,
     /// Before the first step of a run.
-    #[serde(skip_serializing_if = "Targets::is_empty")]
-    pub on_run_start: Targets,
+    #[serde(skip_serializing_if = "HookTargets::is_empty")]
+    pub on_run_start: HookTargets,
     /// After the end of a run.
-    #[serde(skip_serializing_if = "Targets::is_empty")]
-    pub on_run_end: Targets,
+    #[serde(skip_serializing_if = "HookTargets::is_empty")]
+    pub on_run_end: HookTargets,
     /// When the daemon is ready.
-    #[serde(skip_serializing_if = "Targets::is_empty")]
-    pub on_start: Targets,
+    #[serde(skip_serializing_if = "HookTargets::is_empty")]
+    pub on_start: HookTargets,
     /// When the daemon begins to shut down.
-    #[serde(skip_serializing_if = "Targets::is_empty")]
-    pub on_shutdown: Targets,
-    /// When a message has come from a chat network; it may change the text or drop the message.
-    #[serde(skip_serializing_if = "Targets::is_empty")]
-    pub on_message_received: Targets,
-    /// Before an answer goes to a chat network; it may change the text or keep the answer back.
-    #[serde(skip_serializing_if = "Targets::is_empty")]
-    pub on_message_sending: Targets,
+    #[serde(skip_serializing_if = "HookTargets::is_empty")]
+    pub on_shutdown: HookTargets,
+    /// When a chat message has been received; the hook may change its text or drop the message.
+    #[serde(skip_serializing_if = "HookTargets::is_empty")]
+    pub on_message_received: HookTargets,
+    /// Before an answer is sent to a chat network; the hook may change its text or hold it back.
+    #[serde(skip_serializing_if = "HookTargets::is_empty")]
+    pub on_message_sending: HookTargets,
     /// Milliseconds after which a hook is ended, or counts as not answered.
     pub timeout_ms: u64,
-    /// The environment variable that holds the secret by which webhooks are signed.
+    /// The environment variable that holds the secret for signing webhooks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret_env: Option<String>,
-    /// The file that holds that secret on its one line.
+    /// The file that holds that secret in its only line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret_file: Option<PathBuf>,
-    /// The secret, read by the roof from where `secret_env` or `secret_file` points; never in the file.
+    /// The secret. The binary reads it from `secret_env` or `secret_file`; it is never in the configuration file.
     #[serde(skip)]
     pub secret: Option<SecretString>,
 }
 
 /// Commands and URLs of one event, in their order: one string, or a list of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Targets(pub Vec<String>);
+pub struct HookTargets(pub Vec<String>);
 
-/// The section cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("[hooks] {key}: {problem}")]
-pub struct BadHook {
-    /// The key that is wrong.
+pub struct HookConfigError {
     pub key: &'static str,
-    /// What is wrong and what would be right.
+    /// What is wrong and how to correct it.
     pub problem: String,
 }
 
-/// What is done at an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Target {
-    /// `sh -c` this.
+pub(super) enum HookTarget {
+    /// A command for `sh -c`.
     Command(String),
-    /// POST there.
+    /// A URL for a POST request.
     Url(Url),
 }
 
 impl HookSettings {
-    /// The targets of an event as configured.
     #[must_use]
-    pub fn of(&self, event: HookEvent) -> &Targets {
+    pub fn targets_of(&self, event: HookEvent) -> &HookTargets {
         match event {
             HookEvent::Create => &self.on_create,
             HookEvent::Activate => &self.on_activate,
@@ -101,28 +97,29 @@ impl HookSettings {
         }
     }
 
-    /// Checks the section as it stands in a file; whether the secret can be read is known at the start.
+    /// Checks the section as it is in the file. Whether the secret can be read is checked at the start.
     ///
     /// # Errors
-    /// [`BadHook`] says which key is wrong and what would be right.
-    pub fn check(&self) -> Result<(), BadHook> {
-        let bad = |key, problem: String| Err(BadHook { key, problem });
-        let mut called = None;
+    /// [`HookConfigError`] says which key is wrong and how to correct it.
+    pub fn check(&self) -> Result<(), HookConfigError> {
+        let error = |key, problem: String| Err(HookConfigError { key, problem });
+        let mut first_webhook_key = None;
         for event in HookEvent::ALL {
-            let targets = self.of(event).parse().map_err(|problem| BadHook { key: event.word(), problem })?;
-            if targets.iter().any(|target| matches!(target, Target::Url(_))) {
-                called = called.or(Some(event.word()));
+            let targets =
+                self.targets_of(event).parse().map_err(|problem| HookConfigError { key: event.as_str(), problem })?;
+            if targets.iter().any(|target| matches!(target, HookTarget::Url(_))) {
+                first_webhook_key = first_webhook_key.or(Some(event.as_str()));
             }
         }
         if !(1..=MAX_TIMEOUT_MS).contains(&self.timeout_ms) {
-            return bad("timeout_ms", format!("must be from 1 to {MAX_TIMEOUT_MS}"));
+            return error("timeout_ms", format!("must be from 1 to {MAX_TIMEOUT_MS}"));
         }
         if self.secret_env.is_some() && self.secret_file.is_some() {
-            return bad("secret_file", "excludes `secret_env`: there is one secret".to_owned());
+            return error("secret_file", "excludes `secret_env`: there is one secret".to_owned());
         }
         let has_secret = self.secret_env.is_some() || self.secret_file.is_some() || self.secret.is_some();
-        match called {
-            Some(key) if !has_secret => bad(
+        match first_webhook_key {
+            Some(key) if !has_secret => error(
                 key,
                 "a URL needs a secret to sign with; name the variable that holds it with `secret_env`, or a file with \
                  `secret_file`"
@@ -132,36 +129,37 @@ impl HookSettings {
         }
     }
 
-    /// What is wrong when the secret is needed and not there.
-    pub(super) fn without_secret(&self) -> BadHook {
-        let what = "it holds the secret that webhooks are signed with";
+    /// The error for a secret that is needed but missing.
+    pub(super) fn missing_secret_error(&self) -> HookConfigError {
+        let purpose = "it holds the secret that webhooks are signed with";
         match (&self.secret_env, &self.secret_file) {
-            (Some(name), _) => {
-                BadHook { key: "secret_env", problem: format!("the variable {name} is not set or empty; {what}") }
-            }
-            (None, Some(file)) => {
-                BadHook { key: "secret_file", problem: format!("the file {} is empty; {what}", file.display()) }
-            }
+            (Some(name), _) => HookConfigError {
+                key: "secret_env",
+                problem: format!("the variable {name} is not set or empty; {purpose}"),
+            },
+            (None, Some(file)) => HookConfigError {
+                key: "secret_file",
+                problem: format!("the file {} is empty; {purpose}", file.display()),
+            },
             (None, None) => {
-                BadHook { key: "secret_env", problem: "names no variable; a URL needs a secret".to_owned() }
+                HookConfigError { key: "secret_env", problem: "names no variable; a URL needs a secret".to_owned() }
             }
         }
     }
 }
 
-impl Targets {
-    /// True when there is none.
+impl HookTargets {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub(super) fn parse(&self) -> Result<Vec<Target>, String> {
-        self.0.iter().map(|text| Target::parse(text)).collect()
+    pub(super) fn parse(&self) -> Result<Vec<HookTarget>, String> {
+        self.0.iter().map(|text| HookTarget::parse(text)).collect()
     }
 }
 
-impl Target {
+impl HookTarget {
     fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         let head = text.get(..8).unwrap_or(text).to_ascii_lowercase();
@@ -184,14 +182,14 @@ impl Target {
     }
 }
 
-/// Scheme, host and port, for logs: the rest of a URL may be a token of its receiver's.
-pub(super) fn shown_url(url: &Url) -> String {
+/// Scheme, host and port, for logs. The rest of a URL may contain a token.
+pub(super) fn redacted_url(url: &Url) -> String {
     url.origin().ascii_serialization()
 }
 
 impl Default for HookSettings {
     fn default() -> Self {
-        let none = Targets::default;
+        let none = HookTargets::default;
         Self {
             on_create: none(),
             on_activate: none(),
@@ -211,13 +209,13 @@ impl Default for HookSettings {
     }
 }
 
-impl From<&str> for Targets {
+impl From<&str> for HookTargets {
     fn from(target: &str) -> Self {
         Self(vec![target.to_owned()])
     }
 }
 
-impl Serialize for Targets {
+impl Serialize for HookTargets {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.0.as_slice() {
             [only] => serializer.serialize_str(only),
@@ -226,35 +224,35 @@ impl Serialize for Targets {
     }
 }
 
-impl<'de> Deserialize<'de> for Targets {
+impl<'de> Deserialize<'de> for HookTargets {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(OneOrSeveral)
+        deserializer.deserialize_any(HookTargetsVisitor)
     }
 }
 
-struct OneOrSeveral;
+struct HookTargetsVisitor;
 
-impl<'de> Visitor<'de> for OneOrSeveral {
-    type Value = Targets;
+impl<'de> Visitor<'de> for HookTargetsVisitor {
+    type Value = HookTargets;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a command or URL, or a list of them")
     }
 
-    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Targets, E> {
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<HookTargets, E> {
         Ok(text.into())
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Targets, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<HookTargets, A::Error> {
         let mut targets = Vec::new();
         while let Some(target) = list.next_element()? {
             targets.push(target);
         }
-        Ok(Targets(targets))
+        Ok(HookTargets(targets))
     }
 }
 
-impl JsonSchema for Targets {
+impl JsonSchema for HookTargets {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         "HookTargets".into()
     }
@@ -267,14 +265,14 @@ impl JsonSchema for Targets {
     }
 }
 
-/// Prints no secret.
+/// Does not print the secret.
 impl fmt::Debug for HookSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = f.debug_struct("HookSettings");
-        for event in HookEvent::ALL.into_iter().filter(|event| !self.of(*event).is_empty()) {
-            shown.field(event.word(), &self.of(event).0.len());
+        let mut debug = f.debug_struct("HookSettings");
+        for event in HookEvent::ALL.into_iter().filter(|event| !self.targets_of(*event).is_empty()) {
+            debug.field(event.as_str(), &self.targets_of(event).0.len());
         }
-        shown.field("timeout_ms", &self.timeout_ms).field("secret", &self.secret.as_ref().map(|_| "...")).finish()
+        debug.field("timeout_ms", &self.timeout_ms).field("secret", &self.secret.as_ref().map(|_| "...")).finish()
     }
 }
 
@@ -302,9 +300,9 @@ mod tests {
         "excludes"
     )]
     fn what_cannot_work_is_named(#[case] settings: HookSettings, #[case] key: &str, #[case] says: &str) {
-        let bad = settings.check().unwrap_err();
-        assert_eq!(bad.key, key, "{bad}");
-        assert!(bad.problem.contains(says) && !bad.problem.contains("hush"), "{bad}");
+        let error = settings.check().unwrap_err();
+        assert_eq!(error.key, key, "{error}");
+        assert!(error.problem.contains(says) && !error.problem.contains("hush"), "{error}");
     }
 
     #[test]
@@ -312,9 +310,9 @@ mod tests {
         let text = r#"{"on_create": "true", "on_run_end": ["date >> log", "http://127.0.0.1:1/x"], "secret_env": "S"}"#;
         let settings: HookSettings = serde_json::from_str(text).unwrap();
         settings.check().unwrap();
-        assert_eq!(settings.on_create.parse().unwrap(), [Target::Command("true".to_owned())]);
-        let url = Target::Url(Url::parse("http://127.0.0.1:1/x").unwrap());
-        assert_eq!(settings.on_run_end.parse().unwrap(), [Target::Command("date >> log".to_owned()), url]);
+        assert_eq!(settings.on_create.parse().unwrap(), [HookTarget::Command("true".to_owned())]);
+        let url = HookTarget::Url(Url::parse("http://127.0.0.1:1/x").unwrap());
+        assert_eq!(settings.on_run_end.parse().unwrap(), [HookTarget::Command("date >> log".to_owned()), url]);
         assert_eq!(HookSettings::default().check(), Ok(()));
         let shown = serde_json::to_value(&settings).unwrap();
         let expected: serde_json::Value = serde_json::from_str(text).unwrap();
@@ -328,6 +326,6 @@ mod tests {
         let settings = HookSettings { secret, ..settings("https://host/token") };
         let printed = format!("{settings:?} {}", serde_json::to_string(&settings).unwrap());
         assert!(!printed.contains("hush"), "{printed}");
-        assert_eq!(shown_url(&Url::parse("https://host:8443/token?x=y").unwrap()), "https://host:8443");
+        assert_eq!(redacted_url(&Url::parse("https://host:8443/token?x=y").unwrap()), "https://host:8443");
     }
 }

@@ -1,7 +1,8 @@
-//! Hooks of a program that embeds the engine: a trait in place of a command, and stages that it adds to the making of a
-//! session, each with what takes it back.
+//! The traits for embedding programs (LifecycleHook, SessionStage, StageUndo), called with a timeout and panic
+//! protection.
 //!
-//! It is somebody else's code: each call has a time limit, and a panic in it is an answer like any other.
+//! A hook is called in place of a command. A stage is a part of the creation of a session, and can be undone. A panic
+//! in this foreign code counts as a failure.
 
 use std::fmt;
 use std::future::Future;
@@ -13,7 +14,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use quell_protocol::hook::{HookBody, HookEvent, SessionFacts};
 
-/// Why a session is not made, in words for the person who asked for it.
+/// The refusal of a session, with a reason for the person who asked for it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a hook refused the session: {reason}")]
 pub struct Veto {
@@ -22,41 +23,40 @@ pub struct Veto {
 }
 
 impl Veto {
-    /// A veto for this reason.
     #[must_use]
     pub fn new(reason: impl Into<String>) -> Self {
         Self { reason: reason.into() }
     }
 }
 
-/// What a hook makes of a message or of an answer. Where it goes is not the hook's to say.
+/// The answer of a hook to a message. A hook cannot change where the message goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MessageAnswer {
-    /// It goes on as it is.
+    /// The text stays as it is.
     Unchanged,
-    /// It goes on with this text.
+    /// This text replaces the old one.
     Content(String),
-    /// It goes no further.
+    /// The message is dropped.
     Cancel {
-        /// Why, in words for people.
+        /// The reason, for people.
         reason: String,
     },
 }
 
-/// What a program that embeds the engine wants to hear of. Every method has a default that does nothing.
+/// Hooks of a program that embeds the engine. Every method has a default that does nothing.
 ///
-/// A method has the time of `[hooks] timeout_ms`; then its future is dropped. One that is caused by a run, or by a command of a
-/// chat, is dropped when that is stopped, too: no hook can hold a stop up.
+/// The future of a method is dropped after `[hooks] timeout_ms`. One that was caused by a run or by a chat command is
+/// also dropped when that is stopped, so no hook can delay a stop.
 pub trait LifecycleHook: Send + Sync {
-    /// For the log.
+    /// The name for the log.
     fn name(&self) -> &str;
 
-    /// Whether it wants to hear of this event. What nobody wants costs nothing.
+    /// Whether the hook is called at this event. An event without hooks costs nothing.
     fn wants(&self, _event: HookEvent) -> bool {
         true
     }
 
-    /// A session is about to be made. A [`Veto`] refuses that, and so do a panic and a used-up time.
+    /// A session is about to be created. A [`Veto`] refuses it, and so do a panic and a timeout.
     fn on_create<'a>(&'a self, _body: &'a HookBody) -> BoxFuture<'a, Result<(), Veto>> {
         ready(Ok(())).boxed()
     }
@@ -66,12 +66,12 @@ pub trait LifecycleHook: Send + Sync {
         ready(()).boxed()
     }
 
-    /// A session has been idle for too long; its clean-up comes next.
+    /// A session has been idle for too long; its clean-up follows.
     fn on_expire<'a>(&'a self, _body: &'a HookBody) -> BoxFuture<'a, ()> {
         ready(()).boxed()
     }
 
-    /// A session is cleaned up.
+    /// A session is being cleaned up.
     fn on_terminate<'a>(&'a self, _body: &'a HookBody) -> BoxFuture<'a, ()> {
         ready(()).boxed()
     }
@@ -96,142 +96,146 @@ pub trait LifecycleHook: Send + Sync {
         ready(()).boxed()
     }
 
-    /// A message has come from a chat network. It goes on unchanged after a panic and a used-up time.
+    /// A chat message was received. After a panic or a timeout it stays unchanged.
     fn on_message_received<'a>(&'a self, _body: &'a HookBody) -> BoxFuture<'a, MessageAnswer> {
         ready(MessageAnswer::Unchanged).boxed()
     }
 
-    /// An answer is about to go to a chat network. It goes on unchanged after a panic and a used-up time.
+    /// An answer is about to be sent to a chat network. After a panic or a timeout it stays unchanged.
     fn on_message_sending<'a>(&'a self, _body: &'a HookBody) -> BoxFuture<'a, MessageAnswer> {
         ready(MessageAnswer::Unchanged).boxed()
     }
 
-    /// Stages that it adds to the making of every session. They begin in this order, after `on_create` has agreed, and are
-    /// taken back in the reverse one.
-    fn stages(&self) -> Vec<Arc<dyn Stage>> {
+    /// The stages that the hook adds to the creation of every session. They begin in this order, after `on_create` has
+    /// agreed, and are undone in the reverse order.
+    fn stages(&self) -> Vec<Arc<dyn SessionStage>> {
         Vec::new()
     }
 }
 
-/// One stage of the making of a session.
-pub trait Stage: Send + Sync {
-    /// For the log and for errors.
+/// One stage of the creation of a session.
+pub trait SessionStage: Send + Sync {
+    /// The name for the log and for errors.
     fn name(&self) -> &str;
 
-    /// Makes what a session needs. The error says why that is not possible, for the person who asked for the session.
+    /// Prepares what a session needs. The error gives a reason for the person who asked for the session.
     ///
-    /// The future may be dropped at any await, by a stop or when its time is used up: what it has made by then is given back
-    /// by being dropped.
-    fn begin<'a>(&'a self, facts: &'a SessionFacts) -> BoxFuture<'a, Result<Box<dyn Undo>, String>>;
+    /// The future may be dropped at any await, by a stop or a timeout. Dropping it must release what it has prepared by
+    /// then.
+    fn begin<'a>(&'a self, facts: &'a SessionFacts) -> BoxFuture<'a, Result<Box<dyn StageUndo>, String>>;
 }
 
-/// Takes back what a stage made. It stays with its owner until it has succeeded, so that a failed one can be tried again.
-pub trait Undo: Send + Sync {
-    /// Takes it back. It may be called again after an error, a panic, or when its future was dropped half-way, and not after
-    /// it has succeeded.
+/// Undoes a stage. It is kept until it has succeeded, so that a failed undo can be retried.
+pub trait StageUndo: Send + Sync {
+    /// Undoes the stage. It may be called again after an error, after a panic, or when its future was dropped half-way,
+    /// but not after it has succeeded.
     fn undo(&mut self) -> BoxFuture<'_, Result<(), String>>;
 }
 
-/// A stage, or what takes it back, did not do its work.
+/// A stage or its undo failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the stage {stage:?} {problem}")]
 pub struct StageError {
-    /// The stage.
     pub stage: String,
-    /// What happened.
-    pub problem: Problem,
+    pub problem: HookCodeError,
 }
 
-/// What somebody else's code came to instead of doing its work.
+/// How foreign code failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Problem {
-    /// Its own words.
+pub enum HookCodeError {
+    /// The error of the code itself.
     #[error("failed: {0}")]
     Failed(String),
-    /// It panicked.
     #[error("panicked: {0}")]
     Panicked(String),
-    /// Its time was used up.
     #[error("took longer than {0:?}")]
-    TookTooLong(Duration),
+    TimedOut(Duration),
 }
 
-/// Lets one stage begin, for at most `limit`; a panic in it is an error.
+/// Begins one stage, with a time limit; a panic in it is an error.
 ///
 /// # Errors
 /// [`StageError`]; nothing of the stage is left then.
 ///
 /// # Cancel safety
-/// As safe as the stage, which is asked to be.
+/// As safe as the stage; see [`SessionStage::begin`].
 pub async fn begin_stage(
-    stage: &dyn Stage,
+    stage: &dyn SessionStage,
     facts: &SessionFacts,
     limit: Duration,
-) -> Result<Box<dyn Undo>, StageError> {
-    let named = |problem| StageError { stage: stage.name().to_owned(), problem };
-    let answer = guarded(limit, || stage.begin(facts)).await.map_err(named)?;
-    answer.map_err(|reason| named(Problem::Failed(reason)))
+) -> Result<Box<dyn StageUndo>, StageError> {
+    let stage_error = |problem| StageError { stage: stage.name().to_owned(), problem };
+    let answer = call_guarded(limit, || stage.begin(facts)).await.map_err(stage_error)?;
+    answer.map_err(|reason| stage_error(HookCodeError::Failed(reason)))
 }
 
-/// Tries to take back what the stage called `stage` made, for at most `limit`; a panic in it is an error. After an error it
-/// can be tried again.
+/// Undoes the stage called `stage`, with a time limit; a panic in it is an error.
 ///
 /// # Errors
-/// [`StageError`]: keep `undo` for the next try.
+/// [`StageError`]: keep `undo` for the next attempt.
 ///
 /// # Cancel safety
-/// As safe as what it calls; keep `undo`, and call it again.
-pub async fn undo_stage(stage: &str, undo: &mut dyn Undo, limit: Duration) -> Result<(), StageError> {
-    let named = |problem| StageError { stage: stage.to_owned(), problem };
-    let answer = guarded(limit, || undo.undo()).await.map_err(named)?;
-    answer.map_err(|reason| named(Problem::Failed(reason)))
+/// As safe as the undo itself; keep `undo` and call this again.
+pub async fn undo_stage(stage: &str, undo: &mut dyn StageUndo, limit: Duration) -> Result<(), StageError> {
+    let stage_error = |problem| StageError { stage: stage.to_owned(), problem };
+    let answer = call_guarded(limit, || undo.undo()).await.map_err(stage_error)?;
+    answer.map_err(|reason| stage_error(HookCodeError::Failed(reason)))
 }
 
-/// Calls somebody else's code and waits for it, for at most `limit`.
-pub(super) async fn guarded<T, F>(limit: Duration, call: impl FnOnce() -> F) -> Result<T, Problem>
+/// Calls foreign code and waits for it, at most for `limit`.
+pub(super) async fn call_guarded<T, F>(limit: Duration, call: impl FnOnce() -> F) -> Result<T, HookCodeError>
 where
     F: Future<Output = T>,
 {
-    // The call itself may panic as well as what it answers.
-    let work = AssertUnwindSafe(async { call().await }).catch_unwind();
-    // waits: for at most the limit; whoever calls this for a run races it against the run's scope.
-    match tokio::time::timeout(limit, work).await {
+    // The call itself may panic, and so may the future that it returns.
+    // waits: within the time limit below.
+    let guarded_call = AssertUnwindSafe(async { call().await }).catch_unwind();
+    // waits: for at most the limit; a caller for a run races it against the run's scope.
+    match tokio::time::timeout(limit, guarded_call).await {
         Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(panic)) => Err(Problem::Panicked(words_of(panic.as_ref()))),
-        Err(_elapsed) => Err(Problem::TookTooLong(limit)),
+        Ok(Err(panic)) => Err(HookCodeError::Panicked(panic_message(panic.as_ref()))),
+        Err(_elapsed) => Err(HookCodeError::TimedOut(limit)),
     }
 }
 
-/// Tells a hook of an event and waits for it. Only `on_create` has something to answer. The events of messages are asked by
-/// [`ask`] and nobody tells them.
-pub(super) async fn call(hook: &dyn LifecycleHook, body: &HookBody, limit: Duration) -> Result<(), Problem> {
+/// Calls a hook for an event and waits for it. Only `on_create` has an answer. Events of messages go to
+/// [`call_message_hook`] instead.
+pub(super) async fn call_event_hook(
+    hook: &dyn LifecycleHook,
+    body: &HookBody,
+    limit: Duration,
+) -> Result<(), HookCodeError> {
     let answer = match body.event {
-        HookEvent::Create => guarded(limit, || hook.on_create(body)).await?,
-        HookEvent::Activate => Ok(guarded(limit, || hook.on_activate(body)).await?),
-        HookEvent::Expire => Ok(guarded(limit, || hook.on_expire(body)).await?),
-        HookEvent::Terminate => Ok(guarded(limit, || hook.on_terminate(body)).await?),
-        HookEvent::RunStart => Ok(guarded(limit, || hook.on_run_start(body)).await?),
-        HookEvent::RunEnd => Ok(guarded(limit, || hook.on_run_end(body)).await?),
-        HookEvent::Start => Ok(guarded(limit, || hook.on_start(body)).await?),
-        HookEvent::Shutdown => Ok(guarded(limit, || hook.on_shutdown(body)).await?),
+        HookEvent::Create => call_guarded(limit, || hook.on_create(body)).await?,
+        HookEvent::Activate => Ok(call_guarded(limit, || hook.on_activate(body)).await?),
+        HookEvent::Expire => Ok(call_guarded(limit, || hook.on_expire(body)).await?),
+        HookEvent::Terminate => Ok(call_guarded(limit, || hook.on_terminate(body)).await?),
+        HookEvent::RunStart => Ok(call_guarded(limit, || hook.on_run_start(body)).await?),
+        HookEvent::RunEnd => Ok(call_guarded(limit, || hook.on_run_end(body)).await?),
+        HookEvent::Start => Ok(call_guarded(limit, || hook.on_start(body)).await?),
+        HookEvent::Shutdown => Ok(call_guarded(limit, || hook.on_shutdown(body)).await?),
         HookEvent::MessageReceived | HookEvent::MessageSending => Ok(()),
     };
-    answer.map_err(|veto| Problem::Failed(veto.reason))
+    answer.map_err(|veto| HookCodeError::Failed(veto.reason))
 }
 
-/// Asks a hook about a message, or about an answer.
-pub(super) async fn ask(hook: &dyn LifecycleHook, body: &HookBody, limit: Duration) -> Result<MessageAnswer, Problem> {
-    guarded(limit, || match body.event {
+/// Calls a hook for a message or an answer.
+pub(super) async fn call_message_hook(
+    hook: &dyn LifecycleHook,
+    body: &HookBody,
+    limit: Duration,
+) -> Result<MessageAnswer, HookCodeError> {
+    call_guarded(limit, || match body.event {
         HookEvent::MessageSending => hook.on_message_sending(body),
         _ => hook.on_message_received(body),
     })
-    // waits: for at most the limit; `Hooks::ask_message` races it against the scope of whoever caused it.
+    // waits: for at most the limit; `Hooks::filter_message` races it against the scope of the caller.
     .await
 }
 
-fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("without a word").to_owned()
+    text.unwrap_or("without a message").to_owned()
 }
 
 impl fmt::Debug for dyn LifecycleHook {
@@ -240,14 +244,14 @@ impl fmt::Debug for dyn LifecycleHook {
     }
 }
 
-impl fmt::Debug for dyn Stage {
+impl fmt::Debug for dyn SessionStage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Stage({})", self.name())
+        write!(f, "SessionStage({})", self.name())
     }
 }
 
-impl fmt::Debug for dyn Undo {
+impl fmt::Debug for dyn StageUndo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Undo")
+        f.write_str("StageUndo")
     }
 }

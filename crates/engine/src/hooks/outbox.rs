@@ -1,7 +1,7 @@
-//! Webhooks that nobody waits for: in the database before anything else, then delivered in order for each URL, at least once.
+//! Store webhooks in the database and deliver them in order per URL, at least once, with back-off.
 //!
-//! One task for each URL sends what is there, waits longer after each failure, and goes on where it was after a restart. A
-//! receiver that is away for days, or says that it is gone, loses what was meant for it, and the log says so.
+//! One task per URL sends the stored webhooks, waits longer after each failure, and continues after a restart. A
+//! webhook is dropped, with a line in the log, when its receiver is unreachable for days or answers 410 Gone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,235 +11,250 @@ use reqwest::StatusCode;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::config::shown_url;
-use super::webhook::{Answer, Letter, Receiver, post};
-use super::{Errand, Hooks, Inner};
+use super::config::redacted_url;
+use super::webhook::{WebhookReceiver, WebhookRequest, WebhookResponse, send_webhook};
+use super::{HookJob, Hooks, HooksInner};
 use crate::clock::Clock;
-use crate::store::{Delivery, StoreError, StoredDelivery};
+use crate::store::{QueuedWebhook, StoreError, StoredWebhook};
 
-/// Webhooks that are kept, to all URLs together.
-const MOST: u32 = 10_000;
-/// After this many seconds a webhook is given up.
-const KEPT_S: i64 = 3 * 24 * 3600;
-/// Between two tries of one webhook.
-const AGAIN: RetryPolicy =
+/// The maximum number of stored webhooks, for all URLs together.
+const MAX_STORED_WEBHOOKS: u32 = 10_000;
+/// The age at which a webhook is given up, in seconds.
+const MAX_WEBHOOK_AGE_S: i64 = 3 * 24 * 3600;
+/// The delays between the attempts for one webhook.
+const RETRY_POLICY: RetryPolicy =
     RetryPolicy { max_retries: u32::MAX, base: Duration::from_secs(1), cap: Duration::from_secs(600) };
-/// Between two tries to read a database that refuses.
-const DATABASE_AGAIN: Duration = Duration::from_secs(10);
+/// The delay before the next attempt to read a failing database.
+const DATABASE_RETRY_DELAY: Duration = Duration::from_secs(10);
 
-/// The way to one receiver.
-pub(super) struct Lane {
-    pub(super) receiver: Receiver,
-    state: watch::Sender<State>,
+/// The queue of one receiver.
+pub(super) struct WebhookQueue {
+    pub(super) receiver: WebhookReceiver,
+    state: watch::Sender<WebhookQueueState>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct State {
-    standing: Standing,
-    /// How often something was put here.
-    puts: u64,
+struct WebhookQueueState {
+    phase: WebhookQueuePhase,
+    /// How often a webhook was stored for this queue.
+    put_count: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
-    /// Its task has something to do, or looks whether it has.
-    Working,
+enum WebhookQueuePhase {
+    /// The task is delivering, or checks for more.
+    Delivering,
     /// Everything is delivered.
-    Resting,
-    /// The receiver did not take the first one, and gets time.
-    Waiting,
+    Idle,
+    /// The receiver did not accept the first webhook; the task waits before the next attempt.
+    BackingOff,
 }
 
-/// What becomes of a webhook that was sent.
+/// The outcome of one attempt.
 #[derive(Debug, PartialEq, Eq)]
-enum Fate {
+enum WebhookOutcome {
     Delivered,
     GivenUp(String),
-    Again(Duration, String),
+    RetryAfter(Duration, String),
 }
 
-impl Lane {
-    pub(super) fn new(receiver: Receiver) -> Self {
-        Self { receiver, state: watch::Sender::new(State { standing: Standing::Working, puts: 0 }) }
+impl WebhookQueue {
+    pub(super) fn new(receiver: WebhookReceiver) -> Self {
+        Self {
+            receiver,
+            state: watch::Sender::new(WebhookQueueState { phase: WebhookQueuePhase::Delivering, put_count: 0 }),
+        }
     }
 
-    /// Waits until everything was delivered, or tried and not taken.
+    /// Waits until each webhook was delivered, or tried without success.
     ///
     /// # Cancel safety
     /// Safe: it waits for a condition.
-    pub(super) async fn tried(&self) {
-        // waits: for the daemon at its end, until its deadline; the sender lives in self.
-        let _ = self.state.subscribe().wait_for(|state| state.standing != Standing::Working).await;
+    pub(super) async fn wait_tried(&self) {
+        // waits: at the end of the daemon, until its deadline; the sender lives in `self`.
+        let _ = self.state.subscribe().wait_for(|state| state.phase != WebhookQueuePhase::Delivering).await;
     }
 
-    /// Something was put into the database.
-    fn wake(&self) {
+    /// Wakes the task, because a webhook was stored.
+    fn note_put(&self) {
         self.state.send_modify(|state| {
-            state.puts += 1;
-            if state.standing == Standing::Resting {
-                state.standing = Standing::Working;
+            state.put_count += 1;
+            if state.phase == WebhookQueuePhase::Idle {
+                state.phase = WebhookQueuePhase::Delivering;
             }
         });
     }
 
-    /// There was nothing to deliver when so much had been put here.
-    fn rest(&self, puts: u64) {
+    /// Marks the queue as idle, unless a webhook was stored since `seen_put_count` was read.
+    fn set_idle_unless_new(&self, seen_put_count: u64) {
         self.state.send_modify(|state| {
-            if state.puts == puts {
-                state.standing = Standing::Resting;
+            if state.put_count == seen_put_count {
+                state.phase = WebhookQueuePhase::Idle;
             }
         });
     }
 
-    fn stand(&self, standing: Standing) {
-        self.state.send_modify(|state| state.standing = standing);
+    fn set_phase(&self, phase: WebhookQueuePhase) {
+        self.state.send_modify(|state| state.phase = phase);
     }
 
-    fn puts(&self) -> u64 {
-        self.state.borrow().puts
+    fn put_count(&self) -> u64 {
+        self.state.borrow().put_count
     }
 }
 
-/// Starts the task of each URL. What waits for URLs that are not configured any more goes.
-pub(super) async fn start(hooks: &Hooks) {
-    let lanes = &hooks.0.lanes;
-    let urls = lanes.iter().map(|lane| lane.receiver.url.to_string()).collect();
+/// Starts the task of each URL. Webhooks to URLs that are no longer configured are deleted.
+pub(super) async fn start_delivery(hooks: &Hooks) {
+    let webhook_queues = &hooks.0.webhook_queues;
+    let urls = webhook_queues.iter().map(|webhook_queue| webhook_queue.receiver.url.to_string()).collect();
     // waits: for the database, at the start of the daemon.
-    match hooks.0.store.keep_deliveries_to(urls).await {
+    match hooks.0.store.delete_webhooks_except(urls).await {
         Ok(0) => {}
         Ok(dropped) => tracing::warn!(dropped, "webhooks to URLs that are not configured any more are dropped"),
-        Err(error) => tracing::warn!(%error, "the webhooks that wait could not be looked through"),
+        Err(error) => tracing::warn!(%error, "the stored webhooks could not be checked"),
     }
     let _runtime = hooks.0.runtime.enter();
-    for lane in lanes {
-        hooks.0.tasks.spawn(deliver(hooks.clone(), Arc::clone(lane)));
+    for webhook_queue in webhook_queues {
+        hooks.0.tasks.spawn(run_delivery(hooks.clone(), Arc::clone(webhook_queue)));
     }
 }
 
-/// As [`try_put`]; that it failed is a line in the log.
+/// As [`try_store_webhooks`]; a failure is logged.
 ///
 /// # Cancel safety
-/// As there.
-pub(super) async fn put(hooks: &Inner, lanes: &[Arc<Lane>], errand: &Errand) {
-    // waits: for the database; `Hooks::ask` races it against the scope of a run, all others are tasks of the hooks' own.
-    if let Err(error) = try_put(hooks, lanes, errand).await {
-        let (event, id) = (errand.body.event, &errand.body.id);
+/// As [`try_store_webhooks`].
+pub(super) async fn store_webhooks(hooks: &HooksInner, webhook_queues: &[Arc<WebhookQueue>], job: &HookJob) {
+    // waits: for the database; `Hooks::call_hooks` races it against the scope of the caller, all other callers are tasks of
+    // the hooks.
+    if let Err(error) = try_store_webhooks(hooks, webhook_queues, job).await {
+        let (event, id) = (job.body.event, &job.body.id);
         tracing::warn!(%event, id, %error, "a webhook could not be stored and is not delivered");
     }
 }
 
-/// Puts an event into the database, for each of these URLs.
+/// Stores an event in the database, for each of these URLs.
 ///
 /// # Cancel safety
-/// Dropped before it is handed to the database it is not put there.
-pub(super) async fn try_put(hooks: &Inner, lanes: &[Arc<Lane>], errand: &Errand) -> Result<(), StoreError> {
-    if lanes.is_empty() {
+/// If it is dropped before the write is queued, nothing is stored.
+pub(super) async fn try_store_webhooks(
+    hooks: &HooksInner,
+    webhook_queues: &[Arc<WebhookQueue>],
+    job: &HookJob,
+) -> Result<(), StoreError> {
+    if webhook_queues.is_empty() {
         return Ok(());
     }
     let queued_at = Clock::wall_seconds();
-    let delivery = |lane: &Arc<Lane>| Delivery {
-        url: lane.receiver.url.to_string(),
-        id: errand.body.id.clone(),
-        event: errand.body.event.word().to_owned(),
-        body: errand.json.clone(),
+    let queued_webhook = |webhook_queue: &Arc<WebhookQueue>| QueuedWebhook {
+        url: webhook_queue.receiver.url.to_string(),
+        id: job.body.id.clone(),
+        event: job.body.event.as_str().to_owned(),
+        body: job.json.clone(),
         queued_at,
     };
-    // waits: for the database, as `put` says.
-    let dropped = hooks.store.keep_deliveries(lanes.iter().map(delivery).collect(), MOST).await?;
+    // waits: for the database, as described for `store_webhooks`.
+    let dropped =
+        hooks.store.save_webhooks(webhook_queues.iter().map(queued_webhook).collect(), MAX_STORED_WEBHOOKS).await?;
     if dropped > 0 {
-        tracing::warn!(dropped, most = MOST, "too many webhooks wait; the oldest are dropped");
+        tracing::warn!(dropped, most = MAX_STORED_WEBHOOKS, "too many webhooks are waiting; the oldest were dropped");
     }
-    for lane in lanes {
-        lane.wake();
+    for webhook_queue in webhook_queues {
+        webhook_queue.note_put();
     }
     Ok(())
 }
 
 /// The task of one URL. It ends with the scope of the hooks.
-async fn deliver(hooks: Hooks, lane: Arc<Lane>) {
-    let ended = hooks.0.tasks.clone();
-    let all = async {
+async fn run_delivery(hooks: Hooks, webhook_queue: Arc<WebhookQueue>) {
+    let hooks_scope = hooks.0.tasks.clone();
+    let delivery_loop = async {
         loop {
-            // waits: in a task of the hooks' own, raced below.
-            deliver_next(&hooks.0, &lane).await;
+            // waits: in a task of the hooks, raced below.
+            deliver_next_webhook(&hooks.0, &webhook_queue).await;
         }
     };
-    // waits: in the hooks' own task. A webhook that is dropped on its way stays in the database.
+    // waits: in a task of the hooks. A webhook that is dropped half-way stays in the database.
     tokio::select! {
-        () = ended.cancelled() => lane.stand(Standing::Resting),
-        () = all => {}
+        () = hooks_scope.cancelled() => webhook_queue.set_phase(WebhookQueuePhase::Idle),
+        () = delivery_loop => {}
     }
 }
 
-async fn deliver_next(hooks: &Inner, lane: &Lane) {
-    let (puts, url) = (lane.puts(), &lane.receiver.url);
-    let shown = shown_url(url);
-    // waits: in a task of the hooks' own, raced in `deliver`, like all below.
-    let stored = match hooks.store.next_delivery(url.to_string()).await {
+async fn deliver_next_webhook(hooks: &HooksInner, webhook_queue: &WebhookQueue) {
+    let (seen_put_count, url) = (webhook_queue.put_count(), &webhook_queue.receiver.url);
+    let shown = redacted_url(url);
+    // waits: in a task of the hooks, raced in `run_delivery`, like all below.
+    let stored = match hooks.store.next_webhook(url.to_string()).await {
         Ok(Some(stored)) => stored,
         Ok(None) => {
-            lane.rest(puts);
-            // waits: in the hooks' own task; the sender lives in the lane.
-            let _ = lane.state.subscribe().wait_for(|state| state.standing == Standing::Working).await;
+            webhook_queue.set_idle_unless_new(seen_put_count);
+            // waits: in a task of the hooks; the sender lives in the queue.
+            let _ =
+                webhook_queue.state.subscribe().wait_for(|state| state.phase == WebhookQueuePhase::Delivering).await;
             return;
         }
         Err(error) => {
-            tracing::warn!(to = shown, %error, "the webhooks that wait cannot be read");
-            lane.stand(Standing::Waiting);
-            // waits: in the hooks' own task.
-            sleep(DATABASE_AGAIN).await;
-            return lane.stand(Standing::Working);
+            tracing::warn!(to = shown, %error, "the stored webhooks cannot be read");
+            webhook_queue.set_phase(WebhookQueuePhase::BackingOff);
+            // waits: in a task of the hooks.
+            sleep(DATABASE_RETRY_DELAY).await;
+            return webhook_queue.set_phase(WebhookQueuePhase::Delivering);
         }
     };
-    let StoredDelivery { number, attempts, delivery } = stored;
-    let letter = Letter { event: &delivery.event, id: &delivery.id, body: &delivery.body, wanted: 0 };
-    // waits: in the hooks' own task.
-    let answer = post(hooks, &lane.receiver, letter, hooks.limit).await;
+    let StoredWebhook { number, attempts, webhook: delivery } = stored;
+    let request =
+        WebhookRequest { event: &delivery.event, id: &delivery.id, body: &delivery.body, max_answer_bytes: 0 };
+    // waits: in a task of the hooks.
+    let answer = send_webhook(hooks, &webhook_queue.receiver, request, hooks.timeout).await;
     let age_s = Clock::wall_seconds().saturating_sub(delivery.queued_at);
     let (event, id) = (&delivery.event, &delivery.id);
-    match fate(answer, attempts, age_s) {
-        Fate::Delivered => {}
-        Fate::GivenUp(why) => {
+    match decide_outcome(answer, attempts, age_s) {
+        WebhookOutcome::Delivered => {}
+        WebhookOutcome::GivenUp(why) => {
             tracing::warn!(event, id, to = shown, attempts = attempts + 1, why, "a webhook is given up");
         }
-        Fate::Again(wait, why) => {
+        WebhookOutcome::RetryAfter(wait, why) => {
             if attempts == 0 {
-                tracing::warn!(event, id, to = shown, why, "a webhook was not taken; it is tried again");
+                tracing::warn!(event, id, to = shown, why, "a webhook was not accepted; it will be retried");
             } else {
-                tracing::debug!(event, id, to = shown, attempts, why, "a webhook was not taken again");
+                tracing::debug!(event, id, to = shown, attempts, why, "a webhook was not accepted again");
             }
-            // waits: in the hooks' own task. Not written, it is tried a little longer than it would be.
-            let _ = hooks.store.note_failed_delivery(number).await;
-            lane.stand(Standing::Waiting);
-            // waits: in the hooks' own task.
+            // waits: in a task of the hooks. If the count is not written, the delays grow a little later.
+            let _ = hooks.store.count_failed_attempt(number).await;
+            webhook_queue.set_phase(WebhookQueuePhase::BackingOff);
+            // waits: in a task of the hooks.
             sleep(wait).await;
-            return lane.stand(Standing::Working);
+            return webhook_queue.set_phase(WebhookQueuePhase::Delivering);
         }
     }
-    // waits: in the hooks' own task.
-    if let Err(error) = hooks.store.forget_delivery(number).await {
-        tracing::warn!(event, id, to = shown, %error, "a webhook that is done with could not be forgotten; it is sent again");
-        lane.stand(Standing::Waiting);
-        // waits: in the hooks' own task.
-        sleep(DATABASE_AGAIN).await;
-        lane.stand(Standing::Working);
+    // waits: in a task of the hooks.
+    if let Err(error) = hooks.store.delete_webhook(number).await {
+        tracing::warn!(event, id, to = shown, %error, "a finished webhook could not be deleted; it will be sent again");
+        webhook_queue.set_phase(WebhookQueuePhase::BackingOff);
+        // waits: in a task of the hooks.
+        sleep(DATABASE_RETRY_DELAY).await;
+        webhook_queue.set_phase(WebhookQueuePhase::Delivering);
     }
 }
 
-/// What becomes of a webhook that was not taken `attempts` times before, and is `age_s` seconds old.
-fn fate(answer: Answer, attempts: u32, age_s: i64) -> Fate {
+/// The outcome for a webhook that failed `attempts` times before and is `age_s` seconds old.
+fn decide_outcome(answer: WebhookResponse, attempts: u32, age_s: i64) -> WebhookOutcome {
     let (why, retry_after) = match answer {
-        Answer::Taken(_) => return Fate::Delivered,
-        Answer::Refused { status: StatusCode::GONE, .. } => return Fate::GivenUp("its receiver is gone".to_owned()),
-        Answer::Refused { status, retry_after, .. } => (format!("its receiver answered {status}"), retry_after),
-        Answer::None(why) => (why, None),
+        WebhookResponse::Accepted(_) => return WebhookOutcome::Delivered,
+        WebhookResponse::Rejected { status: StatusCode::GONE, .. } => {
+            return WebhookOutcome::GivenUp("its receiver is gone".to_owned());
+        }
+        WebhookResponse::Rejected { status, retry_after, .. } => {
+            (format!("its receiver answered {status}"), retry_after)
+        }
+        WebhookResponse::NoResponse(why) => (why, None),
     };
-    if age_s >= KEPT_S {
-        return Fate::GivenUp(format!("{why}, for {} days", KEPT_S / (24 * 3600)));
+    if age_s >= MAX_WEBHOOK_AGE_S {
+        return WebhookOutcome::GivenUp(format!("{why}, for {} days", MAX_WEBHOOK_AGE_S / (24 * 3600)));
     }
-    match AGAIN.delay(attempts.saturating_add(1), retry_after) {
-        Some(wait) => Fate::Again(wait, why),
-        None => Fate::GivenUp(why),
+    match RETRY_POLICY.delay(attempts.saturating_add(1), retry_after) {
+        Some(wait) => WebhookOutcome::RetryAfter(wait, why),
+        None => WebhookOutcome::GivenUp(why),
     }
 }
 
@@ -247,34 +262,48 @@ fn fate(answer: Answer, attempts: u32, age_s: i64) -> Fate {
 mod tests {
     use super::*;
 
-    fn refused(status: StatusCode) -> Answer {
-        Answer::Refused { status, reason: None, retry_after: None }
+    fn rejection(status: StatusCode) -> WebhookResponse {
+        WebhookResponse::Rejected { status, reason: None, retry_after: None }
     }
 
-    fn wait(fate: Fate) -> Duration {
-        match fate {
-            Fate::Again(wait, _) => wait,
+    fn retry_delay(outcome: WebhookOutcome) -> Duration {
+        match outcome {
+            WebhookOutcome::RetryAfter(wait, _) => wait,
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
     fn a_webhook_is_tried_after_longer_and_longer_waits_until_it_is_too_old() {
-        assert_eq!(fate(Answer::Taken(Vec::new()), 3, KEPT_S + 1), Fate::Delivered);
-        let waits = [0, 1, 5, 30].map(|attempts| wait(fate(refused(StatusCode::NOT_FOUND), attempts, 10)).as_secs());
+        assert_eq!(
+            decide_outcome(WebhookResponse::Accepted(Vec::new()), 3, MAX_WEBHOOK_AGE_S + 1),
+            WebhookOutcome::Delivered
+        );
+        let waits = [0, 1, 5, 30]
+            .map(|attempts| retry_delay(decide_outcome(rejection(StatusCode::NOT_FOUND), attempts, 10)).as_secs());
         assert_eq!(waits, [1, 2, 32, 600]);
-        assert_eq!(wait(fate(Answer::None("dead".to_owned()), 0, KEPT_S - 1)).as_secs(), 1);
-        assert!(matches!(fate(refused(StatusCode::BAD_GATEWAY), 400, KEPT_S), Fate::GivenUp(_)));
-        let asked = Answer::Refused {
+        assert_eq!(
+            retry_delay(decide_outcome(WebhookResponse::NoResponse("dead".to_owned()), 0, MAX_WEBHOOK_AGE_S - 1))
+                .as_secs(),
+            1
+        );
+        assert!(matches!(
+            decide_outcome(rejection(StatusCode::BAD_GATEWAY), 400, MAX_WEBHOOK_AGE_S),
+            WebhookOutcome::GivenUp(_)
+        ));
+        let with_retry_after = WebhookResponse::Rejected {
             status: StatusCode::TOO_MANY_REQUESTS,
             reason: None,
             retry_after: Some(Duration::from_secs(7)),
         };
-        assert_eq!(wait(fate(asked, 0, 0)).as_secs(), 7);
+        assert_eq!(retry_delay(decide_outcome(with_retry_after, 0, 0)).as_secs(), 7);
     }
 
     #[test]
     fn a_receiver_that_says_that_it_is_gone_gets_nothing_again() {
-        assert_eq!(fate(refused(StatusCode::GONE), 0, 0), Fate::GivenUp("its receiver is gone".to_owned()));
+        assert_eq!(
+            decide_outcome(rejection(StatusCode::GONE), 0, 0),
+            WebhookOutcome::GivenUp("its receiver is gone".to_owned())
+        );
     }
 }

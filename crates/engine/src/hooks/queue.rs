@@ -1,5 +1,4 @@
-//! Events that nobody waits for: handed out one after the other for each session, a few at the same time, each in a scope of
-//! its own, until the hooks are closed.
+//! Queue events per session, run their hooks with limited concurrency, and end them within the shutdown deadlines.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::convert::Infallible;
@@ -11,194 +10,199 @@ use quell_protocol::{Leftover, ResourceKind, RunId, SessionKey};
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use super::outbox::{self, Lane};
-use super::{Doer, Errand, Hooks, command, warn};
-use crate::scope::{Point, Probe, Scope, StopLevel};
+use super::outbox::{self, WebhookQueue};
+use super::{HookJob, Hooks, RegisteredHook, command, log_failure};
+use crate::scope::{Point, PointProbe, Scope, StopLevel};
 
-/// Events that may wait. More are not handed out, and a line in the log says so.
-const MOST: usize = 1024;
-/// Events that are handed out at the same time.
-const AT_ONCE: usize = 8;
-/// While the daemon ends: what an event gets before its hooks are told to end, and then before they are killed.
-const HURRIED: Duration = Duration::from_millis(200);
-const HURRIED_GRACE: Duration = Duration::from_millis(500);
-/// How often that is looked at.
-const HURRY: Duration = Duration::from_millis(50);
+/// The maximum number of unfinished events. Further events are dropped, with a line in the log.
+const MAX_UNFINISHED_EVENTS: usize = 1024;
+/// The maximum number of events whose hooks run at the same time.
+const MAX_CONCURRENT_JOBS: usize = 8;
+/// During shutdown: the time of an event until its hooks are told to end, and the time after that until they are
+/// killed.
+const SHUTDOWN_TERM_AFTER: Duration = Duration::from_millis(200);
+const SHUTDOWN_KILL_AFTER: Duration = Duration::from_millis(500);
+/// How often the shutdown deadlines are checked.
+const SHUTDOWN_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The events that wait, and those at work.
-pub(super) struct Queue {
-    book: Mutex<Book>,
+/// The events that wait, and those whose hooks are running.
+pub(super) struct HookQueue {
+    state: Mutex<HookQueueState>,
     permits: Semaphore,
-    /// Events that are not over.
-    open: watch::Sender<usize>,
+    /// The number of unfinished events.
+    unfinished: watch::Sender<usize>,
 }
 
 #[derive(Default)]
-struct Book {
-    /// A line that is here has a task.
-    waiting: HashMap<Line, VecDeque<Job>>,
-    at_work: BTreeMap<u64, Active>,
-    last: u64,
+struct HookQueueState {
+    /// Each key that is present has a task.
+    waiting: HashMap<HookQueueKey, VecDeque<QueuedHookJob>>,
+    running: BTreeMap<u64, RunningHookJob>,
+    last_number: u64,
     closed: bool,
-    /// What everything at work was told.
-    told: Option<StopLevel>,
-    /// Events that the end of the daemon overtook.
-    overtaken: Vec<Job>,
-    /// What events that are over left, by name.
-    left: Vec<(RunId, Leftover)>,
+    /// The stop level that all running jobs were sent.
+    stop_level: Option<StopLevel>,
+    /// Events that were still waiting when the hooks were stopped.
+    overtaken: Vec<QueuedHookJob>,
+    /// Leftovers of finished events, by name.
+    leftovers: Vec<(RunId, Leftover)>,
 }
 
-/// Events that are handed out one after the other.
+/// Events with the same key are handled one after the other.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Line {
+enum HookQueueKey {
     Session(SessionKey),
-    /// A start whose hook hangs must not keep a shutdown from being told.
+    /// One key per event: a start hook that hangs must not delay the shutdown hook.
     Daemon(HookEvent),
 }
 
-/// An event at work.
-struct Active {
+/// An event whose hooks are running.
+struct RunningHookJob {
     name: &'static str,
-    mark: RunId,
-    since: Instant,
+    process_run_id: RunId,
+    started: Instant,
     scope: Scope,
 }
 
-/// An event on its way.
+/// An event in the queue.
 #[derive(Debug)]
-pub(super) struct Job {
-    errand: Errand,
-    /// Its webhooks are in the database already.
-    recorded: bool,
-    /// Dropped when it is over.
+pub(super) struct QueuedHookJob {
+    job: HookJob,
+    /// The webhooks of the event are in the database already.
+    is_stored: bool,
+    /// Dropped when the event is finished.
     done: Option<oneshot::Sender<()>>,
 }
 
-impl Job {
-    pub(super) fn new(errand: Errand) -> Self {
-        Self { errand, recorded: false, done: None }
+impl QueuedHookJob {
+    pub(super) fn new(job: HookJob) -> Self {
+        Self { job, is_stored: false, done: None }
     }
 
-    /// Its webhooks are in the database.
-    pub(super) fn recorded(errand: Errand) -> Self {
-        Self { recorded: true, ..Self::new(errand) }
+    /// An event whose webhooks are in the database.
+    pub(super) fn stored(job: HookJob) -> Self {
+        Self { is_stored: true, ..Self::new(job) }
     }
 
-    /// Somebody waits for its end.
-    pub(super) fn awaited(self, done: oneshot::Sender<()>) -> Self {
+    /// A caller waits for the end of the event.
+    pub(super) fn with_done_signal(self, done: oneshot::Sender<()>) -> Self {
         Self { done: Some(done), ..self }
     }
 }
 
-impl Active {
-    /// What it still holds, or has left, by name.
-    fn left(&self) -> Vec<(RunId, Leftover)> {
-        let mut left = Vec::new();
+impl RunningHookJob {
+    /// What the job still holds or has left, by name.
+    fn leftovers(&self) -> Vec<(RunId, Leftover)> {
+        let mut found = Vec::new();
         for row in self.scope.ledger().rows() {
-            left.extend(row.leftovers.iter().map(|name| (row.kind, name.clone())));
+            found.extend(row.leftovers.iter().map(|name| (row.kind, name.clone())));
             if row.released.is_none() && row.leftovers.is_empty() {
                 let pid = row.process.as_ref().map(|process| format!("pid {} ", process.pid)).unwrap_or_default();
-                left.push((row.kind, format!("{pid}({}: {})", self.name, row.label)));
+                found.push((row.kind, format!("{pid}({}: {})", self.name, row.label)));
             }
         }
-        left.into_iter().map(|(kind, name)| (self.mark.clone(), Leftover { kind, name })).collect()
+        found.into_iter().map(|(kind, name)| (self.process_run_id.clone(), Leftover { kind, name })).collect()
     }
 }
 
-impl Default for Queue {
+impl Default for HookQueue {
     fn default() -> Self {
-        Self { book: Mutex::default(), permits: Semaphore::new(AT_ONCE), open: watch::Sender::new(0) }
+        Self {
+            state: Mutex::default(),
+            permits: Semaphore::new(MAX_CONCURRENT_JOBS),
+            unfinished: watch::Sender::new(0),
+        }
     }
 }
 
-impl Queue {
+impl HookQueue {
     pub(super) fn close(&self) {
-        self.book().closed = true;
+        self.lock_state().closed = true;
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_state(&self) -> MutexGuard<'_, HookQueueState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next event of a line; none when its task may end.
-    fn next(&self, line: &Line) -> Option<Job> {
-        let mut book = self.book();
-        let next = book.waiting.get_mut(line).and_then(VecDeque::pop_front);
+    /// The next event of a key; none when its task may end.
+    fn pop_next(&self, key: &HookQueueKey) -> Option<QueuedHookJob> {
+        let mut state = self.lock_state();
+        let next = state.waiting.get_mut(key).and_then(VecDeque::pop_front);
         if next.is_none() {
-            book.waiting.remove(line);
+            state.waiting.remove(key);
         }
         next
     }
 
-    /// An event goes to work, in a scope that is told what all others were.
-    fn enter(&self, hooks: &Hooks, errand: &Errand) -> (u64, Scope) {
-        let scope = Scope::new(hooks.0.clock, Probe::default());
-        let mut book = self.book();
-        book.last += 1;
-        let number = book.last;
-        book.at_work.insert(
+    /// Starts an event in a new scope, which gets the current stop level.
+    fn start_job(&self, hooks: &Hooks, job: &HookJob) -> (u64, Scope) {
+        let scope = Scope::new(hooks.0.clock, PointProbe::default());
+        let mut state = self.lock_state();
+        state.last_number += 1;
+        let number = state.last_number;
+        state.running.insert(
             number,
-            Active {
-                name: errand.body.event.word(),
-                mark: errand.mark.clone(),
-                since: Instant::now(),
+            RunningHookJob {
+                name: job.body.event.as_str(),
+                process_run_id: job.process_run_id.clone(),
+                started: Instant::now(),
                 scope: scope.clone(),
             },
         );
-        let told = book.told;
-        drop(book);
-        tell(&scope, told);
+        let stop_level = state.stop_level;
+        drop(state);
+        stop_scope(&scope, stop_level);
         (number, scope)
     }
 
-    fn leave(&self, number: u64) {
-        let mut book = self.book();
-        if let Some(active) = book.at_work.remove(&number) {
-            book.left.extend(active.left());
+    fn finish_job(&self, number: u64) {
+        let mut state = self.lock_state();
+        if let Some(running) = state.running.remove(&number) {
+            state.leftovers.extend(running.leftovers());
         }
     }
 
-    fn over(&self, count: usize) {
-        self.open.send_modify(|open| *open -= count);
+    fn note_finished(&self, count: usize) {
+        self.unfinished.send_modify(|open| *open -= count);
     }
 
-    /// Everything at work is told, and nothing that waits goes to work any more.
-    fn end(&self, level: StopLevel) {
-        let mut book = self.book();
-        book.told = book.told.max(Some(level));
-        let scopes: Vec<Scope> = book.at_work.values().map(|active| active.scope.clone()).collect();
-        let overtaken: Vec<Job> = book.waiting.values_mut().flat_map(std::mem::take).collect();
+    /// Stops all running jobs, and drops all waiting events from the queue.
+    fn stop_all(&self, level: StopLevel) {
+        let mut state = self.lock_state();
+        state.stop_level = state.stop_level.max(Some(level));
+        let scopes: Vec<Scope> = state.running.values().map(|active| active.scope.clone()).collect();
+        let overtaken: Vec<QueuedHookJob> = state.waiting.values_mut().flat_map(std::mem::take).collect();
         let count = overtaken.len();
-        book.overtaken.extend(overtaken);
-        drop(book);
+        state.overtaken.extend(overtaken);
+        drop(state);
         for scope in scopes {
-            tell(&scope, Some(level));
+            stop_scope(&scope, Some(level));
         }
-        self.over(count);
+        self.note_finished(count);
     }
 
-    /// What is at work for longer than it may be while the daemon ends, and how it is told.
-    fn late(&self, end: Instant) -> Vec<(StopLevel, Scope)> {
+    /// The jobs that have run too long during the shutdown, each with its stop level.
+    fn overdue(&self, end: Instant) -> Vec<(StopLevel, Scope)> {
         let now = Instant::now();
-        let level = |active: &Active| {
-            let gentle = end.max(active.since + HURRIED);
-            if now >= gentle + HURRIED_GRACE {
+        let level = |active: &RunningHookJob| {
+            let term_at = end.max(active.started + SHUTDOWN_TERM_AFTER);
+            if now >= term_at + SHUTDOWN_KILL_AFTER {
                 Some(StopLevel::Forced)
             } else {
-                (now >= gentle).then_some(StopLevel::Gentle)
+                (now >= term_at).then_some(StopLevel::Gentle)
             }
         };
-        let book = self.book();
-        book.at_work.values().filter_map(|active| Some((level(active)?, active.scope.clone()))).collect()
+        let state = self.lock_state();
+        state.running.values().filter_map(|active| Some((level(active)?, active.scope.clone()))).collect()
     }
 
-    async fn all_over(&self) {
-        // waits: for the daemon at its end, until its deadline; the sender lives in self.
-        let _ = self.open.subscribe().wait_for(|open| *open == 0).await;
+    async fn wait_all_finished(&self) {
+        // waits: at the end of the daemon, until its deadline; the sender lives in `self`.
+        let _ = self.unfinished.subscribe().wait_for(|open| *open == 0).await;
     }
 }
 
-fn tell(scope: &Scope, level: Option<StopLevel>) {
+fn stop_scope(scope: &Scope, level: Option<StopLevel>) {
     match level {
         None => {}
         Some(StopLevel::Gentle) => scope.cancel(),
@@ -206,151 +210,162 @@ fn tell(scope: &Scope, level: Option<StopLevel>) {
     }
 }
 
-/// Puts an event into the queue. From any thread.
-pub(super) fn push(hooks: &Hooks, job: Job) {
+/// Queues an event. It may be called from any thread.
+pub(super) fn enqueue(hooks: &Hooks, queued: QueuedHookJob) {
     let queue = &hooks.0.queue;
-    let HookBody { id, event, session, .. } = &job.errand.body;
+    let HookBody { id, event, session, .. } = &queued.job.body;
     let (id, event) = (id.clone(), *event);
-    let line = session.as_ref().map_or(Line::Daemon(event), |session| Line::Session(session.key.clone()));
-    let mut book = queue.book();
-    if book.closed {
-        drop(book);
-        return tracing::warn!(%event, id, "a hook was not told, because the daemon has ended");
+    let key =
+        session.as_ref().map_or(HookQueueKey::Daemon(event), |session| HookQueueKey::Session(session.key.clone()));
+    let mut state = queue.lock_state();
+    if state.closed {
+        drop(state);
+        return tracing::warn!(%event, id, "a hook was not called, because the daemon has ended");
     }
-    if *queue.open.borrow() >= MOST {
-        drop(book);
-        return tracing::warn!(%event, id, waiting = MOST, "a hook was not told, because too many events wait for hooks");
+    if *queue.unfinished.borrow() >= MAX_UNFINISHED_EVENTS {
+        drop(state);
+        return tracing::warn!(%event, id, waiting = MAX_UNFINISHED_EVENTS, "a hook was not called, because too many events are waiting");
     }
-    queue.open.send_modify(|open| *open += 1);
-    let has_task = book.waiting.contains_key(&line);
-    book.waiting.entry(line.clone()).or_default().push_back(job);
-    drop(book);
-    if !has_task {
+    queue.unfinished.send_modify(|open| *open += 1);
+    let has_runner = state.waiting.contains_key(&key);
+    state.waiting.entry(key.clone()).or_default().push_back(queued);
+    drop(state);
+    if !has_runner {
         let _runtime = hooks.0.runtime.enter();
-        hooks.0.tasks.spawn(hand_out(hooks.clone(), line));
+        hooks.0.tasks.spawn(run_queue(hooks.clone(), key));
     }
 }
 
-/// The task of a line that has events.
-async fn hand_out(hooks: Hooks, line: Line) {
-    while let Some(job) = hooks.0.queue.next(&line) {
-        // waits: in a task of the hooks' own; what is at work is told at the end of the daemon.
-        see_through(&hooks, job).await;
-        hooks.0.queue.over(1);
+/// The task of a key that has events.
+async fn run_queue(hooks: Hooks, key: HookQueueKey) {
+    while let Some(queued) = hooks.0.queue.pop_next(&key) {
+        // waits: in a task of the hooks; running jobs are stopped at the end of the daemon.
+        run_job(&hooks, queued).await;
+        hooks.0.queue.note_finished(1);
     }
 }
 
-async fn see_through(hooks: &Hooks, job: Job) {
-    let Job { errand, recorded, done } = job;
-    let Some(doers) = hooks.0.doers.get(&errand.body.event) else { return };
-    if !recorded {
-        let lanes: Vec<Arc<Lane>> = doers.iter().filter_map(Doer::lane).collect();
-        // waits: for the database, in a task of the hooks' own.
-        outbox::put(&hooks.0, &lanes, &errand).await;
+async fn run_job(hooks: &Hooks, queued: QueuedHookJob) {
+    let QueuedHookJob { job: hook_job, is_stored, done } = queued;
+    let Some(registered) = hooks.0.hooks_by_event.get(&hook_job.body.event) else { return };
+    if !is_stored {
+        let webhook_queues: Vec<Arc<WebhookQueue>> =
+            registered.iter().filter_map(RegisteredHook::webhook_queue).collect();
+        // waits: for the database, in a task of the hooks.
+        outbox::store_webhooks(&hooks.0, &webhook_queues, &hook_job).await;
     }
-    if doers.iter().any(|doer| doer.lane().is_none()) {
-        // The daemon's own events do not wait behind those of sessions. Nobody closes the semaphore.
-        let _permit = match &errand.body.session {
-            // waits: for hooks whose time is limited, in a task of the hooks' own.
+    if registered.iter().any(|entry| entry.webhook_queue().is_none()) {
+        // Events of the daemon do not wait behind those of sessions. The semaphore is never closed.
+        let _permit = match &hook_job.body.session {
+            // waits: for hooks with a timeout, in a task of the hooks.
             Some(_) => hooks.0.queue.permits.acquire().await.ok(),
             None => None,
         };
-        let (number, scope) = hooks.0.queue.enter(hooks, &errand);
-        for doer in doers {
-            let outcome = match doer {
-                Doer::Url(_) => continue,
-                Doer::Command(command) => command::run(&hooks.0, command, &errand, &scope).await,
-                Doer::Embedded(hook) => {
-                    match scope.race(Point::Hook, hooks.call(hook.as_ref(), &errand)).await {
+        let (number, scope) = hooks.0.queue.start_job(hooks, &hook_job);
+        for entry in registered {
+            let outcome = match entry {
+                RegisteredHook::Url(_) => continue,
+                RegisteredHook::Command(command) => command::run_command(&hooks.0, command, &hook_job, &scope).await,
+                RegisteredHook::Embedded(hook) => {
+                    match scope.race(Point::Hook, hooks.call_embedded(hook.as_ref(), &hook_job)).await {
                         Ok(outcome) => outcome,
-                        // The daemon ends.
+                        // The daemon is shutting down.
                         Err(_cancelled) => break,
                     }
                 }
             };
             if let Err(failure) = outcome {
-                warn(&errand, &doer.shown(), &failure);
+                log_failure(&hook_job, &entry.display_name(), &failure);
             }
         }
-        // waits: for what was told or is over, in a task of the hooks' own.
+        // waits: for jobs that have ended or were stopped, in a task of the hooks.
         scope.close().await;
-        hooks.0.queue.leave(number);
+        hooks.0.queue.finish_job(number);
     }
     drop(done);
 }
 
-/// Kills what is at work; what waits does not go to work any more.
-pub(super) fn kill(hooks: &Hooks) {
+/// Kills the running jobs and drops the waiting events.
+pub(super) fn kill_all(hooks: &Hooks) {
     hooks.0.tasks.kill();
-    hooks.0.queue.end(StopLevel::Forced);
+    hooks.0.queue.stop_all(StopLevel::Forced);
 }
 
-/// See [`Hooks::hurry`].
-pub(super) async fn hurry(hooks: &Hooks, end: Instant) -> Infallible {
-    // waits: beside the daemon's end, until that is over.
+/// See [`Hooks::enforce_shutdown_deadline`].
+pub(super) async fn enforce_shutdown_deadline(hooks: &Hooks, end: Instant) -> Infallible {
+    // waits: beside the shutdown of the daemon, until that is over.
     sleep_until(end).await;
     loop {
-        for (level, scope) in hooks.0.queue.late(end) {
-            tell(&scope, Some(level));
+        for (level, scope) in hooks.0.queue.overdue(end) {
+            stop_scope(&scope, Some(level));
         }
-        // waits: beside the daemon's end, until that is over.
-        sleep(HURRY).await;
+        // waits: beside the shutdown of the daemon, until that is over.
+        sleep(SHUTDOWN_POLL_INTERVAL).await;
     }
 }
 
-/// See [`Hooks::closed`].
-pub(super) async fn closed(hooks: &Hooks, gentle: Instant, force: Instant, give_up: Instant) -> Vec<(RunId, Leftover)> {
+/// See [`Hooks::wait_closed`].
+pub(super) async fn wait_closed(
+    hooks: &Hooks,
+    term_at: Instant,
+    kill_at: Instant,
+    give_up_at: Instant,
+) -> Vec<(RunId, Leftover)> {
     let (queue, tasks) = (&hooks.0.queue, &hooks.0.tasks);
-    let by_itself = async {
-        // waits: for the daemon at its end, until its deadline, like all below.
-        queue.all_over().await;
-        // The lanes end with the scope.
-        for lane in hooks.0.lanes.iter().filter(|_| !tasks.is_cancelled()) {
+    let finish_by_itself = async {
+        // waits: at the end of the daemon, until its deadline, like all below.
+        queue.wait_all_finished().await;
+        // After a cancel, the delivery tasks have ended already.
+        for webhook_queue in hooks.0.webhook_queues.iter().filter(|_| !tasks.is_cancelled()) {
             // waits: until the daemon's deadline.
-            lane.tried().await;
+            webhook_queue.wait_tried().await;
         }
     };
-    // What is not over then is ended.
+    // Jobs that have not finished by now are stopped.
     // waits: until the daemon's deadline.
-    let _ = timeout_at(gentle, by_itself).await;
+    let _ = timeout_at(term_at, finish_by_itself).await;
     tasks.cancel();
-    queue.end(StopLevel::Gentle);
+    queue.stop_all(StopLevel::Gentle);
     // waits: for the database, until the deadline.
-    let _ = timeout_at(give_up, put_overtaken(hooks)).await;
+    let _ = timeout_at(give_up_at, store_overtaken_webhooks(hooks)).await;
     // waits: until the daemon's deadline.
-    if timeout_at(force, tasks.close()).await.is_err() {
-        kill(hooks);
-        // What is left after this is named below.
+    if timeout_at(kill_at, tasks.close()).await.is_err() {
+        kill_all(hooks);
+        // Anything still running after this is named below.
         // waits: until the daemon's deadline.
-        let _ = timeout_at(give_up, tasks.close()).await;
+        let _ = timeout_at(give_up_at, tasks.close()).await;
     }
-    let mut book = queue.book();
-    let mut left = std::mem::take(&mut book.left);
-    for active in book.at_work.values() {
-        let named = active.left();
-        if named.is_empty() {
-            // No process: it is code of the embedding program, that a cancel does not end.
-            left.push((active.mark.clone(), Leftover { kind: ResourceKind::Hook, name: active.name.to_owned() }));
+    let mut state = queue.lock_state();
+    let mut leftovers = std::mem::take(&mut state.leftovers);
+    for running in state.running.values() {
+        let job_leftovers = running.leftovers();
+        if job_leftovers.is_empty() {
+            // There is no process, so it is code of the embedding program that ignores the cancel.
+            leftovers.push((
+                running.process_run_id.clone(),
+                Leftover { kind: ResourceKind::Hook, name: running.name.to_owned() },
+            ));
         }
-        left.extend(named);
+        leftovers.extend(job_leftovers);
     }
-    left
+    leftovers
 }
 
-/// What the end overtook is told to no command; its webhooks are delivered at the next start.
-async fn put_overtaken(hooks: &Hooks) {
-    let overtaken = std::mem::take(&mut hooks.0.queue.book().overtaken);
-    let mut untold = 0;
-    for Job { errand, recorded, .. } in &overtaken {
-        let doers = hooks.0.doers.get(&errand.body.event).map(Vec::as_slice).unwrap_or_default();
-        let lanes: Vec<Arc<Lane>> = doers.iter().filter_map(Doer::lane).collect();
-        untold += usize::from(lanes.len() < doers.len());
-        if !recorded {
+/// Stores the webhooks of events that were dropped by the shutdown, for the next start. Their commands are not run.
+async fn store_overtaken_webhooks(hooks: &Hooks) {
+    let overtaken = std::mem::take(&mut hooks.0.queue.lock_state().overtaken);
+    let mut not_run = 0;
+    for QueuedHookJob { job, is_stored, .. } in &overtaken {
+        let registered = hooks.0.hooks_by_event.get(&job.body.event).map(Vec::as_slice).unwrap_or_default();
+        let webhook_queues: Vec<Arc<WebhookQueue>> =
+            registered.iter().filter_map(RegisteredHook::webhook_queue).collect();
+        not_run += usize::from(webhook_queues.len() < registered.len());
+        if !is_stored {
             // waits: until the daemon's deadline.
-            outbox::put(&hooks.0, &lanes, errand).await;
+            outbox::store_webhooks(&hooks.0, &webhook_queues, job).await;
         }
     }
-    if untold > 0 {
-        tracing::warn!(events = untold, "hooks were not told, because the daemon has ended");
+    if not_run > 0 {
+        tracing::warn!(events = not_run, "hooks were not called, because the daemon has ended");
     }
 }

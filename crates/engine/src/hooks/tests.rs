@@ -1,4 +1,4 @@
-//! Hooks of embedding programs, stages, and the queue of events that nobody waits for.
+//! Hooks of embedding programs, stages, and the queue of events.
 
 mod messages;
 
@@ -7,93 +7,93 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, pending};
-use quell_kernel::StopTimes;
+use quell_kernel::StopTimeouts;
 use quell_protocol::{AgentId, SessionKey};
 use tempfile::TempDir;
 
 use super::*;
 use crate::proc::WardenExe;
-use crate::scope::Probe;
+use crate::scope::PointProbe;
 
-/// How long things may take on a paused clock: every wait in these tests is shorter.
-const LONG: Duration = Duration::from_secs(3600);
+/// A long time on a paused clock: every wait in these tests is shorter.
+const LONG_WAIT: Duration = Duration::from_secs(3600);
 
 #[derive(Default)]
-struct Scripted {
-    /// The session that it refuses, by its key.
-    refuses: Option<&'static str>,
-    /// The session in which it panics, and the one in which it hangs.
-    panics: Option<&'static str>,
-    hangs: Option<&'static str>,
-    wants: Option<HookEvent>,
-    heard: Mutex<Vec<HookBody>>,
+struct ScriptedHook {
+    /// The key of the session that the hook refuses.
+    refused_key: Option<&'static str>,
+    /// The keys of the sessions in which the hook panics and hangs.
+    panicking_key: Option<&'static str>,
+    hanging_key: Option<&'static str>,
+    wanted_event: Option<HookEvent>,
+    bodies: Mutex<Vec<HookBody>>,
 }
 
-impl Scripted {
-    fn keys(&self) -> Vec<String> {
-        self.heard.lock().unwrap().iter().map(|body| body.session.as_ref().unwrap().key.to_string()).collect()
+impl ScriptedHook {
+    fn session_keys(&self) -> Vec<String> {
+        self.bodies.lock().unwrap().iter().map(|body| body.session.as_ref().unwrap().key.to_string()).collect()
     }
 
-    async fn hear(&self, body: &HookBody) -> Result<(), Veto> {
-        self.heard.lock().unwrap().push(body.clone());
+    async fn receive(&self, body: &HookBody) -> Result<(), Veto> {
+        self.bodies.lock().unwrap().push(body.clone());
         let key = body.session.as_ref().map(|session| session.key.as_str());
-        if key == self.hangs {
+        if key == self.hanging_key {
             pending::<()>().await;
         }
-        assert!(key != self.panics, "as the test wants");
-        if key == self.refuses { Err(Veto::new("not this one")) } else { Ok(()) }
+        assert!(key != self.panicking_key, "as the test wants");
+        if key == self.refused_key { Err(Veto::new("not this one")) } else { Ok(()) }
     }
 }
 
-impl LifecycleHook for Scripted {
+impl LifecycleHook for ScriptedHook {
     fn name(&self) -> &str {
         "scripted"
     }
 
     fn wants(&self, event: HookEvent) -> bool {
-        self.wants.is_none_or(|wanted| wanted == event)
+        self.wanted_event.is_none_or(|wanted| wanted == event)
     }
 
     fn on_create<'a>(&'a self, body: &'a HookBody) -> BoxFuture<'a, Result<(), Veto>> {
-        self.hear(body).boxed()
+        self.receive(body).boxed()
     }
 
     fn on_activate<'a>(&'a self, body: &'a HookBody) -> BoxFuture<'a, ()> {
-        self.hear(body).map(drop).boxed()
+        self.receive(body).map(drop).boxed()
     }
 
     fn on_terminate<'a>(&'a self, body: &'a HookBody) -> BoxFuture<'a, ()> {
-        self.hear(body).map(drop).boxed()
+        self.receive(body).map(drop).boxed()
     }
 }
 
-struct Bench {
+struct HookFixture {
     hooks: Hooks,
-    hook: Arc<Scripted>,
+    hook: Arc<ScriptedHook>,
     scope: Scope,
     _dir: TempDir,
 }
 
-fn bench(script: Scripted) -> Bench {
-    bench_with(script, HookSettings::default())
+fn fixture(script: ScriptedHook) -> HookFixture {
+    fixture_with(script, HookSettings::default())
 }
 
-fn bench_with(script: Scripted, settings: HookSettings) -> Bench {
+fn fixture_with(script: ScriptedHook, settings: HookSettings) -> HookFixture {
     let (dir, hook, clock) = (tempfile::tempdir().unwrap(), Arc::new(script), Clock::start());
-    let hooks = Hooks::new(HookGround {
+    let hooks = Hooks::new(HookDeps {
         settings: HookSettings { timeout_ms: 1000, ..settings },
         lifecycle: vec![Arc::clone(&hook) as Arc<dyn LifecycleHook>],
-        wardens: Wardens::new(WardenExe::ThisProcess, StopTimes::default()).unwrap(),
+        wardens: Wardens::new(WardenExe::ThisProcess, StopTimeouts::default()).unwrap(),
         environment: Vec::new(),
         cwd: dir.path().to_owned(),
         store: Store::open(dir.path(), "quell.db").unwrap(),
         clock,
     })
     .unwrap();
-    Bench { hooks, hook, scope: Scope::new(clock, Probe::default()), _dir: dir }
+    HookFixture { hooks, hook, scope: Scope::new(clock, PointProbe::default()), _dir: dir }
 }
 
-fn facts(key: &str) -> SessionFacts {
+fn session_facts(key: &str) -> SessionFacts {
     SessionFacts {
         key: SessionKey::parse(key).unwrap(),
         agent: AgentId::parse("main").unwrap(),
@@ -104,135 +104,139 @@ fn facts(key: &str) -> SessionFacts {
     }
 }
 
-fn happening(event: HookEvent, key: &str) -> Happening {
-    Happening::of_session(event, facts(key))
+fn trigger(event: HookEvent, key: &str) -> HookTrigger {
+    HookTrigger::for_session(event, session_facts(key))
 }
 
-impl Bench {
-    async fn ask(&self, event: HookEvent, key: &str) -> Result<(), Veto> {
-        self.hooks.ask(happening(event, key), &self.scope).await.unwrap()
+impl HookFixture {
+    async fn call(&self, event: HookEvent, key: &str) -> Result<(), Veto> {
+        self.hooks.call_hooks(trigger(event, key), &self.scope).await.unwrap()
     }
 
-    fn tell(&self, key: &str) {
-        self.hooks.tell(happening(HookEvent::Terminate, key));
+    fn notify(&self, key: &str) {
+        self.hooks.notify(trigger(HookEvent::Terminate, key));
     }
 
-    async fn closed(&self, gentle: Duration) -> Vec<(RunId, Leftover)> {
+    async fn close_within(&self, gentle: Duration) -> Vec<(RunId, Leftover)> {
         let now = Instant::now();
         self.hooks.close();
-        self.hooks.closed(now + gentle, now + gentle + LONG, now + gentle + 2 * LONG).await
+        self.hooks.wait_closed(now + gentle, now + gentle + LONG_WAIT, now + gentle + 2 * LONG_WAIT).await
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn code_that_refuses_panics_or_hangs_keeps_a_session_from_being_made_and_nothing_else() {
-    let script =
-        Scripted { refuses: Some("refused"), panics: Some("panicking"), hangs: Some("hanging"), ..Scripted::default() };
-    let bench = bench(script);
-    assert_eq!(bench.ask(HookEvent::Create, "fine").await, Ok(()));
+    let script = ScriptedHook {
+        refused_key: Some("refused"),
+        panicking_key: Some("panicking"),
+        hanging_key: Some("hanging"),
+        ..ScriptedHook::default()
+    };
+    let fixture = fixture(script);
+    assert_eq!(fixture.call(HookEvent::Create, "fine").await, Ok(()));
     for (key, reason) in [
         ("refused", "not this one"),
         ("panicking", "the hook scripted panicked: as the test wants"),
         ("hanging", "the hook scripted took longer than 1s"),
     ] {
-        assert_eq!(bench.ask(HookEvent::Create, key).await.unwrap_err().reason, reason);
-        assert_eq!(bench.ask(HookEvent::Activate, key).await, Ok(()), "{key}");
+        assert_eq!(fixture.call(HookEvent::Create, key).await.unwrap_err().reason, reason);
+        assert_eq!(fixture.call(HookEvent::Activate, key).await, Ok(()), "{key}");
     }
-    let how: Vec<_> = bench.scope.ledger().rows().iter().map(|row| (row.kind, row.how)).collect();
+    let how: Vec<_> = fixture.scope.ledger().rows().iter().map(|row| (row.kind, row.how)).collect();
     assert_eq!(how, [(ResourceKind::Hook, "finished"); 7]);
 }
 
 #[tokio::test]
 async fn a_cancel_drops_what_hangs() {
-    let bench = bench(Scripted { hangs: Some("s"), ..Scripted::default() });
-    let (hooks, scope) = (bench.hooks.clone(), bench.scope.clone());
-    let asking = scope.clone().spawn(async move { hooks.ask(happening(HookEvent::Create, "s"), &scope).await });
-    while bench.hook.heard.lock().unwrap().is_empty() {
+    let fixture = fixture(ScriptedHook { hanging_key: Some("s"), ..ScriptedHook::default() });
+    let (hooks, scope) = (fixture.hooks.clone(), fixture.scope.clone());
+    let asking = scope.clone().spawn(async move { hooks.call_hooks(trigger(HookEvent::Create, "s"), &scope).await });
+    while fixture.hook.bodies.lock().unwrap().is_empty() {
         tokio::task::yield_now().await;
     }
-    bench.scope.cancel();
+    fixture.scope.cancel();
     assert_eq!(asking.await.unwrap(), Err(Cancelled));
-    bench.scope.close().await;
-    assert_eq!(bench.scope.ledger().rows()[0].how, "cancelled");
+    fixture.scope.close().await;
+    assert_eq!(fixture.scope.ledger().rows()[0].how, "cancelled");
 }
 
 #[tokio::test]
 async fn what_nobody_wants_is_not_asked_and_not_held() {
-    let bench = bench(Scripted { wants: Some(HookEvent::Create), ..Scripted::default() });
-    assert!(bench.hooks.has(HookEvent::Create));
+    let fixture = fixture(ScriptedHook { wanted_event: Some(HookEvent::Create), ..ScriptedHook::default() });
+    assert!(fixture.hooks.has_hooks_for(HookEvent::Create));
     let others: Vec<_> = HookEvent::ALL.into_iter().filter(|event| *event != HookEvent::Create).collect();
-    assert!(others.iter().all(|event| !bench.hooks.has(*event)));
-    assert_eq!(bench.ask(HookEvent::Activate, "s").await, Ok(()));
-    bench.tell("s");
-    bench.hooks.record(happening(HookEvent::RunEnd, "s")).await.unwrap();
-    bench.hooks.tell_and_wait(happening(HookEvent::Expire, "s"), LONG).await;
-    assert!(bench.hook.heard.lock().unwrap().is_empty() && bench.scope.ledger().rows().is_empty());
+    assert!(others.iter().all(|event| !fixture.hooks.has_hooks_for(*event)));
+    assert_eq!(fixture.call(HookEvent::Activate, "s").await, Ok(()));
+    fixture.notify("s");
+    fixture.hooks.notify_durably(trigger(HookEvent::RunEnd, "s")).await.unwrap();
+    fixture.hooks.notify_and_wait(trigger(HookEvent::Expire, "s"), LONG_WAIT).await;
+    assert!(fixture.hook.bodies.lock().unwrap().is_empty() && fixture.scope.ledger().rows().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn events_of_a_session_wait_for_each_other_and_those_of_others_do_not() {
-    let bench = bench(Scripted { hangs: Some("slow"), ..Scripted::default() });
+    let fixture = fixture(ScriptedHook { hanging_key: Some("slow"), ..ScriptedHook::default() });
     for key in ["slow", "slow", "a", "b", "a"] {
-        bench.tell(key);
+        fixture.notify(key);
     }
-    bench.hooks.tell_and_wait(happening(HookEvent::Terminate, "a"), LONG).await;
-    let count = |key: &str| bench.hook.keys().iter().filter(|heard| *heard == key).count();
+    fixture.hooks.notify_and_wait(trigger(HookEvent::Terminate, "a"), LONG_WAIT).await;
+    let count = |key: &str| fixture.hook.session_keys().iter().filter(|heard| *heard == key).count();
     assert_eq!((count("slow"), count("a"), count("b")), (1, 3, 1));
     let begun = Instant::now();
-    bench.hooks.tell_and_wait(happening(HookEvent::Terminate, "slow"), LONG).await;
+    fixture.hooks.notify_and_wait(trigger(HookEvent::Terminate, "slow"), LONG_WAIT).await;
     assert_eq!((count("slow"), begun.elapsed().as_secs()), (3, 3), "each had its second");
-    assert_eq!(bench.closed(LONG).await, []);
+    assert_eq!(fixture.close_within(LONG_WAIT).await, []);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_flood_of_events_is_cut_off_and_the_rest_is_told() {
-    let bench = bench(Scripted::default());
-    // Told in one breath: no task of the queue runs between.
+    let fixture = fixture(ScriptedHook::default());
+    // No task of the queue runs between these calls.
     for _ in 0..5000 {
-        bench.tell("s");
+        fixture.notify("s");
     }
-    assert_eq!(bench.closed(LONG).await, []);
-    assert_eq!(bench.hook.keys().len(), 1024);
+    assert_eq!(fixture.close_within(LONG_WAIT).await, []);
+    assert_eq!(fixture.hook.session_keys().len(), 1024);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_end_waits_for_what_is_at_work_until_its_time_and_then_drops_it() {
-    let bench = bench(Scripted { hangs: Some("s"), ..Scripted::default() });
-    bench.tell("s");
-    bench.tell("s");
+    let fixture = fixture(ScriptedHook { hanging_key: Some("s"), ..ScriptedHook::default() });
+    fixture.notify("s");
+    fixture.notify("s");
     let begun = Instant::now();
-    assert_eq!(bench.closed(Duration::from_millis(300)).await, []);
+    assert_eq!(fixture.close_within(Duration::from_millis(300)).await, []);
     assert_eq!(begun.elapsed(), Duration::from_millis(300));
-    assert_eq!(bench.hook.keys(), ["s"], "the second one was overtaken by the end");
-    bench.tell("late");
-    assert_eq!(bench.hook.keys(), ["s"]);
+    assert_eq!(fixture.hook.session_keys(), ["s"], "the second one was overtaken by the end");
+    fixture.notify("late");
+    assert_eq!(fixture.hook.session_keys(), ["s"]);
 }
 
 #[tokio::test]
 async fn a_kill_ends_all_of_it_at_once() {
-    let bench = bench(Scripted { hangs: Some("s"), ..Scripted::default() });
-    bench.tell("s");
-    while bench.hook.heard.lock().unwrap().is_empty() {
+    let fixture = fixture(ScriptedHook { hanging_key: Some("s"), ..ScriptedHook::default() });
+    fixture.notify("s");
+    while fixture.hook.bodies.lock().unwrap().is_empty() {
         tokio::task::yield_now().await;
     }
     let begun = Instant::now();
-    bench.hooks.kill();
-    assert_eq!(bench.closed(LONG).await, []);
-    assert!(begun.elapsed() < LONG / 100, "it was not waited for: {:?}", begun.elapsed());
+    fixture.hooks.kill_all();
+    assert_eq!(fixture.close_within(LONG_WAIT).await, []);
+    assert!(begun.elapsed() < LONG_WAIT / 100, "it was not waited for: {:?}", begun.elapsed());
 }
 
 #[tokio::test]
 async fn an_event_can_be_told_from_a_thread_that_knows_no_runtime() {
-    let bench = bench(Scripted::default());
-    let hooks = bench.hooks.clone();
-    std::thread::spawn(move || hooks.tell(happening(HookEvent::Terminate, "s"))).join().unwrap();
-    assert_eq!(bench.closed(LONG).await, []);
-    assert_eq!(bench.hook.keys(), ["s"]);
+    let fixture = fixture(ScriptedHook::default());
+    let hooks = fixture.hooks.clone();
+    std::thread::spawn(move || hooks.notify(trigger(HookEvent::Terminate, "s"))).join().unwrap();
+    assert_eq!(fixture.close_within(LONG_WAIT).await, []);
+    assert_eq!(fixture.hook.session_keys(), ["s"]);
 }
 
 #[tokio::test]
 async fn the_end_of_a_run_has_the_same_id_however_often_it_is_told() {
-    let bench = bench(Scripted::default());
+    let fixture = fixture(ScriptedHook::default());
     let run = RunFacts {
         run_id: RunId::parse("r1").unwrap(),
         agent: AgentId::parse("main").unwrap(),
@@ -242,10 +246,10 @@ async fn the_end_of_a_run_has_the_same_id_however_often_it_is_told() {
         verdict: None,
         receipt: None,
     };
-    let of = |event| bench.hooks.errand(Happening::of_run(event, facts("s"), run.clone()));
+    let of = |event| fixture.hooks.create_job(HookTrigger::for_run(event, session_facts("s"), run.clone()));
     assert_eq!(of(HookEvent::RunEnd).body.id, of(HookEvent::RunEnd).body.id);
     assert_ne!(of(HookEvent::RunStart).body.id, of(HookEvent::RunStart).body.id);
-    assert_ne!(of(HookEvent::RunEnd).mark, of(HookEvent::RunEnd).mark);
+    assert_ne!(of(HookEvent::RunEnd).process_run_id, of(HookEvent::RunEnd).process_run_id);
 }
 
 #[tokio::test]
@@ -255,46 +259,46 @@ async fn what_could_not_be_stored_is_told_to_nobody_and_can_be_told_again() {
         secret: Some("hush".to_owned().into()),
         ..HookSettings::default()
     };
-    let bench = bench_with(Scripted::default(), settings);
-    let ended = happening(HookEvent::Terminate, "s");
-    bench.hooks.record(ended.clone()).await.unwrap();
-    bench.hooks.0.store.clone().close().await;
-    assert_eq!(bench.hooks.record(ended.clone()).await, Err(StoreError::Closed));
-    // Who cannot be told by webhook any more is told all the same.
-    bench.hooks.tell_and_wait(ended, LONG).await;
-    assert_eq!(bench.hook.keys(), ["s", "s"]);
+    let fixture = fixture_with(ScriptedHook::default(), settings);
+    let ended = trigger(HookEvent::Terminate, "s");
+    fixture.hooks.notify_durably(ended.clone()).await.unwrap();
+    fixture.hooks.0.store.clone().close().await;
+    assert_eq!(fixture.hooks.notify_durably(ended.clone()).await, Err(StoreError::Closed));
+    // Without its webhook, the event still reaches the other hooks.
+    fixture.hooks.notify_and_wait(ended, LONG_WAIT).await;
+    assert_eq!(fixture.hook.session_keys(), ["s", "s"]);
 }
 
-/// A stage whose begin and whose taking back fail as often as it says.
-struct Rented {
+/// A stage whose begin and undo fail as often as `fails` says.
+struct RentedStage {
     fails: u32,
     returned: Arc<AtomicU32>,
 }
 
-struct Lease {
+struct RentedLease {
     fails: u32,
     returned: Arc<AtomicU32>,
 }
 
-impl Stage for Rented {
+impl SessionStage for RentedStage {
     fn name(&self) -> &str {
         "rented"
     }
 
-    fn begin<'a>(&'a self, facts: &'a SessionFacts) -> BoxFuture<'a, Result<Box<dyn Undo>, String>> {
+    fn begin<'a>(&'a self, facts: &'a SessionFacts) -> BoxFuture<'a, Result<Box<dyn StageUndo>, String>> {
         match facts.key.as_str() {
             "panicking" => panic!("before it waits"),
             "hanging" => pending().boxed(),
             "full" => async { Err("nothing to rent".to_owned()) }.boxed(),
             _ => {
-                let lease = Lease { fails: self.fails, returned: Arc::clone(&self.returned) };
-                async { Ok(Box::new(lease) as Box<dyn Undo>) }.boxed()
+                let lease = RentedLease { fails: self.fails, returned: Arc::clone(&self.returned) };
+                async { Ok(Box::new(lease) as Box<dyn StageUndo>) }.boxed()
             }
         }
     }
 }
 
-impl Undo for Lease {
+impl StageUndo for RentedLease {
     fn undo(&mut self) -> BoxFuture<'_, Result<(), String>> {
         async {
             self.fails = self.fails.saturating_sub(1);
@@ -315,26 +319,26 @@ impl Undo for Lease {
 #[tokio::test(start_paused = true)]
 async fn a_stage_that_fails_says_so_and_what_it_made_is_taken_back_however_often_that_fails() {
     let returned = Arc::new(AtomicU32::new(0));
-    let stage = Rented { fails: 4, returned: Arc::clone(&returned) };
+    let stage = RentedStage { fails: 4, returned: Arc::clone(&returned) };
     let limit = Duration::from_secs(2);
     for (key, words) in [
         ("full", "the stage \"rented\" failed: nothing to rent"),
         ("panicking", "the stage \"rented\" panicked: before it waits"),
         ("hanging", "the stage \"rented\" took longer than 2s"),
     ] {
-        let facts = facts(key);
+        let facts = session_facts(key);
         let error = begin_stage(&stage, &facts, limit).await.err().unwrap();
         assert_eq!(error.to_string(), words);
     }
-    let mut undo = begin_stage(&stage, &facts("s"), limit).await.unwrap();
+    let mut undo = begin_stage(&stage, &session_facts("s"), limit).await.unwrap();
     let mut problems = Vec::new();
     while let Err(error) = undo_stage("rented", undo.as_mut(), limit).await {
         problems.push(error.problem);
     }
     let expected = [
-        Problem::Failed("the office is closed".to_owned()),
-        Problem::TookTooLong(limit),
-        Problem::Panicked("as the test wants".to_owned()),
+        HookCodeError::Failed("the office is closed".to_owned()),
+        HookCodeError::TimedOut(limit),
+        HookCodeError::Panicked("as the test wants".to_owned()),
     ];
     assert_eq!((problems.as_slice(), returned.load(Ordering::Relaxed)), (expected.as_slice(), 1));
 }

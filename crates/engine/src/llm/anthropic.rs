@@ -1,41 +1,41 @@
-//! The Anthropic messages dialect: the events of the stream. The request's body is in `body`. It opens no socket.
+//! Parse the streaming events and whole responses of the Anthropic Messages API.
 
-mod body;
+mod request;
 
 use quell_protocol::Usage;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::answer::{Bad, Partial, Taken, null_is_default};
-use super::calls::Fragment;
-use super::report::Report;
-use super::sse::Event;
-use super::{Finish, ModelSink};
+use super::error_report::ProviderErrorReport;
+use super::partial_answer::{PartialAnswer, ResponseError, StreamStatus, null_as_default};
+use super::sse::ModelStreamEvent;
+use super::tool_calls::ToolCallFragment;
+use super::{FinishReason, ModelSink};
 
-pub(super) use body::body;
+pub(super) use request::request_body;
 
-/// The version of the API that is spoken here; without the header every request is refused.
-pub(super) const VERSION: (&str, &str) = ("anthropic-version", "2023-06-01");
+/// The API version used here; without this header every request is refused.
+pub(super) const VERSION_HEADER: (&str, &str) = ("anthropic-version", "2023-06-01");
 
-/// One event. Which further ones a new model brings, nobody knows: they are passed over, and so are pings.
+/// One event. Unknown events, which newer models may send, are ignored, and so are pings.
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum Happening {
+enum AnthropicEvent {
     MessageStart {
-        message: Message,
+        message: AnthropicMessage,
     },
     ContentBlockStart {
         #[serde(default)]
         index: u64,
-        content_block: Block,
+        content_block: AnthropicContentBlock,
     },
     ContentBlockDelta {
         #[serde(default)]
         index: u64,
-        delta: Delta,
+        delta: AnthropicContentDelta,
     },
     MessageDelta {
-        delta: Ending,
+        delta: AnthropicMessageEnd,
         #[serde(default)]
         usage: Value,
     },
@@ -48,23 +48,23 @@ enum Happening {
     Other,
 }
 
-/// A whole body.
+/// The whole body of a response that is not a stream.
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum Whole {
-    Message(Message),
+enum AnthropicResponse {
+    Message(AnthropicMessage),
     Error {
         #[serde(default)]
         error: Value,
     },
 }
 
-/// An answer: whole in a body, without content at the start of a stream.
+/// A message: complete in a whole body, without content at the start of a stream.
 #[derive(Deserialize)]
-struct Message {
-    #[serde(default, deserialize_with = "null_is_default")]
-    content: Vec<Block>,
-    #[serde(default, deserialize_with = "null_is_default")]
+struct AnthropicMessage {
+    #[serde(default, deserialize_with = "null_as_default")]
+    content: Vec<AnthropicContentBlock>,
+    #[serde(default, deserialize_with = "null_as_default")]
     stop_reason: String,
     #[serde(default)]
     usage: Value,
@@ -72,24 +72,24 @@ struct Message {
 
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum Block {
+enum AnthropicContentBlock {
     Text {
-        #[serde(default, deserialize_with = "null_is_default")]
+        #[serde(default, deserialize_with = "null_as_default")]
         text: String,
     },
     Thinking {
-        #[serde(default, deserialize_with = "null_is_default")]
+        #[serde(default, deserialize_with = "null_as_default")]
         thinking: String,
-        #[serde(default, deserialize_with = "null_is_default")]
+        #[serde(default, deserialize_with = "null_as_default")]
         signature: String,
     },
     RedactedThinking {
         data: String,
     },
     ToolUse {
-        #[serde(default, deserialize_with = "null_is_default")]
+        #[serde(default, deserialize_with = "null_as_default")]
         id: String,
-        #[serde(default, deserialize_with = "null_is_default")]
+        #[serde(default, deserialize_with = "null_as_default")]
         name: String,
         #[serde(default)]
         input: Value,
@@ -100,7 +100,7 @@ enum Block {
 
 #[derive(Deserialize)]
 #[serde(tag = "type")]
-enum Delta {
+enum AnthropicContentDelta {
     #[serde(rename = "text_delta")]
     Text { text: String },
     #[serde(rename = "thinking_delta")]
@@ -114,127 +114,151 @@ enum Delta {
 }
 
 #[derive(Deserialize)]
-struct Ending {
-    #[serde(default, deserialize_with = "null_is_default")]
+struct AnthropicMessageEnd {
+    #[serde(default, deserialize_with = "null_as_default")]
     stop_reason: String,
 }
 
-/// Takes one event of the stream.
-pub(super) fn take(event: &Event, partial: &mut Partial, sink: &mut dyn ModelSink) -> Result<Taken, Bad> {
+/// Applies one event of the stream.
+pub(super) fn apply_event(
+    event: &ModelStreamEvent,
+    partial: &mut PartialAnswer,
+    sink: &mut dyn ModelSink,
+) -> Result<StreamStatus, ResponseError> {
     let data = event.data.trim();
     if data.is_empty() {
-        return Ok(Taken::More);
+        return Ok(StreamStatus::More);
     }
-    let happening = serde_json::from_str::<Happening>(data)
-        .map_err(|error| Bad::Unreadable(format!("an event that is none of the messages API: {error}")))?;
-    match happening {
-        Happening::MessageStart { message } => take_message(message, partial, sink)?,
-        Happening::ContentBlockStart { index, content_block } => take_block(index, content_block, partial, sink)?,
-        Happening::ContentBlockDelta { index, delta } => take_delta(index, delta, partial, sink)?,
-        Happening::MessageDelta { delta, usage } => {
-            count(&usage, partial);
-            end(delta.stop_reason, partial);
+    let stream_event = serde_json::from_str::<AnthropicEvent>(data)
+        .map_err(|error| ResponseError::Unreadable(format!("an event that is none of the messages API: {error}")))?;
+    match stream_event {
+        AnthropicEvent::MessageStart { message } => apply_message(message, partial, sink)?,
+        AnthropicEvent::ContentBlockStart { index, content_block } => apply_block(index, content_block, partial, sink)?,
+        AnthropicEvent::ContentBlockDelta { index, delta } => apply_delta(index, delta, partial, sink)?,
+        AnthropicEvent::MessageDelta { delta, usage } => {
+            update_usage(&usage, partial);
+            set_finish_reason(delta.stop_reason, partial);
         }
-        Happening::MessageStop => return Ok(Taken::Done),
-        Happening::Error { error } => return Err(Bad::Reported(report(&error))),
-        Happening::Other => {}
+        AnthropicEvent::MessageStop => return Ok(StreamStatus::Done),
+        AnthropicEvent::Error { error } => return Err(ResponseError::Reported(parse_error_report(&error))),
+        AnthropicEvent::Other => {}
     }
-    Ok(Taken::More)
+    Ok(StreamStatus::More)
 }
 
-/// Takes a whole answer, of a server that was asked to stream and did not.
-pub(super) fn take_whole(body: &[u8], partial: &mut Partial, sink: &mut dyn ModelSink) -> Result<(), Bad> {
-    let whole = serde_json::from_slice::<Whole>(body)
-        .map_err(|error| Bad::Unreadable(format!("a body that is no message: {error}")))?;
+/// Applies the whole response of a server that was asked to stream and did not.
+pub(super) fn apply_whole_response(
+    body: &[u8],
+    partial: &mut PartialAnswer,
+    sink: &mut dyn ModelSink,
+) -> Result<(), ResponseError> {
+    let whole = serde_json::from_slice::<AnthropicResponse>(body)
+        .map_err(|error| ResponseError::Unreadable(format!("a body that is no message: {error}")))?;
     match whole {
-        Whole::Message(message) => {
-            take_message(message, partial, sink)?;
+        AnthropicResponse::Message(message) => {
+            apply_message(message, partial, sink)?;
             partial.usage = partial.usage.map(|usage| Usage { estimated: false, ..usage });
             Ok(())
         }
-        Whole::Error { error } => Err(Bad::Reported(report(&error))),
+        AnthropicResponse::Error { error } => Err(ResponseError::Reported(parse_error_report(&error))),
     }
 }
 
-fn take_message(message: Message, partial: &mut Partial, sink: &mut dyn ModelSink) -> Result<(), Bad> {
-    partial.begun = true;
-    count(&message.usage, partial);
-    // What it says of the output now is a beginning.
+fn apply_message(
+    message: AnthropicMessage,
+    partial: &mut PartialAnswer,
+    sink: &mut dyn ModelSink,
+) -> Result<(), ResponseError> {
+    partial.has_begun = true;
+    update_usage(&message.usage, partial);
+    // The count of output tokens at the start is only the first value, so it counts as an estimate.
     partial.usage = partial.usage.map(|usage| Usage { estimated: true, ..usage });
     for (index, block) in (0..).zip(message.content) {
-        take_block(index, block, partial, sink)?;
+        apply_block(index, block, partial, sink)?;
     }
-    end(message.stop_reason, partial);
+    set_finish_reason(message.stop_reason, partial);
     Ok(())
 }
 
-fn take_block(index: u64, block: Block, partial: &mut Partial, sink: &mut dyn ModelSink) -> Result<(), Bad> {
-    partial.begun = true;
+fn apply_block(
+    index: u64,
+    block: AnthropicContentBlock,
+    partial: &mut PartialAnswer,
+    sink: &mut dyn ModelSink,
+) -> Result<(), ResponseError> {
+    partial.has_begun = true;
     match block {
-        Block::Text { text } => partial.text(&text, sink),
-        Block::Thinking { thinking, signature } => {
-            partial.begin_thinking();
-            partial.thinking(&thinking, sink)?;
-            partial.sign(&signature)
+        AnthropicContentBlock::Text { text } => partial.append_text(&text, sink),
+        AnthropicContentBlock::Thinking { thinking, signature } => {
+            partial.begin_signed_thinking();
+            partial.append_thinking(&thinking, sink)?;
+            partial.append_signature(&signature)
         }
-        Block::RedactedThinking { data } => partial.redacted(data),
-        Block::ToolUse { id, name, input } => {
-            // A stream begins with an empty object and brings the input piece by piece.
+        AnthropicContentBlock::RedactedThinking { data } => partial.push_redacted_thinking(data),
+        AnthropicContentBlock::ToolUse { id, name, input } => {
+            // A stream starts with an empty object and sends the input in pieces.
             let whole = input.as_object().is_some_and(|fields| !fields.is_empty());
             let arguments = if whole { input.to_string() } else { String::new() };
-            partial.call(0, Fragment { index: Some(index), id, name, arguments })
+            partial.append_call_fragment(0, ToolCallFragment { index: Some(index), id, name, arguments })
         }
-        Block::Other => Ok(()),
+        AnthropicContentBlock::Other => Ok(()),
     }
 }
 
-fn take_delta(index: u64, delta: Delta, partial: &mut Partial, sink: &mut dyn ModelSink) -> Result<(), Bad> {
+fn apply_delta(
+    index: u64,
+    delta: AnthropicContentDelta,
+    partial: &mut PartialAnswer,
+    sink: &mut dyn ModelSink,
+) -> Result<(), ResponseError> {
     match delta {
-        Delta::Text { text } => partial.text(&text, sink),
-        Delta::Thinking { thinking } => partial.thinking(&thinking, sink),
-        Delta::Signature { signature } => partial.sign(&signature),
-        Delta::InputJson { partial_json } => {
-            partial.call(0, Fragment { index: Some(index), arguments: partial_json, ..Fragment::default() })
-        }
-        Delta::Other => Ok(()),
+        AnthropicContentDelta::Text { text } => partial.append_text(&text, sink),
+        AnthropicContentDelta::Thinking { thinking } => partial.append_thinking(&thinking, sink),
+        AnthropicContentDelta::Signature { signature } => partial.append_signature(&signature),
+        AnthropicContentDelta::InputJson { partial_json } => partial.append_call_fragment(
+            0,
+            ToolCallFragment { index: Some(index), arguments: partial_json, ..ToolCallFragment::default() },
+        ),
+        AnthropicContentDelta::Other => Ok(()),
     }
 }
 
-/// Takes a count. Input comes at the start or at the end or at both, output grows; what is absent or 0 says nothing.
-fn count(usage: &Value, partial: &mut Partial) {
+/// Updates the token counts. Input comes at the start, at the end, or both; output grows. An absent or zero count is
+/// ignored.
+fn update_usage(usage: &Value, partial: &mut PartialAnswer) {
     let field = |name: &str| usage.get(name).and_then(Value::as_u64);
     let (input, output) = (field("input_tokens"), field("output_tokens"));
     if input.is_none() && output.is_none() {
         return;
     }
-    // What the cache took and gave is not in `input_tokens`, and was read by the model all the same.
+    // Tokens written to and read from the cache are not in `input_tokens`, but the model read them too.
     let cached = ["cache_creation_input_tokens", "cache_read_input_tokens"].into_iter().filter_map(field);
     let input = input.map(|fresh| cached.fold(fresh, u64::saturating_add));
     let before = partial.usage.unwrap_or_default();
     partial.usage = Some(Usage {
         input_tokens: input.unwrap_or_default().max(before.input_tokens),
         output_tokens: output.unwrap_or_default().max(before.output_tokens),
-        // The input alone is no count of the whole.
+        // A count of the input alone is not complete.
         estimated: output.is_none(),
     });
 }
 
-fn end(reason: String, partial: &mut Partial) {
+fn set_finish_reason(reason: String, partial: &mut PartialAnswer) {
     if reason.is_empty() {
         return;
     }
-    partial.finish = Some(match reason.as_str() {
-        "end_turn" | "stop_sequence" => Finish::Stop,
-        "tool_use" => Finish::ToolCalls,
-        "max_tokens" | "model_context_window_exceeded" => Finish::Length,
-        "refusal" => Finish::ContentFilter,
-        "pause_turn" => Finish::Paused,
-        _ => Finish::Other(reason),
+    partial.finish_reason = Some(match reason.as_str() {
+        "end_turn" | "stop_sequence" => FinishReason::Stop,
+        "tool_use" => FinishReason::ToolCalls,
+        "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
+        "refusal" => FinishReason::ContentFilter,
+        "pause_turn" => FinishReason::Paused,
+        _ => FinishReason::Other(reason),
     });
 }
 
-/// An error report; inside a stream its type stands for the status that an answer would have had.
-fn report(error: &Value) -> Report {
+/// An error report. In a stream there is no HTTP status, so the type of the error determines it.
+fn parse_error_report(error: &Value) -> ProviderErrorReport {
     let status = match error.get("type").and_then(Value::as_str) {
         Some("invalid_request_error") => Some(400),
         Some("authentication_error") => Some(401),
@@ -248,7 +272,7 @@ fn report(error: &Value) -> Report {
         Some("overloaded_error") => Some(529),
         Some(_) | None => None,
     };
-    let mut report = Report::from_json(error);
+    let mut report = ProviderErrorReport::from_json(error);
     report.status = report.status.or(status);
     report
 }

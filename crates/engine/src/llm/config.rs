@@ -1,4 +1,4 @@
-//! One `[providers.X]` section of the configuration, and its check. It sends nothing.
+//! One `[providers.X]` section of the configuration, with its defaults.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,75 +8,73 @@ use secrecy::SecretString;
 
 use crate::address::AddressPolicy;
 
-/// Where models are served, and how patient we are with it.
+/// A provider of models: its endpoint, its key and its time limits.
 #[derive(Clone, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProviderConfig {
-    /// The wire dialect.
+    /// The wire format.
     pub kind: ProviderKind,
-    /// Where the API begins, with its `/v1`. OpenAI or Anthropic itself when absent; the demo model's is filled in at the start.
+    /// The base URL of the API, with its `/v1`. When absent, that of OpenAI or Anthropic; the demo model's is set at
+    /// the start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_url: Option<String>,
-    /// The key, read by the roof from where `api_key_env` or `api_key_file` points; never in the file.
+    /// The key. The binary reads it from `api_key_env` or `api_key_file`; it is never in the configuration file.
     #[serde(skip)]
     pub api_key: Option<SecretString>,
-    /// Where it may be; a configured one may be anywhere.
+    /// The addresses that the base URL may lead to; any, for a configured provider.
     #[serde(skip)]
-    pub reach: AddressPolicy,
+    pub address_policy: AddressPolicy,
     /// The environment variable that holds the key. Servers without keys need none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_key_env: Option<String>,
-    /// The file that holds the key on its one line.
+    /// The file that holds the key in its only line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_key_file: Option<PathBuf>,
-    /// Further headers of each request. Their values are never shown: they may be keys.
-    #[serde(default, serialize_with = "names_only")]
+    /// Additional headers of each request. Their values are never shown, since they may be keys.
+    #[serde(default, serialize_with = "serialize_header_names")]
     pub headers: BTreeMap<String, String>,
-    /// How often a request is sent again after a failure that may pass.
+    /// The maximum number of retries after a transient failure.
     #[serde(default = "default_max_retries")]
     pub max_retries: u32,
-    /// Seconds until a connection must stand.
+    /// Seconds until a connection must be established.
     #[serde(default = "default_connect_timeout_s")]
     pub connect_timeout_s: f64,
     /// Seconds from sending a request, connecting included, until its answer must begin.
     #[serde(default = "default_header_timeout_s")]
     pub header_timeout_s: f64,
-    /// Seconds that an answer may be silent.
+    /// Seconds that an answer may stall.
     #[serde(default = "default_idle_timeout_s")]
     pub idle_timeout_s: f64,
 }
 
-/// The wire dialects.
+/// The wire formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ProviderKind {
-    /// OpenAI chat completions; most servers speak it.
+    /// OpenAI chat completions, which most servers support.
     Openai,
     /// Anthropic messages.
     Anthropic,
-    /// The built-in demo model, which speaks the dialect of OpenAI from a loopback port of this process.
+    /// The built-in demo model, which has the wire format of OpenAI, on a loopback port of this process.
     Demo,
 }
 
-/// A provider's section cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("provider `{provider}`: {problem}")]
-pub struct BadProvider {
-    /// The provider's name.
+pub struct ProviderConfigError {
     pub provider: String,
-    /// What is wrong and what would be right.
+    /// What is wrong and how to correct it.
     pub problem: String,
 }
 
 impl ProviderConfig {
-    /// A provider with the defaults.
     #[must_use]
     pub fn new(kind: ProviderKind) -> Self {
         Self {
             kind,
             base_url: None,
             api_key: None,
-            reach: AddressPolicy::Any,
+            address_policy: AddressPolicy::Any,
             api_key_env: None,
             api_key_file: None,
             headers: BTreeMap::new(),
@@ -88,7 +86,7 @@ impl ProviderConfig {
     }
 }
 
-/// Prints the names of the headers only: their values may be keys.
+/// Prints header names without their values, which may be keys.
 impl fmt::Debug for ProviderConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ProviderConfig")
@@ -106,7 +104,10 @@ impl fmt::Debug for ProviderConfig {
     }
 }
 
-fn names_only<S: serde::Serializer>(headers: &BTreeMap<String, String>, serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_header_names<S: serde::Serializer>(
+    headers: &BTreeMap<String, String>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_map(headers.keys().map(|name| (name, "***")))
 }
 

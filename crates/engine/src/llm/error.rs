@@ -1,98 +1,83 @@
-//! How a model call can fail, in words for the person who has to do something about it.
+//! Errors of a model call, with text for users and a stable code for programs.
 
 use std::fmt;
 use std::time::Duration;
 
-use quell_kernel::turn::VISION;
+use quell_kernel::turn::CODE_VISION;
 
 use crate::scope::Cancelled;
 
-/// Why there is no complete answer.
+/// Why a model call has no complete answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ModelError {
-    /// The run was stopped. Not an error: an outcome.
+    /// The run was stopped. This is an outcome, not an error.
     #[error("cancelled")]
     Cancelled,
-    /// The provider answered that it will not, before or in the middle of its answer.
-    #[error("provider `{provider}` refused{}: {message}; {}", Status(*.status), hint(*.status, *.retryable))]
+    /// The provider refused the request, before or during its answer.
+    #[error("provider `{provider}` refused{}: {message}; {}", HttpStatusSuffix(*.status), advice(*.status, *.retryable))]
     Rejected {
-        /// Who refused.
         provider: String,
-        /// The HTTP status; none when the refusal came inside a stream and named none.
+        /// The HTTP status; none when the refusal came inside a stream without one.
         status: Option<u16>,
-        /// The provider's own words, without secrets.
+        /// The provider's own message, without secrets.
         message: String,
         /// True when the same request may succeed later.
         retryable: bool,
     },
     /// No answer at all: no connection, or it broke before the answer began.
-    #[error("provider `{provider}` cannot be reached at {place} ({cause}); check base_url and that the server runs")]
+    #[error("provider `{provider}` cannot be reached at {url} ({cause}); check base_url and that the server runs")]
     Unreachable {
-        /// Who was called.
         provider: String,
-        /// Where.
-        place: String,
-        /// What went wrong.
+        /// The endpoint, without secrets.
+        url: String,
         cause: String,
     },
-    /// The provider was silent for too long.
-    #[error("provider `{provider}` was too slow: no {what} within {:?}; raise {} if that is normal for it", .after, .what.setting())]
+    /// The provider did not respond in time.
+    #[error("provider `{provider}` was too slow: no {timeout} within {:?}; raise {} if that is normal for it", .after, .timeout.setting())]
     TimedOut {
-        /// Who was silent.
         provider: String,
-        /// What was waited for.
-        what: Wait,
-        /// How long.
+        /// The wait that took too long.
+        timeout: ModelTimeout,
+        /// The time limit.
         after: Duration,
     },
-    /// The stream ended before the answer did. What came is not an answer.
+    /// The stream ended before the answer was complete. The text until then is not an answer.
     #[error("the answer of provider `{provider}` broke off ({cause}); send the message again")]
-    Truncated {
-        /// Whose answer.
-        provider: String,
-        /// How it ended.
-        cause: String,
-    },
-    /// What came is not what the dialect says.
+    Truncated { provider: String, cause: String },
+    /// The response does not match the dialect.
     #[error("provider `{provider}` sent something unreadable: {problem}; check that base_url names an API of its kind")]
-    BadStream {
-        /// Who sent it.
-        provider: String,
-        /// What is wrong with it.
-        problem: String,
-    },
-    /// The model, or its provider, did not take the pictures of the request.
+    BadStream { provider: String, problem: String },
+    /// The model or its provider refused the pictures of the request.
     #[error(
         "provider `{provider}` did not take the pictures of this conversation: {message}; send the message without them, or \
              set vision = false for the agent when its model sees none"
     )]
     Vision {
-        /// Who refused.
         provider: String,
-        /// The provider's own words, without secrets.
+        /// The provider's own message, without secrets.
         message: String,
     },
-    /// The conversation is longer than the model takes.
+    /// The conversation is longer than the model accepts.
     #[error("the conversation is too long for the model: {message}")]
     ContextOverflow {
-        /// The provider's own words, without secrets.
+        /// The provider's own message, without secrets.
         message: String,
     },
 }
 
-/// What a call waits for.
+/// The waits of a call that have a time limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wait {
-    /// The connection.
+pub enum ModelTimeout {
+    /// For the connection.
     Connect,
-    /// The beginning of the answer.
+    /// For the beginning of the answer.
     Headers,
-    /// The next bytes of the answer.
+    /// For the next bytes of the answer.
     Idle,
 }
 
 impl ModelError {
-    /// The stable word for programs.
+    /// The stable error code for programs.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -103,7 +88,7 @@ impl ModelError {
             Self::TimedOut { .. } => "timed_out",
             Self::Truncated { .. } => "truncated",
             Self::BadStream { .. } => "bad_stream",
-            Self::Vision { .. } => VISION,
+            Self::Vision { .. } => CODE_VISION,
             Self::ContextOverflow { .. } => "context_overflow",
         }
     }
@@ -115,7 +100,7 @@ impl From<Cancelled> for ModelError {
     }
 }
 
-impl Wait {
+impl ModelTimeout {
     fn setting(self) -> &'static str {
         match self {
             Self::Connect => "connect_timeout_s",
@@ -125,7 +110,7 @@ impl Wait {
     }
 }
 
-impl fmt::Display for Wait {
+impl fmt::Display for ModelTimeout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Connect => "connection",
@@ -135,8 +120,8 @@ impl fmt::Display for Wait {
     }
 }
 
-/// What the person can do about a refusal.
-fn hint(status: Option<u16>, retryable: bool) -> &'static str {
+/// What a person can do about a refusal.
+fn advice(status: Option<u16>, retryable: bool) -> &'static str {
     match status {
         _ if retryable => "try again later",
         Some(401 | 403) => "check its API key",
@@ -147,9 +132,9 @@ fn hint(status: Option<u16>, retryable: bool) -> &'static str {
     }
 }
 
-struct Status(Option<u16>);
+struct HttpStatusSuffix(Option<u16>);
 
-impl fmt::Display for Status {
+impl fmt::Display for HttpStatusSuffix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(status) => write!(f, " (HTTP {status})"),

@@ -1,4 +1,5 @@
-//! A provider made ready: its checked endpoint, headers, times and HTTP client. What differs between dialects it asks of its own.
+//! A validated provider: endpoint, headers, timeouts, retry policy, shared HTTP client; also the HTTP client builder
+//! for other modules.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,78 +11,80 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, ClientBuilder, Url};
 use secrecy::{ExposeSecret, SecretString};
 
-use super::config::{BadProvider, ProviderConfig, ProviderKind};
-use super::dialect::Dialect;
-use crate::address::{AddressPolicy, CheckedResolver, is_public, permitted};
+use super::config::{ProviderConfig, ProviderConfigError, ProviderKind};
+use super::dialect::ProviderDialect;
+use crate::address::{AddressPolicy, CheckedResolver, check_url, is_public};
 
-/// The longest time that may be configured; it keeps timers in range.
+/// The maximum configurable timeout; it keeps timers in range.
 const MAX_TIMEOUT_S: f64 = 24.0 * 3600.0;
 
-/// Shorter header values are words such as `true`; taking them out of messages would only garble these.
+/// Shorter header values are words such as `true`; redacting these would only garble messages.
 const MIN_SECRET_CHARS: usize = 8;
 
-/// Idle TLS connections that are kept per host, and for how long: a handshake costs a run two round trips. HTTP/2 needs one.
+/// Idle TLS connections that are kept per host, and for how long. A handshake costs two round trips; HTTP/2 needs only
+/// one connection.
 const TLS_IDLE_CONNECTIONS: usize = 8;
-const TLS_IDLE: Duration = Duration::from_secs(60);
+const TLS_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How often a silent HTTP/2 connection is asked whether it lives, and how long it has to say so.
-const PING_EVERY: Duration = Duration::from_secs(20);
-const PING_WAIT: Duration = Duration::from_secs(10);
+/// How often a silent HTTP/2 connection is pinged, and how long the answer may take.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A provider that can be called.
 #[derive(Debug)]
 pub(super) struct Provider {
     pub(super) name: String,
-    pub(super) dialect: Dialect,
+    pub(super) dialect: ProviderDialect,
     pub(super) endpoint: Url,
     pub(super) headers: HeaderMap,
     pub(super) client: Client,
-    pub(super) retries: RetryPolicy,
+    pub(super) retry_policy: RetryPolicy,
     pub(super) connect_timeout: Duration,
     pub(super) header_timeout: Duration,
     pub(super) idle_timeout: Duration,
     secrets: Vec<SecretString>,
 }
 
-/// HTTP clients, one for each way to connect that is really needed, shared by all providers that connect that way. Clones are
-/// the same.
+/// HTTP clients, one for each way to connect that is in use, shared by all providers that connect that way. Clones
+/// share one table.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Clients(Arc<Mutex<BTreeMap<Connecting, Client>>>);
+pub(super) struct HttpClients(Arc<Mutex<BTreeMap<HttpClientKey, Client>>>);
 
-/// What helps who names an address that a session may not reach.
-const WAYS_OUT: &str = "an admin may name it, or `[tools] fetch_private = true` permits it to all";
+/// Advice for a person who names an address that a session may not reach.
+const PRIVATE_ADDRESS_HINT: &str = "an admin may name it, or `[tools] fetch_private = true` permits it to all";
 
-/// A way to connect: how the host is reached, which addresses may be, and how long a connection may take.
-type Connecting = (Route, AddressPolicy, Duration);
+/// A way to connect: route, allowed addresses, and connect timeout.
+type HttpClientKey = (HostRoute, AddressPolicy, Duration);
 
-/// How a host is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Route {
+enum HostRoute {
     /// This machine: never through a proxy, never TLS.
     Loopback,
-    /// Plain HTTP elsewhere.
+    /// Plain HTTP to another machine.
     Plain,
-    /// TLS, with the system's certificates.
+    /// TLS, with the certificates of the system.
     Tls,
 }
 
 impl Provider {
-    pub(super) fn new(name: &str, config: ProviderConfig, clients: &Clients) -> Result<Self, BadProvider> {
-        let bad = |problem: String| BadProvider { provider: name.to_owned(), problem };
-        let endpoint = endpoint(&config).map_err(bad)?;
-        if config.reach == AddressPolicy::PublicOnly {
-            permitted(&endpoint, is_public).map_err(|why| bad(format!("baseUrl: {why}; {WAYS_OUT}")))?;
+    pub(super) fn new(name: &str, config: ProviderConfig, clients: &HttpClients) -> Result<Self, ProviderConfigError> {
+        let config_error = |problem: String| ProviderConfigError { provider: name.to_owned(), problem };
+        let endpoint = endpoint_url(&config).map_err(config_error)?;
+        if config.address_policy == AddressPolicy::PublicOnly {
+            check_url(&endpoint, is_public)
+                .map_err(|why| config_error(format!("baseUrl: {why}; {PRIVATE_ADDRESS_HINT}")))?;
         }
-        let (headers, secrets) = headers(&config).map_err(bad)?;
-        let seconds = |name, value| timeout(name, value).map_err(bad);
+        let (headers, secrets) = request_headers(&config).map_err(config_error)?;
+        let seconds = |name, value| parse_timeout(name, value).map_err(config_error);
         let connect_timeout = seconds("connect_timeout_s", config.connect_timeout_s)?;
         Ok(Self {
             name: name.to_owned(),
-            dialect: Dialect::of(config.kind),
-            client: clients.get((Route::of(&endpoint), config.reach), connect_timeout).map_err(bad)?,
+            dialect: ProviderDialect::from_kind(config.kind),
+            client: clients
+                .get_or_build((HostRoute::from_url(&endpoint), config.address_policy), connect_timeout)
+                .map_err(config_error)?,
             endpoint,
             headers,
-            retries: RetryPolicy { max_retries: config.max_retries, ..RetryPolicy::default() },
+            retry_policy: RetryPolicy { max_retries: config.max_retries, ..RetryPolicy::default() },
             connect_timeout,
             header_timeout: seconds("header_timeout_s", config.header_timeout_s)?,
             idle_timeout: seconds("idle_timeout_s", config.idle_timeout_s)?,
@@ -89,24 +92,24 @@ impl Provider {
         })
     }
 
-    /// The endpoint as people may see it: without user, password and query.
-    pub(super) fn place(&self) -> String {
+    /// The endpoint as it is shown to people: without user, password and query.
+    pub(super) fn display_url(&self) -> String {
         without_secrets(&self.endpoint)
     }
 
-    /// A text of the provider without the secrets that we sent it; some servers echo a key that they refuse.
-    pub(super) fn redact(&self, text: String) -> String {
+    /// Replaces the secrets that were sent to the provider in one of its messages; some servers echo a refused key.
+    pub(super) fn redact_secrets(&self, text: String) -> String {
         self.secrets.iter().fold(text, |text, secret| text.replace(secret.expose_secret(), "***"))
     }
 }
 
-/// A URL without user, password and query.
+/// The URL without user, password and query.
 pub(super) fn without_secrets(url: &Url) -> String {
     format!("{}{}", url.origin().ascii_serialization(), url.path())
 }
 
-impl Route {
-    fn of(endpoint: &Url) -> Self {
+impl HostRoute {
+    fn from_url(endpoint: &Url) -> Self {
         let loopback = match endpoint.host() {
             Some(url::Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
             Some(url::Host::Ipv4(address)) => address.is_loopback(),
@@ -121,50 +124,60 @@ impl Route {
     }
 }
 
-impl Clients {
-    fn get(&self, (route, reach): (Route, AddressPolicy), connect_timeout: Duration) -> Result<Client, String> {
+impl HttpClients {
+    fn get_or_build(
+        &self,
+        (route, address_policy): (HostRoute, AddressPolicy),
+        connect_timeout: Duration,
+    ) -> Result<Client, String> {
         let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(client) = clients.get(&(route, reach, connect_timeout)) {
+        if let Some(client) = clients.get(&(route, address_policy, connect_timeout)) {
             return Ok(client.clone());
         }
-        let client = build(route, reach, connect_timeout)?;
-        clients.insert((route, reach, connect_timeout), client.clone());
+        let client = build_client(route, address_policy, connect_timeout)?;
+        clients.insert((route, address_policy, connect_timeout), client.clone());
         Ok(client)
     }
 }
 
-/// An HTTP client for other servers than models, with the same TLS and the same care.
-pub(crate) fn http_client(url: &Url, reach: AddressPolicy, connect_timeout: Duration) -> Result<Client, String> {
-    if reach == AddressPolicy::PublicOnly {
-        permitted(url, is_public).map_err(|why| format!("{why}; {WAYS_OUT}"))?;
+/// An HTTP client for servers other than models, with the same TLS settings and address checks.
+pub(crate) fn build_http_client(
+    url: &Url,
+    address_policy: AddressPolicy,
+    connect_timeout: Duration,
+) -> Result<Client, String> {
+    if address_policy == AddressPolicy::PublicOnly {
+        check_url(url, is_public).map_err(|why| format!("{why}; {PRIVATE_ADDRESS_HINT}"))?;
     }
-    build(Route::of(url), reach, connect_timeout)
+    build_client(HostRoute::from_url(url), address_policy, connect_timeout)
 }
 
-fn build(route: Route, reach: AddressPolicy, connect_timeout: Duration) -> Result<Client, String> {
+fn build_client(route: HostRoute, address_policy: AddressPolicy, connect_timeout: Duration) -> Result<Client, String> {
     let builder = Client::builder()
         .user_agent(concat!("quell/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(connect_timeout)
-        // A redirect would carry the key and the conversation to a host that nobody configured.
+        // A redirect would send the key and the conversation to a host that is not configured.
         .redirect(Policy::none())
-        // Retries are the kernel's rule alone.
+        // The retry policy of the kernel is the only one.
         .retry(reqwest::retry::never());
     let builder = match route {
-        Route::Loopback => plain(builder)?.no_proxy(),
-        Route::Plain => plain(builder)?,
-        Route::Tls => tls(builder),
+        HostRoute::Loopback => configure_plain(builder)?.no_proxy(),
+        HostRoute::Plain => configure_plain(builder)?,
+        HostRoute::Tls => configure_tls(builder),
     };
-    let builder = match reach {
+    let builder = match address_policy {
         AddressPolicy::Any => builder,
-        // A proxy would connect to addresses that nobody here has checked.
+        // A proxy would connect to unchecked addresses.
         AddressPolicy::PublicOnly => builder.no_proxy().dns_resolver(Arc::new(CheckedResolver::new(is_public))),
     };
-    builder.build().map_err(|error| format!("the HTTP client cannot be built: {}", super::failure::root_cause(&error)))
+    builder
+        .build()
+        .map_err(|error| format!("the HTTP client cannot be built: {}", super::attempt_failure::root_cause(&error)))
 }
 
-/// Without TLS there is nothing to load, so that a machine without certificates can run local models. Connections are not
-/// kept: making one costs microseconds, and so a run's socket is gone with its request.
-fn plain(builder: ClientBuilder) -> Result<ClientBuilder, String> {
+/// Without TLS no certificates are loaded, so a machine that has none can use local models. Connections are not pooled:
+/// a new one costs microseconds, and a run's socket then closes with its request.
+fn configure_plain(builder: ClientBuilder) -> Result<ClientBuilder, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -174,24 +187,24 @@ fn plain(builder: ClientBuilder) -> Result<ClientBuilder, String> {
     Ok(builder.tls_backend_preconfigured(tls).http1_only().pool_max_idle_per_host(0))
 }
 
-fn tls(builder: ClientBuilder) -> ClientBuilder {
-    // The one provider that is linked. It fails only when it is installed already, which is as good.
+fn configure_tls(builder: ClientBuilder) -> ClientBuilder {
+    // The only provider that is linked. The call fails if it is installed already, which is fine.
     let _ = rustls::crypto::ring::default_provider().install_default();
     builder
         .pool_max_idle_per_host(TLS_IDLE_CONNECTIONS)
-        .pool_idle_timeout(TLS_IDLE)
-        .http2_keep_alive_interval(PING_EVERY)
-        .http2_keep_alive_timeout(PING_WAIT)
+        .pool_idle_timeout(TLS_IDLE_TIMEOUT)
+        .http2_keep_alive_interval(PING_INTERVAL)
+        .http2_keep_alive_timeout(PING_TIMEOUT)
 }
 
-fn endpoint(config: &ProviderConfig) -> Result<Url, String> {
+fn endpoint_url(config: &ProviderConfig) -> Result<Url, String> {
     let base = match (&config.base_url, config.kind) {
         (Some(base), _) => base.as_str(),
         (None, ProviderKind::Openai) => "https://api.openai.com/v1",
         (None, ProviderKind::Anthropic) => "https://api.anthropic.com/v1",
         (None, ProviderKind::Demo) => return Err("the demo model is not started, so it has no base_url".to_owned()),
     };
-    // What stands behind a question mark may be a key.
+    // The query may contain a key.
     let shown = base.split('?').next().unwrap_or_default();
     let wrong = |problem: &str| format!("base_url `{shown}` {problem}; it should look like https://host/v1");
     let mut url = Url::parse(base).map_err(|error| wrong(&format!("is no URL ({error})")))?;
@@ -199,22 +212,22 @@ fn endpoint(config: &ProviderConfig) -> Result<Url, String> {
         return Err(wrong("is neither http nor https"));
     }
     url.set_fragment(None);
-    let below = Dialect::of(config.kind).path();
-    url.path_segments_mut().map_err(|()| wrong("cannot have a path"))?.pop_if_empty().extend(below);
+    let endpoint_path = ProviderDialect::from_kind(config.kind).endpoint_path();
+    url.path_segments_mut().map_err(|()| wrong("cannot have a path"))?.pop_if_empty().extend(endpoint_path);
     Ok(url)
 }
 
-fn headers(config: &ProviderConfig) -> Result<(HeaderMap, Vec<SecretString>), String> {
+fn request_headers(config: &ProviderConfig) -> Result<(HeaderMap, Vec<SecretString>), String> {
     let mut headers = HeaderMap::new();
     let mut secrets = Vec::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
-    let dialect = Dialect::of(config.kind);
-    for (name, value) in dialect.headers() {
+    let dialect = ProviderDialect::from_kind(config.kind);
+    for (name, value) in dialect.fixed_headers() {
         headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
     }
     if let Some(key) = &config.api_key {
-        let header = dialect.key(key).ok_or("the API key holds a character that no header can carry")?;
+        let header = dialect.key_header(key).ok_or("the API key holds a character that no header can carry")?;
         headers.insert(header.0, header.1);
         secrets.push(key.clone());
     }
@@ -232,7 +245,7 @@ fn headers(config: &ProviderConfig) -> Result<(HeaderMap, Vec<SecretString>), St
     Ok((headers, secrets))
 }
 
-fn timeout(name: &str, seconds: f64) -> Result<Duration, String> {
+fn parse_timeout(name: &str, seconds: f64) -> Result<Duration, String> {
     if seconds > 0.0 && seconds <= MAX_TIMEOUT_S {
         Ok(Duration::from_secs_f64(seconds))
     } else {

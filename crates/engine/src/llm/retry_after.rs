@@ -1,4 +1,4 @@
-//! How long a refusing server asks us to wait (RFC 9110, 10.2.3). It decides nothing.
+//! Parse `Retry-After` and `retry-after-ms` (RFC 9110, 10.2.3).
 
 use std::time::Duration;
 
@@ -6,34 +6,35 @@ use jiff::Timestamp;
 use jiff::fmt::rfc2822;
 use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
 
-/// OpenAI's and Azure's finer form.
+/// The finer header of OpenAI and Azure, in milliseconds.
 const RETRY_AFTER_MS: &str = "retry-after-ms";
 
-/// The wish in these headers. A date counts from the server's own clock where it tells it, else from `now`.
+/// The delay that these headers ask for. A date is relative to the server's `Date` header if there is one, otherwise to
+/// `now`.
 pub(super) fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
-    if let Some(ms) = text(headers, RETRY_AFTER_MS).and_then(number) {
+    if let Some(ms) = header_text(headers, RETRY_AFTER_MS).and_then(parse_non_negative) {
         return Duration::try_from_secs_f64(ms / 1000.0).ok();
     }
-    let wish = text(headers, RETRY_AFTER.as_str())?;
-    if let Some(seconds) = number(wish) {
+    let value = header_text(headers, RETRY_AFTER.as_str())?;
+    if let Some(seconds) = parse_non_negative(value) {
         return Duration::try_from_secs_f64(seconds).ok();
     }
-    let until = date(wish)?;
-    let now = text(headers, DATE.as_str()).and_then(date).unwrap_or(now);
-    // A time that has passed means: at once.
+    let until = parse_http_date(value)?;
+    let now = header_text(headers, DATE.as_str()).and_then(parse_http_date).unwrap_or(now);
+    // A time that has passed means no delay.
     Some(Duration::try_from(until.duration_since(now)).unwrap_or_default())
 }
 
-fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+fn header_text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok().map(str::trim)
 }
 
-fn number(text: &str) -> Option<f64> {
+fn parse_non_negative(text: &str) -> Option<f64> {
     text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0)
 }
 
-/// An HTTP date in its present form is a date of e-mail too.
-fn date(text: &str) -> Option<Timestamp> {
+/// The current form of an HTTP date is also a date of RFC 2822.
+fn parse_http_date(text: &str) -> Option<Timestamp> {
     rfc2822::DateTimeParser::new().parse_timestamp(text).ok()
 }
 

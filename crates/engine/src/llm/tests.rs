@@ -1,4 +1,4 @@
-//! The wire layer against servers on loopback: answers, retries, broken streams, and stops.
+//! Model calls against servers on loopback: answers, retries, broken streams, and stops.
 
 mod answers;
 mod anthropic;
@@ -16,45 +16,45 @@ use tokio::sync::watch;
 
 use super::*;
 use crate::clock::Clock;
-use crate::scope::{Probe, Row, Scope};
+use crate::scope::{LedgerRow, PointProbe, Scope};
 
-/// What a sink was told.
+/// Records everything that a sink receives.
 #[derive(Debug, Default)]
-struct Recorder {
+struct RecordingSink {
     text: String,
     thinking: String,
     retries: Vec<(u32, Duration, String)>,
     inputs: Vec<u64>,
     usages: Vec<Usage>,
-    /// Tells a test how many pieces of text have come.
+    /// The number of text pieces so far, for tests to wait on.
     pieces: watch::Sender<usize>,
 }
 
-impl ModelSink for Recorder {
-    fn text(&mut self, delta: &str) {
+impl ModelSink for RecordingSink {
+    fn on_text_delta(&mut self, delta: &str) {
         self.text.push_str(delta);
         self.pieces.send_modify(|count| *count += 1);
     }
 
-    fn thinking(&mut self, delta: &str) {
+    fn on_thinking_delta(&mut self, delta: &str) {
         self.thinking.push_str(delta);
     }
 
-    fn retrying(&mut self, attempt: u32, delay: Duration, why: &str) {
+    fn on_retry(&mut self, attempt: u32, delay: Duration, why: &str) {
         self.retries.push((attempt, delay, why.to_owned()));
     }
 
-    fn input_sent(&mut self, estimated_tokens: u64) {
+    fn on_request_sent(&mut self, estimated_tokens: u64) {
         self.inputs.push(estimated_tokens);
     }
 
-    fn usage(&mut self, usage: Usage) {
+    fn on_usage(&mut self, usage: Usage) {
         self.usages.push(usage);
     }
 }
 
 /// One model, one run, one scope.
-struct Bench {
+struct ModelCallFixture {
     models: Models,
     scope: Scope,
     run: RunId,
@@ -64,8 +64,8 @@ struct Bench {
     tools: Vec<ToolSpec>,
 }
 
-impl Bench {
-    /// A provider `p` at `base_url` whose retries come after milliseconds.
+impl ModelCallFixture {
+    /// A provider `p` at `base_url`, with retries after a millisecond.
     fn new(base_url: String) -> Self {
         Self::with(base_url, |_| {})
     }
@@ -80,13 +80,14 @@ impl Bench {
         change(&mut config);
         let models = Models::new(BTreeMap::from([("p".to_owned(), config)])).unwrap();
         {
-            let mut current = models.current.write().unwrap();
-            let served = Arc::get_mut(&mut current.served).unwrap();
-            Arc::get_mut(served.providers.get_mut("p").unwrap()).unwrap().retries.base = Duration::from_millis(1);
+            let mut current = models.current_providers.write().unwrap();
+            let provider_set = Arc::get_mut(&mut current.provider_set).unwrap();
+            Arc::get_mut(provider_set.providers.get_mut("p").unwrap()).unwrap().retry_policy.base =
+                Duration::from_millis(1);
         }
         Self {
             models,
-            scope: Scope::new(Clock::start(), Probe::default()),
+            scope: Scope::new(Clock::start(), PointProbe::default()),
             run: RunId::parse("r1").unwrap(),
             agent: AgentId::parse("main").unwrap(),
             conversation: Conversation {
@@ -99,8 +100,8 @@ impl Bench {
         }
     }
 
-    async fn call(&self, sink: &mut Recorder) -> Result<ModelAnswer, ModelError> {
-        let request = ModelRequest {
+    async fn call(&self, sink: &mut RecordingSink) -> Result<ModelAnswer, ModelError> {
+        let request = ModelCallRequest {
             run: &self.run,
             agent: &self.agent,
             conversation: &self.conversation,
@@ -112,28 +113,28 @@ impl Bench {
         self.models.resolve("p/m/1").unwrap().call(&request, &self.scope, sink).await
     }
 
-    /// Kind, label and end of each line of the ledger.
+    /// Kind, label and end of each row of the ledger.
     fn ledger(&self) -> Vec<(ResourceKind, String, &'static str)> {
-        self.scope.ledger().rows().into_iter().map(|Row { kind, label, how, .. }| (kind, label, how)).collect()
+        self.scope.ledger().rows().into_iter().map(|LedgerRow { kind, label, how, .. }| (kind, label, how)).collect()
     }
 
     fn is_idle(&self) -> bool {
-        let active = self.models.active();
+        let active = self.models.active_requests();
         active.count() == 0 && !active.has_run(&self.run) && !active.has_agent(&self.agent)
     }
 }
 
-fn estimated(usage: Usage) -> bool {
+fn is_estimated(usage: Usage) -> bool {
     usage.estimated
 }
 
 #[test]
 fn a_model_is_found_by_its_provider_and_may_have_slashes_in_its_name() {
-    let bench = Bench::new("http://127.0.0.1:1/v1".to_owned());
-    let model = bench.models.resolve("p/meta/llama-3").unwrap();
-    assert_eq!((model.name(), model.id()), ("p/meta/llama-3", "meta/llama-3"));
+    let fixture = ModelCallFixture::new("http://127.0.0.1:1/v1".to_owned());
+    let model = fixture.models.resolve("p/meta/llama-3").unwrap();
+    assert_eq!((model.name(), model.model_id()), ("p/meta/llama-3", "meta/llama-3"));
     for name in ["x/y", "p", "p/", "", "/y"] {
-        let unknown = bench.models.resolve(name).unwrap_err();
+        let unknown = fixture.models.resolve(name).unwrap_err();
         assert_eq!(unknown.providers, ["p"]);
         assert!(unknown.to_string().contains("the providers are: p"), "{unknown}");
     }
@@ -144,9 +145,9 @@ fn a_call_is_small_and_can_move_between_threads() {
     fn weigh<F: Future + Send>(future: &F) -> usize {
         size_of_val(future)
     }
-    let bench = Bench::new("http://127.0.0.1:1/v1".to_owned());
-    let mut sink = Recorder::default();
-    let bytes = weigh(&bench.call(&mut sink));
-    // A thousand of these stream at once, in 64 KB each with socket and buffers.
+    let fixture = ModelCallFixture::new("http://127.0.0.1:1/v1".to_owned());
+    let mut sink = RecordingSink::default();
+    let bytes = weigh(&fixture.call(&mut sink));
+    // The limit for a thousand concurrent streams: 64 KB each with socket and buffers.
     assert!(bytes < 8 * 1024, "the future of a call takes {bytes} bytes");
 }

@@ -1,4 +1,4 @@
-//! One `[mcp.X]` section of the configuration, and its check. It starts nothing.
+//! One `[mcp.X]` section of the configuration and its validation.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,70 +9,69 @@ use secrecy::SecretString;
 use serde::{Deserialize, Serialize, Serializer};
 use url::Url;
 
-/// The longest time that may be configured, in seconds; it keeps timers in range.
+/// The maximum configurable time, in seconds; it keeps timers in range.
 const MAX_TIME_S: u64 = 24 * 3600;
-/// The longest name of a server: names of tools begin with it, and providers take 64 characters.
-const MAX_NAME: usize = 32;
+/// The maximum length of a server's name: tool names begin with it, and providers accept 64 characters.
+const MAX_NAME_CHARS: usize = 32;
 
-/// A tool server: a command that speaks on its standard input and output, or the URL of one that speaks streamable HTTP.
+/// An MCP server: a command that uses its standard input and output, or the URL of a server for streamable HTTP.
 #[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct McpConfig {
-    /// The program; it is looked up in `PATH` and started under a warden.
+    /// The program. It is searched in `PATH` and started under a warden.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    /// Its arguments.
+    /// The arguments of the program.
     pub args: Vec<String>,
-    /// Variables besides the few that every process gets. Their values are never shown: they may be keys.
-    #[serde(serialize_with = "names_only")]
+    /// Environment variables in addition to the few that every process gets. Their values are never shown, since they
+    /// may be keys.
+    #[serde(serialize_with = "serialize_names_only")]
     pub env: BTreeMap<String, String>,
-    /// Where a server listens that somebody else runs.
+    /// The URL of a server that is already running.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// Further headers of each request. Their values are never shown: they may be keys.
-    #[serde(serialize_with = "names_only")]
+    /// Additional headers of each request. Their values are never shown, since they may be keys.
+    #[serde(serialize_with = "serialize_names_only")]
     pub headers: BTreeMap<String, String>,
-    /// The environment variable that holds the key. With `url` it is sent as a bearer token; a command gets the variable.
+    /// The environment variable that holds the key. With `url` it is sent as a bearer token; a command gets the
+    /// variable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_key_env: Option<String>,
-    /// The key, read by the roof from where `api_key_env` points; never in the file.
+    /// The key. The binary reads it from `api_key_env`; it is never in the configuration file.
     #[serde(skip)]
     pub api_key: Option<SecretString>,
-    /// Which addresses its URL may lead to; any, where it is configured.
+    /// The addresses that the URL may lead to; any, for a configured server.
     #[serde(skip)]
     pub addresses: crate::address::AddressPolicy,
-    /// True: one server for all sessions. Otherwise each session has its own.
+    /// True for one server that all sessions share. Otherwise each session has its own.
     pub shared: bool,
-    /// Seconds after which a server that nobody uses is closed; it starts again when it is needed.
+    /// Seconds after which an unused server is closed. It starts again when it is needed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_s: Option<u64>,
-    /// From the cancel of a call until a server that still works on it is restarted; 1000 or half of `[stop] grace_ms`,
-    /// whichever is less, without it.
+    /// Milliseconds from the cancel of a call until a server that still works on it is restarted. When absent, 1000 or
+    /// half of `[stop] grace_ms`, whichever is less.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grace_ms: Option<u64>,
-    /// Seconds after which a call is cancelled that has neither been answered nor reported progress.
+    /// Seconds after which a call without an answer or progress is cancelled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call_timeout_s: Option<u64>,
-    /// Seconds within which it must have started and told its tools.
+    /// Seconds within which the server must start and list its tools.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_timeout_s: Option<u64>,
 }
 
-/// A server's section cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("MCP server `{server}`: {problem}")]
-pub struct BadServer {
-    /// The server's name.
+pub struct McpConfigError {
     pub server: String,
-    /// The key that is wrong; empty for the name itself.
+    /// The wrong key; empty if the name itself is wrong.
     pub key: &'static str,
-    /// What is wrong and what would be right.
+    /// What is wrong and how to correct it.
     pub problem: String,
 }
 
-/// How a server is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Reach<'a> {
+pub(super) enum ServerLocation<'a> {
     Command(&'a str),
     Url(Url),
 }
@@ -81,53 +80,53 @@ impl McpConfig {
     /// Checks the section of the server `name`.
     ///
     /// # Errors
-    /// [`BadServer`] says which key is wrong and what would be right.
-    pub fn check(&self, name: &str) -> Result<(), BadServer> {
-        let bad = |key, problem: String| BadServer { server: name.to_owned(), key, problem };
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    /// [`McpConfigError`] says which key is wrong and how to correct it.
+    pub fn check(&self, name: &str) -> Result<(), McpConfigError> {
+        let error = |key, problem: String| McpConfigError { server: name.to_owned(), key, problem };
+        let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
         let is_ambiguous = name.contains("__") || name.ends_with('_');
-        if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(plain) || is_ambiguous {
+        if name.is_empty() || name.len() > MAX_NAME_CHARS || !name.chars().all(is_allowed) || is_ambiguous {
             let rule =
                 "letters, digits, - and single _ but not at its end, because the names of its tools begin with it";
-            return Err(bad("", format!("a name has 1 to {MAX_NAME} characters: {rule}")));
+            return Err(error("", format!("a name has 1 to {MAX_NAME_CHARS} characters: {rule}")));
         }
-        let reach = self.reach().map_err(|(key, problem)| bad(key, problem))?;
-        match reach {
-            Reach::Command(_) if !self.headers.is_empty() => {
-                return Err(bad("headers", "belong to a server with `url`; a command gets `env`".to_owned()));
+        let location = self.location().map_err(|(key, problem)| error(key, problem))?;
+        match location {
+            ServerLocation::Command(_) if !self.headers.is_empty() => {
+                return Err(error("headers", "belong to a server with `url`; a command gets `env`".to_owned()));
             }
-            Reach::Url(_) if !self.args.is_empty() || !self.env.is_empty() => {
+            ServerLocation::Url(_) if !self.args.is_empty() || !self.env.is_empty() => {
                 let key = if self.args.is_empty() { "env" } else { "args" };
-                return Err(bad(key, "belongs to a server with `command`".to_owned()));
+                return Err(error(key, "belongs to a server with `command`".to_owned()));
             }
-            Reach::Command(_) | Reach::Url(_) => {}
+            ServerLocation::Command(_) | ServerLocation::Url(_) => {}
         }
-        self.headers_map().map_err(|problem| bad("headers", problem))?;
+        self.header_list().map_err(|problem| error("headers", problem))?;
         if let Some(name) = self.env.keys().find(|name| name.is_empty() || name.contains(['=', '\0'])) {
-            return Err(bad("env", format!("{name:?} is no name of a variable")));
+            return Err(error("env", format!("{name:?} is no name of a variable")));
         }
-        for (key, value, least) in [
+        for (key, value, min) in [
             ("idle_s", self.idle_s, 0),
             ("call_timeout_s", self.call_timeout_s, 1),
             ("start_timeout_s", self.start_timeout_s, 1),
             ("grace_ms", self.grace_ms, 1),
         ] {
-            let most = if key == "grace_ms" { MAX_TIME_S * 1000 } else { MAX_TIME_S };
-            if value.is_some_and(|value| value < least || value > most) {
-                return Err(bad(key, format!("must be from {least} to {most}")));
+            let max = if key == "grace_ms" { MAX_TIME_S * 1000 } else { MAX_TIME_S };
+            if value.is_some_and(|value| value < min || value > max) {
+                return Err(error(key, format!("must be from {min} to {max}")));
             }
         }
         Ok(())
     }
 
-    pub(super) fn reach(&self) -> Result<Reach<'_>, (&'static str, String)> {
+    pub(super) fn location(&self) -> Result<ServerLocation<'_>, (&'static str, String)> {
         match (&self.command, &self.url) {
-            (Some(command), None) if !command.is_empty() => Ok(Reach::Command(command)),
+            (Some(command), None) if !command.is_empty() => Ok(ServerLocation::Command(command)),
             (Some(_), None) => Err(("command", "is empty; write the program that is to be started".to_owned())),
             (None, Some(url)) => match Url::parse(url) {
-                Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => Ok(Reach::Url(url)),
+                Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => Ok(ServerLocation::Url(url)),
                 _ => {
-                    // What stands behind a question mark may be a key.
+                    // The query may contain a key.
                     let shown = url.split('?').next().unwrap_or_default();
                     Err(("url", format!("`{shown}` is no URL; it should look like https://host/mcp")))
                 }
@@ -139,7 +138,7 @@ impl McpConfig {
         }
     }
 
-    pub(super) fn headers_map(&self) -> Result<Vec<(HeaderName, HeaderValue)>, String> {
+    pub(super) fn header_list(&self) -> Result<Vec<(HeaderName, HeaderValue)>, String> {
         let header = |(name, value): (&String, &String)| {
             let name = HeaderName::try_from(name).map_err(|_| format!("`{name}` is no header name"))?;
             let text = format!("the value of `{name}` holds a character that no header can carry");
@@ -151,7 +150,7 @@ impl McpConfig {
     }
 }
 
-/// Prints names only where values may be keys.
+/// Prints only the names of variables and headers, because their values may be keys.
 impl fmt::Debug for McpConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("McpConfig")
@@ -164,7 +163,7 @@ impl fmt::Debug for McpConfig {
     }
 }
 
-fn names_only<S: Serializer>(values: &BTreeMap<String, String>, serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_names_only<S: Serializer>(values: &BTreeMap<String, String>, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(values.keys().map(|name| (name, "***")))
 }
 
@@ -174,22 +173,22 @@ mod tests {
 
     use super::*;
 
-    fn command() -> McpConfig {
+    fn command_config() -> McpConfig {
         McpConfig { command: Some("server".to_owned()), ..McpConfig::default() }
     }
 
     #[rstest]
-    #[case::both(McpConfig { url: Some("http://127.0.0.1/mcp".into()), ..command() }, "url", "excludes")]
+    #[case::both(McpConfig { url: Some("http://127.0.0.1/mcp".into()), ..command_config() }, "url", "excludes")]
     #[case::neither(McpConfig::default(), "", "needs `command`")]
     #[case::no_program(McpConfig { command: Some(String::new()), ..McpConfig::default() }, "command", "empty")]
     #[case::no_url(McpConfig { url: Some("localhost:3000".into()), ..McpConfig::default() }, "url", "no URL")]
-    #[case::headers(McpConfig { headers: BTreeMap::from([("a".into(), "b".into())]), ..command() }, "headers", "`url`")]
-    #[case::variable(McpConfig { env: BTreeMap::from([("A=B".into(), "c".into())]), ..command() }, "env", "variable")]
-    #[case::no_time(McpConfig { start_timeout_s: Some(0), ..command() }, "start_timeout_s", "from 1")]
+    #[case::headers(McpConfig { headers: BTreeMap::from([("a".into(), "b".into())]), ..command_config() }, "headers", "`url`")]
+    #[case::variable(McpConfig { env: BTreeMap::from([("A=B".into(), "c".into())]), ..command_config() }, "env", "variable")]
+    #[case::no_time(McpConfig { start_timeout_s: Some(0), ..command_config() }, "start_timeout_s", "from 1")]
     fn a_wrong_section_is_refused(#[case] config: McpConfig, #[case] key: &str, #[case] says: &str) {
-        let bad = config.check("tools").unwrap_err();
-        assert_eq!(bad.key, key);
-        assert!(bad.problem.contains(says), "{bad}");
+        let error = config.check("tools").unwrap_err();
+        assert_eq!(error.key, key);
+        assert!(error.problem.contains(says), "{error}");
     }
 
     #[rstest]
@@ -200,13 +199,13 @@ mod tests {
     // `a___x` would be read as the tool `_x` of `a`.
     #[case("a_")]
     fn a_name_that_no_tool_name_can_begin_with_is_refused(#[case] name: &str) {
-        assert_eq!(command().check(name).unwrap_err().key, "");
-        assert_eq!(command().check("git_hub-2"), Ok(()));
+        assert_eq!(command_config().check(name).unwrap_err().key, "");
+        assert_eq!(command_config().check("git_hub-2"), Ok(()));
     }
 
     #[test]
     fn values_that_may_be_keys_are_not_printed() {
-        let config = McpConfig { env: BTreeMap::from([("TOKEN".into(), "hush".into())]), ..command() };
+        let config = McpConfig { env: BTreeMap::from([("TOKEN".into(), "hush".into())]), ..command_config() };
         let printed = format!("{config:?} {}", serde_json::to_string(&config).unwrap());
         assert!(printed.contains("TOKEN") && !printed.contains("hush"), "{printed}");
     }

@@ -1,7 +1,8 @@
-//! Cancelled calls whose run did not wait for an answer, and what becomes known of them later.
+//! Report what becomes known of a cancelled call after its run has ended.
 //!
-//! A server need not answer a call that was cancelled. Where it only showed that it reads, the run ends at once and the call
-//! counts as `unconfirmed`. Whatever the server says of it later goes to the listener, which amends the receipt of the run.
+//! A server need not answer a cancelled call. If it only showed that it reads its input, the run ends at once and the
+//! call counts as `unconfirmed`. A later message about the call goes to the callback, which amends the receipt of the
+//! run.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -9,47 +10,46 @@ use std::sync::OnceLock;
 use quell_protocol::{Amendment, AmendmentKind, Leftover, RunId};
 use tokio::time::Instant;
 
-/// What became known of a call after its run had stopped to wait for it.
+/// What became known of a cancelled call after its run had ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LateFact {
+pub struct LateCallUpdate {
     /// The run that made the call.
     pub run: RunId,
-    /// The call's number in the ledger of that run.
+    /// The number of the call in the ledger of that run.
     pub resource: u64,
-    /// What became known.
     pub kind: AmendmentKind,
-    /// The same for people, in one line.
+    /// A description for people, in one line.
     pub text: String,
-    /// What could not be ended, by name.
+    /// Processes that could not be ended, by name.
     pub leftovers: Vec<Leftover>,
 }
 
-impl LateFact {
-    /// The same in a receipt.
+impl LateCallUpdate {
+    /// The amendment for the receipt.
     #[must_use]
-    pub fn amendment(self, at: quell_protocol::Instant) -> Amendment {
+    pub fn into_amendment(self, at: quell_protocol::Instant) -> Amendment {
         let Self { resource, kind, text, leftovers, .. } = self;
         Amendment { at, resource, kind, text, leftovers }
     }
 }
 
-type Listener = dyn Fn(LateFact) + Send + Sync;
+type LateCallCallback = dyn Fn(LateCallUpdate) + Send + Sync;
 
-/// The one that is told; facts that come before it are dropped.
+/// Holds the callback for late updates. Updates are dropped until it is set.
 #[derive(Default)]
-pub(super) struct LateListener(OnceLock<Box<Listener>>);
+pub(super) struct LateCallListener(OnceLock<Box<LateCallCallback>>);
 
-impl LateListener {
-    /// Sets the listener. It is called from tasks of servers and must not block. A second one is ignored.
-    pub(super) fn set(&self, listener: impl Fn(LateFact) + Send + Sync + 'static) {
-        // Only an engine that is being built sets it.
-        let _ = self.0.set(Box::new(listener));
+impl LateCallListener {
+    /// Sets the callback. It is called from the tasks of servers and must not block. A second callback is ignored.
+    pub(super) fn set_callback(&self, callback: impl Fn(LateCallUpdate) + Send + Sync + 'static) {
+        // It is set once, while the engine is built.
+        let _ = self.0.set(Box::new(callback));
     }
 
-    pub(super) fn tell(&self, fact: LateFact) {
-        tracing::info!(run = %fact.run, call = fact.resource, what = fact.text, "more is known of a cancelled MCP call");
-        if let Some(listener) = self.0.get() {
-            listener(fact);
+    pub(super) fn report(&self, update: LateCallUpdate) {
+        tracing::info!(run = %update.run, call = update.resource, what = update.text, "late update on a cancelled MCP call");
+        if let Some(callback) = self.0.get() {
+            callback(update);
         }
     }
 }
@@ -59,34 +59,37 @@ impl LateListener {
 pub(super) struct UnconfirmedCall {
     pub(super) run: RunId,
     pub(super) resource: u64,
-    /// The server's name.
     pub(super) server: String,
-    /// It is reached by URL: its session can be ended, not its process.
+    /// True for a server by URL: its session can be ended, but it has no process here.
     pub(super) is_url: bool,
-    /// From then on progress says that the server goes on; what comes before may have crossed the cancel.
+    /// Progress from this time on shows that the server goes on; earlier progress may have been sent before the cancel
+    /// was read.
     pub(super) late_from: Instant,
 }
 
 impl UnconfirmedCall {
-    pub(super) fn confirmed(&self) -> LateFact {
-        self.fact(AmendmentKind::Confirmed, format!("the MCP server {} confirmed the cancel of the call", self.server))
+    pub(super) fn cancel_confirmed(&self) -> LateCallUpdate {
+        self.update(
+            AmendmentKind::Confirmed,
+            format!("the MCP server {} confirmed the cancel of the call", self.server),
+        )
     }
 
-    pub(super) fn finished(&self) -> LateFact {
-        let (server, ending) = (&self.server, self.ending());
+    pub(super) fn finished_anyway(&self) -> LateCallUpdate {
+        let (server, ending) = (&self.server, self.ending_text());
         let text =
             format!("the MCP server {server} finished the call all the same, and its result was dropped; {ending}");
-        self.fact(AmendmentKind::LateResult, text)
+        self.update(AmendmentKind::LateResult, text)
     }
 
-    pub(super) fn went_on(&self) -> LateFact {
-        let (server, ending) = (&self.server, self.ending());
+    pub(super) fn continued_after_cancel(&self) -> LateCallUpdate {
+        let (server, ending) = (&self.server, self.ending_text());
         let text = format!("the MCP server {server} went on with the call after its cancel; {ending}");
-        self.fact(AmendmentKind::LateProgress, text)
+        self.update(AmendmentKind::LateProgress, text)
     }
 
-    /// What becomes of a server that did not obey.
-    fn ending(&self) -> &'static str {
+    /// What happens to a server that ignored the cancel.
+    fn ending_text(&self) -> &'static str {
         if self.is_url {
             "its session takes no new calls and is closed as soon as no other call is at work there"
         } else {
@@ -94,18 +97,18 @@ impl UnconfirmedCall {
         }
     }
 
-    pub(super) fn ended(&self, how: &str, leftovers: Vec<Leftover>) -> LateFact {
+    pub(super) fn server_ended(&self, how: &str, leftovers: Vec<Leftover>) -> LateCallUpdate {
         let text = format!("the MCP server {} that went on with the call was ended ({how})", self.server);
-        LateFact { leftovers, ..self.fact(AmendmentKind::ServerEnded, text) }
+        LateCallUpdate { leftovers, ..self.update(AmendmentKind::ServerEnded, text) }
     }
 
-    fn fact(&self, kind: AmendmentKind, text: String) -> LateFact {
-        LateFact { run: self.run.clone(), resource: self.resource, kind, text, leftovers: Vec::new() }
+    fn update(&self, kind: AmendmentKind, text: String) -> LateCallUpdate {
+        LateCallUpdate { run: self.run.clone(), resource: self.resource, kind, text, leftovers: Vec::new() }
     }
 }
 
-impl fmt::Debug for LateListener {
+impl fmt::Debug for LateCallListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.get().is_some() { "LateListener(set)" } else { "LateListener(none)" })
+        f.write_str(if self.0.get().is_some() { "LateCallListener(set)" } else { "LateCallListener(none)" })
     }
 }

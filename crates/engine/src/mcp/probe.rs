@@ -1,4 +1,4 @@
-//! Whether a server starts and lists its tools. For a check by a person: no run waits for it.
+//! Check for `quell doctor` whether a configured server starts and lists its tools.
 
 use std::path::Path;
 use std::time::Duration;
@@ -6,58 +6,66 @@ use std::time::Duration;
 use quell_protocol::{RunId, SessionKey};
 use tokio::time::Instant;
 
-use super::{Mcp, State, Visitor};
+use super::{InstanceState, Mcp, McpClientOptions};
 
-/// For the end of a server that was only asked for its tools.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// How long a probed server may take to end.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How a server is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Health {
-    /// It works and offers so many tools.
+pub enum McpServerHealth {
+    /// The server is ready and offers this many tools.
     Works(usize),
-    /// It does not.
     Broken {
-        /// Why.
         why: String,
-        /// The end of what it printed on standard error.
-        said: String,
-        /// What to do about it, where that is known.
+        /// The end of the standard error output.
+        stderr_tail: String,
+        /// What to do about it, if that is known.
         remedy: Option<String>,
     },
 }
 
-/// Starts a configured server in `workdir`, asks for its tools, and ends it.
+/// Starts a configured server in `workdir`, lists its tools, and ends it.
 ///
 /// # Cancel safety
-/// Dropping it leaves the server to the end of the process; wardens end it then.
-pub async fn probe(mcp: &Mcp, server: &str, workdir: &Path) -> Health {
-    let broken = |why: String| Health::Broken { why, said: String::new(), remedy: None };
+/// If it is dropped, the server runs until the end of this process; its warden ends it then.
+pub async fn probe(mcp: &Mcp, server: &str, workdir: &Path) -> McpServerHealth {
+    let unavailable = |why: String| McpServerHealth::Broken { why, stderr_tail: String::new(), remedy: None };
     let (Some(server), Ok(session), Ok(run)) =
         (mcp.0.servers.get(server), SessionKey::parse("doctor"), RunId::parse("doctor"))
     else {
-        return broken("it is not configured".to_owned());
+        return unavailable("it is not configured".to_owned());
     };
     let (servers, tools) = (None, vec!["*".to_owned()]);
-    let visitor = Visitor { run, session, workdir: workdir.to_path_buf(), servers, endpoint: None, tools };
-    let claim = match mcp.0.acquire(server, &visitor) {
-        Ok(claim) => claim,
-        Err(why) => return broken(why),
+    let options = McpClientOptions {
+        run,
+        session,
+        workdir: workdir.to_path_buf(),
+        allowed_servers: servers,
+        endpoint: None,
+        allowed_tools: tools,
     };
-    // waits: for a person, within the start time of the server; no run waits here.
-    let health = match claim.slot().settled().await {
-        Ok(link) => Health::Works(link.tools().len()),
-        Err(over) => Health::Broken { why: over.cause.clone(), said: over.said.clone(), remedy: over.remedy.clone() },
+    let lease = match mcp.0.acquire(server, &options) {
+        Ok(lease) => lease,
+        Err(why) => return unavailable(why),
     };
-    let slot = std::sync::Arc::clone(claim.slot());
-    slot.tell(super::Order::Close);
-    drop(claim);
-    // waits: no longer than `FAREWELL`.
-    let waited = tokio::time::timeout_at(Instant::now() + FAREWELL, slot.over()).await;
-    if waited.is_err() && !matches!(slot.state(), State::Over(_)) {
-        slot.tell(super::Order::Kill);
-        // waits: for the end of what was just killed.
-        slot.over().await;
+    // waits: for a diagnosis by a person, within the start timeout of the server; no run waits here.
+    let health = match lease.instance().wait_started().await {
+        Ok(connection) => McpServerHealth::Works(connection.tools().len()),
+        Err(end) => McpServerHealth::Broken {
+            why: end.cause.clone(),
+            stderr_tail: end.stderr_tail.clone(),
+            remedy: end.remedy.clone(),
+        },
+    };
+    let instance = std::sync::Arc::clone(lease.instance());
+    instance.request_shutdown(super::InstanceShutdown::Drain);
+    drop(lease);
+    // waits: at most `CLOSE_TIMEOUT`.
+    let waited = tokio::time::timeout_at(Instant::now() + CLOSE_TIMEOUT, instance.wait_ended()).await;
+    if waited.is_err() && !matches!(instance.state(), InstanceState::Ended(_)) {
+        instance.request_shutdown(super::InstanceShutdown::Kill);
+        // waits: for the end of the killed process.
+        instance.wait_ended().await;
     }
     health
 }

@@ -1,145 +1,146 @@
-//! A configured server: its section made ready, and what is known of its tools.
+//! A configured server: timeouts, HTTP client, last known tools, pause after failed starts.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use quell_kernel::StopTimes;
+use quell_kernel::StopTimeouts;
 use rmcp::model::Tool;
 use tokio::time::Instant;
 
-use super::config::{BadServer, McpConfig, Reach};
-use super::names;
+use super::config::{McpConfig, McpConfigError, ServerLocation};
+use super::tool_names;
 use crate::llm::{self, ToolSpec};
 
-/// Unused for so long, a server is closed.
-const IDLE: Duration = Duration::from_secs(300);
-/// A server that has not told its tools by then does not work.
-const START: Duration = Duration::from_secs(10);
-/// A call that is not answered and reports nothing for so long is cancelled.
-const CALL: Duration = Duration::from_secs(300);
-/// From a cancel until a server that goes on is restarted.
-const GRACE: Duration = Duration::from_millis(1000);
-/// After a start that failed the next one waits so long: a broken server does not cost each run its time to start. While it
-/// has never worked, each pause is twice as long as the one before.
-const PAUSE: Duration = Duration::from_secs(10);
-/// No pause is longer.
-const LONGEST_PAUSE: Duration = Duration::from_secs(300);
-/// The longest description that is passed on.
-const MAX_ABOUT: usize = 8 * 1024;
+/// How long a server stays open while it is unused.
+const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(300);
+/// How long a server may take to start and list its tools.
+const DEFAULT_START_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a call may go without an answer or progress before it is cancelled.
+const DEFAULT_CALL_TIMEOUT: Duration = Duration::from_secs(300);
+/// The upper limit of the default time from a cancel until a server that goes on is restarted.
+const MAX_DEFAULT_CANCEL_GRACE: Duration = Duration::from_millis(1000);
+/// The pause after a failed start, so that a broken server does not cost each run its start timeout. Until the server
+/// has worked once, each pause is twice as long as the one before.
+const MIN_RESTART_PAUSE: Duration = Duration::from_secs(10);
+const MAX_RESTART_PAUSE: Duration = Duration::from_secs(300);
+/// The maximum length of a tool's description; a longer one is cut.
+const MAX_DESCRIPTION_BYTES: usize = 8 * 1024;
 
-/// A configured server.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct McpServer {
     pub(super) name: String,
     pub(super) config: McpConfig,
-    pub(super) grace: Duration,
-    pub(super) idle: Duration,
+    pub(super) cancel_grace: Duration,
+    pub(super) idle_timeout: Duration,
     pub(super) call_timeout: Duration,
     pub(super) start_timeout: Duration,
-    /// For one that is reached by URL.
-    pub(super) client: Option<reqwest::Client>,
-    facts: Mutex<Facts>,
+    /// For a server that is reached by URL.
+    pub(super) http_client: Option<reqwest::Client>,
+    state: Mutex<McpServerState>,
 }
 
 #[derive(Debug, Default)]
-struct Facts {
-    listed: Option<Tools>,
-    failed: Option<Failure>,
+struct McpServerState {
+    tools: Option<OfferedTools>,
+    start_failure: Option<StartFailure>,
 }
 
-/// A start that failed.
 #[derive(Debug)]
-struct Failure {
+struct StartFailure {
     at: Instant,
-    why: String,
-    /// None is tried before so long has gone by.
+    cause: String,
+    /// No start is tried until this time has passed.
     pause: Duration,
 }
 
-impl Failure {
+impl StartFailure {
     fn is_recent(&self) -> bool {
         self.at.elapsed() < self.pause
     }
 }
 
-/// The tools of a server.
-pub(super) type Tools = Arc<[Offered]>;
+pub(super) type OfferedTools = Arc<[OfferedTool]>;
 
-/// One tool of a server.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Offered {
-    /// As the model sees it.
+pub(super) struct OfferedTool {
+    /// The description for the model.
     pub(super) spec: ToolSpec,
-    /// As the server calls it.
+    /// The server's own name of the tool.
     pub(super) own_name: String,
 }
 
-impl Server {
-    pub(super) fn new(name: &str, config: McpConfig, times: StopTimes) -> Result<Self, BadServer> {
+impl McpServer {
+    pub(super) fn new(name: &str, config: McpConfig, times: StopTimeouts) -> Result<Self, McpConfigError> {
         config.check(name)?;
-        let bad = |problem| BadServer { server: name.to_owned(), key: "url", problem };
-        let start_timeout = config.start_timeout_s.map_or(START, Duration::from_secs);
-        let client = match config.reach() {
-            Ok(Reach::Url(url)) => Some(llm::http_client(&url, config.addresses, start_timeout).map_err(bad)?),
-            Ok(Reach::Command(_)) | Err(_) => None,
+        let url_error = |problem| McpConfigError { server: name.to_owned(), key: "url", problem };
+        let start_timeout = config.start_timeout_s.map_or(DEFAULT_START_TIMEOUT, Duration::from_secs);
+        let client = match config.location() {
+            Ok(ServerLocation::Url(url)) => {
+                Some(llm::build_http_client(&url, config.addresses, start_timeout).map_err(url_error)?)
+            }
+            Ok(ServerLocation::Command(_)) | Err(_) => None,
         };
         Ok(Self {
             name: name.to_owned(),
-            grace: config.grace_ms.map_or(GRACE.min(times.grace / 2), Duration::from_millis),
-            idle: config.idle_s.map_or(IDLE, Duration::from_secs),
-            call_timeout: config.call_timeout_s.map_or(CALL, Duration::from_secs),
+            cancel_grace: config.grace_ms.map_or(MAX_DEFAULT_CANCEL_GRACE.min(times.grace / 2), Duration::from_millis),
+            idle_timeout: config.idle_s.map_or(DEFAULT_IDLE_TIMEOUT, Duration::from_secs),
+            call_timeout: config.call_timeout_s.map_or(DEFAULT_CALL_TIMEOUT, Duration::from_secs),
             start_timeout,
             config,
-            client,
-            facts: Mutex::default(),
+            http_client: client,
+            state: Mutex::default(),
         })
     }
 
-    /// Its tools as it told them last, in any session.
-    pub(super) fn listed(&self) -> Option<Tools> {
-        self.facts().listed.clone()
+    /// The tools that the server listed last, in any session.
+    pub(super) fn last_listed_tools(&self) -> Option<OfferedTools> {
+        self.lock_state().tools.clone()
     }
 
-    /// It works, and these are its tools.
-    pub(super) fn works(&self, tools: &Tools) {
-        *self.facts() = Facts { listed: Some(Arc::clone(tools)), failed: None };
+    /// Records a successful start with its tools.
+    pub(super) fn record_started(&self, tools: &OfferedTools) {
+        *self.lock_state() = McpServerState { tools: Some(Arc::clone(tools)), start_failure: None };
     }
 
-    /// It could not be started.
-    pub(super) fn failed(&self, why: &str) {
-        let mut facts = self.facts();
-        let pause = match &facts.failed {
-            // Starts that were under way at once are one failure.
+    /// Records a failed start.
+    pub(super) fn record_start_failure(&self, why: &str) {
+        let mut state = self.lock_state();
+        let pause = match &state.start_failure {
+            // Starts that failed at the same time count as one failure.
             Some(before) if before.is_recent() => before.pause,
-            Some(before) if facts.listed.is_none() => (before.pause * 2).min(LONGEST_PAUSE),
-            Some(_) | None => PAUSE,
+            Some(before) if state.tools.is_none() => (before.pause * 2).min(MAX_RESTART_PAUSE),
+            Some(_) | None => MIN_RESTART_PAUSE,
         };
-        facts.failed = Some(Failure { at: Instant::now(), why: why.to_owned(), pause });
+        state.start_failure = Some(StartFailure { at: Instant::now(), cause: why.to_owned(), pause });
     }
 
-    /// Why it was not long ago that it could not be started.
-    pub(super) fn trouble(&self) -> Option<String> {
-        self.facts().failed.as_ref().filter(|failure| failure.is_recent()).map(|failure| failure.why.clone())
+    /// The cause of the last failed start, while its pause lasts.
+    pub(super) fn recent_start_failure(&self) -> Option<String> {
+        self.lock_state()
+            .start_failure
+            .as_ref()
+            .filter(|failure| failure.is_recent())
+            .map(|failure| failure.cause.clone())
     }
 
-    /// A server's own tools as they are offered.
-    pub(super) fn offer(&self, tools: Vec<Tool>) -> Tools {
-        tools.into_iter().map(|tool| self.offer_one(tool)).collect()
+    /// Converts the tools of the server to the form in which they are offered.
+    pub(super) fn to_offered_tools(&self, tools: Vec<Tool>) -> OfferedTools {
+        tools.into_iter().map(|tool| self.to_offered_tool(tool)).collect()
     }
 
-    fn offer_one(&self, tool: Tool) -> Offered {
-        let mut about = tool.description.or(tool.title.map(Into::into)).unwrap_or_default().into_owned();
-        about.truncate(about.floor_char_boundary(MAX_ABOUT));
+    fn to_offered_tool(&self, tool: Tool) -> OfferedTool {
+        let mut description = tool.description.or(tool.title.map(Into::into)).unwrap_or_default().into_owned();
+        description.truncate(description.floor_char_boundary(MAX_DESCRIPTION_BYTES));
         let mut parameters = (*tool.input_schema).clone();
-        // Providers demand both of them.
+        // Providers require both keys.
         parameters.entry("type").or_insert_with(|| "object".into());
         parameters.entry("properties").or_insert_with(|| serde_json::json!({}));
-        let name = names::offered(&self.name, &tool.name);
-        let spec = ToolSpec { name, description: about, parameters: Arc::new(parameters.into()) };
-        Offered { spec, own_name: tool.name.into_owned() }
+        let name = tool_names::offered_tool_name(&self.name, &tool.name);
+        let spec = ToolSpec { name, description, parameters: Arc::new(parameters.into()) };
+        OfferedTool { spec, own_name: tool.name.into_owned() }
     }
 
-    fn facts(&self) -> MutexGuard<'_, Facts> {
-        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_state(&self) -> MutexGuard<'_, McpServerState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

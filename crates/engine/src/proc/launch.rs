@@ -1,4 +1,4 @@
-//! Starting a warden: the executable, the socket, the pipes.
+//! Start a warden: executable, socket, pipes.
 
 use std::fs::{self, File};
 use std::io::{self, PipeReader, PipeWriter};
@@ -11,27 +11,27 @@ use rustix::process::{PidfdFlags, pidfd_open};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe::{Receiver, Sender};
 
-use super::input::{self, Input};
-use super::output::Streams;
-use super::start::pid_of;
-use super::watch::Reins;
-use super::words::{self, Order};
-use super::{CommandSpec, RUN_ID_VARIABLE, Shared, SpawnError, WardenExe, births};
+use super::command_start::pid_from_u32;
+use super::fd_passing::{self, CommandInput};
+use super::output::OutputPipes;
+use super::warden_protocol::{self, LaunchRequest};
+use super::warden_watch::WardenControl;
+use super::{CommandSpec, RUN_ID_VARIABLE, SpawnError, WardenExe, WardensInner, live_wardens};
 
-/// The binary that wardens are started from.
+/// The executable for wardens.
 #[derive(Debug)]
-pub(super) struct Executable {
+pub(super) struct WardenExecutable {
     path: PathBuf,
     /// Keeps `path` valid when it names a descriptor.
     _file: Option<File>,
 }
 
-impl Executable {
+impl WardenExecutable {
     pub(super) fn open(executable: WardenExe) -> io::Result<Self> {
         let (path, file) = match executable {
             WardenExe::ThisProcess => {
                 let file = File::open("/proc/self/exe")?;
-                // Resolved by the child itself just before it executes, when it still has the descriptor.
+                // The child resolves the path just before it executes the file; it still has the descriptor then.
                 (PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())), Some(file))
             }
             WardenExe::Path(path) => (path, None),
@@ -40,93 +40,97 @@ impl Executable {
     }
 }
 
-/// A command that was started: how it is told, what it prints, where it reads.
-pub(super) struct Launched {
-    pub(super) reins: Reins,
-    pub(super) streams: Streams,
+/// A started command: its control, its output pipes, its standard input.
+pub(super) struct LaunchedCommand {
+    pub(super) control: WardenControl,
+    pub(super) streams: OutputPipes,
     pub(super) input: Option<Sender>,
 }
 
 /// Starts a warden for a command.
-pub(super) fn launch(shared: &Shared, spec: &CommandSpec, input: Input) -> Result<Launched, SpawnError> {
+pub(super) fn launch(
+    shared: &WardensInner,
+    spec: &CommandSpec,
+    input: CommandInput,
+) -> Result<LaunchedCommand, SpawnError> {
     let directory = |source| SpawnError::Directory { directory: spec.cwd.clone(), source };
-    // Looked at first, because a failed start does not tell a missing directory from a missing binary.
-    let found = fs::metadata(&spec.cwd).map_err(directory)?;
-    if !found.is_dir() {
+    // Checked first, because a failed start does not tell a missing directory from a missing executable.
+    let metadata = fs::metadata(&spec.cwd).map_err(directory)?;
+    if !metadata.is_dir() {
         return Err(directory(io::ErrorKind::NotADirectory.into()));
     }
     if spec.argv.is_empty() {
         let source = io::ErrorKind::InvalidInput.into();
         return Err(SpawnError::Program { program: String::new(), source });
     }
-    start(shared, spec, input).map_err(SpawnError::Warden)
+    start_warden(shared, spec, input).map_err(SpawnError::Warden)
 }
 
-fn start(shared: &Shared, spec: &CommandSpec, input: Input) -> io::Result<Launched> {
-    let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+fn start_warden(shared: &WardensInner, spec: &CommandSpec, input: CommandInput) -> io::Result<LaunchedCommand> {
+    let (daemon_end, warden_end) = std::os::unix::net::UnixStream::pair()?;
     let (stdout, stdout_end) = io::pipe()?;
     let (stderr, stderr_end) = io::pipe()?;
-    let order = Order {
+    let request = LaunchRequest {
         term: shared.times.term,
         isolate: spec.isolate,
         input,
         argv: spec.argv.clone(),
         env: spec.env.clone(),
         open_files: shared.open_files,
-        record: shared.record.is_some(),
+        record: shared.warden_record.is_some(),
     };
-    // They wait in the socket for the warden.
-    input::send_descriptor(&ours, order.to_file()?)?;
-    let writer = send_input(&ours, input)?;
-    if let Some(record) = &shared.record {
-        input::send_descriptor(&ours, record.as_ref())?;
+    // The descriptors wait in the socket until the warden reads them.
+    fd_passing::send_descriptor(&daemon_end, request.to_file()?)?;
+    let writer = send_input_pipe(&daemon_end, input)?;
+    if let Some(record) = &shared.warden_record {
+        fd_passing::send_descriptor(&daemon_end, record.as_ref())?;
     }
-    ours.set_nonblocking(true)?;
-    let socket = UnixStream::from_std(ours)?;
-    let streams = Streams::new(receiver(stdout)?, receiver(stderr)?);
-    let pid = births::note(|| spawn(shared, spec, (theirs, stdout_end, stderr_end)))?;
-    if let Some(record) = &shared.record {
-        record.born(pid, spec.run_id());
+    daemon_end.set_nonblocking(true)?;
+    let socket = UnixStream::from_std(daemon_end)?;
+    let streams = OutputPipes::new(pipe_receiver(stdout)?, pipe_receiver(stderr)?);
+    let pid = live_wardens::start_and_register(|| spawn_warden(shared, spec, (warden_end, stdout_end, stderr_end)))?;
+    if let Some(record) = &shared.warden_record {
+        record.note_start(pid, spec.run_id());
     }
-    let reins = pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from);
-    let reins = reins.and_then(|pidfd| Reins::new(socket, pid, pidfd));
-    // Without its socket the warden ends its command and itself; it is reaped later.
-    let reins = reins.inspect_err(|_| births::abandon(pid))?;
-    Ok(Launched { reins, streams, input: writer })
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from);
+    let control = pidfd.and_then(|pidfd| WardenControl::new(socket, pid, pidfd));
+    // When its socket closes, the warden ends its command and itself; it is reaped later.
+    let control = control.inspect_err(|_| live_wardens::abandon(pid))?;
+    Ok(LaunchedCommand { control, streams, input: writer })
 }
 
-/// Makes the pipe that the command reads from, and sends its reading end.
-fn send_input(socket: &std::os::unix::net::UnixStream, input: Input) -> io::Result<Option<Sender>> {
+/// Creates the pipe for the command's standard input, and sends its reading end.
+fn send_input_pipe(socket: &std::os::unix::net::UnixStream, input: CommandInput) -> io::Result<Option<Sender>> {
     match input {
-        Input::Null => Ok(None),
-        Input::Pipe => {
+        CommandInput::Null => Ok(None),
+        CommandInput::Pipe => {
             let (reader, writer) = io::pipe()?;
-            input::send_descriptor(socket, reader)?;
+            fd_passing::send_descriptor(socket, reader)?;
             Ok(Some(Sender::from_owned_fd(OwnedFd::from(writer))?))
         }
     }
 }
 
-type TheirEnds = (std::os::unix::net::UnixStream, PipeWriter, PipeWriter);
+type WardenEnds = (std::os::unix::net::UnixStream, PipeWriter, PipeWriter);
 
-fn spawn(shared: &Shared, spec: &CommandSpec, ends: TheirEnds) -> io::Result<rustix::process::Pid> {
+fn spawn_warden(shared: &WardensInner, spec: &CommandSpec, ends: WardenEnds) -> io::Result<rustix::process::Pid> {
     let (stdin, stdout, stderr) = ends;
-    #[expect(clippy::disallowed_methods, reason = "this is the one place where wardens are born")]
+    #[expect(clippy::disallowed_methods, reason = "the only place that starts wardens")]
     let mut command = Command::new(&shared.executable.path);
     command
-        .arg0(words::PROCESS_NAME)
-        .arg(words::WARDEN)
+        .arg0(warden_protocol::PROCESS_NAME)
+        .arg(warden_protocol::WARDEN_ARGUMENT)
         .current_dir(&spec.cwd)
         .env_clear()
-        // What it may show of itself; the rest is in its order.
+        // The only variable in the warden's own environment; all others are in the launch request.
         .envs(spec.env.iter().filter(|(name, _)| name == RUN_ID_VARIABLE).map(|(name, value)| (name, value)))
         .stdin(OwnedFd::from(stdin))
         .stdout(stdout)
         .stderr(stderr);
     let child = command.spawn()?;
-    pid_of(child.id())
+    pid_from_u32(child.id())
 }
 
-fn receiver(reader: PipeReader) -> io::Result<Receiver> {
+fn pipe_receiver(reader: PipeReader) -> io::Result<Receiver> {
     Receiver::from_owned_fd(OwnedFd::from(reader))
 }

@@ -1,9 +1,10 @@
-//! A PID namespace for one command, with a `/proc` of its own, under an init of ours. When that init is killed, the kernel
-//! kills everything in the namespace, however fast it forks and whatever it looks like. Processes inside can neither see nor
-//! signal those outside, the warden and the daemon among them.
+//! A PID namespace for one command, with its own `/proc`, under an init of ours.
 //!
-//! The init is a fork of the warden without an `exec`: it costs about a quarter of a millisecond more than a plain command.
-//! The warden itself stays outside, so a namespace that is refused leaves it as it was.
+//! When the init is killed, the kernel kills everything in the namespace, however fast it forks. Processes inside can
+//! neither see nor signal those outside, such as the warden and the daemon.
+//!
+//! The init is a fork of the warden without an `exec`: it costs about 0.25 ms more than a plain command. The warden
+//! itself stays outside, so a refused namespace does not change it.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
@@ -20,91 +21,99 @@ use rustix::process::{
     set_parent_process_death_signal, wait, waitpid,
 };
 
-use super::ProcessHow;
-use super::start::{close_output, name_process, start_command};
-use super::words::{self, Ended, Order, Step, Word};
+use super::ProcessEndMethod;
+use super::command_start::{close_output, name_process, start_command};
+use super::warden_protocol::{self, CommandEndReport, LaunchRequest, StartStep, WardenReport};
 
-/// The init of a namespace in which the command runs.
-pub(super) struct Init {
-    /// Its number outside.
+/// The init of a command's namespace.
+pub(super) struct NamespaceInit {
+    /// Its pid outside of the namespace.
     pub(super) pid: Pid,
-    /// The command's number inside.
+    /// The command's pid inside of the namespace.
     pub(super) command: i32,
-    /// Tells how the command ended.
-    pub(super) words: UnixStream,
+    /// The socket on which the init reports how the command ended.
+    pub(super) reports: UnixStream,
 }
 
-/// Starts the command in a new namespace; takes `input` when it has started. The error names the step: at [`Step::Isolate`]
-/// nothing has happened, and the command can be started without a namespace.
-pub(super) fn start(order: &Order, input: &mut Option<OwnedFd>) -> Result<Init, (Step, io::Error)> {
-    let isolate = |error| (Step::Isolate, error);
-    let (ours, theirs) = UnixStream::pair().map_err(isolate)?;
-    let (child, owner) = fork().map_err(isolate)?;
+/// Starts the command in a new namespace. Takes `input` once it has started. The error names the step: after
+/// [`StartStep::Isolate`] nothing has been started, and the command can be started without a namespace.
+pub(super) fn start_in_namespace(
+    request: &LaunchRequest,
+    input: &mut Option<OwnedFd>,
+) -> Result<NamespaceInit, (StartStep, io::Error)> {
+    let isolate_error = |error| (StartStep::Isolate, error);
+    let (warden_end, init_end) = UnixStream::pair().map_err(isolate_error)?;
+    let (child, privilege) = fork_into_namespace().map_err(isolate_error)?;
     let Some(pid) = child else {
-        drop(ours);
-        serve(&theirs, order, input.take(), owner)
+        drop(warden_end);
+        run_init(&init_end, request, input.take(), privilege)
     };
-    drop(theirs);
-    match first_word(&ours) {
-        Some(Word::Started { pid: command, .. }) => {
+    drop(init_end);
+    match read_first_report(&warden_end) {
+        Some(WardenReport::Started { pid: command, .. }) => {
             input.take();
-            ours.set_nonblocking(true).map_err(|error| (Step::Warden, error))?;
-            Ok(Init { pid, command, words: ours })
+            warden_end.set_nonblocking(true).map_err(|error| (StartStep::Warden, error))?;
+            Ok(NamespaceInit { pid, command, reports: warden_end })
         }
         other => {
-            // It ends right after its last word.
+            // The init exits right after its last report.
             let _ = waitpid(Some(pid), WaitOptions::empty());
             Err(match other {
-                Some(Word::Refused { step, errno }) => (step, io::Error::from_raw_os_error(errno)),
-                _ => isolate(io::ErrorKind::UnexpectedEof.into()),
+                Some(WardenReport::Refused { step, errno }) => (step, io::Error::from_raw_os_error(errno)),
+                _ => isolate_error(io::ErrorKind::UnexpectedEof.into()),
             })
         }
     }
 }
 
-fn first_word(words: &UnixStream) -> Option<Word> {
+fn read_first_report(reports: &UnixStream) -> Option<WardenReport> {
     let mut line = Vec::new();
-    BufReader::with_capacity(1, words).read_until(b'\n', &mut line).ok()?;
-    words::words(&line).next()
+    BufReader::with_capacity(1, reports).read_until(b'\n', &mut line).ok()?;
+    warden_protocol::parse_reports(&line).next()
 }
 
-/// Who gave the right to make the namespace.
+/// The privilege that allowed to create the namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Owner {
-    /// This process had it.
+enum NamespacePrivilege {
+    /// This process was privileged.
     Privileged,
-    /// A user namespace of its own, in which this user and this group keep their numbers.
+    /// A user namespace, in which this user and this group keep their ids.
     UserNamespace {
-        /// The user outside.
+        /// User id outside.
         user: u32,
-        /// The group outside.
+        /// Group id outside.
         group: u32,
     },
 }
 
-/// Forks into a new PID namespace, with a user namespace around it where this process alone may not make one. Only `/proc` needs
-/// the mount namespace: where that is forbidden (`RestrictNamespaces` of systemd), the rest holds without it.
-fn fork() -> io::Result<(Option<Pid>, Owner)> {
-    // Inside, until the map is written, they are nobody's.
-    let user = Owner::UserNamespace { user: geteuid().as_raw(), group: getegid().as_raw() };
-    let (pid, mounts, own_user) = (libc::CLONE_NEWPID, libc::CLONE_NEWNS, libc::CLONE_NEWUSER);
-    let ways = [(pid | mounts, Owner::Privileged), (pid | mounts | own_user, user), (pid | own_user, user)];
-    let mut refused = Errno::PERM.into();
-    for (flags, owner) in ways {
-        match fork_into(flags) {
-            Err(error) if error.raw_os_error() == Some(libc::EPERM) => refused = error,
-            forked => return Ok((forked?, owner)),
+/// Forks into a new PID namespace, inside a user namespace where this process lacks the privilege. The mount
+/// namespace is only needed for `/proc`: where it is forbidden (systemd's `RestrictNamespaces`), the rest works
+/// without it.
+fn fork_into_namespace() -> io::Result<(Option<Pid>, NamespacePrivilege)> {
+    // Read now: inside, the ids belong to nobody until the map is written.
+    let user = NamespacePrivilege::UserNamespace { user: geteuid().as_raw(), group: getegid().as_raw() };
+    let (pid, mount_ns, user_ns) = (libc::CLONE_NEWPID, libc::CLONE_NEWNS, libc::CLONE_NEWUSER);
+    let attempts =
+        [(pid | mount_ns, NamespacePrivilege::Privileged), (pid | mount_ns | user_ns, user), (pid | user_ns, user)];
+    let mut last_error = Errno::PERM.into();
+    for (flags, privilege) in attempts {
+        match clone_with_flags(flags) {
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => last_error = error,
+            forked => return Ok((forked?, privilege)),
         }
     }
-    Err(refused)
+    Err(last_error)
 }
 
-/// Forks into new namespaces: the number of the child, and none in the child, which is process 1.
-#[expect(unsafe_code, reason = "only the bare system call makes a child in a namespace that its parent stays out of")]
-fn fork_into(flags: libc::c_int) -> io::Result<Option<Pid>> {
+/// Forks into new namespaces. Returns the child's pid, or `None` in the child, which is process 1.
+#[expect(
+    unsafe_code,
+    reason = "only the raw system call creates a child in a namespace that its parent does not enter"
+)]
+fn clone_with_flags(flags: libc::c_int) -> io::Result<Option<Pid>> {
     let flags = libc::c_long::from(flags | libc::SIGCHLD);
-    // SAFETY: without CLONE_VM this is a fork. A warden has one thread, so no lock and no allocation is half done in the
-    // child, and nothing of the C library's state about threads is used there: it ends by `exit` of its own.
+    // SAFETY: without CLONE_VM this is a fork. A warden has one thread, so in the child no lock is held and no
+    // allocation is half done. The child uses no state of the C library about threads, and ends by its own `exit`.
     let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
     match pid {
         -1 => Err(io::Error::last_os_error()),
@@ -113,50 +122,52 @@ fn fork_into(flags: libc::c_int) -> io::Result<Option<Pid>> {
     }
 }
 
-/// Runs as init of a namespace, to the end of its last process.
-fn serve(outside: &UnixStream, order: &Order, input: Option<OwnedFd>, owner: Owner) -> ! {
-    let started = prepare(outside, owner).map_err(|error| (Step::Isolate, error)).and_then(|()| {
+/// Runs as init of the namespace until its last process has ended.
+fn run_init(warden: &UnixStream, request: &LaunchRequest, input: Option<OwnedFd>, privilege: NamespacePrivilege) -> ! {
+    let started = prepare_init(warden, privilege).map_err(|error| (StartStep::Isolate, error)).and_then(|()| {
         let input = input.map_or_else(Stdio::null, Stdio::from);
-        start_command(order, input).map_err(|error| (Step::Program, error))
+        start_command(request, input).map_err(|error| (StartStep::Program, error))
     });
     match started {
         Ok(leader) => {
             let pid = leader.as_raw_nonzero().get();
-            words::say(outside, &Word::Started { pid, held_by: Containment::Namespace });
-            reap_all(outside, leader);
+            warden_protocol::send_report(warden, &WardenReport::Started { pid, held_by: Containment::Namespace });
+            reap_until_empty(warden, leader);
         }
-        Err((step, error)) => words::say(outside, &Word::Refused { step, errno: words::errno(&error) }),
+        Err((step, error)) => {
+            warden_protocol::send_report(warden, &WardenReport::Refused { step, errno: warden_protocol::errno(&error) })
+        }
     }
     std::process::exit(0)
 }
 
-fn prepare(outside: &UnixStream, owner: Owner) -> io::Result<()> {
-    // For the case that warden and daemon are killed in the same instant.
+fn prepare_init(warden: &UnixStream, privilege: NamespacePrivilege) -> io::Result<()> {
+    // For the case that warden and daemon are killed at the same moment.
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    if recv(outside, &mut [0_u8], RecvFlags::PEEK | RecvFlags::DONTWAIT) == Ok((0, 0)) {
+    if recv(warden, &mut [0_u8], RecvFlags::PEEK | RecvFlags::DONTWAIT) == Ok((0, 0)) {
         // The warden died before the line above.
         return Err(Errno::PIPE.into());
     }
-    // The warden's end of the daemon's socket.
+    // Standard input is the warden's end of the daemon's socket: the init must not keep it open.
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
-    if let Owner::UserNamespace { user, group } = owner {
-        keep_own_numbers(user, group)?;
+    if let NamespacePrivilege::UserNamespace { user, group } = privilege {
+        map_own_ids(user, group)?;
     }
-    // Refused where parts of /proc are hidden, as in containers: the command then sees the /proc of outside, and all that this
-    // module is for holds.
+    // Refused where parts of /proc are hidden, as in containers. The command then sees the /proc of outside; the
+    // containment holds all the same.
     let _ = mount_own_proc();
     name_process()
 }
 
 fn mount_own_proc() -> io::Result<()> {
-    // What is mounted here must not show outside.
+    // Mounts made here must not appear outside.
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
     Ok(mount("proc", "/proc", "proc", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, None)?)
 }
 
-/// Maps the own user and group to themselves. The kernel permits that only through files that belong to this user, which
-/// those of a process that is not dumpable do not.
-fn keep_own_numbers(user: u32, group: u32) -> io::Result<()> {
+/// Maps the own user and group to themselves. The kernel permits this only through files that belong to this user;
+/// those of a non-dumpable process do not.
+fn map_own_ids(user: u32, group: u32) -> io::Result<()> {
     set_dumpable_behavior(DumpableBehavior::Dumpable)?;
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
@@ -164,21 +175,21 @@ fn keep_own_numbers(user: u32, group: u32) -> io::Result<()> {
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
-fn reap_all(outside: &UnixStream, leader: Pid) {
-    // Failing would only keep the output's end from the daemon, which does not wait for it.
+fn reap_until_empty(warden: &UnixStream, leader: Pid) {
+    // A failure would only delay end of file at the daemon, which does not wait for it.
     let _ = close_output();
     loop {
         match wait(WaitOptions::empty()) {
             Ok(Some((pid, status))) if pid == leader => {
-                let ended = Ended {
+                let ended = CommandEndReport {
                     code: status.exit_status(),
                     signal: status.terminating_signal(),
-                    how: ProcessHow::Exited,
+                    how: ProcessEndMethod::Exited,
                     told: false,
                     swept: 0,
                     leftovers: Vec::new(),
                 };
-                words::say(outside, &Word::Ended(ended));
+                warden_protocol::send_report(warden, &WardenReport::Ended(ended));
             }
             Ok(_) | Err(Errno::INTR) => {}
             Err(_) => return,

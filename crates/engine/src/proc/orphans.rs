@@ -1,7 +1,7 @@
-//! What the daemon does for wardens that cannot: it helps one that does not answer, and ends and reaps what a lost one left.
+//! End processes whose warden cannot: help a warden that does not answer, and end and reap what a lost warden left.
 //!
-//! The daemon is a sub-reaper: the processes of a warden that ends before them become its children. They are waited for by
-//! number, never "any child", so no other waiting in this process loses its own.
+//! The daemon is a sub-reaper: it inherits the processes of a warden that ends before them. It waits for them by pid,
+//! never for "any child", so that other code in this process does not lose its own children.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
@@ -11,203 +11,209 @@ use rustix::process::{Pid, Signal, WaitOptions, getpgid, getpid, kill_process_gr
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
-use super::tree::{self, Census, Listing, Signalled, Stat};
-use super::{RUN_ID_VARIABLE, births};
+use super::process_tree::{self, ChildLookup, ProcDirectory, ProcessStat, SignalOutcome};
+use super::{RUN_ID_VARIABLE, live_wardens};
 
-/// How long SIGKILL may take before what is left is given up by name. Below the hard limit of a stop.
-const PATIENCE: Duration = Duration::from_millis(4000);
-/// Between two passes, at first and at most.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
-/// Looks that find the same processes alive, after which these are given up.
-const SAME_LOOKS: u32 = 5;
+/// Time for SIGKILL to work before the rest is given up as leftovers. Below the hard limit of a stop.
+const KILL_TIMEOUT: Duration = Duration::from_millis(4000);
+/// First and longest pause between two passes.
+const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
+/// After so many scans that find the same living processes, these are given up.
+const MAX_UNCHANGED_SCANS: u32 = 5;
 
-/// Kills what is alive below a warden that was told to and may be stuck. False when there was nothing.
-pub(super) fn help(warden: Pid) -> bool {
-    let pass = tree::signal_descendants(&Listing::cheapest(getpid()), warden, &HashSet::new(), Signal::KILL);
+/// Kills what is alive below a warden that was told to stop and may be stuck. False when nothing was.
+pub(super) fn kill_descendants(warden: Pid) -> bool {
+    let pass =
+        process_tree::signal_descendants(&ChildLookup::cheapest(getpid()), warden, &HashSet::new(), Signal::KILL);
     !(pass.sent.is_empty() && pass.refused.is_empty())
 }
 
-/// A warden that has ended.
 #[derive(Debug)]
-pub(super) struct Lost<'a> {
+pub(super) struct LostWarden<'a> {
     pub(super) warden: Pid,
     pub(super) leader: Option<Pid>,
     pub(super) run_id: Option<&'a [u8]>,
 }
 
-/// What was found of a lost warden's command.
+/// Result of the take-over of a lost warden's command.
 #[derive(Debug, Default)]
-pub(super) struct Taken {
+pub(super) struct TakeOverOutcome {
     pub(super) code: Option<i32>,
     pub(super) signal: Option<i32>,
-    /// Processes that were ended or reaped, the leader not counted.
+    /// Processes that were ended or reaped, without the leader.
     pub(super) swept: u32,
-    /// What could not be ended.
+    /// Processes that could not be ended, with a text that names each.
     pub(super) leftovers: Vec<(Pid, String)>,
 }
 
-/// True when processes have come up to the daemon. Cheap: they come to its first thread, and wardens are children of others as
-/// a rule.
-pub(super) fn any(lost: &Lost<'_>) -> bool {
-    let me = getpid();
-    let of_first_thread = fs::read_to_string(format!("/proc/{me}/task/{me}/children")).ok();
+/// True when the daemon has inherited orphans. Cheap: the kernel gives them to the daemon's first thread, and wardens
+/// are usually children of other threads.
+pub(super) fn has_orphans(lost: &LostWarden<'_>) -> bool {
+    let own_pid = getpid();
+    let of_first_thread = fs::read_to_string(format!("/proc/{own_pid}/task/{own_pid}/children")).ok();
     let Some(children) = of_first_thread else { return true };
     children
         .split_ascii_whitespace()
-        .filter_map(tree::parse_pid)
-        .any(|pid| tree::stat(pid).is_some_and(|stat| is_orphan(pid, &stat, lost)))
+        .filter_map(process_tree::parse_pid)
+        .any(|pid| process_tree::read_stat(pid).is_some_and(|stat| is_orphan(pid, &stat, lost)))
 }
 
-/// Ends and reaps everything that a lost warden left.
+/// Ends and reaps all processes that a lost warden left.
 ///
 /// # Cancel safety
-/// Dropping it leaves processes alive; it runs in the watching task, which nothing drops.
-pub(super) async fn take_over(lost: &Lost<'_>) -> Taken {
-    let mut taken = Taken::default();
+/// Dropping it leaves processes alive. It runs in the watch task, which nothing drops.
+pub(super) async fn end_orphans(lost: &LostWarden<'_>) -> TakeOverOutcome {
+    let mut outcome = TakeOverOutcome::default();
     let mut swept = HashSet::new();
-    let mut pause = PAUSES.0;
-    let mut patience = Patience::new();
-    let census = Census::open();
+    let mut pause = RETRY_PAUSES.0;
+    let mut give_up = GiveUpTimer::new();
+    let proc_directory = ProcDirectory::open();
     loop {
-        let mut look = look(lost, &Listing::cheapest(getpid()).children(getpid()), &mut swept);
-        if look.is_clear() {
-            // The files of a parent may miss a child while another one ends: the kernel's own answer is exact.
-            look = self::look(lost, &census.children(), &mut swept);
+        let mut scan = scan_and_kill(lost, &ChildLookup::cheapest(getpid()).children(getpid()), &mut swept);
+        if scan.is_clear() {
+            // A parent's `children` file can miss a child while another one exits. The full scan of /proc is exact.
+            scan = scan_and_kill(lost, &proc_directory.children(), &mut swept);
         }
-        if let Some((code, signal)) = look.leader {
-            (taken.code, taken.signal) = (code, signal);
+        if let Some((code, signal)) = scan.leader {
+            (outcome.code, outcome.signal) = (code, signal);
         }
-        if look.is_clear() {
+        if scan.is_clear() {
             break;
         }
-        if let Some(stayed) = patience.is_over(&look) {
-            for (pid, refused) in stayed {
+        if let Some(survivors) = give_up.survivors_after_timeout(&scan) {
+            for (pid, refused) in survivors {
                 swept.remove(&pid);
-                births::outlives(pid);
-                taken.leftovers.push((pid, tree::describe(pid, refused)));
+                live_wardens::mark_unkillable(pid);
+                outcome.leftovers.push((pid, process_tree::describe_leftover(pid, refused)));
             }
             break;
         }
-        if look.reaped == 0 {
+        if scan.reaped == 0 {
             sleep(pause).await;
-            pause = (pause * 2).min(PAUSES.1);
+            pause = (pause * 2).min(RETRY_PAUSES.1);
         } else {
             yield_now().await;
         }
     }
     swept.extend(lost.leader);
     let others = swept.len() - usize::from(lost.leader.is_some());
-    taken.swept = u32::try_from(others).unwrap_or(u32::MAX);
-    taken
+    outcome.swept = u32::try_from(others).unwrap_or(u32::MAX);
+    outcome
 }
 
-/// When to stop trying: after a time, or when the same processes stay whatever is sent to them.
-struct Patience {
-    until: Instant,
-    last: Vec<(Pid, u64)>,
-    same: u32,
+/// Decides when to give up: after a time limit, or when the same processes survive several signals.
+struct GiveUpTimer {
+    deadline: Instant,
+    last_living: Vec<(Pid, u64)>,
+    unchanged_scans: u32,
 }
 
-impl Patience {
+impl GiveUpTimer {
     fn new() -> Self {
-        Self { until: Instant::now() + PATIENCE, last: Vec::new(), same: 0 }
+        Self { deadline: Instant::now() + KILL_TIMEOUT, last_living: Vec::new(), unchanged_scans: 0 }
     }
 
-    /// What has stayed, and whether the kernel refused to signal it, once it is time to give up. A process that came a moment
-    /// ago is no leftover: it dies of the signal that it has just got.
-    fn is_over(&mut self, look: &Look) -> Option<Vec<(Pid, bool)>> {
-        let mut now: Vec<(Pid, u64)> = look.living.iter().map(|living| (living.pid, living.started)).collect();
-        now.sort_unstable_by_key(|(pid, started)| (pid.as_raw_nonzero(), *started));
-        self.same = if look.reaped == 0 && now == self.last { self.same + 1 } else { 0 };
-        let before: HashMap<Pid, u64> = std::mem::replace(&mut self.last, now).into_iter().collect();
-        let expired = Instant::now() > self.until;
-        if self.same < SAME_LOOKS && !expired {
+    /// Returns the survivors once it is time to give up, each with whether the kernel refused to signal it. A process
+    /// that appeared a moment ago is no survivor: it will die of the signal that it has just got.
+    fn survivors_after_timeout(&mut self, scan: &OrphanScan) -> Option<Vec<(Pid, bool)>> {
+        let mut living_now: Vec<(Pid, u64)> = scan.living.iter().map(|living| (living.pid, living.started)).collect();
+        living_now.sort_unstable_by_key(|(pid, started)| (pid.as_raw_nonzero(), *started));
+        self.unchanged_scans =
+            if scan.reaped == 0 && living_now == self.last_living { self.unchanged_scans + 1 } else { 0 };
+        let before: HashMap<Pid, u64> = std::mem::replace(&mut self.last_living, living_now).into_iter().collect();
+        let expired = Instant::now() > self.deadline;
+        if self.unchanged_scans < MAX_UNCHANGED_SCANS && !expired {
             return None;
         }
-        let all = look.living.iter();
-        let stayed = all.clone().filter(|living| before.get(&living.pid) == Some(&living.started));
-        let named = |living: &Living| (living.pid, living.refused);
-        let stayed: Vec<_> = stayed.map(named).collect();
-        // Never nothing: something is alive.
-        Some(if stayed.is_empty() { all.map(named).collect() } else { stayed })
+        let all = scan.living.iter();
+        let survivors = all.clone().filter(|living| before.get(&living.pid) == Some(&living.started));
+        let named = |living: &LivingOrphan| (living.pid, living.is_refused);
+        let survivors: Vec<_> = survivors.map(named).collect();
+        // Never empty: something is alive.
+        Some(if survivors.is_empty() { all.map(named).collect() } else { survivors })
     }
 }
 
-/// What one look over the daemon's children found.
+/// Result of one scan of the daemon's children.
 #[derive(Debug, Default)]
-struct Look {
+struct OrphanScan {
     reaped: usize,
     leader: Option<(Option<i32>, Option<i32>)>,
-    living: Vec<Living>,
+    living: Vec<LivingOrphan>,
 }
 
-/// An orphan that is not over.
+/// An orphan that has not ended.
 #[derive(Debug)]
-struct Living {
+struct LivingOrphan {
     pid: Pid,
     started: u64,
-    refused: bool,
+    is_refused: bool,
 }
 
-impl Look {
+impl OrphanScan {
     fn is_clear(&self) -> bool {
         self.reaped == 0 && self.living.is_empty()
     }
 }
 
-fn look(lost: &Lost<'_>, children: &[Pid], swept: &mut HashSet<Pid>) -> Look {
-    let me = getpid();
-    let family = BTreeSet::from([me.as_raw_nonzero().get()]);
-    let listing = Listing::cheapest(me);
+fn scan_and_kill(lost: &LostWarden<'_>, children: &[Pid], swept: &mut HashSet<Pid>) -> OrphanScan {
+    let own_pid = getpid();
+    let family = BTreeSet::from([own_pid.as_raw_nonzero().get()]);
+    let listing = ChildLookup::cheapest(own_pid);
     let mut groups: HashSet<Pid> = getpgid(None).into_iter().collect();
-    let mut look = Look::default();
-    let _no_birth = births::pause();
+    let mut scan = OrphanScan::default();
+    let _start_guard = live_wardens::block_starts();
     for pid in children.iter().copied() {
-        let Some(stat) = tree::stat(pid) else { continue };
+        let Some(stat) = process_tree::read_stat(pid) else { continue };
         if !is_orphan(pid, &stat, lost) {
             continue;
         }
         if stat.is_dead() {
             if let Ok(Some((_, status))) = waitpid(Some(pid), WaitOptions::NOHANG) {
-                look.reaped += 1;
+                scan.reaped += 1;
                 swept.insert(pid);
                 if Some(pid) == lost.leader {
-                    look.leader = Some((status.exit_status(), status.terminating_signal()));
+                    scan.leader = Some((status.exit_status(), status.terminating_signal()));
                 }
             }
             continue;
         }
-        // First itself, so that it does not see its children die; those that come up here meanwhile are for the next look.
-        let signalled = tree::signal(pid, &family, Signal::KILL);
-        if let Some(group) = Pid::from_raw(stat.group).filter(|group| groups.insert(*group)) {
-            // The kernel does a group at once, so that a storm inside one cannot outrun it. Its number is pinned by this
-            // child, and all of it is in the orphan's session.
+        // Signal the orphan first, so that it does not see its children die. Children that it loses meanwhile are
+        // found by the next scan.
+        let signalled = process_tree::signal_member(pid, &family, Signal::KILL);
+        if let Some(group) = Pid::from_raw(stat.process_group).filter(|group| groups.insert(*group)) {
+            // The kernel signals a whole group at once, so that a fork storm inside of it cannot outrun the signal.
+            // The living child keeps the group's number in use, and the whole group is in the orphan's session.
             let _ = kill_process_group(group, Signal::KILL);
         }
-        let below = tree::signal_descendants(&listing, pid, &HashSet::new(), Signal::KILL);
-        swept.extend(below.sent);
-        look.living.push(Living { pid, started: stat.started, refused: signalled == Signalled::Refused });
+        let pass = process_tree::signal_descendants(&listing, pid, &HashSet::new(), Signal::KILL);
+        swept.extend(pass.sent);
+        scan.living.push(LivingOrphan {
+            pid,
+            started: stat.start_ticks,
+            is_refused: signalled == SignalOutcome::Refused,
+        });
     }
-    look
+    scan
 }
 
-/// True for a child of the daemon that a lost warden left: one of that warden's session or run, or one that this process cannot
-/// have started itself, because it is in another session and no warden whose birth was noted.
-fn is_orphan(pid: Pid, stat: &Stat, lost: &Lost<'_>) -> bool {
-    if births::knows(pid) {
+/// True for a child of the daemon that a lost warden left: one with that warden's session or run id, or one in
+/// another session that is no registered warden. This process cannot have started the latter itself.
+fn is_orphan(pid: Pid, stat: &ProcessStat, lost: &LostWarden<'_>) -> bool {
+    if live_wardens::is_warden_or_unkillable(pid) {
         return false;
     }
     if Some(pid) == lost.leader || stat.session == lost.warden.as_raw_nonzero().get() {
         return true;
     }
-    if lost.run_id.is_some_and(|run_id| has_run_id(pid, run_id)) {
+    if lost.run_id.is_some_and(|run_id| environment_has_run_id(pid, run_id)) {
         return true;
     }
-    // Not getsid(2): a session that began outside this container is 0 here, which is no number of a process.
-    tree::stat(getpid()).is_some_and(|own| own.session != stat.session)
+    // Not getsid(2): it returns 0 for a session that began outside of this container, and 0 is no valid pid.
+    process_tree::read_stat(getpid()).is_some_and(|own| own.session != stat.session)
 }
 
-fn has_run_id(pid: Pid, run_id: &[u8]) -> bool {
+fn environment_has_run_id(pid: Pid, run_id: &[u8]) -> bool {
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     environment
         .split(|byte| *byte == 0)

@@ -1,72 +1,74 @@
-//! A command at work: what it reads, what it prints, how it is told to end, how it ended.
+//! A running command: its input, its output, its stop handle and its end.
 
 use std::sync::Arc;
 
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::task::JoinHandle;
 
-use super::output::{self, Streams};
-use super::watch::{Cause, Reins, WatchEnd};
+use super::output::{self, OutputPipes};
+use super::warden_watch::{StopCause, WardenControl, WatchedEnd};
 use super::{OutputSink, ProcessEnd, SpawnError};
 use crate::scope::StopLevel;
 
-/// A command that was started. Its warden is watched by a task of the scope that it was started in, which also holds it in
-/// the ledger until its last process is dead; dropping this ends neither.
+/// A started command. A task of the scope watches its warden and holds it in the ledger until its last process is
+/// dead. Dropping this value ends neither the command nor the task.
 #[derive(Debug)]
-pub struct Running {
-    pub(super) reins: Arc<Reins>,
+pub struct RunningCommand {
+    pub(super) control: Arc<WardenControl>,
     pub(super) input: Option<Sender>,
-    pub(super) streams: Streams,
-    pub(super) watch: JoinHandle<Result<WatchEnd, SpawnError>>,
+    pub(super) streams: OutputPipes,
+    pub(super) end_task: JoinHandle<Result<WatchedEnd, SpawnError>>,
     pub(super) output_limit: usize,
 }
 
-/// Tells a command to end. Clones tell the same command.
+/// Stops a command. Clones stop the same command.
 #[derive(Debug, Clone)]
-pub struct Leash(Arc<Reins>);
+pub struct StopHandle(Arc<WardenControl>);
 
-impl Leash {
-    /// Tells the command to end, at once and without waiting. Each level counts once.
-    pub fn end(&self, level: StopLevel) {
-        self.0.tell(level, Cause::Stopped);
+impl StopHandle {
+    /// Sends a stop without waiting. Each level is sent once.
+    pub fn send_stop(&self, level: StopLevel) {
+        self.0.send_stop(level, StopCause::Stopped);
     }
 }
 
-impl Running {
-    /// The end of the pipe that the command reads from; closing it is the end of its input. None when it has been taken.
+impl RunningCommand {
+    /// Takes the writing end of the command's standard input; dropping it is end of file for the command. `None` when
+    /// it was taken before.
     pub fn take_input(&mut self) -> Option<Sender> {
         self.input.take()
     }
 
-    /// The command's standard output as it comes. None when it has been taken; [`Running::collect`] then collects standard
-    /// error only.
+    /// Takes the command's standard output as a stream. `None` when it was taken before. [`RunningCommand::collect`]
+    /// then collects standard error only.
     pub fn take_stdout(&mut self) -> Option<Receiver> {
         self.streams.take_stdout()
     }
 
-    /// By which it is told to end, now or later.
+    /// Returns a handle to stop the command, now or later.
     #[must_use]
-    pub fn leash(&self) -> Leash {
-        Leash(Arc::clone(&self.reins))
+    pub fn stop_handle(&self) -> StopHandle {
+        StopHandle(Arc::clone(&self.control))
     }
 
-    /// Collects what the command prints until nothing of it is alive. An input that was not taken stays open until then.
+    /// Collects the output until all processes of the command have ended. An input that was not taken stays open
+    /// until then.
     ///
     /// # Errors
-    /// [`SpawnError`] when the command did not start after all.
+    /// [`SpawnError`] when the command could not be started after all.
     ///
     /// # Cancel safety
-    /// Dropping it closes the output pipes and loses what was read; the command goes on until it is told.
+    /// When dropped, it closes the output pipes and loses what was read; the command runs on until it is stopped.
     pub async fn collect(self, sink: &mut dyn OutputSink) -> Result<ProcessEnd, SpawnError> {
-        let Self { reins: _, input: _input, streams, watch, output_limit } = self;
-        let (outcome, output) = output::collect(streams, output_limit, sink, watch).await;
+        let Self { control: _, input: _input, streams, end_task: watch, output_limit } = self;
+        let (outcome, output) = output::collect_output(streams, output_limit, sink, watch).await;
         let end = outcome?;
         Ok(ProcessEnd {
             code: end.code,
             signal: end.signal,
             swept: end.swept,
             how: end.how,
-            why: end.why,
+            reason: end.reason,
             left_behind: end.left_behind,
             output,
             leftovers: end.leftovers,

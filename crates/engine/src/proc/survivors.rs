@@ -1,8 +1,9 @@
-//! What is alive of a dead daemon's commands, and its end.
+//! Find and end what is alive of a dead daemon's commands.
 //!
-//! Wardens end everything once their daemon is gone. Who killed a warden together with the daemon may have left processes that
-//! belong to nobody: the next daemon finds them by the run in their environment, by the session of their warden, and, where a
-//! warden was killed, by their birth and parentage. It ends those that are certain and names the others.
+//! Wardens end everything once their daemon is gone. If a warden was killed together with the daemon, processes may
+//! be left. The next daemon finds them by the run id in their environment, by the session of their warden, and, where
+//! a warden was killed, by their start time and parent. It ends those that certainly belong to a run, and names the
+//! others.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
@@ -15,129 +16,133 @@ use tokio::time::{Instant, sleep};
 
 use super::RUN_ID_VARIABLE;
 use super::cgroup;
-use super::record::Birth;
-use super::tree::{self, Listing, Stat};
+use super::process_tree::{self, ChildLookup, ProcessStat};
+use super::warden_record::UnfinishedWarden;
 
-/// How long the wardens of a dead daemon may take. They kill at once; a busy machine takes some milliseconds for that.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How long SIGKILL may take after that, and how long a process that may be somebody else's has to end before it is named.
-const KILL_PATIENCE: Duration = Duration::from_secs(2);
-/// Between two looks.
-const PAUSE: Duration = Duration::from_millis(10);
+/// Time for the wardens of a dead daemon to finish. They kill at once, which takes some milliseconds on a busy machine.
+const WARDEN_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time for SIGKILL to work after that. A process that may belong to somebody else has the same time to end before it
+/// is named.
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
+const SCAN_INTERVAL: Duration = Duration::from_millis(10);
 
-/// What a dead daemon left, by the run that had started it, in the words that a person needs.
+/// Processes that a dead daemon left, by the run that started them. The texts are for people.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Survivors {
-    /// Ended now.
     pub ended: BTreeMap<RunId, Vec<String>>,
-    /// Alive: the kernel does not permit to end them, or it is not certain whose they are.
+    /// Still alive: the kernel does not permit to end them, or they may not belong to the run.
     pub alive: BTreeMap<RunId, Vec<String>>,
 }
 
-/// Waits for the wardens of the dead daemon, then ends what they have left of these runs.
+/// Waits for the wardens of the dead daemon, then ends what is left of these runs.
 ///
 /// # Cancel safety
-/// Safe: what it has ended stays ended, and the rest is found again.
-pub(super) async fn end_survivors(runs: &HashSet<&str>, births: &[Birth]) -> Survivors {
-    wake_wardens(births);
-    let until = Instant::now() + PATIENCE;
-    while Instant::now() < until && (!look(runs, births).is_empty() || births.iter().any(is_alive)) {
-        sleep(PAUSE).await;
+/// Safe: what it has ended stays ended, and a second call finds the rest.
+pub(super) async fn end_survivors(runs: &HashSet<&str>, wardens: &[UnfinishedWarden]) -> Survivors {
+    wake_wardens(wardens);
+    let deadline = Instant::now() + WARDEN_TIMEOUT;
+    while Instant::now() < deadline
+        && (!find_survivors(runs, wardens).is_empty() || wardens.iter().any(is_warden_alive))
+    {
+        sleep(SCAN_INTERVAL).await;
     }
-    cgroup::kill_abandoned();
+    cgroup::kill_orphaned_cgroups();
     let mut survivors = Survivors::default();
     let mut ended = BTreeSet::new();
-    let until = Instant::now() + KILL_PATIENCE;
-    let left = loop {
-        let found = look(runs, births);
-        let doomed: Vec<&Found> = found.iter().filter(|found| found.certain).collect();
-        // What may be somebody else's is looked at again, too: the orphans of another daemon that died mostly end by themselves.
-        if found.is_empty() || Instant::now() > until {
-            break found;
+    let deadline = Instant::now() + KILL_TIMEOUT;
+    let remaining = loop {
+        let candidates = find_survivors(runs, wardens);
+        let to_kill: Vec<&Survivor> = candidates.iter().filter(|found| found.is_certain).collect();
+        // Processes that may belong to somebody else are only checked again: orphans of another dead daemon usually
+        // end by themselves.
+        if candidates.is_empty() || Instant::now() > deadline {
+            break candidates;
         }
-        for found in doomed {
-            if kill(found) && ended.insert((found.pid.as_raw_nonzero(), found.started)) {
-                let name = format!("pid {} ({})", found.pid, found.name);
-                survivors.ended.entry(found.run.clone()).or_default().push(name);
+        for survivor in to_kill {
+            if kill_survivor(survivor) && ended.insert((survivor.pid.as_raw_nonzero(), survivor.started)) {
+                let name = format!("pid {} ({})", survivor.pid, survivor.name);
+                survivors.ended.entry(survivor.run.clone()).or_default().push(name);
             }
         }
-        sleep(PAUSE).await;
+        sleep(SCAN_INTERVAL).await;
     };
-    for found in left {
-        let why = if found.certain { "outlived the daemon that started it" } else { UNCERTAIN };
-        let name = format!("pid {} ({}), {why}", found.pid, found.name);
-        survivors.alive.entry(found.run).or_default().push(name);
+    for survivor in remaining {
+        let why = if survivor.is_certain { "outlived the daemon that started it" } else { UNCERTAIN_TEXT };
+        let name = format!("pid {} ({}), {why}", survivor.pid, survivor.name);
+        survivors.alive.entry(survivor.run).or_default().push(name);
     }
     survivors
 }
 
-/// Said of a process that was not ended because it may be somebody else's.
-const UNCERTAIN: &str =
+/// Text for a process that was not ended because it may belong to somebody else.
+const UNCERTAIN_TEXT: &str =
     "may be of this run: it began after the run's command and its parent is gone; end it if you do not know it";
 
-/// A process that lives.
+/// A living process that was found.
 #[derive(Debug)]
-struct Found {
+struct Survivor {
     pid: Pid,
     started: u64,
     name: String,
     run: RunId,
-    /// False when it may be somebody else's.
-    certain: bool,
+    /// False when it may belong to somebody else.
+    is_certain: bool,
 }
 
 /// Somebody may have stopped a warden with SIGSTOP before the daemon was killed.
-fn wake_wardens(births: &[Birth]) {
-    for birth in births {
-        signal((birth.warden, birth.started), Signal::CONT);
+fn wake_wardens(wardens: &[UnfinishedWarden]) {
+    for entry in wardens {
+        signal_exactly((entry.warden, entry.start_ticks), Signal::CONT);
     }
 }
 
-fn is_alive(birth: &Birth) -> bool {
-    tree::stat(birth.warden).is_some_and(|stat| stat.started == birth.started && !stat.is_dead())
+fn is_warden_alive(warden: &UnfinishedWarden) -> bool {
+    process_tree::read_stat(warden.warden).is_some_and(|stat| stat.start_ticks == warden.start_ticks && !stat.is_dead())
 }
 
-fn kill(found: &Found) -> bool {
-    signal((found.pid, found.started), Signal::KILL)
+fn kill_survivor(survivor: &Survivor) -> bool {
+    signal_exactly((survivor.pid, survivor.started), Signal::KILL)
 }
 
-/// Signals the process of this number and time of birth, and no other. False when it is gone or the kernel refuses.
-fn signal((pid, started): (Pid, u64), signal: Signal) -> bool {
+/// Signals the process with this pid and start time, and no other. False when it is gone or the kernel refuses.
+fn signal_exactly((pid, started): (Pid, u64), signal: Signal) -> bool {
     let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
-    tree::stat(pid).is_some_and(|stat| stat.started == started) && pidfd_send_signal(process, signal).is_ok()
+    process_tree::read_stat(pid).is_some_and(|stat| stat.start_ticks == started)
+        && pidfd_send_signal(process, signal).is_ok()
 }
 
-fn look(runs: &HashSet<&str>, births: &[Birth]) -> Vec<Found> {
-    if runs.is_empty() && births.is_empty() {
+fn find_survivors(runs: &HashSet<&str>, wardens: &[UnfinishedWarden]) -> Vec<Survivor> {
+    if runs.is_empty() && wardens.is_empty() {
         return Vec::new();
     }
-    let orphans = Orphans::of(births);
-    let mut found = Vec::new();
+    let orphans = OrphanCriteria::for_wardens(wardens);
+    let mut survivors = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(tree::parse_pid) else { continue };
-        let Some(stat) = tree::stat(pid).filter(|stat| !stat.is_dead()) else { continue };
-        let proven = run_in_environment(pid).filter(|run| runs.contains(run.as_str()));
-        let proven = proven.or_else(|| run_of_session(&stat, births));
-        let certain = proven.is_some() || orphans.are_all_ours;
-        let Some(run) = proven.or_else(|| orphans.run_of(pid, &stat, births)) else { continue };
-        found.push(Found { pid, started: stat.started, name: stat.name, run, certain });
+        let Some(pid) = entry.file_name().to_str().and_then(process_tree::parse_pid) else { continue };
+        let Some(stat) = process_tree::read_stat(pid).filter(|stat| !stat.is_dead()) else { continue };
+        let known_run = run_in_environment(pid).filter(|run| runs.contains(run.as_str()));
+        let known_run = known_run.or_else(|| run_of_warden_session(&stat, wardens));
+        let certain = known_run.is_some() || orphans.all_in_cgroup_are_ours;
+        let Some(run) = known_run.or_else(|| orphans.likely_run_of(pid, &stat, wardens)) else { continue };
+        survivors.push(Survivor { pid, started: stat.start_ticks, name: stat.name, run, is_certain: certain });
     }
-    let below = found.iter().filter(|found| found.certain).flat_map(|found| below(found, &found.run));
-    let known: HashSet<Pid> = found.iter().map(|found| found.pid).collect();
-    let below: Vec<Found> = below.filter(|below| !known.contains(&below.pid)).collect();
-    found.extend(below);
-    found
+    let descendants =
+        survivors.iter().filter(|found| found.is_certain).flat_map(|found| descendants_of(found, &found.run));
+    let known: HashSet<Pid> = survivors.iter().map(|found| found.pid).collect();
+    let descendants: Vec<Survivor> = descendants.filter(|below| !known.contains(&below.pid)).collect();
+    survivors.extend(descendants);
+    survivors
 }
 
-fn below(found: &Found, run: &RunId) -> Vec<Found> {
+fn descendants_of(survivor: &Survivor, run: &RunId) -> Vec<Survivor> {
     let named = |pid: Pid| {
-        let stat = tree::stat(pid).filter(|stat| !stat.is_dead())?;
-        Some(Found { pid, started: stat.started, name: stat.name, run: run.clone(), certain: true })
+        let stat = process_tree::read_stat(pid).filter(|stat| !stat.is_dead())?;
+        Some(Survivor { pid, started: stat.start_ticks, name: stat.name, run: run.clone(), is_certain: true })
     };
-    Listing::cheapest(getpid()).descendants(found.pid).into_iter().filter_map(named).collect()
+    ChildLookup::cheapest(getpid()).descendants(survivor.pid).into_iter().filter_map(named).collect()
 }
 
-/// The run in whose name a process was started. A process that is over has no environment any more.
+/// Returns the run id in a process's environment. A dead process has no environment.
 fn run_in_environment(pid: Pid) -> Option<RunId> {
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let id = environment
@@ -146,55 +151,58 @@ fn run_in_environment(pid: Pid) -> Option<RunId> {
     RunId::parse(std::str::from_utf8(id).ok()?).ok()
 }
 
-/// The run of the warden whose session this is. Its number is not given to anybody else while the session has a process.
-fn run_of_session(stat: &Stat, births: &[Birth]) -> Option<RunId> {
-    let of_session = |birth: &&Birth| birth.warden.as_raw_nonzero().get() == stat.session;
-    births.iter().find(of_session).filter(|birth| stat.started >= birth.started)?.run.clone()
+/// Returns the run of the warden that leads this process's session. The pid is not reused while the session has a
+/// process.
+fn run_of_warden_session(stat: &ProcessStat, wardens: &[UnfinishedWarden]) -> Option<RunId> {
+    let of_session = |entry: &&UnfinishedWarden| entry.warden.as_raw_nonzero().get() == stat.session;
+    wardens.iter().find(of_session).filter(|entry| stat.start_ticks >= entry.start_ticks)?.run.clone()
 }
 
-/// How processes are told that have left their session, cleaned their environment, and lost their parent.
-struct Orphans {
+/// Criteria for processes that have left their session, cleared their environment and lost their parent.
+struct OrphanCriteria {
     user: u32,
-    session: i32,
-    adopters: HashSet<i32>,
+    own_session: i32,
+    adopter_pids: HashSet<i32>,
     own_cgroup: String,
-    /// The daemon has a cgroup of its own, as a service has: whoever is an orphan in it is the daemon's.
-    are_all_ours: bool,
-    /// Before this no command of a killed warden was started; none where no warden was killed.
-    since: Option<u64>,
+    /// The daemon has a cgroup of its own, as a service has: all orphans in it come from the daemon.
+    all_in_cgroup_are_ours: bool,
+    /// Start time of the oldest killed warden; `None` where none was killed. Commands of killed wardens have started
+    /// later.
+    oldest_start: Option<u64>,
 }
 
-impl Orphans {
-    fn of(births: &[Birth]) -> Self {
+impl OrphanCriteria {
+    fn for_wardens(wardens: &[UnfinishedWarden]) -> Self {
         let own_cgroup = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let path = own_cgroup.lines().find_map(|line| line.strip_prefix("0::"));
         Self {
             user: geteuid().as_raw(),
-            session: tree::stat(getpid()).map_or(0, |own| own.session),
-            adopters: ancestors(),
-            are_all_ours: path.is_some_and(|path| path.ends_with(".service")),
-            since: births.iter().filter(|birth| !is_alive(birth)).map(|birth| birth.started).min(),
+            own_session: process_tree::read_stat(getpid()).map_or(0, |own| own.session),
+            adopter_pids: adopter_pids(),
+            all_in_cgroup_are_ours: path.is_some_and(|path| path.ends_with(".service")),
+            oldest_start: wardens.iter().filter(|entry| !is_warden_alive(entry)).map(|entry| entry.start_ticks).min(),
             own_cgroup,
         }
     }
 
-    fn run_of(&self, pid: Pid, stat: &Stat, births: &[Birth]) -> Option<RunId> {
-        let is_one = stat.started >= self.since?
-            && stat.session != self.session
-            && self.adopters.contains(&stat.parent)
+    fn likely_run_of(&self, pid: Pid, stat: &ProcessStat, wardens: &[UnfinishedWarden]) -> Option<RunId> {
+        let is_orphan = stat.start_ticks >= self.oldest_start?
+            && stat.session != self.own_session
+            && self.adopter_pids.contains(&stat.parent)
             && fs::metadata(format!("/proc/{pid}")).is_ok_and(|found| found.uid() == self.user)
             && fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|found| found == self.own_cgroup);
-        let last = births.iter().filter(|birth| birth.started <= stat.started).max_by_key(|birth| birth.started);
-        last.filter(|_| is_one)?.run.clone()
+        let candidate =
+            wardens.iter().filter(|entry| entry.start_ticks <= stat.start_ticks).max_by_key(|entry| entry.start_ticks);
+        candidate.filter(|_| is_orphan)?.run.clone()
     }
 }
 
-/// Who takes orphans in: process 1, or a sub-reaper above this process, such as the manager of a user's services.
-fn ancestors() -> HashSet<i32> {
+/// Pids that inherit orphans: process 1, and sub-reapers above this process, such as a user's service manager.
+fn adopter_pids() -> HashSet<i32> {
     let mut found = HashSet::from([1]);
-    let mut next = tree::stat(getpid()).map(|own| own.parent);
+    let mut next = process_tree::read_stat(getpid()).map(|own| own.parent);
     while let Some(parent) = next.filter(|parent| *parent > 1 && found.insert(*parent)) {
-        next = Pid::from_raw(parent).and_then(tree::stat).map(|stat| stat.parent);
+        next = Pid::from_raw(parent).and_then(process_tree::read_stat).map(|stat| stat.parent);
     }
     found
 }

@@ -1,8 +1,10 @@
-//! The warden process: starts one command, ends everything that it started, says how.
+//! The warden process: start one command, end everything that it started, report how.
 //!
-//! It is a child sub-reaper, so every descendant whose parent dies becomes its child. Hence the one exact test for "all gone",
-//! which needs no look at /proc: the warden has no child left. What ends them is, in this order, a PID namespace, a cgroup, or
-//! this process, which looks for them. No runtime, no threads, no allocation worth naming.
+//! The warden is a child sub-reaper, so each descendant whose parent dies becomes its child. All processes are gone
+//! exactly when the warden has no child left; this test needs no look at /proc.
+//!
+//! A stop ends the processes by the PID namespace, else by the cgroup, else by a search for descendants. A warden has
+//! no async runtime and one thread, and allocates little.
 
 use std::collections::HashSet;
 use std::io::{self, Read};
@@ -20,300 +22,315 @@ use rustix::process::{
 };
 
 use super::cgroup::Cgroup;
-use super::input;
+use super::command_start::{StartedCommand, close_output, name_process, receive_input};
+use super::fd_passing;
+use super::process_tree::{self, ChildLookup, ProcDirectory, SignalOutcome, SignalPass};
 use super::signals::{self, ChildChanges};
-use super::start::{Started, close_output, name_process, receive_input};
-use super::tree::{self, Census, Listing, Pass, Signalled};
-use super::words::{self, Ended, Leftover, Order, Step, Word};
-use super::{ProcessHow, record};
+use super::warden_protocol::{self, CommandEndReport, LaunchRequest, LeftoverProcess, StartStep, WardenReport};
+use super::{ProcessEndMethod, warden_record};
 
-/// How long children that outlive their leader may take to end by themselves, as the last parts of a pipeline do.
-const LINGER: Duration = Duration::from_millis(50);
-/// From SIGTERM to SIGKILL for what a leader left behind when it ended by itself.
+/// Time for children that outlive their leader to end by themselves, such as the last parts of a pipeline.
+const LINGER_TIMEOUT: Duration = Duration::from_millis(50);
+/// Time between SIGTERM and SIGKILL for what a leader left behind when it exited by itself.
 const LEFT_BEHIND_GRACE: Duration = Duration::from_millis(100);
-/// How long SIGKILL may take before what is left is given up by name. Below the hard limit of a stop.
-const KILL_PATIENCE: Duration = Duration::from_millis(4000);
-/// Between two passes of SIGKILL, at first and at most.
-const KILL_PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
-/// How often a warden looks whether somebody has stopped the daemon with SIGSTOP, which could then hear no stop.
-const DAEMON_LOOK: Duration = Duration::from_secs(1);
+/// Time for SIGKILL to work before the rest is given up as leftovers. Below the hard limit of a stop.
+const KILL_TIMEOUT: Duration = Duration::from_millis(4000);
+/// First and longest pause between two passes of SIGKILL.
+const KILL_RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
+/// How often a warden checks whether somebody has stopped the daemon with SIGSTOP, because a stopped daemon receives
+/// no stop.
+const DAEMON_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Runs as a warden, to the end.
-pub(super) fn serve() -> ExitCode {
-    // First of all: from here on no process of this user can read its memory, take its descriptors, or trace it.
+/// Runs this process as a warden until everything has ended.
+pub(super) fn run_warden() -> ExitCode {
+    // Before anything else: from here on no process of this user can read its memory, take its descriptors or trace it.
     if set_dumpable_behavior(DumpableBehavior::NotDumpable).is_err() {
         return ExitCode::from(2);
     }
-    let Ok(order) = input::receive_descriptor(io::stdin()).and_then(Order::from_file) else {
+    let Ok(request) = fd_passing::receive_descriptor(io::stdin()).and_then(LaunchRequest::from_file) else {
         return ExitCode::from(2);
     };
-    let word = match Warden::start(&order) {
+    let report = match Warden::start(&request) {
         Ok(mut warden) => {
             let pid = warden.command.as_raw_nonzero().get();
-            words::say(io::stdin(), &Word::Started { pid, held_by: warden.held_by() });
-            warden.watch();
-            warden.note_end();
-            warden.last_word()
+            warden_protocol::send_report(io::stdin(), &WardenReport::Started { pid, held_by: warden.held_by() });
+            warden.run_until_gone();
+            warden.note_end_in_record();
+            warden.into_final_report()
         }
-        Err((step, error)) => Word::Refused { step, errno: words::errno(&error) },
+        Err((step, error)) => WardenReport::Refused { step, errno: warden_protocol::errno(&error) },
     };
-    words::say(io::stdin(), &word);
+    warden_protocol::send_report(io::stdin(), &report);
     ExitCode::SUCCESS
 }
 
-/// What a warden is asked to do.
+/// A stop that the daemon asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ask {
+enum StopCommand {
     Gentle,
     Forced,
 }
 
-/// What a wait ended with.
+/// The reason why a wait returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Turn {
-    Asked(Ask),
-    Changed,
+enum Wakeup {
+    StopRequested(StopCommand),
+    ChildChanged,
     Deadline,
 }
 
-/// Where the warden stands.
 #[derive(Debug, Clone, Copy)]
-enum Phase {
-    /// The leader lives and nobody asked for its end.
+enum WardenPhase {
+    /// The leader lives, and nobody has asked for a stop.
     Running,
-    /// The leader ended by itself and left children.
+    /// The leader exited by itself and left children, which may end by themselves until this time.
     Lingering(Instant),
-    /// Everything got SIGTERM; the second round is due at the first moment, SIGKILL at the second.
+    /// Everything got SIGTERM. At the first time it gets SIGTERM again, at the second SIGKILL.
     Terminating(Option<Instant>, Instant),
     /// Everything gets SIGKILL.
     Killing,
 }
 
 struct Warden {
-    me: Pid,
-    term: Duration,
+    own_pid: Pid,
+    term_grace: Duration,
     /// The command, or the init of its namespace.
     leader: Pid,
     /// The command itself.
     command: Pid,
-    /// Tells how the command inside the namespace ended.
-    inside: Option<UnixStream>,
-    /// Where there is no namespace.
+    /// The socket on which the namespace's init reports how the command ended.
+    namespace_reports: Option<UnixStream>,
+    /// Only without a namespace.
     cgroup: Option<Cgroup>,
-    census: Census,
+    proc_directory: ProcDirectory,
     record: Option<OwnedFd>,
-    changes: ChildChanges,
+    child_changes: ChildChanges,
     /// False once the daemon is gone.
-    daemon: bool,
-    /// How the command ended.
-    end: Option<(Option<i32>, Option<i32>)>,
-    /// No child is left: all is over.
-    gone: bool,
-    told: bool,
-    how: ProcessHow,
-    /// Got SIGTERM.
-    termed: HashSet<Pid>,
-    /// Ended by a signal of ours, or reaped after the first one.
-    swept: HashSet<Pid>,
-    leftovers: Vec<Leftover>,
+    is_daemon_alive: bool,
+    /// Exit code and signal of the command.
+    command_end: Option<(Option<i32>, Option<i32>)>,
+    /// True when no child is left.
+    is_all_gone: bool,
+    was_told_to_stop: bool,
+    how: ProcessEndMethod,
+    /// Processes that got SIGTERM.
+    sigterm_sent: HashSet<Pid>,
+    /// Processes that were ended by a signal of this warden, or reaped after the first such signal.
+    ended_descendants: HashSet<Pid>,
+    leftovers: Vec<LeftoverProcess>,
 }
 
 impl Warden {
-    fn start(order: &Order) -> Result<Self, (Step, io::Error)> {
-        let warden = |error| (Step::Warden, error);
-        become_warden().map_err(warden)?;
-        let census = Census::open();
-        let mut input = receive_input(order.input).map_err(warden)?;
-        let record = order.record.then(|| input::receive_descriptor(io::stdin())).transpose().map_err(warden)?;
-        let started = Started::new(order, &mut input)?;
-        // After the start, so that the init of a namespace has none of it. A child that ended before is found by the first reap.
-        let changes = signals::catch().map_err(warden)?;
-        close_output().map_err(warden)?;
-        let Started { leader, command, inside, cgroup } = started;
+    fn start(request: &LaunchRequest) -> Result<Self, (StartStep, io::Error)> {
+        let warden_error = |error| (StartStep::Warden, error);
+        become_warden().map_err(warden_error)?;
+        let proc_directory = ProcDirectory::open();
+        let mut input = receive_input(request.input).map_err(warden_error)?;
+        let record =
+            request.record.then(|| fd_passing::receive_descriptor(io::stdin())).transpose().map_err(warden_error)?;
+        let started = StartedCommand::new(request, &mut input)?;
+        // Installed after the start, so that the init of a namespace does not inherit them. The first reap finds a
+        // child that ended before.
+        let child_changes = signals::install_handlers().map_err(warden_error)?;
+        close_output().map_err(warden_error)?;
+        let StartedCommand { leader, command, namespace_reports, cgroup } = started;
         Ok(Self {
-            me: getpid(),
-            term: order.term,
+            own_pid: getpid(),
+            term_grace: request.term,
             leader,
             command,
-            inside,
+            namespace_reports,
             cgroup,
-            census,
+            proc_directory,
             record,
-            changes,
-            daemon: true,
-            end: None,
-            gone: false,
-            told: false,
-            how: ProcessHow::Exited,
-            termed: HashSet::new(),
-            swept: HashSet::new(),
+            child_changes,
+            is_daemon_alive: true,
+            command_end: None,
+            is_all_gone: false,
+            was_told_to_stop: false,
+            how: ProcessEndMethod::Exited,
+            sigterm_sent: HashSet::new(),
+            ended_descendants: HashSet::new(),
             leftovers: Vec::new(),
         })
     }
 
     fn held_by(&self) -> Containment {
-        match (&self.inside, &self.cgroup) {
+        match (&self.namespace_reports, &self.cgroup) {
             (Some(_), _) => Containment::Namespace,
             (None, Some(_)) => Containment::Cgroup,
             (None, None) => Containment::Sweep,
         }
     }
 
-    /// Until nothing is left.
-    fn watch(&mut self) {
-        let mut phase = Phase::Running;
+    /// Runs until all processes have ended, or are given up as leftovers.
+    fn run_until_gone(&mut self) {
+        let mut phase = WardenPhase::Running;
         loop {
             self.reap();
-            if self.gone {
+            if self.is_all_gone {
                 return;
             }
             phase = match phase {
-                Phase::Running => self.running(),
-                Phase::Lingering(until) => self.lingering(until),
-                Phase::Terminating(half, until) => self.terminating(half, until),
-                Phase::Killing => return self.kill_all(),
+                WardenPhase::Running => self.running_phase(),
+                WardenPhase::Lingering(until) => self.lingering_phase(until),
+                WardenPhase::Terminating(half, until) => self.terminating_phase(half, until),
+                WardenPhase::Killing => return self.kill_all(),
             };
         }
     }
 
-    fn running(&mut self) -> Phase {
-        if self.end.is_some() {
-            return Phase::Lingering(Instant::now() + LINGER);
+    fn running_phase(&mut self) -> WardenPhase {
+        if self.command_end.is_some() {
+            return WardenPhase::Lingering(Instant::now() + LINGER_TIMEOUT);
         }
-        match self.turn(Some(Instant::now() + DAEMON_LOOK)) {
-            Turn::Asked(ask) => {
-                self.told = true;
-                match ask {
-                    Ask::Gentle => terminate_within(self.term),
-                    Ask::Forced => Phase::Killing,
+        match self.wait_for_wakeup(Some(Instant::now() + DAEMON_CHECK_INTERVAL)) {
+            Wakeup::StopRequested(command) => {
+                self.was_told_to_stop = true;
+                match command {
+                    StopCommand::Gentle => terminating_for(self.term_grace),
+                    StopCommand::Forced => WardenPhase::Killing,
                 }
             }
-            Turn::Deadline => {
+            Wakeup::Deadline => {
                 self.wake_daemon();
-                Phase::Running
+                WardenPhase::Running
             }
-            Turn::Changed => Phase::Running,
+            Wakeup::ChildChanged => WardenPhase::Running,
         }
     }
 
-    /// Lets a daemon go on that was stopped with SIGSTOP.
+    /// Continues a daemon that was stopped with SIGSTOP.
     fn wake_daemon(&self) {
-        let Some(daemon) = getppid().filter(|_| self.daemon) else { return };
-        if tree::stat(daemon).is_some_and(|stat| stat.state == 'T') {
-            // Not permitted when the daemon is another user's, which it never is.
+        let Some(daemon) = getppid().filter(|_| self.is_daemon_alive) else { return };
+        if process_tree::read_stat(daemon).is_some_and(|stat| stat.state == 'T') {
+            // Not permitted if the daemon runs as another user, which it never does.
             let _ = kill_process(daemon, Signal::CONT);
         }
     }
 
-    fn lingering(&mut self, until: Instant) -> Phase {
-        match self.turn(Some(until)) {
-            Turn::Changed => Phase::Lingering(until),
-            Turn::Asked(Ask::Gentle) | Turn::Deadline => terminate_within(LEFT_BEHIND_GRACE.min(self.term)),
-            Turn::Asked(Ask::Forced) => Phase::Killing,
+    fn lingering_phase(&mut self, until: Instant) -> WardenPhase {
+        match self.wait_for_wakeup(Some(until)) {
+            Wakeup::ChildChanged => WardenPhase::Lingering(until),
+            Wakeup::StopRequested(StopCommand::Gentle) | Wakeup::Deadline => {
+                terminating_for(LEFT_BEHIND_GRACE.min(self.term_grace))
+            }
+            Wakeup::StopRequested(StopCommand::Forced) => WardenPhase::Killing,
         }
     }
 
-    fn terminating(&mut self, half: Option<Instant>, until: Instant) -> Phase {
-        // Each process once, and none of those that a process started on its SIGTERM to clean up. What comes up to the warden
-        // because its parent died of the signal is reached by the next pass.
+    fn terminating_phase(&mut self, resend_at: Option<Instant>, kill_at: Instant) -> WardenPhase {
+        // Each process gets it once, and processes that were started to clean up on SIGTERM do not get it. Processes
+        // that become children of the warden because their parent died of the signal are reached by the next pass.
         loop {
-            let pass = tree::signal_descendants(&Listing::cheapest(self.me), self.root(), &self.termed, Signal::TERM);
+            let pass = process_tree::signal_descendants(
+                &ChildLookup::cheapest(self.own_pid),
+                self.orphan_root(),
+                &self.sigterm_sent,
+                Signal::TERM,
+            );
             if pass.sent.is_empty() {
                 break;
             }
-            self.termed(pass.sent);
+            self.note_sigterm_sent(pass.sent);
         }
-        match self.turn(Some(half.unwrap_or(until))) {
-            Turn::Changed | Turn::Asked(Ask::Gentle) => Phase::Terminating(half, until),
-            Turn::Deadline if half.is_some() => {
-                self.second_round();
-                Phase::Terminating(None, until)
+        match self.wait_for_wakeup(Some(resend_at.unwrap_or(kill_at))) {
+            Wakeup::ChildChanged | Wakeup::StopRequested(StopCommand::Gentle) => {
+                WardenPhase::Terminating(resend_at, kill_at)
             }
-            Turn::Asked(Ask::Forced) | Turn::Deadline => Phase::Killing,
+            Wakeup::Deadline if resend_at.is_some() => {
+                self.resend_sigterm();
+                WardenPhase::Terminating(None, kill_at)
+            }
+            Wakeup::StopRequested(StopCommand::Forced) | Wakeup::Deadline => WardenPhase::Killing,
         }
     }
 
-    /// SIGTERM for those that the first round missed. A process that a shell forks just then may lose the signal to the shell's
-    /// handler before it executes, or come a moment too late, and the shell would wait for it to the end.
-    fn second_round(&mut self) {
-        let all = Listing::cheapest(self.me).descendants(self.root());
-        let family = all.iter().chain([&self.root()]).map(|pid| pid.as_raw_nonzero().get()).collect();
-        let missed = all.iter().filter(|pid| !self.termed.contains(pid) || tree::dies_of_sigterm(**pid));
-        let sent =
-            missed.filter(|pid| tree::signal(**pid, &family, Signal::TERM) == Signalled::Sent).copied().collect();
-        self.termed(sent);
+    /// Sends SIGTERM to those that the first round missed. A process that a shell forks at that moment may lose the
+    /// signal to the shell's handler before `exec`, or appear a moment too late. The shell would then wait for it
+    /// until the end.
+    fn resend_sigterm(&mut self) {
+        let all = ChildLookup::cheapest(self.own_pid).descendants(self.orphan_root());
+        let parents = all.iter().chain([&self.orphan_root()]).map(|pid| pid.as_raw_nonzero().get()).collect();
+        let missed = all.iter().filter(|pid| !self.sigterm_sent.contains(pid) || process_tree::dies_of_sigterm(**pid));
+        let sent = missed
+            .filter(|pid| process_tree::signal_member(**pid, &parents, Signal::TERM) == SignalOutcome::Sent)
+            .copied()
+            .collect();
+        self.note_sigterm_sent(sent);
     }
 
-    fn termed(&mut self, sent: Vec<Pid>) {
-        self.how = self.how.max(ProcessHow::Term);
-        self.swept.extend(&sent);
-        self.termed.extend(sent);
+    fn note_sigterm_sent(&mut self, sent: Vec<Pid>) {
+        self.how = self.how.max(ProcessEndMethod::Term);
+        self.ended_descendants.extend(&sent);
+        self.sigterm_sent.extend(sent);
     }
 
-    /// Where orphans of the command come up: here, or at the init of its namespace.
-    fn root(&self) -> Pid {
-        if self.inside.is_some() { self.leader } else { self.me }
+    /// The process that inherits orphans of the command: this one, or the init of its namespace.
+    fn orphan_root(&self) -> Pid {
+        if self.namespace_reports.is_some() { self.leader } else { self.own_pid }
     }
 
     fn kill_all(&mut self) {
-        let patience = Instant::now() + KILL_PATIENCE;
-        let mut pause = KILL_PAUSES.0;
-        let mut listing = Listing::cheapest(self.me);
-        if self.inside.is_some() {
-            // They die with their init; this is the last moment to count them.
-            self.swept.extend(listing.descendants(self.me));
+        let deadline = Instant::now() + KILL_TIMEOUT;
+        let mut pause = KILL_RETRY_PAUSES.0;
+        let mut listing = ChildLookup::cheapest(self.own_pid);
+        if self.namespace_reports.is_some() {
+            // They die with their init: this is the last moment to count them.
+            self.ended_descendants.extend(listing.descendants(self.own_pid));
         }
         loop {
             if let Some(cgroup) = &self.cgroup {
                 cgroup.kill();
             }
             self.kill_groups(&listing);
-            let mut pass = tree::signal_descendants(&listing, self.me, &HashSet::new(), Signal::KILL);
+            let mut pass = process_tree::signal_descendants(&listing, self.own_pid, &HashSet::new(), Signal::KILL);
             if pass.sent.is_empty() {
                 self.kill_children(&mut pass);
             }
             if !(pass.sent.is_empty() && pass.refused.is_empty()) {
-                self.how = ProcessHow::Kill;
+                self.how = ProcessEndMethod::Kill;
             }
-            self.swept.extend(&pass.sent);
+            self.ended_descendants.extend(&pass.sent);
             self.reap();
-            if self.gone {
+            if self.is_all_gone {
                 return;
             }
-            let only_refused = pass.sent.is_empty() && !pass.refused.is_empty() && pause > KILL_PAUSES.0;
-            if only_refused || Instant::now() > patience {
+            let only_refused = pass.sent.is_empty() && !pass.refused.is_empty() && pause > KILL_RETRY_PAUSES.0;
+            if only_refused || Instant::now() > deadline {
                 return self.give_up(&pass.refused);
             }
-            self.turn(Some(Instant::now() + pause));
-            pause = (pause * 2).min(KILL_PAUSES.1);
-            // There are children, and the first rung shows none that can be killed: look closer.
-            listing = if pass.sent.is_empty() { Listing::scan() } else { Listing::cheapest(self.me) };
+            self.wait_for_wakeup(Some(Instant::now() + pause));
+            pause = (pause * 2).min(KILL_RETRY_PAUSES.1);
+            // There are children, but the cheap lookup shows none that can be killed: scan all of /proc.
+            listing = if pass.sent.is_empty() { ChildLookup::scan_all() } else { ChildLookup::cheapest(self.own_pid) };
         }
     }
 
-    /// Kills the groups of all children. The kernel does a group at once, so that a storm inside one cannot outrun it. A child
-    /// that is not reaped pins the number of its group.
-    fn kill_groups(&mut self, listing: &Listing) {
-        let mut seen = HashSet::from([self.me]);
-        if self.inside.is_none() && self.end.is_none() {
-            // Needs no /proc, and comes first.
+    /// Kills the process groups of all children. The kernel signals a whole group at once, so a fork storm inside of
+    /// it cannot outrun the signal. A child that is not reaped keeps the number of its group in use.
+    fn kill_groups(&mut self, listing: &ChildLookup) {
+        let mut seen = HashSet::from([self.own_pid]);
+        if self.namespace_reports.is_none() && self.command_end.is_none() {
+            // Needs no /proc, so it comes first.
             seen.insert(self.leader);
-            self.how = ProcessHow::Kill;
+            self.how = ProcessEndMethod::Kill;
             let _ = kill_process_group(self.leader, Signal::KILL);
         }
-        for child in listing.children(self.me) {
-            let alive = tree::stat(child).is_some_and(|stat| !stat.is_dead());
+        for child in listing.children(self.own_pid) {
+            let alive = process_tree::read_stat(child).is_some_and(|stat| !stat.is_dead());
             let Ok(group) = getpgid(Some(child)) else { continue };
             if seen.insert(group) && kill_process_group(group, Signal::KILL).is_ok() && alive {
-                self.how = ProcessHow::Kill;
-                self.swept.insert(child);
+                self.how = ProcessEndMethod::Kill;
+                self.ended_descendants.insert(child);
             }
         }
     }
 
-    /// Kills the children that the kernel knows, whatever /proc shows of them. Theirs come up here when they are dead.
-    fn kill_children(&self, pass: &mut Pass) {
-        for child in self.census.children() {
+    /// Kills the children that the kernel knows, whatever /proc shows of them. When they are dead, their children
+    /// become children of this process.
+    fn kill_children(&self, pass: &mut SignalPass) {
+        for child in self.proc_directory.children() {
             match kill_process(child, Signal::KILL) {
                 Ok(()) => pass.sent.push(child),
                 Err(Errno::PERM) => pass.refused.push(child),
@@ -322,57 +339,58 @@ impl Warden {
         }
     }
 
-    /// Names what is left. That there are children is certain here, so it never names nothing.
+    /// Names the leftovers. Since there are children, the list is never empty.
     fn give_up(&mut self, refused: &[Pid]) {
-        let mut left: HashSet<Pid> = self.census.children().into_iter().collect();
-        left.extend(Listing::scan().descendants(self.me));
-        left.retain(|pid| tree::stat(*pid).is_none_or(|stat| !stat.is_dead()));
-        for pid in left {
-            self.swept.remove(&pid);
-            let name = tree::describe(pid, refused.contains(&pid));
-            self.leftovers.push(Leftover { pid: pid.as_raw_nonzero().get(), name });
+        let mut remaining: HashSet<Pid> = self.proc_directory.children().into_iter().collect();
+        remaining.extend(ChildLookup::scan_all().descendants(self.own_pid));
+        remaining.retain(|pid| process_tree::read_stat(*pid).is_none_or(|stat| !stat.is_dead()));
+        for pid in remaining {
+            self.ended_descendants.remove(&pid);
+            let name = process_tree::describe_leftover(pid, refused.contains(&pid));
+            self.leftovers.push(LeftoverProcess { pid: pid.as_raw_nonzero().get(), name });
         }
         if self.leftovers.is_empty() {
-            let me = self.me.as_raw_nonzero().get();
-            self.leftovers.push(Leftover { pid: me, name: format!("children of pid {me} that /proc does not show") });
+            let me = self.own_pid.as_raw_nonzero().get();
+            self.leftovers
+                .push(LeftoverProcess { pid: me, name: format!("children of pid {me} that /proc does not show") });
         }
     }
 
-    /// Reaps every child that is over.
+    /// Reaps all children that have ended.
     fn reap(&mut self) {
         loop {
             match wait(WaitOptions::NOHANG) {
-                Ok(Some((pid, status))) if pid == self.leader => self.leader_ended(status),
-                Ok(Some((pid, _))) if self.how != ProcessHow::Exited => {
-                    self.swept.insert(pid);
+                Ok(Some((pid, status))) if pid == self.leader => self.note_leader_end(status),
+                Ok(Some((pid, _))) if self.how != ProcessEndMethod::Exited => {
+                    self.ended_descendants.insert(pid);
                 }
                 Ok(Some(_)) | Err(Errno::INTR) => {}
                 Ok(None) => return,
                 Err(_) => {
-                    self.gone = true;
+                    self.is_all_gone = true;
                     return;
                 }
             }
         }
     }
 
-    fn leader_ended(&mut self, status: WaitStatus) {
-        self.hear_inside();
+    fn note_leader_end(&mut self, status: WaitStatus) {
+        self.read_namespace_reports();
         let end = (status.exit_status(), status.terminating_signal());
-        self.end.get_or_insert(end);
+        self.command_end.get_or_insert(end);
     }
 
-    /// Waits for a word of the daemon or a change of a child.
-    fn turn(&mut self, deadline: Option<Instant>) -> Turn {
+    /// Waits for a stop by the daemon, a change of a child, or the deadline.
+    fn wait_for_wakeup(&mut self, deadline: Option<Instant>) -> Wakeup {
         loop {
-            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-            let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+            let remaining = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            let timeout = remaining.and_then(|left| Timespec::try_from(left).ok());
             let stdin = io::stdin();
-            let mut fds = vec![PollFd::from_borrowed_fd(self.changes.as_fd(), PollFlags::IN)];
-            if self.daemon {
+            let mut fds = vec![PollFd::from_borrowed_fd(self.child_changes.as_fd(), PollFlags::IN)];
+            if self.is_daemon_alive {
                 fds.push(PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN));
             }
-            let inside = self.inside.as_ref().filter(|_| self.end.is_none());
+            let inside = self.namespace_reports.as_ref().filter(|_| self.command_end.is_none());
             if let Some(inside) = inside {
                 fds.push(PollFd::from_borrowed_fd(inside.as_fd(), PollFlags::IN));
             }
@@ -380,72 +398,73 @@ impl Warden {
                 Ok(ready) => ready,
                 Err(Errno::INTR) => continue,
                 Err(_) => {
-                    // Somebody has lowered the limit of open files below what it takes to hear a stop.
-                    std::thread::sleep(left.map_or(KILL_PAUSES.1, |left| left.min(KILL_PAUSES.1)));
-                    return Turn::Asked(Ask::Forced);
+                    // Somebody has lowered the limit of open files below the number of descriptors that `poll` gets
+                    // here.
+                    std::thread::sleep(remaining.map_or(KILL_RETRY_PAUSES.1, |left| left.min(KILL_RETRY_PAUSES.1)));
+                    return Wakeup::StopRequested(StopCommand::Forced);
                 }
             };
-            let spoken = self.daemon && fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
-            self.changes.drain();
-            self.hear_inside();
-            if let Some(ask) = spoken.then(|| self.hear_daemon(stdin.as_fd())).flatten() {
-                return Turn::Asked(ask);
+            let has_command = self.is_daemon_alive && fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
+            self.child_changes.drain();
+            self.read_namespace_reports();
+            if let Some(command) = has_command.then(|| self.read_stop_command(stdin.as_fd())).flatten() {
+                return Wakeup::StopRequested(command);
             }
-            return if ready == 0 { Turn::Deadline } else { Turn::Changed };
+            return if ready == 0 { Wakeup::Deadline } else { Wakeup::ChildChanged };
         }
     }
 
-    fn hear_daemon(&mut self, control: BorrowedFd<'_>) -> Option<Ask> {
+    fn read_stop_command(&mut self, control: BorrowedFd<'_>) -> Option<StopCommand> {
         let mut bytes = [0_u8; 16];
         match rustix::io::read(control, &mut bytes) {
             Err(Errno::INTR | Errno::AGAIN) => None,
             Ok(0) | Err(_) => {
-                self.daemon = false;
-                Some(Ask::Forced)
+                self.is_daemon_alive = false;
+                Some(StopCommand::Forced)
             }
-            Ok(_) if bytes.contains(&words::FORCED) => Some(Ask::Forced),
-            Ok(_) if bytes.contains(&words::GENTLE) => Some(Ask::Gentle),
+            Ok(_) if bytes.contains(&warden_protocol::FORCED_STOP_BYTE) => Some(StopCommand::Forced),
+            Ok(_) if bytes.contains(&warden_protocol::GENTLE_STOP_BYTE) => Some(StopCommand::Gentle),
             Ok(_) => None,
         }
     }
 
-    /// Takes the word from inside the namespace, when it is there.
-    fn hear_inside(&mut self) {
-        let Some(inside) = &mut self.inside else { return };
+    /// Reads the report of the namespace's init, if it has arrived.
+    fn read_namespace_reports(&mut self) {
+        let Some(inside) = &mut self.namespace_reports else { return };
         let mut bytes = [0_u8; 512];
         let Ok(read @ 1..) = inside.read(&mut bytes) else { return };
-        for word in words::words(bytes.get(..read).unwrap_or_default()) {
-            if let Word::Ended(ended) = word {
-                self.end = Some((ended.code, ended.signal));
+        for report in warden_protocol::parse_reports(bytes.get(..read).unwrap_or_default()) {
+            if let WardenReport::Ended(ended) = report {
+                self.command_end = Some((ended.code, ended.signal));
             }
         }
     }
 
-    /// For the next daemon, where this one is gone: what could be ended is ended.
-    fn note_end(&mut self) {
+    /// Tells the next daemon that this warden has ended everything, for the case that this daemon is gone.
+    fn note_end_in_record(&mut self) {
         if let Some(record) = self.record.take().filter(|_| self.leftovers.is_empty()) {
-            record::note_own_end(record, self.me);
+            warden_record::note_own_end(record, self.own_pid);
         }
     }
 
-    fn last_word(mut self) -> Word {
-        self.swept.remove(&self.leader);
-        self.swept.remove(&self.command);
-        let (code, signal) = self.end.unwrap_or_default();
-        Word::Ended(Ended {
+    fn into_final_report(mut self) -> WardenReport {
+        self.ended_descendants.remove(&self.leader);
+        self.ended_descendants.remove(&self.command);
+        let (code, signal) = self.command_end.unwrap_or_default();
+        WardenReport::Ended(CommandEndReport {
             code,
             signal,
             how: self.how,
-            told: self.told,
-            swept: u32::try_from(self.swept.len()).unwrap_or(u32::MAX),
+            told: self.was_told_to_stop,
+            swept: u32::try_from(self.ended_descendants.len()).unwrap_or(u32::MAX),
             leftovers: self.leftovers,
         })
     }
 }
 
-fn terminate_within(grace: Duration) -> Phase {
+fn terminating_for(grace: Duration) -> WardenPhase {
     let now = Instant::now();
-    Phase::Terminating(Some(now + grace / 2), now + grace)
+    WardenPhase::Terminating(Some(now + grace / 2), now + grace)
 }
 
 fn become_warden() -> io::Result<()> {

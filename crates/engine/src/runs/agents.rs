@@ -1,78 +1,84 @@
-//! Agents that come and go while runs are at work, and the stop of a whole subtree of them.
+//! Enroll, unenroll and remove agents under the lock of the run table; stop a subtree of agents.
 //!
-//! Each is one step under the registry's lock, and so is the acceptance of a run: it is before such a step and seen by it, or
-//! after it and refused. Lock order: registry, then society.
+//! Each is one step under that lock, and so is the acceptance of a run. A run accepted before such a step is seen by
+//! it; one after it is refused. Lock order: run table, then agent registry.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use quell_kernel::registry::{StopAsk, StopScope, Who};
+use quell_kernel::registry::{StopRequest, StopRequester, StopScope};
 use quell_protocol::{AgentId, RunId};
 
-use super::{Runs, Stop};
+use super::{RunTable, StopResult};
 use crate::agent::Agent;
-use crate::cell::Notice;
+use crate::live_run::EngineNotice;
 
-impl Runs {
-    /// Takes in an agent that was claimed: it exists and takes runs from the same step on, and subscribers learn it.
-    pub fn take_in(&self, agent: Arc<Agent>) {
+impl RunTable {
+    /// Adds an agent whose id was reserved. It exists and takes runs from the same step on, and subscribers are
+    /// notified.
+    pub fn add_agent(&self, agent: Arc<Agent>) {
         let id = agent.id.clone();
         let mut state = self.lock();
-        self.workshop().society.join(agent);
+        self.services().agents.add_reserved(agent);
         state.registry.enroll(id.clone());
-        self.hub().publish(&Notice::Society { agent: id, change: "created" });
+        self.hub().publish(&EngineNotice::AgentListChanged { agent: id, change: "created" });
     }
 
-    /// Marked agents take no more runs, unless one of them has runs that are not over.
+    /// Stops enrolling runs for the marked agents, unless one of them has runs that are not over.
     ///
     /// # Errors
-    /// Those runs; nothing has changed then.
-    pub fn dismiss(&self, agents: &BTreeSet<AgentId>) -> Result<(), Vec<RunId>> {
-        self.lock().registry.dismiss(agents)
+    /// These runs; nothing has changed then.
+    pub fn unenroll(&self, agents: &BTreeSet<AgentId>) -> Result<(), Vec<RunId>> {
+        self.lock().registry.unenroll(agents)
     }
 
-    /// Marked agents take no more runs, and all that they have is stopped.
+    /// Stops enrolling runs for the marked agents, and stops all runs that they have.
     #[must_use]
-    pub fn dismiss_by_force(&self, agents: &BTreeSet<AgentId>, who: &Who, ask: &StopAsk) -> Stop {
+    pub fn unenroll_and_stop(
+        &self,
+        agents: &BTreeSet<AgentId>,
+        requester: &StopRequester,
+        request: &StopRequest,
+    ) -> StopResult {
         let requested = self.now();
         let mut state = self.lock();
-        let stopped = state.registry.dismiss_by_force(agents, who, ask, requested);
-        let mut stop = self.carry_out(&mut state, stopped, requested);
-        self.end_processes(&mut stop, ask.push, |_| false);
-        stop
+        let stopped = state.registry.unenroll_and_stop(agents, requester, request, requested);
+        let mut stop_result = self.apply_stop(&mut state, stopped, requested);
+        self.end_background(&mut stop_result, request.push, |_| false);
+        stop_result
     }
 
-    /// Marked agents stay after all and take runs again.
-    pub fn reinstate(&self, agents: &BTreeSet<AgentId>) {
+    /// Cancels the removal of the marked agents: they take runs again.
+    pub fn reenroll(&self, agents: &BTreeSet<AgentId>) {
         let mut state = self.lock();
-        let society = &self.workshop().society;
-        for agent in agents.iter().filter(|agent| society.get(agent).is_some()) {
+        let registry = &self.services().agents;
+        for agent in agents.iter().filter(|agent| registry.get(agent).is_some()) {
             state.registry.enroll(agent.clone());
         }
-        society.retain(agents);
+        registry.cancel_removal(agents);
     }
 
-    /// Lets marked agents go whose runs are over; subscribers learn it.
-    pub fn let_go(&self, agents: &BTreeSet<AgentId>) {
+    /// Removes marked agents whose runs are over, and notifies subscribers.
+    pub fn remove_agents(&self, agents: &BTreeSet<AgentId>) {
         let mut state = self.lock();
-        self.workshop().society.let_go(agents);
-        state.registry.strike(agents);
-        state.shown.retain(|agent, _| !agents.contains(agent));
+        self.services().agents.remove_marked(agents);
+        state.registry.forget_unenrolled(agents);
+        state.published.retain(|agent, _| !agents.contains(agent));
         for agent in agents {
-            self.hub().publish(&Notice::Society { agent: agent.clone(), change: "deleted" });
+            self.hub().publish(&EngineNotice::AgentListChanged { agent: agent.clone(), change: "deleted" });
         }
     }
 
-    /// Stops all runs of an agent and of all agents below it that `who` may stop, queued ones included. Who stands below it is
-    /// decided in the same step.
+    /// Stops the runs of an agent and of all agents below it that `requester` may stop, including queued ones. The
+    /// subtree is determined in the same step.
     #[must_use]
-    pub fn stop_tree(&self, root: &AgentId, who: &Who, ask: &StopAsk) -> Stop {
+    pub fn stop_agent_tree(&self, root: &AgentId, requester: &StopRequester, request: &StopRequest) -> StopResult {
         let requested = self.now();
         let mut state = self.lock();
-        let scope = StopScope::Agents { ids: self.workshop().society.below(root) };
-        let stopped = state.registry.stop(&scope, who, ask, requested);
-        let mut stop = self.carry_out(&mut state, stopped, requested);
-        self.end_processes(&mut stop, ask.push, |_| false);
-        stop
+        let scope = StopScope::Agents { ids: self.services().agents.subtree(root) };
+        let stopped = state.registry.stop(&scope, requester, request, requested);
+        let mut stop_result = self.apply_stop(&mut state, stopped, requested);
+        self.end_background(&mut stop_result, request.push, |_| false);
+        stop_result
     }
 }

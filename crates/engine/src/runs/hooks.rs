@@ -1,58 +1,63 @@
-//! What hooks are told of runs: that one is about to take its first step, and that one is over.
+//! Call run-start hooks and queue run-end hooks.
 
 use quell_protocol::api::RunView;
 use quell_protocol::hook::{HookEvent, RunFacts, SessionFacts};
 use tokio::time::{Instant, sleep};
 
-use super::Runs;
-use super::finish::{AGAIN, KEPT};
-use crate::cell::Cell;
-use crate::hooks::Happening;
+use super::RunTable;
+use super::finaliser::{MAX_RETRY_TIME, RETRY_DELAY};
+use crate::hooks::HookTrigger;
+use crate::live_run::LiveRun;
 use crate::scope::Cancelled;
 
-impl Runs {
-    /// Waits for the hooks of a run that starts. They cannot refuse it, and a stop ends them with it.
-    pub(super) async fn ask_start(&self, cell: &Cell) -> Result<(), Cancelled> {
-        let hooks = &self.workshop().hooks;
-        if hooks.has(HookEvent::RunStart) {
-            // A veto is for sessions only.
-            let _agreed =
-                hooks.ask(happening(HookEvent::RunStart, cell.view(), cell.session.get()), &cell.scope).await?;
+impl RunTable {
+    /// Waits for the hooks of a run that starts. They cannot refuse it, and a stop of the run ends them.
+    pub(super) async fn run_start_hooks(&self, live_run: &LiveRun) -> Result<(), Cancelled> {
+        let hooks = &self.services().hooks;
+        if hooks.has_hooks_for(HookEvent::RunStart) {
+            // A veto has no effect here; only sessions can be refused.
+            let _agreed = hooks
+                .call_hooks(
+                    run_hook_trigger(HookEvent::RunStart, live_run.view(), live_run.session.get()),
+                    &live_run.scope,
+                )
+                .await?;
         }
         Ok(())
     }
 
-    /// Tells that a run is over that had begun. When this returns, its webhooks are in the database, which is asked again
-    /// for as long as the end itself would be.
-    pub(super) async fn tell_end(&self, cell: &Cell) {
-        let hooks = &self.workshop().hooks;
-        if !hooks.has(HookEvent::RunEnd) {
+    /// Queues the hooks of a run that is over, if it had started. When this returns, its webhooks are in the database.
+    /// The write is retried as long as that of the run's end.
+    pub(super) async fn record_end_hooks(&self, live_run: &LiveRun) {
+        let hooks = &self.services().hooks;
+        if !hooks.has_hooks_for(HookEvent::RunEnd) {
             return;
         }
-        let view = cell.view();
+        let view = live_run.view();
         if view.started_at.is_some() {
-            let (ended, begun) = (happening(HookEvent::RunEnd, view, cell.session.get()), Instant::now());
-            while let Err(error) = hooks.record(ended.clone()).await {
-                tracing::error!(run = %cell.id(), %error, "the hooks of a run that ended could not be stored");
-                if begun.elapsed() > KEPT {
-                    return hooks.tell(ended);
+            let (trigger, started_at) =
+                (run_hook_trigger(HookEvent::RunEnd, view, live_run.session.get()), Instant::now());
+            while let Err(error) = hooks.notify_durably(trigger.clone()).await {
+                tracing::error!(run = %live_run.id(), %error, "the hooks of a run that ended could not be stored");
+                if started_at.elapsed() > MAX_RETRY_TIME {
+                    return hooks.notify(trigger);
                 }
-                sleep(AGAIN).await;
+                sleep(RETRY_DELAY).await;
             }
         }
     }
 }
 
-/// An event of a run, from what everybody may see of it, without its texts, and from what is known of its session.
+/// Builds the event of a run from its public view without the texts, and from the known facts of its session.
 #[must_use]
-pub fn happening(event: HookEvent, view: RunView, session: Option<&SessionFacts>) -> Happening {
+pub fn run_hook_trigger(event: HookEvent, view: RunView, session: Option<&SessionFacts>) -> HookTrigger {
     let session = SessionFacts {
         key: view.session_key,
         agent: view.agent.clone(),
         user_id: session.and_then(|session| session.user_id.clone()),
         chat_id: session.and_then(|session| session.chat_id.clone()),
         provider: session.and_then(|session| session.provider.clone()),
-        // That is told of the session, not of each of its runs.
+        // Only session events carry this.
         revived: None,
     };
     let run = RunFacts {
@@ -64,5 +69,5 @@ pub fn happening(event: HookEvent, view: RunView, session: Option<&SessionFacts>
         verdict: view.verdict,
         receipt: view.receipt,
     };
-    Happening::of_run(event, session, run)
+    HookTrigger::for_run(event, session, run)
 }

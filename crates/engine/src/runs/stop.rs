@@ -1,63 +1,61 @@
-//! What a stop did, and the claims on the ends that it will have.
+//! Result of a stop, with tickets to wait for the ends of the covered runs.
 
 use std::sync::Arc;
 
 use quell_protocol::RunId;
 
-use crate::cell::{Cell, Progress};
+use crate::live_run::{LiveRun, RunProgress};
 use crate::tools::background::{BackgroundProcess, BackgroundTask};
 
-/// What a stop did, with the cells to wait for.
 #[derive(Debug, Default)]
-pub struct Stop {
+pub struct StopResult {
     /// Runs that this call aborted.
     pub aborted: Vec<RunId>,
-    /// Runs that it covers and that were ending before it came.
-    pub ending: Vec<RunId>,
-    /// Queued ones among the aborted, with their texts.
+    /// Covered runs that were already ending.
+    pub already_ending: Vec<RunId>,
+    /// The queued ones of the aborted runs, with their texts.
     pub withdrawn: Vec<(RunId, String)>,
     /// Every run that the stop covers, aborted by this call or not.
     pub tickets: Vec<Ticket>,
-    /// Background commands that it covers and that are not over.
+    /// Covered background commands that are not over.
     pub processes: Vec<Arc<BackgroundProcess>>,
-    /// How many of them this call was the first to end.
-    pub ended: usize,
-    /// What else goes on behind runs that it covers, and is ending. Nobody was waiting for that.
+    /// Number of background commands that this call was the first to end.
+    pub processes_ended: usize,
+    /// Covered background tasks that are ending. No caller was waiting for their results.
     pub tasks: Vec<Arc<BackgroundTask>>,
 }
 
-impl Stop {
-    /// True when there was anything to stop.
+impl StopResult {
+    /// True if this call stopped a run or a background command.
     #[must_use]
-    pub fn did_something(&self) -> bool {
-        !self.aborted.is_empty() || self.ended > 0
+    pub fn stopped_anything(&self) -> bool {
+        !self.aborted.is_empty() || self.processes_ended > 0
     }
 
-    /// Waits until everything that it covers is over.
+    /// Waits until everything that the stop covers is over.
     ///
     /// # Cancel safety
     /// Safe: it waits for conditions; the stop itself has already happened.
-    pub async fn settled(&self) {
+    pub async fn wait_settled(&self) {
         for ticket in &self.tickets {
-            ticket.settled().await;
+            ticket.wait_settled().await;
         }
         for process in &self.processes {
-            process.ended().await;
+            process.wait_ended().await;
         }
         for task in &self.tasks {
-            task.ended().await;
+            task.wait_ended().await;
         }
     }
 }
 
-/// A claim on the end of a run. Any number of people may wait for it, any number of times.
+/// Lets any number of callers wait for the end of a run, any number of times.
 #[derive(Debug, Clone)]
-pub struct Ticket(pub(super) Arc<Cell>);
+pub struct Ticket(pub(super) Arc<LiveRun>);
 
 impl Ticket {
-    /// The run.
     #[must_use]
-    pub fn cell(&self) -> &Arc<Cell> {
+    pub fn live_run(&self) -> &Arc<LiveRun> {
         &self.0
     }
 
@@ -65,7 +63,7 @@ impl Ticket {
     ///
     /// # Cancel safety
     /// Safe: it waits for a condition; the stop itself has already happened.
-    pub async fn settled(&self) {
-        self.0.reached(Progress::Ended).await;
+    pub async fn wait_settled(&self) {
+        self.0.wait_for_progress(RunProgress::Ended).await;
     }
 }

@@ -1,4 +1,4 @@
-//! The ledger of a run: what it holds, since when, and how each thing was given back. The receipt is printed from it.
+//! The ledger of a run: what it holds, since when, and how each resource was released. The receipt is built from it.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use crate::clock::Clock;
 
-/// How hard a held thing is told to end.
+/// How hard a held resource is told to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StopLevel {
     /// End now, cleanly: close, cancel, SIGTERM.
@@ -19,56 +19,53 @@ pub enum StopLevel {
     Forced,
 }
 
-/// One line of the ledger.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Row {
-    /// What it is.
+pub struct LedgerRow {
     pub kind: ResourceKind,
-    /// Its number, from 1.
+    /// Row number, from 1.
     pub id: u64,
     /// For people.
     pub label: String,
-    /// When it was taken.
+    /// When it was opened.
     pub opened: Moment,
-    /// When it was given back.
     pub released: Option<Moment>,
-    /// How it was given back.
+    /// How it was released.
     pub how: &'static str,
-    /// For processes, what is known so far.
+    /// For processes: what is known so far.
     pub process: Option<ProcessFacts>,
-    /// What is left of it although it counts as given back, by name: a process that cannot be signalled.
+    /// Names of what is left although the resource counts as released, for example a process that cannot be signalled.
     pub leftovers: Vec<String>,
 }
 
-type Tell = Arc<dyn Fn(StopLevel) + Send + Sync>;
+type StopCallback = Arc<dyn Fn(StopLevel) + Send + Sync>;
 
-struct Line {
-    row: Row,
-    tell: Option<Tell>,
-    /// It may go on after the run: the session's from then on.
-    background: bool,
+struct LedgerEntry {
+    row: LedgerRow,
+    on_stop: Option<StopCallback>,
+    /// It may continue after the run; it then belongs to the session.
+    is_background: bool,
 }
 
-struct Book {
-    lines: Vec<Line>,
-    told: Option<StopLevel>,
+struct LedgerState {
+    entries: Vec<LedgerEntry>,
+    stop_level: Option<StopLevel>,
 }
 
-struct Shared {
+struct LedgerShared {
     clock: Clock,
-    book: Mutex<Book>,
-    open: watch::Sender<usize>,
+    state: Mutex<LedgerState>,
+    open_count: watch::Sender<usize>,
 }
 
-/// The ledger of one scope.
 #[derive(Clone)]
-pub struct Ledger(Arc<Shared>);
+pub struct Ledger(Arc<LedgerShared>);
 
-/// One thing held. Give it back with [`Held::release`]; dropping it says `closed` for sockets and `cancelled` for the rest.
+/// A held resource. Release it with [`Held::release`]. If it is dropped, its row says `closed` for sockets and
+/// `cancelled` for the rest.
 #[must_use = "a dropped hold is given back at once"]
 pub struct Held {
     ledger: Ledger,
-    at: usize,
+    index: usize,
     how: &'static str,
 }
 
@@ -78,137 +75,138 @@ impl Ledger {
     }
 
     pub(super) fn new(clock: Clock) -> Self {
-        let book = Mutex::new(Book { lines: Vec::new(), told: None });
-        Self(Arc::new(Shared { clock, book, open: watch::Sender::new(0) }))
+        let state = Mutex::new(LedgerState { entries: Vec::new(), stop_level: None });
+        Self(Arc::new(LedgerShared { clock, state, open_count: watch::Sender::new(0) }))
     }
 
-    /// All lines in the order of opening.
+    /// All rows in the order of opening.
     #[must_use]
-    pub fn rows(&self) -> Vec<Row> {
-        self.book().lines.iter().map(|line| line.row.clone()).collect()
+    pub fn rows(&self) -> Vec<LedgerRow> {
+        self.lock_state().entries.iter().map(|line| line.row.clone()).collect()
     }
 
-    /// How many things are held now.
+    /// Number of resources that are held now.
     #[must_use]
     pub fn open_count(&self) -> usize {
-        *self.0.open.borrow()
+        *self.0.open_count.borrow()
     }
 
     /// Waits until nothing is held.
     ///
     /// # Cancel safety
     /// Safe: it waits for a condition.
-    pub(super) async fn empty(&self) {
-        let mut open = self.0.open.subscribe();
-        // The sender lives in self, so waiting cannot fail.
+    pub(super) async fn wait_empty(&self) {
+        let mut open = self.0.open_count.subscribe();
+        // The sender lives in `self`, so waiting cannot fail.
         let _ = open.wait_for(|count| *count == 0).await;
     }
 
-    pub(super) fn open(&self, kind: ResourceKind, label: String) -> Held {
+    pub(super) fn open_entry(&self, kind: ResourceKind, label: String) -> Held {
         let opened = self.0.clock.now();
-        let mut book = self.book();
-        let at = book.lines.len();
-        let id = u64::try_from(at).unwrap_or(u64::MAX).saturating_add(1);
-        let row = Row { kind, id, label, opened, released: None, how: "held", process: None, leftovers: Vec::new() };
-        book.lines.push(Line { row, tell: None, background: false });
-        self.0.open.send_modify(|count| *count += 1);
+        let mut state = self.lock_state();
+        let index = state.entries.len();
+        let id = u64::try_from(index).unwrap_or(u64::MAX).saturating_add(1);
+        let row =
+            LedgerRow { kind, id, label, opened, released: None, how: "held", process: None, leftovers: Vec::new() };
+        state.entries.push(LedgerEntry { row, on_stop: None, is_background: false });
+        self.0.open_count.send_modify(|count| *count += 1);
         let how = match kind {
             ResourceKind::ModelRequest | ResourceKind::HttpRequest => "closed",
             _ => "cancelled",
         };
-        Held { ledger: self.clone(), at, how }
+        Held { ledger: self.clone(), index, how }
     }
 
-    /// The run's work is done and nobody stopped it: what was started in the background goes on and is the run's no more.
-    pub fn hand_over(&self) {
+    /// Releases the background work when the run's work is done and nobody stopped it: it continues without the run.
+    pub fn hand_over_background(&self) {
         let now = self.0.clock.now();
-        let mut book = self.book();
-        let mut handed = 0;
-        for line in book.lines.iter_mut().filter(|line| line.background && line.row.released.is_none()) {
-            line.row.released = Some(now);
-            line.row.how = "kept";
-            line.tell = None;
-            handed += 1;
+        let mut state = self.lock_state();
+        let mut handed_over = 0;
+        for entry in state.entries.iter_mut().filter(|line| line.is_background && line.row.released.is_none()) {
+            entry.row.released = Some(now);
+            entry.row.how = "kept";
+            entry.on_stop = None;
+            handed_over += 1;
         }
-        drop(book);
-        self.0.open.send_modify(|count| *count -= handed);
+        drop(state);
+        self.0.open_count.send_modify(|count| *count -= handed_over);
     }
 
-    pub(super) fn stop(&self, level: StopLevel) {
-        let mut book = self.book();
-        if book.told >= Some(level) {
+    pub(super) fn notify_stop(&self, level: StopLevel) {
+        let mut state = self.lock_state();
+        if state.stop_level >= Some(level) {
             return;
         }
-        book.told = Some(level);
-        let tells: Vec<Tell> = book.lines.iter().filter_map(|line| line.tell.clone()).collect();
-        drop(book);
-        for tell in tells {
-            tell(level);
+        state.stop_level = Some(level);
+        let callbacks: Vec<StopCallback> = state.entries.iter().filter_map(|line| line.on_stop.clone()).collect();
+        drop(state);
+        for callback in callbacks {
+            callback(level);
         }
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.0.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_state(&self) -> MutexGuard<'_, LedgerState> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Held {
-    /// Says how this thing is told to end. `tell` must not block; it may be called from any thread, once per level, and is
-    /// called at once when the scope was already cancelled.
-    pub fn on_stop(self, tell: impl Fn(StopLevel) + Send + Sync + 'static) -> Self {
-        let tell: Tell = Arc::new(tell);
-        let mut book = self.ledger.book();
-        if let Some(line) = book.lines.get_mut(self.at) {
-            line.tell = Some(Arc::clone(&tell));
+    /// Registers how this resource is told to end. `callback` must not block. It may be called from any thread, once
+    /// per level, and is called at once if the scope was already cancelled.
+    pub fn on_stop(self, callback: impl Fn(StopLevel) + Send + Sync + 'static) -> Self {
+        let callback: StopCallback = Arc::new(callback);
+        let mut state = self.ledger.lock_state();
+        if let Some(entry) = state.entries.get_mut(self.index) {
+            entry.on_stop = Some(Arc::clone(&callback));
         }
-        let told = book.told;
-        drop(book);
-        if let Some(level) = told {
-            tell(level);
-        }
-        self
-    }
-
-    /// This thing may outlive the run: it is handed over when the work returns without a stop ([`Ledger::hand_over`]), and
-    /// ends with the run otherwise.
-    pub fn in_background(self) -> Self {
-        if let Some(line) = self.ledger.book().lines.get_mut(self.at) {
-            line.background = true;
+        let stop_level = state.stop_level;
+        drop(state);
+        if let Some(level) = stop_level {
+            callback(level);
         }
         self
     }
 
-    /// Its number in the ledger, from 1.
+    /// Marks that this resource may outlive the run: it is handed over when the work returns without a stop
+    /// ([`Ledger::hand_over_background`]), and ends with the run otherwise.
+    pub fn as_background(self) -> Self {
+        if let Some(entry) = self.ledger.lock_state().entries.get_mut(self.index) {
+            entry.is_background = true;
+        }
+        self
+    }
+
+    /// Row number in the ledger, from 1.
     #[must_use]
     pub fn id(&self) -> u64 {
-        u64::try_from(self.at).unwrap_or(u64::MAX).saturating_add(1)
+        u64::try_from(self.index).unwrap_or(u64::MAX).saturating_add(1)
     }
 
-    /// Notes what is known about a process, now or again later.
+    /// Records what is known about a process; may be called again later.
     pub fn note_process(&self, facts: ProcessFacts) {
         self.with_row(|row| row.process = Some(facts));
     }
 
-    /// Notes something that stays although this hold ends, by name.
+    /// Records the name of something that is left although this resource is released.
     pub fn note_leftover(&self, name: String) {
         self.with_row(|row| row.leftovers.push(name));
     }
 
-    /// Adds to the label what a person should know of it.
+    /// Adds a detail for people to the label.
     pub fn add_to_label(&self, text: &str) {
         self.with_row(|row| row.label.push_str(text));
     }
 
-    /// Gives the thing back and says how.
+    /// Releases the resource and records how.
     pub fn release(mut self, how: &'static str) {
         self.how = how;
     }
 
     /// Changes the row, unless it was handed over.
-    fn with_row(&self, change: impl FnOnce(&mut Row)) {
-        let mut book = self.ledger.book();
-        if let Some(line) = book.lines.get_mut(self.at).filter(|line| line.row.released.is_none()) {
-            change(&mut line.row);
+    fn with_row(&self, change: impl FnOnce(&mut LedgerRow)) {
+        let mut state = self.ledger.lock_state();
+        if let Some(entry) = state.entries.get_mut(self.index).filter(|line| line.row.released.is_none()) {
+            change(&mut entry.row);
         }
     }
 }
@@ -216,14 +214,14 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         let now = self.ledger.0.clock.now();
-        let mut book = self.ledger.book();
-        // A line that was handed over is closed already.
-        let Some(line) = book.lines.get_mut(self.at).filter(|line| line.row.released.is_none()) else { return };
-        line.row.released = Some(now);
-        line.row.how = self.how;
-        line.tell = None;
-        drop(book);
-        self.ledger.0.open.send_modify(|count| *count -= 1);
+        let mut state = self.ledger.lock_state();
+        // A row that was handed over is released already.
+        let Some(entry) = state.entries.get_mut(self.index).filter(|line| line.row.released.is_none()) else { return };
+        entry.row.released = Some(now);
+        entry.row.how = self.how;
+        entry.on_stop = None;
+        drop(state);
+        self.ledger.0.open_count.send_modify(|count| *count -= 1);
     }
 }
 
@@ -235,6 +233,6 @@ impl fmt::Debug for Ledger {
 
 impl fmt::Debug for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Held({})", self.at)
+        write!(f, "Held({})", self.index)
     }
 }

@@ -1,38 +1,38 @@
-//! The places where a stop can arrive, by name, and the probe with which tests stand at them.
+//! The named points at which a stop can arrive, and the probe with which tests wait there.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// A place in the work of a run where a stop can arrive.
+/// A point in the work of a run at which a stop can arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Point {
-    /// The session is being made, or somebody else who makes it or cleans it up is waited for.
+    /// The session is being created, or the run waits for another caller that creates it or cleans it up.
     Session,
-    /// A lifecycle hook is at work, and what it says is waited for.
+    /// Waiting for the result of a lifecycle hook.
     Hook,
-    /// The agent's skills are being read.
+    /// Reading the agent's skills.
     Skills,
     /// Loading the session's history.
     LoadHistory,
-    /// Looking for what is remembered.
+    /// Searching notes for the run.
     Recall,
-    /// Remembering something.
+    /// Writing a note.
     Remember,
-    /// A consolidation waits for its place among those that are at work.
+    /// A consolidation waits for its permit.
     Consolidation,
     /// Before a step.
     BeforeStep,
-    /// The step's context is built, the model not yet called.
+    /// The context of the step is built, and the model is not called yet.
     ContextBuilt,
-    /// Pictures are being read for a model that sees them.
+    /// Reading images for a model with vision.
     Pictures,
-    /// Older turns may have to be summarised, or have just been.
+    /// Before and after the summary of older turns.
     Compaction,
     /// Connecting to the model, sending, waiting for headers.
     ModelSend,
     /// Waiting for the next bytes of the model's stream.
     ModelStream,
-    /// Reading the body of a model's error answer.
+    /// Reading the body of a model's error response.
     ModelError,
     /// Waiting before a retry.
     ModelBackoff,
@@ -42,36 +42,36 @@ pub enum Point {
     BeforeTool,
     /// A call waits for a person.
     Approval,
-    /// A call is written down before it starts.
+    /// The start of a call is being stored in the journal.
     Journal,
-    /// A tool's process runs.
+    /// The process of a tool is running.
     Process,
-    /// A background process is waited for, or written to.
+    /// Waiting for a background process, or writing to it.
     ProcessWait,
-    /// A tool's blocking work runs.
+    /// Blocking work of a tool is running.
     Blocking,
-    /// A tool's HTTP request is out.
+    /// An HTTP request of a tool is in flight.
     Fetch,
-    /// An MCP server starts.
+    /// Waiting for the start of an MCP server.
     McpStart,
-    /// A call is at an MCP server.
+    /// Waiting for the result of an MCP call.
     McpCall,
-    /// The pictures that a server answered with are being kept.
+    /// Saving the images of an MCP result.
     KeepPictures,
-    /// A sub-run is being let in.
+    /// A sub-run is being accepted.
     StartSubRun,
-    /// A sub-run is at work.
+    /// Waiting for a sub-run.
     SubRun,
     /// A tool call has ended.
     AfterTool,
-    /// What came with a message of a chat network is fetched.
+    /// Fetching the attachments of a chat message.
     Attachments,
-    /// An answer is carried to its chat network.
+    /// Delivering an answer to its chat network.
     Delivery,
 }
 
 impl Point {
-    /// All of them; the sweep fails when one is never reached.
+    /// All points; the sweep test fails if one is never reached.
     pub const ALL: &'static [Self] = &[
         Self::Session,
         Self::Hook,
@@ -107,25 +107,25 @@ impl Point {
     ];
 }
 
-/// Called at every point that a run reaches; does nothing unless a test put a function there.
+/// Called at every point that a run reaches; does nothing unless a test sets a callback.
 #[derive(Clone, Default)]
-pub struct Probe(Option<Arc<dyn Fn(Point) + Send + Sync>>);
+pub struct PointProbe(Option<Arc<dyn Fn(Point) + Send + Sync>>);
 
-impl Probe {
-    /// A probe that calls `look` at every point, on the task that reached it.
+impl PointProbe {
+    /// Creates a probe that calls `callback` at every point, on the task that reached it.
     #[must_use]
-    pub fn new(look: impl Fn(Point) + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(look)))
+    pub fn new(callback: impl Fn(Point) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(callback)))
     }
 
     pub(super) fn reached(&self, point: Point) {
-        if let Some(look) = &self.0 {
-            look(point);
+        if let Some(callback) = &self.0 {
+            callback(point);
         }
     }
 }
 
-impl fmt::Debug for Probe {
+impl fmt::Debug for PointProbe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_some() { "Probe(set)" } else { "Probe(none)" })
     }

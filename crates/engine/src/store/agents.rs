@@ -1,32 +1,30 @@
-//! Agents that were made at run time, until they are deleted.
+//! Agents that were created at run time.
 
 use quell_protocol::{AgentId, Principal};
 use rusqlite::{Row, params};
 
-use super::runs::id;
+use super::runs::parse_id_column;
 use super::{NoteScope, Store, StoreError, notes};
 
-/// An agent that was made at run time.
+/// An agent that was created at run time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredAgent {
-    /// Its id.
     pub id: AgentId,
-    /// Its configuration, JSON.
+    /// JSON.
     pub config: String,
     /// RFC 3339.
     pub created_at: String,
-    /// Who made it.
     pub created_by: Principal,
 }
 
 impl Store {
-    /// Keeps a new agent, whose id none has. Durable before it answers.
+    /// Stores a new agent. Its id must not be in use. Durable when it returns.
     ///
     /// # Errors
-    /// [`StoreError`] when it could not be written; then it is not kept.
+    /// [`StoreError`] when it could not be written; then the agent is not stored.
     ///
     /// # Cancel safety
-    /// Safe, as [`Store`] says.
+    /// Safe: see [`Store`].
     pub async fn create_agent(&self, agent: StoredAgent) -> Result<(), StoreError> {
         self.write(move |db| {
             let sql = "INSERT INTO agents (id, config, created_at, created_by) VALUES (?1, ?2, ?3, ?4)";
@@ -37,34 +35,31 @@ impl Store {
         .await
     }
 
-    /// All kept agents by id.
-    ///
-    /// # Errors
-    /// [`StoreError`] when they could not be read.
+    /// Lists all stored agents, ordered by id.
     ///
     /// # Cancel safety
-    /// Safe: it only reads.
-    pub async fn agents(&self) -> Result<Vec<StoredAgent>, StoreError> {
+    /// Safe: only reads.
+    pub async fn list_agents(&self) -> Result<Vec<StoredAgent>, StoreError> {
         self.read(|db| {
             let sql = "SELECT id, config, created_at, created_by FROM agents ORDER BY id";
-            db.prepare_cached(sql)?.query_map([], agent_row)?.collect()
+            db.prepare_cached(sql)?.query_map([], agent_from_row)?.collect()
         })
         .await
     }
 
-    /// Forgets agents and what they remember, all in one transaction. Unknown ones are forgotten already.
+    /// Deletes agents and their notes in one transaction. Ignores unknown ids.
     ///
     /// # Errors
-    /// [`StoreError`] when it could not be written; then all of them are still kept.
+    /// [`StoreError`] when it could not be written; then none is deleted.
     ///
     /// # Cancel safety
-    /// Safe, as [`Store`] says.
+    /// Safe: see [`Store`].
     pub async fn delete_agents(&self, ids: Vec<AgentId>) -> Result<(), StoreError> {
         self.write(move |db| {
             let mut delete = db.prepare_cached("DELETE FROM agents WHERE id = ?1")?;
             ids.iter().try_for_each(|id| {
-                // Another agent of that name is another agent.
-                notes::clear(db, &NoteScope::Agent(id.clone()))?;
+                // A later agent with the same id must not inherit the notes.
+                notes::delete_notes(db, &NoteScope::Agent(id.clone()))?;
                 delete.execute([id.as_str()]).map(drop)
             })
         })
@@ -72,11 +67,11 @@ impl Store {
     }
 }
 
-fn agent_row(row: &Row<'_>) -> rusqlite::Result<StoredAgent> {
+fn agent_from_row(row: &Row<'_>) -> rusqlite::Result<StoredAgent> {
     Ok(StoredAgent {
-        id: id(row, 0, AgentId::parse)?,
+        id: parse_id_column(row, 0, AgentId::parse)?,
         config: row.get(1)?,
         created_at: row.get(2)?,
-        created_by: id(row, 3, Principal::parse)?,
+        created_by: parse_id_column(row, 3, Principal::parse)?,
     })
 }

@@ -1,41 +1,42 @@
-//! A session on its way out of one database and into another: read as one state of it, written whole or not at all.
+//! Export a session as archive lines, and import one in a single transaction.
 
 use std::io::{BufWriter, Write};
 
 use quell_protocol::archive::{
-    ConfigLine, Head, Kind, NoteLine, ResetLine, RunLine, RunState, SESSION, TurnLine, VERSION, Verbatim,
+    ARCHIVE_VERSION, ArchiveHeader, ArchiveLineKind, ArchivedRunState, ConfigLine, NoteLine, ResetLine, RunLine,
+    SESSION_ARCHIVE, TurnLine, VerbatimJson,
 };
 use quell_protocol::{Principal, RunId, SessionKey};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use serde::Serialize;
 
-use super::notes::{insert_note, notes_of};
-use super::runs::{id, insert, run_row};
-use super::sessions::session_row;
-use super::spool::{Draft, Spool};
-use super::{Note, NoteScope, RunRow, Store, StoreError, StoredSession, StoredState};
+use super::notes::{insert_note, query_all_notes};
+use super::runs::{insert_run, parse_id_column, run_from_row};
+use super::sessions::session_from_row;
+use super::temp_file::{TempFile, TempFileWriter};
+use super::{Note, NoteScope, RunRow, Store, StoreError, StoredRunState, StoredSession};
 
-/// A session as it was read from an archive.
+/// A session as parsed from an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Archive {
-    /// The session. Its turns are counted anew.
+pub struct SessionArchive {
+    /// Its count of turns is ignored: the import counts them again.
     pub session: StoredSession,
-    /// Its runs, all over, in the order of their acceptance.
+    /// All ended, in the order of acceptance.
     pub runs: Vec<RunRow>,
-    /// Its past, the oldest first.
-    pub past: Vec<Archived>,
-    /// What is remembered of it, in the order in which it was.
+    /// Oldest first.
+    pub history: Vec<ArchivedHistoryItem>,
+    /// In the order in which they were saved.
     pub notes: Vec<Note>,
 }
 
-/// A piece of a session's past, with the run that it belongs to.
+/// An item of a session's history, with the run that it belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Archived {
+pub enum ArchivedHistoryItem {
     /// A sealed turn.
     Turn {
-        /// The run that left it, which is one of the archive's.
+        /// The run that left the turn; it is one of the archive's runs.
         run: RunId,
-        /// As it is stored.
+        /// JSON, as stored.
         turn: String,
     },
     /// The session was reset here.
@@ -45,102 +46,121 @@ pub enum Archived {
     },
 }
 
-/// What came of an import.
+/// Result of an import.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Imported {
-    /// The session is there.
-    Yes {
-        /// Its turns after the last reset.
+pub enum ImportOutcome {
+    Imported {
+        /// Turns after the last reset.
         turns: u64,
     },
-    /// There is a session of that key; nothing was written.
+    /// A session with this key exists; nothing was written.
     SessionExists,
-    /// There is a run of that id; nothing was written.
+    /// A run with this id exists; nothing was written.
     RunExists(RunId),
 }
 
 impl Store {
-    /// Reads a session with its runs that are over and their turns, as the lines of an archive. None when there is none.
+    /// Reads a session with its ended runs and their turns, as lines of an archive. `None` when there is no such
+    /// session.
     ///
     /// # Errors
-    /// [`StoreError`] when it could not be read, or there is no room for the lines.
+    /// [`StoreError`] when it could not be read, or the disk has no room for the lines.
     ///
     /// # Cancel safety
-    /// Safe: it only reads.
-    pub async fn export_session(&self, key: SessionKey) -> Result<Option<Spool>, StoreError> {
-        let ground = self.0.ground.clone();
-        self.copy(move |connection| {
-            // One transaction, so that the lines are of one moment whatever is written meanwhile.
+    /// Safe: only reads.
+    pub async fn export_session(&self, key: SessionKey) -> Result<Option<TempFile>, StoreError> {
+        let data_dir = self.0.data_dir.clone();
+        self.run_on_copier(move |connection| {
+            // One transaction, so that all lines show the same state of the database.
             let transaction = connection.transaction()?;
-            let refused = |error: &std::io::Error| StoreError::file(&ground, error);
-            let draft = Draft::new(&ground).map_err(|error| refused(&error))?;
-            let mut lines = Lines(BufWriter::new(draft.file()));
-            if !lines.all(&transaction, &key)? {
+            let file_error = |error: &std::io::Error| StoreError::from_io(&data_dir, error);
+            let file = TempFileWriter::new(&data_dir).map_err(|error| file_error(&error))?;
+            let mut lines = ArchiveWriter(BufWriter::new(file.file()));
+            if !lines.write_archive(&transaction, &key)? {
                 return Ok(None);
             }
-            lines.0.flush().map_err(|error| refused(&error))?;
+            lines.0.flush().map_err(|error| file_error(&error))?;
             drop(lines);
-            Ok(Some(draft.finish().map_err(|error| refused(&error))?))
+            Ok(Some(file.finish().map_err(|error| file_error(&error))?))
         })
         .await
     }
 
-    /// Writes a session that is not there, with everything it has. `at` is the time for people, RFC 3339.
+    /// Writes a session that does not exist yet, with all its data. `at` is the time of the import, RFC 3339.
     ///
     /// # Errors
-    /// [`StoreError`] when it could not be written; then nothing was.
+    /// [`StoreError`] when it could not be written; then nothing is written.
     ///
     /// # Cancel safety
-    /// Safe, as [`Store`] says.
-    pub async fn import_session(&self, archive: Archive, at: String) -> Result<Imported, StoreError> {
-        self.write(move |db| import(db, &archive, &at)).await
+    /// Safe: see [`Store`].
+    pub async fn import_session(&self, archive: SessionArchive, at: String) -> Result<ImportOutcome, StoreError> {
+        self.write(move |db| insert_archive(db, &archive, &at)).await
     }
 }
 
-/// The lines of an archive, on their way into a file.
-struct Lines<W: Write>(W);
+/// Writes the lines of an archive.
+struct ArchiveWriter<W: Write>(W);
 
-impl<W: Write> Lines<W> {
-    /// False when there is no such session.
-    fn all(&mut self, db: &Transaction<'_>, key: &SessionKey) -> Result<bool, StoreError> {
+impl<W: Write> ArchiveWriter<W> {
+    /// Returns false when there is no such session.
+    fn write_archive(&mut self, db: &Transaction<'_>, key: &SessionKey) -> Result<bool, StoreError> {
         let sql = "SELECT key, agent, created_at, last_used_at, turns, config, secrets, private_base_url,
                    private_mcp_url, owner, imported_at FROM sessions
                    WHERE key = ?1";
-        let session = db.prepare_cached(sql)?.query_row([key.as_str()], session_row).optional()?;
+        let session = db.prepare_cached(sql)?.query_row([key.as_str()], session_from_row).optional()?;
         let Some(session) = session else { return Ok(false) };
         let StoredSession { key, agent, created_at, last_used_at, config, .. } = session;
-        let quell = SESSION.to_owned();
-        self.line(&Head { quell, version: VERSION, key: key.clone(), agent, created_at, last_used_at })?;
+        let quell = SESSION_ARCHIVE.to_owned();
+        self.write_line(&ArchiveHeader {
+            quell,
+            version: ARCHIVE_VERSION,
+            key: key.clone(),
+            agent,
+            created_at,
+            last_used_at,
+        })?;
         if let Some(config) = config {
-            self.line(&ConfigLine { kind: Kind::Config, config: Verbatim::of(&config) })?;
+            self.write_line(&ConfigLine { kind: ArchiveLineKind::Config, config: VerbatimJson::new(&config) })?;
         }
-        self.runs(db, &key)?;
-        self.past(db, &key)?;
-        for Note { key, category, text, at } in notes_of(db, &NoteScope::Session(key))? {
-            self.line(&NoteLine { kind: Kind::Note, key, category, text, at })?;
+        self.write_runs(db, &key)?;
+        self.write_history(db, &key)?;
+        for Note { key, category, text, at } in query_all_notes(db, &NoteScope::Session(key))? {
+            self.write_line(&NoteLine { kind: ArchiveLineKind::Note, key, category, text, at })?;
         }
         Ok(true)
     }
 
-    fn runs(&mut self, db: &Transaction<'_>, key: &SessionKey) -> Result<(), StoreError> {
+    fn write_runs(&mut self, db: &Transaction<'_>, key: &SessionKey) -> Result<(), StoreError> {
         let sql = "SELECT id, session, agent, principal, fingerprint, state, steered_into, accepted_at, view FROM runs
                    WHERE session = ?1 AND state IN ('ended', 'steered') ORDER BY seq";
         let mut statement = db.prepare_cached(sql)?;
-        for row in statement.query_map([key.as_str()], run_row)? {
+        for row in statement.query_map([key.as_str()], run_from_row)? {
             let RunRow { id, agent, principal, fingerprint, state, accepted_at, view, .. } = row?;
             let (state, steered_into) = match state {
-                StoredState::Steered { into } => (RunState::Steered, Some(into)),
-                StoredState::Accepted | StoredState::Started | StoredState::Ended => (RunState::Ended, None),
+                StoredRunState::Steered { into } => (ArchivedRunState::Steered, Some(into)),
+                StoredRunState::Accepted | StoredRunState::Started | StoredRunState::Ended => {
+                    (ArchivedRunState::Ended, None)
+                }
             };
-            let view = Verbatim::of(&view);
-            let kind = Kind::Run;
-            self.line(&RunLine { kind, id, agent, principal, fingerprint, state, steered_into, accepted_at, view })?;
+            let view = VerbatimJson::new(&view);
+            let kind = ArchiveLineKind::Run;
+            self.write_line(&RunLine {
+                kind,
+                id,
+                agent,
+                principal,
+                fingerprint,
+                state,
+                steered_into,
+                accepted_at,
+                view,
+            })?;
         }
         Ok(())
     }
 
-    /// A turn whose run is not over yet is left to the next archive, together with its run.
-    fn past(&mut self, db: &Transaction<'_>, key: &SessionKey) -> Result<(), StoreError> {
+    /// Leaves out a turn whose run has not ended: the next archive has both.
+    fn write_history(&mut self, db: &Transaction<'_>, key: &SessionKey) -> Result<(), StoreError> {
         let sql = "SELECT history.run, history.turn, history.reset_at
                    FROM history LEFT JOIN runs ON runs.id = history.run
                    WHERE history.session = ?1 AND (history.run IS NULL OR runs.state IN ('ended', 'steered'))
@@ -149,43 +169,43 @@ impl<W: Write> Lines<W> {
         let mut rows = statement.query([key.as_str()])?;
         while let Some(row) = rows.next()? {
             if let Some(turn) = row.get::<_, Option<String>>(1)? {
-                let run = id(row, 0, RunId::parse)?;
-                self.line(&TurnLine { kind: Kind::Turn, run, turn: Verbatim::of(&turn) })?;
+                let run = parse_id_column(row, 0, RunId::parse)?;
+                self.write_line(&TurnLine { kind: ArchiveLineKind::Turn, run, turn: VerbatimJson::new(&turn) })?;
             } else {
-                self.line(&ResetLine { kind: Kind::Reset, at: row.get(2)? })?;
+                self.write_line(&ResetLine { kind: ArchiveLineKind::Reset, at: row.get(2)? })?;
             }
         }
         Ok(())
     }
 
-    fn line(&mut self, line: &impl Serialize) -> Result<(), StoreError> {
+    fn write_line(&mut self, line: &impl Serialize) -> Result<(), StoreError> {
         let unwritable = |error: String| StoreError::Unwritable(format!("the export cannot be kept: {error}"));
         serde_json::to_writer(&mut self.0, line).map_err(|error| unwritable(error.to_string()))?;
         self.0.write_all(b"\n").map_err(|error| unwritable(error.to_string()))
     }
 }
 
-/// Looks at everything before it writes anything: what is refused shares its transaction with the writes of others.
-fn import(db: &Connection, archive: &Archive, at: &str) -> rusqlite::Result<Imported> {
+/// Checks everything before the first write: a refused import shares its transaction with the writes of others.
+fn insert_archive(db: &Connection, archive: &SessionArchive, at: &str) -> rusqlite::Result<ImportOutcome> {
     let key = archive.session.key.as_str();
     if db.prepare_cached("SELECT 1 FROM sessions WHERE key = ?1")?.exists([key])? {
-        return Ok(Imported::SessionExists);
+        return Ok(ImportOutcome::SessionExists);
     }
     for run in &archive.runs {
         if db.prepare_cached("SELECT 1 FROM runs WHERE id = ?1")?.exists([run.id.as_str()])? {
-            return Ok(Imported::RunExists(run.id.clone()));
+            return Ok(ImportOutcome::RunExists(run.id.clone()));
         }
     }
     for run in &archive.runs {
-        insert(db, run)?;
+        insert_run(db, run)?;
     }
-    let turns = write_session(db, archive, at)?;
-    for past in &archive.past {
+    let turns = insert_session(db, archive, at)?;
+    for past in &archive.history {
         match past {
-            Archived::Turn { run, turn } => db
+            ArchivedHistoryItem::Turn { run, turn } => db
                 .prepare_cached("INSERT INTO history (session, run, turn) VALUES (?1, ?2, ?3)")?
                 .execute(params![key, run.as_str(), turn])?,
-            Archived::Reset { at } => {
+            ArchivedHistoryItem::Reset { at } => {
                 db.prepare_cached("INSERT INTO history (session, reset_at) VALUES (?1, ?2)")?.execute([key, at])?
             }
         };
@@ -194,12 +214,13 @@ fn import(db: &Connection, archive: &Archive, at: &str) -> rusqlite::Result<Impo
     for note in &archive.notes {
         insert_note(db, &scope, note)?;
     }
-    Ok(Imported::Yes { turns })
+    Ok(ImportOutcome::Imported { turns })
 }
 
-fn write_session(db: &Connection, archive: &Archive, at: &str) -> rusqlite::Result<u64> {
+fn insert_session(db: &Connection, archive: &SessionArchive, at: &str) -> rusqlite::Result<u64> {
     let session = &archive.session;
-    let turns = archive.past.iter().rev().take_while(|past| matches!(past, Archived::Turn { .. })).count();
+    let turns =
+        archive.history.iter().rev().take_while(|past| matches!(past, ArchivedHistoryItem::Turn { .. })).count();
     db.prepare_cached(
         "INSERT INTO sessions (key, agent, created_at, last_used_at, use_order, turns, imported_at, config, owner,
                                private_base_url, private_mcp_url)
@@ -214,8 +235,8 @@ fn write_session(db: &Connection, archive: &Archive, at: &str) -> rusqlite::Resu
         at,
         session.config,
         session.owner.as_ref().map(Principal::as_str),
-        session.private.base_url,
-        session.private.mcp_url
+        session.private_endpoints.base_url,
+        session.private_endpoints.mcp_url
     ])?;
     Ok(turns as u64)
 }

@@ -1,61 +1,53 @@
-//! The list of who did what. Entries are only ever added at its end, and only ever forgotten at its beginning.
+//! The audit log: append, list, delete old entries.
 
 use quell_protocol::audit::{Action, AuditRow};
 use quell_protocol::{Principal, Surface};
 use rusqlite::{Connection, Row, params};
 
-use super::runs::{id, unfit};
+use super::runs::{invalid_column, parse_id_column};
 use super::{Store, StoreError};
 
-/// Entries that are forgotten in one transaction.
-const AT_A_TIME: i64 = 1000;
+/// Entries that are deleted in one transaction.
+const DELETE_BATCH_ROWS: i64 = 1000;
 
-/// An entry before it has its number.
+/// An audit entry before it gets its number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditEntry {
     /// RFC 3339.
     pub at: String,
-    /// Who.
     pub principal: Principal,
-    /// Through which door.
     pub surface: Surface,
-    /// From where, as far as it is known.
+    /// Origin of the request, as far as it is known.
     pub from: Option<String>,
-    /// What.
     pub action: Action,
-    /// To what.
     pub target: Option<String>,
-    /// More about it, for people.
     pub detail: Option<String>,
 }
 
 impl Store {
-    /// Adds entries to the end of the list, in their order. Durable when it answers.
+    /// Appends entries to the log, in their order. Durable when it returns.
     ///
     /// # Errors
-    /// [`StoreError`] when they could not be written; then none was.
+    /// [`StoreError`] when they could not be written; then none is.
     ///
     /// # Cancel safety
-    /// Safe, as [`Store`] says.
+    /// Safe: see [`Store`].
     pub async fn append_audit(&self, entries: Vec<AuditEntry>) -> Result<(), StoreError> {
-        self.write(move |db| entries.iter().try_for_each(|entry| append(db, entry))).await
+        self.write(move |db| entries.iter().try_for_each(|entry| insert_audit_entry(db, entry))).await
     }
 
-    /// At most `limit` entries behind number `after`, the oldest first, and whether there are more.
-    ///
-    /// # Errors
-    /// [`StoreError`] when they could not be read.
+    /// Lists at most `limit` entries with a number above `after`, oldest first, and whether there are more.
     ///
     /// # Cancel safety
-    /// Safe: it only reads.
-    pub async fn audit(&self, after: u64, limit: usize) -> Result<(Vec<AuditRow>, bool), StoreError> {
+    /// Safe: only reads.
+    pub async fn list_audit(&self, after: u64, limit: usize) -> Result<(Vec<AuditRow>, bool), StoreError> {
         let after = i64::try_from(after).unwrap_or(i64::MAX);
-        let ask_for = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
+        let row_limit = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
         let mut rows: Vec<AuditRow> = self
             .read(move |db| {
                 let sql = "SELECT seq, at, principal, surface, origin, action, target, detail FROM audit
                            WHERE seq > ?1 ORDER BY seq LIMIT ?2";
-                db.prepare_cached(sql)?.query_map([after, ask_for], audit_row)?.collect()
+                db.prepare_cached(sql)?.query_map([after, row_limit], audit_row)?.collect()
             })
             .await?;
         let more = rows.len() > limit;
@@ -63,28 +55,25 @@ impl Store {
         Ok((rows, more))
     }
 
-    /// Forgets entries from before `time`, RFC 3339, from the beginning of the list on. Answers how many; it is done in small
-    /// transactions, so that other writes are not held up.
-    ///
-    /// # Errors
-    /// [`StoreError`] when they could not be written.
+    /// Deletes entries from before `time`, RFC 3339, from the oldest on. Returns their number. Works in small
+    /// transactions, so that other writes are not delayed.
     ///
     /// # Cancel safety
-    /// Safe: dropped, it has forgotten some and not others.
-    pub async fn forget_audit(&self, time: String) -> Result<u64, StoreError> {
-        let mut forgotten = 0;
+    /// Safe: when dropped, some entries are deleted and others are not.
+    pub async fn delete_audit_before(&self, time: String) -> Result<u64, StoreError> {
+        let mut total = 0;
         loop {
             let time = time.clone();
-            let gone = self.write(move |db| forget(db, &time)).await?;
-            forgotten += gone;
-            if i64::try_from(gone) != Ok(AT_A_TIME) {
-                return Ok(forgotten);
+            let deleted = self.write(move |db| delete_oldest_entries(db, &time)).await?;
+            total += deleted;
+            if i64::try_from(deleted) != Ok(DELETE_BATCH_ROWS) {
+                return Ok(total);
             }
         }
     }
 }
 
-pub(super) fn append(db: &Connection, entry: &AuditEntry) -> rusqlite::Result<()> {
+pub(super) fn insert_audit_entry(db: &Connection, entry: &AuditEntry) -> rusqlite::Result<()> {
     let surface = serde_json::to_value(entry.surface).ok();
     db.prepare_cached(
         "INSERT INTO audit (at, principal, surface, origin, action, target, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
@@ -101,19 +90,19 @@ pub(super) fn append(db: &Connection, entry: &AuditEntry) -> rusqlite::Result<()
     Ok(())
 }
 
-/// Looks at the oldest only: a wall clock that was set back does not make it read the whole list.
-fn forget(db: &Connection, time: &str) -> rusqlite::Result<u64> {
+/// Checks only the oldest entries, so that a wall clock that was set back does not cause a scan of the whole log.
+fn delete_oldest_entries(db: &Connection, time: &str) -> rusqlite::Result<u64> {
     let sql = "DELETE FROM audit WHERE at < ?1 AND seq IN (SELECT seq FROM audit ORDER BY seq LIMIT ?2)";
-    db.prepare_cached(sql)?.execute(params![time, AT_A_TIME]).map(|gone| gone as u64)
+    db.prepare_cached(sql)?.execute(params![time, DELETE_BATCH_ROWS]).map(|deleted| deleted as u64)
 }
 
 fn audit_row(row: &Row<'_>) -> rusqlite::Result<AuditRow> {
     let surface: String = row.get(3)?;
-    let surface = serde_json::from_value(surface.into()).map_err(|error| unfit(3, error))?;
+    let surface = serde_json::from_value(surface.into()).map_err(|error| invalid_column(3, error))?;
     Ok(AuditRow {
-        seq: u64::try_from(row.get::<_, i64>(0)?).map_err(|error| unfit(0, error))?,
+        seq: u64::try_from(row.get::<_, i64>(0)?).map_err(|error| invalid_column(0, error))?,
         at: row.get(1)?,
-        principal: id(row, 2, Principal::parse)?,
+        principal: parse_id_column(row, 2, Principal::parse)?,
         surface,
         from: row.get(4)?,
         action: row.get(5)?,

@@ -1,7 +1,8 @@
-//! Copies of the whole database: made while it is written to, checked, and put in its place.
+//! Snapshot, copy, check and restore the whole database.
 //!
-//! A copy is made by `VACUUM INTO`: one statement that reads one state and holds up no writer. SQLite's copying page by page
-//! would begin anew with every write of another connection. The copy is one file without a log, and has no free pages.
+//! A copy is made with `VACUUM INTO`: one statement that reads one state and blocks no writer. SQLite's backup API
+//! copies page by page and would start again at every write of another connection. The copy is one file without a log
+//! and without free pages.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -11,198 +12,205 @@ use std::path::{Path, PathBuf};
 use rusqlite::Connection;
 
 use super::lock::DirectoryLock;
-use super::schema::LogIndex;
-use super::spool::{Draft, Spool};
-use super::{Holder, Store, StoreError, lock, schema};
+use super::schema::WalIndex;
+use super::temp_file::{TempFile, TempFileWriter};
+use super::{LockHolder, Store, StoreError, lock, schema};
 
-/// Behind the name of a database that is about to be put into its place.
-const COMING: &str = "restoring";
+/// Suffix of a database file that is about to replace the current one.
+const RESTORING_SUFFIX: &str = "restoring";
 
-/// What a restoration did.
+/// Result of a restore.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Restored {
-    /// Where the database is now.
+pub struct RestoredDatabase {
     pub file: PathBuf,
-    /// Where the one before it is; none if there was none.
-    pub kept: Option<PathBuf>,
+    /// The previous database file, if there was one.
+    pub previous: Option<PathBuf>,
 }
 
 impl Store {
-    /// Copies the whole database as it is at one moment.
+    /// Copies the whole database at one moment.
     ///
     /// # Errors
-    /// [`StoreError`] when it could not be read, or there is no room for the copy.
+    /// [`StoreError`] when it could not be read, or the disk has no room for the copy.
     ///
     /// # Cancel safety
-    /// Safe: it only reads.
-    pub async fn snapshot(&self) -> Result<Spool, StoreError> {
-        let ground = self.0.ground.clone();
-        self.copy(move |connection| {
-            let refused = |error: io::Error| StoreError::file(&ground, &error);
-            let draft = Draft::new(&ground).map_err(refused)?;
-            vacuum_into(connection, draft.path())?;
-            draft.finish().map_err(refused)
+    /// Safe: only reads.
+    pub async fn snapshot(&self) -> Result<TempFile, StoreError> {
+        let data_dir = self.0.data_dir.clone();
+        self.run_on_copier(move |connection| {
+            let file_error = |error: io::Error| StoreError::from_io(&data_dir, &error);
+            let file = TempFileWriter::new(&data_dir).map_err(file_error)?;
+            vacuum_into(connection, file.path())?;
+            file.finish().map_err(file_error)
         })
         .await
     }
 }
 
-/// The daemon that uses a data directory now, if there is one.
+/// Finds the daemon that uses a data directory now.
 ///
 /// # Errors
-/// [`StoreError`] when the directory cannot be looked into.
-pub fn holder(data_dir: &Path) -> Result<Option<Holder>, StoreError> {
-    lock::holder(data_dir)
+/// [`StoreError`] when the directory cannot be read.
+pub fn find_running_daemon(data_dir: &Path) -> Result<Option<LockHolder>, StoreError> {
+    lock::find_lock_holder(data_dir)
 }
 
-/// Copies the database `file` of a data directory that no daemon uses into the new file `to`.
+/// Copies the database `file` of a data directory into the new file `to`. No daemon may use the directory.
 ///
 /// # Errors
 /// [`StoreError`] when there is no such database, or it cannot be copied.
-pub fn copy(data_dir: &Path, file: &str, to: &Path) -> Result<(), StoreError> {
+pub fn copy_database(data_dir: &Path, file: &str, to: &Path) -> Result<(), StoreError> {
     let from = data_dir.join(file);
-    let connection = schema::open_reader(&from, LogIndex::Shared)?;
+    let connection = schema::open_reader(&from, WalIndex::Shared)?;
     schema::check_identity(&connection, &from)?;
-    create_private(to)?;
-    vacuum_into(&connection, to).map_err(|error| error.of_file(to))
+    create_private_file(to)?;
+    vacuum_into(&connection, to).map_err(|error| error.with_file_name(to))
 }
 
-/// Reads every page of a copy and every row against its indexes.
+/// Checks every page of a copy, and every row against its indexes.
 ///
 /// # Errors
-/// [`StoreError`] when it is damaged, of another program, newer than this one, or no database of Quell at all.
-pub fn check_copy(copy: &Path) -> Result<(), StoreError> {
-    let connection = schema::open_reader(copy, LogIndex::Shared)?;
+/// [`StoreError`] when it is damaged, newer than this version, or not a database of Quell.
+pub fn check_database_copy(copy: &Path) -> Result<(), StoreError> {
+    let connection = schema::open_reader(copy, WalIndex::Shared)?;
     let check = || -> Result<(), StoreError> {
         schema::check_identity(&connection, copy)?;
-        if schema::version(&connection)? == 0 {
-            return Err(StoreError::Foreign(copy.into()));
+        if schema::schema_version(&connection)? == 0 {
+            return Err(StoreError::ForeignDatabase(copy.into()));
         }
         let found: String = connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
         if found == "ok" { Ok(()) } else { Err(StoreError::Corrupt(found)) }
     };
-    check().map_err(|error| error.of_file(copy))
+    check().map_err(|error| error.with_file_name(copy))
 }
 
-/// Puts a copy in the place of the database `file`, under the lock of the data directory. The one before it stays beside it
-/// with `stamp` in its name.
+/// Replaces the database `file` by a copy, under the lock of the data directory. The previous database stays beside
+/// it with `stamp` in its name.
 ///
 /// # Errors
-/// [`StoreError::Locked`] while a daemon runs; others when the copy is of no use or the disk refuses. The database is as it was
-/// then.
-pub fn restore(data_dir: &Path, file: &str, (copy, stamp): (&Path, &str)) -> Result<Restored, StoreError> {
-    check_copy(copy)?;
+/// [`StoreError::Locked`] while a daemon runs; others when the copy cannot be used or the disk refuses. On an error
+/// the database is unchanged.
+pub fn restore_database(
+    data_dir: &Path,
+    file: &str,
+    (copy, stamp): (&Path, &str),
+) -> Result<RestoredDatabase, StoreError> {
+    check_database_copy(copy)?;
     schema::create_directory(data_dir)?;
-    let _lock = DirectoryLock::take(data_dir)?;
-    let place = data_dir.join(file);
-    let coming = beside(&place, COMING);
-    remove(&coming)?;
-    create_private(&coming)?;
-    vacuum_into(&schema::open_reader(copy, LogIndex::Shared)?, &coming)?;
-    forget_traces(&coming)?;
-    check_copy(&coming)?;
-    sync(&coming)?;
-    let kept = set_aside(&place, stamp)?;
-    fs::rename(&coming, &place).map_err(|error| StoreError::file(&place, &error))?;
-    // Root restores for a daemon that is somebody else.
-    for name in [Some(place.as_path()), kept.as_deref(), Some(&lock::path(data_dir))].into_iter().flatten() {
-        give_to_owner(data_dir, name)?;
+    let _lock = DirectoryLock::acquire(data_dir)?;
+    let target = data_dir.join(file);
+    let restoring = sibling_path(&target, RESTORING_SUFFIX);
+    remove_if_exists(&restoring)?;
+    create_private_file(&restoring)?;
+    vacuum_into(&schema::open_reader(copy, WalIndex::Shared)?, &restoring)?;
+    delete_pending_replies(&restoring)?;
+    check_database_copy(&restoring)?;
+    sync_file(&restoring)?;
+    let previous = keep_previous_database(&target, stamp)?;
+    fs::rename(&restoring, &target).map_err(|error| StoreError::from_io(&target, &error))?;
+    // Root may restore for a daemon that runs as another user.
+    for name in
+        [Some(target.as_path()), previous.as_deref(), Some(&lock::lock_file_path(data_dir))].into_iter().flatten()
+    {
+        chown_to_directory_owner(data_dir, name)?;
     }
-    sync(data_dir)?;
-    Ok(Restored { file: place, kept })
+    sync_file(data_dir)?;
+    Ok(RestoredDatabase { file: target, previous })
 }
 
-/// What chats showed when the copy was made has gone on since then: it is not put right by what the copy knows.
-fn forget_traces(coming: &Path) -> Result<(), StoreError> {
-    let forget = || -> rusqlite::Result<()> {
-        let connection = Connection::open(coming)?;
-        // Copies of earlier versions have no such table.
+/// Deletes the pending replies of a copy: the chats have changed since it was made, so it must not correct them.
+fn delete_pending_replies(restoring: &Path) -> Result<(), StoreError> {
+    let delete = || -> rusqlite::Result<()> {
+        let connection = Connection::open(restoring)?;
+        // Copies of older versions have no such table.
         if connection.table_exists(None::<&str>, "channel_traces")? {
             connection.execute("DELETE FROM channel_traces", [])?;
         }
         Ok(())
     };
-    forget().map_err(|error| StoreError::from(error).of_file(coming))
+    delete().map_err(|error| StoreError::from(error).with_file_name(restoring))
 }
 
-/// Gives the database that is there a second name. Until the new one takes its first name, a daemon would find it as it was.
-fn set_aside(place: &Path, stamp: &str) -> Result<Option<PathBuf>, StoreError> {
-    if !place.exists() {
-        // A log without its database would be taken for one of the new.
-        return remove_log(place).map(|()| None);
+/// Gives the current database a second name. Until the rename, a daemon that starts finds it unchanged.
+fn keep_previous_database(target: &Path, stamp: &str) -> Result<Option<PathBuf>, StoreError> {
+    if !target.exists() {
+        // SQLite would take a log without its database for one of the new file.
+        return remove_log_files(target).map(|()| None);
     }
-    fold_log(place);
-    let kept = beside(place, &format!("before-{stamp}"));
-    fs::hard_link(place, &kept).map_err(|error| StoreError::file(&kept, &error))?;
-    let log = place.with_file_name(name_with(place, "-wal"));
+    checkpoint_log(target);
+    let previous = sibling_path(target, &format!("before-{stamp}"));
+    fs::hard_link(target, &previous).map_err(|error| StoreError::from_io(&previous, &error))?;
+    let log = target.with_file_name(suffixed_file_name(target, "-wal"));
     if log.exists() {
-        // It could not be folded: what is in it belongs to the old one.
-        let kept_log = kept.with_file_name(name_with(&kept, "-wal"));
-        fs::rename(&log, &kept_log).map_err(|error| StoreError::file(&log, &error))?;
+        // The log could not be moved into the file: it belongs to the previous database.
+        let kept_log = previous.with_file_name(suffixed_file_name(&previous, "-wal"));
+        fs::rename(&log, &kept_log).map_err(|error| StoreError::from_io(&log, &error))?;
     }
-    remove_log(place)?;
-    Ok(Some(kept))
+    remove_log_files(target)?;
+    Ok(Some(previous))
 }
 
-/// Writes what a daemon that died left in the log into the file. A damaged one keeps its log instead.
-fn fold_log(place: &Path) {
-    let fold = || -> rusqlite::Result<()> {
-        let connection = Connection::open(place)?;
+/// Moves into the file what a killed daemon left in the log. A damaged database keeps its log.
+fn checkpoint_log(database: &Path) {
+    let checkpoint = || -> rusqlite::Result<()> {
+        let connection = Connection::open(database)?;
         connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
     };
-    if let Err(error) = fold() {
-        tracing::warn!(%error, "the log of the old database stays beside it");
+    if let Err(error) = checkpoint() {
+        tracing::warn!(%error, "the log of the old database could not be moved into it and stays beside it");
     }
 }
 
 fn vacuum_into(connection: &Connection, to: &Path) -> Result<(), StoreError> {
     let to = to.to_str().ok_or_else(|| StoreError::Unwritable(format!("{} is not UTF-8", to.display())))?;
-    let gives_back: i64 = connection.pragma_query_value(None, "auto_vacuum", |row| row.get(0))?;
-    if gives_back == 0 {
-        // A database of the first versions; its copies can give pages back.
+    let auto_vacuum: i64 = connection.pragma_query_value(None, "auto_vacuum", |row| row.get(0))?;
+    if auto_vacuum == 0 {
+        // A database of the first versions: its copies can return free pages.
         connection.execute_batch("PRAGMA auto_vacuum = INCREMENTAL")?;
     }
     connection.execute("VACUUM INTO ?1", [to])?;
     Ok(())
 }
 
-fn create_private(path: &Path) -> Result<(), StoreError> {
+fn create_private_file(path: &Path) -> Result<(), StoreError> {
     let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    created.map(drop).map_err(|error| StoreError::file(path, &error))
+    created.map(drop).map_err(|error| StoreError::from_io(path, &error))
 }
 
-fn beside(path: &Path, word: &str) -> PathBuf {
-    path.with_file_name(name_with(path, &format!(".{word}")))
+fn sibling_path(path: &Path, word: &str) -> PathBuf {
+    path.with_file_name(suffixed_file_name(path, &format!(".{word}")))
 }
 
-fn name_with(path: &Path, end: &str) -> std::ffi::OsString {
+fn suffixed_file_name(path: &Path, end: &str) -> std::ffi::OsString {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(end);
     name
 }
 
-fn remove_log(place: &Path) -> Result<(), StoreError> {
-    ["-wal", "-shm"].iter().try_for_each(|end| remove(&place.with_file_name(name_with(place, end))))
+fn remove_log_files(database: &Path) -> Result<(), StoreError> {
+    ["-wal", "-shm"]
+        .iter()
+        .try_for_each(|end| remove_if_exists(&database.with_file_name(suffixed_file_name(database, end))))
 }
 
-fn remove(path: &Path) -> Result<(), StoreError> {
+fn remove_if_exists(path: &Path) -> Result<(), StoreError> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(StoreError::file(path, &error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(StoreError::from_io(path, &error)),
         _ => Ok(()),
     }
 }
 
-fn sync(path: &Path) -> Result<(), StoreError> {
-    File::open(path).and_then(|file| file.sync_all()).map_err(|error| StoreError::file(path, &error))
+fn sync_file(path: &Path) -> Result<(), StoreError> {
+    File::open(path).and_then(|file| file.sync_all()).map_err(|error| StoreError::from_io(path, &error))
 }
 
-fn give_to_owner(data_dir: &Path, path: &Path) -> Result<(), StoreError> {
-    let give = || -> io::Result<()> {
+fn chown_to_directory_owner(data_dir: &Path, path: &Path) -> Result<(), StoreError> {
+    let change_owner = || -> io::Result<()> {
         let (wanted, is) = (fs::metadata(data_dir)?, fs::metadata(path)?);
         if (wanted.uid(), wanted.gid()) == (is.uid(), is.gid()) || !rustix::process::geteuid().is_root() {
             return Ok(());
         }
         std::os::unix::fs::chown(path, Some(wanted.uid()), Some(wanted.gid()))
     };
-    give().map_err(|error| StoreError::file(path, &error))
+    change_owner().map_err(|error| StoreError::from_io(path, &error))
 }

@@ -1,10 +1,10 @@
-//! Cursors of lists: opaque outside, the number of the last row that was given out inside.
+//! Encode, parse and check the cursors of paged lists: the number of the last returned row, opaque to clients.
 
 use super::error::StoreError;
 
-/// Which list a cursor belongs to, so that one of another list is refused instead of misread.
+/// The list that a cursor belongs to, so that a cursor of another list is refused instead of misread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Listing {
+pub(super) enum PagedList {
     Runs,
     Sessions,
     History,
@@ -12,8 +12,8 @@ pub(super) enum Listing {
     Senders,
 }
 
-impl Listing {
-    fn mark(self) -> char {
+impl PagedList {
+    fn prefix(self) -> char {
         match self {
             Self::Runs => 'r',
             Self::Sessions => 's',
@@ -23,29 +23,30 @@ impl Listing {
         }
     }
 
-    /// The number below which the page begins.
-    pub(super) fn before(self, cursor: Option<&str>) -> Result<i64, StoreError> {
+    /// Returns the number below which the page begins.
+    pub(super) fn parse_cursor(self, cursor: Option<&str>) -> Result<i64, StoreError> {
         let Some(cursor) = cursor else { return Ok(i64::MAX) };
-        let digits = cursor.strip_prefix(self.mark()).ok_or(StoreError::BadCursor)?;
-        // The length and the lower case are checked by comparing with what would have been given out.
+        let digits = cursor.strip_prefix(self.prefix()).ok_or(StoreError::BadCursor)?;
+        // Formatting the number again checks length and lower case.
         let number = i64::from_str_radix(digits, 16).map_err(|_| StoreError::BadCursor)?;
-        if number > 0 && self.cursor(number) == cursor { Ok(number) } else { Err(StoreError::BadCursor) }
+        if number > 0 && self.format_cursor(number) == cursor { Ok(number) } else { Err(StoreError::BadCursor) }
     }
 
-    /// Cuts rows, of which one more than `limit` was asked for, to the page and its cursor.
-    pub(super) fn page<T>(self, mut rows: Vec<(i64, T)>, limit: usize) -> (Vec<T>, Option<String>) {
+    /// Splits off the extra row that was queried to learn whether there is a next page. Returns the page and its
+    /// cursor.
+    pub(super) fn split_page<T>(self, mut rows: Vec<(i64, T)>, limit: usize) -> (Vec<T>, Option<String>) {
         let more = rows.len() > limit;
         rows.truncate(limit);
-        let next = rows.last().filter(|_| more).map(|(number, _)| self.cursor(*number));
+        let next = rows.last().filter(|_| more).map(|(number, _)| self.format_cursor(*number));
         (rows.into_iter().map(|(_, row)| row).collect(), next)
     }
 
-    fn cursor(self, number: i64) -> String {
-        format!("{}{number:016x}", self.mark())
+    fn format_cursor(self, number: i64) -> String {
+        format!("{}{number:016x}", self.prefix())
     }
 }
 
-/// How many rows to ask for so that it shows whether there are more.
-pub(super) fn ask_for(limit: usize) -> i64 {
+/// One row more than the page, to learn whether there is a next page.
+pub(super) fn limit_plus_one(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1)
 }

@@ -1,21 +1,21 @@
-//! What was said in a session: sealed turns in the order of their recording, and the boundaries that resets left.
+//! History of sessions: sealed turns in the order of their recording, and reset marks.
 
 use quell_protocol::{AgentId, Principal, RunId, SessionKey};
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::cursor::{Listing, ask_for};
-use super::runs::id;
-use super::{NoteScope, Past, Store, StoreError, journal, notes};
+use super::cursor::{PagedList, limit_plus_one};
+use super::runs::parse_id_column;
+use super::{HistoryItem, NoteScope, Store, StoreError, journal, notes};
 
 impl Store {
-    /// Records the sealed turn of a run, and the run's view unless the run is over, in one transaction. A turn that is
-    /// recorded already stays as it is.
+    /// Records the sealed turn of a run, and the run's view unless the run has ended, in one transaction. A turn that
+    /// is already recorded is not changed.
     ///
     /// # Errors
-    /// [`StoreError`] when the session has no such run, because it was deleted, or it could not be written.
+    /// [`StoreError::NoSuchRun`] when the session has no such run, because it was deleted.
     ///
     /// # Cancel safety
-    /// Safe, as [`Store`] says: handed over, the turn is written whether or not the caller waits.
+    /// Safe: see [`Store`].
     pub async fn append_turn(
         &self,
         session: SessionKey,
@@ -24,18 +24,16 @@ impl Store {
         view: String,
     ) -> Result<(), StoreError> {
         let id = run.clone();
-        let known = self.write(move |db| append(db, &Sealed { session: &session, run: &run, turn: &stored }, &view));
+        let known =
+            self.write(move |db| insert_turn(db, &SealedTurn { session: &session, run: &run, turn: &stored }, &view));
         if known.await? { Ok(()) } else { Err(StoreError::NoSuchRun(id)) }
     }
 
-    /// The turns of a session after its last reset, oldest first; none when there is no such session.
-    ///
-    /// # Errors
-    /// [`StoreError`] when they could not be read.
+    /// Lists the turns of a session after its last reset, oldest first; none when there is no such session.
     ///
     /// # Cancel safety
-    /// Safe: it only reads.
-    pub async fn turns(&self, session: SessionKey) -> Result<Vec<String>, StoreError> {
+    /// Safe: only reads.
+    pub async fn session_turns(&self, session: SessionKey) -> Result<Vec<String>, StoreError> {
         self.read(move |db| {
             let sql = "SELECT turn FROM history WHERE session = ?1 AND turn IS NOT NULL AND seq > ifnull(
                            (SELECT max(seq) FROM history WHERE session = ?1 AND reset_at IS NOT NULL), 0)
@@ -45,35 +43,29 @@ impl Store {
         .await
     }
 
-    /// The newest `limit` pieces of a session's whole past before `cursor`, the oldest of them first, and the cursor of
-    /// the pieces before them.
-    ///
-    /// # Errors
-    /// [`StoreError`] when they could not be read, or the cursor is not one.
+    /// Lists the newest `limit` items of a session's whole history before `cursor`, oldest first, and the cursor of
+    /// the page before them.
     ///
     /// # Cancel safety
-    /// Safe: it only reads.
-    pub async fn turn_page(
+    /// Safe: only reads.
+    pub async fn history_page(
         &self,
         session: SessionKey,
         limit: usize,
         cursor: Option<String>,
-    ) -> Result<(Vec<Past>, Option<String>), StoreError> {
-        let before = Listing::History.before(cursor.as_deref())?;
-        let rows = self.read(move |db| newest(db, &session, before, limit)).await?;
-        let (mut page, next) = Listing::History.page(rows, limit);
+    ) -> Result<(Vec<HistoryItem>, Option<String>), StoreError> {
+        let before = PagedList::History.parse_cursor(cursor.as_deref())?;
+        let rows = self.read(move |db| query_history(db, &session, before, limit)).await?;
+        let (mut page, next) = PagedList::History.split_page(rows, limit);
         page.reverse();
         Ok((page, next))
     }
 
-    /// The newest `limit` turns of a session after its last reset and before number `before`, the newest first, each with its
-    /// number. Numbers rise with time and are not without holes.
-    ///
-    /// # Errors
-    /// [`StoreError`] when they could not be read.
+    /// Lists the newest `limit` turns of a session after its last reset and before number `before`, newest first,
+    /// each with its number. Numbers rise with time and can have gaps.
     ///
     /// # Cancel safety
-    /// Safe: it only reads.
+    /// Safe: only reads.
     pub async fn newest_turns(
         &self,
         session: SessionKey,
@@ -92,13 +84,10 @@ impl Store {
         .await
     }
 
-    /// The first turn of a session after its last reset.
-    ///
-    /// # Errors
-    /// [`StoreError`] when it could not be read.
+    /// Returns the first turn of a session after its last reset.
     ///
     /// # Cancel safety
-    /// Safe: it only reads.
+    /// Safe: only reads.
     pub async fn first_turn(&self, session: SessionKey) -> Result<Option<String>, StoreError> {
         self.read(move |db| {
             let sql = "SELECT turn FROM history WHERE session = ?1 AND turn IS NOT NULL AND seq > ifnull(
@@ -109,28 +98,25 @@ impl Store {
         .await
     }
 
-    /// Puts a boundary behind everything said so far, so that the model sees none of it any more, and forgets the session's
-    /// notes. `at` is the time for people, RFC 3339. False when there is no such session.
-    ///
-    /// # Errors
-    /// [`StoreError`] when it could not be written.
+    /// Adds a reset mark to the history, so that the model sees nothing from before, and deletes the session's notes.
+    /// `at` is the time of the reset, RFC 3339. Returns false when there is no such session.
     ///
     /// # Cancel safety
-    /// Safe, as [`Store`] says.
+    /// Safe: see [`Store`].
     pub async fn reset_session(&self, key: SessionKey, at: String) -> Result<bool, StoreError> {
-        self.write(move |db| reset(db, &key, &at)).await
+        self.write(move |db| reset_history(db, &key, &at)).await
     }
 }
 
-/// A sealed turn and whose it is.
-pub(super) struct Sealed<'a> {
+/// A sealed turn with its session and run.
+pub(super) struct SealedTurn<'a> {
     pub(super) session: &'a SessionKey,
     pub(super) run: &'a RunId,
     pub(super) turn: &'a str,
 }
 
-/// Appends a turn unless it is there. True when the run is known.
-pub(super) fn append(db: &Connection, sealed: &Sealed<'_>, view: &str) -> rusqlite::Result<bool> {
+/// Appends a turn unless it is recorded already. True when the run exists.
+pub(super) fn insert_turn(db: &Connection, sealed: &SealedTurn<'_>, view: &str) -> rusqlite::Result<bool> {
     let (session, run) = (sealed.session.as_str(), sealed.run.as_str());
     let inserted = db
         .prepare_cached(
@@ -145,37 +131,44 @@ pub(super) fn append(db: &Connection, sealed: &Sealed<'_>, view: &str) -> rusqli
     // A turn that is recorded late must not hide the receipt of a run that is over.
     db.prepare_cached("UPDATE runs SET view = ?2 WHERE id = ?1 AND state IN ('accepted', 'started')")?
         .execute([run, view])?;
-    journal::forget(db, sealed.run)?;
+    journal::delete_journal(db, sealed.run)?;
     Ok(true)
 }
 
-/// The recorded turn of a run.
-pub(super) fn turn_of(db: &Connection, run: &RunId) -> rusqlite::Result<Option<String>> {
+/// Returns the recorded turn of a run.
+pub(super) fn find_turn(db: &Connection, run: &RunId) -> rusqlite::Result<Option<String>> {
     db.prepare_cached("SELECT turn FROM history WHERE run = ?1")?.query_row([run.as_str()], |row| row.get(0)).optional()
 }
 
-fn newest(db: &Connection, session: &SessionKey, before: i64, limit: usize) -> rusqlite::Result<Vec<(i64, Past)>> {
+fn query_history(
+    db: &Connection,
+    session: &SessionKey,
+    before: i64,
+    limit: usize,
+) -> rusqlite::Result<Vec<(i64, HistoryItem)>> {
     let sql =
         "SELECT history.seq, turn, reset_at, agent, principal FROM history LEFT JOIN runs ON runs.id = history.run
                WHERE history.session = ?1 AND history.seq < ?2 ORDER BY history.seq DESC LIMIT ?3";
     let mut statement = db.prepare_cached(sql)?;
-    let rows = statement.query_map(params![session.as_str(), before, ask_for(limit)], |row| {
+    let rows = statement.query_map(params![session.as_str(), before, limit_plus_one(limit)], |row| {
         let turn: Option<String> = row.get(1)?;
-        let past = match turn {
-            Some(turn) => {
-                Past::Turn { turn, agent: id(row, 3, AgentId::parse)?, principal: id(row, 4, Principal::parse)? }
-            }
-            None => Past::Reset { at: row.get(2)? },
+        let item = match turn {
+            Some(turn) => HistoryItem::Turn {
+                turn,
+                agent: parse_id_column(row, 3, AgentId::parse)?,
+                principal: parse_id_column(row, 4, Principal::parse)?,
+            },
+            None => HistoryItem::Reset { at: row.get(2)? },
         };
-        Ok((row.get(0)?, past))
+        Ok((row.get(0)?, item))
     })?;
     rows.collect()
 }
 
-fn reset(db: &Connection, key: &SessionKey, at: &str) -> rusqlite::Result<bool> {
-    // What was remembered of the conversation is part of it.
-    notes::clear(db, &NoteScope::Session(key.clone()))?;
-    // Two boundaries with nothing between them would say nothing new.
+fn reset_history(db: &Connection, key: &SessionKey, at: &str) -> rusqlite::Result<bool> {
+    // The notes of a session belong to its history.
+    notes::delete_notes(db, &NoteScope::Session(key.clone()))?;
+    // Set no second mark when there is no turn after the last one.
     let set =
         db.prepare_cached("UPDATE sessions SET turns = 0 WHERE key = ?1 AND turns > 0")?.execute([key.as_str()])?;
     if set > 0 {

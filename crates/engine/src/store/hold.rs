@@ -1,20 +1,20 @@
-//! The hold: whether new runs are refused, which survives a restart.
+//! The hold on new runs. It survives a restart.
 
 use quell_protocol::Principal;
 use quell_protocol::api::Hold;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::runs::unfit;
+use super::runs::invalid_column;
 use super::{Store, StoreError};
 
 impl Store {
-    /// Sets or lifts the hold. Durable before it answers.
+    /// Sets or lifts the hold. Durable when it returns.
     ///
     /// # Errors
-    /// [`StoreError`] when it could not be written; then the hold is as it was.
+    /// [`StoreError`] when it could not be written; then the hold is unchanged.
     ///
     /// # Cancel safety
-    /// Safe, as [`Store`] says: handed over, it is written whether or not the caller waits.
+    /// Safe: see [`Store`].
     pub async fn set_hold(&self, hold: &Hold) -> Result<(), StoreError> {
         let hold = hold.clone();
         self.write(move |db| {
@@ -26,13 +26,10 @@ impl Store {
         .await
     }
 
-    /// The hold as it was set last; not held when it never was.
-    ///
-    /// # Errors
-    /// [`StoreError`] when it could not be read.
+    /// Returns the hold as last set, or the default (not held).
     ///
     /// # Cancel safety
-    /// Safe: it only reads.
+    /// Safe: only reads.
     pub async fn hold(&self) -> Result<Hold, StoreError> {
         self.read(read_hold).await
     }
@@ -42,7 +39,7 @@ pub(super) fn read_hold(db: &Connection) -> rusqlite::Result<Hold> {
     let mut statement = db.prepare_cached("SELECT held, reason, since, set_by FROM hold")?;
     let hold = statement.query_row([], |row| {
         let by: Option<String> = row.get(3)?;
-        let by = by.map(Principal::parse).transpose().map_err(|bad| unfit(3, bad))?;
+        let by = by.map(Principal::parse).transpose().map_err(|error| invalid_column(3, error))?;
         Ok(Hold { held: row.get(0)?, reason: row.get(1)?, since: row.get(2)?, by })
     });
     Ok(hold.optional()?.unwrap_or_default())

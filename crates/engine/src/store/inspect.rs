@@ -1,5 +1,5 @@
-//! A look at the database of a data directory that changes nothing: no file is made, no schema brought up, no lock kept. For
-//! a person who wants to know why a daemon does not start.
+//! Inspect the database of a data directory without changing it, for diagnostics: creates no file, migrates nothing,
+//! keeps no lock.
 
 use std::path::Path;
 
@@ -8,56 +8,53 @@ use rusqlite::Connection;
 
 use super::StoreError;
 use super::hold::read_hold;
-use super::lock::{self, Holder};
-use super::schema::{self, LogIndex};
+use super::lock::{self, LockHolder};
+use super::schema::{self, WalIndex};
 
-/// What was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Inspection {
+pub struct DatabaseInspection {
     /// The daemon that uses the directory now.
-    pub holder: Option<Holder>,
-    /// What the database says, if anything can be read there.
-    pub database: Database,
+    pub holder: Option<LockHolder>,
+    pub database: DatabaseState,
 }
 
-/// A database, looked at from outside.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Database {
-    /// It will be made at the first start.
+pub enum DatabaseState {
+    /// There is no file yet: the first start creates it.
     Absent,
-    /// It is whole, and says this of the hold.
-    Whole(Hold),
-    /// The daemon keeps it to itself, as on a disk that was full at its start.
-    Kept,
+    /// The database is intact. The value is the stored hold.
+    Readable(Hold),
+    /// The daemon keeps the database exclusively, as after a start on a full disk.
+    LockedByDaemon,
 }
 
-/// Looks at the lock of a data directory and at the database `file` in it.
+/// Inspects the lock of a data directory, and the database `file` in it.
 ///
 /// # Errors
-/// [`StoreError`] when a daemon could not open the file: damaged, newer, foreign, unreadable.
-pub fn inspect(data_dir: &Path, file: &str) -> Result<Inspection, StoreError> {
-    let holder = lock::holder(data_dir)?;
+/// [`StoreError`] when a daemon could not open the file: damaged, newer, of another program, unreadable.
+pub fn inspect_database(data_dir: &Path, file: &str) -> Result<DatabaseInspection, StoreError> {
+    let holder = lock::find_lock_holder(data_dir)?;
     let path = data_dir.join(file);
-    let database = match path.exists().then(|| hold_in(&path)) {
-        None => Database::Absent,
-        Some(Err(StoreError::Locked(_))) if holder.is_some() => Database::Kept,
-        Some(hold) => Database::Whole(hold?),
+    let database = match path.exists().then(|| read_hold_from(&path)) {
+        None => DatabaseState::Absent,
+        Some(Err(StoreError::Locked(_))) if holder.is_some() => DatabaseState::LockedByDaemon,
+        Some(hold) => DatabaseState::Readable(hold?),
     };
-    Ok(Inspection { holder, database })
+    Ok(DatabaseInspection { holder, database })
 }
 
-fn hold_in(path: &Path) -> Result<Hold, StoreError> {
-    let connection = schema::open_reader(path, LogIndex::Shared)?;
-    let look = || -> Result<Hold, StoreError> {
+fn read_hold_from(path: &Path) -> Result<Hold, StoreError> {
+    let connection = schema::open_reader(path, WalIndex::Shared)?;
+    let read = || -> Result<Hold, StoreError> {
         schema::check_identity(&connection, path)?;
-        check_pages(&connection)?;
-        // An empty file becomes a database at the first start.
-        if schema::version(&connection)? == 0 { Ok(Hold::default()) } else { Ok(read_hold(&connection)?) }
+        quick_check(&connection)?;
+        // The first start turns an empty file into a database.
+        if schema::schema_version(&connection)? == 0 { Ok(Hold::default()) } else { Ok(read_hold(&connection)?) }
     };
-    look().map_err(|error| error.of_file(path))
+    read().map_err(|error| error.with_file_name(path))
 }
 
-fn check_pages(connection: &Connection) -> Result<(), StoreError> {
+fn quick_check(connection: &Connection) -> Result<(), StoreError> {
     let found: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
     if found == "ok" { Ok(()) } else { Err(StoreError::Corrupt(found)) }
 }

@@ -1,30 +1,30 @@
-//! The journal of runs at work, and the sealing of those whose daemon died.
+//! Journals of live runs, and the sealing of runs whose daemon died.
 
 use quell_protocol::RunId;
 use rusqlite::{Connection, params};
 
-use super::history::{self, Sealed};
+use super::history::{self, SealedTurn};
 use super::{SealedRun, Store, StoreError, spend};
-use crate::journal::Row;
+use crate::journal::JournalRow;
 
 impl Store {
-    /// Writes lines of journals, without a sync of its own: they survive the death of the daemon, and of the machine once
-    /// anything else is written. A row that is there already is replaced; those of runs that are over are
-    /// left out.
+    /// Writes lines of journals without waiting for a sync of the disk. They survive the death of the daemon; they
+    /// survive a crash of the machine once a later write was synced. Replaces rows that exist; leaves out rows of
+    /// ended runs.
     ///
     /// # Errors
-    /// [`StoreError`] when they could not be written; then none was.
+    /// [`StoreError`] when they could not be written; then none is.
     ///
     /// # Cancel safety
-    /// Safe, as [`Store`] says.
-    pub async fn write_journal(&self, rows: Vec<Row>) -> Result<(), StoreError> {
+    /// Safe: see [`Store`].
+    pub async fn write_journal(&self, rows: Vec<JournalRow>) -> Result<(), StoreError> {
         self.write_relaxed(move |db| {
             let mut insert = db.prepare_cached(
                 "INSERT INTO journal (run, number, line)
                  SELECT id, ?2, ?3 FROM runs WHERE id = ?1 AND state IN ('accepted', 'started')
                  ON CONFLICT (run, number) DO UPDATE SET line = excluded.line",
             )?;
-            for Row { run, number, line } in &rows {
+            for JournalRow { run, number, line } in &rows {
                 insert.execute(params![run.as_str(), number, line])?;
             }
             Ok(())
@@ -32,49 +32,47 @@ impl Store {
         .await
     }
 
-    /// The lines of a run's journal, in order, and its turn if that is recorded.
-    ///
-    /// # Errors
-    /// [`StoreError`] when they could not be read.
+    /// Returns the lines of a run's journal, in order, and its turn if that is recorded.
     ///
     /// # Cancel safety
-    /// Safe: it only reads.
-    pub async fn journal(&self, run: RunId) -> Result<(Vec<String>, Option<String>), StoreError> {
+    /// Safe: only reads.
+    pub async fn read_journal(&self, run: RunId) -> Result<(Vec<String>, Option<String>), StoreError> {
         self.read(move |db| {
             let lines = db
                 .prepare_cached("SELECT line FROM journal WHERE run = ?1 ORDER BY number")?
                 .query_map([run.as_str()], |row| row.get(0))?
                 .collect::<rusqlite::Result<_>>()?;
-            Ok((lines, history::turn_of(db, &run)?))
+            Ok((lines, history::find_turn(db, &run)?))
         })
         .await
     }
 
-    /// Ends runs whose daemon died, in this order and in one transaction: the turn of each that had begun, and its last view.
+    /// Ends runs whose daemon died, in this order and in one transaction. Writes the turn of each run that had begun,
+    /// and its last view.
     ///
     /// # Errors
-    /// [`StoreError`] when they could not be written; then none was.
+    /// [`StoreError`] when they could not be written; then none is.
     ///
     /// # Cancel safety
-    /// Safe, as [`Store`] says.
+    /// Safe: see [`Store`].
     pub async fn seal_runs(&self, runs: Vec<SealedRun>) -> Result<(), StoreError> {
-        self.write(move |db| runs.iter().try_for_each(|sealed| seal(db, sealed))).await
+        self.write(move |db| runs.iter().try_for_each(|sealed| seal_run(db, sealed))).await
     }
 }
 
-fn seal(db: &Connection, sealed: &SealedRun) -> rusqlite::Result<()> {
+fn seal_run(db: &Connection, sealed: &SealedRun) -> rusqlite::Result<()> {
     let SealedRun { session, run, turn, view, spent } = sealed;
     if let Some(turn) = turn {
-        history::append(db, &Sealed { session, run, turn }, view)?;
+        history::insert_turn(db, &SealedTurn { session, run, turn }, view)?;
     }
     let sql = "UPDATE runs SET state = 'ended', view = ?2 WHERE id = ?1 AND state IN ('accepted', 'started')";
     db.prepare_cached(sql)?.execute([run.as_str(), view])?;
-    spend::count(db, run, spent)?;
-    forget(db, run)
+    spend::count_run_spend(db, run, spent)?;
+    delete_journal(db, run)
 }
 
-/// The run is over: its journal goes.
-pub(super) fn forget(db: &Connection, run: &RunId) -> rusqlite::Result<()> {
+/// Deletes the journal of an ended run.
+pub(super) fn delete_journal(db: &Connection, run: &RunId) -> rusqlite::Result<()> {
     db.prepare_cached("DELETE FROM journal WHERE run = ?1")?.execute([run.as_str()])?;
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! One daemon per data directory: an advisory lock on a file, which the kernel gives back however the process ends.
+//! The lock file of a data directory (`flock`), with the pid of its holder. The kernel releases the lock however the
+//! process ends.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -10,69 +11,70 @@ use rustix::io::Errno;
 
 use super::error::StoreError;
 
-const NAME: &str = "quell.lock";
+const LOCK_FILE_NAME: &str = "quell.lock";
 
 /// The process that uses a data directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Holder {
-    /// Its number, if it left it in the file.
+pub struct LockHolder {
+    /// `None` when the file does not contain it.
     pub pid: Option<u32>,
 }
 
-/// The lock, held until dropped. The file stays, since removing it would let two daemons lock two files of that name.
+/// The lock, held until dropped. The file is never removed: otherwise two daemons could lock two files of the same
+/// name.
 #[derive(Debug)]
 pub(super) struct DirectoryLock(File);
 
 impl DirectoryLock {
-    /// Takes the lock of a data directory, or says at once who has it.
-    pub(super) fn take(directory: &Path) -> Result<Self, StoreError> {
-        let path = path(directory);
-        let refused = |error: std::io::Error| StoreError::file(&path, &error);
+    /// Takes the lock of a data directory, or fails at once with the pid of its holder.
+    pub(super) fn acquire(directory: &Path) -> Result<Self, StoreError> {
+        let path = lock_file_path(directory);
+        let file_error = |error: std::io::Error| StoreError::from_io(&path, &error);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let mut file = options.open(&path).map_err(refused)?;
+        let mut file = options.open(&path).map_err(file_error)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Err(StoreError::Locked(in_use(directory, &mut file))),
-            Err(error) => return Err(refused(error.into())),
+            Err(Errno::WOULDBLOCK) => return Err(StoreError::Locked(in_use_message(directory, &mut file))),
+            Err(error) => return Err(file_error(error.into())),
         }
         if let Err(error) = write_pid(&mut file) {
-            // The lock holds without it.
-            tracing::warn!(%error, path = %path.display(), "the number of this process cannot be written");
+            // The lock holds without the pid.
+            tracing::warn!(%error, path = %path.display(), "the pid of this process cannot be written to the lock file");
         }
         Ok(Self(file))
     }
 }
 
-/// The file of the lock.
-pub(super) fn path(directory: &Path) -> PathBuf {
-    directory.join(NAME)
+pub(super) fn lock_file_path(directory: &Path) -> PathBuf {
+    directory.join(LOCK_FILE_NAME)
 }
 
-/// Who has the lock of a data directory; nothing is created or changed. The lock is asked for and given back at once.
-pub(super) fn holder(directory: &Path) -> Result<Option<Holder>, StoreError> {
-    let path = path(directory);
-    let refused = |error: std::io::Error| StoreError::file(&path, &error);
+/// Finds the process that holds the lock of a data directory. Creates and changes nothing: takes a shared lock and
+/// releases it at once.
+pub(super) fn find_lock_holder(directory: &Path) -> Result<Option<LockHolder>, StoreError> {
+    let path = lock_file_path(directory);
+    let file_error = |error: std::io::Error| StoreError::from_io(&path, &error);
     let mut file = match File::open(&path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(refused(error)),
+        Err(error) => return Err(file_error(error)),
     };
     match flock(&file, FlockOperation::NonBlockingLockShared) {
         Ok(()) => Ok(None),
-        Err(Errno::WOULDBLOCK) => Ok(Some(Holder { pid: pid_in(&mut file) })),
-        Err(error) => Err(refused(error.into())),
+        Err(Errno::WOULDBLOCK) => Ok(Some(LockHolder { pid: read_pid(&mut file) })),
+        Err(error) => Err(file_error(error.into())),
     }
 }
 
 impl Drop for DirectoryLock {
     fn drop(&mut self) {
-        // A pid that no longer holds the lock would mislead whoever looks; if it stays, the lock still tells the truth.
+        // A pid in an unlocked file would mislead people. If it stays, the lock itself still shows the truth.
         let _ = self.0.set_len(0);
     }
 }
 
-/// In the room that the file has, as far as it goes: on a full disk what is given back is gone.
+/// Overwrites the pid before it truncates: on a full disk, room that was given back could be lost.
 fn write_pid(file: &mut File) -> std::io::Result<()> {
     let line = format!("{}\n", std::process::id());
     file.rewind()?;
@@ -81,17 +83,17 @@ fn write_pid(file: &mut File) -> std::io::Result<()> {
     written
 }
 
-fn in_use(directory: &Path, file: &mut File) -> String {
-    let pid = pid_in(file).map(|pid| format!(" (pid {pid})")).unwrap_or_default();
+fn in_use_message(directory: &Path, file: &mut File) -> String {
+    let pid = read_pid(file).map(|pid| format!(" (pid {pid})")).unwrap_or_default();
     format!(
         "another quell{pid} uses the data directory {}; stop it, or give this one a directory of its own with QUELL_HOME",
         directory.display()
     )
 }
 
-fn pid_in(file: &mut File) -> Option<u32> {
+fn read_pid(file: &mut File) -> Option<u32> {
     let mut text = String::new();
-    // Bounded, because the file may be anything; an unreadable one only costs the message its pid.
+    // Bounded, because the file can contain anything. Without a pid the message is only less precise.
     let _ = file.take(32).read_to_string(&mut text);
     text.trim().parse().ok()
 }

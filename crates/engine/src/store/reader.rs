@@ -1,5 +1,5 @@
-//! The threads that read, each on a connection of its own, so that no read waits behind a write. Every read sees one
-//! state of the database, which includes everything that was answered before it was asked.
+//! Reader threads, each with a read-only connection, so that no read waits behind a write. Each read sees one state
+//! of the database, with all writes that were answered before it was queued.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,16 +7,17 @@ use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
 use super::error::StoreError;
-use super::threads::Message;
+use super::worker_threads::WorkerMessage;
 
-/// One read with the caller that waits for it.
-pub(super) type Read = Box<dyn FnOnce(&mut Connection) + Send>;
+/// One read together with the caller that waits for it.
+pub(super) type ReadOperation = Box<dyn FnOnce(&mut Connection) + Send>;
 
-/// The queue that the reading threads share: the idle one that has the lock waits, the others wait for the lock.
-pub(super) type Queue = Arc<Mutex<mpsc::Receiver<Message<Read>>>>;
+/// The queue that the reader threads share: the thread that holds the lock waits for a read, the others wait for the
+/// lock.
+pub(super) type ReadQueue = Arc<Mutex<mpsc::Receiver<WorkerMessage<ReadOperation>>>>;
 
-/// A read and the place where its answer arrives.
-pub(super) fn asked<T, F>(work: F) -> (Read, oneshot::Receiver<Result<T, StoreError>>)
+/// Makes a read, and the receiver for its result.
+pub(super) fn queued_read<T, F>(work: F) -> (ReadOperation, oneshot::Receiver<Result<T, StoreError>>)
 where
     T: Send + 'static,
     F: FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
@@ -33,8 +34,8 @@ where
     (Box::new(read), answer)
 }
 
-/// As [`asked`], for work that brings its own transactions or none.
-pub(super) fn asked_raw<T, F>(work: F) -> (Read, oneshot::Receiver<Result<T, StoreError>>)
+/// As [`queued_read`], for work that opens its own transactions, or none.
+pub(super) fn queued_raw_read<T, F>(work: F) -> (ReadOperation, oneshot::Receiver<Result<T, StoreError>>)
 where
     T: Send + 'static,
     F: FnOnce(&mut Connection) -> Result<T, StoreError> + Send + 'static,
@@ -48,19 +49,19 @@ where
     (Box::new(read), answer)
 }
 
-/// The body of a thread: returns when the queue is closed and empty.
-pub(super) fn run(mut connection: Connection, queue: &Queue) {
-    while let Some(read) = next(queue) {
+/// Body of a reader thread: returns when the queue is closed and empty.
+pub(super) fn run(mut connection: Connection, queue: &ReadQueue) {
+    while let Some(read) = next_read(queue) {
         read(&mut connection);
     }
 }
 
-fn next(queue: &Queue) -> Option<Read> {
+fn next_read(queue: &ReadQueue) -> Option<ReadOperation> {
     let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         match queue.blocking_recv()? {
-            Message::Do(read) => return Some(read),
-            Message::Close => queue.close(),
+            WorkerMessage::Do(read) => return Some(read),
+            WorkerMessage::Close => queue.close(),
         }
     }
 }

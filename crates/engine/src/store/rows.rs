@@ -1,168 +1,140 @@
-//! What goes into the store and comes out of it.
+//! Row types, filters and outcomes of the store.
 
 use quell_protocol::api::TokenRow;
 use quell_protocol::{AgentId, Principal, RunId, SessionKey};
 
-use super::Spent;
+use super::RunSpend;
 
-/// How far the store knows a run to be. It never goes back.
+/// State of a run as stored. It never goes back.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum StoredState {
-    /// Accepted and not started.
+pub enum StoredRunState {
     Accepted,
-    /// Started and not ended.
     Started,
-    /// Over; its view has the receipt.
+    /// Over; the view contains the receipt.
     Ended,
-    /// Its text went into another run, and it never was one of its own.
+    /// Another run took its text, and it never ran itself.
     Steered {
-        /// That run.
         into: RunId,
     },
 }
 
-/// A run as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunRow {
-    /// Its id.
     pub id: RunId,
-    /// Its session.
     pub session: SessionKey,
-    /// The agent that runs.
     pub agent: AgentId,
-    /// Who asked.
     pub principal: Principal,
-    /// Hash of what a repeat with the same id must agree in.
+    /// Hash of the fields in which a repeat with the same id must agree.
     pub fingerprint: String,
-    /// How far it is.
-    pub state: StoredState,
+    pub state: StoredRunState,
     /// RFC 3339.
     pub accepted_at: String,
-    /// JSON of the protocol's `RunView` at its last write.
+    /// JSON of the protocol's `RunView`, as of the last write.
     pub view: String,
 }
 
-/// Answer to the acceptance of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AcceptedRow {
-    /// The run is in the database now.
+pub enum AcceptRunOutcome {
     New,
-    /// A run of that id was there; nothing was written.
+    /// A run with this id exists; nothing was written.
     Existing(RunRow),
 }
 
-/// Which runs to list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RunFilter {
-    /// Only those of this session.
+pub struct RunListFilter {
     pub session: Option<SessionKey>,
-    /// Only those of this principal.
     pub principal: Option<Principal>,
-    /// Most rows to answer.
+    /// Rows of a page, at most.
     pub limit: usize,
-    /// Where the page before ended; `None` for the first.
+    /// End of the previous page; `None` for the first page.
     pub cursor: Option<String>,
 }
 
-/// Which sessions to list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SessionFilter {
-    /// Only those whose key or agent holds this text, in either case of ASCII.
+pub struct SessionListFilter {
+    /// Only sessions whose key or agent contains this text, ignoring the case of ASCII letters.
     pub search: Option<String>,
-    /// Most rows to answer.
+    /// Rows of a page, at most.
     pub limit: usize,
-    /// Where the page before ended; `None` for the first.
+    /// End of the previous page; `None` for the first page.
     pub cursor: Option<String>,
 }
 
-/// A session as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredSession {
-    /// Its key.
     pub key: SessionKey,
     /// The agent of its last run.
     pub agent: AgentId,
-    /// RFC 3339: when its first run was accepted.
+    /// RFC 3339: acceptance of its first run.
     pub created_at: String,
-    /// RFC 3339: when its last run was accepted.
+    /// RFC 3339: acceptance of its last run.
     pub last_used_at: String,
     /// Sealed turns after the last reset.
     pub turns: u64,
-    /// What it says itself of how it works: JSON of the protocol's `SessionRequest` without its secrets.
+    /// Its own settings: JSON of the protocol's `SessionRequest` without the secrets.
     pub config: Option<String>,
-    /// Its secrets, sealed.
+    /// Encrypted.
     pub secrets: Option<Vec<u8>>,
-    /// Which of its own endpoints may be at private addresses.
-    pub private: PrivateEndpoints,
-    /// Who began it, or imported it; none where nobody knows.
+    pub private_endpoints: PrivateEndpoints,
+    /// The principal that created or imported it, where known.
     pub owner: Option<Principal>,
-    /// When it was imported, RFC 3339, if it was.
+    /// RFC 3339, if it was imported.
     pub imported_at: Option<String>,
 }
 
-/// A session that is to be made or configured.
+/// A session to create or configure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionSetup {
-    /// Its key.
     pub key: SessionKey,
-    /// Its agent.
     pub agent: AgentId,
-    /// RFC 3339: now.
+    /// RFC 3339: the current time.
     pub at: String,
-    /// What it says itself, without its secrets: JSON.
+    /// Its own settings, without the secrets: JSON.
     pub config: String,
-    /// Its secrets, sealed.
+    /// Encrypted.
     pub secrets: Option<Vec<u8>>,
-    /// Which of its own endpoints may be at private addresses.
-    pub private: PrivateEndpoints,
-    /// Who asks.
-    pub by: Principal,
-    /// What may come of it.
-    pub access: SetUpAccess,
+    pub private_endpoints: PrivateEndpoints,
+    pub requested_by: Principal,
+    pub access: SessionSetupAccess,
 }
 
-/// Which of a session's own endpoints may be at private addresses.
+/// Which of a session's own endpoints may have private addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PrivateEndpoints {
-    /// Its `baseUrl`.
+    /// `baseUrl`.
     pub base_url: bool,
-    /// Its `mcpUrl`.
+    /// `mcpUrl`.
     pub mcp_url: bool,
 }
 
-/// Who may configure a session that exists.
+/// Access of a request to the settings of an existing session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SetUpAccess {
-    /// Whoever asks: an admin, or somebody who changes nothing.
+pub enum SessionSetupAccess {
+    /// For an admin, or a request that changes nothing.
     Anyone,
-    /// The principal that began it.
     OwnerOnly,
 }
 
-/// Answer to the set-up of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SetUp {
-    /// It is new.
+pub enum SessionSetupOutcome {
     New,
-    /// It was there, and is configured so from now on.
-    Known,
-    /// Somebody else began it: it stays as it is.
-    NotYours,
+    Updated,
+    /// Another principal owns the session; nothing was written.
+    NotOwner,
 }
 
-/// A piece of a session's past, for people.
+/// An item of a session's history, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Past {
-    /// A sealed turn.
+pub enum HistoryItem {
     Turn {
-        /// As it was stored.
+        /// JSON, as stored.
         turn: String,
         /// The agent of its run.
         agent: AgentId,
-        /// Whose message began it.
+        /// The principal whose message began the run.
         principal: Principal,
     },
-    /// The session was reset here: the model sees nothing from before.
+    /// The session was reset: the model sees nothing from before.
     Reset {
         /// RFC 3339.
         at: String,
@@ -172,23 +144,20 @@ pub enum Past {
 /// A token with the hash of its secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredToken {
-    /// What people may see of it.
+    /// The part that people may see.
     pub row: TokenRow,
     /// SHA-256 of the secret, hexadecimal.
     pub sha256: String,
 }
 
-/// A run whose daemon died, as it is from now on.
+/// A run whose daemon died, with its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealedRun {
-    /// Its session.
     pub session: SessionKey,
-    /// The run.
     pub run: RunId,
-    /// Its turn, if it had begun: JSON.
+    /// JSON, if the run had begun.
     pub turn: Option<String>,
-    /// Its last view: JSON.
+    /// JSON.
     pub view: String,
-    /// What it has used.
-    pub spent: Spent,
+    pub spent: RunSpend,
 }

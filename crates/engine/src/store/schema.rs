@@ -1,4 +1,4 @@
-//! Opening the database file: how connections are set up, and the numbered migrations.
+//! Open the database: pragmas, identity check, WAL mode, migrations.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io;
@@ -10,10 +10,10 @@ use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::error::StoreError;
 
-/// Marks the file as Quell's: "Quel" in ASCII.
+/// `application_id` of Quell's databases: "Quel" in ASCII.
 const APPLICATION_ID: i32 = 0x5175_656c;
 
-/// The statements that make schema 1 of nothing, schema 2 of schema 1, and so on.
+/// Entry N migrates from schema N to schema N + 1; the first one creates schema 1 in an empty database.
 const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0001_runs_turns_tokens.sql"),
     include_str!("migrations/0002_journal_boot.sql"),
@@ -31,69 +31,69 @@ const MIGRATIONS: &[&str] = &[
 ];
 
 /// How long a statement waits for a lock of another program, such as a backup, before it fails.
-const BUSY: Duration = Duration::from_secs(1);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Statements that a connection keeps compiled.
-const STATEMENTS: usize = 40;
+/// Prepared statements that a connection caches.
+const STATEMENT_CACHE_CAPACITY: usize = 40;
 
-/// Creates a directory that only its owner may enter, with its parents, unless it exists.
+/// Creates a directory with mode 700, and its parents, unless it exists.
 pub(super) fn create_directory(path: &Path) -> Result<(), StoreError> {
     let created = DirBuilder::new().recursive(true).mode(0o700).create(path);
-    created.map_err(|error| StoreError::file(path, &error))
+    created.map_err(|error| StoreError::from_io(path, &error))
 }
 
-/// Where the index of the database's log is.
+/// Place of the index of the write-ahead log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LogIndex {
-    /// In a file beside it, for every program that opens the database.
+pub(super) enum WalIndex {
+    /// In a file (`-shm`), shared with other programs that open the database.
     Shared,
-    /// In the memory of this process, which keeps all others out. It takes no room on the disk.
-    Own,
+    /// In the memory of this process: locks out all other programs, and needs no room on the disk.
+    Exclusive,
 }
 
-/// Opens the one connection that writes, and brings the file to the newest schema. Where a full disk has no room for the index
-/// of the log, this process keeps it.
-pub(super) fn open_writer(path: &Path) -> Result<(Connection, LogIndex), StoreError> {
+/// Opens the one connection that writes, and migrates the file to the newest schema. Where a full disk has no room
+/// for the log's index, this process keeps the index in its memory.
+pub(super) fn open_writer(path: &Path) -> Result<(Connection, WalIndex), StoreError> {
     create_file(path)?;
-    let (connection, index) = match connect_writer(path, LogIndex::Shared) {
-        Err(refused @ StoreError::Unwritable(_)) => match connect_writer(path, LogIndex::Own) {
+    let (connection, index) = match connect_writer(path, WalIndex::Shared) {
+        Err(refused @ StoreError::Unwritable(_)) => match connect_writer(path, WalIndex::Exclusive) {
             Ok(connection) => {
-                tracing::warn!(%refused, "the database is kept from other programs until the next start");
-                (connection, LogIndex::Own)
+                tracing::warn!(%refused, "the database is locked for other programs until the next start");
+                (connection, WalIndex::Exclusive)
             }
             Err(_) => return Err(refused),
         },
-        connected => (connected?, LogIndex::Shared),
+        connected => (connected?, WalIndex::Shared),
     };
-    Ok((prepare_writer(connection).map_err(|error| error.of_file(path))?, index))
+    Ok((prepare_writer(connection).map_err(|error| error.with_file_name(path))?, index))
 }
 
-fn connect_writer(path: &Path, index: LogIndex) -> Result<Connection, StoreError> {
+fn connect_writer(path: &Path, index: WalIndex) -> Result<Connection, StoreError> {
     let connect = || -> Result<Connection, StoreError> {
         let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE, index)?;
-        set_up(&connection, 1024)?;
+        configure_connection(&connection, 1024)?;
         check_identity(&connection, path)?;
         Ok(connection)
     };
-    connect().map_err(|error| error.of_file(path))
+    connect().map_err(|error| error.with_file_name(path))
 }
 
-fn connect(path: &Path, flags: OpenFlags, index: LogIndex) -> rusqlite::Result<Connection> {
+fn connect(path: &Path, flags: OpenFlags, index: WalIndex) -> rusqlite::Result<Connection> {
     let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     match index {
-        LogIndex::Shared => Connection::open_with_flags(path, flags),
-        LogIndex::Own => Connection::open_with_flags_and_vfs(path, flags, c"unix-excl"),
+        WalIndex::Shared => Connection::open_with_flags(path, flags),
+        WalIndex::Exclusive => Connection::open_with_flags_and_vfs(path, flags, c"unix-excl"),
     }
 }
 
 fn prepare_writer(mut connection: Connection) -> Result<Connection, StoreError> {
     check_writable(&connection)?;
-    // Of an empty file only, and before anything is written: free pages can be given back later, a few at a time. Of another
-    // it is a write, for which a full disk has no room.
-    if version(&connection)? == 0 {
+    // In an empty file only, and before anything is written. It allows to free pages later, a few at a time. In any
+    // other file the pragma is a write, for which a full disk has no room.
+    if schema_version(&connection)? == 0 {
         connection.execute_batch("PRAGMA auto_vacuum = INCREMENTAL")?;
     }
-    enter_wal(&connection)?;
+    enable_wal(&connection)?;
     connection.execute_batch(
         "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA journal_size_limit = 4194304;
              PRAGMA secure_delete = FAST;",
@@ -102,55 +102,54 @@ fn prepare_writer(mut connection: Connection) -> Result<Connection, StoreError> 
     Ok(connection)
 }
 
-/// Opens a connection that can only read.
-pub(super) fn open_reader(path: &Path, index: LogIndex) -> Result<Connection, StoreError> {
+pub(super) fn open_reader(path: &Path, index: WalIndex) -> Result<Connection, StoreError> {
     let prepare = || -> Result<Connection, StoreError> {
         let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY, index)?;
-        set_up(&connection, 512)?;
+        configure_connection(&connection, 512)?;
         Ok(connection)
     };
-    prepare().map_err(|error| error.of_file(path))
+    prepare().map_err(|error| error.with_file_name(path))
 }
 
-/// SQLite would give the file the rights of the umask; messages are nobody else's business.
+/// Mode 600: SQLite would use the umask, and messages are private.
 fn create_file(path: &Path) -> Result<(), StoreError> {
     match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        Err(error) => Err(StoreError::file(path, &error)),
+        Err(error) => Err(StoreError::from_io(path, &error)),
     }
 }
 
-fn set_up(connection: &Connection, cache_kib: u16) -> Result<(), StoreError> {
-    connection.busy_timeout(BUSY)?;
-    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+fn configure_connection(connection: &Connection, cache_kib: u16) -> Result<(), StoreError> {
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE_CAPACITY);
     connection.execute_batch(&format!("PRAGMA cache_size = -{cache_kib}; PRAGMA mmap_size = 0;"))?;
     Ok(())
 }
 
-/// Looks before anything is written: a foreign or newer file is left as it is.
+/// Runs before the first write, so that a file of another program or of a newer version is not changed.
 pub(super) fn check_identity(connection: &Connection, path: &Path) -> Result<(), StoreError> {
     let application: i32 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
-    let things: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
-    if application != APPLICATION_ID && (application != 0 || things > 0) {
-        return Err(StoreError::Foreign(path.into()));
+    let object_count: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    if application != APPLICATION_ID && (application != 0 || object_count > 0) {
+        return Err(StoreError::ForeignDatabase(path.into()));
     }
-    let (found, known) = (version(connection)?, newest());
+    let (found, known) = (schema_version(connection)?, newest_schema_version());
     if found > known {
-        return Err(StoreError::Newer { file: path.into(), found, known });
+        return Err(StoreError::NewerSchema { file: path.into(), found, known });
     }
     Ok(())
 }
 
 fn check_writable(connection: &Connection) -> Result<(), StoreError> {
-    // A write-protected file is opened for reading without a word.
+    // SQLite opens a write-protected file read-only without an error.
     if connection.is_readonly("main")? {
         return Err(StoreError::Unwritable("it is write-protected".into()));
     }
     Ok(())
 }
 
-fn enter_wal(connection: &Connection) -> Result<(), StoreError> {
+fn enable_wal(connection: &Connection) -> Result<(), StoreError> {
     let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
     if mode == "wal" {
         return Ok(());
@@ -160,9 +159,9 @@ fn enter_wal(connection: &Connection) -> Result<(), StoreError> {
 }
 
 fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
-    let old = version(connection)?;
-    if old > 0 && old < newest() {
-        tracing::info!(from = old, to = newest(), "the database is brought to a new form");
+    let old = schema_version(connection)?;
+    if old > 0 && old < newest_schema_version() {
+        tracing::info!(from = old, to = newest_schema_version(), "migrating the database to a newer schema");
     }
     for (number, statements) in (1..).zip(MIGRATIONS).skip_while(|(number, _)| *number <= old) {
         let step = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -174,10 +173,10 @@ fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
     Ok(())
 }
 
-pub(super) fn version(connection: &Connection) -> Result<i32, StoreError> {
+pub(super) fn schema_version(connection: &Connection) -> Result<i32, StoreError> {
     Ok(connection.pragma_query_value(None, "user_version", |row| row.get(0))?)
 }
 
-fn newest() -> i32 {
+fn newest_schema_version() -> i32 {
     i32::try_from(MIGRATIONS.len()).unwrap_or(i32::MAX)
 }

@@ -1,13 +1,16 @@
-//! Sessions: made by their first run, listed by their last one.
+//! Sessions: record use, configure, list, delete.
 
 use quell_protocol::{AgentId, Principal, RunId, SessionKey};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::cursor::{Listing, ask_for};
-use super::runs::id;
-use super::{PrivateEndpoints, SessionFilter, SessionSetup, SetUp, SetUpAccess, Store, StoreError, StoredSession};
+use super::cursor::{PagedList, limit_plus_one};
+use super::runs::parse_id_column;
+use super::{
+    PrivateEndpoints, SessionListFilter, SessionSetup, SessionSetupAccess, SessionSetupOutcome, Store, StoreError,
+    StoredSession,
+};
 
-/// The columns that [`session_row`] reads, a macro so that `concat!` takes it.
+/// The columns that [`session_from_row`] reads. A macro, because `concat!` needs a literal.
 macro_rules! select {
     () => {
         "SELECT key, agent, created_at, last_used_at, turns, config, secrets, private_base_url, private_mcp_url, owner, imported_at,
@@ -15,64 +18,57 @@ macro_rules! select {
     };
 }
 
-/// What came of a deletion.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Deleted {
-    /// The session is gone.
-    Yes,
-    /// There is no such session.
+pub enum DeleteSessionOutcome {
+    Deleted,
     Unknown,
-    /// These runs of it are open; nothing was deleted.
+    /// The session has these open runs; nothing was deleted.
     InUse(Vec<RunId>),
 }
 
 impl Store {
-    /// A session.
-    ///
-    /// # Errors
-    /// [`StoreError`] when it could not be read.
-    ///
     /// # Cancel safety
-    /// Safe: it only reads.
-    pub async fn session(&self, key: SessionKey) -> Result<Option<StoredSession>, StoreError> {
+    /// Safe: only reads.
+    pub async fn find_session(&self, key: SessionKey) -> Result<Option<StoredSession>, StoreError> {
         self.read(move |db| {
             let sql = concat!(select!(), " WHERE key = ?1");
-            db.prepare_cached(sql)?.query_row([key.as_str()], session_row).optional()
+            db.prepare_cached(sql)?.query_row([key.as_str()], session_from_row).optional()
         })
         .await
     }
 
-    /// Sessions, the one used last first, and the cursor of the next page.
-    ///
-    /// # Errors
-    /// [`StoreError`] when they could not be read, or the cursor is not one.
+    /// Lists sessions, the most recently used first, and the cursor of the next page.
     ///
     /// # Cancel safety
-    /// Safe: it only reads.
-    pub async fn sessions(&self, filter: SessionFilter) -> Result<(Vec<StoredSession>, Option<String>), StoreError> {
-        let before = Listing::Sessions.before(filter.cursor.as_deref())?;
+    /// Safe: only reads.
+    pub async fn list_sessions(
+        &self,
+        filter: SessionListFilter,
+    ) -> Result<(Vec<StoredSession>, Option<String>), StoreError> {
+        let before = PagedList::Sessions.parse_cursor(filter.cursor.as_deref())?;
         let limit = filter.limit;
-        let rows = self.read(move |db| list(db, &filter, before)).await?;
-        Ok(Listing::Sessions.page(rows, limit))
+        let rows = self.read(move |db| query_sessions(db, &filter, before)).await?;
+        Ok(PagedList::Sessions.split_page(rows, limit))
     }
 
-    /// Makes a session without a message, or configures one that is there, which counts as a use. Durable before it answers.
+    /// Creates a session without a message, or configures an existing one, which counts as a use. Durable when it
+    /// returns.
     ///
     /// # Errors
-    /// [`StoreError`] when it could not be written; then nothing has changed.
+    /// [`StoreError`] when it could not be written; then nothing is changed.
     ///
     /// # Cancel safety
-    /// Safe, as [`Store`] says.
-    pub async fn set_up_session(&self, setup: SessionSetup) -> Result<SetUp, StoreError> {
+    /// Safe: see [`Store`].
+    pub async fn set_up_session(&self, setup: SessionSetup) -> Result<SessionSetupOutcome, StoreError> {
         self.write(move |db| {
             let mut owner = db.prepare_cached("SELECT owner FROM sessions WHERE key = ?1")?;
             let owner: Option<Option<String>> = owner.query_row([setup.key.as_str()], |row| row.get(0)).optional()?;
             let known = owner.is_some();
-            let is_own = owner.is_none_or(|owner| owner.as_deref() == Some(setup.by.as_str()));
-            if setup.access == SetUpAccess::OwnerOnly && !is_own {
-                return Ok(SetUp::NotYours);
+            let is_own = owner.is_none_or(|owner| owner.as_deref() == Some(setup.requested_by.as_str()));
+            if setup.access == SessionSetupAccess::OwnerOnly && !is_own {
+                return Ok(SessionSetupOutcome::NotOwner);
             }
-            used(db, (&setup.key, &setup.agent), &setup.by, &setup.at)?;
+            record_session_use(db, (&setup.key, &setup.agent), &setup.requested_by, &setup.at)?;
             db.prepare_cached(
                 "UPDATE sessions SET agent = ?2, config = ?3, secrets = ?4, private_base_url = ?5, private_mcp_url = ?6
                  WHERE key = ?1",
@@ -82,21 +78,19 @@ impl Store {
                 setup.agent.as_str(),
                 setup.config,
                 setup.secrets,
-                setup.private.base_url,
-                setup.private.mcp_url
+                setup.private_endpoints.base_url,
+                setup.private_endpoints.mcp_url
             ])?;
-            Ok(if known { SetUp::Known } else { SetUp::New })
+            Ok(if known { SessionSetupOutcome::Updated } else { SessionSetupOutcome::New })
         })
         .await
     }
 
-    /// Notes when a session was used last, without a sync of its own. One that is not there, or was used later, stays as it is.
-    ///
-    /// # Errors
-    /// [`StoreError`] when it could not be written.
+    /// Records the last use of a session without waiting for a sync of the disk. Changes nothing if the session does
+    /// not exist or has a later use.
     ///
     /// # Cancel safety
-    /// Safe, as [`Store`] says.
+    /// Safe: see [`Store`].
     pub async fn touch_session(&self, key: SessionKey, at: String) -> Result<(), StoreError> {
         self.write_relaxed(move |db| {
             let sql = "UPDATE sessions SET last_used_at = ?2 WHERE key = ?1 AND last_used_at < ?2";
@@ -105,36 +99,34 @@ impl Store {
         .await
     }
 
-    /// Deletes a session with its turns and runs, of which the receipts stay, unless it has an open run that is none of those
-    /// that are `over`.
-    ///
-    /// # Errors
-    /// [`StoreError`] when it could not be written.
+    /// Deletes a session with its turns and runs, and keeps the receipts. Refused while it has an open run that is
+    /// not among `ended`.
     ///
     /// # Cancel safety
-    /// Safe, as [`Store`] says.
-    pub async fn delete_session(&self, key: SessionKey, over: Vec<RunId>) -> Result<Deleted, StoreError> {
+    /// Safe: see [`Store`].
+    pub async fn delete_session(&self, key: SessionKey, ended: Vec<RunId>) -> Result<DeleteSessionOutcome, StoreError> {
         self.write(move |db| {
             let mut open =
                 db.prepare_cached("SELECT id FROM runs WHERE session = ?1 AND state IN ('accepted', 'started')")?;
-            let mut open: Vec<RunId> =
-                open.query_map([key.as_str()], |row| id(row, 0, RunId::parse))?.collect::<Result<_, _>>()?;
-            open.retain(|run| !over.contains(run));
+            let mut open: Vec<RunId> = open
+                .query_map([key.as_str()], |row| parse_id_column(row, 0, RunId::parse))?
+                .collect::<Result<_, _>>()?;
+            open.retain(|run| !ended.contains(run));
             if !open.is_empty() {
-                return Ok(Deleted::InUse(open));
+                return Ok(DeleteSessionOutcome::InUse(open));
             }
-            keep_receipts(db, &key)?;
-            // Turns, runs and notes go with it by their foreign keys.
+            save_receipts(db, &key)?;
+            // Turns, runs and notes are deleted with it by their foreign keys.
             let deleted = db.prepare_cached("DELETE FROM sessions WHERE key = ?1")?.execute([key.as_str()])?;
-            Ok(if deleted > 0 { Deleted::Yes } else { Deleted::Unknown })
+            Ok(if deleted > 0 { DeleteSessionOutcome::Deleted } else { DeleteSessionOutcome::Unknown })
         })
         .await
     }
 }
 
-/// What people may know of a run when its session is gone: its receipt, without the message and the answer. What was kept before
-/// stays as it is, so that nobody imports and deletes another receipt in its place.
-pub(super) fn keep_receipts(db: &Connection, key: &SessionKey) -> rusqlite::Result<()> {
+/// Keeps the receipts of a session that is deleted, without messages and answers. An existing receipt is not
+/// replaced, so that nobody can forge one by an import and a deletion.
+pub(super) fn save_receipts(db: &Connection, key: &SessionKey) -> rusqlite::Result<()> {
     db.prepare_cached(
         "INSERT INTO receipts (run, session, agent, principal, fingerprint, accepted_at, deleted_at, view)
          SELECT id, session, agent, principal, fingerprint, accepted_at, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'),
@@ -146,8 +138,9 @@ pub(super) fn keep_receipts(db: &Connection, key: &SessionKey) -> rusqlite::Resu
     Ok(())
 }
 
-/// A session is used: it is made, by this principal, or becomes the first of the list. Its agent is its owner's to choose.
-pub(super) fn used(
+/// Creates a session with `by` as its owner, or moves it to the top of the list. Only the owner's use changes its
+/// agent.
+pub(super) fn record_session_use(
     db: &Connection,
     (key, agent): (&SessionKey, &AgentId),
     by: &Principal,
@@ -164,7 +157,11 @@ pub(super) fn used(
     Ok(())
 }
 
-fn list(db: &Connection, filter: &SessionFilter, before: i64) -> rusqlite::Result<Vec<(i64, StoredSession)>> {
+fn query_sessions(
+    db: &Connection,
+    filter: &SessionListFilter,
+    before: i64,
+) -> rusqlite::Result<Vec<(i64, StoredSession)>> {
     let sql = concat!(
         select!(),
         " WHERE use_order < ?1 AND (instr(lower(key), lower(?2)) OR instr(lower(agent), lower(?2)))
@@ -172,22 +169,22 @@ fn list(db: &Connection, filter: &SessionFilter, before: i64) -> rusqlite::Resul
     );
     let search = filter.search.as_deref().unwrap_or_default();
     let mut statement = db.prepare_cached(sql)?;
-    let rows = statement.query_map(params![before, search, ask_for(filter.limit)], |row| {
-        Ok((row.get("use_order")?, session_row(row)?))
+    let rows = statement.query_map(params![before, search, limit_plus_one(filter.limit)], |row| {
+        Ok((row.get("use_order")?, session_from_row(row)?))
     })?;
     rows.collect()
 }
 
-pub(super) fn session_row(row: &Row<'_>) -> rusqlite::Result<StoredSession> {
+pub(super) fn session_from_row(row: &Row<'_>) -> rusqlite::Result<StoredSession> {
     Ok(StoredSession {
-        key: id(row, 0, SessionKey::parse)?,
-        agent: id(row, 1, AgentId::parse)?,
+        key: parse_id_column(row, 0, SessionKey::parse)?,
+        agent: parse_id_column(row, 1, AgentId::parse)?,
         created_at: row.get(2)?,
         last_used_at: row.get(3)?,
         turns: u64::from(row.get::<_, u32>(4)?),
         config: row.get(5)?,
         secrets: row.get(6)?,
-        private: PrivateEndpoints { base_url: row.get(7)?, mcp_url: row.get(8)? },
+        private_endpoints: PrivateEndpoints { base_url: row.get(7)?, mcp_url: row.get(8)? },
         owner: row.get::<_, Option<String>>(9)?.and_then(|owner| Principal::parse(owner).ok()),
         imported_at: row.get(10)?,
     })

@@ -1,51 +1,48 @@
-//! What agents spend in a day: counted with the end of each run, in its transaction.
+//! Token usage per agent and UTC day, counted in the transaction that ends a run.
 
-use quell_kernel::spend::minus;
+use quell_kernel::daily_spend::subtract_usage;
 use quell_protocol::{AgentId, RunId, Usage};
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::runs::id;
+use super::runs::parse_id_column;
 use super::{Store, StoreError};
 
-/// What a run that is over has used.
+/// Token usage of an ended run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Spent {
-    /// Its agent.
+pub struct RunSpend {
     pub agent: AgentId,
-    /// The UTC day that it counts on, `YYYY-MM-DD`.
+    /// The UTC day that the usage counts for, `YYYY-MM-DD`.
     pub day: String,
-    /// All that it used.
+    /// The total of the run.
     pub usage: Usage,
-    /// What of that was counted before, for a run that was deleted since; of any other the database knows.
-    pub counted: Usage,
+    /// The part of `usage` that was counted before. Used for a deleted run only: for others the database has the
+    /// figure.
+    pub already_counted: Usage,
 }
 
 impl Store {
-    /// Adds what an agent has used on a day outside of its runs.
-    ///
-    /// # Errors
-    /// [`StoreError`] when it could not be written.
+    /// Adds usage of an agent outside of its runs.
     ///
     /// # Cancel safety
-    /// Safe: once asked for, it is written whether or not the caller waits.
-    pub async fn spend(&self, agent: AgentId, day: String, usage: Usage) -> Result<(), StoreError> {
-        self.write(move |db| add(db, &agent, &day, usage)).await
+    /// Safe: see [`Store`].
+    pub async fn add_spend(&self, agent: AgentId, day: String, usage: Usage) -> Result<(), StoreError> {
+        self.write(move |db| add_daily_spend(db, &agent, &day, usage)).await
     }
 
-    /// What each agent has spent on a day.
-    ///
-    /// # Errors
-    /// [`StoreError`] when it could not be read.
+    /// Returns the usage of each agent on a day.
     ///
     /// # Cancel safety
-    /// Safe: it only reads.
-    pub async fn spent_on(&self, day: String) -> Result<Vec<(AgentId, Usage)>, StoreError> {
+    /// Safe: only reads.
+    pub async fn spend_on_day(&self, day: String) -> Result<Vec<(AgentId, Usage)>, StoreError> {
         self.read(move |db| {
             let mut rows = db.prepare_cached("SELECT agent, input, output FROM spend WHERE day = ?1")?;
             let rows = rows.query_map([day], |row| {
-                let usage =
-                    Usage { input_tokens: tokens(row.get(1)?), output_tokens: tokens(row.get(2)?), estimated: false };
-                Ok((id(row, 0, AgentId::parse)?, usage))
+                let usage = Usage {
+                    input_tokens: tokens_from_sql(row.get(1)?),
+                    output_tokens: tokens_from_sql(row.get(2)?),
+                    estimated: false,
+                };
+                Ok((parse_id_column(row, 0, AgentId::parse)?, usage))
             })?;
             rows.collect()
         })
@@ -53,29 +50,33 @@ impl Store {
     }
 }
 
-fn add(db: &Connection, agent: &AgentId, day: &str, usage: Usage) -> rusqlite::Result<()> {
+fn add_daily_spend(db: &Connection, agent: &AgentId, day: &str, usage: Usage) -> rusqlite::Result<()> {
     db.prepare_cached(
         "INSERT INTO spend (agent, day, input, output) VALUES (?1, ?2, ?3, ?4)
          ON CONFLICT (agent, day) DO UPDATE SET input = input + excluded.input, output = output + excluded.output",
     )?
-    .execute(params![agent.as_str(), day, whole(usage.input_tokens), whole(usage.output_tokens)])
+    .execute(params![agent.as_str(), day, tokens_to_sql(usage.input_tokens), tokens_to_sql(usage.output_tokens)])
     .map(drop)
 }
 
-/// Counts what a run has used and what is not counted of it yet.
-pub(super) fn count(db: &Connection, run: &RunId, spent: &Spent) -> rusqlite::Result<()> {
+/// Counts the part of a run's usage that is not counted yet.
+pub(super) fn count_run_spend(db: &Connection, run: &RunId, spent: &RunSpend) -> rusqlite::Result<()> {
     let known = db
         .prepare_cached("SELECT counted_input, counted_output FROM runs WHERE id = ?1")?
         .query_row([run.as_str()], |row| {
-            Ok(Usage { input_tokens: tokens(row.get(0)?), output_tokens: tokens(row.get(1)?), estimated: false })
+            Ok(Usage {
+                input_tokens: tokens_from_sql(row.get(0)?),
+                output_tokens: tokens_from_sql(row.get(1)?),
+                estimated: false,
+            })
         })
         .optional()?;
-    let new = minus(spent.usage, known.unwrap_or(spent.counted));
-    let (input, output) = (whole(new.input_tokens), whole(new.output_tokens));
+    let new = subtract_usage(spent.usage, known.unwrap_or(spent.already_counted));
+    let (input, output) = (tokens_to_sql(new.input_tokens), tokens_to_sql(new.output_tokens));
     if (input, output) == (0, 0) {
         return Ok(());
     }
-    add(db, &spent.agent, &spent.day, new)?;
+    add_daily_spend(db, &spent.agent, &spent.day, new)?;
     db.prepare_cached(
         "UPDATE runs SET counted_input = counted_input + ?2, counted_output = counted_output + ?3 WHERE id = ?1",
     )?
@@ -83,13 +84,13 @@ pub(super) fn count(db: &Connection, run: &RunId, spent: &Spent) -> rusqlite::Re
     .map(drop)
 }
 
-/// The store writes no negative number.
-fn tokens(stored: i64) -> u64 {
+/// The store writes no negative numbers.
+fn tokens_from_sql(stored: i64) -> u64 {
     u64::try_from(stored).unwrap_or_default()
 }
 
-/// A sum of many of these stays below what an integer of SQLite holds.
-fn whole(tokens: u64) -> i64 {
-    const MOST: u64 = 1 << 48;
-    i64::try_from(tokens.min(MOST)).unwrap_or_default()
+/// Caps the value, so that a sum of many of them fits SQLite's integers.
+fn tokens_to_sql(tokens: u64) -> i64 {
+    const MAX_TOKENS: u64 = 1 << 48;
+    i64::try_from(tokens.min(MAX_TOKENS)).unwrap_or_default()
 }

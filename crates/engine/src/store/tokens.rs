@@ -1,19 +1,19 @@
-//! Tokens: a name, what it may do, and the hash of a secret that nobody but its owner has.
+//! Named API tokens, stored as hashes.
 
-use quell_protocol::api::{Grants, Scope, TokenRow, TokenScope};
+use quell_protocol::api::{AccessLevel, Grants, TokenRow, TokenScope};
 use rusqlite::{OptionalExtension, Row, params};
 
-use super::runs::unfit;
+use super::runs::invalid_column;
 use super::{Store, StoreError, StoredToken};
 
 impl Store {
-    /// Keeps a new token. `sha256` is the hash of its secret, hexadecimal.
+    /// Stores a new token. `sha256` is the hash of its secret, hexadecimal.
     ///
     /// # Errors
-    /// [`StoreError::NameTaken`] when there is one of that name; others when it could not be written.
+    /// [`StoreError::NameTaken`] when a token of that name exists.
     ///
     /// # Cancel safety
-    /// Safe, as [`Store`] says.
+    /// Safe: see [`Store`].
     pub async fn create_token(&self, row: TokenRow, sha256: String) -> Result<(), StoreError> {
         let name = row.name.clone();
         let inserted = self.write(move |db| {
@@ -21,49 +21,43 @@ impl Store {
                        VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (name) DO NOTHING";
             let has = |scope| row.scopes.contains(&scope);
             let (approve, endpoints) = (has(TokenScope::Approve), has(TokenScope::Endpoints));
-            let (scope, at) = (TokenScope::from(row.scope).word(), &row.created_at);
+            let (scope, at) = (TokenScope::from(row.scope).as_str(), &row.created_at);
             db.prepare_cached(sql)?.execute(params![row.name, scope, at, sha256, approve, endpoints])
         });
         if inserted.await? > 0 { Ok(()) } else { Err(StoreError::NameTaken(name)) }
     }
 
-    /// All tokens by name.
-    ///
-    /// # Errors
-    /// [`StoreError`] when they could not be read.
+    /// Lists all tokens, ordered by name.
     ///
     /// # Cancel safety
-    /// Safe: it only reads.
+    /// Safe: only reads.
     pub async fn list_tokens(&self) -> Result<Vec<StoredToken>, StoreError> {
         self.read(|db| {
             let sql = "SELECT name, scope, created_at, sha256, approve, endpoints FROM tokens ORDER BY name";
-            db.prepare_cached(sql)?.query_map([], token_row)?.collect()
+            db.prepare_cached(sql)?.query_map([], token_from_row)?.collect()
         })
         .await
     }
 
-    /// The token whose secret has this hash.
-    ///
-    /// # Errors
-    /// [`StoreError`] when it could not be read.
+    /// Finds the token whose secret has this hash (SHA-256, hexadecimal).
     ///
     /// # Cancel safety
-    /// Safe: it only reads.
+    /// Safe: only reads.
     pub async fn find_token(&self, sha256: String) -> Result<Option<TokenRow>, StoreError> {
         self.read(move |db| {
             let sql = "SELECT name, scope, created_at, sha256, approve, endpoints FROM tokens WHERE sha256 = ?1";
-            db.prepare_cached(sql)?.query_row([sha256], |row| token_row(row).map(|token| token.row)).optional()
+            db.prepare_cached(sql)?.query_row([sha256], |row| token_from_row(row).map(|token| token.row)).optional()
         })
         .await
     }
 
-    /// Forgets a token, with the cookies that it signed in. False when there is none of that name.
+    /// Deletes a token and the cookies that it signed in. False when there is none of that name.
     ///
     /// # Errors
-    /// [`StoreError`] when it could not be written; then the token is still there.
+    /// [`StoreError`] when it could not be written; then the token is still valid.
     ///
     /// # Cancel safety
-    /// Safe, as [`Store`] says.
+    /// Safe: see [`Store`].
     pub async fn revoke_token(&self, name: String) -> Result<bool, StoreError> {
         self.write(move |db| {
             let cookies = "DELETE FROM page_cookies WHERE token = (SELECT sha256 FROM tokens WHERE name = ?1)";
@@ -74,15 +68,15 @@ impl Store {
     }
 }
 
-fn token_row(row: &Row<'_>) -> rusqlite::Result<StoredToken> {
+fn token_from_row(row: &Row<'_>) -> rusqlite::Result<StoredToken> {
     let scope: String = row.get(1)?;
     let scope = match scope.as_str() {
-        "read" => Scope::Read,
-        "write" => Scope::Write,
-        "admin" => Scope::Admin,
-        other => return Err(unfit(1, format!("{other} is not a scope"))),
+        "read" => AccessLevel::Read,
+        "write" => AccessLevel::Write,
+        "admin" => AccessLevel::Admin,
+        other => return Err(invalid_column(1, format!("{other} is not a scope"))),
     };
     let grants = Grants { approve: row.get(4)?, endpoints: row.get(5)? };
-    let token = TokenRow { name: row.get(0)?, scope, scopes: grants.with(scope), created_at: row.get(2)? };
+    let token = TokenRow { name: row.get(0)?, scope, scopes: grants.to_token_scopes(scope), created_at: row.get(2)? };
     Ok(StoredToken { row: token, sha256: row.get(3)? })
 }

@@ -1,60 +1,62 @@
-//! The one thread that writes. It takes everything that is queued, does it in one transaction, commits, and only then
-//! answers: many callers share one sync of the disk, and nobody waits for a timer.
+//! The writer thread: runs all queued writes in one transaction, commits, then answers their callers. Many callers
+//! share one sync of the disk, and none waits for a timer.
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::boot::Boot;
+use super::boot::BootNumber;
 use super::error::StoreError;
-use super::threads::Message;
+use super::worker_threads::WorkerMessage;
 
-/// Most operations in one transaction.
-const BATCH: usize = 256;
+/// Operations in one transaction, at most.
+const MAX_BATCH: usize = 256;
 
-/// One write with the caller that waits for it. It may be applied several times, each time to a database where it has not
-/// been applied yet.
-pub(super) trait Write: Send {
-    /// What the transaction has to wait for.
-    fn sync(&self) -> Sync;
-    /// Does it, inside a transaction.
+/// One write together with the caller that waits for it. It can be applied several times, each time to a database
+/// that does not contain its effect yet.
+pub(super) trait WriteOperation: Send {
+    fn sync_level(&self) -> SyncLevel;
+    /// Runs the write inside of a transaction.
     fn apply(&mut self, transaction: &Connection) -> rusqlite::Result<()>;
-    /// Tells the caller, after the commit or its failure.
-    fn answer(self: Box<Self>, outcome: Result<(), StoreError>);
+    /// Answers the caller, after the commit or its failure.
+    fn send_outcome(self: Box<Self>, outcome: Result<(), StoreError>);
 }
 
-/// What a commit waits for: the values of `PRAGMA synchronous`, where the log is written ahead.
+/// Durability that a commit waits for: a value of `PRAGMA synchronous` in WAL mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Sync {
-    /// That the system has it: the death of the process loses nothing.
+pub(super) enum SyncLevel {
+    /// The operating system has the data: the death of the process loses nothing.
     Normal,
-    /// That the disk has it.
+    /// The disk has the data.
     Full,
 }
 
-struct Asked<T, F> {
-    sync: Sync,
+struct QueuedWrite<T, F> {
+    sync: SyncLevel,
     work: F,
     output: Option<T>,
-    caller: oneshot::Sender<Result<T, StoreError>>,
+    outcome_sender: oneshot::Sender<Result<T, StoreError>>,
 }
 
-/// A write and the place where its answer arrives.
-pub(super) fn asked<T, F>(sync: Sync, work: F) -> (Box<dyn Write>, oneshot::Receiver<Result<T, StoreError>>)
+/// Makes a write, and the receiver for its result.
+pub(super) fn queued_write<T, F>(
+    sync: SyncLevel,
+    work: F,
+) -> (Box<dyn WriteOperation>, oneshot::Receiver<Result<T, StoreError>>)
 where
     T: Send + 'static,
     F: FnMut(&Connection) -> rusqlite::Result<T> + Send + 'static,
 {
-    let (caller, answer) = oneshot::channel();
-    (Box::new(Asked { sync, work, output: None, caller }), answer)
+    let (outcome_sender, answer) = oneshot::channel();
+    (Box::new(QueuedWrite { sync, work, output: None, outcome_sender }), answer)
 }
 
-impl<T, F> Write for Asked<T, F>
+impl<T, F> WriteOperation for QueuedWrite<T, F>
 where
     T: Send,
     F: FnMut(&Connection) -> rusqlite::Result<T> + Send,
 {
-    fn sync(&self) -> Sync {
+    fn sync_level(&self) -> SyncLevel {
         self.sync
     }
 
@@ -63,36 +65,34 @@ where
         Ok(())
     }
 
-    fn answer(self: Box<Self>, outcome: Result<(), StoreError>) {
-        let Self { output, caller, .. } = *self;
-        // A caller that left does not change what was written.
-        let _ = caller.send(outcome.and_then(|()| output.ok_or(StoreError::Closed)));
+    fn send_outcome(self: Box<Self>, outcome: Result<(), StoreError>) {
+        let Self { output, outcome_sender, .. } = *self;
+        // A caller that left does not change what is written.
+        let _ = outcome_sender.send(outcome.and_then(|()| output.ok_or(StoreError::Closed)));
     }
 }
 
-/// The connection that writes.
-pub(super) struct Pencil {
+pub(super) struct WriteConnection {
     connection: Connection,
-    /// The start that it belongs to.
-    boot: Boot,
-    /// Cancelled when there is a later one.
+    /// Boot number of this start.
+    boot: BootNumber,
+    /// Cancelled when a later start has taken a number.
     fenced: CancellationToken,
-    sync: Sync,
+    sync: SyncLevel,
 }
 
-impl Pencil {
-    /// A connection that syncs, of this start.
-    pub(super) fn new(connection: Connection, boot: Boot, fenced: CancellationToken) -> Self {
-        Self { connection, boot, fenced, sync: Sync::Full }
+impl WriteConnection {
+    pub(super) fn new(connection: Connection, boot: BootNumber, fenced: CancellationToken) -> Self {
+        Self { connection, boot, fenced, sync: SyncLevel::Full }
     }
 
-    fn begin(&mut self, sync: Sync) -> Result<Transaction<'_>, StoreError> {
-        // Before the first commit that does not wait for the disk.
-        let own = self.boot.take(&mut self.connection).inspect_err(|error| self.fence(error))?;
+    fn begin_transaction(&mut self, sync: SyncLevel) -> Result<Transaction<'_>, StoreError> {
+        // Must be synced, so it runs before the level can be lowered.
+        let own = self.boot.claim(&mut self.connection).inspect_err(|error| self.cancel_if_fenced(error))?;
         if self.sync != sync {
             self.connection.execute_batch(match sync {
-                Sync::Normal => "PRAGMA synchronous = NORMAL",
-                Sync::Full => "PRAGMA synchronous = FULL",
+                SyncLevel::Normal => "PRAGMA synchronous = NORMAL",
+                SyncLevel::Full => "PRAGMA synchronous = FULL",
             })?;
             self.sync = sync;
         }
@@ -105,65 +105,65 @@ impl Pencil {
         Err(StoreError::Fenced)
     }
 
-    fn fence(&self, error: &StoreError) {
+    fn cancel_if_fenced(&self, error: &StoreError) {
         if *error == StoreError::Fenced {
             self.fenced.cancel();
         }
     }
 }
 
-/// The body of the thread: returns when the queue is closed and empty.
-pub(super) fn run(mut pencil: Pencil, mut queue: mpsc::Receiver<Message<Box<dyn Write>>>) {
-    let mut taken = Vec::with_capacity(BATCH);
-    while queue.blocking_recv_many(&mut taken, BATCH) > 0 {
+/// Body of the writer thread: returns when the queue is closed and empty.
+pub(super) fn run(mut writer: WriteConnection, mut queue: mpsc::Receiver<WorkerMessage<Box<dyn WriteOperation>>>) {
+    let mut taken = Vec::with_capacity(MAX_BATCH);
+    while queue.blocking_recv_many(&mut taken, MAX_BATCH) > 0 {
         let mut batch = Vec::with_capacity(taken.len());
         for message in taken.drain(..) {
             match message {
-                Message::Do(write) => batch.push(write),
-                Message::Close => queue.close(),
+                WorkerMessage::Do(write) => batch.push(write),
+                WorkerMessage::Close => queue.close(),
             }
         }
-        settle(&mut pencil, batch);
+        commit_batch(&mut writer, batch);
     }
-    // Leaves one file instead of three. What cannot be moved now stays in the log and is moved at the next start.
-    if let Err(error) = pencil.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)") {
+    // Leaves one file instead of three. If something cannot be moved now, the next start moves it.
+    if let Err(error) = writer.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)") {
         tracing::debug!(%error, "the database's log was not emptied at the close");
     }
 }
 
-enum Failure {
-    /// The transaction could not begin: nobody's fault, everybody's failure.
+enum BatchFailure {
+    /// The transaction could not begin, so all operations of the batch fail.
     NotBegun(StoreError),
     /// One operation or the commit failed.
     NotCommitted(StoreError),
 }
 
-fn settle(pencil: &mut Pencil, mut batch: Vec<Box<dyn Write>>) {
-    match transact(pencil, &mut batch) {
-        Ok(()) => answer(batch, &Ok(())),
-        // One bad write must not fail its neighbours, so each gets a transaction of its own.
-        Err(Failure::NotCommitted(_)) if batch.len() > 1 => {
+fn commit_batch(writer: &mut WriteConnection, mut batch: Vec<Box<dyn WriteOperation>>) {
+    match apply_batch(writer, &mut batch) {
+        Ok(()) => send_outcomes(batch, &Ok(())),
+        // A failed write must not fail the others, so each gets a transaction of its own.
+        Err(BatchFailure::NotCommitted(_)) if batch.len() > 1 => {
             for write in batch {
-                settle(pencil, vec![write]);
+                commit_batch(writer, vec![write]);
             }
         }
-        Err(Failure::NotBegun(error) | Failure::NotCommitted(error)) => answer(batch, &Err(error)),
+        Err(BatchFailure::NotBegun(error) | BatchFailure::NotCommitted(error)) => send_outcomes(batch, &Err(error)),
     }
 }
 
-fn transact(pencil: &mut Pencil, batch: &mut [Box<dyn Write>]) -> Result<(), Failure> {
-    let Some(sync) = batch.iter().map(|write| write.sync()).max() else { return Ok(()) };
-    let transaction = pencil.begin(sync).map_err(Failure::NotBegun)?;
+fn apply_batch(writer: &mut WriteConnection, batch: &mut [Box<dyn WriteOperation>]) -> Result<(), BatchFailure> {
+    let Some(sync) = batch.iter().map(|write| write.sync_level()).max() else { return Ok(()) };
+    let transaction = writer.begin_transaction(sync).map_err(BatchFailure::NotBegun)?;
     // Dropping the transaction on an error rolls it back.
-    let failed = |error: rusqlite::Error| Failure::NotCommitted(error.into());
+    let failed = |error: rusqlite::Error| BatchFailure::NotCommitted(error.into());
     for write in batch {
         write.apply(&transaction).map_err(failed)?;
     }
     transaction.commit().map_err(failed)
 }
 
-fn answer(batch: Vec<Box<dyn Write>>, outcome: &Result<(), StoreError>) {
+fn send_outcomes(batch: Vec<Box<dyn WriteOperation>>, outcome: &Result<(), StoreError>) {
     for write in batch {
-        write.answer(outcome.clone());
+        write.send_outcome(outcome.clone());
     }
 }

@@ -1,4 +1,4 @@
-//! Arguments as models give them: described by a schema, checked against it, and refused with a text that helps.
+//! Describe tool arguments by a JSON schema, validate and parse them, and explain errors to the model.
 
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
@@ -8,26 +8,24 @@ use serde_json::{Map, Value};
 use crate::llm::ToolSpec;
 use crate::tools::text::quoted;
 
-/// The arguments of one tool.
-pub(crate) trait Arguments: DeserializeOwned + JsonSchema + Send + 'static {
-    /// The tool's name.
+pub(crate) trait ToolArguments: DeserializeOwned + JsonSchema + Send + 'static {
     const NAME: &'static str;
-    /// What the tool does, for the model.
+    /// The description of the tool for the model.
     const ABOUT: &'static str;
-    /// Arguments that are right, as JSON.
+    /// An example of valid arguments, as JSON.
     const EXAMPLE: &'static str;
 }
 
-/// The tool as the model sees it.
-pub(crate) fn spec<T: Arguments>() -> ToolSpec {
-    ToolSpec { name: T::NAME.into(), description: T::ABOUT.into(), parameters: schema::<T>().into() }
+/// The description of the tool for the model.
+pub(crate) fn tool_spec<T: ToolArguments>() -> ToolSpec {
+    ToolSpec { name: T::NAME.into(), description: T::ABOUT.into(), parameters: parameter_schema::<T>().into() }
 }
 
-/// Reads arguments, or says which field is wrong, what it should be, and how a right call looks.
-pub(crate) fn parse<T: Arguments>(given: &Value) -> Result<T, String> {
+/// Parses arguments. The error names the wrong field, what is expected there, and an example of a valid call.
+pub(crate) fn parse_arguments<T: ToolArguments>(given: &Value) -> Result<T, String> {
     let empty = Value::Object(Map::new());
     let given = if given.is_null() { &empty } else { given };
-    let problem = match check(&schema::<T>(), given) {
+    let problem = match check_against_schema(&parameter_schema::<T>(), given) {
         Err(problem) => problem,
         Ok(()) => match T::deserialize(given) {
             Ok(arguments) => return Ok(arguments),
@@ -41,8 +39,8 @@ pub(crate) fn parse<T: Arguments>(given: &Value) -> Result<T, String> {
     ))
 }
 
-/// The schema in the plain form that every provider takes: no references, no titles, optional instead of nullable.
-fn schema<T: JsonSchema>() -> Value {
+/// The schema in the simple form that every provider accepts: no references, no titles, optional instead of nullable.
+fn parameter_schema<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::draft2020_12().with(|s| {
         s.meta_schema = None;
         s.inline_subschemas = true;
@@ -51,12 +49,12 @@ fn schema<T: JsonSchema>() -> Value {
     schema.remove("title");
     schema.remove("description");
     if let Some(Value::Object(properties)) = schema.get_mut("properties") {
-        properties.values_mut().filter_map(Value::as_object_mut).for_each(plain);
+        properties.values_mut().filter_map(Value::as_object_mut).for_each(simplify_property);
     }
     Schema::to_value(schema)
 }
 
-fn plain(property: &mut Map<String, Value>) {
+fn simplify_property(property: &mut Map<String, Value>) {
     property.remove("format");
     property.remove("default");
     let first = property.get("type").and_then(|kind| kind.get(0)).cloned();
@@ -65,9 +63,9 @@ fn plain(property: &mut Map<String, Value>) {
     }
 }
 
-fn check(schema: &Value, given: &Value) -> Result<(), String> {
+fn check_against_schema(schema: &Value, given: &Value) -> Result<(), String> {
     let Value::Object(given) = given else {
-        return Err(format!("expected an object, got {}", kind(given)));
+        return Err(format!("expected an object, got {}", describe_value(given)));
     };
     let properties = schema.get("properties").and_then(Value::as_object);
     let names = || {
@@ -84,7 +82,8 @@ fn check(schema: &Value, given: &Value) -> Result<(), String> {
         if value.is_null() && !is_required(name) {
             continue;
         }
-        fits(property, value).map_err(|wanted| format!("field `{name}`: expected {wanted}, got {}", kind(value)))?;
+        check_type(property, value)
+            .map_err(|wanted| format!("field `{name}`: expected {wanted}, got {}", describe_value(value)))?;
     }
     match properties.into_iter().flatten().find(|(name, _)| is_required(name) && !given.contains_key(*name)) {
         Some((name, property)) => {
@@ -95,7 +94,7 @@ fn check(schema: &Value, given: &Value) -> Result<(), String> {
     }
 }
 
-fn fits(property: &Value, value: &Value) -> Result<(), &'static str> {
+fn check_type(property: &Value, value: &Value) -> Result<(), &'static str> {
     match property.get("type").and_then(Value::as_str) {
         Some("string") if !value.is_string() => Err("a text"),
         Some("boolean") if !value.is_boolean() => Err("true or false"),
@@ -104,7 +103,7 @@ fn fits(property: &Value, value: &Value) -> Result<(), &'static str> {
     }
 }
 
-fn kind(value: &Value) -> String {
+fn describe_value(value: &Value) -> String {
     match value {
         Value::Null => "null".into(),
         Value::Bool(_) | Value::Number(_) => value.to_string(),
@@ -122,10 +121,9 @@ mod tests {
 
     use super::*;
 
-    /// Of a test.
     #[derive(Debug, PartialEq, Deserialize, JsonSchema)]
     #[serde(deny_unknown_fields)]
-    struct Probe {
+    struct TestArguments {
         /// Which file.
         path: String,
         /// How many.
@@ -134,7 +132,7 @@ mod tests {
         all: Option<bool>,
     }
 
-    impl Arguments for Probe {
+    impl ToolArguments for TestArguments {
         const NAME: &'static str = "probe";
         const ABOUT: &'static str = "Tests.";
         const EXAMPLE: &'static str = r#"{"path": "a"}"#;
@@ -143,7 +141,7 @@ mod tests {
     #[test]
     fn schemas_are_plain() {
         assert_eq!(
-            *spec::<Probe>().parameters,
+            *tool_spec::<TestArguments>().parameters,
             json!({
                 "type": "object",
                 "properties": {
@@ -169,7 +167,7 @@ mod tests {
     #[case(json!({"path": "a", "all": {}}), "field `all`: expected true or false, got an object")]
     #[case(json!({"path": "a", "pth\n": 1}), "there is no field \"pth\\n\"; the fields are `all`, `limit`, `path`")]
     fn bad_arguments_are_explained(#[case] given: Value, #[case] wanted: &str) {
-        let problem = parse::<Probe>(&given).unwrap_err();
+        let problem = parse_arguments::<TestArguments>(&given).unwrap_err();
         assert!(problem.contains(wanted), "{problem}");
         assert!(problem.ends_with(r#"{"path": "a"}"#), "{problem}");
     }
@@ -177,6 +175,6 @@ mod tests {
     #[test]
     fn optional_fields_may_be_null() {
         let given = json!({"path": "a", "limit": null, "all": true});
-        assert_eq!(parse(&given), Ok(Probe { path: "a".into(), limit: None, all: Some(true) }));
+        assert_eq!(parse_arguments(&given), Ok(TestArguments { path: "a".into(), limit: None, all: Some(true) }));
     }
 }

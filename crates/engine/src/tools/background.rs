@@ -1,8 +1,11 @@
-//! Commands that go on after the call that started them: the session's, until they end, are killed, or the session or the
-//! daemon ends. Each has a scope of its own, and remembers the run that started it. So have tasks without a process (`task`).
+//! Background commands and tasks of sessions: start, list, end, and publish their changes.
 //!
-//! The run that starts one holds it in its own ledger while it works, so that its stop and its receipt cover it; when the
-//! run's work is done without a stop, the command is the session's alone.
+//! A background command belongs to its session. It goes on until it ends, is killed, or the session or the daemon ends.
+//! Each has a scope of its own and remembers the run that started it. The same holds for tasks without a process
+//! (`task`).
+//!
+//! While the run that started it works, the ledger of that run holds the command too, so its stop and its receipt cover
+//! it. When the run has finished its work without a stop, only the session holds the command.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,142 +18,131 @@ use quell_protocol::{Principal, ResourceKind, RunId, SessionKey, ToolOutputStrea
 use tokio::net::unix::pipe::Sender;
 use tokio::sync::watch;
 
-use crate::cell::{Hub, Notice};
 use crate::clock::Clock;
-use crate::proc::{CommandSpec, Leash, OutputSink, ProcessEnd, SpawnError, Wardens};
-use crate::scope::{Held, Probe, Scope, StopLevel};
+use crate::live_run::{EngineNotice, Hub};
+use crate::proc::{CommandSpec, OutputSink, ProcessEnd, SpawnError, StopHandle, Wardens};
+use crate::scope::{Held, PointProbe, Scope, StopLevel};
 
 mod output;
 mod task;
-pub use output::Excerpt;
-use output::Tail;
-pub use task::{BackgroundTask, NotTaken, TaskAtWork};
+pub use output::OutputExcerpt;
+use output::OutputTail;
+pub use task::{BackgroundTask, BackgroundTaskError, BackgroundTaskGuard};
 
-/// Ended commands of a session that are remembered, so that their output can be read.
-const REMEMBERED: usize = 16;
+/// Ended commands that are remembered per session, so that their output can be read.
+const MAX_REMEMBERED_PROCESSES: usize = 16;
 
-/// All background commands of an engine. Clones are the same.
+/// All background commands of an engine. Clones share one table.
 #[derive(Debug, Clone)]
-pub struct Background(Arc<Shared>);
+pub struct BackgroundWork(Arc<BackgroundInner>);
 
-struct Shared {
+struct BackgroundInner {
     clock: Clock,
     hub: Hub,
-    /// Most commands of one session that run at the same time.
-    limit: usize,
-    table: Mutex<Table>,
-    /// Told of each end, with the run that had started it.
-    ended: OnceLock<Listener>,
+    /// The maximum number of commands of one session that run at the same time.
+    max_per_session: usize,
+    table: Mutex<BackgroundTable>,
+    /// Called at each end with the run that had started the command or task.
+    end_callback: OnceLock<EndCallback>,
 }
 
-type Listener = Box<dyn Fn(&RunId) + Send + Sync>;
+type EndCallback = Box<dyn Fn(&RunId) + Send + Sync>;
 
 #[derive(Default)]
-struct Table {
-    last: u64,
+struct BackgroundTable {
+    last_number: u64,
     processes: BTreeMap<u64, Arc<BackgroundProcess>>,
-    /// Numbers of commands that are being born, with their sessions.
+    /// Numbers of commands that are being started, with their sessions.
     starting: BTreeMap<u64, SessionKey>,
-    /// What goes on without a process, until it is over.
+    /// Tasks without a process that have not ended.
     tasks: BTreeMap<u64, Arc<BackgroundTask>>,
     closed: bool,
 }
 
-/// Whose a command is.
+/// The session and the run to which a call or command belongs.
 #[derive(Debug, Clone)]
-pub struct Owner {
-    /// The session.
+pub struct RunIdentity {
     pub session: SessionKey,
-    /// The run that started it.
     pub run: RunId,
-    /// For whom that run works.
+    /// The principal on whose behalf the run works.
     pub principal: Principal,
 }
 
-/// One command in the background.
 pub struct BackgroundProcess {
-    /// Its name, unique in the daemon's life.
+    /// Unique during the life of the daemon.
     pub id: String,
-    /// Whose it is.
-    pub owner: Owner,
+    pub owner: RunIdentity,
     label: String,
     clock: Clock,
     started: Moment,
     scope: Scope,
-    told: AtomicBool,
-    /// Descriptors: given back at its end, however long its output is remembered.
-    grip: Mutex<Grip>,
-    tail: Mutex<Tail>,
-    state: watch::Sender<State>,
+    was_told_to_end: AtomicBool,
+    /// File descriptors. They are closed when the command ends, even if its output is remembered longer.
+    controls: Mutex<ProcessControls>,
+    tail: Mutex<OutputTail>,
+    state: watch::Sender<BackgroundState>,
 }
 
-/// What the daemon holds a living command by.
+/// The file descriptors through which a running command is controlled.
 #[derive(Default)]
-struct Grip {
-    leash: Option<Leash>,
+struct ProcessControls {
+    stop_handle: Option<StopHandle>,
     input: Option<Arc<Sender>>,
 }
 
-/// How far a command is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum State {
+enum BackgroundState {
     Running,
     Ended { at: Moment, end: Result<Box<ProcessEnd>, String> },
 }
 
-/// Why a command is not started in the background.
 #[derive(Debug, thiserror::Error)]
-pub enum NotStarted {
-    /// The session has enough of them.
+pub enum BackgroundStartError {
     #[error(
         "{limit} commands of this session run in the background already, which is the limit; end one with the tool `process`"
     )]
-    TooMany {
-        /// How many may run.
-        limit: usize,
-    },
-    /// The daemon closes.
+    TooMany { limit: usize },
     #[error("the daemon is shutting down")]
     Closing,
-    /// The command.
     #[error(transparent)]
     Spawn(#[from] SpawnError),
 }
 
-impl Background {
-    /// None yet; `limit` is the most commands of one session that run at the same time.
+impl BackgroundWork {
+    /// `limit` is the maximum number of commands of one session that run at the same time.
     #[must_use]
     pub fn new(clock: Clock, hub: Hub, limit: usize) -> Self {
         let (table, ended) = (Mutex::default(), OnceLock::new());
-        Self(Arc::new(Shared { clock, hub, limit, table, ended }))
+        Self(Arc::new(BackgroundInner { clock, hub, max_per_session: limit, table, end_callback: ended }))
     }
 
-    /// Has `ended` called at the end of each command, with the run that had started it. Only the first call counts.
-    pub fn on_end(&self, ended: impl Fn(&RunId) + Send + Sync + 'static) {
-        // One engine, one listener.
-        let _ = self.0.ended.set(Box::new(ended));
+    /// Sets the callback for the end of each command and task; it gets the run that had started it. Only the first call
+    /// counts.
+    pub fn set_end_callback(&self, callback: impl Fn(&RunId) + Send + Sync + 'static) {
+        // An engine sets it once.
+        let _ = self.0.end_callback.set(Box::new(callback));
     }
 
-    /// Starts a command. From before its birth the ledger of `run` holds it, and a stop of the run ends it.
+    /// Starts a command. The ledger of `run` holds it from before the start, and a stop of the run ends it.
     ///
     /// # Errors
-    /// [`NotStarted`]; nothing runs then.
+    /// [`BackgroundStartError`]; no process is left then.
     pub fn start(
         &self,
         wardens: &Wardens,
         spec: &CommandSpec,
-        owner: Owner,
+        owner: RunIdentity,
         run: &Scope,
-    ) -> Result<Arc<BackgroundProcess>, NotStarted> {
-        let number = self.reserve(&owner.session)?;
-        let held = run.hold(ResourceKind::Process, spec.label.clone()).in_background();
-        // No lock is held while a process is born: a stop waits for nothing.
-        let (scope, started) = (Scope::new(self.0.clock, Probe::default()), self.0.clock.now());
+    ) -> Result<Arc<BackgroundProcess>, BackgroundStartError> {
+        let number = self.reserve_number(&owner.session)?;
+        let held = run.hold(ResourceKind::Process, spec.label.clone()).as_background();
+        // No lock is held while a process starts, so a stop never waits for that.
+        let (scope, started) = (Scope::new(self.0.clock, PointProbe::default()), self.0.clock.now());
         let mut running = match wardens.start(spec, &scope) {
             Ok(running) => running,
             Err(error) => {
                 held.release("failed");
-                self.table().starting.remove(&number);
+                self.lock_table().starting.remove(&number);
                 return Err(error.into());
             }
         };
@@ -160,46 +152,49 @@ impl Background {
             label: spec.label.clone(),
             clock: self.0.clock,
             started,
-            told: AtomicBool::new(false),
+            was_told_to_end: AtomicBool::new(false),
             scope,
-            grip: Mutex::new(Grip { leash: Some(running.leash()), input: running.take_input().map(Arc::new) }),
-            tail: Mutex::new(Tail::new(spec.output_limit)),
-            state: watch::Sender::new(State::Running),
+            controls: Mutex::new(ProcessControls {
+                stop_handle: Some(running.stop_handle()),
+                input: running.take_input().map(Arc::new),
+            }),
+            tail: Mutex::new(OutputTail::new(spec.output_limit)),
+            state: watch::Sender::new(BackgroundState::Running),
         });
-        let mut table = self.table();
+        let mut table = self.lock_table();
         table.starting.remove(&number);
         table.processes.insert(number, Arc::clone(&process));
         drop(table);
-        // Told at once when the stop came a moment earlier.
-        let told = Arc::clone(&process);
+        // If the run was stopped meanwhile, this calls `send_end` at once.
+        let target = Arc::clone(&process);
         let held = held.on_stop(move |level| {
-            told.end(level);
+            target.send_end(level);
         });
-        process.scope.spawn(see_through(self.clone(), Arc::clone(&process), running, held));
-        self.tell(&process);
+        process.scope.spawn(collect_until_end(self.clone(), Arc::clone(&process), running, held));
+        self.publish_change(&process);
         let (session, run) = (&process.owner.session, &process.owner.run);
         tracing::info!(process = process.id, %session, %run, "background process started");
         Ok(process)
     }
 
-    /// The number of a new command, if its session may have one more.
-    fn reserve(&self, session: &SessionKey) -> Result<u64, NotStarted> {
-        let mut table = self.table();
+    /// Reserves a number for a new command, if the session is below its limit.
+    fn reserve_number(&self, session: &SessionKey) -> Result<u64, BackgroundStartError> {
+        let mut table = self.lock_table();
         if table.closed {
-            return Err(NotStarted::Closing);
+            return Err(BackgroundStartError::Closing);
         }
         let alive = table.processes.values().filter(|process| process.owner.session == *session && process.is_alive());
         let starting = table.starting.values().filter(|starting| *starting == session);
-        if alive.count() + starting.count() >= self.0.limit {
-            return Err(NotStarted::TooMany { limit: self.0.limit });
+        if alive.count() + starting.count() >= self.0.max_per_session {
+            return Err(BackgroundStartError::TooMany { limit: self.0.max_per_session });
         }
-        table.last += 1;
-        let number = table.last;
+        table.last_number += 1;
+        let number = table.last_number;
         table.starting.insert(number, session.clone());
         Ok(number)
     }
 
-    /// The commands of a session, oldest first.
+    /// The commands of a session, oldest first, with the ended ones that are remembered.
     #[must_use]
     pub fn of_session(&self, session: &SessionKey) -> Vec<Arc<BackgroundProcess>> {
         self.find(|process| process.owner.session == *session)
@@ -207,119 +202,123 @@ impl Background {
 
     /// The commands of all sessions, oldest first.
     #[must_use]
-    pub fn all(&self) -> Vec<Arc<BackgroundProcess>> {
+    pub fn all_processes(&self) -> Vec<Arc<BackgroundProcess>> {
         self.find(|_| true)
     }
 
-    /// One command of a session.
     #[must_use]
     pub fn get(&self, session: &SessionKey, id: &str) -> Option<Arc<BackgroundProcess>> {
         self.find(|process| process.owner.session == *session && process.id == id).pop()
     }
 
-    /// True while a command or a task goes on that this run started.
+    /// True while a command or a task that this run started goes on.
     #[must_use]
-    pub fn has_of_run(&self, run: &RunId) -> bool {
-        self.table().owners().any(|owner| owner.run == *run)
+    pub fn has_work_of_run(&self, run: &RunId) -> bool {
+        self.lock_table().active_owners().any(|owner| owner.run == *run)
     }
 
-    /// True while a command or a task of this session goes on.
     #[must_use]
-    pub fn has_of_session(&self, session: &SessionKey) -> bool {
-        self.table().owners().any(|owner| owner.session == *session)
+    pub fn has_work_of_session(&self, session: &SessionKey) -> bool {
+        self.lock_table().active_owners().any(|owner| owner.session == *session)
     }
 
-    /// Sessions of which a command or a task goes on.
+    /// The sessions with a running command or task. A session can occur more than once.
     #[must_use]
-    pub fn sessions(&self) -> Vec<SessionKey> {
-        let table = self.table();
-        table.owners().map(|owner| owner.session.clone()).chain(table.starting.values().cloned()).collect()
+    pub fn sessions_with_work(&self) -> Vec<SessionKey> {
+        let table = self.lock_table();
+        table.active_owners().map(|owner| owner.session.clone()).chain(table.starting.values().cloned()).collect()
     }
 
-    /// How many live.
     #[must_use]
-    pub fn alive(&self) -> usize {
-        self.table().processes.values().filter(|process| process.is_alive()).count()
+    pub fn count_alive(&self) -> usize {
+        self.lock_table().processes.values().filter(|process| process.is_alive()).count()
     }
 
-    /// Tells every living command that is covered to end. Synchronous. Answers them, and how many nobody had told before.
-    pub fn end(&self, level: StopLevel, covers: impl Fn(&Owner) -> bool) -> (Vec<Arc<BackgroundProcess>>, usize) {
+    /// Sends an end to every running command that `covers` selects, without waiting. Returns these commands, and how
+    /// many of them had not been told to end before.
+    pub fn end_matching(
+        &self,
+        level: StopLevel,
+        covers: impl Fn(&RunIdentity) -> bool,
+    ) -> (Vec<Arc<BackgroundProcess>>, usize) {
         let covered = self.find(|process| process.is_alive() && covers(&process.owner));
-        let fresh = covered.iter().filter(|process| process.end(level)).count();
-        (covered, fresh)
+        let newly_ended = covered.iter().filter(|process| process.send_end(level)).count();
+        (covered, newly_ended)
     }
 
-    /// Starts nothing any more.
+    /// Refuses new commands and tasks from now on.
     pub fn close(&self) {
-        self.table().closed = true;
+        self.lock_table().closed = true;
     }
 
     /// Forgets the ended commands of a session.
     pub fn forget_session(&self, session: &SessionKey) {
-        self.table().processes.retain(|_, process| process.owner.session != *session || process.is_alive());
+        self.lock_table().processes.retain(|_, process| process.owner.session != *session || process.is_alive());
     }
 
     fn find(&self, wanted: impl Fn(&BackgroundProcess) -> bool) -> Vec<Arc<BackgroundProcess>> {
-        self.table().processes.values().filter(|process| wanted(process)).cloned().collect()
+        self.lock_table().processes.values().filter(|process| wanted(process)).cloned().collect()
     }
 
-    fn tell(&self, process: &BackgroundProcess) {
-        self.0.hub.publish(&Notice::Session { key: process.owner.session.clone(), reason: "process" });
+    fn publish_change(&self, process: &BackgroundProcess) {
+        self.0.hub.publish(&EngineNotice::Session { key: process.owner.session.clone(), reason: "process" });
     }
 
-    /// Of the ended commands of a session only the last ones stay.
-    fn trim(&self, session: &SessionKey) {
-        let mut table = self.table();
-        let over = |process: &BackgroundProcess| process.owner.session == *session && !process.is_alive();
-        let ended: Vec<u64> = table.processes.iter().filter(|(_, it)| over(it)).map(|(number, _)| *number).collect();
-        for number in ended.iter().take(ended.len().saturating_sub(REMEMBERED)) {
+    /// Keeps only the newest ended commands of a session.
+    fn forget_oldest_ended(&self, session: &SessionKey) {
+        let mut table = self.lock_table();
+        let is_ended = |process: &BackgroundProcess| process.owner.session == *session && !process.is_alive();
+        let ended: Vec<u64> =
+            table.processes.iter().filter(|(_, it)| is_ended(it)).map(|(number, _)| *number).collect();
+        for number in ended.iter().take(ended.len().saturating_sub(MAX_REMEMBERED_PROCESSES)) {
             table.processes.remove(number);
         }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn lock_table(&self) -> MutexGuard<'_, BackgroundTable> {
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Table {
-    /// Whose all that is that goes on.
-    fn owners(&self) -> impl Iterator<Item = &Owner> {
+impl BackgroundTable {
+    /// The owners of all running commands and tasks.
+    fn active_owners(&self) -> impl Iterator<Item = &RunIdentity> {
         let alive = self.processes.values().filter(|process| process.is_alive());
         alive.map(|process| &process.owner).chain(self.tasks.values().map(|task| &task.owner))
     }
 }
 
-/// Collects what the command prints until nothing of it is alive; then every ledger and everybody who waits knows.
-async fn see_through(
-    background: Background,
+/// Collects the output of a command until all its processes are dead, then updates both ledgers and notifies all
+/// waiters.
+async fn collect_until_end(
+    background: BackgroundWork,
     process: Arc<BackgroundProcess>,
-    running: crate::proc::Running,
+    running: crate::proc::RunningCommand,
     held: Held,
 ) {
-    // waits: for the life of the command, in a task of its own scope; a stop tells its warden.
-    let ended = running.collect(&mut TailSink(&process)).await;
-    process.tail().finish();
-    *process.grip() = Grip::default();
+    // waits: for the life of the command, in a task of the command's own scope; a stop is sent to its warden.
+    let collected = running.collect(&mut TailSink(&process)).await;
+    process.lock_tail().finish();
+    *process.lock_controls() = ProcessControls::default();
     let rows = process.scope.ledger().rows();
     if let Some(facts) = rows.first().and_then(|row| row.process.clone()) {
         held.note_process(facts);
     }
-    let how = match &ended {
+    let how = match &collected {
         Ok(end) => end.how.word(),
         Err(_) => "failed",
     };
-    for name in ended.iter().flat_map(|end| &end.leftovers) {
+    for name in collected.iter().flat_map(|end| &end.leftovers) {
         held.note_leftover(name.clone());
     }
     held.release(how);
-    let end = ended.map(Box::new).map_err(|error| error.to_string());
-    process.state.send_replace(State::Ended { at: background.0.clock.now(), end });
+    let end = collected.map(Box::new).map_err(|error| error.to_string());
+    process.state.send_replace(BackgroundState::Ended { at: background.0.clock.now(), end });
     tracing::info!(process = process.id, session = %process.owner.session, how, "background process ended");
-    background.trim(&process.owner.session);
-    background.tell(&process);
-    if let Some(ended) = background.0.ended.get() {
-        ended(&process.owner.run);
+    background.forget_oldest_ended(&process.owner.session);
+    background.publish_change(&process);
+    if let Some(callback) = background.0.end_callback.get() {
+        callback(&process.owner.run);
     }
 }
 
@@ -327,67 +326,67 @@ struct TailSink<'a>(&'a BackgroundProcess);
 
 impl OutputSink for TailSink<'_> {
     fn output(&mut self, stream: ToolOutputStream, text: &str) {
-        self.0.tail().push(stream, text);
+        self.0.lock_tail().push(stream, text);
     }
 }
 
 impl BackgroundProcess {
-    /// True until the last process of it is dead.
+    /// True until the last process of the command is dead.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        *self.state.borrow() == State::Running
+        *self.state.borrow() == BackgroundState::Running
     }
 
-    /// Waits until the last process of it is dead.
+    /// Waits until the last process of the command is dead.
     ///
     /// # Cancel safety
     /// Safe: it waits for a condition.
-    pub async fn ended(&self) {
-        // The sender lives in self, so waiting cannot fail.
-        // waits: raced by the tool `process`, bounded at the shutdown.
-        let _ = self.state.subscribe().wait_for(|state| *state != State::Running).await;
+    pub async fn wait_ended(&self) {
+        // The sender lives in `self`, so waiting cannot fail.
+        // waits: raced by the tool `process`; bounded by the deadlines of the shutdown.
+        let _ = self.state.subscribe().wait_for(|state| *state != BackgroundState::Running).await;
     }
 
-    /// Tells it to end, at once and without waiting. True when nobody had told it before.
-    pub fn end(&self, level: StopLevel) -> bool {
-        if let Some(leash) = &self.grip().leash {
-            leash.end(level);
+    /// Tells the command to end, without waiting. Returns true the first time.
+    pub fn send_end(&self, level: StopLevel) -> bool {
+        if let Some(stop_handle) = &self.lock_controls().stop_handle {
+            stop_handle.send_stop(level);
         }
-        !self.told.swap(true, Ordering::Relaxed)
+        !self.was_told_to_end.swap(true, Ordering::Relaxed)
     }
 
-    /// Output from place `after` on, as far as it is still kept: at most `most` bytes, the last ones.
+    /// Output from byte offset `after` on, as far as it is kept: at most `max_bytes` bytes, the last ones.
     #[must_use]
-    pub fn output(&self, after: u64, most: usize) -> Excerpt {
-        self.tail().excerpt(after, most)
+    pub fn output(&self, after: u64, max_bytes: usize) -> OutputExcerpt {
+        self.lock_tail().excerpt(after, max_bytes)
     }
 
-    /// Where it reads from; none when its input is closed.
+    /// The standard input; none when it is closed.
     #[must_use]
     pub fn input(&self) -> Option<Arc<Sender>> {
-        self.grip().input.clone()
+        self.lock_controls().input.clone()
     }
 
-    /// Closes its input: it reads the end once nobody writes any more.
+    /// Closes the standard input. The command sees the end of its input when no writer is left.
     pub fn close_input(&self) {
-        self.grip().input.take();
+        self.lock_controls().input.take();
     }
 
-    /// True when it is over and nothing of it lives.
+    /// True when the command has ended and left no processes.
     #[must_use]
-    pub fn is_gone(&self) -> bool {
-        matches!(&*self.state.borrow(), State::Ended { end: Ok(end), .. } if end.leftovers.is_empty())
+    pub fn ended_cleanly(&self) -> bool {
+        matches!(&*self.state.borrow(), BackgroundState::Ended { end: Ok(end), .. } if end.leftovers.is_empty())
     }
 
-    /// As the doors show it.
+    /// The view of the API and of the tool `process`.
     #[must_use]
-    pub fn row(&self) -> ProcessRow {
+    pub fn to_row(&self) -> ProcessRow {
         let rows = self.scope.ledger().rows();
         let facts: Option<ProcessFacts> = rows.first().and_then(|row| row.process.clone());
         let state = self.state.borrow().clone();
         let (ended, end) = match state {
-            State::Running => (None, None),
-            State::Ended { at, end } => (Some(at), Some(end)),
+            BackgroundState::Running => (None, None),
+            BackgroundState::Ended { at, end } => (Some(at), Some(end)),
         };
         let how = end.as_ref().map(|end| end.as_ref().map_or("failed", |end| end.how.word()).to_owned());
         ProcessRow {
@@ -405,22 +404,22 @@ impl BackgroundProcess {
             swept: facts.as_ref().map_or(0, |facts| facts.swept),
             how,
             leftovers: end.and_then(Result::ok).map(|end| end.leftovers).unwrap_or_default(),
-            output_bytes: self.tail().end(),
+            output_bytes: self.lock_tail().end_offset(),
         }
     }
 
-    fn grip(&self) -> MutexGuard<'_, Grip> {
-        self.grip.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_controls(&self) -> MutexGuard<'_, ProcessControls> {
+        self.controls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tail(&self) -> MutexGuard<'_, Tail> {
+    fn lock_tail(&self) -> MutexGuard<'_, OutputTail> {
         self.tail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for BackgroundInner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Background")
+        f.write_str("BackgroundWork")
     }
 }
 

@@ -1,4 +1,4 @@
-//! `list_files`: what is in a directory, sorted, without what git ignores.
+//! The `list_files` tool, and the glob patterns shared with `search_files`.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -8,15 +8,15 @@ use rustix::fs::FileType;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::tools::arguments::Arguments;
-use crate::tools::confine::{Root, shown};
+use crate::tools::arguments::ToolArguments;
+use crate::tools::confined_fs::{WorkdirRoot, quoted_path};
 use crate::tools::text::quoted;
-use crate::tools::walk::{Entry, Omitted, walk};
-use crate::tools::{Fault, FileTool, Ground, Stop};
+use crate::tools::walk::{WalkEntry, WalkOmissions, walk};
+use crate::tools::{FileTool, FileToolContext, FileToolError, StopFlag};
 
-/// Levels shown when neither a pattern nor a depth is given.
+/// Levels listed when neither a pattern nor a depth is given.
 const DEFAULT_DEPTH: usize = 2;
-/// Left free for the notes at the end.
+/// Bytes reserved for the notes at the end.
 const NOTE_ROOM: usize = 300;
 
 /// Arguments of `list_files`.
@@ -31,7 +31,7 @@ pub(super) struct ListFiles {
     depth: Option<u64>,
 }
 
-impl Arguments for ListFiles {
+impl ToolArguments for ListFiles {
     const NAME: &'static str = "list_files";
     const ABOUT: &'static str =
         "Lists files and directories (these end in /), sorted, one path per line. What .gitignore hides is left out.";
@@ -39,61 +39,63 @@ impl Arguments for ListFiles {
 }
 
 impl FileTool for ListFiles {
-    fn subject(&self) -> &str {
+    fn ledger_subject(&self) -> &str {
         self.path.as_deref().unwrap_or(".")
     }
 
-    fn work(self, ground: &Ground, stop: &Stop<'_>) -> Result<String, Fault> {
-        let root = Root::open(ground)?;
-        let start = root.relative(self.subject())?;
-        let pattern = self.pattern.as_deref().map(Pattern::parse).transpose()?;
+    fn execute(self, context: &FileToolContext, stop: &StopFlag<'_>) -> Result<String, FileToolError> {
+        let root = WorkdirRoot::open(context)?;
+        let start = root.relative_path(self.ledger_subject())?;
+        let pattern = self.pattern.as_deref().map(GlobPattern::parse).transpose()?;
         let depth = match (self.depth, &pattern) {
             (Some(depth), _) => usize::try_from(depth.max(1)).unwrap_or(usize::MAX),
             (None, Some(_)) => usize::MAX,
             (None, None) => DEFAULT_DEPTH,
         };
-        let mut listing = Listing { room: ground.output_limit.saturating_sub(NOTE_ROOM), text: String::new(), more: 0 };
+        let mut listing =
+            FileListing { room: context.output_limit.saturating_sub(NOTE_ROOM), text: String::new(), omitted_count: 0 };
         let omitted = walk(&root, &start, depth, stop, &mut |entry| {
             if pattern.as_ref().is_none_or(|p| p.matches(entry.path, &start)) {
                 listing.add(entry);
             }
             Ok(ControlFlow::Continue(()))
         })?;
-        Ok(listing.finish(&start, depth, &omitted))
+        Ok(listing.into_text(&start, depth, &omitted))
     }
 }
 
-/// A glob: without a slash it is matched with names, with one with paths below the start.
-pub(super) struct Pattern {
+/// A glob pattern. Without a slash it matches file names, with a slash paths relative to the start.
+pub(super) struct GlobPattern {
     glob: GlobMatcher,
-    on_names: bool,
+    matches_names: bool,
 }
 
-impl Pattern {
-    pub(super) fn parse(text: &str) -> Result<Self, Fault> {
-        let bad = |e: globset::Error| Fault::told(format!("{} is not a glob: {}", quoted(text), e.kind()));
+impl GlobPattern {
+    pub(super) fn parse(text: &str) -> Result<Self, FileToolError> {
+        let glob_error =
+            |e: globset::Error| FileToolError::failed(format!("{} is not a glob: {}", quoted(text), e.kind()));
         let plain = text.strip_prefix("./").unwrap_or(text);
-        let glob: Glob = GlobBuilder::new(plain).literal_separator(true).build().map_err(bad)?;
-        Ok(Self { glob: glob.compile_matcher(), on_names: !plain.contains('/') })
+        let glob: Glob = GlobBuilder::new(plain).literal_separator(true).build().map_err(glob_error)?;
+        Ok(Self { glob: glob.compile_matcher(), matches_names: !plain.contains('/') })
     }
 
     pub(super) fn matches(&self, path: &Path, start: &Path) -> bool {
-        if self.on_names {
+        if self.matches_names {
             return path.file_name().is_some_and(|name| self.glob.is_match(name));
         }
         self.glob.is_match(path.strip_prefix(start).unwrap_or(path))
     }
 }
 
-struct Listing {
+struct FileListing {
     room: usize,
     text: String,
-    /// How many did not fit.
-    more: usize,
+    /// Entries that did not fit.
+    omitted_count: usize,
 }
 
-impl Listing {
-    fn add(&mut self, entry: &Entry<'_>) {
+impl FileListing {
+    fn add(&mut self, entry: &WalkEntry<'_>) {
         let name = entry.path.to_string_lossy();
         let sign = match entry.kind {
             FileType::Directory => "/",
@@ -101,8 +103,8 @@ impl Listing {
             FileType::RegularFile => "",
             _ => " (special file)",
         };
-        if self.more > 0 || self.text.len() + name.len() + sign.len() + 1 > self.room {
-            self.more += 1;
+        if self.omitted_count > 0 || self.text.len() + name.len() + sign.len() + 1 > self.room {
+            self.omitted_count += 1;
             return;
         }
         // A line break in a name must not look like a second file.
@@ -111,14 +113,14 @@ impl Listing {
         self.text.push('\n');
     }
 
-    fn finish(mut self, start: &Path, depth: usize, omitted: &Omitted) -> String {
-        if self.text.is_empty() && self.more == 0 {
-            self.text = format!("[nothing to list in {}]\n", shown(start));
+    fn into_text(mut self, start: &Path, depth: usize, omitted: &WalkOmissions) -> String {
+        if self.text.is_empty() && self.omitted_count == 0 {
+            self.text = format!("[nothing to list in {}]\n", quoted_path(start));
         }
-        if self.more > 0 {
-            self.text += &format!("[{} more do not fit; narrow it with path, pattern or depth]\n", self.more);
+        if self.omitted_count > 0 {
+            self.text += &format!("[{} more do not fit; narrow it with path, pattern or depth]\n", self.omitted_count);
         }
-        self.text += &notes(omitted);
+        self.text += &omission_notes(omitted);
         if depth == DEFAULT_DEPTH {
             self.text += &format!("[{depth} levels deep]\n");
         }
@@ -126,13 +128,13 @@ impl Listing {
     }
 }
 
-/// What a walk left out, in words.
-pub(super) fn notes(omitted: &Omitted) -> String {
+/// Notes on what a walk left out.
+pub(super) fn omission_notes(omitted: &WalkOmissions) -> String {
     let mut text = String::new();
     if omitted.directories > 0 {
         text += &format!("[{} directories could not be read or lie too deep]\n", omitted.directories);
     }
-    if omitted.rest {
+    if omitted.has_more {
         text += "[the tree has too many entries; the rest was not looked at]\n";
     }
     text

@@ -1,4 +1,4 @@
-//! The `process` tool: what a session left running in the background, for the model.
+//! The `process` tool: list, read, write to, wait for and kill background commands.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -9,20 +9,20 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::arguments::{self, Arguments};
+use super::arguments::{self, ToolArguments};
 use super::background::BackgroundProcess;
-use super::{ToolOutput, Workbench};
+use super::{ToolContext, ToolOutput};
 use crate::llm::ToolSpec;
 use crate::scope::{Cancelled, Point, Scope, StopLevel};
 
-/// How long `wait` waits when nothing is said.
-const WAIT: Duration = Duration::from_secs(30);
+/// Timeout of `wait` when the call gives none.
+const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 
 /// What to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
-enum Action {
+enum ProcessAction {
     List,
     Output,
     Write,
@@ -36,7 +36,7 @@ enum Action {
 pub(super) struct ProcessArgs {
     /// `list`: this conversation's background commands. `output`: what one printed. `write`: text for its standard input.
     /// `wait`: until it ends. `kill`: end it.
-    action: Action,
+    action: ProcessAction,
     /// The command's id, such as `p1`. May be left out when there is only one.
     #[serde(default)]
     id: Option<String>,
@@ -54,62 +54,60 @@ pub(super) struct ProcessArgs {
     timeout_s: Option<f64>,
 }
 
-/// The tool's name.
 pub(super) const NAME: &str = "process";
 
-impl Arguments for ProcessArgs {
+impl ToolArguments for ProcessArgs {
     const NAME: &'static str = NAME;
     const ABOUT: &'static str = "Looks after commands that `shell` started with `background: true`: lists them, reads what they print, writes to \
                                  their standard input, waits for them, kills them.";
     const EXAMPLE: &'static str = r#"{"action": "output", "id": "p1"}"#;
 }
 
-/// The tool as the model sees it.
 pub(super) fn spec() -> ToolSpec {
-    arguments::spec::<ProcessArgs>()
+    arguments::tool_spec::<ProcessArgs>()
 }
 
-/// Does one thing with the session's background commands.
+/// Executes one action on the session's background commands.
 ///
 /// # Cancel safety
-/// Safe: a wait that is dropped changes nothing; of a text a part may be written.
-pub(super) async fn call(given: &Value, cx: &mut Workbench<'_>) -> Result<ToolOutput, Cancelled> {
-    let args = match arguments::parse::<ProcessArgs>(given) {
+/// Safe: a dropped wait changes nothing; a part of a text may have been written.
+pub(super) async fn call(given: &Value, cx: &mut ToolContext<'_>) -> Result<ToolOutput, Cancelled> {
+    let args = match arguments::parse_arguments::<ProcessArgs>(given) {
         Ok(args) => args,
         Err(problem) => return Ok(ToolOutput::error(problem)),
     };
     cx.scope.check(Point::ProcessWait)?;
-    if args.action == Action::List {
-        return Ok(ToolOutput::ok(list(cx)));
+    if args.action == ProcessAction::List {
+        return Ok(ToolOutput::ok(list_processes(cx)));
     }
-    let process = match find(&args, cx) {
+    let process = match find_process(&args, cx) {
         Ok(process) => process,
         Err(problem) => return Ok(ToolOutput::error(problem)),
     };
     match args.action {
-        Action::List | Action::Output => {}
-        Action::Write => return write(&args, &process, cx.scope).await,
-        Action::Wait => {
-            let Ok(patience) = patience(args.timeout_s) else {
+        ProcessAction::List | ProcessAction::Output => {}
+        ProcessAction::Write => return write_input(&args, &process, cx.scope).await,
+        ProcessAction::Wait => {
+            let Ok(timeout) = wait_timeout(args.timeout_s) else {
                 return Ok(ToolOutput::error("`timeout_s` must be a number of seconds, not negative".to_owned()));
             };
-            let waiting = tokio::time::timeout(patience, process.ended());
-            // Whether it ended or the time did is in what is shown.
+            let waiting = tokio::time::timeout(timeout, process.wait_ended());
+            // The output shown below says whether the command ended.
             let _ = cx.scope.race(Point::ProcessWait, waiting).await?;
         }
-        Action::Kill => {
-            process.end(StopLevel::Gentle);
-            cx.scope.race(Point::ProcessWait, process.ended()).await?;
+        ProcessAction::Kill => {
+            process.send_end(StopLevel::Gentle);
+            cx.scope.race(Point::ProcessWait, process.wait_ended()).await?;
         }
     }
-    Ok(ToolOutput::ok(show(&process, args.after.unwrap_or(0), cx.output_limit)))
+    Ok(ToolOutput::ok(show_output(&process, args.after.unwrap_or(0), cx.output_limit)))
 }
 
-fn patience(timeout_s: Option<f64>) -> Result<Duration, std::time::TryFromFloatSecsError> {
-    timeout_s.map_or(Ok(WAIT), Duration::try_from_secs_f64)
+fn wait_timeout(timeout_s: Option<f64>) -> Result<Duration, std::time::TryFromFloatSecsError> {
+    timeout_s.map_or(Ok(DEFAULT_WAIT), Duration::try_from_secs_f64)
 }
 
-fn find(args: &ProcessArgs, cx: &Workbench<'_>) -> Result<Arc<BackgroundProcess>, String> {
+fn find_process(args: &ProcessArgs, cx: &ToolContext<'_>) -> Result<Arc<BackgroundProcess>, String> {
     let all = cx.background.of_session(&cx.owner.session);
     let ids: Vec<&str> = all.iter().map(|process| process.id.as_str()).collect();
     let found = match (args.id.as_deref(), all.as_slice()) {
@@ -123,14 +121,14 @@ fn find(args: &ProcessArgs, cx: &Workbench<'_>) -> Result<Arc<BackgroundProcess>
     })
 }
 
-async fn write(args: &ProcessArgs, process: &BackgroundProcess, scope: &Scope) -> Result<ToolOutput, Cancelled> {
+async fn write_input(args: &ProcessArgs, process: &BackgroundProcess, scope: &Scope) -> Result<ToolOutput, Cancelled> {
     let text = args.text.as_deref().unwrap_or_default();
     let Some(input) = process.input() else {
         return Ok(ToolOutput::error("its standard input is closed".to_owned()));
     };
     let mut rest = text.as_bytes();
     while !rest.is_empty() {
-        let writable = tokio::time::timeout(WAIT, input.writable());
+        let writable = tokio::time::timeout(DEFAULT_WAIT, input.writable());
         match scope.race(Point::ProcessWait, writable).await? {
             Err(_elapsed) => {
                 let left = rest.len();
@@ -152,17 +150,17 @@ async fn write(args: &ProcessArgs, process: &BackgroundProcess, scope: &Scope) -
     Ok(ToolOutput::ok(format!("{} bytes written", text.len())))
 }
 
-fn list(cx: &Workbench<'_>) -> String {
+fn list_processes(cx: &ToolContext<'_>) -> String {
     let rows: Vec<String> =
-        cx.background.of_session(&cx.owner.session).iter().map(|process| line(&process.row())).collect();
+        cx.background.of_session(&cx.owner.session).iter().map(|process| process_line(&process.to_row())).collect();
     if rows.is_empty() { "This conversation has no background commands.".to_owned() } else { rows.join("\n") }
 }
 
-fn line(row: &ProcessRow) -> String {
-    format!("{} {} since {}: {}", row.id, standing(row), row.started_at, row.command)
+fn process_line(row: &ProcessRow) -> String {
+    format!("{} {} since {}: {}", row.id, process_state(row), row.started_at, row.command)
 }
 
-fn standing(row: &ProcessRow) -> String {
+fn process_state(row: &ProcessRow) -> String {
     let pid = row.pid.map(|pid| format!(", pid {pid}")).unwrap_or_default();
     match (&row.how, row.exit_code, row.signal) {
         (None, _, _) => format!("running{pid}"),
@@ -172,8 +170,8 @@ fn standing(row: &ProcessRow) -> String {
     }
 }
 
-fn show(process: &BackgroundProcess, after: u64, most: usize) -> String {
-    let (row, excerpt) = (process.row(), process.output(after, most.saturating_sub(512)));
+fn show_output(process: &BackgroundProcess, after: u64, max_bytes: usize) -> String {
+    let (row, excerpt) = (process.to_row(), process.output(after, max_bytes.saturating_sub(512)));
     let mut text = String::new();
     // Writing to a string cannot fail.
     if excerpt.missing > 0 {
@@ -183,7 +181,7 @@ fn show(process: &BackgroundProcess, after: u64, most: usize) -> String {
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');
     }
-    let _ = write!(text, "[{} {}; next: {}", row.id, standing(&row), excerpt.next);
+    let _ = write!(text, "[{} {}; next: {}", row.id, process_state(&row), excerpt.next);
     for leftover in &row.leftovers {
         let _ = write!(text, "; could not end {leftover}");
     }

@@ -1,4 +1,4 @@
-//! `search_files`: lines that match a pattern, by the engine behind ripgrep, in the order of their paths.
+//! The `search_files` tool: regex search with the ripgrep libraries, sorted by path.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,28 +12,28 @@ use rustix::fs::FileType;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::tools::arguments::Arguments;
-use crate::tools::confine::{Root, explain, file_in};
-use crate::tools::list::{Pattern, notes};
-use crate::tools::text::{lossy, quoted, whole_characters};
-use crate::tools::walk::{Omitted, walk};
-use crate::tools::{Fault, FileTool, Ground, Stop};
+use crate::tools::arguments::ToolArguments;
+use crate::tools::confined_fs::{WorkdirRoot, open_file_in, path_error};
+use crate::tools::list::{GlobPattern, omission_notes};
+use crate::tools::text::{decode_lossy, quoted, without_partial_char};
+use crate::tools::walk::{WalkOmissions, walk};
+use crate::tools::{FileTool, FileToolContext, FileToolError, StopFlag};
 
-/// Matching lines returned when the model does not say how many.
+/// Matching lines returned when the call gives no limit.
 const DEFAULT_MATCHES: u64 = 100;
-/// Context lines at most.
-const MOST_CONTEXT: u64 = 20;
-/// Of a line, so much is shown.
-const LINE_BYTES: usize = 400;
-/// Of a long line, so much is shown before its match.
-const BEFORE_MATCH: usize = 100;
-/// A file with a longer line is given up there. With the limit on patterns it bounds the longest step that no stop can
-/// interrupt: one buffer against the slowest pattern, which takes about two seconds on a slow machine.
-const LONGEST_LINE: usize = 128 * 1024;
-/// The largest compiled pattern, and the largest cache for it.
-const PATTERN_BYTES: usize = 4 * 1024 * 1024;
-const PATTERN_CACHE: usize = 8 * 1024 * 1024;
-/// Left free for the notes at the end.
+/// The maximum number of context lines before and after a match.
+const MAX_CONTEXT_LINES: u64 = 20;
+/// How much of a line is shown, in bytes.
+const MAX_SHOWN_LINE_BYTES: usize = 400;
+/// How much of a long line is shown before its match, in bytes.
+const MAX_BYTES_BEFORE_MATCH: usize = 100;
+/// A file with a longer line is not searched further. Together with the limit on patterns this bounds the longest step
+/// that a stop cannot interrupt: one buffer against the slowest pattern takes about two seconds on a slow machine.
+const MAX_LINE_BYTES: usize = 128 * 1024;
+/// The maximum size of a compiled pattern, and of its cache.
+const MAX_PATTERN_BYTES: usize = 4 * 1024 * 1024;
+const MAX_PATTERN_CACHE_BYTES: usize = 8 * 1024 * 1024;
+/// Bytes reserved for the notes at the end.
 const NOTE_ROOM: usize = 400;
 
 /// Arguments of `search_files`.
@@ -54,7 +54,7 @@ pub(super) struct SearchFiles {
     max: Option<u64>,
 }
 
-impl Arguments for SearchFiles {
+impl ToolArguments for SearchFiles {
     const NAME: &'static str = "search_files";
     const ABOUT: &'static str = "Searches the content of files for a pattern and returns matching lines as path:line:text, sorted by path. Binary files \
                                  and what .gitignore hides are left out.";
@@ -62,42 +62,41 @@ impl Arguments for SearchFiles {
 }
 
 impl FileTool for SearchFiles {
-    fn subject(&self) -> &str {
+    fn ledger_subject(&self) -> &str {
         &self.pattern
     }
 
-    fn work(self, ground: &Ground, stop: &Stop<'_>) -> Result<String, Fault> {
-        let root = Root::open(ground)?;
-        let start = root.relative(self.path.as_deref().unwrap_or("."))?;
-        let glob = self.glob.as_deref().map(Pattern::parse).transpose()?;
-        let mut search = Search::new(&self, ground.output_limit.saturating_sub(NOTE_ROOM))?;
-        let found = root.look(&start).map_err(|e| explain(&start, e))?;
+    fn execute(self, context: &FileToolContext, stop: &StopFlag<'_>) -> Result<String, FileToolError> {
+        let root = WorkdirRoot::open(context)?;
+        let start = root.relative_path(self.path.as_deref().unwrap_or("."))?;
+        let glob = self.glob.as_deref().map(GlobPattern::parse).transpose()?;
+        let mut search = FileSearch::new(&self, context.output_limit.saturating_sub(NOTE_ROOM))?;
+        let found = root.find_path(&start).map_err(|e| path_error(&start, e))?;
         if found.kind != FileType::Directory {
-            search.file(root.file(&start)?.file, &start, stop)?;
-            return Ok(search.finish(&Omitted::default()));
+            search.search_file(root.open_file(&start)?.file, &start, stop)?;
+            return Ok(search.into_text(&WalkOmissions::default()));
         }
         let omitted = walk(&root, &start, usize::MAX, stop, &mut |entry| {
             if entry.kind != FileType::RegularFile || glob.as_ref().is_some_and(|g| !g.matches(entry.path, &start)) {
                 return Ok(ControlFlow::Continue(()));
             }
-            let opened = file_in(entry.place, Path::new(entry.name), entry.path);
-            match opened.and_then(|opened| root.permits(entry.path, opened)) {
-                Ok(source) => search.file(source.file, entry.path, stop)?,
+            let opened = open_file_in(entry.directory, Path::new(entry.name), entry.path);
+            match opened.and_then(|opened| root.check_not_protected(entry.path, opened)) {
+                Ok(source) => search.search_file(source.file, entry.path, stop)?,
                 Err(_) => search.unreadable += 1,
             }
             Ok(if search.is_done() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
-        Ok(search.finish(&omitted))
+        Ok(search.into_text(&omitted))
     }
 }
 
-struct Search {
+struct FileSearch {
     searcher: Searcher,
     matcher: RegexMatcher,
     has_context: bool,
     room: usize,
-    /// How many matches are still wanted.
-    left: u64,
+    remaining_matches: u64,
     text: String,
     files: usize,
     binary: usize,
@@ -105,34 +104,34 @@ struct Search {
     is_full: bool,
 }
 
-impl Search {
-    fn new(given: &SearchFiles, room: usize) -> Result<Self, Fault> {
+impl FileSearch {
+    fn new(given: &SearchFiles, room: usize) -> Result<Self, FileToolError> {
         let matcher = RegexMatcherBuilder::new()
             .fixed_strings(given.literal.unwrap_or(false))
-            // Only then are `^` and `$` the ends of a line and not those of the buffer.
+            // Without this, `^` and `$` match only at the ends of the buffer, not of each line.
             .multi_line(true)
             .crlf(true)
-            .size_limit(PATTERN_BYTES)
-            .dfa_size_limit(PATTERN_CACHE)
+            .size_limit(MAX_PATTERN_BYTES)
+            .dfa_size_limit(MAX_PATTERN_CACHE_BYTES)
             .build(&given.pattern)
-            .map_err(|e| unusable(&given.pattern, &e))?;
-        let context = usize::try_from(given.context.unwrap_or(0).min(MOST_CONTEXT)).unwrap_or(0);
+            .map_err(|e| pattern_error(&given.pattern, &e))?;
+        let context = usize::try_from(given.context.unwrap_or(0).min(MAX_CONTEXT_LINES)).unwrap_or(0);
         let searcher = SearcherBuilder::new()
             .line_number(true)
             .line_terminator(LineTerminator::crlf())
             .binary_detection(BinaryDetection::quit(0))
             .memory_map(MmapChoice::never())
-            .heap_limit(Some(LONGEST_LINE))
+            .heap_limit(Some(MAX_LINE_BYTES))
             .before_context(context)
             .after_context(context)
             .build();
-        let left = given.max.unwrap_or(DEFAULT_MATCHES).max(1);
+        let remaining_matches = given.max.unwrap_or(DEFAULT_MATCHES).max(1);
         Ok(Self {
             searcher,
             matcher,
             has_context: context > 0,
             room,
-            left,
+            remaining_matches,
             text: String::new(),
             files: 0,
             binary: 0,
@@ -141,44 +140,51 @@ impl Search {
         })
     }
 
-    /// Searches one file.
-    fn file(&mut self, source: File, path: &Path, stop: &Stop<'_>) -> Result<(), Fault> {
+    fn search_file(&mut self, source: File, path: &Path, stop: &StopFlag<'_>) -> Result<(), FileToolError> {
         let name: String = path
             .to_string_lossy()
             .chars()
             .map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c })
             .collect();
         let room = self.room.saturating_sub(self.text.len());
-        let (text, left) = (String::new(), self.left);
-        let mut hits = Hits { matcher: &self.matcher, path: &name, text, room, left, is_full: false, is_binary: false };
-        let result = self.searcher.search_reader(&self.matcher, Stoppable { source, stop }, &mut hits);
+        let (text, remaining_matches) = (String::new(), self.remaining_matches);
+        let mut matches = FileMatches {
+            matcher: &self.matcher,
+            path: &name,
+            text,
+            room,
+            remaining_matches,
+            is_full: false,
+            is_binary: false,
+        };
+        let result = self.searcher.search_reader(&self.matcher, StoppableReader { source, stop }, &mut matches);
         stop.check()?;
         self.files += 1;
-        if hits.is_binary {
+        if matches.is_binary {
             self.binary += 1;
             return Ok(());
         }
         self.unreadable += usize::from(result.is_err());
-        if self.has_context && !self.text.is_empty() && !hits.text.is_empty() {
-            self.text.push_str(BREAK);
+        if self.has_context && !self.text.is_empty() && !matches.text.is_empty() {
+            self.text.push_str(GROUP_SEPARATOR);
         }
-        self.text.push_str(&hits.text);
-        self.left = hits.left;
-        self.is_full = hits.is_full;
+        self.text.push_str(&matches.text);
+        self.remaining_matches = matches.remaining_matches;
+        self.is_full = matches.is_full;
         Ok(())
     }
 
     fn is_done(&self) -> bool {
-        self.is_full || self.left == 0
+        self.is_full || self.remaining_matches == 0
     }
 
-    fn finish(mut self, omitted: &Omitted) -> String {
+    fn into_text(mut self, omitted: &WalkOmissions) -> String {
         if self.text.is_empty() && !self.is_full {
             self.text = format!("[no match in {} files]\n", self.files);
         }
         if self.is_full {
             self.text += "[cut: the output is full; narrow the search with path, glob or max]\n";
-        } else if self.left == 0 {
+        } else if self.remaining_matches == 0 {
             self.text += "[that is as many matches as were asked for; there may be more]\n";
         }
         if self.binary > 0 {
@@ -190,52 +196,56 @@ impl Search {
                 self.unreadable
             );
         }
-        self.text + &notes(omitted)
+        self.text + &omission_notes(omitted)
     }
 }
 
-fn unusable(pattern: &str, error: &grep_regex::Error) -> Fault {
+fn pattern_error(pattern: &str, error: &grep_regex::Error) -> FileToolError {
     let mut text = format!("the pattern {} cannot be used: {error}", quoted(pattern));
     if text.contains("size limit") {
         text.push_str("; use `+` or `*` instead of large counts, or [A-Za-z0-9_] instead of \\w");
     }
-    Fault::Told(text)
+    FileToolError::Failed(text)
 }
 
-/// Stands between groups of lines that do not follow each other.
-const BREAK: &str = "--\n";
+/// Printed between groups of lines that are not adjacent.
+const GROUP_SEPARATOR: &str = "--\n";
 
 /// The matches in one file.
-struct Hits<'a> {
+struct FileMatches<'a> {
     matcher: &'a RegexMatcher,
     path: &'a str,
     text: String,
     room: usize,
-    left: u64,
+    remaining_matches: u64,
     is_full: bool,
     is_binary: bool,
 }
 
-impl Hits<'_> {
-    /// Adds a line; false when it does not fit.
-    fn push(&mut self, sign: char, number: Option<u64>, line: &[u8], from: usize) -> bool {
+impl FileMatches<'_> {
+    /// Adds a line. Returns false when it does not fit.
+    fn push_line(&mut self, sign: char, number: Option<u64>, line: &[u8], from: usize) -> bool {
         let line = line.strip_suffix(b"\n").unwrap_or(line);
         let line = line.strip_suffix(b"\r").unwrap_or(line);
-        let mut start = if line.len() <= LINE_BYTES { 0 } else { from.saturating_sub(BEFORE_MATCH).min(line.len()) };
+        let mut start = if line.len() <= MAX_SHOWN_LINE_BYTES {
+            0
+        } else {
+            from.saturating_sub(MAX_BYTES_BEFORE_MATCH).min(line.len())
+        };
         if start > 0 {
-            // Not in the middle of a character, of which at most three bytes are continuations.
+            // Do not start inside a character; at most three of its bytes are continuations.
             start += line[start..].iter().take(3).take_while(|b| **b & 0xc0 == 0x80).count();
         }
-        let end = line.len().min(start + LINE_BYTES);
-        let piece = if end < line.len() { whole_characters(&line[start..end]) } else { &line[start..end] };
+        let end = line.len().min(start + MAX_SHOWN_LINE_BYTES);
+        let piece = if end < line.len() { without_partial_char(&line[start..end]) } else { &line[start..end] };
         let before = if start > 0 { "…" } else { "" };
         let after = if end < line.len() { "…" } else { "" };
         let number = number.unwrap_or(0);
-        let shown = format!("{}{sign}{number}{sign}{before}{}{after}\n", self.path, lossy(piece).0);
-        self.add(&shown)
+        let shown = format!("{}{sign}{number}{sign}{before}{}{after}\n", self.path, decode_lossy(piece).0);
+        self.push_text(&shown)
     }
 
-    fn add(&mut self, piece: &str) -> bool {
+    fn push_text(&mut self, piece: &str) -> bool {
         self.is_full |= self.text.len() + piece.len() > self.room;
         if !self.is_full {
             self.text.push_str(piece);
@@ -244,24 +254,24 @@ impl Hits<'_> {
     }
 }
 
-impl Sink for Hits<'_> {
+impl Sink for FileMatches<'_> {
     type Error = io::Error;
 
     fn matched(&mut self, _: &Searcher, found: &SinkMatch<'_>) -> Result<bool, io::Error> {
         let at = self.matcher.find(found.bytes()).ok().flatten().map_or(0, |m| m.start());
-        if !self.push(':', found.line_number(), found.bytes(), at) {
+        if !self.push_line(':', found.line_number(), found.bytes(), at) {
             return Ok(false);
         }
-        self.left = self.left.saturating_sub(1);
-        Ok(self.left > 0)
+        self.remaining_matches = self.remaining_matches.saturating_sub(1);
+        Ok(self.remaining_matches > 0)
     }
 
     fn context(&mut self, _: &Searcher, found: &SinkContext<'_>) -> Result<bool, io::Error> {
-        Ok(self.push('-', found.line_number(), found.bytes(), 0))
+        Ok(self.push_line('-', found.line_number(), found.bytes(), 0))
     }
 
     fn context_break(&mut self, _: &Searcher) -> Result<bool, io::Error> {
-        Ok(self.add(BREAK))
+        Ok(self.push_text(GROUP_SEPARATOR))
     }
 
     fn finish(&mut self, _: &Searcher, finish: &SinkFinish) -> Result<(), io::Error> {
@@ -270,13 +280,13 @@ impl Sink for Hits<'_> {
     }
 }
 
-/// A file that cannot be read any more after a stop: the searcher has no other way to be told.
-struct Stoppable<'a> {
+/// A reader that fails after a stop, which is the only way to stop the searcher.
+struct StoppableReader<'a> {
     source: File,
-    stop: &'a Stop<'a>,
+    stop: &'a StopFlag<'a>,
 }
 
-impl Read for Stoppable<'_> {
+impl Read for StoppableReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.stop.is_raised() {
             return Err(io::Error::other("stopped"));
@@ -295,13 +305,13 @@ mod tests {
 
     #[test]
     fn a_stop_ends_a_search_in_the_middle_of_a_file() {
-        let given = crate::tools::arguments::parse(&serde_json::json!({"pattern": "absent"})).unwrap();
-        let mut search = Search::new(&given, 1000).unwrap();
+        let given = crate::tools::arguments::parse_arguments(&serde_json::json!({"pattern": "absent"})).unwrap();
+        let mut search = FileSearch::new(&given, 1000).unwrap();
         let (reader, mut writer) = std::io::pipe().unwrap();
         let flag = AtomicBool::new(false);
         let source = File::from(OwnedFd::from(reader));
         let result = std::thread::scope(|scope| {
-            // A file without end: only the stop lets the reader go, and only that lets this thread go.
+            // A file without end: only the stop lets the reader return, and only then can this thread end.
             scope.spawn(|| {
                 let lines = "a line\n".repeat(10_000);
                 for round in 0.. {
@@ -311,8 +321,8 @@ mod tests {
                     }
                 }
             });
-            search.file(source, Path::new("endless"), &Stop(&flag))
+            search.search_file(source, Path::new("endless"), &StopFlag(&flag))
         });
-        assert_eq!(result, Err(Fault::Stopped));
+        assert_eq!(result, Err(FileToolError::Stopped));
     }
 }

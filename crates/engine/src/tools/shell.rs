@@ -1,6 +1,7 @@
-//! The `shell` tool: `sh -c COMMAND` in the workdir, under a warden.
+//! The `shell` tool: run `sh -c` in the workdir under a warden, in the foreground or in the background.
 //!
-//! It is no sandbox: the command may do what the daemon's user may do. Only where it starts is confined to the workdir.
+//! It is no sandbox: the command may do everything that the user of the daemon may do. Only the directory in which it
+//! starts is confined to the workdir.
 
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -12,16 +13,19 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::arguments::{self, Arguments};
-use super::background::NotStarted;
-use super::{ToolOutput, Workbench, text};
+use super::arguments::{self, ToolArguments};
+use super::background::BackgroundStartError;
+use super::{ToolContext, ToolOutput, text};
 use crate::llm::ToolSpec;
-use crate::proc::{CapturedOutput, CommandSpec, ProcessEnd, ProcessHow, ProcessStop, RUN_ID_VARIABLE, SpawnError};
+use crate::proc::{
+    CapturedOutput, CommandSpec, ProcessEnd, ProcessEndMethod, ProcessEndReason, RUN_ID_VARIABLE, SpawnError,
+};
 use crate::scope::{Cancelled, Point};
 
-/// What commands find in their environment: nobody reads what is asked on a terminal. Editors and pagers end at once instead of
-/// waiting for a key, and nothing draws colours. Vim has no other way of noticing that its input is no terminal.
-const NOBODY_THERE: &[(&str, &str)] = &[
+/// Environment variables for commands that nobody watches on a terminal. Editors and pagers end at once instead of
+/// waiting for a key, and programs print no colours. Vim needs a command of its own: it does not end when its input is
+/// no terminal.
+const NON_INTERACTIVE_VARIABLES: &[(&str, &str)] = &[
     ("TERM", "dumb"),
     ("PAGER", "cat"),
     ("GIT_PAGER", "cat"),
@@ -35,16 +39,17 @@ const NOBODY_THERE: &[(&str, &str)] = &[
     ("VIMINIT", "autocmd VimEnter * if !has('ttyin') | cquit | endif"),
 ];
 
-/// What to do about a limit.
-const WAY_OUT: &str = "give `timeout_s` to what takes longer, and start what is to go on with `background: true`";
+/// Advice in the messages about a timeout.
+const TIMEOUT_ADVICE: &str =
+    "give `timeout_s` to what takes longer, and start what is to go on with `background: true`";
 
-/// How long a command may take in the foreground, seconds.
+/// The timeout of a foreground command, in seconds.
 #[derive(Debug, Clone, Copy)]
-struct Limit {
-    /// What the call says.
-    given: Option<f64>,
-    /// What the agent has where the call says nothing.
-    usual: u64,
+struct ShellTimeout {
+    /// The timeout that the call gives.
+    requested_s: Option<f64>,
+    /// The timeout of the agent, for a call that gives none.
+    default_s: u64,
 }
 
 /// Arguments of `shell`.
@@ -64,73 +69,74 @@ pub(super) struct ShellArgs {
     pub background: bool,
 }
 
-/// The tool's name.
 pub(super) const NAME: &str = "shell";
-/// Room for the line that says how much of an output is missing, bytes.
-const DROPPED_LINE: usize = 64;
+/// Bytes reserved for the line that says how much of an output is missing.
+const DROPPED_NOTE_BYTES: usize = 64;
 
-impl Arguments for ShellArgs {
+impl ToolArguments for ShellArgs {
     const NAME: &'static str = NAME;
     const ABOUT: &'static str = "Runs a command with `sh -c` in the working directory and returns what it printed and how it ended. Whatever it \
                                  leaves running is ended when it returns.";
     const EXAMPLE: &'static str = r#"{"command": "ls -la", "timeout_s": 60}"#;
 }
 
-/// The tool as the model sees it.
 pub(super) fn spec() -> ToolSpec {
-    arguments::spec::<ShellArgs>()
+    arguments::tool_spec::<ShellArgs>()
 }
 
-/// The tool as the model of an agent sees it whose commands may take so many seconds.
+/// The description with the foreground timeout of the agent, in seconds.
 pub(super) fn with_limit(mut spec: ToolSpec, seconds: u64) -> ToolSpec {
     spec.description =
-        format!("{} A command that takes longer than {seconds} s is ended: {WAY_OUT}.", spec.description);
+        format!("{} A command that takes longer than {seconds} s is ended: {TIMEOUT_ADVICE}.", spec.description);
     spec
 }
 
-/// Runs a command. Whatever goes wrong is in the output, for the model to read; a stop too, with what was printed until then.
+/// Runs a command. Failures are in the output, for the model to read; so is a stop, with the output until then.
 ///
 /// # Cancel safety
 /// As [`crate::proc::Wardens::run`]: dropping it stops the command, and the run's scope waits for its last process.
-pub(super) async fn call(given: &Value, cx: &mut Workbench<'_>) -> Result<ToolOutput, Cancelled> {
-    let args = match arguments::parse::<ShellArgs>(given) {
+pub(super) async fn call(given: &Value, cx: &mut ToolContext<'_>) -> Result<ToolOutput, Cancelled> {
+    let args = match arguments::parse_arguments::<ShellArgs>(given) {
         Ok(args) => args,
         Err(problem) => return Ok(ToolOutput::error(problem)),
     };
-    let (limit, background) = (Limit { given: args.timeout_s, usual: cx.shell_timeout_s }, args.background);
-    let command = match command(args, cx) {
+    let (limit, background) =
+        (ShellTimeout { requested_s: args.timeout_s, default_s: cx.shell_timeout_s }, args.background);
+    let command = match command_spec(args, cx) {
         Ok(command) => command,
         Err(problem) => return Ok(ToolOutput::error(problem)),
     };
     if background {
         cx.scope.check(Point::Process)?;
-        return start(&command, cx);
+        return start_in_background(&command, cx);
     }
     match cx.wardens.run(&command, cx.scope, cx.sink).await {
         Ok(end) => {
-            let text = describe(&end, limit, cx.output_limit);
+            let text = result_text(&end, limit, cx.output_limit);
             Ok(ToolOutput { end: call_end(&end), code: end.code, text })
         }
         Err(SpawnError::Cancelled(_)) => Err(Cancelled),
-        Err(error) => Ok(ToolOutput::error(refusal(&error))),
+        Err(error) => Ok(ToolOutput::error(error_chain(&error))),
     }
 }
 
-/// Starts it and leaves it to the session.
-fn start(command: &CommandSpec, cx: &Workbench<'_>) -> Result<ToolOutput, Cancelled> {
+/// Starts the command as a background command of the session.
+fn start_in_background(command: &CommandSpec, cx: &ToolContext<'_>) -> Result<ToolOutput, Cancelled> {
     match cx.background.start(cx.wardens, command, cx.owner.clone(), cx.scope) {
         Ok(process) => Ok(ToolOutput::ok(format!(
             "Started in the background as {id}. It goes on when you have answered. Read what it prints with the tool \
              `process`: {{\"action\": \"output\", \"id\": \"{id}\"}}.",
             id = process.id
         ))),
-        Err(NotStarted::Spawn(SpawnError::Cancelled(cancelled))) => Err(cancelled),
-        Err(NotStarted::Spawn(error)) => Ok(ToolOutput::error(refusal(&error))),
-        Err(error @ (NotStarted::TooMany { .. } | NotStarted::Closing)) => Ok(ToolOutput::error(error.to_string())),
+        Err(BackgroundStartError::Spawn(SpawnError::Cancelled(cancelled))) => Err(cancelled),
+        Err(BackgroundStartError::Spawn(error)) => Ok(ToolOutput::error(error_chain(&error))),
+        Err(error @ (BackgroundStartError::TooMany { .. } | BackgroundStartError::Closing)) => {
+            Ok(ToolOutput::error(error.to_string()))
+        }
     }
 }
 
-fn command(args: ShellArgs, cx: &Workbench<'_>) -> Result<CommandSpec, String> {
+fn command_spec(args: ShellArgs, cx: &ToolContext<'_>) -> Result<CommandSpec, String> {
     if args.command.contains('\0') {
         return Err("`command` must not contain a NUL character".to_owned());
     }
@@ -138,81 +144,82 @@ fn command(args: ShellArgs, cx: &Workbench<'_>) -> Result<CommandSpec, String> {
         Ok(timeout) if !timeout.is_zero() => Ok(timeout),
         _ => Err(format!("`timeout_s` must be a positive number of seconds, not {seconds}")),
     });
-    // What goes on in the background has no limit that nobody asked for.
-    let usual = (!args.background).then(|| Duration::from_secs(cx.shell_timeout_s));
-    let is_replaced = |name: &OsString| name == "COLORTERM" || NOBODY_THERE.iter().any(|(set, _)| name == set);
+    // A background command has a timeout only if the call gives one.
+    let default_timeout = (!args.background).then(|| Duration::from_secs(cx.shell_timeout_s));
+    let is_replaced =
+        |name: &OsString| name == "COLORTERM" || NON_INTERACTIVE_VARIABLES.iter().any(|(set, _)| name == set);
     let mut env: Vec<_> = cx.environment.iter().filter(|(name, _)| !is_replaced(name)).cloned().collect();
-    env.extend(NOBODY_THERE.iter().map(|(name, value)| (name.into(), value.into())));
+    env.extend(NON_INTERACTIVE_VARIABLES.iter().map(|(name, value)| (name.into(), value.into())));
     env.push((RUN_ID_VARIABLE.into(), cx.owner.run.as_str().into()));
     Ok(CommandSpec {
         argv: vec!["sh".into(), "-c".into(), args.command.clone().into()],
         label: args.command,
-        cwd: confine(cx.workdir, args.cwd.as_deref())?,
+        cwd: resolve_cwd(cx.workdir, args.cwd.as_deref())?,
         env,
-        timeout: timeout.transpose()?.or(usual),
+        timeout: timeout.transpose()?.or(default_timeout),
         output_limit: cx.output_limit,
         isolate: cx.isolate,
     })
 }
 
-/// The directory to run in, if it lies in the workdir after every symbolic link is followed.
-fn confine(workdir: &Path, cwd: Option<&Path>) -> Result<PathBuf, String> {
+/// The directory to run in. It must be below the workdir after all symlinks are resolved.
+fn resolve_cwd(workdir: &Path, cwd: Option<&Path>) -> Result<PathBuf, String> {
     let Some(cwd) = cwd else { return Ok(workdir.to_owned()) };
     let real = |path: &Path| path.canonicalize().map_err(|error| format!("`cwd` {}: {error}", cwd.display()));
-    let (inside, outside) = (real(&workdir.join(cwd))?, real(workdir)?);
-    if !inside.starts_with(&outside) {
+    let (real_cwd, real_workdir) = (real(&workdir.join(cwd))?, real(workdir)?);
+    if !real_cwd.starts_with(&real_workdir) {
         return Err(format!("`cwd` {} is outside the working directory", cwd.display()));
     }
-    if !inside.is_dir() {
+    if !real_cwd.is_dir() {
         return Err(format!("`cwd` {} is not a directory", cwd.display()));
     }
-    Ok(inside)
+    Ok(real_cwd)
 }
 
 fn call_end(end: &ProcessEnd) -> CallEnd {
-    match end.why {
-        ProcessStop::Stopped => CallEnd::Stopped,
-        ProcessStop::Own if end.code == Some(0) => CallEnd::Ok,
-        ProcessStop::Own | ProcessStop::TimedOut | ProcessStop::WardenLost => CallEnd::Error,
+    match end.reason {
+        ProcessEndReason::Stopped => CallEnd::Stopped,
+        ProcessEndReason::ByItself if end.code == Some(0) => CallEnd::Ok,
+        ProcessEndReason::ByItself | ProcessEndReason::TimedOut | ProcessEndReason::WardenLost => CallEnd::Error,
     }
 }
 
-/// What the model reads, in at most `most` bytes: the output first, then how it ended. Of a long output the middle gives way,
-/// never the end.
-fn describe(end: &ProcessEnd, limit: Limit, most: usize) -> String {
-    let verdict = in_brackets(end, limit);
-    let mut text = shortened(&end.output, most.saturating_sub(verdict.len() + 1));
+/// The text for the model, in at most `max_bytes` bytes: the output, then how the command ended. A long output is
+/// shortened in its middle.
+fn result_text(end: &ProcessEnd, limit: ShellTimeout, max_bytes: usize) -> String {
+    let end_line = end_line(end, limit);
+    let mut text = shorten_output(&end.output, max_bytes.saturating_sub(end_line.len() + 1));
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');
     }
-    text + &verdict
+    text + &end_line
 }
 
-/// Both ends of an output with a line between them that says what is missing, in at most `limit` bytes.
-fn shortened(output: &CapturedOutput, limit: usize) -> String {
+/// Both ends of an output with a line between them that says how much is missing, in at most `limit` bytes.
+fn shorten_output(output: &CapturedOutput, limit: usize) -> String {
     let text = output.text();
     if text.len() <= limit {
         return text;
     }
     let all = format!("{}{}", output.head, output.tail);
-    // The head is cut at its own end: what follows it was dropped.
-    let half = limit.saturating_sub(DROPPED_LINE) / 2;
-    let head = text::cut(&output.head, half);
+    // The head is cut at its end, because the dropped output followed it.
+    let half = limit.saturating_sub(DROPPED_NOTE_BYTES) / 2;
+    let head = text::truncate(&output.head, half);
     let tail = &all[all.ceil_char_boundary(all.len() - half.min(all.len() - head.len()))..];
     let dropped = output.dropped + u64::try_from(all.len() - head.len() - tail.len()).unwrap_or(u64::MAX);
     CapturedOutput { head: head.to_owned(), tail: tail.to_owned(), dropped }.text()
 }
 
-/// How it ended, and what became of what it left.
-fn in_brackets(end: &ProcessEnd, limit: Limit) -> String {
+/// How the command ended, and what happened to the processes that it left.
+fn end_line(end: &ProcessEnd, limit: ShellTimeout) -> String {
     // Writing to a string cannot fail.
-    let mut text = format!("[{}", verdict(end, limit));
+    let mut text = format!("[{}", end_text(end, limit));
     if end.left_behind > 0 {
         let _ = write!(
             text,
             "; {} it left running {} ended: nothing stays alive when a call returns, unless it was started with \
              `background: true`",
-            processes(end.left_behind),
+            process_count(end.left_behind),
             if end.left_behind == 1 { "was" } else { "were" },
         );
     }
@@ -223,29 +230,32 @@ fn in_brackets(end: &ProcessEnd, limit: Limit) -> String {
     text
 }
 
-fn verdict(end: &ProcessEnd, limit: Limit) -> String {
+fn end_text(end: &ProcessEnd, limit: ShellTimeout) -> String {
     let by = match end.how {
-        ProcessHow::Exited => "it exited",
-        ProcessHow::Term => "ended by SIGTERM",
-        ProcessHow::Kill => "ended by SIGKILL",
+        ProcessEndMethod::Exited => "it exited",
+        ProcessEndMethod::Term => "ended by SIGTERM",
+        ProcessEndMethod::Kill => "ended by SIGKILL",
     };
-    match end.why {
-        ProcessStop::Own => outcome(end),
-        ProcessStop::Stopped => format!("stopped by request, {by}; it may have had effects already"),
-        ProcessStop::TimedOut => {
-            let (seconds, way_out) = match limit.given {
+    match end.reason {
+        ProcessEndReason::ByItself => exit_text(end),
+        ProcessEndReason::Stopped => format!("stopped by request, {by}; it may have had effects already"),
+        ProcessEndReason::TimedOut => {
+            let (seconds, advice) = match limit.requested_s {
                 Some(seconds) => (seconds.to_string(), String::new()),
-                None => (limit.usual.to_string(), format!(", the limit of a call without `timeout_s`; {WAY_OUT}")),
+                None => (
+                    limit.default_s.to_string(),
+                    format!(", the limit of a call without `timeout_s`; {TIMEOUT_ADVICE}"),
+                ),
             };
-            format!("timed out after {seconds} s{way_out}, {by}; it may have had effects already")
+            format!("timed out after {seconds} s{advice}, {by}; it may have had effects already")
         }
-        ProcessStop::WardenLost => {
+        ProcessEndReason::WardenLost => {
             "its supervising process was killed, and the command with it; it may have had effects already".to_owned()
         }
     }
 }
 
-fn outcome(end: &ProcessEnd) -> String {
+fn exit_text(end: &ProcessEnd) -> String {
     match (end.code, end.signal) {
         (Some(code), _) => format!("exit code {code}"),
         (None, Some(signal)) => format!("ended by signal {signal}"),
@@ -253,12 +263,12 @@ fn outcome(end: &ProcessEnd) -> String {
     }
 }
 
-fn processes(count: u32) -> String {
+fn process_count(count: u32) -> String {
     if count == 1 { "1 process".to_owned() } else { format!("{count} processes") }
 }
 
 /// An error with its causes, in one line.
-fn refusal(error: &SpawnError) -> String {
+fn error_chain(error: &SpawnError) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {

@@ -1,6 +1,7 @@
-//! The skills below an agent's workdir, read for its prompt.
+//! Read the skill files below an agent's workdir and report the invalid ones.
 //!
-//! The border is that of the file tools and always stands: what `read_file` may not read is no skill either.
+//! The read is always confined to the workdir, as those of the file tools are: a file that `read_file` may not read is
+//! no skill.
 
 use std::io::Read;
 use std::ops::ControlFlow;
@@ -8,100 +9,101 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use quell_kernel::skill::{BadSkill, Catalogue, FILE, Skill};
+use quell_kernel::skill::{SKILL_FILE, Skill, SkillCatalogue, SkillError};
 use rustix::fs::{Dir, FileType};
 use rustix::io::Errno;
 
-use super::confine::{Root, explain, shown};
-use super::{Fault, Ground, Protected, Stop};
+use super::confined_fs::{WorkdirRoot, path_error, quoted_path};
+use super::{FileToolContext, FileToolError, ProtectedPaths, StopFlag};
 
-/// So much of a file is read: its head is at its beginning.
+/// How many bytes of a skill file are read; its front matter is at the start.
 const HEAD_BYTES: u64 = 64 * 1024;
-/// Things in a folder of skills; one with more of them is something else.
-const MOST_ENTRIES: usize = 1000;
+/// The maximum number of entries in a folder of skills. A larger folder is not read.
+const MAX_ENTRIES: usize = 1000;
 
-/// What a folder of skills holds.
+/// The skills of a folder, and the problems found there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shelf {
-    /// Those that the agent is told of.
-    pub skills: Catalogue,
-    /// What was left out: where it is and what is wrong with it, in whole sentences.
-    pub left_out: Vec<String>,
+pub struct LoadedSkills {
+    /// The valid skills, which the agent is told of.
+    pub skills: SkillCatalogue,
+    /// What was left out, each with its path and the problem, in whole sentences.
+    pub problems: Vec<String>,
 }
 
-/// Reads the skills in this folder, which is named as from the workdir. That there is no such folder is no fault. Nothing when
-/// it was told to stop before it was done.
+/// Reads the skills in this folder, a path relative to the workdir. A missing folder is no problem. Returns `None`
+/// after a stop.
 #[must_use]
-pub fn read_skills(workdir: &Path, folder: &str, stop: &AtomicBool) -> Option<Shelf> {
-    // Without what means nothing in a path, so that it is shown as people write it.
+pub fn read_skills(workdir: &Path, folder: &str, stop: &AtomicBool) -> Option<LoadedSkills> {
+    // Remove `.` components, so that the path is shown as people write it.
     let folder: PathBuf = Path::new(folder).components().filter(|part| *part != Component::CurDir).collect();
-    let mut shelf = Shelf { skills: Catalogue::new(folder.to_string_lossy().into_owned()), left_out: Vec::new() };
-    match shelf.fill(workdir, &folder, &Stop(stop)) {
-        Ok(()) => Some(shelf),
-        Err(Fault::Told(problem)) => {
-            shelf.left_out.push(problem);
-            Some(shelf)
+    let mut loaded =
+        LoadedSkills { skills: SkillCatalogue::new(folder.to_string_lossy().into_owned()), problems: Vec::new() };
+    match loaded.load_folder(workdir, &folder, &StopFlag(stop)) {
+        Ok(()) => Some(loaded),
+        Err(FileToolError::Failed(problem)) => {
+            loaded.problems.push(problem);
+            Some(loaded)
         }
-        Err(Fault::Stopped) => None,
+        Err(FileToolError::Stopped) => None,
     }
 }
 
-impl Shelf {
-    fn fill(&mut self, workdir: &Path, folder: &Path, stop: &Stop<'_>) -> Result<(), Fault> {
-        let (workdir, protected) = (workdir.to_path_buf(), Protected::default());
-        let root = Root::open(&Ground { workdir, unconfined: false, output_limit: 0, protected })?;
-        if matches!(root.look(folder), Err(Errno::NOENT)) {
+impl LoadedSkills {
+    fn load_folder(&mut self, workdir: &Path, folder: &Path, stop: &StopFlag<'_>) -> Result<(), FileToolError> {
+        let (workdir, protected) = (workdir.to_path_buf(), ProtectedPaths::default());
+        let root = WorkdirRoot::open(&FileToolContext { workdir, unconfined: false, output_limit: 0, protected })?;
+        if matches!(root.find_path(folder), Err(Errno::NOENT)) {
             return Ok(());
         }
-        for name in names(&root, folder, stop)? {
+        for name in entry_names(&root, folder, stop)? {
             stop.check()?;
-            if self.take(&root, folder, &name)?.is_break() {
+            if self.load_skill(&root, folder, &name)?.is_break() {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Takes in what stands in the folder under this name, if that is a folder itself. Breaks when there is no place for more.
-    fn take(&mut self, root: &Root, folder: &Path, name: &Path) -> Result<ControlFlow<()>, Fault> {
+    /// Loads the skill in this subfolder. Skips an entry that is no folder. Breaks when the catalogue is full.
+    fn load_skill(&mut self, root: &WorkdirRoot, folder: &Path, name: &Path) -> Result<ControlFlow<()>, FileToolError> {
         let path = folder.join(name);
-        match root.look(&path) {
+        match root.find_path(&path) {
             Ok(found) if found.kind != FileType::Directory => return Ok(ControlFlow::Continue(())),
             Ok(_) => {}
-            Err(error) => return self.leave_out(explain(&path, error)),
+            Err(error) => return self.skip_with_problem(path_error(&path, error)),
         }
-        let file = path.join(FILE);
-        let text = match read(root, &file) {
+        let file = path.join(SKILL_FILE);
+        let text = match read_head(root, &file) {
             Ok(text) => text,
-            Err(fault) => return self.leave_out(fault),
+            Err(fault) => return self.skip_with_problem(fault),
         };
         let added = Skill::parse(&name.to_string_lossy(), &text).and_then(|skill| self.skills.add(skill));
-        let Err(bad) = added else { return Ok(ControlFlow::Continue(())) };
-        self.left_out.push(format!("{} {bad}", shown(&file)));
-        Ok(if bad == BadSkill::NoPlace { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        let Err(error) = added else { return Ok(ControlFlow::Continue(())) };
+        self.problems.push(format!("{} {error}", quoted_path(&file)));
+        Ok(if error == SkillError::CatalogueFull { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     }
 
-    fn leave_out(&mut self, fault: Fault) -> Result<ControlFlow<()>, Fault> {
-        let Fault::Told(problem) = fault else { return Err(fault) };
-        self.left_out.push(problem);
+    fn skip_with_problem(&mut self, fault: FileToolError) -> Result<ControlFlow<()>, FileToolError> {
+        let FileToolError::Failed(problem) = fault else { return Err(fault) };
+        self.problems.push(problem);
         Ok(ControlFlow::Continue(()))
     }
 }
 
-/// What stands in the folder, in order; hidden things are not looked at.
-fn names(root: &Root, folder: &Path, stop: &Stop<'_>) -> Result<Vec<PathBuf>, Fault> {
-    let place = root.directory(folder)?;
+/// The names in the folder, sorted, without hidden ones.
+fn entry_names(root: &WorkdirRoot, folder: &Path, stop: &StopFlag<'_>) -> Result<Vec<PathBuf>, FileToolError> {
+    let directory = root.open_directory(folder)?;
     let mut names = Vec::new();
-    for entry in Dir::read_from(&place).map_err(|error| explain(folder, error))? {
+    for entry in Dir::read_from(&directory).map_err(|error| path_error(folder, error))? {
         stop.check()?;
-        let entry = entry.map_err(|error| explain(folder, error))?;
+        let entry = entry.map_err(|error| path_error(folder, error))?;
         let name = entry.file_name().to_bytes();
         if name.starts_with(b".") {
             continue;
         }
-        if names.len() == MOST_ENTRIES {
-            let problem = format!("{} has more than {MOST_ENTRIES} entries, and none is looked at", shown(folder));
-            return Err(Fault::told(problem));
+        if names.len() == MAX_ENTRIES {
+            let problem = format!("{} has more than {MAX_ENTRIES} entries, so no skill is read", quoted_path(folder));
+            return Err(FileToolError::failed(problem));
         }
         names.push(PathBuf::from(std::ffi::OsStr::from_bytes(name)));
     }
@@ -109,14 +111,14 @@ fn names(root: &Root, folder: &Path, stop: &Stop<'_>) -> Result<Vec<PathBuf>, Fa
     Ok(names)
 }
 
-/// The beginning of a file, as far as it is text.
-fn read(root: &Root, path: &Path) -> Result<String, Fault> {
+/// The beginning of a file, up to the first byte that is not valid UTF-8.
+fn read_head(root: &WorkdirRoot, path: &Path) -> Result<String, FileToolError> {
     let mut bytes = Vec::new();
-    let source = root.file(path)?.file.take(HEAD_BYTES).read_to_end(&mut bytes);
-    source.map_err(|error| Fault::told(format!("{} cannot be read: {error}", shown(path))))?;
+    let source = root.open_file(path)?.file.take(HEAD_BYTES).read_to_end(&mut bytes);
+    source.map_err(|error| FileToolError::failed(format!("{} cannot be read: {error}", quoted_path(path))))?;
     let end = std::str::from_utf8(&bytes).map_or_else(|error| error.valid_up_to(), str::len);
     bytes.truncate(end);
-    // It is text up to here.
+    // Valid UTF-8 up to here.
     Ok(String::from_utf8(bytes).unwrap_or_default())
 }
 
@@ -127,20 +129,21 @@ mod tests {
 
     use super::*;
 
-    static GO: AtomicBool = AtomicBool::new(false);
+    static NOT_STOPPED: AtomicBool = AtomicBool::new(false);
 
-    fn put(workdir: &Path, place: &str, name: &str) {
+    fn write_skill(workdir: &Path, place: &str, name: &str) {
         let folder = workdir.join(place);
         fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join(FILE), format!("---\nname: {name}\ndescription: For {name}.\n---\nDo it.\n")).unwrap();
+        fs::write(folder.join(SKILL_FILE), format!("---\nname: {name}\ndescription: For {name}.\n---\nDo it.\n"))
+            .unwrap();
     }
 
-    fn shelf(workdir: &Path, folder: &str) -> Shelf {
-        read_skills(workdir, folder, &GO).unwrap()
+    fn load(workdir: &Path, folder: &str) -> LoadedSkills {
+        read_skills(workdir, folder, &NOT_STOPPED).unwrap()
     }
 
-    fn names(shelf: &Shelf) -> Vec<&str> {
-        shelf.skills.names().collect()
+    fn skill_names(loaded: &LoadedSkills) -> Vec<&str> {
+        loaded.skills.names().collect()
     }
 
     #[test]
@@ -148,18 +151,19 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let workdir = dir.path();
         for name in ["words", "pdf"] {
-            put(workdir, &format!("skills/{name}"), name);
+            write_skill(workdir, &format!("skills/{name}"), name);
         }
-        put(workdir, "skills/other", "another");
-        put(workdir, "skills/.hidden", "hidden");
-        put(workdir, "skills/deep/below", "below");
+        write_skill(workdir, "skills/other", "another");
+        write_skill(workdir, "skills/.hidden", "hidden");
+        write_skill(workdir, "skills/deep/below", "below");
         fs::write(workdir.join("skills/README.md"), "not a skill").unwrap();
         fs::create_dir_all(workdir.join("skills/pipe")).unwrap();
-        rustix::fs::mkfifoat(rustix::fs::CWD, workdir.join("skills/pipe").join(FILE), rustix::fs::Mode::RWXU).unwrap();
-        let found = shelf(workdir, "./skills/");
-        assert_eq!(names(&found), ["pdf", "words"]);
-        assert!(found.skills.prompt("", "read_file").contains("- pdf: For pdf. (skills/pdf/SKILL.md)"));
-        let [deep, other, pipe] = &found.left_out[..] else { panic!("{:#?}", found.left_out) };
+        rustix::fs::mkfifoat(rustix::fs::CWD, workdir.join("skills/pipe").join(SKILL_FILE), rustix::fs::Mode::RWXU)
+            .unwrap();
+        let found = load(workdir, "./skills/");
+        assert_eq!(skill_names(&found), ["pdf", "words"]);
+        assert!(found.skills.append_to_prompt("", "read_file").contains("- pdf: For pdf. (skills/pdf/SKILL.md)"));
+        let [deep, other, pipe] = &found.problems[..] else { panic!("{:#?}", found.problems) };
         assert!(deep.contains("\"skills/deep/SKILL.md\" does not exist"), "{deep}");
         assert!(other.contains("\"skills/other/SKILL.md\" has the name \"another\""), "{other}");
         assert!(pipe.contains("is a named pipe"), "{pipe}");
@@ -169,26 +173,27 @@ mod tests {
     fn what_read_file_may_not_read_is_no_skill() {
         let dir = tempfile::tempdir().unwrap();
         let workdir = dir.path().join("work");
-        put(dir.path(), "outside/pdf", "pdf");
-        put(&workdir, "shared/words", "words");
-        put(&workdir, "skills/inner", "inner");
+        write_skill(dir.path(), "outside/pdf", "pdf");
+        write_skill(&workdir, "shared/words", "words");
+        write_skill(&workdir, "skills/inner", "inner");
         symlink(dir.path().join("outside/pdf"), workdir.join("skills/pdf")).unwrap();
         symlink("../shared/words", workdir.join("skills/words")).unwrap();
         symlink("nowhere", workdir.join("skills/gone")).unwrap();
         fs::create_dir(workdir.join("skills/linked")).unwrap();
-        symlink(dir.path().join("outside/pdf").join(FILE), workdir.join("skills/linked").join(FILE)).unwrap();
-        let found = shelf(&workdir, "skills");
-        assert_eq!(names(&found), ["inner", "words"], "a link that stays inside is one");
-        let [gone, linked, pdf] = &found.left_out[..] else { panic!("{:#?}", found.left_out) };
+        symlink(dir.path().join("outside/pdf").join(SKILL_FILE), workdir.join("skills/linked").join(SKILL_FILE))
+            .unwrap();
+        let found = load(&workdir, "skills");
+        assert_eq!(skill_names(&found), ["inner", "words"], "a link that stays inside is one");
+        let [gone, linked, pdf] = &found.problems[..] else { panic!("{:#?}", found.problems) };
         assert!(gone.contains("does not exist"), "{gone}");
         assert!(
-            [linked, pdf].iter().all(|told| told.contains("leads outside the working directory")),
+            [linked, pdf].iter().all(|problem| problem.contains("leads outside the working directory")),
             "{linked} {pdf}"
         );
         symlink(dir.path().join("outside"), workdir.join("way-out")).unwrap();
         for folder in ["way-out", "../outside", "skills/inner/SKILL.md"] {
-            let found = shelf(&workdir, folder);
-            assert_eq!((names(&found), found.left_out.len()), (vec![], 1), "{folder}");
+            let found = load(&workdir, folder);
+            assert_eq!((skill_names(&found), found.problems.len()), (vec![], 1), "{folder}");
         }
     }
 
@@ -197,43 +202,43 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("empty")).unwrap();
         for folder in ["none", "none/below", "empty"] {
-            let found = shelf(dir.path(), folder);
-            assert!(names(&found).is_empty() && found.left_out.is_empty(), "{folder}: {found:?}");
+            let found = load(dir.path(), folder);
+            assert!(skill_names(&found).is_empty() && found.problems.is_empty(), "{folder}: {found:?}");
         }
     }
 
     #[test]
     fn a_large_file_and_a_large_folder_are_read_within_bounds() {
         let dir = tempfile::tempdir().unwrap();
-        put(dir.path(), "skills/large", "large");
-        let large = fs::OpenOptions::new().write(true).open(dir.path().join("skills/large").join(FILE)).unwrap();
+        write_skill(dir.path(), "skills/large", "large");
+        let large = fs::OpenOptions::new().write(true).open(dir.path().join("skills/large").join(SKILL_FILE)).unwrap();
         large.set_len(1 << 40).unwrap();
         fs::create_dir(dir.path().join("skills/endless")).unwrap();
         let endless = format!("---\nname: endless\n{}---\n", "# and on\n".repeat(10_000));
-        fs::write(dir.path().join("skills/endless").join(FILE), endless).unwrap();
+        fs::write(dir.path().join("skills/endless").join(SKILL_FILE), endless).unwrap();
         fs::create_dir(dir.path().join("skills/latin")).unwrap();
-        fs::write(dir.path().join("skills/latin").join(FILE), b"---\nname: latin\ndescription: caf\xe9\n---\n")
+        fs::write(dir.path().join("skills/latin").join(SKILL_FILE), b"---\nname: latin\ndescription: caf\xe9\n---\n")
             .unwrap();
-        let found = shelf(dir.path(), "skills");
-        assert_eq!(names(&found), ["large"]);
-        assert!(found.left_out.len() == 2 && found.left_out.iter().all(|told| told.contains("no second line")));
+        let found = load(dir.path(), "skills");
+        assert_eq!(skill_names(&found), ["large"]);
+        assert!(found.problems.len() == 2 && found.problems.iter().all(|problem| problem.contains("no second line")));
         for number in 0..70 {
-            put(dir.path(), &format!("many/s{number}"), &format!("s{number}"));
+            write_skill(dir.path(), &format!("many/s{number}"), &format!("s{number}"));
         }
-        let found = shelf(dir.path(), "many");
-        assert_eq!((names(&found).len(), found.left_out.len()), (64, 1), "{:#?}", found.left_out);
-        assert!(found.left_out[0].contains("has no place any more"));
-        for number in 0..=MOST_ENTRIES {
+        let found = load(dir.path(), "many");
+        assert_eq!((skill_names(&found).len(), found.problems.len()), (64, 1), "{:#?}", found.problems);
+        assert!(found.problems[0].contains("exceeds the limit of 64 skills"));
+        for number in 0..=MAX_ENTRIES {
             fs::write(dir.path().join("many").join(format!("{number}.txt")), "").unwrap();
         }
-        let found = shelf(dir.path(), "many");
-        assert!(names(&found).is_empty() && found.left_out[0].contains("more than 1000 entries"));
+        let found = load(dir.path(), "many");
+        assert!(skill_names(&found).is_empty() && found.problems[0].contains("more than 1000 entries"));
     }
 
     #[test]
     fn a_stop_ends_the_reading_without_a_result() {
         let dir = tempfile::tempdir().unwrap();
-        put(dir.path(), "skills/pdf", "pdf");
+        write_skill(dir.path(), "skills/pdf", "pdf");
         assert_eq!(read_skills(dir.path(), "skills", &AtomicBool::new(true)), None);
     }
 }

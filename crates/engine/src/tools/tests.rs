@@ -1,4 +1,4 @@
-//! The tools as the agent loop sees them: called through the toolbox, in a scope, on a real file system.
+//! The tools as the agent loop uses them: called through the tool set, in a scope, on a real file system.
 
 mod confinement;
 mod fetching;
@@ -10,24 +10,24 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use quell_kernel::StopTimes;
+use quell_kernel::StopTimeouts;
 use quell_protocol::{CallEnd, Principal, RunId, SessionKey, ToolOutputStream};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::*;
-use crate::cell::Hub;
 use crate::clock::Clock;
+use crate::live_run::Hub;
 use crate::proc::WardenExe;
-use crate::scope::Probe;
+use crate::scope::PointProbe;
 
-/// Long enough for the slowest machine; nothing waits for it to pass.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Long enough for the slowest machine; no passing test waits that long.
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A workdir with something outside of it, a toolbox, and a scope.
-struct Bench {
+/// A workdir with a file outside of it, a tool set, and a scope.
+struct ToolFixture {
     dir: TempDir,
-    toolbox: Toolbox,
+    tool_set: ToolSet,
     scope: Scope,
     limit: usize,
 }
@@ -40,7 +40,7 @@ impl OutputSink for NoOutput {
     }
 }
 
-impl Bench {
+impl ToolFixture {
     fn new() -> Self {
         Self::with(ToolSettings::default())
     }
@@ -49,35 +49,35 @@ impl Bench {
         let dir = TempDir::new().unwrap();
         std::fs::create_dir(dir.path().join("work")).unwrap();
         std::fs::write(dir.path().join("secret"), "outside").unwrap();
-        let scope = Scope::new(Clock::start(), Probe::default());
-        Self { dir, toolbox: Toolbox::new(settings), scope, limit: 10_000 }
+        let scope = Scope::new(Clock::start(), PointProbe::default());
+        Self { dir, tool_set: ToolSet::new(settings), scope, limit: 10_000 }
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join("work").join(name)
     }
 
-    fn put(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+    fn write_file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, content).unwrap();
         path
     }
 
-    fn get(&self, name: &str) -> String {
+    fn read_file(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(name)).unwrap()
     }
 
     async fn try_call(&self, tool: &str, given: Value) -> Result<ToolOutput, Cancelled> {
-        let wardens = Wardens::new(WardenExe::ThisProcess, StopTimes::default()).unwrap();
-        let owner = Owner {
+        let wardens = Wardens::new(WardenExe::ThisProcess, StopTimeouts::default()).unwrap();
+        let owner = RunIdentity {
             session: SessionKey::parse("session").unwrap(),
             run: RunId::parse("run").unwrap(),
             principal: Principal::parse("alice").unwrap(),
         };
-        let background = Background::new(Clock::start(), Hub::default(), 1);
+        let background = BackgroundWork::new(Clock::start(), Hub::default(), 1);
         let workdir = self.path("");
-        let mut cx = Workbench {
+        let mut cx = ToolContext {
             scope: &self.scope,
             owner: &owner,
             background: &background,
@@ -89,38 +89,38 @@ impl Bench {
             isolate: Isolate::default(),
             sink: &mut NoOutput,
         };
-        // As a trait object it has to be `Send`, as the agent loop needs it.
-        let call: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(self.toolbox.call(tool, &given, &mut cx));
-        let output = tokio::time::timeout(PATIENCE, call).await.expect("the call ends")?;
+        // As a trait object the future must be `Send`, which the agent loop needs.
+        let call: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(self.tool_set.call(tool, &given, &mut cx));
+        let output = tokio::time::timeout(TEST_TIMEOUT, call).await.expect("the call ends")?;
         assert!(output.text.len() <= self.limit, "{} bytes", output.text.len());
         Ok(output)
     }
 
-    /// The text of a call that works.
-    async fn ok(&self, tool: &str, given: Value) -> String {
+    /// The text of a call that succeeds.
+    async fn call_ok(&self, tool: &str, given: Value) -> String {
         let output = self.try_call(tool, given).await.unwrap();
         assert_eq!(output.end, CallEnd::Ok, "{}", output.text);
         output.text
     }
 
     /// The text of a call that fails.
-    async fn error(&self, tool: &str, given: Value) -> String {
+    async fn call_error(&self, tool: &str, given: Value) -> String {
         let output = self.try_call(tool, given).await.unwrap();
         assert_eq!(output.end, CallEnd::Error, "{}", output.text);
         output.text
     }
 
-    fn ground(&self) -> Ground {
-        Ground {
+    fn file_context(&self) -> FileToolContext {
+        FileToolContext {
             workdir: self.path(""),
-            unconfined: self.toolbox.settings.unconfined,
+            unconfined: self.tool_set.settings.unconfined,
             output_limit: self.limit,
-            protected: self.toolbox.settings.protected.clone(),
+            protected: self.tool_set.settings.protected.clone(),
         }
     }
 
-    /// What there is in the workdir, by name.
-    fn names(&self) -> Vec<String> {
+    /// The entries of the workdir, by name.
+    fn file_names(&self) -> Vec<String> {
         let mut names: Vec<_> = std::fs::read_dir(self.path(""))
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -130,7 +130,7 @@ impl Bench {
     }
 }
 
-fn fifo(path: &Path) {
+fn make_fifo(path: &Path) {
     let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
     rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
     assert!(std::fs::metadata(path).unwrap().file_type().is_fifo());
@@ -138,41 +138,41 @@ fn fifo(path: &Path) {
 
 #[tokio::test]
 async fn unknown_tools_and_bad_arguments_are_explained_and_nothing_happens() {
-    let bench = Bench::new();
-    let text = bench.error("rm\n", json!({})).await;
+    let fixture = ToolFixture::new();
+    let text = fixture.call_error("rm\n", json!({})).await;
     assert!(text.starts_with(r#"There is no tool "rm\n". There are: read_file, "#), "{text}");
-    let text = bench.error("write_file", json!({"path": "a", "content": "x", "mode": 7})).await;
+    let text = fixture.call_error("write_file", json!({"path": "a", "content": "x", "mode": 7})).await;
     assert!(text.contains(r#"there is no field "mode"; the fields are `content`, `path`"#), "{text}");
-    assert_eq!(bench.names(), [""; 0]);
-    assert_eq!(bench.scope.ledger().rows(), []);
+    assert_eq!(fixture.file_names(), [""; 0]);
+    assert_eq!(fixture.scope.ledger().rows(), []);
 }
 
 #[test]
 fn tool_lists_are_checked() {
     let list = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
-    assert_eq!(Toolbox::check(&list(&["*"])), Ok(()));
-    assert_eq!(Toolbox::check(&list(&["read_file", "fetch_url"])), Ok(()));
-    let error = Toolbox::check(&list(&["read_file", "raed_file"])).unwrap_err();
+    assert_eq!(ToolSet::check_tool_list(&list(&["*"])), Ok(()));
+    assert_eq!(ToolSet::check_tool_list(&list(&["read_file", "fetch_url"])), Ok(()));
+    let error = ToolSet::check_tool_list(&list(&["read_file", "raed_file"])).unwrap_err();
     assert!(error.to_string().starts_with(r#"there is no tool "raed_file"; there are: read_file, "#), "{error}");
 
-    let toolbox = Toolbox::new(ToolSettings::default());
-    let names = |allowed: &[&str]| toolbox.specs(&list(allowed)).into_iter().map(|s| s.name).collect::<Vec<_>>();
+    let tool_set = ToolSet::new(ToolSettings::default());
+    let names = |allowed: &[&str]| tool_set.specs(&list(allowed)).into_iter().map(|s| s.name).collect::<Vec<_>>();
     assert_eq!(names(&["list_files", "read_file"]), ["read_file", "list_files"]);
-    assert_eq!(names(&["*"]), TOOLS.iter().map(|row| row.name).collect::<Vec<_>>());
+    assert_eq!(names(&["*"]), ALL_TOOLS.iter().map(|row| row.name).collect::<Vec<_>>());
     assert_eq!(names(&[]), [""; 0]);
 }
 
 #[test]
 fn the_model_is_told_how_long_a_command_may_take() {
-    let toolbox = Toolbox::new(ToolSettings::default());
-    let described = |seconds| toolbox.specs_of_agent(&["shell".to_owned()], seconds).remove(0).description;
+    let tool_set = ToolSet::new(ToolSettings::default());
+    let described = |seconds| tool_set.specs_of_agent(&["shell".to_owned()], seconds).remove(0).description;
     assert!(described(600).contains("longer than 600 s is ended: give `timeout_s`"), "{}", described(600));
     assert!(described(7).contains("longer than 7 s"), "{}", described(7));
 }
 
 #[test]
 fn every_tool_describes_its_arguments() {
-    for spec in Toolbox::new(ToolSettings::default()).specs(&["*".to_owned()]) {
+    for spec in ToolSet::new(ToolSettings::default()).specs(&["*".to_owned()]) {
         assert!(!spec.description.is_empty() && !spec.description.contains("  "), "{}", spec.description);
         assert_eq!(spec.parameters["type"], "object", "{}", spec.name);
         assert_eq!(spec.parameters["additionalProperties"], false, "{}", spec.name);
@@ -184,9 +184,9 @@ fn every_tool_describes_its_arguments() {
 
 #[tokio::test]
 async fn examples_in_errors_are_right() {
-    let bench = Bench::new();
-    for spec in bench.toolbox.specs(&["*".to_owned()]) {
-        let text = bench.error(&spec.name, json!([])).await;
+    let fixture = ToolFixture::new();
+    for spec in fixture.tool_set.specs(&["*".to_owned()]) {
+        let text = fixture.call_error(&spec.name, json!([])).await;
         let Some((_, example)) = text.split_once("A right call looks like this: ") else { panic!("{text}") };
         let example: Value = serde_json::from_str(example).unwrap();
         for name in example.as_object().unwrap().keys() {

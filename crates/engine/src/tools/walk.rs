@@ -1,7 +1,8 @@
-//! A walk over a directory tree in the order of its paths, by directory handles, so that nothing outside can be reached.
+//! Walk a directory tree in path order by directory handles, honouring ignore files.
 //!
-//! The `ignore` crate reads the patterns, but not the tree: its own walker goes by path and opens ignore files blindly, and a
-//! `.gitignore` that is a named pipe would hold the thread for ever. Here every step looks at the stop flag.
+//! Handles keep the walk inside the workdir. The `ignore` crate parses the patterns but does not read the tree: its own
+//! walker goes by path and opens ignore files without a check, and a `.gitignore` that is a named pipe would block the
+//! thread forever. Every step here checks the stop flag.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -13,107 +14,109 @@ use std::path::{Component, Path, PathBuf};
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use rustix::fs::{AtFlags, Dir, FileType};
 
-use crate::tools::confine::{Root, directory_in, file_in};
-use crate::tools::{Fault, Stop};
+use crate::tools::confined_fs::{WorkdirRoot, open_directory_in, open_file_in};
+use crate::tools::{FileToolError, StopFlag};
 
-/// Deeper directories are passed over: each level holds a file descriptor.
-const MOST_LEVELS: usize = 100;
-/// The walk ends after so many entries.
-const MOST_ENTRIES: usize = 1_000_000;
-/// Of an ignore file, so much is read.
-const IGNORE_BYTES: u64 = 64 * 1024;
-/// Where patterns come from, the strongest last.
+/// Deeper directories are skipped, because each level holds a file descriptor.
+const MAX_LEVELS: usize = 100;
+/// The walk ends after this many entries.
+const MAX_ENTRIES: usize = 1_000_000;
+/// How much of an ignore file is read.
+const MAX_IGNORE_FILE_BYTES: u64 = 64 * 1024;
+/// The ignore files, as pairs of the entry that must exist and the file; the strongest last.
 const IGNORE_FILES: [(&str, &str); 3] =
     [(".git", ".git/info/exclude"), (".gitignore", ".gitignore"), (".ignore", ".ignore")];
 
-/// One thing in the tree.
-pub(super) struct Entry<'a> {
-    /// The directory that holds it.
-    pub(super) place: BorrowedFd<'a>,
+/// One entry of the tree.
+pub(super) struct WalkEntry<'a> {
+    /// The directory that contains the entry.
+    pub(super) directory: BorrowedFd<'a>,
     pub(super) name: &'a OsStr,
-    /// From the workdir, or absolute outside of it.
+    /// Relative to the workdir, or absolute outside of it.
     pub(super) path: &'a Path,
     pub(super) kind: FileType,
 }
 
-/// What a walk left out, apart from what is ignored.
+/// What a walk left out, apart from ignored entries.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Omitted {
-    /// Directories that could not be read or lie too deep.
+pub(super) struct WalkOmissions {
+    /// Directories that could not be read or are too deep.
     pub(super) directories: usize,
     /// True when the tree has too many entries.
-    pub(super) rest: bool,
+    pub(super) has_more: bool,
 }
 
-/// Walks below the directory `start`, at most `depth` levels, and shows each entry that no ignore file hides to `visit`, which
-/// may end the walk. Symlinks are shown but not followed; `.git` is passed over.
+/// Walks below the directory `start`, at most `depth` levels. Calls `visit` for each entry that no ignore file hides;
+/// `visit` can end the walk. Symlinks are visited but not followed; `.git` is skipped.
 pub(super) fn walk(
-    root: &Root,
+    root: &WorkdirRoot,
     start: &Path,
     depth: usize,
-    stop: &Stop<'_>,
-    visit: &mut dyn FnMut(&Entry<'_>) -> Result<ControlFlow<()>, Fault>,
-) -> Result<Omitted, Fault> {
-    let place = root.directory(start)?;
-    let mut walk = Walk {
+    stop: &StopFlag<'_>,
+    visit: &mut dyn FnMut(&WalkEntry<'_>) -> Result<ControlFlow<()>, FileToolError>,
+) -> Result<WalkOmissions, FileToolError> {
+    let dir = root.open_directory(start)?;
+    let mut walk = DirectoryWalk {
         stop,
-        outer: outer_patterns(root, start, stop)?,
+        ancestor_rules: ancestor_ignore_rules(root, start, stop)?,
         levels: Vec::new(),
-        seen: 0,
-        omitted: Omitted::default(),
+        entry_count: 0,
+        omitted: WalkOmissions::default(),
     };
     let base = if start == Path::new(".") { PathBuf::new() } else { start.to_path_buf() };
-    walk.enter(place, base)?;
-    while let Some((entry_name, kind)) = walk.next() {
+    walk.enter_directory(dir, base)?;
+    while let Some((entry_name, kind)) = walk.next_entry() {
         stop.check()?;
         let level_count = walk.levels.len();
         let Some(level) = walk.levels.last() else { break };
-        let path = level.base.join(&entry_name);
+        let path = level.path.join(&entry_name);
         if walk.is_ignored(&path, kind == FileType::Directory) {
             continue;
         }
-        let entry = Entry { place: level.place.as_fd(), name: &entry_name, path: &path, kind };
+        let entry = WalkEntry { directory: level.directory.as_fd(), name: &entry_name, path: &path, kind };
         if visit(&entry)?.is_break() {
             break;
         }
         if kind != FileType::Directory || level_count >= depth {
             continue;
         }
-        match directory_in(&level.place, Path::new(&entry_name)) {
-            Ok(inner) if level_count < MOST_LEVELS && root.permits_place(&inner, None) => walk.enter(inner, path)?,
+        match open_directory_in(&level.directory, Path::new(&entry_name)) {
+            Ok(inner) if level_count < MAX_LEVELS && root.is_allowed_place(&inner, None) => {
+                walk.enter_directory(inner, path)?
+            }
             _ => walk.omitted.directories += 1,
         }
     }
     Ok(walk.omitted)
 }
 
-struct Walk<'a> {
-    stop: &'a Stop<'a>,
-    /// Of the directories between the workdir and the start, outermost first.
-    outer: Vec<Patterns>,
-    levels: Vec<Level>,
-    seen: usize,
-    omitted: Omitted,
+struct DirectoryWalk<'a> {
+    stop: &'a StopFlag<'a>,
+    /// The rules of the directories between the workdir and the start, outermost first.
+    ancestor_rules: Vec<IgnoreRules>,
+    levels: Vec<WalkLevel>,
+    entry_count: usize,
+    omitted: WalkOmissions,
 }
 
-struct Level {
-    place: OwnedFd,
-    base: PathBuf,
-    patterns: Option<Patterns>,
-    /// What is still to be visited, the next last.
-    rest: Vec<(OsString, FileType)>,
+struct WalkLevel {
+    directory: OwnedFd,
+    path: PathBuf,
+    ignore_rules: Option<IgnoreRules>,
+    /// The entries that are not visited yet, the next one last.
+    pending: Vec<(OsString, FileType)>,
 }
 
-/// What the ignore files of one directory say.
-struct Patterns {
+/// The ignore rules of one directory.
+struct IgnoreRules {
     base: PathBuf,
     rules: Gitignore,
 }
 
-impl Walk<'_> {
-    fn enter(&mut self, place: OwnedFd, base: PathBuf) -> Result<(), Fault> {
+impl DirectoryWalk<'_> {
+    fn enter_directory(&mut self, dir: OwnedFd, base: PathBuf) -> Result<(), FileToolError> {
         let mut rest = Vec::new();
-        let Ok(directory) = Dir::read_from(&place) else {
+        let Ok(directory) = Dir::read_from(&dir) else {
             self.omitted.directories += 1;
             return Ok(());
         };
@@ -127,24 +130,24 @@ impl Walk<'_> {
             if name == "." || name == ".." {
                 continue;
             }
-            if self.seen == MOST_ENTRIES {
-                self.omitted.rest = true;
+            if self.entry_count == MAX_ENTRIES {
+                self.omitted.has_more = true;
                 break;
             }
-            self.seen += 1;
-            rest.push((name.to_owned(), kind_of(&place, name, entry.file_type())));
+            self.entry_count += 1;
+            rest.push((name.to_owned(), file_type_of(&dir, name, entry.file_type())));
         }
-        let patterns = patterns(&place, &base, |name| rest.iter().any(|(n, _)| n == name), self.stop)?;
+        let patterns = read_ignore_rules(&dir, &base, |name| rest.iter().any(|(n, _)| n == name), self.stop)?;
         rest.retain(|(name, _)| name != ".git");
         rest.sort_unstable_by(|a, b| b.0.cmp(&a.0));
-        self.levels.push(Level { place, base, patterns, rest });
+        self.levels.push(WalkLevel { directory: dir, path: base, ignore_rules: patterns, pending: rest });
         Ok(())
     }
 
-    fn next(&mut self) -> Option<(OsString, FileType)> {
+    fn next_entry(&mut self) -> Option<(OsString, FileType)> {
         loop {
             let level = self.levels.last_mut()?;
-            match level.rest.pop() {
+            match level.pending.pop() {
                 Some(entry) => return Some(entry),
                 None => self.levels.pop(),
             };
@@ -152,29 +155,33 @@ impl Walk<'_> {
     }
 
     fn is_ignored(&self, path: &Path, is_directory: bool) -> bool {
-        let inner = self.levels.iter().filter_map(|level| level.patterns.as_ref());
-        for patterns in self.outer.iter().chain(inner).rev() {
+        let inner = self.levels.iter().filter_map(|level| level.ignore_rules.as_ref());
+        for patterns in self.ancestor_rules.iter().chain(inner).rev() {
             let below = path.strip_prefix(&patterns.base).unwrap_or(path);
             match patterns.rules.matched(below, is_directory) {
                 ignore::Match::None => {}
-                verdict => return verdict.is_ignore(),
+                matched => return matched.is_ignore(),
             }
         }
         false
     }
 }
 
-fn kind_of(place: &OwnedFd, name: &OsStr, told: FileType) -> FileType {
-    if told != FileType::Unknown {
-        return told;
+fn file_type_of(dir: &OwnedFd, name: &OsStr, reported: FileType) -> FileType {
+    if reported != FileType::Unknown {
+        return reported;
     }
-    let stat = rustix::fs::statat(place, name, AtFlags::SYMLINK_NOFOLLOW);
+    let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW);
     stat.map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode))
 }
 
-fn outer_patterns(root: &Root, start: &Path, stop: &Stop<'_>) -> Result<Vec<Patterns>, Fault> {
+fn ancestor_ignore_rules(
+    root: &WorkdirRoot,
+    start: &Path,
+    stop: &StopFlag<'_>,
+) -> Result<Vec<IgnoreRules>, FileToolError> {
     let mut all = Vec::new();
-    // With `..` in it, or outside, the way to the start says nothing about what contains it.
+    // If the path contains `..` or is outside the workdir, its ancestors are unknown.
     if start == Path::new(".") || !start.components().all(|c| matches!(c, Component::Normal(_))) {
         return Ok(all);
     }
@@ -182,40 +189,40 @@ fn outer_patterns(root: &Root, start: &Path, stop: &Stop<'_>) -> Result<Vec<Patt
     above.reverse();
     for base in above {
         let at = if base.as_os_str().is_empty() { Path::new(".") } else { base };
-        // One that may be passed through but not read hides nothing.
-        if let Ok(place) = root.place(at) {
-            all.extend(patterns(&place, base, |_| true, stop)?);
+        // A directory that cannot be opened contributes no rules.
+        if let Ok(dir) = root.open_target_directory(at) {
+            all.extend(read_ignore_rules(&dir, base, |_| true, stop)?);
         }
     }
     Ok(all)
 }
 
-/// Reads the ignore files of a directory, of those that `exists` does not rule out.
-fn patterns(
-    place: &OwnedFd,
+/// Reads the ignore files of a directory, except those for which `exists` returns false.
+fn read_ignore_rules(
+    dir: &OwnedFd,
     base: &Path,
     exists: impl Fn(&str) -> bool,
-    stop: &Stop<'_>,
-) -> Result<Option<Patterns>, Fault> {
+    stop: &StopFlag<'_>,
+) -> Result<Option<IgnoreRules>, FileToolError> {
     let mut builder = GitignoreBuilder::new(".");
     for (sign, name) in IGNORE_FILES {
         if !exists(sign) {
             continue;
         }
-        // One that cannot be read, or is no regular file, hides nothing.
-        let Ok(source) = file_in(place, Path::new(name), base) else { continue };
+        // A file that cannot be read, or is no regular file, contributes no rules.
+        let Ok(source) = open_file_in(dir, Path::new(name), base) else { continue };
         let mut bytes = Vec::new();
-        if source.file.take(IGNORE_BYTES).read_to_end(&mut bytes).is_err() {
+        if source.file.take(MAX_IGNORE_FILE_BYTES).read_to_end(&mut bytes).is_err() {
             continue;
         }
         for line in String::from_utf8_lossy(&bytes).trim_start_matches('\u{feff}').lines() {
             stop.check()?;
-            // A line that is no pattern hides nothing either, as in git.
+            // An invalid line is ignored, as in git.
             let _ = builder.add_line(None, line);
         }
     }
     match builder.build() {
-        Ok(rules) if !rules.is_empty() => Ok(Some(Patterns { base: base.to_path_buf(), rules })),
+        Ok(rules) if !rules.is_empty() => Ok(Some(IgnoreRules { base: base.to_path_buf(), rules })),
         _ => Ok(None),
     }
 }

@@ -1,12 +1,12 @@
-//! `write_file`: the whole content of a file, new or replaced.
+//! The `write_file` tool.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::tools::arguments::Arguments;
-use crate::tools::confine::{Root, shown};
-use crate::tools::replace::Target;
-use crate::tools::{Fault, FileTool, Ground, Stop};
+use crate::tools::arguments::ToolArguments;
+use crate::tools::atomic_write::AtomicWriteTarget;
+use crate::tools::confined_fs::{WorkdirRoot, quoted_path};
+use crate::tools::{FileTool, FileToolContext, FileToolError, StopFlag};
 
 /// Arguments of `write_file`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -18,7 +18,7 @@ pub(super) struct WriteFile {
     content: String,
 }
 
-impl Arguments for WriteFile {
+impl ToolArguments for WriteFile {
     const NAME: &'static str = "write_file";
     const ABOUT: &'static str =
         "Writes a file: creates it, or replaces all of it. To change a part of a file, use edit_file.";
@@ -26,20 +26,20 @@ impl Arguments for WriteFile {
 }
 
 impl FileTool for WriteFile {
-    fn subject(&self) -> &str {
+    fn ledger_subject(&self) -> &str {
         &self.path
     }
 
-    fn work(self, ground: &Ground, stop: &Stop<'_>) -> Result<String, Fault> {
+    fn execute(self, context: &FileToolContext, stop: &StopFlag<'_>) -> Result<String, FileToolError> {
         stop.check()?;
-        let root = Root::open(ground)?;
-        let path = root.relative(&self.path)?;
+        let root = WorkdirRoot::open(context)?;
+        let path = root.relative_path(&self.path)?;
         if self.path.ends_with('/') {
-            return Err(Fault::told(format!("{} names a directory, not a file", shown(&path))));
+            return Err(FileToolError::failed(format!("{} names a directory, not a file", quoted_path(&path))));
         }
-        let target = Target::find(&root, &path)?;
+        let target = AtomicWriteTarget::resolve(&root, &path)?;
         let verb = if target.exists() { "Replaced" } else { "Created" };
-        target.fill(self.content.as_bytes(), stop)?;
-        Ok(format!("{verb} {} ({} bytes)", shown(&path), self.content.len()))
+        target.replace_content(self.content.as_bytes(), stop)?;
+        Ok(format!("{verb} {} ({} bytes)", quoted_path(&path), self.content.len()))
     }
 }

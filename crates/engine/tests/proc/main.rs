@@ -1,11 +1,11 @@
-//! `proc` against real processes: whatever a command does, after its end nothing of it is alive.
-#![expect(clippy::disallowed_methods, reason = "tests start what they test, and stand outside of every scope")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+//! Tests of `proc` with real processes: after the end of a command no process of it is alive.
+#![expect(clippy::disallowed_methods, reason = "tests start processes and tasks outside of any scope")]
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
 
-mod bench;
-mod deaths;
-mod ends;
+mod exits;
+mod fixture;
 mod isolation;
+mod killed_wardens;
 mod running;
 mod shell;
 mod stops;

@@ -1,5 +1,6 @@
-//! The executable that the tests of `proc` start wardens from, and a daemon that can be killed. Not a part of the product.
-#![expect(clippy::print_stdout, reason = "its output is for the test that started it")]
+//! The executable from which the tests of `proc` start wardens, and a daemon that can be killed. Not part of the
+//! product.
+#![expect(clippy::print_stdout, reason = "the test reads its output")]
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -7,8 +8,8 @@ use std::process::ExitCode;
 
 use quell_engine::clock::Clock;
 use quell_engine::proc::{CommandSpec, Isolate, OutputSink, WardenExe, Wardens, harden_daemon, warden_main};
-use quell_engine::scope::{Probe, Scope};
-use quell_kernel::StopTimes;
+use quell_engine::scope::{PointProbe, Scope};
+use quell_kernel::StopTimeouts;
 use quell_protocol::ToolOutputStream;
 use rustix::process::Uid;
 
@@ -37,13 +38,13 @@ fn main() -> ExitCode {
     }
 }
 
-type Outcome = Result<ExitCode, Box<dyn std::error::Error>>;
+type ModeResult = Result<ExitCode, Box<dyn std::error::Error>>;
 
-/// Runs one command under a hardened daemon, its output on stdout, with its exit code.
-async fn daemon(argv: &[OsString], isolate: Isolate) -> Outcome {
-    let wardens = Wardens::new(WardenExe::ThisProcess, StopTimes::default())?;
+/// Runs one command under a hardened daemon. Prints its output and exits with its exit code.
+async fn daemon(argv: &[OsString], isolate: Isolate) -> ModeResult {
+    let wardens = Wardens::new(WardenExe::ThisProcess, StopTimeouts::default())?;
     harden_daemon()?;
-    let end = wardens.run(&spec(argv, isolate)?, &scope(), &mut Stdout).await?;
+    let end = wardens.run(&spec(argv, isolate)?, &scope(), &mut StdoutSink).await?;
     for leftover in &end.leftovers {
         println!("leftover: {leftover}");
     }
@@ -51,13 +52,13 @@ async fn daemon(argv: &[OsString], isolate: Isolate) -> Outcome {
     Ok(ExitCode::from(code.unwrap_or(4)))
 }
 
-/// Runs commands one after the other and fails unless each leaves as many open descriptors as the first one did.
-async fn descriptors(scripts: &[OsString]) -> Outcome {
-    let wardens = Wardens::new(WardenExe::ThisProcess, StopTimes::default())?;
+/// Runs commands one after the other. Fails unless each leaves as many open descriptors as the first one.
+async fn descriptors(scripts: &[OsString]) -> ModeResult {
+    let wardens = Wardens::new(WardenExe::ThisProcess, StopTimeouts::default())?;
     let mut counts = Vec::new();
     for script in scripts {
         let argv = ["sh".into(), "-c".into(), script.clone()];
-        wardens.run(&spec(&argv, Isolate::None)?, &scope(), &mut Stdout).await?;
+        wardens.run(&spec(&argv, Isolate::None)?, &scope(), &mut StdoutSink).await?;
         counts.push(std::fs::read_dir("/proc/self/fd")?.count());
     }
     println!("{counts:?}");
@@ -65,11 +66,11 @@ async fn descriptors(scripts: &[OsString]) -> Outcome {
     Ok(ExitCode::from(u8::from(counts.len() != 1)))
 }
 
-/// Becomes all of root, which a binary of root with the set-user-id bit may, and executes a command.
-fn sudo(argv: &[OsString]) -> Outcome {
+/// Becomes root in all user ids, as a set-user-id binary of root may, and executes a command.
+fn sudo(argv: &[OsString]) -> ModeResult {
     rustix::thread::set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT)?;
     let (program, args) = argv.split_first().ok_or("no command")?;
-    #[expect(clippy::disallowed_methods, reason = "replaces this process by what the test asked for")]
+    #[expect(clippy::disallowed_methods, reason = "replaces this process by the test's command")]
     let error = std::process::Command::new(program).args(args).exec();
     Err(error.into())
 }
@@ -87,12 +88,12 @@ fn spec(argv: &[OsString], isolate: Isolate) -> std::io::Result<CommandSpec> {
 }
 
 fn scope() -> Scope {
-    Scope::new(Clock::start(), Probe::default())
+    Scope::new(Clock::start(), PointProbe::default())
 }
 
-struct Stdout;
+struct StdoutSink;
 
-impl OutputSink for Stdout {
+impl OutputSink for StdoutSink {
     fn output(&mut self, _: ToolOutputStream, text: &str) {
         print!("{text}");
         let _ = std::io::Write::flush(&mut std::io::stdout());

@@ -1,10 +1,12 @@
-//! What a message asks of Quell itself (row D5): no model is called for it. It knows neither who may ask for what nor whether
-//! there is such a provider or model.
+//! Parses chat commands such as `/stop` and `/model`, and words their answers.
+//!
+//! Commands are handled without a model request. This module checks neither permissions nor whether a named provider or
+//! model exists.
 
 use quell_protocol::api::RunView;
 
-/// What is shown for [`Command::Help`].
-pub const HELP: &str = "\
+/// Answer to [`ChannelCommand::Help`].
+pub const HELP_TEXT: &str = "\
 /stop - stop what I am doing for you here
 /stop all - stop everything that runs in this channel (operators)
 /new - begin a new conversation
@@ -15,9 +17,9 @@ pub const HELP: &str = "\
 /models PROVIDER - use another provider in this conversation
 /help - this list";
 
-/// What [`Command::Status`] says of a conversation's runs that are not over, and of its model.
+/// Answer to [`ChannelCommand::Status`]. `runs` are the runs of the conversation that are not over.
 #[must_use]
-pub fn status(runs: &[RunView], model: &str) -> String {
+pub fn status_text(runs: &[RunView], model: &str) -> String {
     let (working, waiting): (Vec<_>, Vec<_>) = runs.iter().partition(|run| run.state != "queued");
     let work = match working.first() {
         None => "Nothing is running here".to_owned(),
@@ -27,70 +29,68 @@ pub fn status(runs: &[RunView], model: &str) -> String {
     format!("{work}{queue}. Model: {model}. /stop ends it.")
 }
 
-/// The longest name of a provider or a model: longer ones are no names.
-const LONGEST_NAME: usize = 200;
+/// Maximum length of a provider or model name. A longer word is an invalid argument.
+const MAX_NAME_CHARS: usize = 200;
 
-/// A command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Command {
-    /// `/models`: say which providers there are.
+pub enum ChannelCommand {
+    /// `/models`: list the providers.
     Providers,
-    /// `/models PROVIDER`: this conversation is for another provider from now on.
+    /// `/models PROVIDER`: use another provider in this conversation from now on.
     UseProvider(String),
-    /// `/model`: say which model this conversation is for.
+    /// `/model`: show the model of this conversation.
     Model,
-    /// `/model NAME`: this conversation is for another model from now on.
+    /// `/model NAME`: use another model in this conversation from now on.
     UseModel(String),
-    /// `/new`: empty the history of this conversation.
+    /// `/new`: clear the history of this conversation.
     New,
     /// `/stop`.
     Stop(StopReach),
-    /// `/status`: say what is going on here.
+    /// `/status`: show the runs of this conversation.
     Status,
-    /// `/help`, and every command that is written wrong.
+    /// `/help`, and every known command with invalid arguments.
     Help,
 }
 
-/// How far a stop goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopReach {
-    /// What the sender asked for here.
+    /// The sender's own runs in this conversation.
     Own,
-    /// Everything in this channel, for operators.
+    /// Everything in this channel; for operators only.
     All,
 }
 
-impl Command {
-    /// The command that a text is, as a whole; none when it is no command, though it may begin with a slash. `/status@NAME` is
-    /// `/status`, as networks write it in groups: whether the name is ours the network has found out before.
+impl ChannelCommand {
+    /// Parses a whole text as a command. Returns `None` for a text that is no command, even if it begins with a slash.
+    /// `/status@NAME`, as networks write it in groups, parses as `/status`: the network has checked the name before.
     ///
-    /// A command with words that it does not take is [`Command::Help`] and does nothing, so that neither `/new plan` throws a
-    /// conversation away nor `/model --list` names a model.
+    /// A command with invalid arguments parses as [`ChannelCommand::Help`] and does nothing. So `/new plan` does not
+    /// clear the history, and `/model --list` does not select a model.
     #[must_use]
-    pub fn of(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let mut words = text.split_whitespace();
         let name = words.next()?.strip_prefix('/')?;
         let name = match name.split_once('@') {
-            Some((_, account)) if !is_account(account) => return None,
+            Some((_, account)) if !is_account_name(account) => return None,
             Some((name, _)) => name,
             None => name,
         };
         let (first, rest) = (words.next(), words.next());
-        let named = match (first, rest) {
-            (None, _) => Named::Nothing,
-            (Some(word), None) if is_name(word) => Named::One(word),
-            (Some(_), _) => Named::Wrong,
+        let argument = match (first, rest) {
+            (None, _) => CommandArgument::Absent,
+            (Some(word), None) if is_valid_name(word) => CommandArgument::One(word),
+            (Some(_), _) => CommandArgument::Invalid,
         };
         let command = match name.to_ascii_lowercase().as_str() {
-            "models" => named.choose(Self::Providers, Self::UseProvider),
-            "model" => named.choose(Self::Model, Self::UseModel),
-            "stop" => match named {
-                Named::Nothing => Self::Stop(StopReach::Own),
-                Named::One(word) if word.eq_ignore_ascii_case("all") => Self::Stop(StopReach::All),
-                Named::One(_) | Named::Wrong => Self::Help,
+            "models" => argument.with_optional_name(Self::Providers, Self::UseProvider),
+            "model" => argument.with_optional_name(Self::Model, Self::UseModel),
+            "stop" => match argument {
+                CommandArgument::Absent => Self::Stop(StopReach::Own),
+                CommandArgument::One(word) if word.eq_ignore_ascii_case("all") => Self::Stop(StopReach::All),
+                CommandArgument::One(_) | CommandArgument::Invalid => Self::Help,
             },
-            "new" => named.alone(Self::New),
-            "status" => named.alone(Self::Status),
+            "new" => argument.without_argument(Self::New),
+            "status" => argument.without_argument(Self::Status),
             "help" => Self::Help,
             _ => return None,
         };
@@ -98,38 +98,38 @@ impl Command {
     }
 }
 
-/// What stands behind the name of a command.
-enum Named<'a> {
-    Nothing,
+/// The words after the name of a command.
+enum CommandArgument<'a> {
+    Absent,
     One(&'a str),
-    Wrong,
+    Invalid,
 }
 
-impl Named<'_> {
-    fn choose(self, nothing: Command, one: fn(String) -> Command) -> Command {
+impl CommandArgument<'_> {
+    fn with_optional_name(self, absent: ChannelCommand, one: fn(String) -> ChannelCommand) -> ChannelCommand {
         match self {
-            Self::Nothing => nothing,
+            Self::Absent => absent,
             Self::One(name) => one(name.to_owned()),
-            Self::Wrong => Command::Help,
+            Self::Invalid => ChannelCommand::Help,
         }
     }
 
-    fn alone(self, command: Command) -> Command {
+    fn without_argument(self, command: ChannelCommand) -> ChannelCommand {
         match self {
-            Self::Nothing => command,
-            Self::One(_) | Self::Wrong => Command::Help,
+            Self::Absent => command,
+            Self::One(_) | Self::Invalid => ChannelCommand::Help,
         }
     }
 }
 
-/// A flag is no name: no command takes any.
-fn is_name(word: &str) -> bool {
+/// Rejects words that look like flags: no command takes a flag.
+fn is_valid_name(word: &str) -> bool {
     !word.starts_with(['-', '\u{2013}', '\u{2014}'])
         && !word.contains(char::is_control)
-        && word.chars().nth(LONGEST_NAME).is_none()
+        && word.chars().nth(MAX_NAME_CHARS).is_none()
 }
 
-fn is_account(word: &str) -> bool {
+fn is_account_name(word: &str) -> bool {
     !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | ':'))
 }
 
@@ -140,34 +140,34 @@ mod tests {
 
     use super::*;
 
-    fn provider(name: &str) -> Option<Command> {
-        Some(Command::UseProvider(name.to_owned()))
+    fn provider(name: &str) -> Option<ChannelCommand> {
+        Some(ChannelCommand::UseProvider(name.to_owned()))
     }
 
-    fn model(name: &str) -> Option<Command> {
-        Some(Command::UseModel(name.to_owned()))
+    fn model(name: &str) -> Option<ChannelCommand> {
+        Some(ChannelCommand::UseModel(name.to_owned()))
     }
 
     #[rstest]
     #[case("/models openrouter", provider("openrouter"))]
-    #[case("/models", Some(Command::Providers))]
+    #[case("/models", Some(ChannelCommand::Providers))]
     #[case("/model anthropic/claude-sonnet-4-5", model("anthropic/claude-sonnet-4-5"))]
     #[case("/model llama3.2:8b", model("llama3.2:8b"))]
-    #[case("/model", Some(Command::Model))]
-    #[case("/new", Some(Command::New))]
-    #[case("  /new \n", Some(Command::New))]
-    #[case("/stop", Some(Command::Stop(StopReach::Own)))]
-    #[case("/stop all", Some(Command::Stop(StopReach::All)))]
-    #[case("/STOP  All", Some(Command::Stop(StopReach::All)))]
-    #[case("/status", Some(Command::Status))]
-    #[case("/help", Some(Command::Help))]
-    #[case("/help me", Some(Command::Help))]
-    #[case::as_telephones_write_it("/Status", Some(Command::Status))]
-    #[case::in_a_group("/status@quell_bot", Some(Command::Status))]
+    #[case("/model", Some(ChannelCommand::Model))]
+    #[case("/new", Some(ChannelCommand::New))]
+    #[case("  /new \n", Some(ChannelCommand::New))]
+    #[case("/stop", Some(ChannelCommand::Stop(StopReach::Own)))]
+    #[case("/stop all", Some(ChannelCommand::Stop(StopReach::All)))]
+    #[case("/STOP  All", Some(ChannelCommand::Stop(StopReach::All)))]
+    #[case("/status", Some(ChannelCommand::Status))]
+    #[case("/help", Some(ChannelCommand::Help))]
+    #[case("/help me", Some(ChannelCommand::Help))]
+    #[case::as_telephones_write_it("/Status", Some(ChannelCommand::Status))]
+    #[case::in_a_group("/status@quell_bot", Some(ChannelCommand::Status))]
     #[case::in_a_group_with_a_name("/model@quell_bot gpt-5", model("gpt-5"))]
-    #[case::in_a_matrix_room("/stop@quell:example.org", Some(Command::Stop(StopReach::Own)))]
-    fn commands_are_known(#[case] text: &str, #[case] command: Option<Command>) {
-        assert_eq!(Command::of(text), command);
+    #[case::in_a_matrix_room("/stop@quell:example.org", Some(ChannelCommand::Stop(StopReach::Own)))]
+    fn commands_are_known(#[case] text: &str, #[case] command: Option<ChannelCommand>) {
+        assert_eq!(ChannelCommand::parse(text), command);
     }
 
     #[rstest]
@@ -182,13 +182,19 @@ mod tests {
     #[case::status("/status of run 7")]
     #[case::control_character("/model a\u{7}b")]
     fn a_command_that_is_written_wrong_shows_help_and_does_nothing(#[case] text: &str) {
-        assert_eq!(Command::of(text), Some(Command::Help));
+        assert_eq!(ChannelCommand::parse(text), Some(ChannelCommand::Help));
     }
 
     #[test]
     fn a_text_that_is_no_name_is_not_taken_for_one() {
-        assert_eq!(Command::of(&format!("/model {}", "x".repeat(LONGEST_NAME))), model(&"x".repeat(LONGEST_NAME)));
-        assert_eq!(Command::of(&format!("/model {}", "x".repeat(LONGEST_NAME + 1))), Some(Command::Help));
+        assert_eq!(
+            ChannelCommand::parse(&format!("/model {}", "x".repeat(MAX_NAME_CHARS))),
+            model(&"x".repeat(MAX_NAME_CHARS))
+        );
+        assert_eq!(
+            ChannelCommand::parse(&format!("/model {}", "x".repeat(MAX_NAME_CHARS + 1))),
+            Some(ChannelCommand::Help)
+        );
     }
 
     #[rstest]
@@ -205,13 +211,13 @@ mod tests {
     #[case("what does /new do?")]
     #[case("")]
     fn what_only_begins_with_a_slash_is_no_command(#[case] text: &str) {
-        assert_eq!(Command::of(text), None);
+        assert_eq!(ChannelCommand::parse(text), None);
     }
 
     #[test]
     fn help_names_every_command() {
         for command in ["/models PROVIDER", "/model NAME", "/new", "/stop all", "/status", "/help"] {
-            assert!(HELP.contains(command), "{command}");
+            assert!(HELP_TEXT.contains(command), "{command}");
         }
     }
 
@@ -219,7 +225,7 @@ mod tests {
         #[test]
         fn a_text_without_a_slash_at_its_beginning_is_no_command(text in any::<String>()) {
             prop_assume!(!text.trim_start().starts_with('/'));
-            prop_assert_eq!(Command::of(&text), None);
+            prop_assert_eq!(ChannelCommand::parse(&text), None);
         }
     }
 }

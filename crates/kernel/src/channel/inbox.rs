@@ -1,165 +1,161 @@
-//! The bus from the networks to the runs: what was heard and is not yet a run. Bounded, fair between senders, in order within a
-//! conversation, and a stop covers all of it in one step.
+//! Bounded, fair queue of inbound chat messages that are not yet runs, with debouncing and withdrawal on stop.
 //!
-//! A letter *waits* until its sender's turn has come, then is *in flight* while somebody makes a run of it; letters of a
-//! conversation that is to be collected stand in its *bucket* in between. Nobody is held up by another's flood: when there is no
-//! room, the newest letter of whoever has the most gives way.
+//! Senders take turns, and messages of one conversation keep their order. A stop covers the whole inbox in one step.
+//!
+//! A message *waits* until its sender's turn comes, then is *in flight* while a run is made from it. Messages of a
+//! conversation that is debounced wait in its *bucket* in between. When the inbox is full, it evicts the newest message
+//! of the sender with the most messages, so that the flood of one sender does not hold up the others.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use quell_protocol::{ChannelMessage, InterruptionScope, RunId, SessionKey};
 
-use super::commands::Command;
+use super::commands::ChannelCommand;
 use crate::time::Moment;
 
-/// How much an inbox holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct InboxBounds {
-    /// Letters that wait, those in buckets included: also the most that are collected into one.
+pub struct InboxLimits {
+    /// Maximum number of waiting messages, those in buckets included. It also bounds the messages of one batch.
     pub waiting: usize,
-    /// Letters that runs are being made of at the same time.
+    /// Maximum number of conversations in flight.
     pub in_flight: usize,
-    /// Message ids of each channel that are remembered, so that a repeat is known.
+    /// Message ids that are remembered per channel, to recognise duplicates.
     pub remembered: usize,
 }
 
-impl Default for InboxBounds {
-    /// Row D1; a network repeats what it told during a reconnect, which is far less than is remembered.
+impl Default for InboxLimits {
+    /// A network repeats messages after a reconnect: far fewer than are remembered.
     fn default() -> Self {
         Self { waiting: 100, in_flight: 64, remembered: 4096 }
     }
 }
 
-/// A message on its way to becoming a run; `X` is what its channel needs besides.
+/// An inbound message from which a run will be made. `X` is data of its channel.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Letter<X> {
-    /// The message.
+pub struct InboxMessage<X> {
     pub message: ChannelMessage,
-    /// Its conversation: letters of one are taken one after the other.
+    /// Messages of one conversation are handled one after the other.
     pub conversation: SessionKey,
-    /// The id of the run that becomes of it.
-    pub run: RunId,
-    /// How long it waits for others of its conversation, to become one with them. With zero it waits for none.
-    pub patience: Duration,
-    /// What its channel needs besides.
+    /// Id of the run to be made from it.
+    pub run_id: RunId,
+    /// How long to wait for more messages of the conversation, which are merged with this one. Zero: do not wait.
+    pub debounce: Duration,
     pub extra: X,
 }
 
-/// What became of a letter that was heard.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Heard<X> {
-    /// It waits for its turn.
-    Taken,
-    /// It was heard before.
-    Repeat,
-    /// There was no room: this letter, perhaps another one, is not answered.
-    Crowded(Box<Letter<X>>),
+pub enum InboxPushOutcome<X> {
+    Queued,
+    /// A duplicate: the message id was recorded before.
+    Duplicate,
+    /// The inbox was full: this message, or another one instead of it, is not answered.
+    Evicted(Box<InboxMessage<X>>),
 }
 
-/// What is to be done now.
+/// What the caller has to do next.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Next<X> {
-    /// Make a run of these, which belong together; then say [`Inbox::done`].
-    Take(Vec<Letter<X>>),
-    /// Nothing before this moment, unless something is heard.
-    Wait(Moment),
-    /// Nothing, until something is heard or done.
-    Nothing,
+pub enum InboxPoll<X> {
+    /// Make one run from this batch; then call [`Inbox::finish`].
+    Ready(Vec<InboxMessage<X>>),
+    /// Poll again at this moment, or after a push or finish.
+    WaitUntil(Moment),
+    /// Poll again after a push or finish.
+    Idle,
 }
 
-/// What a stop found.
+/// What a stop withdrew, and what it found in flight.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Withdrawn<X> {
-    /// Letters that no run will be made of.
-    pub letters: Vec<Letter<X>>,
-    /// Runs that are being made of letters, with who wrote them: they are to be stopped by their ids, which may not be known yet.
+pub struct InboxWithdrawal<X> {
+    /// No run will be made from these.
+    pub messages: Vec<InboxMessage<X>>,
+    /// Runs that are being made, with the sender of each. The caller has to stop them by id; the registry may not know
+    /// the id yet.
     pub in_flight: Vec<(RunId, String)>,
-    /// What their channels need of commands that are being done: they are to be told, and end by themselves.
+    /// Channel data of the commands that are being executed. The caller has to tell them of the stop; they end by
+    /// themselves.
     pub commands: Vec<X>,
 }
 
-/// How many times its patience a conversation is collected for at the most.
-const LONGEST_COLLECTING: u32 = 5;
+/// Maximum time that a conversation is debounced, as a multiple of its debounce time.
+const MAX_DEBOUNCE_FACTOR: u32 = 5;
 
-/// Whoever writes: names are a channel's own.
-type Sender = (String, String);
+/// Channel and sender: sender names are unique only within a channel.
+type SenderKey = (String, String);
 
-/// What was heard and is not yet a run.
+/// Inbound messages that are not yet runs.
 #[derive(Debug)]
 pub struct Inbox<X> {
-    bounds: InboxBounds,
-    /// Senders that have a letter waiting; whose turn is next stands first.
-    turns: VecDeque<Sender>,
-    waiting: HashMap<Sender, VecDeque<Marked<X>>>,
-    buckets: HashMap<SessionKey, Bucket<X>>,
+    limits: InboxLimits,
+    /// Senders with a waiting message; the sender whose turn is next comes first.
+    sender_rotation: VecDeque<SenderKey>,
+    waiting: HashMap<SenderKey, VecDeque<SequencedMessage<X>>>,
+    buckets: HashMap<SessionKey, DebounceBucket<X>>,
     in_flight: HashMap<SessionKey, InFlight<X>>,
-    seen: HashMap<String, Seen>,
-    count: usize,
-    marks: u64,
+    seen_ids: HashMap<String, SeenMessageIds>,
+    waiting_count: usize,
+    last_seq: u64,
 }
 
 #[derive(Debug)]
-struct Marked<X> {
-    mark: u64,
-    letter: Letter<X>,
+struct SequencedMessage<X> {
+    seq: u64,
+    item: InboxMessage<X>,
 }
 
 #[derive(Debug)]
-struct Bucket<X> {
-    letters: Vec<Marked<X>>,
-    due: Moment,
-    /// Who keeps writing is answered in between.
-    latest: Moment,
+struct DebounceBucket<X> {
+    messages: Vec<SequencedMessage<X>>,
+    due_at: Moment,
+    /// Later messages do not move `due_at` past this moment.
+    latest_due_at: Moment,
 }
 
 #[derive(Debug)]
 struct InFlight<X> {
     channel: String,
     scope: InterruptionScope,
-    becomes: Becomes<X>,
-    mark: u64,
+    work: InFlightWork<X>,
+    last_seq: u64,
 }
 
-/// What somebody is making of letters.
 #[derive(Debug)]
-enum Becomes<X> {
+enum InFlightWork<X> {
     Run(RunId),
-    /// Nothing: it is a command, with what its channel needs of it.
+    /// A command, with the data of its channel.
     Command(X),
 }
 
 /// The newest message ids of a channel.
 #[derive(Debug, Default)]
-struct Seen {
+struct SeenMessageIds {
     order: VecDeque<String>,
     ids: HashSet<String>,
 }
 
 impl<X: Clone> Inbox<X> {
-    /// An empty one.
     #[must_use]
-    pub fn new(bounds: InboxBounds) -> Self {
+    pub fn new(limits: InboxLimits) -> Self {
         Self {
-            bounds,
-            turns: VecDeque::new(),
+            limits,
+            sender_rotation: VecDeque::new(),
             waiting: HashMap::new(),
             buckets: HashMap::new(),
             in_flight: HashMap::new(),
-            seen: HashMap::new(),
-            count: 0,
-            marks: 0,
+            seen_ids: HashMap::new(),
+            waiting_count: 0,
+            last_seq: 0,
         }
     }
 
-    /// Notes that a message was heard. False when it was before: it counts once.
-    pub fn is_new(&mut self, channel: &str, id: &str) -> bool {
-        let seen = self.seen.entry(channel.to_owned()).or_default();
+    /// Records a message id. Returns false for a duplicate.
+    pub fn record_message_id(&mut self, channel: &str, id: &str) -> bool {
+        let seen = self.seen_ids.entry(channel.to_owned()).or_default();
         if !seen.ids.insert(id.to_owned()) {
             return false;
         }
         seen.order.push_back(id.to_owned());
-        if seen.order.len() > self.bounds.remembered
+        if seen.order.len() > self.limits.remembered
             && let Some(oldest) = seen.order.pop_front()
         {
             seen.ids.remove(&oldest);
@@ -167,212 +163,220 @@ impl<X: Clone> Inbox<X> {
         true
     }
 
-    /// A letter came.
-    pub fn hear(&mut self, letter: Letter<X>) -> Heard<X> {
-        if !self.is_new(&letter.message.channel, &letter.message.id) {
-            return Heard::Repeat;
+    pub fn push(&mut self, message: InboxMessage<X>) -> InboxPushOutcome<X> {
+        if !self.record_message_id(&message.message.channel, &message.message.id) {
+            return InboxPushOutcome::Duplicate;
         }
-        let sender = sender_of(&letter);
-        self.marks += 1;
-        let marked = Marked { mark: self.marks, letter };
+        let sender = sender_key(&message);
+        self.last_seq += 1;
+        let sequenced = SequencedMessage { seq: self.last_seq, item: message };
         let queue = self.waiting.entry(sender.clone()).or_default();
         if queue.is_empty() {
-            self.turns.push_back(sender);
+            self.sender_rotation.push_back(sender);
         }
-        queue.push_back(marked);
-        self.count += 1;
-        if self.count <= self.bounds.waiting { Heard::Taken } else { self.make_way() }
+        queue.push_back(sequenced);
+        self.waiting_count += 1;
+        if self.waiting_count <= self.limits.waiting {
+            InboxPushOutcome::Queued
+        } else {
+            self.evict_from_busiest_sender()
+        }
     }
 
-    /// The next thing to do.
-    pub fn next(&mut self, now: Moment) -> Next<X> {
+    /// Takes the next batch, and marks it as in flight. Moves messages into debounce buckets on the way.
+    pub fn poll(&mut self, now: Moment) -> InboxPoll<X> {
         loop {
-            if self.in_flight.len() >= self.bounds.in_flight {
-                return Next::Nothing;
+            if self.in_flight.len() >= self.limits.in_flight {
+                return InboxPoll::Idle;
             }
-            if let Some(letters) = self.due_bucket(now) {
-                return Next::Take(letters);
+            if let Some(messages) = self.take_due_bucket(now) {
+                return InboxPoll::Ready(messages);
             }
-            let Some(letter) = self.take_in_turn() else { break };
-            match self.collect(letter, now) {
-                Some(letters) => return Next::Take(letters),
+            let Some(message) = self.take_from_next_sender() else { break };
+            match self.start_or_debounce(message, now) {
+                Some(messages) => return InboxPoll::Ready(messages),
                 None => continue,
             }
         }
-        let free = |(key, bucket): (&SessionKey, &Bucket<X>)| (!self.in_flight.contains_key(key)).then_some(bucket.due);
-        self.buckets.iter().filter_map(free).min().map_or(Next::Nothing, Next::Wait)
+        let free = |(key, bucket): (&SessionKey, &DebounceBucket<X>)| {
+            (!self.in_flight.contains_key(key)).then_some(bucket.due_at)
+        };
+        self.buckets.iter().filter_map(free).min().map_or(InboxPoll::Idle, InboxPoll::WaitUntil)
     }
 
-    /// The run of a conversation's letters is made, or could not be.
-    pub fn done(&mut self, conversation: &SessionKey) {
+    /// Ends the in-flight state of a conversation: its run exists, or could not be made.
+    pub fn finish(&mut self, conversation: &SessionKey) {
         self.in_flight.remove(conversation);
     }
 
-    /// Takes back everything that `covered` says, in one step.
-    pub fn stop(&mut self, covered: impl Fn(&InterruptionScope) -> bool) -> Withdrawn<X> {
+    /// Withdraws every message whose scope `covered` accepts, in one step.
+    pub fn stop(&mut self, covered: impl Fn(&InterruptionScope) -> bool) -> InboxWithdrawal<X> {
         let of = |message: &ChannelMessage| covered(&message.interruption_scope());
-        let mut letters = Vec::new();
+        let mut messages = Vec::new();
         for queue in self.waiting.values_mut() {
-            let (out, kept): (Vec<_>, Vec<_>) =
-                std::mem::take(queue).into_iter().partition(|it| of(&it.letter.message));
+            let (out, kept): (Vec<_>, Vec<_>) = std::mem::take(queue).into_iter().partition(|it| of(&it.item.message));
             queue.extend(kept);
-            letters.extend(out.into_iter().map(|marked| (marked.mark, marked.letter)));
+            messages.extend(out.into_iter().map(|sequenced| (sequenced.seq, sequenced.item)));
         }
         self.waiting.retain(|_, queue| !queue.is_empty());
-        self.turns.retain(|sender| self.waiting.contains_key(sender));
+        self.sender_rotation.retain(|sender| self.waiting.contains_key(sender));
         for bucket in self.buckets.values_mut() {
             let (out, kept): (Vec<_>, Vec<_>) =
-                std::mem::take(&mut bucket.letters).into_iter().partition(|it| of(&it.letter.message));
-            bucket.letters = kept;
-            letters.extend(out.into_iter().map(|marked| (marked.mark, marked.letter)));
+                std::mem::take(&mut bucket.messages).into_iter().partition(|it| of(&it.item.message));
+            bucket.messages = kept;
+            messages.extend(out.into_iter().map(|sequenced| (sequenced.seq, sequenced.item)));
         }
-        self.buckets.retain(|_, bucket| !bucket.letters.is_empty());
-        letters.sort_by_key(|(mark, _)| *mark);
-        self.count -= letters.len();
+        self.buckets.retain(|_, bucket| !bucket.messages.is_empty());
+        messages.sort_by_key(|(seq, _)| *seq);
+        self.waiting_count -= messages.len();
         let (mut in_flight, mut commands) = (Vec::new(), Vec::new());
-        for flying in self.in_flight.values().filter(|it| covered(&it.scope)) {
-            match &flying.becomes {
-                Becomes::Run(run) => in_flight.push((run.clone(), flying.scope.sender.clone())),
-                Becomes::Command(extra) => commands.push(extra.clone()),
+        for entry in self.in_flight.values().filter(|it| covered(&it.scope)) {
+            match &entry.work {
+                InFlightWork::Run(run) => in_flight.push((run.clone(), entry.scope.sender.clone())),
+                InFlightWork::Command(extra) => commands.push(extra.clone()),
             }
         }
-        Withdrawn { letters: letters.into_iter().map(|(_, letter)| letter).collect(), in_flight, commands }
+        InboxWithdrawal { messages: messages.into_iter().map(|(_, message)| message).collect(), in_flight, commands }
     }
 
-    /// A number by which [`Inbox::is_settled`] knows what was heard until now.
+    /// Sequence number of the newest message, for [`Inbox::is_drained_up_to`].
     #[must_use]
-    pub fn mark(&self) -> u64 {
-        self.marks
+    pub fn last_seq(&self) -> u64 {
+        self.last_seq
     }
 
-    /// True when nothing that a channel heard until this mark waits, is collected or is in flight.
+    /// True when no message of the channel with this sequence number or a lower one is waiting, debounced or in flight.
     #[must_use]
-    pub fn is_settled(&self, channel: &str, mark: u64) -> bool {
-        let waits = |it: &Marked<X>| it.letter.message.channel == channel && it.mark <= mark;
-        let flies = |it: &InFlight<X>| it.channel == channel && it.mark <= mark;
-        let collected = self.buckets.values().flat_map(|bucket| &bucket.letters);
-        !self.waiting.values().flatten().chain(collected).any(waits) && !self.in_flight.values().any(flies)
+    pub fn is_drained_up_to(&self, channel: &str, seq: u64) -> bool {
+        let is_waiting = |it: &SequencedMessage<X>| it.item.message.channel == channel && it.seq <= seq;
+        let is_in_flight = |it: &InFlight<X>| it.channel == channel && it.last_seq <= seq;
+        let debounced = self.buckets.values().flat_map(|bucket| &bucket.messages);
+        !self.waiting.values().flatten().chain(debounced).any(is_waiting) && !self.in_flight.values().any(is_in_flight)
     }
 
-    /// Letters that wait.
     #[must_use]
-    pub fn waiting(&self) -> usize {
-        self.count
+    pub fn waiting_count(&self) -> usize {
+        self.waiting_count
     }
 
-    /// The newest letter of whoever has the most gives way.
-    fn make_way(&mut self) -> Heard<X> {
-        // Names are borrowed: this is done for each message of a flood, while others wait for the inbox.
-        let mut weights: HashMap<(&str, &str), (usize, u64)> = HashMap::new();
+    /// Evicts the newest message of the sender with the most messages.
+    fn evict_from_busiest_sender(&mut self) -> InboxPushOutcome<X> {
+        // Borrow the names: this runs for each message of a flood, while others wait for the lock of the inbox.
+        let mut counts: HashMap<(&str, &str), (usize, u64)> = HashMap::new();
         for ((channel, sender), queue) in &self.waiting {
-            // Of those with as much as each other the one who wrote last: the others were here before.
-            let newest = queue.back().map_or(0, |marked| marked.mark);
-            weights.insert((channel, sender), (queue.len(), newest));
+            // On a tie, choose the sender who wrote last.
+            let newest = queue.back().map_or(0, |sequenced| sequenced.seq);
+            counts.insert((channel, sender), (queue.len(), newest));
         }
-        for marked in self.buckets.values().flat_map(|bucket| &bucket.letters) {
-            let message = &marked.letter.message;
-            weights.entry((&message.channel, &message.sender)).or_default().0 += 1;
+        for sequenced in self.buckets.values().flat_map(|bucket| &bucket.messages) {
+            let message = &sequenced.item.message;
+            counts.entry((&message.channel, &message.sender)).or_default().0 += 1;
         }
-        let heaviest = weights.into_iter().max_by_key(|(_, weight)| *weight);
-        let heaviest = heaviest.map(|((channel, sender), _)| (channel.to_owned(), sender.to_owned()));
-        let Some(heaviest) = heaviest else { return Heard::Taken };
-        let letter = match self.waiting.get_mut(&heaviest).and_then(VecDeque::pop_back) {
-            Some(marked) => marked.letter,
-            None => match self.pop_collected(&heaviest) {
-                Some(letter) => letter,
-                None => return Heard::Taken,
+        let busiest = counts.into_iter().max_by_key(|(_, count)| *count);
+        let busiest = busiest.map(|((channel, sender), _)| (channel.to_owned(), sender.to_owned()));
+        let Some(busiest) = busiest else { return InboxPushOutcome::Queued };
+        let message = match self.waiting.get_mut(&busiest).and_then(VecDeque::pop_back) {
+            Some(sequenced) => sequenced.item,
+            None => match self.pop_debounced(&busiest) {
+                Some(message) => message,
+                None => return InboxPushOutcome::Queued,
             },
         };
-        if self.waiting.get(&heaviest).is_some_and(VecDeque::is_empty) {
-            self.waiting.remove(&heaviest);
-            self.turns.retain(|other| *other != heaviest);
+        if self.waiting.get(&busiest).is_some_and(VecDeque::is_empty) {
+            self.waiting.remove(&busiest);
+            self.sender_rotation.retain(|other| *other != busiest);
         }
-        self.count -= 1;
-        Heard::Crowded(Box::new(letter))
+        self.waiting_count -= 1;
+        InboxPushOutcome::Evicted(Box::new(message))
     }
 
-    fn pop_collected(&mut self, sender: &Sender) -> Option<Letter<X>> {
-        let of_sender = |bucket: &Bucket<X>| bucket.letters.last().is_some_and(|it| sender_of(&it.letter) == *sender);
+    fn pop_debounced(&mut self, sender: &SenderKey) -> Option<InboxMessage<X>> {
+        let of_sender =
+            |bucket: &DebounceBucket<X>| bucket.messages.last().is_some_and(|it| sender_key(&it.item) == *sender);
         let key = self.buckets.iter().find(|(_, bucket)| of_sender(bucket)).map(|(key, _)| key.clone())?;
         let bucket = self.buckets.get_mut(&key)?;
-        let letter = bucket.letters.pop()?.letter;
-        if bucket.letters.is_empty() {
+        let message = bucket.messages.pop()?.item;
+        if bucket.messages.is_empty() {
             self.buckets.remove(&key);
         }
-        Some(letter)
+        Some(message)
     }
 
-    /// The oldest letter of the next sender whose conversation is free.
-    fn take_in_turn(&mut self) -> Option<Marked<X>> {
-        let (place, at) = self.turns.iter().enumerate().find_map(|(place, sender)| {
-            // A conversation whose first letter cannot be taken keeps its others back by the same test.
-            let free = |it: &Marked<X>| !self.in_flight.contains_key(&it.letter.conversation);
+    /// Takes the oldest message of the next sender whose conversation is not in flight.
+    fn take_from_next_sender(&mut self) -> Option<SequencedMessage<X>> {
+        let (place, at) = self.sender_rotation.iter().enumerate().find_map(|(place, sender)| {
+            // If the first message of a conversation is blocked, this test blocks its later ones too.
+            let free = |it: &SequencedMessage<X>| !self.in_flight.contains_key(&it.item.conversation);
             Some((place, self.waiting.get(sender)?.iter().position(free)?))
         })?;
-        let sender = self.turns.remove(place)?;
+        let sender = self.sender_rotation.remove(place)?;
         let queue = self.waiting.get_mut(&sender)?;
-        let marked = queue.remove(at);
+        let sequenced = queue.remove(at);
         if queue.is_empty() {
             self.waiting.remove(&sender);
         } else {
-            self.turns.push_back(sender);
+            self.sender_rotation.push_back(sender);
         }
-        marked
+        sequenced
     }
 
-    /// A letter whose turn has come becomes a run, or stands in its bucket; what stood there before goes first.
-    fn collect(&mut self, marked: Marked<X>, now: Moment) -> Option<Vec<Letter<X>>> {
-        let key = marked.letter.conversation.clone();
-        let patience = marked.letter.patience;
-        let scope = marked.letter.message.interruption_scope();
-        let stands = self.buckets.get(&key).and_then(|bucket| bucket.letters.first());
-        // What is stopped apart does not become one.
-        let apart = stands.is_some_and(|first| first.letter.message.interruption_scope() != scope);
-        if patience.is_zero() || apart {
+    /// Returns the message as a batch, or puts it into its bucket. Messages already in the bucket go first.
+    fn start_or_debounce(&mut self, sequenced: SequencedMessage<X>, now: Moment) -> Option<Vec<InboxMessage<X>>> {
+        let key = sequenced.item.conversation.clone();
+        let debounce = sequenced.item.debounce;
+        let scope = sequenced.item.message.interruption_scope();
+        let bucket_head = self.buckets.get(&key).and_then(|bucket| bucket.messages.first());
+        // Do not merge messages of different interruption scopes: they are stopped separately.
+        let has_other_scope = bucket_head.is_some_and(|first| first.item.message.interruption_scope() != scope);
+        if debounce.is_zero() || has_other_scope {
             let Some(bucket) = self.buckets.remove(&key) else {
-                return Some(self.fly(vec![marked]));
+                return Some(self.mark_in_flight(vec![sequenced]));
             };
-            let sender = sender_of(&marked.letter);
+            let sender = sender_key(&sequenced.item);
             let queue = self.waiting.entry(sender.clone()).or_default();
             if queue.is_empty() {
-                self.turns.push_front(sender);
+                self.sender_rotation.push_front(sender);
             }
-            queue.push_front(marked);
-            return Some(self.fly(bucket.letters));
+            queue.push_front(sequenced);
+            return Some(self.mark_in_flight(bucket.messages));
         }
-        let (due, latest) = (now.plus(patience), now.plus(patience * LONGEST_COLLECTING));
-        let bucket = self.buckets.entry(key).or_insert_with(|| Bucket { letters: Vec::new(), due, latest });
-        bucket.letters.push(marked);
-        bucket.due = due.min(bucket.latest);
+        let (due, latest) = (now.plus(debounce), now.plus(debounce * MAX_DEBOUNCE_FACTOR));
+        let bucket = self.buckets.entry(key).or_insert_with(|| DebounceBucket {
+            messages: Vec::new(),
+            due_at: due,
+            latest_due_at: latest,
+        });
+        bucket.messages.push(sequenced);
+        bucket.due_at = due.min(bucket.latest_due_at);
         None
     }
 
-    fn due_bucket(&mut self, now: Moment) -> Option<Vec<Letter<X>>> {
-        let is_due =
-            |(key, bucket): &(&SessionKey, &Bucket<X>)| bucket.due <= now && !self.in_flight.contains_key(*key);
-        let key = self.buckets.iter().filter(is_due).min_by_key(|(_, bucket)| bucket.due)?.0.clone();
+    fn take_due_bucket(&mut self, now: Moment) -> Option<Vec<InboxMessage<X>>> {
+        let is_due = |(key, bucket): &(&SessionKey, &DebounceBucket<X>)| {
+            bucket.due_at <= now && !self.in_flight.contains_key(*key)
+        };
+        let key = self.buckets.iter().filter(is_due).min_by_key(|(_, bucket)| bucket.due_at)?.0.clone();
         let bucket = self.buckets.remove(&key)?;
-        Some(self.fly(bucket.letters))
+        Some(self.mark_in_flight(bucket.messages))
     }
 
-    fn fly(&mut self, letters: Vec<Marked<X>>) -> Vec<Letter<X>> {
-        self.count -= letters.len();
-        let mark = letters.iter().map(|marked| marked.mark).max().unwrap_or_default();
-        if let Some(Marked { letter: first, .. }) = letters.first() {
+    fn mark_in_flight(&mut self, messages: Vec<SequencedMessage<X>>) -> Vec<InboxMessage<X>> {
+        self.waiting_count -= messages.len();
+        let last_seq = messages.iter().map(|sequenced| sequenced.seq).max().unwrap_or_default();
+        if let Some(SequencedMessage { item: first, .. }) = messages.first() {
             let (channel, scope) = (first.message.channel.clone(), first.message.interruption_scope());
-            let becomes = match Command::of(&first.message.content) {
-                Some(_) => Becomes::Command(first.extra.clone()),
-                None => Becomes::Run(first.run.clone()),
+            let work = match ChannelCommand::parse(&first.message.content) {
+                Some(_) => InFlightWork::Command(first.extra.clone()),
+                None => InFlightWork::Run(first.run_id.clone()),
             };
-            let flying = InFlight { channel, scope, becomes, mark };
-            self.in_flight.insert(first.conversation.clone(), flying);
+            self.in_flight.insert(first.conversation.clone(), InFlight { channel, scope, work, last_seq });
         }
-        letters.into_iter().map(|marked| marked.letter).collect()
+        messages.into_iter().map(|sequenced| sequenced.item).collect()
     }
 }
 
-fn sender_of<X>(letter: &Letter<X>) -> Sender {
-    (letter.message.channel.clone(), letter.message.sender.clone())
+fn sender_key<X>(message: &InboxMessage<X>) -> SenderKey {
+    (message.message.channel.clone(), message.message.sender.clone())
 }
 
 #[cfg(test)]

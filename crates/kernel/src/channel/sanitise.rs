@@ -1,155 +1,154 @@
-//! The reply sanitiser (row D12): takes out of a reply what models write for their host and not for the reader - calls, results
-//! and thoughts as text - and leaves alone what they write about such things.
+//! Removes tool-call protocol, tool results and reasoning that a model wrote as reply text.
 //!
-//! A place is protocol because of its form, never because of a word near it:
+//! Text that only mentions such things stays. A span counts as protocol because of its form, never because of a word
+//! near it:
 //!
-//! - a tag with a call in it (`<tool_call>{...}</tool_call>`, `<function_calls><invoke name="...">...`), also torn or unclosed;
-//! - a JSON value on lines of its own that is a call of a tool *that exists*, a message with such calls, or a tool's answer;
-//! - a fence whose language is one of protocol (`tool_call`) and whose body is a call;
-//! - `<tool_result>` and `<think>` elements that stand for themselves, and a leading `[Used tools: ...]`;
-//! - what has that form but could be an example (a call in a `json` fence, a call in tags without JSON, a message that calls
-//!   tools which do not exist): only if the reply is nothing else.
+//! - a tag that contains a call (`<tool_call>{...}</tool_call>`, `<function_calls><invoke name="...">...`), also if it
+//!   is truncated or unclosed;
+//! - a JSON value on lines of its own that is a call of a tool *that exists*, a message with such calls, or a tool
+//!   result;
+//! - a code fence whose language is a protocol language (`tool_call`) and whose body is a call;
+//! - `<tool_result>` and `<think>` elements that are set off from the text, and a leading `[Used tools: ...]`;
+//! - spans of such a form that could be an example (a call in a `json` fence, a call in tags without JSON, a message
+//!   that calls tools which do not exist): only if the reply contains nothing else.
 //!
-//! Code is never touched: fences, spans between backticks, indented code.
+//! Code is never changed: fences, code spans between backticks, indented code.
 //!
-//! What is different from the gateway that these rules come from, and why:
+//! These rules come from another gateway. The differences, and the reason for each:
 //!
-//! - There the word "example" (or one of a few Chinese words) near a call saves it. An answer in another language was eaten,
-//!   and a leaked call next to such a word was shown. Here an example is what stands in code, or beside text that is read.
-//! - There a literal `<think>` anywhere, in code too, deleted all that followed. Here a thought begins the reply or stands on
-//!   lines of its own, and one that is not closed takes the rest with it only at the beginning of the reply.
-//! - There any text between `<tool_call>` and its end was deleted, sentences about the two tags too, while tags with attributes
-//!   (`<invoke name="shell">`) stayed. Here the content decides.
-//! - There a tool's definition (`name` and a schema under `parameters`) counted as a call. Here it does not.
-//! - There runs of empty lines shrank everywhere. Here only where something was taken out.
-//! - There narration ("Let me check ...") always went: in English only, and with it sentences that were part of the answer.
-//!   Here it stays unless it is asked for.
+//! - The gateway kept a call if the word "example" (or one of a few Chinese words) was near it. It deleted answers in
+//!   other languages, and showed leaked calls next to such a word. Here an example is a call in code, or beside other
+//!   text.
+//! - The gateway deleted everything after a literal `<think>`, in code too. Here reasoning begins the reply or is on
+//!   lines of its own. If it is not closed, the rest is removed only at the beginning of the reply.
+//! - The gateway deleted any text between `<tool_call>` and its closing tag, sentences about the two tags too, but kept
+//!   tags with attributes (`<invoke name="shell">`). Here the content decides.
+//! - The gateway took a tool definition (`name` and a schema under `parameters`) for a call. Here it is not one.
+//! - The gateway shortened runs of empty lines everywhere. Here only where something was removed.
+//! - The gateway always removed narration ("Let me check ..."): in English only, and with it sentences of the answer.
+//!   Here narration stays unless the policy asks for its removal.
 //!
-//! Time and space are linear in the length of the text, whatever it holds. It knows nothing of networks, markup or limits of
-//! length.
+//! Time and space are linear in the length of the text, for any input. This module knows no networks, markup or length
+//! limits.
 
-mod call;
-mod code;
-mod elements;
-mod fence;
+mod fences;
 mod headers;
-mod json;
+mod json_calls;
+mod json_scanner;
+mod markdown_code;
 mod narration;
-mod scan;
+mod reply_scanner;
+mod tag_content;
 mod tags;
 #[cfg(test)]
 mod tests;
-mod work;
+mod work_counter;
 
 use std::collections::BTreeSet;
 
-use scan::{More, Seen, When, look};
+use reply_scanner::{RemovalRule, ReplyCompleteness, ScannedReply, scan_reply};
 
-/// What to go by.
 #[derive(Debug, Clone, Copy)]
-pub struct Rules<'a> {
-    /// The tools that exist, in lower case.
+pub struct SanitiserRules<'a> {
+    /// Names of the tools that exist, in lower case.
     pub tools: &'a BTreeSet<String>,
-    /// What becomes of narration.
-    pub narration: Narration,
+    pub narration_policy: NarrationPolicy,
 }
 
-/// What becomes of lines at the beginning by which a model says what it is about to do.
+/// What to do with lines at the beginning in which a model announces what it is about to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Narration {
-    /// They stay.
+pub enum NarrationPolicy {
     #[default]
     Keep,
-    /// Those in English go, if something else remains.
+    /// Remove English narration, unless nothing else would remain.
     Drop,
 }
 
-/// A reply that can be shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cleaned {
-    /// What is left. Empty only if there is a reason.
+pub struct SanitisedReply {
+    /// Empty if and only if `empty_reason` is set.
     pub text: String,
-    /// Why nothing is left: something readable has to be said instead.
-    pub instead: Option<Why>,
+    /// If set, the caller has to show a text of its own instead.
+    pub empty_reason: Option<EmptyReplyReason>,
 }
 
-/// Why nothing of a reply is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
-    /// It was nothing but protocol.
+pub enum EmptyReplyReason {
+    /// The reply contained nothing but protocol.
     OnlyProtocol,
-    /// There was nothing in it.
-    Nothing,
+    /// The reply was blank.
+    Blank,
 }
 
-/// What is shown of a reply that is complete. Time is linear in its length.
+/// Sanitises a complete reply, in time linear in its length.
 #[must_use]
-pub fn finished(text: &str, rules: &Rules<'_>) -> Cleaned {
+pub fn sanitise_reply(text: &str, rules: &SanitiserRules<'_>) -> SanitisedReply {
     if text.trim().is_empty() {
-        return Cleaned { text: String::new(), instead: Some(Why::Nothing) };
+        return SanitisedReply { text: String::new(), empty_reason: Some(EmptyReplyReason::Blank) };
     }
-    let left = without_protocol(text, &look(text, rules, More::No));
-    let left = match rules.narration {
-        Narration::Keep => &left,
-        Narration::Drop => narration::dropped(&left).unwrap_or(&left),
+    let rest = remove_protocol(text, &scan_reply(text, rules, ReplyCompleteness::Complete));
+    let rest = match rules.narration_policy {
+        NarrationPolicy::Keep => &rest,
+        NarrationPolicy::Drop => narration::strip_narration(&rest).unwrap_or(&rest),
     };
-    let text = trimmed(left).to_owned();
-    let instead = text.is_empty().then_some(Why::OnlyProtocol);
-    Cleaned { text, instead }
+    let text = trim_reply(rest).to_owned();
+    let empty_reason = text.is_empty().then_some(EmptyReplyReason::OnlyProtocol);
+    SanitisedReply { text, empty_reason }
 }
 
-/// What may be shown of a reply while it is being written: of everything so far, that which no further text makes protocol.
-/// What is shown once stays, unless code turns out to end where nobody could know. Time is linear in the length.
+/// Sanitises a reply that is still streaming: returns the text that no further text can turn into protocol. Later
+/// results begin with earlier ones, unless a code span turns out to end at an unpredictable place. Takes time linear in
+/// the length.
 #[must_use]
-pub fn so_far(text: &str, rules: &Rules<'_>) -> String {
-    let seen = look(text, rules, More::MayCome);
-    let left = without_protocol(text, &seen);
-    let left = match rules.narration {
-        Narration::Keep => &left,
-        Narration::Drop => narration::dropped_so_far(&left),
+pub fn sanitise_partial_reply(text: &str, rules: &SanitiserRules<'_>) -> String {
+    let scanned = scan_reply(text, rules, ReplyCompleteness::Partial);
+    let rest = remove_protocol(text, &scanned);
+    let rest = match rules.narration_policy {
+        NarrationPolicy::Keep => &rest,
+        NarrationPolicy::Drop => narration::strip_partial_narration(&rest),
     };
-    trimmed(left).to_owned()
+    trim_reply(rest).to_owned()
 }
 
-impl Rules<'_> {
-    fn knows(&self, tool: &str) -> bool {
+impl SanitiserRules<'_> {
+    fn is_known_tool(&self, tool: &str) -> bool {
         self.tools.contains(&tool.to_lowercase())
     }
 }
 
-fn without_protocol(text: &str, seen: &Seen) -> String {
-    let mut left = Left { text: String::with_capacity(seen.until), is_joint: false };
+fn remove_protocol(text: &str, scanned: &ScannedReply) -> String {
+    let mut rest = ReplyJoiner { text: String::with_capacity(scanned.decided_until), after_cut: false };
     let mut from = 0;
-    for cut in seen.cuts.iter().filter(|cut| cut.when == When::Always || !seen.has_text) {
-        left.push(&text[from..cut.range.start]);
-        left.is_joint = true;
-        if let Some(said) = &cut.instead {
-            left.push(said);
-            left.is_joint = true;
+    for cut in scanned.cuts.iter().filter(|cut| cut.removal == RemovalRule::Always || !scanned.has_text) {
+        rest.push(&text[from..cut.range.start]);
+        rest.after_cut = true;
+        if let Some(replacement) = &cut.replacement {
+            rest.push(replacement);
+            rest.after_cut = true;
         }
         from = cut.range.end;
     }
-    left.push(&text[from..seen.until]);
-    left.text
+    rest.push(&text[from..scanned.decided_until]);
+    rest.text
 }
 
-/// What is left of a text, put together so that no hole shows.
-struct Left {
+/// Joins the remaining pieces of a text, and adjusts the whitespace around the cuts.
+struct ReplyJoiner {
     text: String,
-    is_joint: bool,
+    after_cut: bool,
 }
 
-impl Left {
+impl ReplyJoiner {
     fn push(&mut self, piece: &str) {
-        work::count(piece.len());
+        work_counter::count_bytes(piece.len());
         let inner = piece.trim_start();
-        if !self.is_joint || inner.is_empty() {
+        if !self.after_cut || inner.is_empty() {
             self.text.push_str(piece);
             return;
         }
         let kept = self.text.trim_end().len();
         let (before, after) = (&self.text[kept..], &piece[..piece.len() - inner.len()]);
-        let lines = line_breaks(before).max(line_breaks(after));
+        let lines = count_line_breaks(before).max(count_line_breaks(after));
         let is_spaced = !before.is_empty() || !after.is_empty();
         let indentation = after.rfind('\n').map_or("", |at| &after[at + 1..]);
         self.text.truncate(kept);
@@ -163,16 +162,16 @@ impl Left {
         }
         self.text.push_str(indentation);
         self.text.push_str(inner);
-        self.is_joint = false;
+        self.after_cut = false;
     }
 }
 
-fn line_breaks(blanks: &str) -> usize {
+fn count_line_breaks(blanks: &str) -> usize {
     blanks.bytes().filter(|byte| *byte == b'\n').count()
 }
 
-/// Without empty lines at the beginning and blanks at the end; the first line keeps its indentation, which can mean code.
-fn trimmed(text: &str) -> &str {
+/// Removes leading empty lines and trailing whitespace. The first line keeps its indentation, which can mean code.
+fn trim_reply(text: &str) -> &str {
     let start = text.len() - text.trim_start().len();
     let line = text[..start].rfind('\n').map_or(0, |at| at + 1);
     text[line..].trim_end()

@@ -1,4 +1,4 @@
-//! The rules of memory, by example and over random notes.
+//! Tests of search words, scores and note selection.
 
 mod consolidation;
 
@@ -9,14 +9,14 @@ use rstest::rstest;
 
 use super::*;
 
-fn note(key: &str, text: &str, score: f64) -> Recalled {
-    Recalled { key: key.into(), text: text.into(), score }
+fn note(key: &str, text: &str, score: f64) -> RecalledNote {
+    RecalledNote { key: key.into(), text: text.into(), score }
 }
 
-const SHOWING: Showing<'static> = Showing { least_score: 0.4, of_each_scope: 5, answered: "" };
+const RECALL_LIMITS: RecallLimits<'static> = RecallLimits { min_score: 0.4, max_per_scope: 5, answered_key: "" };
 
-fn keys(scopes: &[Vec<Recalled>], showing: &Showing<'_>) -> Vec<String> {
-    shown(scopes, showing).into_iter().map(|note| note.key.clone()).collect()
+fn selected_keys(scopes: &[Vec<RecalledNote>], limits: &RecallLimits<'_>) -> Vec<String> {
+    select_notes(scopes, limits).into_iter().map(|note| note.key.clone()).collect()
 }
 
 #[rstest]
@@ -28,51 +28,54 @@ fn keys(scopes: &[Vec<Recalled>], showing: &Showing<'_>) -> Vec<String> {
 #[case("cafe\u{301}s naïve", &["cafe\u{301}s", "naïve"])]
 #[case(" -- \"\" * ( ) \u{0} ", &[])]
 fn a_query_is_words(#[case] query: &str, #[case] wanted: &[&str]) {
-    let words = words(query);
-    assert_eq!(words.iter().map(Word::text).collect::<Vec<_>>(), wanted);
+    let words = parse_query_words(query);
+    assert_eq!(words.iter().map(SearchWord::as_str).collect::<Vec<_>>(), wanted);
 }
 
 #[test]
 fn long_words_find_longer_ones_and_numbers_and_signs_do_not() {
-    let words = words("port car 12345 2026a 서울");
-    let exact = |text: &str| Word::Exact(text.into());
-    assert_eq!(words, [Word::Beginning("port".into()), exact("car"), exact("12345"), exact("2026a"), exact("서 울")]);
+    let words = parse_query_words("port car 12345 2026a 서울");
+    let exact = |text: &str| SearchWord::Exact(text.into());
+    assert_eq!(
+        words,
+        [SearchWord::Prefix("port".into()), exact("car"), exact("12345"), exact("2026a"), exact("서 울")]
+    );
 }
 
 #[test]
 fn signs_are_set_apart_and_the_rest_stays() {
-    assert_eq!(searchable("a山河b c"), "a 山  河 b c");
-    assert_eq!(searchable("안녕, Café"), " 안  녕 , Café");
+    assert_eq!(space_cjk_signs("a山河b c"), "a 山  河 b c");
+    assert_eq!(space_cjk_signs("안녕, Café"), " 안  녕 , Café");
 }
 
 #[test]
 fn a_score_is_the_share_of_what_the_words_are_worth() {
-    let alike = Weights::of(&[1, 1, 1, 1], 100);
+    let alike = WordWeights::new(&[1, 1, 1, 1], 100);
     assert!((alike.score([0, 2]) - 0.5).abs() < 1e-9);
     assert!((alike.score([0, 1, 2, 3]) - 1.0).abs() < 1e-9);
-    let mixed = Weights::of(&[1, 90], 100);
+    let mixed = WordWeights::new(&[1, 90], 100);
     assert!(mixed.score([0]) > 0.9 && mixed.score([1]) < 0.1, "{mixed:?}");
-    assert_eq!(Weights::of(&[], 3).score([0]), 0.0);
+    assert_eq!(WordWeights::new(&[], 3).score([0]), 0.0);
 }
 
-/// What 0.4 means: the numbers that docs/memory.md promises.
+/// The meaning of the score 0.4, with the examples of docs/memory.md.
 #[test]
 fn a_message_finds_what_it_is_about_and_not_what_it_only_sounds_like() {
-    // "please paint the fence in my favourite colour": the first, second, fourth and fifth word are new to ten notes.
-    let about = Weights::of(&[0, 0, 3, 0, 3, 6, 1, 1], 10);
+    // "please paint the fence in my favourite colour": no note contains the first, second or fourth word.
+    let about = WordWeights::new(&[0, 0, 3, 0, 3, 6, 1, 1], 10);
     assert!(about.score([5, 6, 7]) > 0.4, "{}", about.score([5, 6, 7]));
-    // "hello, is there anyone": of ten notes five say "is".
-    let sounds = Weights::of(&[0, 5, 0, 0], 10);
+    // "hello, is there anyone": of ten notes five contain "is".
+    let sounds = WordWeights::new(&[0, 5, 0, 0], 10);
     assert!(sounds.score([1]) < 0.4, "{}", sounds.score([1]));
-    // The only note that there is.
-    let only = Weights::of(&[0, 1, 1, 1, 1], 1);
+    // There is only one note.
+    let only = WordWeights::new(&[0, 1, 1, 1, 1], 1);
     assert!(only.score([1, 2, 3, 4]) > 0.8, "{}", only.score([1, 2, 3, 4]));
 }
 
 #[test]
 fn what_a_prompt_must_not_show_is_skipped() {
-    let long = "x".repeat(LONGEST_SHOWN + 1);
-    let just = "ü".repeat(LONGEST_SHOWN);
+    let long = "x".repeat(MAX_SHOWN_CHARS + 1);
+    let just = "ü".repeat(MAX_SHOWN_CHARS);
     let scopes = [vec![
         note("weak", "a", 0.39),
         note("picture", "see [IMAGE:/tmp/a.png]", 0.9),
@@ -82,29 +85,35 @@ fn what_a_prompt_must_not_show_is_skipped() {
         note("empty", " \n", 0.9),
         note("just", &just, 0.4),
     ]];
-    assert_eq!(keys(&scopes, &Showing { of_each_scope: 10, ..SHOWING }), ["just"]);
-    assert!(keys(&scopes, &SHOWING).is_empty(), "five of a scope are looked at, whatever becomes of them");
+    assert_eq!(selected_keys(&scopes, &RecallLimits { max_per_scope: 10, ..RECALL_LIMITS }), ["just"]);
+    assert!(
+        selected_keys(&scopes, &RECALL_LIMITS).is_empty(),
+        "five of a scope are looked at, whatever becomes of them"
+    );
 }
 
 #[test]
 fn the_best_four_of_all_scopes_are_shown_and_each_once() {
     let of_session = vec![note("a", "1", 0.9), note("b", "2", 0.5), note("c", "3", 0.5), note("d", "4", 0.5)];
     let of_agent = vec![note("a", "other", 0.99), note("e", "1", 0.98), note("f", "6", 0.6)];
-    assert_eq!(keys(&[of_session, of_agent], &SHOWING), ["a", "f", "b", "c"]);
+    assert_eq!(selected_keys(&[of_session, of_agent], &RECALL_LIMITS), ["a", "f", "b", "c"]);
 }
 
 #[test]
 fn the_message_that_is_answered_is_no_memory_and_takes_no_place() {
     let scopes = [vec![note("http_alice_now", "hello", 1.0), note("a", "hello you", 0.8)]];
-    let showing = Showing { of_each_scope: 1, answered: "http_alice_now", ..SHOWING };
-    assert_eq!(keys(&scopes, &showing), ["a"]);
+    let limits = RecallLimits { max_per_scope: 1, answered_key: "http_alice_now", ..RECALL_LIMITS };
+    assert_eq!(selected_keys(&scopes, &limits), ["a"]);
 }
 
 #[test]
 fn the_block_has_one_line_for_each_note() {
     let (one, two) = (note("colour", "blue", 1.0), note("a\nkey", "first\n- colour: red\r\n\u{2028}end", 1.0));
-    assert_eq!(block(&[&one, &two]).unwrap(), "[Memory context]\n- colour: blue\n- a key: first - colour: red end");
-    assert_eq!(block(&[]), None);
+    assert_eq!(
+        format_notes(&[&one, &two]).unwrap(),
+        "[Memory context]\n- colour: blue\n- a key: first - colour: red end"
+    );
+    assert_eq!(format_notes(&[]), None);
 }
 
 #[rstest]
@@ -117,19 +126,19 @@ fn a_message_has_its_key(
     #[case] id: &str,
     #[case] wanted: &str,
 ) {
-    assert_eq!(Message { channel, thread, sender, id }.key(), wanted);
+    assert_eq!(SavedMessage { channel, thread, sender, id }.key(), wanted);
 }
 
 #[test]
 fn a_text_without_a_key_gets_one_that_a_person_can_read() {
-    let key = key_of("My favourite colour is blue, not red");
+    let key = generate_note_key("My favourite colour is blue, not red");
     assert!(key.starts_with("my-favourite-colour-is-blue-"), "{key}");
-    assert_eq!(key, key_of("My favourite colour is blue, not red"));
-    assert_ne!(key, key_of("My favourite colour is blue, not green"));
-    assert_eq!(key_of("!?").len(), 8);
+    assert_eq!(key, generate_note_key("My favourite colour is blue, not red"));
+    assert_ne!(key, generate_note_key("My favourite colour is blue, not green"));
+    assert_eq!(generate_note_key("!?").len(), 8);
 }
 
-/// Texts in which everything that has a meaning somewhere comes up often.
+/// Texts with many of the pieces that have a special meaning somewhere.
 fn text() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         Just("[IMAGE:".to_owned()),
@@ -143,49 +152,49 @@ fn text() -> impl Strategy<Value = String> {
     prop::collection::vec(piece, 0..5).prop_map(|pieces| pieces.concat())
 }
 
-fn recalled() -> impl Strategy<Value = Recalled> {
-    (text(), text(), 0.0..=1.0_f64).prop_map(|(key, text, score)| Recalled { key, text, score })
+fn recalled() -> impl Strategy<Value = RecalledNote> {
+    (text(), text(), 0.0..=1.0_f64).prop_map(|(key, text, score)| RecalledNote { key, text, score })
 }
 
-fn found() -> impl Strategy<Value = Vec<Vec<Recalled>>> {
+fn found() -> impl Strategy<Value = Vec<Vec<RecalledNote>>> {
     prop::collection::vec(prop::collection::vec(recalled(), 0..9), 0..4)
 }
 
 proptest! {
     #[test]
     fn whatever_was_found_only_what_may_be_shown_is(scopes in found(), least in 0.0..=1.0_f64, each in 0..7_usize) {
-        let showing = Showing { least_score: least, of_each_scope: each, answered: "a" };
-        let shown = shown(&scopes, &showing);
-        prop_assert!(shown.len() <= MOST_SHOWN.min(each * scopes.len()));
-        prop_assert!(shown.iter().all(|note| note.score >= least && may_be_shown(&note.text)));
+        let limits = RecallLimits { min_score: least, max_per_scope: each, answered_key: "a" };
+        let shown = select_notes(&scopes, &limits);
+        prop_assert!(shown.len() <= MAX_SHOWN_NOTES.min(each * scopes.len()));
+        prop_assert!(shown.iter().all(|note| note.score >= least && is_promptable(&note.text)));
         prop_assert!(shown.iter().all(|note| !note.key.ends_with("_history") && note.key != "a"));
         prop_assert!(shown.windows(2).all(|two| two[0].score >= two[1].score));
         prop_assert_eq!(shown.iter().map(|note| &note.key).collect::<HashSet<_>>().len(), shown.len());
-        let lines = block(&shown).map_or(0, |block| block.lines().count());
+        let lines = format_notes(&shown).map_or(0, |block| block.lines().count());
         prop_assert_eq!(lines, if shown.is_empty() { 0 } else { shown.len() + 1 });
     }
 
     #[test]
-    fn no_two_messages_share_a_key(one in message(), other in message()) {
-        let key = |(channel, thread, sender, id): &Parts| Message { channel, thread: thread.as_deref(), sender, id }.key();
+    fn no_two_messages_share_a_key(one in message_key_parts(), other in message_key_parts()) {
+        let key = |(channel, thread, sender, id): &MessageKeyParts| SavedMessage { channel, thread: thread.as_deref(), sender, id }.key();
         prop_assert_eq!(key(&one) == key(&other), one == other);
     }
 
     #[test]
     fn words_hold_nothing_that_a_search_could_misread(query in text()) {
-        let words = words(&query);
-        prop_assert!(words.len() <= MOST_WORDS);
+        let words = parse_query_words(&query);
+        prop_assert!(words.len() <= MAX_QUERY_WORDS);
         prop_assert_eq!(words.iter().collect::<HashSet<_>>().len(), words.len());
         for word in &words {
             let plain = |c: char| c == ' ' || c.is_alphanumeric() || ('\u{300}'..='\u{36f}').contains(&c);
-            prop_assert!(!word.text().trim().is_empty() && word.text().chars().all(plain), "{word:?}");
+            prop_assert!(!word.as_str().trim().is_empty() && word.as_str().chars().all(plain), "{word:?}");
         }
     }
 
     #[test]
     fn setting_signs_apart_loses_nothing(text in text()) {
         let without = |text: &str| text.chars().filter(|c| *c != ' ').collect::<String>();
-        prop_assert_eq!(without(&searchable(&text)), without(&text));
+        prop_assert_eq!(without(&space_cjk_signs(&text)), without(&text));
     }
 
     #[test]
@@ -193,7 +202,7 @@ proptest! {
         counts in prop::collection::vec(0..200_u32, 1..20), more in 0..100_u32, has in prop::collection::vec(0..20_usize, 0..20),
     ) {
         let notes = counts.iter().max().unwrap_or(&0) + more;
-        let weights = Weights::of(&counts, notes);
+        let weights = WordWeights::new(&counts, notes);
         let score = weights.score(has.clone());
         prop_assert!((0.0..=1.0).contains(&score));
         prop_assert!((weights.score(0..counts.len()) - 1.0).abs() < 1e-9);
@@ -204,15 +213,15 @@ proptest! {
 
     #[test]
     fn a_made_key_is_one_line_and_never_a_history(text in text()) {
-        let key = key_of(&text);
+        let key = generate_note_key(&text);
         prop_assert!(!key.is_empty() && key.chars().count() <= 49 && !key.chars().any(char::is_control));
         prop_assert!(!key.ends_with("_history"));
     }
 }
 
-type Parts = (String, Option<String>, String, String);
+type MessageKeyParts = (String, Option<String>, String, String);
 
-fn message() -> impl Strategy<Value = Parts> {
+fn message_key_parts() -> impl Strategy<Value = MessageKeyParts> {
     let part = || prop_oneof!["[ab_%]{0,3}", "(%5F|%25|_|a){0,3}"];
     (part(), prop::option::of(part()), part(), part())
 }

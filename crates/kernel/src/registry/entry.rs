@@ -1,4 +1,4 @@
-//! What the registry keeps of a run, and who asks for things.
+//! Registry entry of a run, the new run as requested, and the requester of a stop.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,80 +6,69 @@ use std::sync::Arc;
 use quell_protocol::api::OnBusy;
 use quell_protocol::{AgentId, InterruptionScope, Principal, RunId, SessionKey, Surface, Verdict};
 
-use crate::queue::Waiting;
+use crate::admission::WaitReason;
 use crate::run::RunState;
 use crate::time::Moment;
 
-/// Who asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Who {
-    /// Its name.
+pub struct StopRequester {
     pub principal: Principal,
     /// True when it may stop any run.
     pub admin: bool,
 }
 
-impl Who {
-    pub(super) fn may_stop(&self, entry: &Entry) -> bool {
+impl StopRequester {
+    pub(super) fn may_stop(&self, entry: &RegistryEntry) -> bool {
         self.admin || entry.run.principal == self.principal
     }
 }
 
-/// A run as it is asked for.
+/// A run as requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewRun {
-    /// Its id.
     pub id: RunId,
-    /// Its session.
     pub session: SessionKey,
-    /// The agent that runs.
     pub agent: AgentId,
-    /// Who asked.
     pub principal: Principal,
-    /// True when who asked may stop any run: an interrupting one aborts only what its sender may stop.
+    /// True when the sender may stop any run: an interrupting run aborts only runs that its sender may stop.
     pub admin: bool,
-    /// Through which door.
     pub surface: Surface,
-    /// The run that started it.
+    /// The run that starts it, if it is a sub-run.
     pub parent: Option<RunId>,
-    /// The message.
+    /// Text of the message.
     pub text: String,
     /// Policy while the session is busy.
     pub on_busy: OnBusy,
-    /// What an interruption by it, or of it, is confined to; its session when it has none.
+    /// Scope of interruptions by this run, and of this run. The session if `None`.
     pub scope: Option<Arc<InterruptionScope>>,
-    /// When the registry's backstop ends it (row A5).
+    /// When the registry aborts it as a backstop; see `expiry`.
     pub expires_at: Moment,
 }
 
-/// What a started run is doing.
+/// Activity of a running run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
-    /// A model request is out, back-off included.
+pub enum RunPhase {
+    /// A model request is in progress, back-off included.
     Waiting,
-    /// Anything else.
     Processing,
 }
 
-/// One run that is not forgotten.
+/// A run that is not forgotten.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    /// As it was asked for.
+pub struct RegistryEntry {
     pub run: NewRun,
-    /// Where it stands.
     pub state: RunState,
-    /// What it is doing while running.
-    pub phase: Phase,
-    /// Its place in the order of acceptance.
-    pub mark: u64,
+    /// Meaningful while the run is running.
+    pub phase: RunPhase,
+    /// Sequence number of acceptance.
+    pub accept_seq: u64,
     /// True once its acceptance is durable; it does not start before.
     pub durable: bool,
-    /// Why it waits.
-    pub waiting: Waiting,
-    /// A stop of its id came before it was accepted: it ends once its acceptance is durable.
-    pub(super) early: Option<Verdict>,
-    /// Agents that no run below this one starts again, because a person stopped a run of theirs there.
-    pub(super) barred: BTreeSet<AgentId>,
-    /// Its end is stored: it may be forgotten as soon as nothing below it lives.
-    pub(super) closed: bool,
+    pub wait_reason: WaitReason,
+    /// Verdict of a stop that came before the run was accepted. The run ends with it once its acceptance is durable.
+    pub(super) pending_stop: Option<Verdict>,
+    /// Agents that no run of this tree may start again, because a person stopped a run of theirs in it.
+    pub(super) barred_agents: BTreeSet<AgentId>,
+    /// True once its end is stored. It may then be forgotten as soon as no descendant is alive.
+    pub(super) end_stored: bool,
 }

@@ -1,10 +1,10 @@
-//! The registry, held against a naive model under random use, and its promises one by one.
+//! Tests of the registry: examples of its guarantees, and random operations compared with a naive model.
 
 mod conversation;
 mod driver;
+mod enrolled;
+mod examples;
 mod model;
-mod promises;
-mod roster;
 mod status;
 
 use std::time::Duration;
@@ -12,14 +12,13 @@ use std::time::Duration;
 use quell_protocol::api::OnBusy;
 use quell_protocol::{AgentId, Principal, RunId, SessionKey, StopReason, Surface};
 
-use super::{Bounds, NewRun, Registry, StopAsk, Who};
-use crate::run::{Input, Outcome, Push};
-use crate::time::{Moment, StopTimes};
+use super::{NewRun, Registry, RunLimits, StopRequest, StopRequester};
+use crate::run::{Push, RunStateInput, WorkOutcome};
+use crate::time::{Moment, StopTimeouts};
 
-/// How many runs may wait, stand below each other, and be started by one here.
-const BOUNDS: Bounds = Bounds { queued: 3, depth: 2, children: 2 };
+/// Small limits, so that tests reach them.
+const LIMITS: RunLimits = RunLimits { max_queued: 3, max_depth: 2, max_children: 2 };
 
-/// The agents that take runs here.
 const AGENTS: [&str; 3] = ["main", "writer", "scout"];
 
 fn at(seconds: u64) -> Moment {
@@ -42,19 +41,19 @@ fn principal(text: &str) -> Principal {
     Principal::parse(text).expect("a principal")
 }
 
-fn who(name: &str) -> Who {
-    Who { principal: principal(name), admin: false }
+fn who(name: &str) -> StopRequester {
+    StopRequester { principal: principal(name), admin: false }
 }
 
-fn admin() -> Who {
-    Who { principal: principal("root"), admin: true }
+fn admin() -> StopRequester {
+    StopRequester { principal: principal("root"), admin: true }
 }
 
-fn ask() -> StopAsk {
-    StopAsk { push: Push::Gentle, reason: StopReason::User, surface: Surface::Http }
+fn ask() -> StopRequest {
+    StopRequest { push: Push::Gentle, reason: StopReason::User, surface: Surface::Http }
 }
 
-/// A run of ann's with the agent `main`.
+/// A run with the principal `ann` and the agent `main`.
 fn new_run(id: &str, key: &str, on_busy: OnBusy) -> NewRun {
     NewRun {
         id: run_id(id),
@@ -72,34 +71,35 @@ fn new_run(id: &str, key: &str, on_busy: OnBusy) -> NewRun {
 }
 
 fn registry() -> Registry {
-    let mut registry = Registry::new(StopTimes::default(), BOUNDS);
+    let mut registry = Registry::new(StopTimeouts::default(), LIMITS);
     AGENTS.map(agent).into_iter().for_each(|agent| registry.enroll(agent));
     registry
 }
 
 /// Accepts a run durably.
-fn let_in(registry: &mut Registry, run: NewRun) {
+fn accept_durable(registry: &mut Registry, run: NewRun) {
     let id = run.id.clone();
     registry.accept(run, at(0)).expect("accepted");
-    registry.durable(&id, at(0));
+    registry.commit_acceptance(&id, at(0));
 }
 
-/// Accepts a run durably and starts what is due in its session.
-fn begin(registry: &mut Registry, run: NewRun) {
+/// Accepts a run durably and starts the due run of its session.
+fn accept_and_start(registry: &mut Registry, run: NewRun) {
     let key = run.session.clone();
-    let_in(registry, run);
-    start(registry, &key);
+    accept_durable(registry, run);
+    start_due(registry, &key);
 }
 
-fn start(registry: &mut Registry, key: &SessionKey) -> Option<RunId> {
-    let id = registry.due(key)?.run.id.clone();
-    registry.input(&id, Input::Start, at(0));
+fn start_due(registry: &mut Registry, key: &SessionKey) -> Option<RunId> {
+    let id = registry.due_run(key)?.run.id.clone();
+    registry.apply_input(&id, RunStateInput::Start, at(0));
     Some(id)
 }
 
-/// A running or ending run comes to its end, everything paid.
-fn finish(registry: &mut Registry, id: &str) {
-    for input in [Input::Returned(Outcome::Completed), Input::Released, Input::Recorded] {
-        registry.input(&run_id(id), input, at(0));
+/// Takes a running or ending run to its end, with all debts paid.
+fn finish_run(registry: &mut Registry, id: &str) {
+    for input in [RunStateInput::WorkReturned(WorkOutcome::Completed), RunStateInput::Released, RunStateInput::Recorded]
+    {
+        registry.apply_input(&run_id(id), input, at(0));
     }
 }

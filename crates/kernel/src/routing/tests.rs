@@ -1,20 +1,20 @@
-//! Words as people write them, in several scripts, and rules that cannot work.
+//! Tests of keyword matching in several scripts, and of invalid routing rules.
 
 use proptest::prelude::*;
 use rstest::rstest;
 
-use super::{Keywords, ModelRoute, Routing, has_word};
+use super::{KeywordRule, ModelRoute, ModelRouter, contains_whole_word};
 
-fn keywords(words: &[&str], hint: &str) -> Keywords {
-    Keywords { words: words.iter().map(ToString::to_string).collect(), hint: hint.to_owned() }
+fn keywords(words: &[&str], hint: &str) -> KeywordRule {
+    KeywordRule { words: words.iter().map(ToString::to_string).collect(), hint: hint.to_owned() }
 }
 
 fn route(hint: &str, provider: &str, model: &str) -> ModelRoute {
     ModelRoute { hint: hint.to_owned(), provider: provider.to_owned(), model: model.to_owned() }
 }
 
-fn rules() -> Routing {
-    Routing::new(
+fn rules() -> ModelRouter {
+    ModelRouter::new(
         vec![
             keywords(&["refactor", "C++", "코드", "代码"], "code"),
             keywords(&["summarise", "résumé", "fix bug"], "fast"),
@@ -42,7 +42,7 @@ fn rules() -> Routing {
 #[case::nothing("hello", None)]
 #[case::empty("", None)]
 fn a_message_is_known_by_its_words(#[case] text: &str, #[case] hint: Option<&str>) {
-    assert_eq!(rules().hint(text), hint);
+    assert_eq!(rules().hint_for(text), hint);
 }
 
 #[test]
@@ -51,32 +51,32 @@ fn a_hint_leads_to_its_route_and_no_hint_to_the_default() {
     assert_eq!(rules.model_for("summarise it").as_deref(), Some("local/llama3.2"));
     assert_eq!(rules.model_for("refactor it").as_deref(), Some("openrouter/anthropic/claude-sonnet-4-5"));
     assert_eq!(rules.model_for("hello"), None);
-    assert_eq!(Routing::default().model_for("refactor it"), None);
+    assert_eq!(ModelRouter::default().model_for("refactor it"), None);
     assert_eq!(rules.problems(), []);
 }
 
 #[test]
 fn greek_words_are_found_in_capitals() {
-    let rules = Routing::new(vec![keywords(&["λόγος"], "h")], vec![route("h", "p", "m")]);
-    assert_eq!(rules.hint("ΛΌΓΟΣ"), Some("h"));
+    let rules = ModelRouter::new(vec![keywords(&["λόγος"], "h")], vec![route("h", "p", "m")]);
+    assert_eq!(rules.hint_for("ΛΌΓΟΣ"), Some("h"));
 }
 
 #[test]
 fn a_sign_that_joins_consonants_does_not_end_a_word() {
-    let rules = Routing::new(vec![keywords(&["नमस"], "h"), keywords(&["नमस्ते"], "greeting")], vec![]);
-    assert_eq!(rules.hint("नमस्ते।"), Some("greeting"));
+    let rules = ModelRouter::new(vec![keywords(&["नमस"], "h"), keywords(&["नमस्ते"], "greeting")], vec![]);
+    assert_eq!(rules.hint_for("नमस्ते।"), Some("greeting"));
 }
 
 #[test]
 fn an_accent_that_comes_taken_apart_does_not_end_a_word() {
-    let rules = Routing::new(vec![keywords(&["caf", "resume"], "h")], vec![]);
-    assert_eq!(rules.hint("cafe\u{301}, resume\u{301}"), None);
+    let rules = ModelRouter::new(vec![keywords(&["caf", "resume"], "h")], vec![]);
+    assert_eq!(rules.hint_for("cafe\u{301}, resume\u{301}"), None);
 }
 
 #[test]
 fn places_that_overlap_are_all_looked_at() {
-    assert!(has_word("xa a a", "a a"));
-    assert!(!has_word("xa a ab", "a a"));
+    assert!(contains_whole_word("xa a a", "a a"));
+    assert!(!contains_whole_word("xa a ab", "a a"));
 }
 
 #[rstest]
@@ -86,12 +86,12 @@ fn places_that_overlap_are_all_looked_at() {
 #[case::blank_model(vec![], vec![route("h", "p", " ")], "model_routes.0.model", "is blank")]
 #[case::twice(vec![], vec![route("h", "p", "m"), route("h", "p", "n")], "model_routes.1.hint", "never taken")]
 fn rules_that_cannot_work_are_named(
-    #[case] words: Vec<Keywords>,
+    #[case] words: Vec<KeywordRule>,
     #[case] routes: Vec<ModelRoute>,
     #[case] place: &str,
     #[case] says: &str,
 ) {
-    let problems = Routing::new(words, routes).problems();
+    let problems = ModelRouter::new(words, routes).problems();
     let [problem] = problems.as_slice() else { panic!("{problems:?}") };
     assert_eq!(problem.place, place);
     assert!(problem.problem.contains(says), "{problem}");
@@ -101,8 +101,8 @@ proptest! {
     #[test]
     fn a_word_between_spaces_is_found_in_any_text(before in any::<String>(), word in "\\PC{1,12}", after in any::<String>()) {
         prop_assume!(!word.trim().is_empty());
-        let rules = Routing::new(vec![keywords(&[&word], "h")], vec![]);
+        let rules = ModelRouter::new(vec![keywords(&[&word], "h")], vec![]);
         let text = format!("{before} {} {after}", word.trim());
-        prop_assert_eq!(rules.hint(&text), Some("h"));
+        prop_assert_eq!(rules.hint_for(&text), Some("h"));
     }
 }

@@ -1,4 +1,4 @@
-//! The run machine, held against its table in ARCHITECTURE.md and explored to its fixpoint.
+//! Shared inputs of the tests of the run machine.
 
 mod explore;
 mod mutants;
@@ -9,25 +9,25 @@ use std::time::Duration;
 
 use quell_protocol::{By, Principal, StopReason, Surface, Verdict};
 
-use super::{Debts, Effect, Input, Outcome, Push, RunState};
-use crate::time::{Moment, StopTimes};
+use super::{Debts, Push, RunEffect, RunState, RunStateInput, WorkOutcome};
+use crate::time::{Moment, StopTimeouts};
 
-/// One transition, as [`RunState::step`] is one; mutants are others.
-type Step = fn(RunState, Input, Moment, &StopTimes) -> (RunState, Vec<Effect>);
+/// A transition function: [`RunState::step`], or that of a mutant.
+type StepFn = fn(RunState, RunStateInput, Moment, &StopTimeouts) -> (RunState, Vec<RunEffect>);
 
-/// When everything happens here. The machine's states hold no time, so one moment is as good as many.
+/// The moment of every input. States contain no time, so one moment is enough.
 const NOW: Moment = Moment(Duration::from_secs(1000));
 
-/// All three differ, so that a timer armed with the wrong one shows.
-const TIMES: StopTimes =
-    StopTimes { term: Duration::from_millis(1), grace: Duration::from_millis(20), hard: Duration::from_millis(300) };
+/// All three differ, so that a timer with the wrong duration is noticed.
+const TIMES: StopTimeouts =
+    StopTimeouts { term: Duration::from_millis(1), grace: Duration::from_millis(20), hard: Duration::from_millis(300) };
 
-fn grace() -> Effect {
-    Effect::ArmGrace(NOW.plus(TIMES.grace))
+fn grace_timer() -> RunEffect {
+    RunEffect::ArmGraceTimer(NOW.plus(TIMES.grace))
 }
 
-fn hard() -> Effect {
-    Effect::ArmHard(NOW.plus(TIMES.hard))
+fn hard_limit_timer() -> RunEffect {
+    RunEffect::ArmHardLimitTimer(NOW.plus(TIMES.hard))
 }
 
 fn aborted(reason: StopReason) -> Verdict {
@@ -35,28 +35,28 @@ fn aborted(reason: StopReason) -> Verdict {
     Verdict::Aborted { reason, by }
 }
 
-fn abort(push: Push, reason: StopReason) -> Input {
-    Input::Abort { push, verdict: aborted(reason) }
+fn abort(push: Push, reason: StopReason) -> RunStateInput {
+    RunStateInput::Abort { push, verdict: aborted(reason) }
 }
 
-fn failed() -> Outcome {
-    Outcome::Failed { code: "model_error".into(), message: "it broke".into() }
+fn failed() -> WorkOutcome {
+    WorkOutcome::Failed { code: "model_error".into(), message: "it broke".into() }
 }
 
-/// Every input, with two reasons for each kind of abort and both outcomes, so that a verdict that changes shows.
-fn inputs() -> Vec<Input> {
+/// Every input, with two reasons per kind of abort and both outcomes, so that a changed verdict is noticed.
+fn inputs() -> Vec<RunStateInput> {
     vec![
-        Input::Start,
+        RunStateInput::Start,
         abort(Push::Gentle, StopReason::User),
         abort(Push::Gentle, StopReason::Timeout),
         abort(Push::Forced, StopReason::User),
         abort(Push::Forced, StopReason::Timeout),
-        Input::Returned(Outcome::Completed),
-        Input::Returned(failed()),
-        Input::GracePassed,
-        Input::HardPassed,
-        Input::Released,
-        Input::Recorded,
-        Input::RecordFailed,
+        RunStateInput::WorkReturned(WorkOutcome::Completed),
+        RunStateInput::WorkReturned(failed()),
+        RunStateInput::GracePassed,
+        RunStateInput::HardLimitPassed,
+        RunStateInput::Released,
+        RunStateInput::Recorded,
+        RunStateInput::RecordFailed,
     ]
 }

@@ -1,4 +1,4 @@
-//! The life of a session, every state with every input; the book, held against what it promises under random use.
+//! Transition table of sessions, and random operations on the session table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,104 +14,119 @@ fn at(seconds: u64) -> Moment {
     Moment(Duration::from_secs(seconds))
 }
 
-/// Every state that differs from another one in what can happen next.
-fn lives() -> [Life; 5] {
-    [Life::Uninitialised, Life::Ready { used: at(10) }, Life::Active { used: at(10) }, Life::Expired, Life::Terminated]
+/// One example of each state.
+fn all_states() -> [SessionState; 5] {
+    [
+        SessionState::Uninitialised,
+        SessionState::Ready { used: at(10) },
+        SessionState::Active { used: at(10) },
+        SessionState::Expired,
+        SessionState::Terminated,
+    ]
 }
 
-fn inputs() -> [LifeInput; 5] {
-    let unneeded = LifeInput::Unneeded { idle: IDLE };
-    [LifeInput::Initialised, LifeInput::Touch, LifeInput::Released, unneeded, LifeInput::CleanUp]
+fn inputs() -> [SessionInput; 5] {
+    let unneeded = SessionInput::ExpireIfIdle { idle: IDLE };
+    [SessionInput::Initialised, SessionInput::Touched, SessionInput::Released, unneeded, SessionInput::CleanUp]
 }
 
 #[test]
 fn every_state_answers_every_input_as_row_c6_says() {
-    use LifeEffect as E;
-    let (now, ready, active) = (at(10 + 1801), Life::Ready { used: at(1811) }, Life::Active { used: at(1811) });
-    let (old_ready, old_active) = (Life::Ready { used: at(10) }, Life::Active { used: at(10) });
-    let gone = (Life::Terminated, Some(E::CleanUp));
-    let nothing = |life| (life, None);
-    let row = |life: Life| match life {
-        Life::Uninitialised => [nothing(ready), nothing(life), nothing(life), nothing(life), gone],
-        Life::Ready { .. } => {
-            [nothing(old_ready), (active, Some(E::Activated)), nothing(life), (Life::Expired, Some(E::Expired)), gone]
-        }
-        Life::Active { .. } => {
-            [nothing(old_active), (active, Some(E::Activated)), nothing(ready), (Life::Expired, Some(E::Expired)), gone]
-        }
-        Life::Expired => [nothing(ready), nothing(life), nothing(life), nothing(life), gone],
-        Life::Terminated => [nothing(life); 5],
+    use SessionEffect as E;
+    let (now, ready, active) =
+        (at(10 + 1801), SessionState::Ready { used: at(1811) }, SessionState::Active { used: at(1811) });
+    let (old_ready, old_active) = (SessionState::Ready { used: at(10) }, SessionState::Active { used: at(10) });
+    let gone = (SessionState::Terminated, Some(E::CleanUp));
+    let nothing = |state| (state, None);
+    let row = |state: SessionState| match state {
+        SessionState::Uninitialised => [nothing(ready), nothing(state), nothing(state), nothing(state), gone],
+        SessionState::Ready { .. } => [
+            nothing(old_ready),
+            (active, Some(E::Activated)),
+            nothing(state),
+            (SessionState::Expired, Some(E::Expired)),
+            gone,
+        ],
+        SessionState::Active { .. } => [
+            nothing(old_active),
+            (active, Some(E::Activated)),
+            nothing(ready),
+            (SessionState::Expired, Some(E::Expired)),
+            gone,
+        ],
+        SessionState::Expired => [nothing(ready), nothing(state), nothing(state), nothing(state), gone],
+        SessionState::Terminated => [nothing(state); 5],
     };
-    for life in lives() {
-        for (input, wanted) in inputs().into_iter().zip(row(life)) {
-            assert_eq!(life.step(input, now), wanted, "{life:?} at {input:?}");
+    for state in all_states() {
+        for (input, expected) in inputs().into_iter().zip(row(state)) {
+            assert_eq!(state.step(input, now), expected, "{state:?} at {input:?}");
         }
     }
 }
 
 #[test]
 fn exactly_the_limit_is_not_too_long() {
-    for life in [Life::Ready { used: at(10) }, Life::Active { used: at(10) }] {
-        assert_eq!(life.step(LifeInput::Unneeded { idle: IDLE }, at(10 + 1800)), (life, None));
+    for state in [SessionState::Ready { used: at(10) }, SessionState::Active { used: at(10) }] {
+        assert_eq!(state.step(SessionInput::ExpireIfIdle { idle: IDLE }, at(10 + 1800)), (state, None));
         let (next, effect) =
-            life.step(LifeInput::Unneeded { idle: IDLE }, Moment(at(1810).0 + Duration::from_nanos(1)));
-        assert_eq!((next, effect), (Life::Expired, Some(LifeEffect::Expired)));
+            state.step(SessionInput::ExpireIfIdle { idle: IDLE }, Moment(at(1810).0 + Duration::from_nanos(1)));
+        assert_eq!((next, effect), (SessionState::Expired, Some(SessionEffect::Expired)));
     }
 }
 
-/// Walks all sequences of five inputs from the beginning.
+/// Walks all sequences of five inputs from the initial state.
 #[test]
 fn on_every_path_what_a_session_has_is_given_back_at_most_once_and_nothing_follows() {
-    let mut paths = vec![(Life::Uninitialised, 0)];
+    let mut paths = vec![(SessionState::Uninitialised, 0)];
     let mut walked = 0;
     for step in 0..5 {
         let now = at(step * 1801);
-        let next = |&(life, cleaned): &(Life, i32)| {
+        let next = |&(state, cleaned): &(SessionState, i32)| {
             inputs().map(|input| {
-                let (next, effect) = life.step(input, now);
-                assert!(life != Life::Terminated || (next == life && effect.is_none()));
-                (next, cleaned + i32::from(effect == Some(LifeEffect::CleanUp)))
+                let (next, effect) = state.step(input, now);
+                assert!(state != SessionState::Terminated || (next == state && effect.is_none()));
+                (next, cleaned + i32::from(effect == Some(SessionEffect::CleanUp)))
             })
         };
         paths = paths.iter().flat_map(next).collect();
         walked += paths.len();
-        assert!(paths.iter().all(|(life, cleaned)| *cleaned == i32::from(*life == Life::Terminated)));
+        assert!(paths.iter().all(|(state, cleaned)| *cleaned == i32::from(*state == SessionState::Terminated)));
     }
     println!("{walked} transitions");
 }
 
 #[derive(Debug, Clone)]
-enum Op {
+enum SessionTableOp {
     Enter(u8),
     Change(u8),
-    /// The maker with this place in the list is done.
+    /// The creator at this index of the list succeeds.
     Settle(usize),
     Fail(usize),
     Touch(u8),
     Released(u8),
     Later(u16),
-    /// The sweep, with these sessions needed.
+    /// A sweep during which these sessions are in use.
     Sweep(BTreeSet<u8>),
     Take(u8),
-    /// The clean-up with this place in the list is over.
+    /// The clean-up at this index of the list ends.
     Left(usize),
     TakeAll,
 }
 
-fn op() -> impl Strategy<Value = Op> {
+fn op() -> impl Strategy<Value = SessionTableOp> {
     let key = || 0..4_u8;
     prop_oneof![
-        6 => key().prop_map(Op::Enter),
-        2 => key().prop_map(Op::Change),
-        4 => (0..4_usize).prop_map(Op::Settle),
-        2 => (0..4_usize).prop_map(Op::Fail),
-        2 => key().prop_map(Op::Touch),
-        2 => key().prop_map(Op::Released),
-        2 => (0..2000_u16).prop_map(Op::Later),
-        2 => proptest::collection::btree_set(key(), 0..3).prop_map(Op::Sweep),
-        2 => key().prop_map(Op::Take),
-        5 => (0..4_usize).prop_map(Op::Left),
-        1 => Just(Op::TakeAll),
+        6 => key().prop_map(SessionTableOp::Enter),
+        2 => key().prop_map(SessionTableOp::Change),
+        4 => (0..4_usize).prop_map(SessionTableOp::Settle),
+        2 => (0..4_usize).prop_map(SessionTableOp::Fail),
+        2 => key().prop_map(SessionTableOp::Touch),
+        2 => key().prop_map(SessionTableOp::Released),
+        2 => (0..2000_u16).prop_map(SessionTableOp::Later),
+        2 => proptest::collection::btree_set(key(), 0..3).prop_map(SessionTableOp::Sweep),
+        2 => key().prop_map(SessionTableOp::Take),
+        5 => (0..4_usize).prop_map(SessionTableOp::Left),
+        1 => Just(SessionTableOp::TakeAll),
     ]
 }
 
@@ -119,119 +134,126 @@ fn key(number: u8) -> SessionKey {
     SessionKey::parse(format!("s{number}")).unwrap()
 }
 
-/// What the users of a book hold.
+/// State of the callers of a session table.
 #[derive(Default)]
-struct Users {
+struct SessionTableUsers {
     now: Moment,
-    bodies: u32,
-    /// With what a session had that is being changed.
-    makers: Vec<(u8, Birth, Option<u32>)>,
-    departures: Vec<Departure<u32>>,
+    last_resource_id: u32,
+    /// With the previous resources of a session that is being changed.
+    creators: Vec<(u8, CreateToken, Option<u32>)>,
+    cleanups: Vec<SessionCleanup<u32>>,
     cleaned: BTreeMap<u32, u32>,
     replaced: BTreeSet<u32>,
     made: BTreeSet<u32>,
     closed: bool,
 }
 
-impl Users {
+impl SessionTableUsers {
     fn number(key: &SessionKey) -> u8 {
         key.as_str()[1..].parse().unwrap()
     }
 
-    fn see_off(&mut self, mut departure: Departure<u32>) {
-        assert!(departure.begin(self.now), "a clean-up that began twice");
-        assert!(!departure.begin(self.now));
-        *self.cleaned.entry(departure.body).or_default() += 1;
-        self.departures.push(departure);
+    fn begin_cleanup(&mut self, mut cleanup: SessionCleanup<u32>) {
+        assert!(cleanup.begin_cleanup(self.now), "a clean-up that began twice");
+        assert!(!cleanup.begin_cleanup(self.now));
+        *self.cleaned.entry(cleanup.resources).or_default() += 1;
+        self.cleanups.push(cleanup);
     }
 
-    fn settle(&mut self, book: &mut Book<u32>, place: usize) {
-        if self.makers.is_empty() {
+    fn finish_one(&mut self, table: &mut SessionTable<u32>, place: usize) {
+        if self.creators.is_empty() {
             return;
         }
-        let (number, birth, before) = self.makers.remove(place % self.makers.len());
-        self.bodies += 1;
-        let body = self.bodies;
+        let (number, token, before) = self.creators.remove(place % self.creators.len());
+        self.last_resource_id += 1;
+        let body = self.last_resource_id;
         self.made.insert(body);
         self.replaced.extend(before);
         let outcome = match before {
-            Some(_) => book.changed(&key(number), birth, body, self.now).map(|found| assert_eq!(found, before)),
-            None => book.made(&key(number), birth, body, self.now),
+            Some(_) => table.finish_change(&key(number), token, body, self.now).map(|found| assert_eq!(found, before)),
+            None => table.finish_create(&key(number), token, body, self.now),
         };
-        if let Err(departure) = outcome {
-            assert_eq!(departure.body, body);
-            self.see_off(departure);
+        if let Err(cleanup) = outcome {
+            assert_eq!(cleanup.resources, body);
+            self.begin_cleanup(cleanup);
         }
     }
 
-    fn fail(&mut self, book: &mut Book<u32>, place: usize) {
-        if self.makers.is_empty() {
+    fn fail_one(&mut self, table: &mut SessionTable<u32>, place: usize) {
+        if self.creators.is_empty() {
             return;
         }
-        let (number, birth, before) = self.makers.remove(place % self.makers.len());
-        // Every other one had got somewhere.
+        let (number, token, before) = self.creators.remove(place % self.creators.len());
+        // Every other failed creation leaves resources behind.
         let rest = (before.is_none() && place.is_multiple_of(2)).then(|| {
-            self.bodies += 1;
-            self.made.insert(self.bodies);
-            self.bodies
+            self.last_resource_id += 1;
+            self.made.insert(self.last_resource_id);
+            self.last_resource_id
         });
-        if let Some(departure) = book.failed(&key(number), birth, rest) {
-            assert!(rest.is_none_or(|rest| departure.body == rest));
-            self.see_off(departure);
+        if let Some(cleanup) = table.fail_create(&key(number), token, rest) {
+            assert!(rest.is_none_or(|rest| cleanup.resources == rest));
+            self.begin_cleanup(cleanup);
         }
     }
 
-    fn do_one(&mut self, book: &mut Book<u32>, op: Op) {
+    fn apply_op(&mut self, table: &mut SessionTable<u32>, op: SessionTableOp) {
         let now = self.now;
         match op {
-            Op::Enter(number) => match book.enter(&key(number), now, |_| Need::Unneeded { idle: IDLE }) {
-                Enter::In(body) => {
-                    assert!(!self.cleaned.contains_key(&body), "a session that is being cleaned up was handed out");
-                    assert!(matches!(book.life(&key(number)), Some(Life::Active { .. })));
-                }
-                Enter::Make(birth) => {
-                    assert!(!self.makers.iter().any(|maker| maker.0 == number), "two make one session");
-                    assert!(!self.departures.iter().any(|gone| Self::number(&gone.key) == number));
-                    self.makers.push((number, birth, None));
-                }
-                Enter::Wait => {
-                    let someone = self.makers.iter().any(|maker| maker.0 == number)
-                        || self.departures.iter().any(|gone| Self::number(&gone.key) == number);
-                    assert!(someone, "it waits for nobody");
-                }
-                Enter::Clean(departure) => self.see_off(departure),
-                Enter::Closed => assert!(self.closed),
-            },
-            Op::Change(number) => {
-                if let Change::Yours(birth, body) = book.change(&key(number)) {
-                    assert!(!self.makers.iter().any(|maker| maker.0 == number), "two change one session");
-                    self.makers.push((number, birth, Some(body)));
+            SessionTableOp::Enter(number) => {
+                match table.lookup(&key(number), now, |_| SessionUse::Idle { idle: IDLE }) {
+                    SessionLookup::Live(body) => {
+                        assert!(!self.cleaned.contains_key(&body), "a session that is being cleaned up was handed out");
+                        assert!(matches!(table.state(&key(number)), Some(SessionState::Active { .. })));
+                    }
+                    SessionLookup::Create(token) => {
+                        assert!(
+                            !self.creators.iter().any(|creator| creator.0 == number),
+                            "two callers create one session"
+                        );
+                        assert!(!self.cleanups.iter().any(|gone| Self::number(&gone.key) == number));
+                        self.creators.push((number, token, None));
+                    }
+                    SessionLookup::Wait => {
+                        let someone = self.creators.iter().any(|creator| creator.0 == number)
+                            || self.cleanups.iter().any(|gone| Self::number(&gone.key) == number);
+                        assert!(someone, "there is nothing to wait for");
+                    }
+                    SessionLookup::CleanUp(cleanup) => self.begin_cleanup(cleanup),
+                    SessionLookup::Closed => assert!(self.closed),
                 }
             }
-            Op::Settle(place) => self.settle(book, place),
-            Op::Fail(place) => self.fail(book, place),
-            Op::Touch(number) => book.touch(&key(number), now),
-            Op::Released(number) => book.released(&key(number), now),
-            Op::Later(seconds) => self.now = now.plus(Duration::from_secs(seconds.into())),
-            Op::Sweep(needed) => {
+            SessionTableOp::Change(number) => {
+                if let ChangeLookup::Change(token, body) = table.begin_change(&key(number)) {
+                    assert!(!self.creators.iter().any(|creator| creator.0 == number), "two callers change one session");
+                    self.creators.push((number, token, Some(body)));
+                }
+            }
+            SessionTableOp::Settle(place) => self.finish_one(table, place),
+            SessionTableOp::Fail(place) => self.fail_one(table, place),
+            SessionTableOp::Touch(number) => table.touch(&key(number), now),
+            SessionTableOp::Released(number) => table.release(&key(number), now),
+            SessionTableOp::Later(seconds) => self.now = now.plus(Duration::from_secs(seconds.into())),
+            SessionTableOp::Sweep(needed) => {
                 let need = |key: &SessionKey, _: &u32| match needed.contains(&Self::number(key)) {
-                    true => Need::Kept,
-                    false => Need::Unneeded { idle: IDLE },
+                    true => SessionUse::InUse,
+                    false => SessionUse::Idle { idle: IDLE },
                 };
-                for departure in book.sweep(now, need) {
-                    assert!(!needed.contains(&Self::number(&departure.key)), "a session that is needed expired");
-                    self.see_off(departure);
+                for cleanup in table.remove_expired(now, need) {
+                    assert!(!needed.contains(&Self::number(&cleanup.key)), "a session that is needed expired");
+                    self.begin_cleanup(cleanup);
                 }
             }
-            Op::Take(number) => book.take(&key(number)).into_iter().for_each(|gone| self.see_off(gone)),
-            Op::Left(place) if !self.departures.is_empty() => {
-                let departure = self.departures.remove(place % self.departures.len());
-                book.left(&departure.key);
+            SessionTableOp::Take(number) => {
+                table.remove(&key(number)).into_iter().for_each(|gone| self.begin_cleanup(gone))
             }
-            Op::Left(_) => {}
-            Op::TakeAll => {
+            SessionTableOp::Left(place) if !self.cleanups.is_empty() => {
+                let cleanup = self.cleanups.remove(place % self.cleanups.len());
+                table.finish_cleanup(&cleanup.key);
+            }
+            SessionTableOp::Left(_) => {}
+            SessionTableOp::TakeAll => {
                 self.closed = true;
-                book.take_all().into_iter().for_each(|gone| self.see_off(gone));
+                table.close().into_iter().for_each(|gone| self.begin_cleanup(gone));
             }
         }
     }
@@ -240,20 +262,20 @@ impl Users {
 proptest! {
     #[test]
     fn whatever_happens_nothing_leaks_and_nothing_is_cleaned_up_twice(ops in proptest::collection::vec(op(), 0..120)) {
-        let (mut book, mut users) = (Book::default(), Users::default());
+        let (mut table, mut users) = (SessionTable::default(), SessionTableUsers::default());
         for op in ops {
-            users.do_one(&mut book, op);
+            users.apply_op(&mut table, op);
         }
-        users.do_one(&mut book, Op::TakeAll);
-        while !users.makers.is_empty() {
-            users.settle(&mut book, 0);
+        users.apply_op(&mut table, SessionTableOp::TakeAll);
+        while !users.creators.is_empty() {
+            users.finish_one(&mut table, 0);
         }
-        while !users.departures.is_empty() {
-            users.do_one(&mut book, Op::Left(0));
+        while !users.cleanups.is_empty() {
+            users.apply_op(&mut table, SessionTableOp::Left(0));
         }
-        prop_assert!(book.is_empty() && !book.is_leaving());
+        prop_assert!(table.is_empty() && !table.has_cleanups());
         prop_assert!(users.cleaned.values().all(|times| *times == 1));
-        // What was replaced lives on in what replaced it.
+        // Replaced resources are part of those that replaced them.
         let gone: BTreeSet<u32> = users.cleaned.keys().copied().chain(users.replaced.iter().copied()).collect();
         prop_assert_eq!(gone, users.made);
         prop_assert!(users.replaced.iter().all(|body| !users.cleaned.contains_key(body)));

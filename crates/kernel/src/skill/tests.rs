@@ -1,4 +1,4 @@
-//! What a `SKILL.md` may hold, what is said of one that is broken, and the bytes of the section.
+//! Tests of front matter, error texts, limits and the rendered section.
 
 use proptest::prelude::*;
 use rstest::rstest;
@@ -13,8 +13,8 @@ fn skill(name: &str, description: &str) -> Skill {
     Skill { name: name.to_owned(), description: description.to_owned() }
 }
 
-fn catalogue(skills: impl IntoIterator<Item = Skill>) -> Catalogue {
-    let mut catalogue = Catalogue::new("skills".to_owned());
+fn catalogue(skills: impl IntoIterator<Item = Skill>) -> SkillCatalogue {
+    let mut catalogue = SkillCatalogue::new("skills".to_owned());
     for skill in skills {
         catalogue.add(skill).unwrap();
     }
@@ -41,8 +41,8 @@ fn catalogue(skills: impl IntoIterator<Item = Skill>) -> Catalogue {
 fn a_head_gives_its_name_and_its_description(#[case] head: &str, #[case] description: &str) {
     let expected = Ok(skill("pdf", description));
     assert_eq!(Skill::parse("pdf", &file(head)), expected);
-    assert_eq!(Skill::parse("pdf", &file(head).replace('\n', "\r\n")), expected, "as Windows writes it");
-    assert_eq!(Skill::parse("pdf", &format!("\u{feff}{}", file(head))), expected, "with a mark of its order");
+    assert_eq!(Skill::parse("pdf", &file(head).replace('\n', "\r\n")), expected, "with Windows line breaks");
+    assert_eq!(Skill::parse("pdf", &format!("\u{feff}{}", file(head))), expected, "with a byte order mark");
 }
 
 #[rstest]
@@ -56,7 +56,10 @@ fn a_head_gives_its_name_and_its_description(#[case] head: &str, #[case] descrip
 #[case::null("---\nname: ~\ndescription: d\n---\n", "has no `name`")]
 #[case::no_description("---\nname: pdf\n---\n", "has no `description`")]
 #[case::blank_description("---\nname: pdf\ndescription: \" \\n \"\n---\n", "has no `description`")]
-#[case::colon("---\nname: pdf\ndescription: Use it: always\n---\n", "line 3, column 20; a text with a colon")]
+#[case::colon(
+    "---\nname: pdf\ndescription: Use it: always\n---\n",
+    "line 3, column 20; quote a text that contains a colon"
+)]
 #[case::tab("---\nname: pdf\n\tdescription: d\n---\n", "found a tab")]
 #[case::list("---\n- pdf\n---\n", "expected mapping start")]
 #[case::a_list_as_name("---\nname: [pdf]\ndescription: d\n---\n", "expected string scalar")]
@@ -67,7 +70,7 @@ fn a_head_gives_its_name_and_its_description(#[case] head: &str, #[case] descrip
 #[case::hyphen_last("---\nname: pdf-\ndescription: d\n---\n", "has the name \"pdf-\"")]
 #[case::two_hyphens("---\nname: p--df\ndescription: d\n---\n", "has the name \"p--df\"")]
 #[case::new_line("---\nname: \"pdf\\nx\"\ndescription: d\n---\n", "has the name \"pdf\\nx\"")]
-#[case::elsewhere("---\nname: word\ndescription: d\n---\n", "\"word\" and stands in the folder \"pdf\"")]
+#[case::elsewhere("---\nname: word\ndescription: d\n---\n", "\"word\" but is in the folder \"pdf\"")]
 fn a_broken_one_says_what_is_wrong(#[case] text: &str, #[case] says: &str) {
     let problem = Skill::parse("pdf", text).unwrap_err().to_string();
     assert!(problem.contains(says), "{problem}");
@@ -82,10 +85,10 @@ fn names_and_descriptions_have_their_longest() {
     let name = "a1-".repeat(21) + "b";
     assert_eq!((name.len(), of(&name, "d")), (64, Ok(())));
     let longer = name + "b";
-    assert_eq!(of(&longer, "d"), Err(BadSkill::Name(longer.clone())));
+    assert_eq!(of(&longer, "d"), Err(SkillError::InvalidName(longer.clone())));
     assert_eq!(of("pdf", &"é".repeat(1024)), Ok(()), "characters, not bytes");
-    assert_eq!(of("pdf", &"é".repeat(1025)), Err(BadSkill::Long(1025)));
-    assert_eq!(of("123", "true"), Ok(()), "what YAML takes for a number is a name");
+    assert_eq!(of("pdf", &"é".repeat(1025)), Err(SkillError::DescriptionTooLong(1025)));
+    assert_eq!(of("123", "true"), Ok(()), "a name may look like a number in YAML");
 }
 
 #[test]
@@ -97,7 +100,7 @@ fn what_is_said_of_a_broken_one_is_short() {
     }
 }
 
-/// Neither is worked out: the first has sixty thousand levels, the second a thousand million values.
+/// The parser refuses both early: the first has 60,000 levels, the second 10^9 values.
 #[rstest]
 #[case::deep("[".repeat(60_000))]
 #[case::large({
@@ -107,42 +110,42 @@ fn what_is_said_of_a_broken_one_is_short() {
 })]
 fn a_head_cannot_make_its_reader_work_for_long(#[case] value: String) {
     let text = file(&format!("name: pdf\ndescription: d\nmetadata: {value}"));
-    assert!(matches!(Skill::parse("pdf", &text), Err(BadSkill::Yaml(_))));
+    assert!(matches!(Skill::parse("pdf", &text), Err(SkillError::InvalidYaml(_))));
 }
 
 #[test]
 fn the_section_stands_behind_the_prompt_with_a_line_for_each_skill() {
     let skills = [skill("words", "Writes Word files."), skill("pdf", "Reads PDF files.")];
     assert_eq!(
-        catalogue(skills.clone()).prompt("You are careful.", "read_file"),
+        catalogue(skills.clone()).append_to_prompt("You are careful.", "read_file"),
         "You are careful.\n\n# Skills\n\nA skill is a folder with instructions for one kind of task. Before you do what a skill below \
          is for, read its SKILL.md with the tool `read_file` and follow it; files that it names are in its folder, \
          skills/NAME.\n\n- pdf: Reads PDF files. (skills/pdf/SKILL.md)\n- words: Writes Word files. (skills/words/SKILL.md)"
     );
-    assert!(catalogue(skills).prompt(" \n", "shell").starts_with("# Skills"), "nothing stands before it");
-    assert_eq!(catalogue([]).prompt("You are careful.", "read_file"), "You are careful.");
+    assert!(catalogue(skills).append_to_prompt(" \n", "shell").starts_with("# Skills"), "a blank prompt is dropped");
+    assert_eq!(catalogue([]).append_to_prompt("You are careful.", "read_file"), "You are careful.");
 }
 
 #[test]
 fn a_section_has_its_largest() {
-    let long = |number: usize| skill(&format!("s{number:03}"), &"x".repeat(LONGEST_DESCRIPTION));
-    let mut catalogue = Catalogue::new("skills".to_owned());
+    let long = |number: usize| skill(&format!("s{number:03}"), &"x".repeat(MAX_DESCRIPTION_CHARS));
+    let mut catalogue = SkillCatalogue::new("skills".to_owned());
     let taken = (0..100).take_while(|number| catalogue.add(long(*number)).is_ok()).count();
     assert_eq!(taken, 31, "32 KiB of lines");
-    assert!(catalogue.prompt("", "read_file").len() < ROOM + 400);
-    let mut catalogue = Catalogue::new("skills".to_owned());
+    assert!(catalogue.append_to_prompt("", "read_file").len() < MAX_SECTION_BYTES + 400);
+    let mut catalogue = SkillCatalogue::new("skills".to_owned());
     let taken = (0..100).take_while(|number| catalogue.add(skill(&format!("s{number}"), "d")).is_ok()).count();
-    assert_eq!((taken, catalogue.names().count()), (MOST, MOST));
+    assert_eq!((taken, catalogue.names().count()), (MAX_SKILLS, MAX_SKILLS));
 }
 
 proptest! {
-    /// Whatever a file holds: it is refused, or it is one line of the section.
+    /// Any file is either refused or gives exactly one line of the section.
     #[test]
     fn no_text_breaks_the_form_of_the_section(description in "\\PC{0,40}|(?s).{0,40}", tail in "(?s).{0,40}") {
         let quoted = serde_json::to_string(&description).unwrap();
         for text in [file(&format!("name: pdf\ndescription: {quoted}")), file(&tail), format!("---\n{tail}"), tail] {
             let Ok(skill) = Skill::parse("pdf", &text) else { continue };
-            let prompt = catalogue([skill]).prompt("", "read_file");
+            let prompt = catalogue([skill]).append_to_prompt("", "read_file");
             let lines: Vec<&str> = prompt.lines().collect();
             prop_assert_eq!(lines.len(), 5);
             prop_assert!(lines[4].starts_with("- pdf: ") && lines[4].ends_with(" (skills/pdf/SKILL.md)"));
@@ -150,11 +153,11 @@ proptest! {
         }
     }
 
-    /// The order in which a folder is read does not show.
+    /// The order in which a folder is read does not matter.
     #[test]
     fn the_same_skills_are_the_same_bytes(mut names in proptest::collection::hash_set("[a-z]{1,8}", 1..20)) {
         let of = |names: &mut dyn Iterator<Item = String>| {
-            catalogue(names.map(|name| skill(&name, "d"))).prompt("p", "read_file")
+            catalogue(names.map(|name| skill(&name, "d"))).append_to_prompt("p", "read_file")
         };
         let sorted: std::collections::BTreeSet<String> = names.iter().cloned().collect();
         prop_assert_eq!(of(&mut names.drain()), of(&mut sorted.into_iter()));

@@ -1,10 +1,10 @@
-//! Tables: what is a stop, and what is work for the model although it holds a stop word.
+//! Tables of stop phrases and of texts that only contain one.
 
 use rstest::rstest;
 
-use super::{LONGEST, STOPS, is_stop};
+use super::{MAX_PHRASE_BYTES, STOP_PHRASES, is_stop_phrase};
 
-/// Every text that the gateway people come from takes as a stop.
+/// Every stop phrase of the gateway from which users migrate.
 const KNOWN: &str = "stop|esc|abort|exit|interrupt|stopp|halt|pare|deten|detén|detente|arrete|arrête|anhalten|aufhören|\
     hoer auf|停止|停下来|暂停|やめて|止めて|रुको|توقف|стоп|остановись|останови|остановить|прекрати|please stop|stop please|\
     stop openclaw|openclaw stop|stop action|stop current action|stop run|stop current run|stop agent|stop the agent|\
@@ -16,11 +16,11 @@ fn every_known_stop_is_one_however_it_is_written() {
         let upper = word.to_uppercase();
         let spaced = format!(" \t{}\n", word.replace(' ', " \u{a0}  "));
         for text in [word, &upper, &spaced, &format!("{word}!!!"), &format!("{word}."), &format!("{word} 。」")] {
-            assert!(is_stop(text), "{text:?}");
+            assert!(is_stop_phrase(text), "{text:?}");
         }
-        assert!(!is_stop(&format!("{word} x")), "{word:?} with more words");
-        assert!(!is_stop(&format!("x {word}")), "{word:?} with more words");
-        assert!(!is_stop(&format!("{word}{word}")), "{word:?} twice");
+        assert!(!is_stop_phrase(&format!("{word} x")), "{word:?} with more words");
+        assert!(!is_stop_phrase(&format!("x {word}")), "{word:?} with more words");
+        assert!(!is_stop_phrase(&format!("{word}{word}")), "{word:?} twice");
     }
 }
 
@@ -62,7 +62,7 @@ fn every_known_stop_is_one_however_it_is_written() {
 #[case::taken_apart("스톱")]
 #[case::taken_apart("ストッフ\u{309a}")]
 fn a_stop(#[case] text: &str) {
-    assert!(is_stop(text));
+    assert!(is_stop_phrase(text));
 }
 
 #[rstest]
@@ -97,20 +97,20 @@ fn a_stop(#[case] text: &str) {
 #[case::other_words("para")]
 #[case::accent_of_another_letter("stóp")]
 fn no_stop(#[case] text: &str) {
-    assert!(!is_stop(text));
+    assert!(!is_stop_phrase(text));
 }
 
 #[test]
 fn a_huge_message_is_no_stop() {
-    assert!(!is_stop(&"stop ".repeat(1_000_000)));
-    assert!(!is_stop(&format!("{} stop", "x".repeat(10_000_000))));
+    assert!(!is_stop_phrase(&"stop ".repeat(1_000_000)));
+    assert!(!is_stop_phrase(&format!("{} stop", "x".repeat(10_000_000))));
 }
 
 #[test]
 fn the_list_is_written_as_it_is_compared() {
-    for (nth, stop) in STOPS.iter().enumerate() {
-        assert!(is_stop(stop), "{stop:?} does not match itself");
-        assert!(stop.len() <= LONGEST, "{stop:?} is too long");
-        assert!(!STOPS[..nth].contains(stop), "{stop:?} stands twice");
+    for (nth, stop) in STOP_PHRASES.iter().enumerate() {
+        assert!(is_stop_phrase(stop), "{stop:?} does not match itself");
+        assert!(stop.len() <= MAX_PHRASE_BYTES, "{stop:?} is too long");
+        assert!(!STOP_PHRASES[..nth].contains(stop), "{stop:?} occurs twice");
     }
 }

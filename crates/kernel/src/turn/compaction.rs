@@ -1,100 +1,105 @@
-//! A summary in place of old turns, and the rule that says which ones. Only whole turns are summarised, so no call is ever
-//! parted from its result.
+//! Summaries that replace old turns, and which turns to summarise. Only whole turns are summarised, so that no call is
+//! separated from its result.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Item, Turn, blank};
+use super::{Turn, TurnItem, is_blank};
 
-/// What stands in for the turns that the model does not see any more. It belongs to the turn of the run that made it, and
-/// changes what is seen before that turn: first the summary, then the last turns that were kept, then the turn itself.
+/// A summary that replaces turns for the model. It belongs to the turn of the run that made it. The model sees the
+/// summary first, then the kept turns, then that turn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Compaction {
-    /// What the model is told of the earlier conversation.
+    /// Text for the model about the earlier conversation.
     pub summary: String,
-    /// How many turns right before this one are still seen as they are.
+    /// Number of turns right before this one that the model still sees in full.
     pub kept: usize,
 }
 
-/// Stands behind a summary of turns that were not finished: what a model sums up may not lose it.
-const UNFINISHED: &str = "[Some of these requests were stopped or failed before they were finished. Do not resume them and do \
+/// Appended to a summary of unfinished turns, because the model may omit it.
+const UNFINISHED_NOTICE: &str = "[Some of these requests were stopped or failed before they were finished. Do not resume them and do \
                           not repeat their actions unless the user asks for that.]";
 
-/// Messages that stay where no summary can be had, and characters of each (row D13).
-const LAST_MESSAGES: usize = 12;
-const LAST_CHARS: usize = 600;
+/// Maximum messages of a fallback summary, and characters of each.
+const FALLBACK_MESSAGES: usize = 12;
+const FALLBACK_CHARS: usize = 600;
 
 impl Compaction {
-    /// A summary of these turns and of what an `earlier` one had said, with `kept` turns behind it. That requests were stopped
-    /// is said in fixed words, whatever the model made of it.
+    /// A summary of these turns and of the `earlier` summary, followed by `kept` turns. Stopped requests are mentioned
+    /// in fixed words, whether the model's summary mentions them or not.
     #[must_use]
-    pub fn of(turns: &[Arc<Turn>], earlier: Option<&str>, summary: String, kept: usize) -> Self {
+    pub fn new(turns: &[Arc<Turn>], earlier: Option<&str>, summary: String, kept: usize) -> Self {
         let unfinished = turns.iter().any(|turn| turn.note().is_some())
-            || earlier.is_some_and(|earlier| earlier.contains(UNFINISHED));
-        let summary =
-            if unfinished && !summary.contains(UNFINISHED) { format!("{summary}\n\n{UNFINISHED}") } else { summary };
+            || earlier.is_some_and(|earlier| earlier.contains(UNFINISHED_NOTICE));
+        let summary = if unfinished && !summary.contains(UNFINISHED_NOTICE) {
+            format!("{summary}\n\n{UNFINISHED_NOTICE}")
+        } else {
+            summary
+        };
         Self { summary, kept }
     }
 
-    /// Where no summary can be had (row D13): the last messages that people and the model wrote, each by its beginning, behind
-    /// the beginning of the `earlier` summary.
+    /// A fallback if the model gives no summary: the beginning of the `earlier` summary, and the beginnings of the last
+    /// messages of users and model.
     #[must_use]
-    pub fn of_last_words(turns: &[Arc<Turn>], earlier: Option<&str>) -> Self {
-        let beginning = |text: &str| text.chars().take(LAST_CHARS).collect::<String>();
-        let newest = said(turns).take(LAST_MESSAGES).map(|(who, text)| format!("{who}: {}", beginning(&text)));
+    pub fn from_last_messages(turns: &[Arc<Turn>], earlier: Option<&str>) -> Self {
+        let beginning = |text: &str| text.chars().take(FALLBACK_CHARS).collect::<String>();
+        let newest =
+            visible_messages(turns).take(FALLBACK_MESSAGES).map(|(role, text)| format!("{role}: {}", beginning(&text)));
         let mut newest: Vec<String> = newest.collect();
         newest.reverse();
         let lines = earlier.map(beginning).into_iter().chain(newest);
-        Self::of(turns, earlier, lines.collect::<Vec<_>>().join("\n\n"), 0)
+        Self::new(turns, earlier, lines.collect::<Vec<_>>().join("\n\n"), 0)
     }
 }
 
-/// What models see of what was said, without calls and their results, the newest first.
-fn said(turns: &[Arc<Turn>]) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
-    let items = turns.iter().rev().filter(|turn| !turn.is_left_out()).flat_map(|turn| turn.items().iter().rev());
-    let words = items.map(|item| match item {
-        Item::User { text, .. } => ("User", Cow::Borrowed(text.as_str())),
-        Item::Assistant(message) => ("Assistant", Cow::Owned(message.text())),
+/// Texts that models see, without calls and their results, newest first.
+fn visible_messages(turns: &[Arc<Turn>]) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
+    let items =
+        turns.iter().rev().filter(|turn| !turn.is_hidden_from_models()).flat_map(|turn| turn.items().iter().rev());
+    let texts = items.map(|item| match item {
+        TurnItem::User { text, .. } => ("User", Cow::Borrowed(text.as_str())),
+        TurnItem::Assistant(message) => ("Assistant", Cow::Owned(message.text())),
     });
-    words.filter(|(_, text)| !blank(text))
+    texts.filter(|(_, text)| !is_blank(text))
 }
 
-/// The summary that was made last, and the place of the turn that has it.
+/// The newest summary, and the index of its turn.
 pub(crate) fn newest_compaction(turns: &[Arc<Turn>]) -> Option<(usize, &Compaction)> {
     turns.iter().enumerate().rev().find_map(|(at, turn)| Some((at, turn.compaction()?)))
 }
 
-/// What of these turns can be read within `room`, the newest first of all. Of a turn that is too long by itself only the ends of
-/// its results stay; what is older than the last that fits is left out.
+/// The newest of these turns that fit into `max_bytes`, at least one. The results of a turn that does not fit are
+/// shortened to their ends. Turns older than the first that still does not fit are left out.
 #[must_use]
-pub fn readable(turns: &[Arc<Turn>], mut room: usize) -> Vec<Arc<Turn>> {
+pub fn newest_that_fit(turns: &[Arc<Turn>], mut max_bytes: usize) -> Vec<Arc<Turn>> {
     let mut taken = Vec::new();
     for turn in turns.iter().rev() {
-        let turn = if turn.size() <= room { Arc::clone(turn) } else { Arc::new(turn.shortened()) };
-        if turn.size() > room && !taken.is_empty() {
+        let turn = if turn.size() <= max_bytes { Arc::clone(turn) } else { Arc::new(turn.with_shortened_results()) };
+        if turn.size() > max_bytes && !taken.is_empty() {
             break;
         }
-        room = room.saturating_sub(turn.size());
+        max_bytes = max_bytes.saturating_sub(turn.size());
         taken.push(turn);
     }
     taken.reverse();
     taken
 }
 
-/// How many of the oldest turns are to be summarised so that the rest fits well: none while everything fits into `limit`,
-/// else all but the newest that take at most half of it together with what is `fixed`. Sizes are in any one unit.
+/// Number of the oldest turns to summarise. It is zero while everything fits into `limit`. Otherwise the newest turns
+/// that stay, together with the `fixed` part, take at most half of `limit`. All sizes have the same unit.
 #[must_use]
 pub fn turns_to_summarise(sizes: &[usize], fixed: usize, limit: usize) -> usize {
     let total = sizes.iter().fold(fixed, |sum, size| sum.saturating_add(*size));
     if total <= limit {
         return 0;
     }
-    let mut room = (limit / 2).saturating_sub(fixed);
+    let mut remaining = (limit / 2).saturating_sub(fixed);
     let kept = sizes.iter().rev().take_while(|size| {
-        let fits = **size <= room;
-        room = room.saturating_sub(**size);
+        let fits = **size <= remaining;
+        remaining = remaining.saturating_sub(**size);
         fits
     });
     sizes.len() - kept.count()
@@ -107,7 +112,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::turn::{Message, PartialPolicy, REFUSED, Sealing, TurnDraft};
+    use crate::turn::{CODE_REFUSED, ModelMessage, PartialPolicy, SealOptions, TurnDraft};
 
     #[rstest]
     #[case::fits(&[10, 10], 10, 30, 0)]
@@ -128,12 +133,12 @@ mod tests {
     fn where_no_summary_can_be_had_the_last_messages_stay_by_their_beginnings() {
         let turn = |number: usize, verdict: Verdict| {
             let mut draft = TurnDraft::new(RunId::parse(format!("r{number}")).unwrap(), format!("question {number}"));
-            draft.finish_message(Message::new(
+            draft.finish_message(ModelMessage::new(
                 Vec::new(),
                 format!("answer {number} {}", "안".repeat(1000)),
                 Vec::new(),
             ));
-            let sealing = Sealing {
+            let sealing = SealOptions {
                 verdict: &verdict,
                 policy: PartialPolicy::Discard,
                 sealed_at: String::new(),
@@ -142,17 +147,17 @@ mod tests {
             Arc::new(draft.seal(sealing))
         };
         let mut turns: Vec<_> = (0..9).map(|number| turn(number, Verdict::Completed)).collect();
-        let refused = Verdict::Failed { code: REFUSED.to_owned(), message: String::new() };
+        let refused = Verdict::Failed { code: CODE_REFUSED.to_owned(), message: String::new() };
         turns.push(turn(9, refused));
-        let Compaction { summary, kept } = Compaction::of_last_words(&turns, Some("They spoke of boats."));
+        let Compaction { summary, kept } = Compaction::from_last_messages(&turns, Some("They spoke of boats."));
         let lines: Vec<&str> = summary.split("\n\n").collect();
-        assert_eq!((kept, lines.len()), (0, 1 + LAST_MESSAGES + 1), "{summary}");
+        assert_eq!((kept, lines.len()), (0, 1 + FALLBACK_MESSAGES + 1), "{summary}");
         assert_eq!(lines[..2], ["They spoke of boats.", "User: question 3"]);
-        assert_eq!(lines[13], UNFINISHED, "the one that failed");
-        assert!(lines[12].starts_with("Assistant: answer 8 안"), "what no model sees does not come back: {summary}");
-        assert_eq!(lines[12].chars().count(), "Assistant: ".len() + LAST_CHARS);
+        assert_eq!(lines[13], UNFINISHED_NOTICE, "because of the failed turn");
+        assert!(lines[12].starts_with("Assistant: answer 8 안"), "a turn hidden from models stays hidden: {summary}");
+        assert_eq!(lines[12].chars().count(), "Assistant: ".len() + FALLBACK_CHARS);
         let stopped = turn(10, Verdict::Aborted { reason: StopReason::User, by: None });
-        assert!(Compaction::of_last_words(&[stopped], None).summary.ends_with(UNFINISHED));
+        assert!(Compaction::from_last_messages(&[stopped], None).summary.ends_with(UNFINISHED_NOTICE));
     }
 
     proptest! {

@@ -1,147 +1,147 @@
-//! The turn of a run that is still at work. It takes everything in any order and never refuses; what it cannot place (a
-//! result for a call that does not exist, a second result) it drops, since the first word about a call is the true one.
+//! The turn of a run that is still at work.
+//!
+//! A draft accepts every change in any order. It ignores a result for an unknown call, and a second result, because the
+//! first result of a call stands.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
 
 use quell_protocol::{CallEnd, CallId, RunId};
 
-use super::output::{Clipped, shortened};
+use super::output_buffer::{HeadTailBuffer, shorten_result};
 use super::{
-    AnsweredCall, AssistantMessage, Block, CallResult, Compaction, ForPeople, Item, Message, Thinking, ToolCall, ids,
+    AnsweredCall, AssistantMessage, CallResult, Compaction, DisplayOnly, MessageBlock, ModelMessage, Thinking,
+    ToolCall, TurnItem, call_ids,
 };
-use crate::picture::sources;
+use crate::image::image_sources;
 
-/// A growing turn.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TurnDraft {
-    run: RunId,
+    run_id: RunId,
     compaction: Option<Compaction>,
-    entries: Vec<Entry>,
+    entries: Vec<DraftEntry>,
     partial_text: String,
     partial_thinking: String,
-    for_people: ForPeople,
+    display_only: DisplayOnly,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Entry {
+enum DraftEntry {
     User { text: String, at: Option<String> },
-    Message(Message<DraftCall>),
+    Message(ModelMessage<DraftCall>),
 }
 
 #[derive(Debug, Clone, PartialEq)]
 struct DraftCall {
     call: ToolCall,
     state: CallState,
-    /// How long it had run when it was cut off, in microseconds.
+    /// Microseconds from its start until it was cut off.
     ran_us: Option<u64>,
 }
 
 impl DraftCall {
-    fn pictures(&self) -> impl Iterator<Item = &str> {
+    fn image_sources(&self) -> impl Iterator<Item = &str> {
         let result = match &self.state {
             CallState::Done(result) => Some(result),
             CallState::Waiting | CallState::Running(_) => None,
         };
-        result.into_iter().flat_map(CallResult::sources)
+        result.into_iter().flat_map(CallResult::image_sources)
     }
 }
 
 #[derive(Debug, Clone, PartialEq)]
 enum CallState {
     Waiting,
-    Running(Clipped),
+    Running(HeadTailBuffer),
     Done(CallResult),
 }
 
 /// A call without a result.
 pub(super) struct OpenCall<'a> {
     pub(super) id: &'a CallId,
-    /// Number within the turn, from 0.
+    /// Number of the call within the turn, from 0.
     pub(super) ordinal: usize,
-    /// What it printed so far; none when it has not begun.
-    pub(super) output: Option<&'a Clipped>,
+    /// Its output so far; `None` if it has not started.
+    pub(super) output: Option<&'a HeadTailBuffer>,
 }
 
 impl TurnDraft {
-    /// A turn that holds what the user said and nothing else.
+    /// Creates a turn with only the user's message.
     #[must_use]
-    pub fn new(run: RunId, user: String) -> Self {
+    pub fn new(run_id: RunId, user: String) -> Self {
         let (partial_text, partial_thinking) = (String::new(), String::new());
-        let entries = vec![Entry::User { text: user, at: None }];
-        let for_people = ForPeople::default();
-        Self { run, compaction: None, entries, partial_text, partial_thinking, for_people }
+        let entries = vec![DraftEntry::User { text: user, at: None }];
+        let display_only = DisplayOnly::default();
+        Self { run_id, compaction: None, entries, partial_text, partial_thinking, display_only }
     }
 
-    /// The same turn, whose first message came at this time, RFC 3339.
+    /// Sets the arrival time of the first message, in RFC 3339 format.
     #[must_use]
-    pub fn asked_at(mut self, came: String) -> Self {
-        if let Some(Entry::User { at, .. }) = self.entries.first_mut() {
-            *at = Some(came);
+    pub fn with_asked_at(mut self, asked_at: String) -> Self {
+        if let Some(DraftEntry::User { at, .. }) = self.entries.first_mut() {
+            *at = Some(asked_at);
         }
         self
     }
 
-    /// The run at work.
     #[must_use]
-    pub fn run(&self) -> &RunId {
-        &self.run
+    pub fn run_id(&self) -> &RunId {
+        &self.run_id
     }
 
-    /// From now on a summary stands in for old turns.
-    pub fn compact(&mut self, compaction: Compaction) {
+    /// Sets the summary that replaces old turns from now on.
+    pub fn set_compaction(&mut self, compaction: Compaction) {
         self.compaction = Some(compaction);
     }
 
-    /// What stands in for turns before this one.
+    /// The summary that replaces turns before this one.
     #[must_use]
     pub fn compaction(&self) -> Option<&Compaction> {
         self.compaction.as_ref()
     }
 
-    /// About how many bytes a model reads of it.
+    /// Approximate bytes of it in a model request.
     #[must_use]
     pub fn size(&self) -> usize {
-        super::items_size(&self.as_sent())
+        super::items_size(&self.items_for_model())
     }
 
-    /// About how many bytes of memory it takes: what was said, thought, asked for and answered, without what streams.
+    /// Approximate bytes of memory: texts, reasoning, calls and results, without the message that streams.
     #[must_use]
-    pub fn bytes(&self) -> usize {
+    pub fn memory_size(&self) -> usize {
         let of_call = |call: &DraftCall| {
             let output = if let CallState::Done(result) = &call.state { result.output.len() } else { 0 };
-            call.call.tool.len() + crate::json::size(&call.call.arguments) + output
+            call.call.tool.len() + crate::json_size::memory_size(&call.call.arguments) + output
         };
-        let of_block = |block: &Block<DraftCall>| match block {
-            Block::Text { text } | Block::Thinking(Thinking::Shown { text, .. } | Thinking::Open { text }) => {
-                text.len()
-            }
-            Block::Thinking(Thinking::Redacted { data }) => data.len(),
-            Block::Call(call) => of_call(call),
+        let of_block = |block: &MessageBlock<DraftCall>| match block {
+            MessageBlock::Text { text }
+            | MessageBlock::Thinking(Thinking::Shown { text, .. } | Thinking::Open { text }) => text.len(),
+            MessageBlock::Thinking(Thinking::Redacted { data }) => data.len(),
+            MessageBlock::Call(call) => of_call(call),
         };
-        let of_entry = |entry: &Entry| match entry {
-            Entry::User { text, .. } => text.len(),
-            Entry::Message(message) => message.blocks.iter().map(of_block).sum(),
+        let of_entry = |entry: &DraftEntry| match entry {
+            DraftEntry::User { text, .. } => text.len(),
+            DraftEntry::Message(message) => message.blocks.iter().map(of_block).sum(),
         };
         self.entries.iter().map(of_entry).sum()
     }
 
-    /// The draft as a view shows it in so many bytes: the oldest results give way first, and of each its ends stay.
+    /// Shortens the draft to about `max_bytes` in a request: the oldest results first, each to its ends.
     #[must_use]
-    pub fn fitting(&self, room: usize) -> Cow<'_, Self> {
+    pub fn shortened_to_fit(&self, max_bytes: usize) -> Cow<'_, Self> {
         let size = self.size();
-        if size <= room {
+        if size <= max_bytes {
             return Cow::Borrowed(self);
         }
-        // By whole quarters: what gave way stays the same over many requests, and so does the prompt cache.
-        let mut excess = (size - room).next_multiple_of((room / 4).max(1));
+        // Shorten by whole quarters, so that the same results stay shortened over many requests and prompt caches work.
+        let mut excess = (size - max_bytes).next_multiple_of((max_bytes / 4).max(1));
         let mut draft = self.clone();
-        for call in draft.entries.iter_mut().filter_map(Entry::message_mut).flat_map(Message::calls_mut) {
+        for call in draft.entries.iter_mut().filter_map(DraftEntry::message_mut).flat_map(ModelMessage::calls_mut) {
             if excess == 0 {
                 break;
             }
             if let CallState::Done(result) = &mut call.state {
-                let shortened = shortened(&result.output);
+                let shortened = shorten_result(&result.output);
                 excess = excess.saturating_sub(result.output.len() - shortened.len());
                 result.output = shortened;
             }
@@ -149,30 +149,29 @@ impl TurnDraft {
         Cow::Owned(draft)
     }
 
-    /// Adds a steered message that came at this time, RFC 3339.
+    /// Adds a steered message. `at` is its arrival time in RFC 3339 format.
     pub fn add_user(&mut self, text: String, at: Option<String>) {
-        self.entries.push(Entry::User { text, at });
+        self.entries.push(DraftEntry::User { text, at });
     }
 
-    /// Puts another text in the place of the message that the turn began with.
-    pub fn ask_instead(&mut self, text: String) {
-        if let Some(Entry::User { text: asked, .. }) = self.entries.first_mut() {
+    /// Replaces the text of the first user message.
+    pub fn replace_question(&mut self, text: String) {
+        if let Some(DraftEntry::User { text: asked, .. }) = self.entries.first_mut() {
             *asked = text;
         }
     }
 
-    /// Puts another text in the place of the answer: of what the last message says, if that asks for nothing. Where the model
-    /// said nothing, this is what it said.
-    pub fn answer_instead(&mut self, text: String) {
-        let last = self.entries.last_mut().and_then(Entry::message_mut);
+    /// Replaces the answer: the text of the last message, if that has no calls. Adds an answer if there is none.
+    pub fn replace_answer(&mut self, text: String) {
+        let last = self.entries.last_mut().and_then(DraftEntry::message_mut);
         let Some(answer) = last.filter(|message| message.calls().next().is_none()) else {
-            self.entries.push(Entry::Message(Message::new(Vec::new(), text, Vec::new())));
+            self.entries.push(DraftEntry::Message(ModelMessage::new(Vec::new(), text, Vec::new())));
             return;
         };
-        let first = answer.blocks.iter().position(|block| matches!(block, Block::Text { .. }));
-        answer.blocks.retain(|block| !matches!(block, Block::Text { .. }));
-        // What stood before the first text was reasoning, and is all there.
-        answer.blocks.insert(first.unwrap_or(answer.blocks.len()), Block::Text { text });
+        let first = answer.blocks.iter().position(|block| matches!(block, MessageBlock::Text { .. }));
+        answer.blocks.retain(|block| !matches!(block, MessageBlock::Text { .. }));
+        // Blocks before the first text are reasoning and stay.
+        answer.blocks.insert(first.unwrap_or(answer.blocks.len()), MessageBlock::Text { text });
     }
 
     /// Adds text of the message that streams.
@@ -185,8 +184,8 @@ impl TurnDraft {
         self.partial_thinking.push_str(text);
     }
 
-    /// Forgets the message that streams, as a retry does.
-    pub fn drop_partial(&mut self) {
+    /// Discards the message that streams, for a retry.
+    pub fn clear_partial(&mut self) {
         self.partial_text.clear();
         self.partial_thinking.clear();
     }
@@ -203,48 +202,48 @@ impl TurnDraft {
         &self.partial_thinking
     }
 
-    /// Puts a complete message in place of what streamed, and returns its calls with ids that are unique within the turn.
-    /// A message that says nothing and asks for nothing leaves no trace: no provider takes it back.
+    /// Replaces the streamed part by a complete message. Returns its calls, with ids that are unique within the turn. A
+    /// message without text and calls is dropped, because no provider accepts it back.
     pub fn finish_message(&mut self, message: AssistantMessage) -> Vec<ToolCall> {
-        self.for_people.add_thought(self.entries.len(), std::mem::take(&mut self.partial_thinking));
-        self.drop_partial();
-        let message = self.with_own_ids(message);
+        self.display_only.add_thought(self.entries.len(), std::mem::take(&mut self.partial_thinking));
+        self.clear_partial();
+        let message = self.with_unique_call_ids(message);
         let calls = message.calls().cloned().collect();
-        if message.says_something() {
+        if message.has_content() {
             let open = |call| DraftCall { call, state: CallState::Waiting, ran_us: None };
-            self.entries.push(Entry::Message(message.map_calls(open)));
+            self.entries.push(DraftEntry::Message(message.map_calls(open)));
         }
         calls
     }
 
-    /// A call starts now: from here on side effects are possible.
+    /// Marks a call as started: from now on side effects are possible.
     pub fn begin_call(&mut self, id: &CallId) {
-        let Some(call) = self.call(id) else { return };
+        let Some(call) = self.call_mut(id) else { return };
         if call.state == CallState::Waiting {
-            call.state = CallState::Running(Clipped::default());
+            call.state = CallState::Running(HeadTailBuffer::default());
         }
     }
 
-    /// A running call printed something. Kept, within bounds, for the result that a seal writes in its stead.
+    /// Appends output of a running call. It is kept, up to a limit, for the result that a seal may have to synthesise.
     pub fn append_output(&mut self, id: &CallId, text: &str) {
         self.begin_call(id);
-        if let Some(DraftCall { state: CallState::Running(output), .. }) = self.call(id) {
+        if let Some(DraftCall { state: CallState::Running(output), .. }) = self.call_mut(id) {
             output.push(text);
         }
     }
 
-    /// A call is over. Its first result stands.
+    /// Sets the result of a call. The first result stands.
     pub fn finish_call(&mut self, id: &CallId, result: CallResult) {
-        if let Some(call) = self.call(id)
+        if let Some(call) = self.call_mut(id)
             && !matches!(call.state, CallState::Done(_))
         {
             call.state = CallState::Done(result);
         }
     }
 
-    /// An open call is about to be cut off, so many microseconds after it began.
-    pub fn cut_off(&mut self, id: &CallId, ran_us: u64) {
-        if let Some(call) = self.call(id) {
+    /// Records that an open call is about to be cut off, `ran_us` microseconds after its start.
+    pub fn record_cut_off(&mut self, id: &CallId, ran_us: u64) {
+        if let Some(call) = self.call_mut(id) {
             call.ran_us = Some(ran_us);
         }
     }
@@ -260,21 +259,21 @@ impl TurnDraft {
         })
     }
 
-    pub(super) fn for_people(&self) -> &ForPeople {
-        &self.for_people
+    pub(super) fn display_only(&self) -> &DisplayOnly {
+        &self.display_only
     }
 
-    /// Calls that have begun and have no result, in order.
-    pub fn running(&self) -> impl Iterator<Item = &ToolCall> {
+    /// Calls that have started and have no result, in order.
+    pub fn running_calls(&self) -> impl Iterator<Item = &ToolCall> {
         self.all_calls().filter(|call| matches!(call.state, CallState::Running(_))).map(|call| &call.call)
     }
 
-    /// All calls in order: id, tool, and how it ended if it has.
+    /// All calls in order: id, tool, and how the call ended, if it has.
     pub fn calls(&self) -> impl Iterator<Item = (&CallId, &str, Option<CallEnd>)> {
         self.results().map(|(id, tool, result)| (id, tool, result.map(|result| result.end)))
     }
 
-    /// True once the model produced anything.
+    /// True once the model has produced text, reasoning or calls.
     #[must_use]
     pub fn has_output(&self) -> bool {
         self.messages().next().is_some() || !self.partial_text.is_empty() || !self.partial_thinking.is_empty()
@@ -283,41 +282,42 @@ impl TurnDraft {
     /// Text of the last complete message.
     #[must_use]
     pub fn last_text(&self) -> Option<String> {
-        self.messages().next_back().map(Message::text)
+        self.messages().next_back().map(ModelMessage::text)
     }
 
-    /// What the last message says, if that asks for nothing.
+    /// Text of the last message, if that has no calls.
     #[must_use]
     pub fn answer(&self) -> Option<String> {
-        self.messages().next_back().filter(|message| message.calls().next().is_none()).map(Message::text)
+        self.messages().next_back().filter(|message| message.calls().next().is_none()).map(ModelMessage::text)
     }
 
-    /// What the user said in it, in order.
-    pub(crate) fn said(&self) -> impl Iterator<Item = &str> {
+    /// Texts of the user, in order.
+    pub(crate) fn user_texts(&self) -> impl Iterator<Item = &str> {
         self.entries.iter().filter_map(|entry| match entry {
-            Entry::User { text, .. } => Some(text.as_str()),
-            Entry::Message(_) => None,
+            DraftEntry::User { text, .. } => Some(text.as_str()),
+            DraftEntry::Message(_) => None,
         })
     }
 
-    /// The sources of its pictures, in order: in what the user said, and with the results of calls.
-    pub(crate) fn pictures(&self) -> impl Iterator<Item = &str> {
+    /// Sources of its images, in order: those of user messages and of call results.
+    pub(crate) fn image_sources(&self) -> impl Iterator<Item = &str> {
         self.entries.iter().flat_map(|entry| match entry {
-            Entry::User { text, .. } => sources(text).collect::<Vec<_>>(),
-            Entry::Message(message) => message.calls().flat_map(DraftCall::pictures).collect(),
+            DraftEntry::User { text, .. } => image_sources(text).collect::<Vec<_>>(),
+            DraftEntry::Message(message) => message.calls().flat_map(DraftCall::image_sources).collect(),
         })
     }
 
-    /// The draft as the next model call sees it: what streams is not said yet, and a call without a result says so.
-    pub(crate) fn as_sent(&self) -> Vec<Item> {
-        self.items(|_| AnsweredAs {
+    /// Items for the next model request: without the message that streams, and with a placeholder for each missing
+    /// result.
+    pub(crate) fn items_for_model(&self) -> Vec<TurnItem> {
+        self.items(|_| SyntheticResult {
             result: CallResult::new(CallEnd::NotStarted, "[This call has no result yet.]"),
             synthetic: None,
         })
     }
 
-    /// Everything complete, with an answer made up for each open call.
-    pub(super) fn items(&self, answer: impl Fn(&OpenCall<'_>) -> AnsweredAs) -> Vec<Item> {
+    /// All complete messages. `synthesise` gives a result for each open call.
+    pub(super) fn items(&self, synthesise: impl Fn(&OpenCall<'_>) -> SyntheticResult) -> Vec<TurnItem> {
         let mut ordinal = 0;
         let mut close = |DraftCall { call, state, ran_us }| {
             let output = match &state {
@@ -328,46 +328,48 @@ impl TurnDraft {
                     return AnsweredCall { call, result: result.clone(), synthetic: None };
                 }
             };
-            let AnsweredAs { result, synthetic } = answer(&OpenCall { id: &call.id, ordinal, output });
+            let SyntheticResult { result, synthetic } = synthesise(&OpenCall { id: &call.id, ordinal, output });
             ordinal += 1;
             AnsweredCall { call, result: CallResult { took_us: ran_us, ..result }, synthetic }
         };
-        let item = |entry: &Entry| match entry {
-            Entry::User { text, at } => Item::User { text: text.clone(), at: at.clone() },
-            Entry::Message(message) => {
+        let item = |entry: &DraftEntry| match entry {
+            DraftEntry::User { text, at } => TurnItem::User { text: text.clone(), at: at.clone() },
+            DraftEntry::Message(message) => {
                 let mut message = message.clone();
-                message.blocks.retain(|block| !matches!(block, Block::Thinking(thinking) if !thinking.is_returnable()));
-                Item::Assistant(message.map_calls(&mut close))
+                message
+                    .blocks
+                    .retain(|block| !matches!(block, MessageBlock::Thinking(thinking) if !thinking.is_returnable()));
+                TurnItem::Assistant(message.map_calls(&mut close))
             }
         };
         self.entries.iter().map(item).collect()
     }
 
-    fn messages(&self) -> impl DoubleEndedIterator<Item = &Message<DraftCall>> {
+    fn messages(&self) -> impl DoubleEndedIterator<Item = &ModelMessage<DraftCall>> {
         self.entries.iter().filter_map(|entry| match entry {
-            Entry::Message(message) => Some(message),
-            Entry::User { .. } => None,
+            DraftEntry::Message(message) => Some(message),
+            DraftEntry::User { .. } => None,
         })
     }
 
     fn all_calls(&self) -> impl Iterator<Item = &DraftCall> {
-        self.messages().flat_map(Message::calls)
+        self.messages().flat_map(ModelMessage::calls)
     }
 
-    /// From the back, where the calls at work are.
-    fn call(&mut self, id: &CallId) -> Option<&mut DraftCall> {
-        let messages = self.entries.iter_mut().rev().filter_map(Entry::message_mut);
-        messages.flat_map(Message::calls_mut).find(|call| call.call.id == *id)
+    /// Searches from the back, where the running calls are.
+    fn call_mut(&mut self, id: &CallId) -> Option<&mut DraftCall> {
+        let messages = self.entries.iter_mut().rev().filter_map(DraftEntry::message_mut);
+        messages.flat_map(ModelMessage::calls_mut).find(|call| call.call.id == *id)
     }
 
-    fn with_own_ids(&self, message: AssistantMessage) -> AssistantMessage {
+    fn with_unique_call_ids(&self, message: AssistantMessage) -> AssistantMessage {
         let mut taken: HashSet<CallId> = self.all_calls().map(|call| call.call.id.clone()).collect();
         let mut ordinal = taken.len();
         message.map_calls(|call| {
             let mut id = call.id.clone();
             let mut salt = 0;
-            while !ids::usable(&id) || !taken.insert(id.clone()) {
-                id = ids::wire_id(&ids::derived_call_id(&self.run, ordinal, salt));
+            while !call_ids::is_usable(&id) || !taken.insert(id.clone()) {
+                id = call_ids::parse_wire_id(&call_ids::derived_call_id(&self.run_id, ordinal, salt));
                 salt += 1;
             }
             ordinal += 1;
@@ -376,8 +378,8 @@ impl TurnDraft {
     }
 }
 
-impl Entry {
-    fn message_mut(&mut self) -> Option<&mut Message<DraftCall>> {
+impl DraftEntry {
+    fn message_mut(&mut self) -> Option<&mut ModelMessage<DraftCall>> {
         match self {
             Self::Message(message) => Some(message),
             Self::User { .. } => None,
@@ -385,8 +387,8 @@ impl Entry {
     }
 }
 
-/// The answer to an open call.
-pub(super) struct AnsweredAs {
+/// A synthetic result of an open call, with its id.
+pub(super) struct SyntheticResult {
     pub(super) result: CallResult,
     pub(super) synthetic: Option<String>,
 }

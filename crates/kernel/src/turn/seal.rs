@@ -1,26 +1,29 @@
-//! Sealing: from a draft in any state to a turn that is valid for every provider.
+//! Seals a draft: synthesises missing results and adds the note about its end.
 //!
-//! Every text a model reads here is fixed per situation. It never holds a name, a time, an error's text or a caller's words:
-//! the first would break prompt caches, the last would let whoever stops a run write into the prompt.
+//! Every text for the model here is fixed per situation. It never contains a name, a time, an error text or a caller's
+//! words. Variable text would break prompt caches, and would let the caller who stops a run write into the prompt.
 
 use quell_protocol::{RunId, StopReason, Verdict};
 
-use crate::printed::folded;
+use crate::terminal_output::overwrite_lines;
 
-use super::draft::{AnsweredAs, OpenCall};
-use super::{CallResult, Partial, REFUSED, Sealing, TURN_VERSION, Turn, TurnDraft, VISION, WITHHELD, ids};
+use super::draft::{OpenCall, SyntheticResult};
+use super::{
+    CODE_REFUSED, CODE_VISION, CODE_WITHHELD, CallResult, PartialMessage, SealOptions, TURN_VERSION, Turn, TurnDraft,
+    call_ids,
+};
 
-/// Follows the text of a cut message where a model gets to see it.
+/// Appended to a message that was cut off, if a model sees it.
 pub(crate) const INTERRUPTED_MARK: &str = "[Interrupted: this message was cut off here and is not a finished answer.]";
 
 pub(super) const NOT_STARTED: &str = "[Not started: the request ended before this call began. It did nothing.]";
 pub(super) const AFTER_STOP: &str = "[It came to its own end after the request was stopped. Its effects stand.]";
-pub(super) const STOPPED_SILENT: &str =
+pub(super) const STOPPED_WITHOUT_OUTPUT: &str =
     "[Stopped while it ran. It had printed nothing. Side effects are possible; check before you rely on its result.]";
-pub(super) const STOPPED: &str = "[Stopped while it ran. Side effects are possible; check before you rely on its result. \
+pub(super) const STOPPED_WITH_OUTPUT: &str = "[Stopped while it ran. Side effects are possible; check before you rely on its result. \
                        What it had printed until then follows.]";
 
-const FAILED: &str = "[The request above failed before it was finished. Do not resume it and do not repeat its actions \
+const FAILED_NOTE: &str = "[The request above failed before it was finished. Do not resume it and do not repeat its actions \
                       unless the user asks for that.]";
 
 const REFUSED_NOTE: &str = "[A request of the user stood here. The model refused it, so it is not shown any more. What was done \
@@ -43,21 +46,21 @@ macro_rules! aborted_note {
 }
 
 impl TurnDraft {
-    /// Closes the draft. Every open call gets a result, a cut message becomes the turn's partial, and the model is told what
-    /// became of the request.
+    /// Seals the draft. Every open call gets a result, and a note tells the model how the request ended. A message that
+    /// was cut off becomes the partial message of the turn.
     #[must_use]
-    pub fn seal(self, sealing: Sealing<'_>) -> Turn {
-        let note = note(sealing.verdict, self.has_output());
-        let items = self.items(|open| unanswered(self.run(), open));
-        let for_people = self.for_people().clone().without_what_is_in(&items);
+    pub fn seal(self, sealing: SealOptions<'_>) -> Turn {
+        let note = end_note(sealing.verdict, self.has_output());
+        let items = self.items(|open| synthesise_result(self.run_id(), open));
+        let for_people = self.display_only().clone().without_thinking_in(&items);
         let (text, thinking) = (self.partial_text().to_owned(), self.partial_thinking().to_owned());
         let streamed = !text.is_empty() || !thinking.is_empty();
         Turn {
             version: TURN_VERSION,
-            run_id: self.run().clone(),
+            run_id: self.run_id().clone(),
             compaction: self.compaction().cloned(),
             items,
-            partial: streamed.then_some(Partial { text, thinking, policy: sealing.policy }),
+            partial: streamed.then_some(PartialMessage { text, thinking, policy: sealing.policy }),
             note: note.map(str::to_owned),
             for_people,
             verdict: sealing.verdict.clone(),
@@ -67,34 +70,34 @@ impl TurnDraft {
     }
 }
 
-fn unanswered(run: &RunId, open: &OpenCall<'_>) -> AnsweredAs {
+fn synthesise_result(run: &RunId, open: &OpenCall<'_>) -> SyntheticResult {
     let result = match open.output {
         None => CallResult::not_started(),
-        Some(output) => CallResult::stopped(&folded(&output.text())),
+        Some(output) => CallResult::stopped(&overwrite_lines(&output.text())),
     };
-    AnsweredAs { result, synthetic: Some(ids::synthetic_id(run, open.ordinal, open.id)) }
+    SyntheticResult { result, synthetic: Some(call_ids::synthetic_id(run, open.ordinal, open.id)) }
 }
 
 pub(super) fn is_refusal(verdict: &Verdict) -> bool {
-    matches!(verdict, Verdict::Failed { code, .. } if code == REFUSED)
+    matches!(verdict, Verdict::Failed { code, .. } if code == CODE_REFUSED)
 }
 
 pub(super) fn is_withheld(verdict: &Verdict) -> bool {
-    matches!(verdict, Verdict::Failed { code, .. } if code == WITHHELD)
+    matches!(verdict, Verdict::Failed { code, .. } if code == CODE_WITHHELD)
 }
 
-pub(super) fn is_blindness(verdict: &Verdict) -> bool {
-    matches!(verdict, Verdict::Failed { code, .. } if code == VISION)
+pub(super) fn is_vision_failure(verdict: &Verdict) -> bool {
+    matches!(verdict, Verdict::Failed { code, .. } if code == CODE_VISION)
 }
 
-/// What the model is told about the end of the request, by class of reason.
-fn note(verdict: &Verdict, has_output: bool) -> Option<&'static str> {
+/// Text for the model about the end of the request, by class of reason.
+fn end_note(verdict: &Verdict, has_output: bool) -> Option<&'static str> {
     let reason = match verdict {
         Verdict::Completed => return None,
         Verdict::Failed { .. } if is_refusal(verdict) => return Some(REFUSED_NOTE),
-        Verdict::Failed { .. } if is_blindness(verdict) => return Some(VISION_NOTE),
+        Verdict::Failed { .. } if is_vision_failure(verdict) => return Some(VISION_NOTE),
         Verdict::Failed { .. } if is_withheld(verdict) => return Some(WITHHELD_NOTE),
-        Verdict::Failed { .. } => return Some(FAILED),
+        Verdict::Failed { .. } => return Some(FAILED_NOTE),
         Verdict::Aborted { reason, .. } => reason,
     };
     Some(match reason {

@@ -1,4 +1,4 @@
-//! The history of a session, as people read it.
+//! Messages of a session's history, for people.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,37 +10,38 @@ use crate::verdict::Verdict;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HistoryMessage {
-    /// The run that left it; absent for `reset`.
+    /// The run that the message belongs to; absent for `reset`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<RunId>,
-    /// `user`, `assistant`, `tool`, `note`, or `reset` where the history was emptied.
+    /// `user`, `assistant`, `tool`, `note`, or `reset` at the point where the history was emptied.
     pub role: String,
-    /// Its text.
+    /// The text of the message.
     pub text: String,
-    /// RFC 3339: when it came or was complete. Of what an older version stored, when its run ended.
+    /// Time at which the message arrived or was complete, RFC 3339. In a turn that an older version stored: the end of
+    /// the run.
     pub at: String,
     /// Calls of an assistant message.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<HistoryCall>,
-    /// The call that a tool message answers.
+    /// The call whose result this tool message is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<String>,
     /// On a result: how the call ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<CallEnd>,
-    /// On a result: the exit code, where the call was a command that exited.
+    /// On a result: the exit code, if the call was a command that exited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<i32>,
-    /// On a result: the milliseconds that the call took, where they are known.
+    /// On a result: the duration of the call in milliseconds, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ms: Option<f64>,
-    /// Reasoning of an assistant message, as it streamed, for people. A message that has nothing else was never complete.
+    /// Reasoning of an assistant message, as it streamed, for people. A message with reasoning alone was cut off.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub thinking: String,
     /// On the first message of a turn: the agent that answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentId>,
-    /// On the first message of a turn: who said it.
+    /// On the first message of a turn: the principal who sent it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub principal: Option<Principal>,
     /// True for partial text that the model does not see.
@@ -49,13 +50,13 @@ pub struct HistoryMessage {
     /// True for partial text that the model does see, marked as interrupted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub kept: bool,
-    /// Verdict of the turn, on its last message.
+    /// On the last message of a turn: the verdict.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<Verdict>,
 }
 
 impl HistoryMessage {
-    /// A message without anything but its text.
+    /// Makes a message that has only a text.
     #[must_use]
     pub fn new(run_id: Option<RunId>, role: &str, text: &str, at: &str) -> Self {
         Self {
@@ -77,21 +78,21 @@ impl HistoryMessage {
         }
     }
 
-    /// True for reasoning alone, of a message that said nothing: only people who follow the run care.
+    /// True for a message that has only reasoning: it was cut off before it said anything.
     #[must_use]
     pub fn is_thinking_alone(&self) -> bool {
         !self.thinking.is_empty() && self.text.is_empty() && self.calls.is_empty()
     }
 }
 
-/// A call in a history message.
+/// A call in an assistant message.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct HistoryCall {
-    /// The call's id.
+    /// The id of the call.
     pub id: String,
-    /// The tool's name.
+    /// The name of the tool.
     pub tool: String,
-    /// Arguments as the model gave them.
+    /// The arguments as the model gave them.
     #[schema(value_type = Object)]
     pub arguments: serde_json::Value,
 }

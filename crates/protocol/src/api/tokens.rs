@@ -1,98 +1,96 @@
-//! Tokens: what they may do, and the bodies that make, list and show them.
+//! Token scopes, access levels, and the bodies that create, list and show tokens.
 
 use serde::{Deserialize, Serialize};
 
-/// What a token may do.
+/// Access level of a token. Each level includes the ones before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Scope {
-    /// Look.
+#[schema(as = Scope)]
+pub enum AccessLevel {
+    /// Read only.
     Read,
-    /// Send, stop own runs.
+    /// Read, send messages and stop one's own runs.
     Write,
-    /// Everything.
+    /// Do everything.
     Admin,
 }
 
-/// One of the things that a token can be made for.
+/// One entry in the list of scopes of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TokenScope {
-    /// Look.
+    /// Read only.
     Read,
-    /// Send, stop own runs.
+    /// Read, send messages and stop one's own runs.
     Write,
     /// Decide approvals.
     Approve,
-    /// Sessions with a `baseUrl` or an `mcpUrl` of their own.
+    /// Use sessions that have a `baseUrl` or an `mcpUrl` of their own.
     Endpoints,
-    /// Everything.
+    /// Do everything.
     Admin,
 }
 
-/// What a token was made for: one thing, or a list.
+/// Scopes of a token: one word or a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(untagged)]
 pub enum TokenScopes {
-    /// One.
+    /// One scope.
     One(TokenScope),
-    /// Several.
+    /// Several scopes.
     Several(Vec<TokenScope>),
 }
 
-/// What somebody may do besides what the scope says.
+/// Rights that are granted beside the access level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Grants {
-    /// Decide approvals.
     pub approve: bool,
-    /// Sessions with a `baseUrl` or an `mcpUrl` of their own.
+    /// May use sessions that have a `baseUrl` or an `mcpUrl` of their own.
     pub endpoints: bool,
 }
 
 impl TokenScopes {
-    /// All of them.
     #[must_use]
-    pub fn list(&self) -> &[TokenScope] {
+    pub fn as_slice(&self) -> &[TokenScope] {
         match self {
             Self::One(one) => std::slice::from_ref(one),
             Self::Several(several) => several,
         }
     }
 
-    /// The same as a scope and what is given besides. Everybody may look.
+    /// Splits the list into access level and grants. Every token has at least the level `read`.
     #[must_use]
-    pub fn rights(&self) -> (Scope, Grants) {
-        let has = |scope| self.list().contains(&scope);
-        let scope = match () {
-            () if has(TokenScope::Admin) => Scope::Admin,
-            () if has(TokenScope::Write) => Scope::Write,
-            () => Scope::Read,
+    pub fn level_and_grants(&self) -> (AccessLevel, Grants) {
+        let has = |scope| self.as_slice().contains(&scope);
+        let level = match () {
+            () if has(TokenScope::Admin) => AccessLevel::Admin,
+            () if has(TokenScope::Write) => AccessLevel::Write,
+            () => AccessLevel::Read,
         };
         let given = Grants { approve: has(TokenScope::Approve), endpoints: has(TokenScope::Endpoints) };
-        (scope, if scope == Scope::Admin { Grants::ALL } else { given })
+        (level, if level == AccessLevel::Admin { Grants::ALL } else { given })
     }
 }
 
-impl From<Scope> for TokenScopes {
-    fn from(scope: Scope) -> Self {
-        Self::One(scope.into())
+impl From<AccessLevel> for TokenScopes {
+    fn from(level: AccessLevel) -> Self {
+        Self::One(level.into())
     }
 }
 
-impl From<Scope> for TokenScope {
-    fn from(scope: Scope) -> Self {
-        match scope {
-            Scope::Read => Self::Read,
-            Scope::Write => Self::Write,
-            Scope::Admin => Self::Admin,
+impl From<AccessLevel> for TokenScope {
+    fn from(level: AccessLevel) -> Self {
+        match level {
+            AccessLevel::Read => Self::Read,
+            AccessLevel::Write => Self::Write,
+            AccessLevel::Admin => Self::Admin,
         }
     }
 }
 
 impl TokenScope {
-    /// In a word.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Read => "read",
             Self::Write => "write",
@@ -104,26 +102,24 @@ impl TokenScope {
 }
 
 impl Grants {
-    /// Nothing.
     pub const NONE: Self = Self { approve: false, endpoints: false };
-    /// All there is.
     pub const ALL: Self = Self { approve: true, endpoints: true };
 
-    /// What a scope brings by itself.
+    /// The grants that an access level includes: all for `admin`, none for the others.
     #[must_use]
-    pub fn of(scope: Scope) -> Self {
-        if scope == Scope::Admin { Self::ALL } else { Self::NONE }
+    pub fn for_level(level: AccessLevel) -> Self {
+        if level == AccessLevel::Admin { Self::ALL } else { Self::NONE }
     }
 
-    /// A scope with these grants as a token's list. An admin's is one word.
+    /// The list of scopes for this level and these grants. For `admin` it is that one word.
     #[must_use]
-    pub fn with(self, scope: Scope) -> Vec<TokenScope> {
-        if scope == Scope::Admin {
+    pub fn to_token_scopes(self, level: AccessLevel) -> Vec<TokenScope> {
+        if level == AccessLevel::Admin {
             return vec![TokenScope::Admin];
         }
         let approve = self.approve.then_some(TokenScope::Approve);
         let endpoints = self.endpoints.then_some(TokenScope::Endpoints);
-        [Some(scope.into()), approve, endpoints].into_iter().flatten().collect()
+        [Some(level.into()), approve, endpoints].into_iter().flatten().collect()
     }
 }
 
@@ -131,14 +127,14 @@ impl Grants {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TokenRow {
-    /// Its name, which is the principal.
+    /// The name of the token, which is the principal.
     pub name: String,
-    /// What it may do, without what is given besides.
-    pub scope: Scope,
-    /// What it was made for, all of it.
+    /// The access level, without the grants.
+    pub scope: AccessLevel,
+    /// All scopes that the token was created with.
     #[serde(default)]
     pub scopes: Vec<TokenScope>,
-    /// RFC 3339.
+    /// Time of creation, RFC 3339.
     pub created_at: String,
 }
 
@@ -146,10 +142,10 @@ pub struct TokenRow {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TokenRequest {
-    /// The token's name, which is its principal.
+    /// The name of the token, which is the principal.
     #[schema(min_length = 1)]
     pub name: String,
-    /// What it may do: one word, or a list such as `["write", "approve"]`.
+    /// One scope, or a list such as `["write", "approve"]`.
     pub scope: TokenScopes,
 }
 
@@ -157,11 +153,11 @@ pub struct TokenRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NewToken {
-    /// Its name.
+    /// The name of the token.
     pub name: String,
-    /// What it may do, without what is given besides.
-    pub scope: Scope,
-    /// What it was made for, all of it.
+    /// The access level, without the grants.
+    pub scope: AccessLevel,
+    /// All scopes that the token was created with.
     #[serde(default)]
     pub scopes: Vec<TokenScope>,
     /// The secret.

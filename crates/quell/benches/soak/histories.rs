@@ -1,11 +1,11 @@
-//! Whether a session's history, as people read it, is well formed: every call answered once, every turn sealed.
+//! Check that a session's history is well formed: each call has one result, each turn is sealed.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// What is wrong with the messages of whole turns.
-pub(crate) fn faults(messages: &[Value]) -> Vec<String> {
+/// Returns the faults in the messages of complete turns.
+pub(crate) fn history_faults(messages: &[Value]) -> Vec<String> {
     let of_runs = messages.iter().filter(|message| message["role"] != "reset");
     let turns: Vec<Vec<&Value>> = of_runs.fold(Vec::new(), |mut turns: Vec<Vec<&Value>>, message| {
         match turns.last_mut() {
@@ -35,7 +35,7 @@ fn turn_faults(turn: &[&Value]) -> Vec<String> {
         match message["role"].as_str() {
             Some("assistant") => {
                 if let Some((id, _)) = open.iter().find(|(_, owed)| **owed != 0) {
-                    faults.push(format!("{run}: the call {id} has no result before the model speaks again"));
+                    faults.push(format!("{run}: the call {id} has no result before the next answer of the model"));
                 }
                 for call in message["calls"].as_array().into_iter().flatten() {
                     *open.entry(call["id"].as_str().unwrap_or_default()).or_default() += 1;

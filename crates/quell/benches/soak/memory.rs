@@ -1,37 +1,37 @@
-//! The daemon's resident memory, once a second.
+//! Sample the daemon's resident memory once a second.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use quell_testkit::leaks;
 
-/// How long a daemon may take to have met every scene.
-const WARM_UP: usize = 20;
-/// A soak of this length has a first and a last minute that are far apart.
-const LONG: usize = 240;
+/// Seconds in which a daemon has probably met every scene.
+const WARM_UP_SAMPLES: usize = 20;
+/// From this length on, the first and the last minute are compared.
+const LONG_SOAK_SAMPLES: usize = 240;
 
 /// The samples so far, in MiB.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Memory(Arc<Mutex<Vec<f64>>>);
+pub(crate) struct MemorySamples(Arc<Mutex<Vec<f64>>>);
 
-/// How memory went.
+/// Resident memory at the beginning and at the end, in MiB.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Course {
-    /// What is compared, in words.
+pub(crate) struct MemoryTrend {
+    /// The compared time spans, for people.
     pub(crate) spans: String,
     pub(crate) first: f64,
     pub(crate) last: f64,
 }
 
-impl Course {
+impl MemoryTrend {
     pub(crate) fn ratio(&self) -> f64 {
         self.last / self.first
     }
 }
 
-impl Memory {
-    /// Begins to look.
-    pub(crate) fn watch(pid: u32) -> Self {
+impl MemorySamples {
+    /// Starts to sample.
+    pub(crate) fn start(pid: u32) -> Self {
         let memory = Self::default();
         let samples = memory.clone();
         tokio::spawn(async move {
@@ -50,20 +50,19 @@ impl Memory {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The last sample.
-    pub(crate) fn now(&self) -> f64 {
+    pub(crate) fn latest(&self) -> f64 {
         self.samples().last().copied().unwrap_or(0.0)
     }
 
-    /// The medians of the first and of the last part; none when there are too few samples.
-    pub(crate) fn course(&self) -> Option<Course> {
+    /// Compares the medians of the first and the last part; `None` when there are too few samples.
+    pub(crate) fn trend(&self) -> Option<MemoryTrend> {
         let all = self.samples().clone();
-        let warm = all.get(WARM_UP..)?;
-        let (part, name) = if all.len() >= LONG { (60, "minute") } else { (warm.len() / 4, "quarter") };
+        let warm = all.get(WARM_UP_SAMPLES..)?;
+        let (part, name) = if all.len() >= LONG_SOAK_SAMPLES { (60, "minute") } else { (warm.len() / 4, "quarter") };
         let first = warm.get(..part).filter(|part| !part.is_empty())?;
         let last = warm.get(warm.len() - part..)?;
-        let spans = format!("first and last {name} ({part} s) after {WARM_UP} s of warm-up");
-        Some(Course { spans, first: median(first), last: median(last) })
+        let spans = format!("first and last {name} ({part} s) after {WARM_UP_SAMPLES} s of warm-up");
+        Some(MemoryTrend { spans, first: median(first), last: median(last) })
     }
 }
 

@@ -1,20 +1,20 @@
-//! What a round is going to do, drawn from chance before it begins.
+//! What a round does, drawn at random before it starts.
 
 use std::time::Duration;
 
-use crate::chance::Chance;
+use crate::random::SoakRandom;
 
-/// The wire dialect of the agent that runs.
+/// The dialect of the round's agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Dialect {
+pub(crate) enum SoakDialect {
     OpenAi,
     Anthropic,
 }
 
-impl Dialect {
+impl SoakDialect {
     pub(crate) const ALL: [Self; 2] = [Self::OpenAi, Self::Anthropic];
 
-    /// The provider's kind, and its name here.
+    /// The provider's kind, which is also its name here.
     pub(crate) fn kind(self) -> &'static str {
         match self {
             Self::OpenAi => "openai",
@@ -22,25 +22,25 @@ impl Dialect {
         }
     }
 
-    /// The agent in this role that speaks it.
-    pub(crate) fn agent(self, role: &str) -> String {
+    /// The agent with this role and dialect.
+    pub(crate) fn agent_id(self, role: &str) -> String {
         format!("{role}-{}", self.kind())
     }
 }
 
-/// What a run is doing when its stop comes.
+/// The state of a run when its stop arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Scene {
+pub(crate) enum SoakScene {
     Silent,
     Streaming,
     BackOff,
     Tool,
-    Deaf,
-    Escaped,
+    IgnoresTerm,
+    EscapedChild,
     Background,
     Mcp,
     SubAgent,
-    SubBehind,
+    BackgroundSubAgent,
     Queued,
     Interrupt,
     Steer,
@@ -48,19 +48,19 @@ pub(crate) enum Scene {
     Compaction,
 }
 
-impl Scene {
+impl SoakScene {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Silent => "silent model",
             Self::Streaming => "streaming",
             Self::BackOff => "back-off",
             Self::Tool => "plain tool",
-            Self::Deaf => "TERM-ignoring child",
-            Self::Escaped => "escaped child",
+            Self::IgnoresTerm => "TERM-ignoring child",
+            Self::EscapedChild => "escaped child",
             Self::Background => "background process",
             Self::Mcp => "MCP call",
             Self::SubAgent => "sub-agent, waiting",
-            Self::SubBehind => "sub-agent, behind",
+            Self::BackgroundSubAgent => "sub-agent, behind",
             Self::Queued => "queued message",
             Self::Interrupt => "interrupting message",
             Self::Steer => "steered message",
@@ -69,15 +69,15 @@ impl Scene {
         }
     }
 
-    /// True when it can come to an end without a stop.
+    /// True when it can end without a stop.
     fn can_finish(self) -> bool {
-        !matches!(self, Self::Silent | Self::Deaf)
+        !matches!(self, Self::Silent | Self::IgnoresTerm)
     }
 }
 
-/// How a stop is asked for.
+/// The way in which a stop is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Surface {
+pub(crate) enum StopMethod {
     HttpRun,
     HttpSession,
     HttpAll,
@@ -86,13 +86,13 @@ pub(crate) enum Surface {
     WsSession,
     WsSessionsAbort,
     StopText,
-    Dropped,
+    CallerDropped,
     TimeOut,
-    Nobody,
+    NoStop,
 }
 
-impl Surface {
-    /// As the head of a column.
+impl StopMethod {
+    /// The heading of its column.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::HttpRun => "HTTP run",
@@ -103,97 +103,95 @@ impl Surface {
             Self::WsSession => "WS session",
             Self::WsSessionsAbort => "sessions.abort",
             Self::StopText => "stop text",
-            Self::Dropped => "caller dropped",
+            Self::CallerDropped => "caller dropped",
             Self::TimeOut => "time-out",
-            Self::Nobody => "no stop",
+            Self::NoStop => "no stop",
         }
     }
 }
 
-const SCENES: &[(u64, Scene)] = &[
-    (9, Scene::Silent),
-    (12, Scene::Streaming),
-    (7, Scene::BackOff),
-    (8, Scene::Tool),
-    (5, Scene::Deaf),
-    (7, Scene::Escaped),
-    (6, Scene::Background),
-    (6, Scene::Mcp),
-    (7, Scene::SubAgent),
-    (5, Scene::SubBehind),
-    (7, Scene::Queued),
-    (4, Scene::Interrupt),
-    (5, Scene::Steer),
-    (6, Scene::Approval),
-    (6, Scene::Compaction),
+const SCENES: &[(u64, SoakScene)] = &[
+    (9, SoakScene::Silent),
+    (12, SoakScene::Streaming),
+    (7, SoakScene::BackOff),
+    (8, SoakScene::Tool),
+    (5, SoakScene::IgnoresTerm),
+    (7, SoakScene::EscapedChild),
+    (6, SoakScene::Background),
+    (6, SoakScene::Mcp),
+    (7, SoakScene::SubAgent),
+    (5, SoakScene::BackgroundSubAgent),
+    (7, SoakScene::Queued),
+    (4, SoakScene::Interrupt),
+    (5, SoakScene::Steer),
+    (6, SoakScene::Approval),
+    (6, SoakScene::Compaction),
 ];
 
-const SURFACES: &[(u64, Surface)] = &[
-    (170, Surface::HttpRun),
-    (150, Surface::HttpSession),
-    (4, Surface::HttpAll),
-    (30, Surface::AgentAbort),
-    (90, Surface::WsRun),
-    (90, Surface::WsSession),
-    (90, Surface::WsSessionsAbort),
-    (90, Surface::StopText),
-    (90, Surface::Dropped),
-    (80, Surface::TimeOut),
-    (100, Surface::Nobody),
+const STOP_METHODS: &[(u64, StopMethod)] = &[
+    (170, StopMethod::HttpRun),
+    (150, StopMethod::HttpSession),
+    (4, StopMethod::HttpAll),
+    (30, StopMethod::AgentAbort),
+    (90, StopMethod::WsRun),
+    (90, StopMethod::WsSession),
+    (90, StopMethod::WsSessionsAbort),
+    (90, StopMethod::StopText),
+    (90, StopMethod::CallerDropped),
+    (80, StopMethod::TimeOut),
+    (100, StopMethod::NoStop),
 ];
 
-/// One round of one session.
 #[derive(Debug, Clone)]
-pub(crate) struct Plan {
-    pub(crate) scene: Scene,
-    pub(crate) surface: Surface,
-    pub(crate) dialect: Dialect,
-    /// True when only a stop ends it.
-    pub(crate) lasting: bool,
-    /// From the answer to the message to the stop; the run's time where that is to stop it.
-    pub(crate) moment: Duration,
+pub(crate) struct RoundPlan {
+    pub(crate) scene: SoakScene,
+    pub(crate) stop_method: StopMethod,
+    pub(crate) dialect: SoakDialect,
+    /// True when only a stop ends the round's run.
+    pub(crate) needs_stop: bool,
+    /// Time from the answer to the message until the stop; for [`StopMethod::TimeOut`] the run's timeout.
+    pub(crate) stop_delay: Duration,
     pub(crate) forced: bool,
-    /// The same stop twice at the same time.
-    pub(crate) doubled: bool,
+    /// The same stop is sent twice at the same time.
+    pub(crate) stop_twice: bool,
     /// Whether the caller waits for the end, where the surface lets it choose.
-    pub(crate) waits: bool,
-    /// One who reads the run's events leaves in the middle of them.
-    pub(crate) deserted: bool,
-    /// The session is emptied afterwards, so that histories do not grow without end.
+    pub(crate) wait_for_end: bool,
+    /// A reader of the run's events disconnects in the middle.
+    pub(crate) reader_leaves: bool,
+    /// The session is reset afterwards, so that histories stay short.
     pub(crate) reset: bool,
-    /// For choices among the forms of a scene.
-    pub(crate) form: u64,
+    /// Random bits for the variants of a scene.
+    pub(crate) variant_bits: u64,
 }
 
-impl Plan {
-    pub(crate) fn draw(chance: &mut Chance) -> Self {
-        let scene = chance.weighted(SCENES);
-        let drawn = chance.weighted(SURFACES);
-        let surface = if drawn == Surface::Nobody && !scene.can_finish() { Surface::HttpRun } else { drawn };
-        let may_last = surface != Surface::Nobody;
+impl RoundPlan {
+    pub(crate) fn draw(random: &mut SoakRandom) -> Self {
+        let scene = random.weighted(SCENES);
+        let drawn = random.weighted(STOP_METHODS);
+        let stop_method = if drawn == StopMethod::NoStop && !scene.can_finish() { StopMethod::HttpRun } else { drawn };
+        let may_last = stop_method != StopMethod::NoStop;
         Self {
             scene,
-            surface,
-            dialect: chance.pick(&Dialect::ALL),
-            lasting: may_last && (!scene.can_finish() || !chance.one_in(5)),
-            moment: moment(chance),
-            forced: chance.one_in(4),
-            doubled: chance.one_in(6),
-            waits: chance.one_in(2),
-            deserted: chance.one_in(8),
-            reset: chance.one_in(6),
-            form: chance.next(),
+            stop_method,
+            dialect: random.pick(&SoakDialect::ALL),
+            needs_stop: may_last && (!scene.can_finish() || !random.one_in(5)),
+            stop_delay: draw_stop_delay(random),
+            forced: random.one_in(4),
+            stop_twice: random.one_in(6),
+            wait_for_end: random.one_in(2),
+            reader_leaves: random.one_in(8),
+            reset: random.one_in(6),
+            variant_bits: random.next(),
         }
     }
 
-    /// The agent in this role.
-    pub(crate) fn agent(&self, role: &str) -> String {
-        self.dialect.agent(role)
+    pub(crate) fn agent_id(&self, role: &str) -> String {
+        self.dialect.agent_id(role)
     }
 }
 
-/// At once, in the first steps, or when the state of the scene is reached on a busy machine.
-fn moment(chance: &mut Chance) -> Duration {
-    let most = chance.weighted(&[(1, 1), (2, 10_000), (3, 150_000), (3, 700_000)]);
-    Duration::from_micros(chance.below(most))
+/// Draws a time: at once, during the first steps, or late enough to reach the scene's state on a busy machine.
+fn draw_stop_delay(random: &mut SoakRandom) -> Duration {
+    let most = random.weighted(&[(1, 1), (2, 10_000), (3, 150_000), (3, 700_000)]);
+    Duration::from_micros(random.below(most))
 }

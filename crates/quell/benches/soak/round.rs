@@ -1,282 +1,290 @@
-//! One round of one session: a scene, a stop at a random moment, and what must be true afterwards.
+//! One round: a scene, a stop at a random time, the checks afterwards.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use quell_testkit::commands::Marker;
-use quell_testkit::daemon::EventLog;
+use quell_testkit::commands::ProcessMarker;
+use quell_testkit::daemon::TestRunEventLog;
 use serde_json::{Value, json};
 
-use crate::chance::Chance;
-use crate::marks::Gone;
-use crate::plan::{Dialect, Plan, Surface};
-use crate::scenes::{Beside, Message, Stage, may_fail_at_once};
-use crate::script::Order;
-use crate::site::{Site, settled};
-use crate::strikes::{Target, strike};
-use crate::tally::{Fault, verdict_word};
+use crate::fixture::{SoakFixture, poll_until};
+use crate::marker_scan::MarkerOutcome;
+use crate::model_protocol::ModelCommand;
+use crate::plan::{RoundPlan, SoakDialect, StopMethod};
+use crate::random::SoakRandom;
+use crate::results::{FaultKind, verdict_text};
+use crate::scenes::{ConcurrentAction, PreparedScene, SoakMessage, may_fail_at_once};
+use crate::stop_requests::{StopTarget, stop_as_planned};
 
-/// How long a marked process may be found after the end that says that it is gone.
-const SURVIVAL: Duration = Duration::from_secs(2);
+/// How long a marked process may be found after the end of its run.
+const PROCESS_EXIT_LIMIT: Duration = Duration::from_secs(2);
 
-/// A round, drawn and ready.
-pub(crate) struct Round {
-    site: Arc<Site>,
-    plan: Plan,
+pub(crate) struct SoakRound {
+    fixture: Arc<SoakFixture>,
+    plan: RoundPlan,
     session: String,
     name: String,
-    /// The dialect in which the message after the stop is answered.
-    next: Dialect,
-    /// Which of several runs the stop is for.
-    aim: u64,
+    /// The dialect of the message after the stop.
+    next_dialect: SoakDialect,
+    /// Random number that selects one of several runs for the stop.
+    target_choice: u64,
 }
 
-impl Round {
-    pub(crate) fn draw(site: &Arc<Site>, session: usize, nth: u64, chance: &mut Chance) -> Self {
-        let plan = Plan::draw(chance);
-        let (next, aim) = (chance.pick(&Dialect::ALL), chance.next());
+impl SoakRound {
+    pub(crate) fn draw(fixture: &Arc<SoakFixture>, session: usize, nth: u64, random: &mut SoakRandom) -> Self {
+        let plan = RoundPlan::draw(random);
+        let (next_dialect, target_choice) = (random.pick(&SoakDialect::ALL), random.next());
         Self {
-            site: Arc::clone(site),
+            fixture: Arc::clone(fixture),
             plan,
             session: format!("soak-{session}"),
             name: format!("r{session}-{nth}"),
-            next,
-            aim,
+            next_dialect,
+            target_choice,
         }
     }
 
-    /// What it is, for reports.
+    /// Describes the round for reports.
     pub(crate) fn title(&self) -> String {
-        let Plan { scene, surface, moment, lasting, forced, doubled, .. } = &self.plan;
-        let (scene, surface) = (scene.name(), surface.name());
+        let RoundPlan { scene, stop_method, stop_delay, needs_stop, forced, stop_twice, .. } = &self.plan;
+        let (scene, stop_method) = (scene.name(), stop_method.name());
         format!(
-            "{}: {scene} x {surface} after {moment:?}, lasting {lasting}, forced {forced}, doubled {doubled}",
+            "{}: {scene} x {stop_method} after {stop_delay:?}, needs a stop {needs_stop}, forced {forced}, doubled {stop_twice}",
             self.name
         )
     }
 
-    pub(crate) async fn play(self) {
-        let mut stage = Stage::of(&self.plan, &self.name);
-        let markers: Vec<String> = stage.scripts.iter().map(|(marker, _)| marker.clone()).collect();
-        self.site.model.order(Order::Script(std::mem::take(&mut stage.scripts).into_iter().collect())).await;
-        if let Some(before) = &stage.before
-            && let Some(run) = self.send(before).await
+    pub(crate) async fn run(self) {
+        let mut prepared = PreparedScene::prepare(&self.plan, &self.name);
+        let markers: Vec<String> = prepared.scripts.iter().map(|(marker, _)| marker.clone()).collect();
+        self.fixture
+            .model
+            .send_command(ModelCommand::Script(std::mem::take(&mut prepared.scripts).into_iter().collect()))
+            .await;
+        if let Some(before) = &prepared.before
+            && let Some(run) = self.send_message(before).await
         {
-            self.judge(&self.follow(&run).await, Expected::Completed);
+            self.check_log(&self.read_events(&run).await, ExpectedVerdict::Completed);
         }
         let mut runs = Vec::new();
-        for message in &stage.messages {
-            runs.extend(self.send(message).await);
+        for message in &prepared.messages {
+            runs.extend(self.send_message(message).await);
         }
         let (logs, named, more) = tokio::join!(
-            join_all(runs.iter().map(|run| self.follow(run))),
-            self.stop(&runs),
-            self.beside(stage.beside, &runs)
+            join_all(runs.iter().map(|run| self.read_events(run))),
+            self.request_stop(&runs),
+            self.act_beside(prepared.concurrent_action, &runs)
         );
         for log in &logs {
-            self.judge(log, self.expected(log, &named));
+            self.check_log(log, self.expected_verdict(log, &named));
         }
         if let Some(message) = more {
-            self.steered_or_not(&message).await;
+            self.check_steered_message(&message).await;
         }
-        let completed = logs.iter().any(|log| last(log, "/verdict/kind") == "completed");
-        if Stage::leaves(&self.plan) && completed {
-            self.tidy().await;
+        let completed = logs.iter().any(|log| last_event_text(log, "/verdict/kind") == "completed");
+        if PreparedScene::may_leave_work(&self.plan) && completed {
+            self.stop_leftovers().await;
         }
-        for mark in stage.marks {
-            self.nobody_carries(mark).await;
+        for mark in prepared.markers {
+            self.check_processes_gone(mark).await;
         }
-        self.next_message_works().await;
-        self.site.model.order(Order::Forget(markers)).await;
+        self.check_next_message().await;
+        self.fixture.model.send_command(ModelCommand::Forget(markers)).await;
         if self.plan.reset {
-            let answer = self.site.http.post(&format!("/api/sessions/{}/reset", self.session), &json!({})).await;
-            self.site.expect(&answer, 200, &self.session);
+            let answer = self.fixture.http.post(&format!("/api/sessions/{}/reset", self.session), &json!({})).await;
+            self.fixture.expect_status(&answer, 200, &self.session);
         }
-        self.site.tally.facts().rounds += 1;
+        self.fixture.results.lock().rounds += 1;
     }
 
-    /// A message that its run did not take before its end is a run of its own.
-    async fn steered_or_not(&self, message: &str) {
-        let view = self.site.http.get(&format!("/api/runs/{message}")).await.expect_status(200);
+    /// Checks a steered message. If its run ended before taking it, it became a run of its own.
+    async fn check_steered_message(&self, message: &str) {
+        let view = self.fixture.http.get(&format!("/api/runs/{message}")).await.expect_status(200);
         if view["state"] == "steered" {
             return;
         }
-        if self.plan.lasting {
-            self.tidy().await;
+        if self.plan.needs_stop {
+            self.stop_leftovers().await;
         }
-        self.judge(&self.follow(message).await, Expected::Any);
+        self.check_log(&self.read_events(message).await, ExpectedVerdict::Any);
     }
 
-    /// Sends a message; answers its id, which is that of its run unless another one takes it.
-    async fn send(&self, message: &Message) -> Option<String> {
+    /// Sends a message. Returns its id, which is also the id of its run unless another run takes it.
+    async fn send_message(&self, message: &SoakMessage) -> Option<String> {
         let path = format!("/api/sessions/{}/runs", self.session);
-        let answer = self.site.http.post(&path, &message.body).await;
-        let body = self.site.expect(&answer, 202, &message.run);
-        self.site.tally.facts().sent += 1;
+        let answer = self.fixture.http.post(&path, &message.body).await;
+        let body = self.fixture.expect_status(&answer, 202, &message.run);
+        self.fixture.results.lock().sent_runs += 1;
         body["messageId"].as_str().or(body["runId"].as_str()).map(str::to_owned)
     }
 
-    /// Reads a run's events to their end; somebody else may leave in the middle.
-    async fn follow(&self, run: &str) -> EventLog {
-        let events = self.site.http.events(run, 0).await;
-        if self.plan.deserted {
-            let stray = self.site.http.events(run, 0).await;
-            let read = tokio::time::timeout(self.plan.moment / 2, stray.to_end());
-            let (log, _) = tokio::join!(events.to_end(), read);
+    /// Reads a run's events to their end. Another reader may disconnect in the middle.
+    async fn read_events(&self, run: &str) -> TestRunEventLog {
+        let events = self.fixture.http.run_events(run, 0).await;
+        if self.plan.reader_leaves {
+            let leaving_reader = self.fixture.http.run_events(run, 0).await;
+            let read = tokio::time::timeout(self.plan.stop_delay / 2, leaving_reader.read_to_end());
+            let (log, _) = tokio::join!(events.read_to_end(), read);
             return log;
         }
-        events.to_end().await
+        events.read_to_end().await
     }
 
-    /// The stop of the plan at its moment; answers the runs that it named. What it was not for is stopped after it.
-    async fn stop(&self, runs: &[String]) -> Vec<String> {
-        let site = &self.site;
-        site.tally.asked(&self.plan);
-        if matches!(self.plan.surface, Surface::Nobody | Surface::TimeOut) || runs.is_empty() {
+    /// Sends the planned stop at its time. Returns the runs that it named. Then stops the runs that it did not reach.
+    async fn request_stop(&self, runs: &[String]) -> Vec<String> {
+        let fixture = &self.fixture;
+        fixture.results.count_stop(&self.plan);
+        if matches!(self.plan.stop_method, StopMethod::NoStop | StopMethod::TimeOut) || runs.is_empty() {
             return Vec::new();
         }
-        tokio::time::sleep(self.plan.moment).await;
-        let aim = usize::try_from(self.aim % runs.len() as u64).unwrap_or(0);
+        tokio::time::sleep(self.plan.stop_delay).await;
+        let index = usize::try_from(self.target_choice % runs.len() as u64).unwrap_or(0);
         let role = match self.plan.scene {
-            crate::plan::Scene::Approval => "asking",
-            crate::plan::Scene::Mcp => "tools",
-            crate::plan::Scene::Compaction => "small",
+            crate::plan::SoakScene::Approval => "asking",
+            crate::plan::SoakScene::Mcp => "tools",
+            crate::plan::SoakScene::Compaction => "small",
             _ => "main",
         };
-        let target = Target { session: self.session.clone(), run: runs[aim].clone(), agent: self.plan.agent(role) };
-        let named = strike(site, &self.plan, &target).await;
-        site.tally.name(&named);
-        if self.plan.surface == Surface::Dropped {
-            site.tally.facts().maybe.insert(target.run);
+        let target =
+            StopTarget { session: self.session.clone(), run: runs[index].clone(), agent: self.plan.agent_id(role) };
+        let named = stop_as_planned(fixture, &self.plan, &target).await;
+        fixture.results.add_named_runs(&named);
+        if self.plan.stop_method == StopMethod::CallerDropped {
+            fixture.results.lock().maybe_stopped.insert(target.run);
         }
         if runs.iter().any(|run| named.contains(run)) {
-            site.tally.facts().struck += 1;
+            fixture.results.lock().effective_stops += 1;
         }
-        if self.plan.lasting && !runs.iter().all(|run| named.contains(run)) {
-            self.tidy().await;
+        if self.plan.needs_stop && !runs.iter().all(|run| named.contains(run)) {
+            self.stop_leftovers().await;
         }
         named
     }
 
-    /// Ends whatever the session still has.
-    async fn tidy(&self) {
-        let more = self.site.stop_session(&self.session).await;
-        self.site.tally.name(&more);
-        self.site.tally.facts().tidied += 1;
+    /// Stops everything that is left in the session.
+    async fn stop_leftovers(&self) {
+        let more = self.fixture.stop_session(&self.session).await;
+        self.fixture.results.add_named_runs(&more);
+        self.fixture.results.lock().cleanup_stops += 1;
     }
 
-    /// What somebody else does meanwhile; answers the message that came of it.
-    async fn beside(&self, beside: Beside, runs: &[String]) -> Option<String> {
+    /// Does the planned action at the same time as the stop. Returns the message that it sent, if any.
+    async fn act_beside(&self, action: ConcurrentAction, runs: &[String]) -> Option<String> {
         let run = runs.first()?;
-        match beside {
-            Beside::Nothing => None,
-            Beside::Steer => {
+        match action {
+            ConcurrentAction::Nothing => None,
+            ConcurrentAction::Steer => {
                 let text = format!("and mind the gap marker:{run}");
-                let body = json!({"text": text, "agent": self.plan.agent("main"), "onBusy": "steer"});
-                self.send(&Message { run: run.clone(), body }).await
+                let body = json!({"text": text, "agent": self.plan.agent_id("main"), "onBusy": "steer"});
+                self.send_message(&SoakMessage { run: run.clone(), body }).await
             }
-            Beside::Answer(decision) => {
+            ConcurrentAction::Answer(decision) => {
                 self.answer_approval(run, decision).await;
                 None
             }
         }
     }
 
-    /// Answers the approval of the run, if it comes to that before its end.
+    /// Answers the approval of the run, if the run asks for one before its end.
     async fn answer_approval(&self, run: &str, decision: &str) {
-        let site = &self.site;
-        let answered = settled(Duration::from_secs(20), || async move {
-            let list = site.http.get("/api/approvals").await;
+        let fixture = &self.fixture;
+        let answered = poll_until(Duration::from_secs(20), || async move {
+            let list = fixture.http.get("/api/approvals").await;
             let rows = list.body["items"].as_array().cloned().unwrap_or_default();
             if let Some(id) = rows.iter().find(|row| row["runId"] == run).and_then(|row| row["id"].as_str()) {
-                let answer = site.http.post(&format!("/api/approvals/{id}"), &json!({"decision": decision})).await;
-                // A stop may have come between the look and the answer.
+                let answer = fixture.http.post(&format!("/api/approvals/{id}"), &json!({"decision": decision})).await;
+                // A stop may have come between the query and the answer.
                 return if matches!(answer.status, 200 | 404 | 409) { Ok(()) } else { Err(format!("{answer:?}")) };
             }
-            let view = site.http.get(&format!("/api/runs/{run}")).await.body;
+            let view = fixture.http.get(&format!("/api/runs/{run}")).await.body;
             if view["state"] == "ended" { Ok(()) } else { Err("no approval and no end".to_owned()) }
         });
         if let Err(why) = answered.await {
-            site.tally.fault(Fault::Answer, run, format!("the approval could not be answered: {why}"));
+            fixture.results.add_fault(
+                FaultKind::UnexpectedAnswer,
+                run,
+                format!("the approval could not be answered: {why}"),
+            );
         }
     }
 
-    fn expected(&self, log: &EventLog, named: &[String]) -> Expected {
+    fn expected_verdict(&self, log: &TestRunEventLog, named: &[String]) -> ExpectedVerdict {
         let run = log.events.last().and_then(|event| event.data["runId"].as_str()).unwrap_or_default();
-        let by_plan = self.plan.lasting || named.iter().any(|name| name == run);
-        let superseded = self.plan.scene == crate::plan::Scene::Interrupt;
-        match (by_plan, self.plan.surface) {
-            (true, _) if may_fail_at_once(&self.plan) => Expected::Any,
-            (true, _) => Expected::Aborted,
-            (false, Surface::TimeOut | Surface::Dropped) => Expected::Any,
-            (false, _) if superseded => Expected::Any,
-            (false, _) => Expected::Completed,
+        let by_plan = self.plan.needs_stop || named.iter().any(|name| name == run);
+        let superseded = self.plan.scene == crate::plan::SoakScene::Interrupt;
+        match (by_plan, self.plan.stop_method) {
+            (true, _) if may_fail_at_once(&self.plan) => ExpectedVerdict::Any,
+            (true, _) => ExpectedVerdict::Aborted,
+            (false, StopMethod::TimeOut | StopMethod::CallerDropped) => ExpectedVerdict::Any,
+            (false, _) if superseded => ExpectedVerdict::Any,
+            (false, _) => ExpectedVerdict::Completed,
         }
     }
 
-    fn judge(&self, log: &EventLog, expected: Expected) {
-        let tally = &self.site.tally;
+    fn check_log(&self, log: &TestRunEventLog, expected: ExpectedVerdict) {
+        let results = &self.fixture.results;
         let run = log.events.last().and_then(|event| event.data["runId"].as_str()).unwrap_or(&self.name).to_owned();
-        let ends = log.of("run.ended").len();
+        let ends = log.of_kind("run.ended").len();
         if ends != 1 {
-            tally.fault(
-                if ends == 0 { Fault::MissingEnd } else { Fault::DoubleEnd },
+            results.add_fault(
+                if ends == 0 { FaultKind::MissingEnd } else { FaultKind::DoubleEnd },
                 &run,
                 format!("{:#?}", log.kinds()),
             );
             return;
         }
-        for fault in log.faults() {
-            tally.fault(Fault::Events, &run, format!("{fault}; {}\n{:?}", self.title(), log.kinds()));
+        for fault in log.violations() {
+            results.add_fault(FaultKind::EventOrder, &run, format!("{fault}; {}\n{:?}", self.title(), log.kinds()));
         }
         let end = log.events.last().map_or(&Value::Null, |event| &event.data);
-        let kind = last(log, "/verdict/kind");
+        let kind = last_event_text(log, "/verdict/kind");
         let fits = match expected {
-            Expected::Any => kind == "aborted" || kind == "completed",
-            Expected::Aborted => kind == "aborted",
-            // Somebody else's wide stop may have met it: the audit asks whose.
-            Expected::Completed => kind == "completed" || kind == "aborted",
+            ExpectedVerdict::Any => kind == "aborted" || kind == "completed",
+            ExpectedVerdict::Aborted => kind == "aborted",
+            // A stop of everything by another session may have hit it: the audit checks that.
+            ExpectedVerdict::Completed => kind == "completed" || kind == "aborted",
         };
         if !fits {
-            tally.fault(Fault::Verdict, &run, format!("{}; {}\n{end}", verdict_word(end), self.title()));
+            results.add_fault(FaultKind::Verdict, &run, format!("{}; {}\n{end}", verdict_text(end), self.title()));
         }
     }
 
-    async fn nobody_carries(&self, mark: Marker) {
-        let gone = self.site.marks.gone(&mark, SURVIVAL).await;
-        let tally = &self.site.tally;
-        tally.facts().looks += 1;
+    async fn check_processes_gone(&self, mark: ProcessMarker) {
+        let gone = self.fixture.markers.wait_until_gone(&mark, PROCESS_EXIT_LIMIT).await;
+        let results = &self.fixture.results;
+        results.lock().marker_checks += 1;
         match gone {
-            Gone::AtOnce => mark.retire(),
-            Gone::After(took, who) => {
-                tally.facts().late.add(took);
+            MarkerOutcome::GoneAtOnce => mark.disarm(),
+            MarkerOutcome::GoneAfter(took, who) => {
+                results.lock().late_exits.add(took);
                 eprintln!("late by {took:?}: {}: {who:?}", self.title());
-                mark.retire();
+                mark.disarm();
             }
-            // The marker kills them, so that one fault is one fault.
-            Gone::Never(who) => tally.fault(Fault::Process, &self.name, format!("{}\n{who:#?}", self.title())),
+            // The marker kills them when it is dropped, so that one leak is one fault.
+            MarkerOutcome::StillThere(who) => {
+                results.add_fault(FaultKind::Process, &self.name, format!("{}\n{who:#?}", self.title()))
+            }
         }
     }
 
-    async fn next_message_works(&self) {
+    async fn check_next_message(&self) {
         let run = format!("{}-next", self.name);
-        let body =
-            json!({"text": format!("and now? marker:{run}"), "agent": self.next.agent("main"), "idempotencyKey": run});
-        if let Some(run) = self.send(&Message { run, body }).await {
-            self.judge(&self.follow(&run).await, Expected::Completed);
+        let body = json!({"text": format!("and now? marker:{run}"), "agent": self.next_dialect.agent_id("main"), "idempotencyKey": run});
+        if let Some(run) = self.send_message(&SoakMessage { run, body }).await {
+            self.check_log(&self.read_events(&run).await, ExpectedVerdict::Completed);
         }
     }
 }
 
-/// Which verdict a run must have.
+/// The verdict that a run must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Expected {
+enum ExpectedVerdict {
     Completed,
     Aborted,
     Any,
 }
 
-fn last<'a>(log: &'a EventLog, path: &str) -> &'a str {
+fn last_event_text<'a>(log: &'a TestRunEventLog, path: &str) -> &'a str {
     log.events.last().and_then(|event| event.data.pointer(path)?.as_str()).unwrap_or_default()
 }

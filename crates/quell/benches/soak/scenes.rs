@@ -1,252 +1,265 @@
-//! The scenes: what the model says in each, and which messages bring it about.
+//! Messages and scripted model answers of each scene.
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use quell_testkit::commands::{self, Marker};
-use quell_testkit::hostile::{self, Program};
+use quell_testkit::commands::{self, ProcessMarker};
+use quell_testkit::hostile::{self, HostileProgram};
 use serde_json::{Value, json};
 
-use crate::plan::{Plan, Scene, Surface};
-use crate::script::Say;
+use crate::model_protocol::ScriptedAnswer;
+use crate::plan::{RoundPlan, SoakScene, StopMethod};
 
-/// A message that becomes a run, or joins one.
+/// A message that becomes a run, or is steered into one.
 #[derive(Debug, Clone)]
-pub(crate) struct Message {
-    /// Its idempotency key, and so the run's id.
+pub(crate) struct SoakMessage {
+    /// Idempotency key of the message, which becomes the run id.
     pub(crate) run: String,
     pub(crate) body: Value,
 }
 
-/// What happens beside the stop.
+/// An action at the same time as the stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Beside {
+pub(crate) enum ConcurrentAction {
     Nothing,
-    /// A message is steered into the run.
+    /// Steer a message into the run.
     Steer,
-    /// A person answers the approval.
+    /// Answer the approval with this decision.
     Answer(&'static str),
 }
 
-/// A scene made ready for one round.
+/// A scene for one round.
 #[derive(Debug)]
-pub(crate) struct Stage {
-    /// What the model says, by marker.
-    pub(crate) scripts: Vec<(String, Vec<Say>)>,
-    /// Sent and ended before.
-    pub(crate) before: Option<Message>,
-    pub(crate) messages: Vec<Message>,
-    pub(crate) beside: Beside,
-    /// Carried by the processes of the round.
-    pub(crate) marks: Vec<Marker>,
+pub(crate) struct PreparedScene {
+    /// Answers of the model, by marker.
+    pub(crate) scripts: Vec<(String, Vec<ScriptedAnswer>)>,
+    /// A message whose run ends before the scene begins.
+    pub(crate) before: Option<SoakMessage>,
+    pub(crate) messages: Vec<SoakMessage>,
+    pub(crate) concurrent_action: ConcurrentAction,
+    /// Markers of the round's processes.
+    pub(crate) markers: Vec<ProcessMarker>,
 }
 
-impl Stage {
-    /// `name` is the round's own: ids and markers begin with it.
-    pub(crate) fn of(plan: &Plan, name: &str) -> Self {
-        let mut stage = Self {
+impl PreparedScene {
+    /// `name` is unique for the round: ids and markers begin with it.
+    pub(crate) fn prepare(plan: &RoundPlan, name: &str) -> Self {
+        let mut prepared = Self {
             scripts: Vec::new(),
             before: None,
             messages: Vec::new(),
-            beside: Beside::Nothing,
-            marks: Vec::new(),
+            concurrent_action: ConcurrentAction::Nothing,
+            markers: Vec::new(),
         };
         match plan.scene {
-            Scene::Silent => stage.model_scene(plan, name, vec![silent(plan)]),
-            Scene::Streaming => stage.model_scene(plan, name, vec![streaming(plan)]),
-            Scene::BackOff => stage.model_scene(plan, name, backing_off(plan)),
-            Scene::Tool | Scene::Deaf | Scene::Escaped => stage.shell_scene(plan, name, "main"),
-            Scene::Background => stage.background_scene(plan, name),
-            Scene::Mcp => stage.mcp_scene(plan, name),
-            Scene::SubAgent | Scene::SubBehind => stage.subtree_scene(plan, name),
-            Scene::Queued | Scene::Interrupt => stage.two_messages(plan, name),
-            Scene::Steer => stage.steered_scene(plan, name),
-            Scene::Approval => stage.approval_scene(plan, name),
-            Scene::Compaction => stage.compaction_scene(plan, name),
+            SoakScene::Silent => prepared.add_model_scene(plan, name, vec![silent_answer(plan)]),
+            SoakScene::Streaming => prepared.add_model_scene(plan, name, vec![streaming_answer(plan)]),
+            SoakScene::BackOff => prepared.add_model_scene(plan, name, back_off_answers(plan)),
+            SoakScene::Tool | SoakScene::IgnoresTerm | SoakScene::EscapedChild => {
+                prepared.add_shell_scene(plan, name, "main")
+            }
+            SoakScene::Background => prepared.add_background_scene(plan, name),
+            SoakScene::Mcp => prepared.add_mcp_scene(plan, name),
+            SoakScene::SubAgent | SoakScene::BackgroundSubAgent => prepared.add_subtree_scene(plan, name),
+            SoakScene::Queued | SoakScene::Interrupt => prepared.add_two_messages(plan, name),
+            SoakScene::Steer => prepared.add_steered_scene(plan, name),
+            SoakScene::Approval => prepared.add_approval_scene(plan, name),
+            SoakScene::Compaction => prepared.add_compaction_scene(plan, name),
         }
-        stage
+        prepared
     }
 
-    /// True when processes or sub-runs may be left after a run that completed.
-    pub(crate) fn leaves(plan: &Plan) -> bool {
-        matches!(plan.scene, Scene::Background | Scene::SubBehind)
+    /// True when processes or sub-runs may be left after a completed run.
+    pub(crate) fn may_leave_work(plan: &RoundPlan) -> bool {
+        matches!(plan.scene, SoakScene::Background | SoakScene::BackgroundSubAgent)
     }
 
-    fn model_scene(&mut self, plan: &Plan, name: &str, says: Vec<Say>) {
-        self.message(plan, name, "main", says);
+    fn add_model_scene(&mut self, plan: &RoundPlan, name: &str, says: Vec<ScriptedAnswer>) {
+        self.add_message(plan, name, "main", says);
     }
 
-    fn shell_scene(&mut self, plan: &Plan, name: &str, role: &str) {
-        let command = self.command(plan);
+    fn add_shell_scene(&mut self, plan: &RoundPlan, name: &str, role: &str) {
+        let command = self.marked_command(plan);
         let mut calls = vec![("shell".to_owned(), json!({"command": command}))];
-        if plan.form & 8 == 0 {
+        if plan.variant_bits & 8 == 0 {
             calls.push(("list_files".to_owned(), json!({})));
         }
-        self.message(plan, name, role, vec![Say::Calls(calls), text("It ran.")]);
+        self.add_message(plan, name, role, vec![ScriptedAnswer::Calls(calls), text_answer("It ran.")]);
     }
 
-    /// A command that suits the scene, with a marker of its own.
-    fn command(&mut self, plan: &Plan) -> String {
-        let mark = Marker::new();
-        let command = match (plan.scene, plan.lasting) {
-            (Scene::Deaf, _) => chosen(plan, &DEAF),
-            (Scene::Escaped, true) => {
-                chosen(plan, &[commands::setsid_child, commands::double_fork, commands::sudo_like])
+    /// A command for the scene, with a marker of its own.
+    fn marked_command(&mut self, plan: &RoundPlan) -> String {
+        let mark = ProcessMarker::new();
+        let command = match (plan.scene, plan.needs_stop) {
+            (SoakScene::IgnoresTerm, _) => choose_command(plan, &TERM_RESISTANT_COMMANDS),
+            (SoakScene::EscapedChild, true) => {
+                choose_command(plan, &[commands::setsid_child, commands::double_fork, commands::sudo_like])
             }
-            (Scene::Escaped, false) => commands::detached_server,
-            (Scene::Tool, false) => |mark: &Marker| commands::output_of(mark, 2000),
-            (_, true) => chosen(plan, &[commands::obedient, commands::setsid_child]),
+            (SoakScene::EscapedChild, false) => commands::detached_server,
+            (SoakScene::Tool, false) => |mark: &ProcessMarker| commands::prints_bytes(mark, 2000),
+            (_, true) => choose_command(plan, &[commands::obeys_signals, commands::setsid_child]),
             (_, false) => commands::background_server,
         };
         let command = command(&mark);
-        self.marks.push(mark);
+        self.markers.push(mark);
         command
     }
 
-    fn background_scene(&mut self, plan: &Plan, name: &str) {
-        let mark = Marker::new();
-        let command = chosen(plan, &[commands::obedient, commands::setsid_child, commands::deaf_setsid_child])(&mark);
-        self.marks.push(mark);
-        let start = call("shell", json!({"command": command, "background": true}));
-        self.message(plan, name, "main", vec![start, last(plan)]);
+    fn add_background_scene(&mut self, plan: &RoundPlan, name: &str) {
+        let mark = ProcessMarker::new();
+        let command = choose_command(
+            plan,
+            &[commands::obeys_signals, commands::setsid_child, commands::signal_ignoring_setsid_child],
+        )(&mark);
+        self.markers.push(mark);
+        let start = call_answer("shell", json!({"command": command, "background": true}));
+        self.add_message(plan, name, "main", vec![start, final_answer(plan)]);
     }
 
-    fn mcp_scene(&mut self, plan: &Plan, name: &str) {
-        let tool = match (plan.lasting, plan.form % 3) {
+    fn add_mcp_scene(&mut self, plan: &RoundPlan, name: &str) {
+        let tool = match (plan.needs_stop, plan.variant_bits % 3) {
             (true, 0) => "wait",
             (true, _) => "fork",
             (false, 0) => "steps",
             (false, _) => "echo",
         };
-        let mark = Marker::new();
-        let says = call(&format!("test__{tool}"), json!({"text": mark.as_str()}));
-        self.marks.push(mark);
-        self.message(plan, name, "tools", vec![says, text("It answered.")]);
+        let mark = ProcessMarker::new();
+        let says = call_answer(&format!("test__{tool}"), json!({"text": mark.as_str()}));
+        self.markers.push(mark);
+        self.add_message(plan, name, "tools", vec![says, text_answer("It answered.")]);
     }
 
-    fn subtree_scene(&mut self, plan: &Plan, name: &str) {
+    fn add_subtree_scene(&mut self, plan: &RoundPlan, name: &str) {
         let below = format!("{name}-below");
-        let command = self.command(plan);
-        let says = match plan.form & 4 {
-            0 => vec![call("shell", json!({"command": command})), text("I looked.")],
-            _ => vec![last(plan), text("I looked.")],
+        let command = self.marked_command(plan);
+        let says = match plan.variant_bits & 4 {
+            0 => vec![call_answer("shell", json!({"command": command})), text_answer("I looked.")],
+            _ => vec![final_answer(plan), text_answer("I looked.")],
         };
         self.scripts.push((below.clone(), says));
-        let behind = plan.scene == Scene::SubBehind;
+        let behind = plan.scene == SoakScene::BackgroundSubAgent;
         let prompt = format!("look marker:{below}");
-        let spawn = call("spawn_agent", json!({"agent": plan.agent("scout"), "prompt": prompt, "wait": !behind}));
-        let then = if behind { last(plan) } else { text("The scout is back.") };
-        self.message(plan, name, "main", vec![spawn, then]);
+        let spawn =
+            call_answer("spawn_agent", json!({"agent": plan.agent_id("scout"), "prompt": prompt, "wait": !behind}));
+        let then = if behind { final_answer(plan) } else { text_answer("The scout is back.") };
+        self.add_message(plan, name, "main", vec![spawn, then]);
     }
 
-    fn two_messages(&mut self, plan: &Plan, name: &str) {
-        self.message(plan, name, "main", vec![last(plan)]);
+    fn add_two_messages(&mut self, plan: &RoundPlan, name: &str) {
+        self.add_message(plan, name, "main", vec![final_answer(plan)]);
         let second = format!("{name}-2");
-        self.message(plan, &second, "main", vec![last(plan)]);
-        if plan.scene == Scene::Interrupt
+        self.add_message(plan, &second, "main", vec![final_answer(plan)]);
+        if plan.scene == SoakScene::Interrupt
             && let Some(message) = self.messages.last_mut()
         {
             message.body["onBusy"] = json!("interrupt");
         }
     }
 
-    fn steered_scene(&mut self, plan: &Plan, name: &str) {
-        let steps = call("list_files", json!({}));
-        self.message(plan, name, "main", vec![steps.clone(), steps, last(plan), text("With that in mind.")]);
-        self.beside = Beside::Steer;
+    fn add_steered_scene(&mut self, plan: &RoundPlan, name: &str) {
+        let steps = call_answer("list_files", json!({}));
+        self.add_message(
+            plan,
+            name,
+            "main",
+            vec![steps.clone(), steps, final_answer(plan), text_answer("With that in mind.")],
+        );
+        self.concurrent_action = ConcurrentAction::Steer;
     }
 
-    fn approval_scene(&mut self, plan: &Plan, name: &str) {
-        self.shell_scene(plan, name, "asking");
-        if !plan.lasting {
-            self.beside = Beside::Answer(if plan.form & 2 == 0 { "allow" } else { "deny" });
+    fn add_approval_scene(&mut self, plan: &RoundPlan, name: &str) {
+        self.add_shell_scene(plan, name, "asking");
+        if !plan.needs_stop {
+            self.concurrent_action =
+                ConcurrentAction::Answer(if plan.variant_bits & 2 == 0 { "allow" } else { "deny" });
         }
     }
 
-    /// A turn that fills the small window, and then a run that has to make room first. The summary's request ends with the
-    /// marker of the turn before.
-    fn compaction_scene(&mut self, plan: &Plan, name: &str) {
+    /// First a turn that fills the small window, then a run that has to compact it. The request for the summary ends
+    /// with the marker of the first turn.
+    fn add_compaction_scene(&mut self, plan: &RoundPlan, name: &str) {
         let before = format!("{name}-before");
-        self.message(plan, &before, "main", vec![text(&"And on it went. ".repeat(200)), last(plan)]);
+        self.add_message(plan, &before, "main", vec![text_answer(&"And on it went. ".repeat(200)), final_answer(plan)]);
         self.before = self.messages.pop();
         if let Some(before) = &mut self.before {
             before.body["timeoutMs"] = json!(0);
         }
-        self.message(plan, name, "small", vec![last(plan)]);
+        self.add_message(plan, name, "small", vec![final_answer(plan)]);
     }
 
-    fn message(&mut self, plan: &Plan, run: &str, role: &str, says: Vec<Say>) {
+    fn add_message(&mut self, plan: &RoundPlan, run: &str, role: &str, says: Vec<ScriptedAnswer>) {
         self.scripts.push((run.to_owned(), says));
         let text = format!("please marker:{run}");
-        let mut body = json!({"text": text, "agent": plan.agent(role), "idempotencyKey": run});
-        if plan.surface == Surface::TimeOut {
-            body["timeoutMs"] = json!(plan.moment.as_millis() + 30);
+        let mut body = json!({"text": text, "agent": plan.agent_id(role), "idempotencyKey": run});
+        if plan.stop_method == StopMethod::TimeOut {
+            body["timeoutMs"] = json!(plan.stop_delay.as_millis() + 30);
         }
-        self.messages.push(Message { run: run.to_owned(), body });
+        self.messages.push(SoakMessage { run: run.to_owned(), body });
     }
 }
 
-/// Commands that do not end by a gentle signal.
-const DEAF: [fn(&Marker) -> String; 5] = [
+/// Commands that SIGTERM does not end.
+const TERM_RESISTANT_COMMANDS: [fn(&ProcessMarker) -> String; 5] = [
     hostile::blinds_its_warden,
-    commands::deaf_setsid_child,
+    commands::signal_ignoring_setsid_child,
     commands::ignores_signals,
     commands::respawns_on_term,
     zombie_leader,
 ];
 
-fn chosen(plan: &Plan, from: &[fn(&Marker) -> String]) -> fn(&Marker) -> String {
-    from[place(plan, from.len())]
+fn choose_command(plan: &RoundPlan, from: &[fn(&ProcessMarker) -> String]) -> fn(&ProcessMarker) -> String {
+    from[choice_index(plan, from.len())]
 }
 
-fn place(plan: &Plan, of: usize) -> usize {
-    usize::try_from(plan.form >> 8).unwrap_or(0) % of
+fn choice_index(plan: &RoundPlan, of: usize) -> usize {
+    usize::try_from(plan.variant_bits >> 8).unwrap_or(0) % of
 }
 
-/// True for a command that may end at once, although it is to last: a warden that is blinded before it has told of its start fails,
-/// and its command ends with it.
-pub(crate) fn may_fail_at_once(plan: &Plan) -> bool {
-    plan.scene == Scene::Deaf && place(plan, DEAF.len()) == 0
+/// True for a command that may end early although it should last. It stops its warden; if that happens before the
+/// warden has reported the start, the warden fails, and the command is ended.
+pub(crate) fn may_fail_at_once(plan: &RoundPlan) -> bool {
+    plan.scene == SoakScene::IgnoresTerm && choice_index(plan, TERM_RESISTANT_COMMANDS.len()) == 0
 }
 
-fn text(text: &str) -> Say {
-    Say::Text(text.to_owned())
+fn text_answer(text: &str) -> ScriptedAnswer {
+    ScriptedAnswer::Text(text.to_owned())
 }
 
-fn call(tool: &str, arguments: Value) -> Say {
-    Say::Calls(vec![(tool.to_owned(), arguments)])
+fn call_answer(tool: &str, arguments: Value) -> ScriptedAnswer {
+    ScriptedAnswer::Calls(vec![(tool.to_owned(), arguments)])
 }
 
-/// What ends a round that is to end by itself, and what never does.
-fn last(plan: &Plan) -> Say {
-    match (plan.lasting, plan.form & 1) {
-        (false, _) => text("That is all."),
-        (true, 0) => Say::Begin,
-        (true, _) => Say::Tokens(5 + plan.form % 40),
+/// The last answer: complete if the round should end by itself, endless if it needs a stop.
+fn final_answer(plan: &RoundPlan) -> ScriptedAnswer {
+    match (plan.needs_stop, plan.variant_bits & 1) {
+        (false, _) => text_answer("That is all."),
+        (true, 0) => ScriptedAnswer::Begin,
+        (true, _) => ScriptedAnswer::Tokens(5 + plan.variant_bits % 40),
     }
 }
 
-fn silent(plan: &Plan) -> Say {
-    if plan.form & 2 == 0 { Say::Silent } else { Say::Begin }
+fn silent_answer(plan: &RoundPlan) -> ScriptedAnswer {
+    if plan.variant_bits & 2 == 0 { ScriptedAnswer::Silent } else { ScriptedAnswer::Begin }
 }
 
-fn streaming(plan: &Plan) -> Say {
-    if plan.lasting { Say::Tokens(2 + plan.form % 30) } else { text(&"word ".repeat(100)) }
+fn streaming_answer(plan: &RoundPlan) -> ScriptedAnswer {
+    if plan.needs_stop { ScriptedAnswer::Tokens(2 + plan.variant_bits % 30) } else { text_answer(&"word ".repeat(100)) }
 }
 
-fn backing_off(plan: &Plan) -> Vec<Say> {
+fn back_off_answers(plan: &RoundPlan) -> Vec<ScriptedAnswer> {
     let soon = || Some("0.05".to_owned());
-    let mut says = vec![Say::Refuse(if plan.form & 2 == 0 { 429 } else { 500 }, soon())];
-    says.push(Say::Refuse(503, if plan.lasting { Some("50".to_owned()) } else { soon() }));
-    says.push(text("Now then."));
+    let mut says = vec![ScriptedAnswer::Refuse(if plan.variant_bits & 2 == 0 { 429 } else { 500 }, soon())];
+    says.push(ScriptedAnswer::Refuse(503, if plan.needs_stop { Some("50".to_owned()) } else { soon() }));
+    says.push(text_answer("Now then."));
     says
 }
 
-/// A process that looks dead while a thread of it lives. Its program is built once, in a folder that goes with the soak.
-fn zombie_leader(mark: &Marker) -> String {
+/// A process whose leader looks dead while another thread lives. The program is built once, in a directory that is
+/// removed with the soak.
+fn zombie_leader(mark: &ProcessMarker) -> String {
     static PROGRAM: LazyLock<(tempfile::TempDir, PathBuf)> = LazyLock::new(|| {
         let folder = tempfile::tempdir().expect("a folder for a program");
-        let program = hostile::build(Program::ZombieLeader, folder.path());
+        let program = hostile::compile(HostileProgram::ZombieLeader, folder.path());
         (folder, program)
     });
     hostile::zombie_leader(&PROGRAM.1, mark)

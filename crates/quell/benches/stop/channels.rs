@@ -1,103 +1,117 @@
-//! Chat networks: an engine with the message flow in this process and a network in memory, so that the flow is measured and not
-//! a network. The model stays behind real HTTP, in this process too.
+//! Message intake, replies and stops of chat channels, with an in-memory network.
+//!
+//! Engine and message flow run in this process, so that the flow is measured and not a network. The model server is
+//! reached by real HTTP, and runs in this process, too.
 
-#[path = "channels/house.rs"]
-mod house;
-#[path = "channels/network.rs"]
-mod network;
+#[path = "channels/fixture.rs"]
+mod fixture;
+#[path = "channels/memory_network.rs"]
+mod memory_network;
 #[path = "channels/sanitiser.rs"]
 mod sanitiser;
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use quell_engine::dispatch::Notice;
+use quell_engine::engine::EngineNotice;
 use quell_engine::llm::demo::{DemoModel, DemoScript};
 use quell_protocol::event::EventKind;
-use quell_testkit::model::{Behaviour, ScriptedModel};
+use quell_testkit::model::{ScriptedModel, ScriptedResponse};
 
-use self::house::{CHANNEL, House};
-use self::network::What;
-use crate::many::{named, slow_stream};
-use crate::report::{Report, Target};
+use self::fixture::{CHANNEL, ChannelsFixture};
+use self::memory_network::NetworkEventKind;
+use crate::concurrent_stops::{slow_stream, streaming_requests};
+use crate::report::{BenchReport, FigureTarget};
 use crate::times::Times;
 
-/// Messages that come in one second, from so many people, each in a conversation of their own.
-const MESSAGES: usize = 5000;
+/// Messages in one second, and the number of their senders. Each sender has a conversation of their own.
+const MESSAGES_PER_SECOND: usize = 5000;
 const SENDERS: usize = 500;
-/// Conversations whose only message is answered.
-const ANSWERED: usize = 4000;
-/// Messages that a network hands over before it waits until they are in the database: as many as the inbox holds.
+/// Conversations with one message, which is answered.
+const ANSWERED_CONVERSATIONS: usize = 4000;
+/// Messages that the network delivers before it waits until they are in the database: the capacity of the inbox.
 const BATCH: usize = 100;
-/// Conversations at work at the same time, and how many of them are stopped one after the other.
-const AT_WORK: usize = 1000;
+/// Conversations with an active run, and how many of them are stopped one after the other.
+const ACTIVE_CONVERSATIONS: usize = 1000;
 const STOPS: usize = 100;
-/// Messages of one sender in a second, and people who stop their own runs meanwhile.
-const FLOOD: usize = 10_000;
-const OTHERS: usize = 100;
-/// Runs at work at the same time, where they are to be as many as there are conversations.
-const ROOM: usize = 4000;
-/// The usual number of runs at work (`in_flight_runs`).
-const USUAL: usize = 64;
+/// Messages of one sender in a second, and senders who stop their own runs meanwhile.
+const FLOOD_MESSAGES_PER_SECOND: usize = 10_000;
+const OTHER_SENDERS: usize = 100;
+/// Limit of runs in flight where each conversation has a run.
+const MAX_RUNS: usize = 4000;
+/// The default of `in_flight_runs`.
+const DEFAULT_IN_FLIGHT_RUNS: usize = 64;
 
-/// How many messages are taken in a second, and how soon each.
-pub(crate) async fn take(report: &mut Report) {
-    let answers = Behaviour::text("Answered.");
-    take_with(report, (MESSAGES, "no run is answered"), Behaviour::SilentBeforeHeaders, Judged::Yes).await;
-    take_with(report, (MESSAGES / 2, "the model answers at once"), answers.clone(), Judged::Yes).await;
-    // About as many as all of this process, the model included, can do: what is over is refused and said to be.
-    take_with(report, (MESSAGES, "the model answers at once"), answers, Judged::No).await;
+/// Measures how many messages a second are accepted, and how soon each.
+pub(crate) async fn measure_intake(report: &mut BenchReport) {
+    let answers = ScriptedResponse::text("Answered.");
+    measure_intake_of(
+        report,
+        (MESSAGES_PER_SECOND, "no run is answered"),
+        ScriptedResponse::SilentBeforeHeaders,
+        HasTarget::Yes,
+    )
+    .await;
+    measure_intake_of(report, (MESSAGES_PER_SECOND / 2, "the model answers at once"), answers.clone(), HasTarget::Yes)
+        .await;
+    // About as much as this process, with the model, can do. Messages beyond that are refused with a notice.
+    measure_intake_of(report, (MESSAGES_PER_SECOND, "the model answers at once"), answers, HasTarget::No).await;
 }
 
-/// How many messages are answered in a second.
-pub(crate) async fn answer(report: &mut Report) {
+/// Measures how many messages a second are answered.
+pub(crate) async fn measure_answers(report: &mut BenchReport) {
     let model = ScriptedModel::start().await;
-    model.by_prompt(|_, _| Behaviour::text("Answered."));
-    answer_with(report, "the model answers at once", model.base_url()).await;
+    model.respond_by_prompt(|_, _| ScriptedResponse::text("Answered."));
+    measure_answers_of(report, "the model answers at once", model.base_url()).await;
     let demo = DemoModel::start(DemoScript::Chat).await.unwrap();
-    answer_with(report, "the demo model", demo.base_url()).await;
+    measure_answers_of(report, "the demo model", demo.base_url()).await;
     demo.stop().await;
 }
 
-/// How soon a stop from a chat acts and is answered.
-pub(crate) async fn stop(report: &mut Report) {
-    stop_one_of_many(report).await;
-    stop_in_a_flood(report).await;
+/// Measures how soon a stop from a chat acts and is answered.
+pub(crate) async fn measure_stops(report: &mut BenchReport) {
+    measure_stop_among_conversations(report).await;
+    measure_stop_in_flood(report).await;
 }
 
-/// What the sanitiser costs.
-pub(crate) fn sanitise(report: &mut Report) {
+pub(crate) fn measure_sanitiser(report: &mut BenchReport) {
     sanitiser::measure(report);
 }
 
-/// Whether a load is one that has to be borne.
+/// Whether the figures of a load have a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Judged {
+enum HasTarget {
     Yes,
     No,
 }
 
-/// From the moment at which a message is due to `run.queued`: then it is decided what becomes of it, the run is in the registry and
-/// in the database.
-async fn take_with(report: &mut Report, (messages, name): (usize, &str), behaviour: Behaviour, judged: Judged) {
+/// Measures from the time at which a message is due until `run.queued`: the run is then in the registry and in the
+/// database.
+async fn measure_intake_of(
+    report: &mut BenchReport,
+    (messages, name): (usize, &str),
+    behaviour: ScriptedResponse,
+    has_target: HasTarget,
+) {
     let model = ScriptedModel::start().await;
-    model.by_prompt(move |_, _| behaviour.clone());
-    let mut house = House::open(model.base_url(), USUAL).await;
-    let mut notices = house.engine.subscribe();
+    model.respond_by_prompt(move |_, _| behaviour.clone());
+    let mut fixture = ChannelsFixture::open(model.base_url(), DEFAULT_IN_FLIGHT_RUNS).await;
+    let mut notices = fixture.engine.subscribe();
     let begun = Instant::now() + Duration::from_millis(100);
-    let due = move |number: usize| begun + pace(messages) * u32::try_from(number).unwrap();
-    let dues: HashMap<String, Instant> = (0..messages).map(|number| (run_of(&id(number)), due(number))).collect();
-    let wire = house.wire.clone();
+    let due = move |number: usize| begun + message_interval(messages) * u32::try_from(number).unwrap();
+    let dues: HashMap<String, Instant> =
+        (0..messages).map(|number| (run_id_of(&message_id(number)), due(number))).collect();
+    let writer = fixture.writer.clone();
     let writing = std::thread::spawn(move || {
         for number in 0..messages {
             wait_until(due(number));
-            wire.say(&id(number), &format!("sender-{}", number % SENDERS), "Is anybody there?");
+            writer.write_message(&message_id(number), &format!("sender-{}", number % SENDERS), "Is anybody there?");
         }
-        wire.end_of_batch();
+        writer.end_of_batch();
     });
     let mut times = Times::default();
-    let mut add = |notice: &Notice| {
-        if let Notice::Run(event) = notice
+    let mut add = |notice: &EngineNotice| {
+        if let EngineNotice::Run(event) = notice
             && let EventKind::Queued { .. } = event.kind
         {
             times.add(Instant::now().saturating_duration_since(dues[event.run_id.as_str()]));
@@ -107,137 +121,156 @@ async fn take_with(report: &mut Report, (messages, name): (usize, &str), behavio
     while !settled {
         tokio::select! {
             notice = notices.next() => add(&notice.unwrap()),
-            told = house.next() => settled = matches!(told.what, What::Settled),
+            event = fixture.next_event() => settled = matches!(event.kind, NetworkEventKind::Settled),
         }
     }
-    while let Some(notice) = notices.take().unwrap() {
+    while let Some(notice) = notices.try_next().unwrap() {
         add(&notice);
     }
     writing.join().unwrap();
     let note = format!("median {:.2}, max {:.2}, n {}", times.median(), times.max(), times.len());
-    let refused = (count(messages - times.len()), "the inbox or a conversation was full".to_owned());
+    let refused = (to_f64(messages - times.len()), "the inbox or a conversation was full".to_owned());
     let what = |part: &str| format!("{messages} messages/s, {name}: {part}");
-    match judged {
-        Judged::Yes => {
-            report.target(&what("received -> run, p99"), times.p99(), Target(20.0, "ms"), note);
-            report.target(&what("refused"), refused.0, Target(0.0, ""), refused.1);
+    match has_target {
+        HasTarget::Yes => {
+            report.at_most(&what("received -> run, p99"), times.p99(), FigureTarget(20.0, "ms"), note);
+            report.at_most(&what("refused"), refused.0, FigureTarget(0.0, ""), refused.1);
         }
-        Judged::No => {
-            report.figure(&what("received -> run, p99"), times.p99(), note);
-            report.measure(&what("refused"), (refused.0, ""), refused.1);
+        HasTarget::No => {
+            report.report_ms(&what("received -> run, p99"), times.p99(), note);
+            report.report_value(&what("refused"), (refused.0, ""), refused.1);
         }
     }
-    house.close().await;
+    fixture.close().await;
 }
 
-/// From the first message to the sign on the last one that it is answered.
-async fn answer_with(report: &mut Report, name: &str, base_url: String) {
-    let mut house = House::open(base_url, ROOM).await;
+/// Measures from the first message to the reaction that marks the last one as answered.
+async fn measure_answers_of(report: &mut BenchReport, name: &str, base_url: String) {
+    let mut fixture = ChannelsFixture::open(base_url, MAX_RUNS).await;
     let begun = Instant::now();
-    for number in 0..ANSWERED {
-        house.wire.say(&id(number), &format!("sender-{number}"), "Is anybody there?");
+    for number in 0..ANSWERED_CONVERSATIONS {
+        fixture.writer.write_message(&message_id(number), &format!("sender-{number}"), "Is anybody there?");
         if number % BATCH == BATCH - 1 {
-            house.wire.end_of_batch();
+            fixture.writer.end_of_batch();
         }
     }
     let (mut done, mut edits, mut last) = (0, 0, begun);
-    while done < ANSWERED {
-        let told = house.next().await;
-        match told.what {
-            What::Sign(sign) if sign == "✅" => (done, last) = (done + 1, told.at),
-            What::Sign(sign) => assert_eq!(sign, "👀", "a message was not answered"),
-            What::Edited => edits += 1,
-            What::Connected | What::Settled | What::Sent { .. } => {}
+    while done < ANSWERED_CONVERSATIONS {
+        let event = fixture.next_event().await;
+        match event.kind {
+            NetworkEventKind::Sign(sign) if sign == "✅" => (done, last) = (done + 1, event.at),
+            NetworkEventKind::Sign(sign) => assert_eq!(sign, "👀", "a message was not answered"),
+            NetworkEventKind::Edited => edits += 1,
+            NetworkEventKind::Connected | NetworkEventKind::Settled | NetworkEventKind::Sent { .. } => {}
         }
     }
     let took = last.saturating_duration_since(begun).as_secs_f64();
-    let note = format!("{ANSWERED} conversations in {took:.2} s, {edits} edits of drafts");
-    report.at_least(&format!("full runs, {name}"), count(ANSWERED) / took, Target(500.0, "/s"), note);
-    house.close().await;
+    let note = format!("{ANSWERED_CONVERSATIONS} conversations in {took:.2} s, {edits} edits of drafts");
+    report.at_least(
+        &format!("full runs, {name}"),
+        to_f64(ANSWERED_CONVERSATIONS) / took,
+        FigureTarget(500.0, "/s"),
+        note,
+    );
+    fixture.close().await;
 }
 
-/// Stops from the chat while a thousand conversations stream.
-async fn stop_one_of_many(report: &mut Report) {
+/// Measures stops from the chat while a thousand conversations stream.
+async fn measure_stop_among_conversations(report: &mut BenchReport) {
     let model = ScriptedModel::start().await;
-    model.by_prompt(|_, _| slow_stream());
-    let mut house = House::open(model.base_url(), ROOM).await;
-    for number in 0..AT_WORK {
-        house.wire.say(&id(number), &format!("sender-{number}"), &format!("marker:chat-{number}"));
+    model.respond_by_prompt(|_, _| slow_stream());
+    let mut fixture = ChannelsFixture::open(model.base_url(), MAX_RUNS).await;
+    for number in 0..ACTIVE_CONVERSATIONS {
+        fixture.writer.write_message(
+            &message_id(number),
+            &format!("sender-{number}"),
+            &format!("marker:chat-{number}"),
+        );
         if number % BATCH == BATCH - 1 {
-            house.wire.end_of_batch();
+            fixture.writer.end_of_batch();
         }
     }
-    let requests = named(&model, "chat-", AT_WORK).await;
+    let requests = streaming_requests(&model, "chat-", ACTIVE_CONVERSATIONS).await;
     let (mut answered, mut closed) = <(Times, Times)>::default();
     for (number, request) in requests.iter().enumerate().take(STOPS) {
         let sender = format!("sender-{number}");
         let begun = Instant::now();
-        house.wire.say(&format!("stop-{number}"), &sender, "/stop");
-        answered.add(house.said_to(&sender, "Stopping your request.").await.saturating_duration_since(begun));
-        closed.add(request.client_left().await.saturating_duration_since(begun));
+        fixture.writer.write_message(&format!("stop-{number}"), &sender, "/stop");
+        answered
+            .add(fixture.wait_for_text_to(&sender, "Stopping your request.").await.saturating_duration_since(begun));
+        closed.add(request.wait_client_left().await.saturating_duration_since(begun));
     }
     let note = |times: &Times| format!("median {:.2}, max {:.2}, n {}", times.median(), times.max(), times.len());
-    let what = format!("{AT_WORK} conversations: /stop -> model socket closed");
-    report.target(&format!("{what}, median"), closed.median(), Target(5.0, "ms"), note(&closed));
-    report.figure(&format!("{what}, p99"), closed.p99(), String::new());
-    let what = format!("{AT_WORK} conversations: /stop -> its answer, p99");
-    report.target(&what, answered.p99(), Target(100.0, "ms"), note(&answered));
-    house.close().await;
+    let what = format!("{ACTIVE_CONVERSATIONS} conversations: /stop -> model socket closed");
+    report.at_most(&format!("{what}, median"), closed.median(), FigureTarget(5.0, "ms"), note(&closed));
+    report.report_ms(&format!("{what}, p99"), closed.p99(), String::new());
+    let what = format!("{ACTIVE_CONVERSATIONS} conversations: /stop -> its answer, p99");
+    report.at_most(&what, answered.p99(), FigureTarget(100.0, "ms"), note(&answered));
+    fixture.close().await;
 }
 
-/// Stops of people whose runs stream, while one sender floods the channel, and at last that sender's own.
-async fn stop_in_a_flood(report: &mut Report) {
+/// Measures stops of senders whose runs stream while one sender floods the channel, and at the end the flooder's own
+/// stop.
+async fn measure_stop_in_flood(report: &mut BenchReport) {
     let model = ScriptedModel::start().await;
-    model.by_prompt(|_, _| slow_stream());
-    let mut house = House::open(model.base_url(), ROOM).await;
-    for number in 0..OTHERS {
-        house.wire.say(&id(number), &format!("other-{number}"), &format!("marker:other-{number}"));
+    model.respond_by_prompt(|_, _| slow_stream());
+    let mut fixture = ChannelsFixture::open(model.base_url(), MAX_RUNS).await;
+    for number in 0..OTHER_SENDERS {
+        fixture.writer.write_message(
+            &message_id(number),
+            &format!("other-{number}"),
+            &format!("marker:other-{number}"),
+        );
     }
-    house.wire.end_of_batch();
-    named(&model, "other-", OTHERS).await;
+    fixture.writer.end_of_batch();
+    streaming_requests(&model, "other-", OTHER_SENDERS).await;
     let begun = Instant::now() + Duration::from_millis(100);
-    let due = move |number: usize| begun + pace(FLOOD) * u32::try_from(number).unwrap();
-    let wire = house.wire.clone();
+    let due = move |number: usize| begun + message_interval(FLOOD_MESSAGES_PER_SECOND) * u32::try_from(number).unwrap();
+    let writer = fixture.writer.clone();
     let writing = std::thread::spawn(move || {
-        for number in 0..FLOOD {
+        for number in 0..FLOOD_MESSAGES_PER_SECOND {
             wait_until(due(number));
-            wire.say(&format!("flood-{number}"), "flooder", "And another thing.");
-            if let Some(other) = stop_behind(number) {
-                wire.say(&format!("stop-{other}"), &format!("other-{other}"), "/stop");
+            writer.write_message(&format!("flood-{number}"), "flooder", "And another thing.");
+            if let Some(other) = stop_after_message(number) {
+                writer.write_message(&format!("stop-{other}"), &format!("other-{other}"), "/stop");
             }
         }
-        wire.say("stop-flooder", "flooder", "/stop");
+        writer.write_message("stop-flooder", "flooder", "/stop");
     });
-    let due_of: HashMap<String, Instant> =
-        (0..FLOOD).filter_map(|number| Some((format!("chat-other-{}", stop_behind(number)?), due(number)))).collect();
+    let due_of: HashMap<String, Instant> = (0..FLOOD_MESSAGES_PER_SECOND)
+        .filter_map(|number| Some((format!("chat-other-{}", stop_after_message(number)?), due(number))))
+        .collect();
     let mut times = Times::default();
-    while times.len() < OTHERS {
-        let told = house.next().await;
-        if let What::Sent { place, text } = told.what
+    while times.len() < OTHER_SENDERS {
+        let event = fixture.next_event().await;
+        if let NetworkEventKind::Sent { place, text } = event.kind
             && text.contains("Stopping your request.")
             && let Some(due) = due_of.get(&place.target)
         {
-            times.add(told.at.saturating_duration_since(*due));
+            times.add(event.at.saturating_duration_since(*due));
         }
     }
-    let own = house.said_to("flooder", "Stopping").await.saturating_duration_since(due(FLOOD - 1));
+    let own = fixture
+        .wait_for_text_to("flooder", "Stopping")
+        .await
+        .saturating_duration_since(due(FLOOD_MESSAGES_PER_SECOND - 1));
     writing.join().unwrap();
     let note = format!("median {:.2}, max {:.2}, n {}", times.median(), times.max(), times.len());
-    let what = format!("{FLOOD} messages/s of one sender: another's /stop, p99");
-    report.target(&what, times.p99(), Target(100.0, "ms"), note);
-    let what = format!("{FLOOD} messages/s of one sender: its own /stop");
-    report.target(&what, own.as_secs_f64() * 1000.0, Target(100.0, "ms"), "n 1".to_owned());
-    house.close().await;
+    let what = format!("{FLOOD_MESSAGES_PER_SECOND} messages/s of one sender: another's /stop, p99");
+    report.at_most(&what, times.p99(), FigureTarget(100.0, "ms"), note);
+    let what = format!("{FLOOD_MESSAGES_PER_SECOND} messages/s of one sender: its own /stop");
+    report.at_most(&what, own.as_secs_f64() * 1000.0, FigureTarget(100.0, "ms"), "n 1".to_owned());
+    fixture.close().await;
 }
 
-/// Who stops behind this message of the flood.
-fn stop_behind(number: usize) -> Option<usize> {
-    let every = FLOOD / OTHERS;
+/// Returns the sender who sends a stop after this message of the flood.
+fn stop_after_message(number: usize) -> Option<usize> {
+    let every = FLOOD_MESSAGES_PER_SECOND / OTHER_SENDERS;
     (number % every == every - 1).then_some(number / every)
 }
 
-/// The pause between two of so many in a second.
-fn pace(messages: usize) -> Duration {
+/// The interval for this many messages a second.
+fn message_interval(messages: usize) -> Duration {
     Duration::from_secs(1) / u32::try_from(messages).unwrap()
 }
 
@@ -245,18 +278,18 @@ fn wait_until(moment: Instant) {
     std::thread::sleep(moment.saturating_duration_since(Instant::now()));
 }
 
-fn id(number: usize) -> String {
+fn message_id(number: usize) -> String {
     format!("m{number}")
 }
 
-/// The run that a message becomes, whose id the flow makes of the channel and the message's id.
-fn run_of(id: &str) -> String {
+/// Returns the id of a message's run, which the flow derives from the channel and the message's id.
+fn run_id_of(id: &str) -> String {
     let hash = ring::digest::digest(&ring::digest::SHA256, id.as_bytes());
     let hash: String = hash.as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
     format!("{CHANNEL}:{hash}")
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a count of messages")]
-fn count(count: usize) -> f64 {
+fn to_f64(count: usize) -> f64 {
     count as f64
 }

@@ -1,56 +1,58 @@
-//! A person at a terminal: from the press of Esc to "stopping" on the screen, to the end of the model request, and to the
-//! receipt on the screen, while other runs stream. Each press comes right behind a picture, which is the worst moment.
+//! Esc in the terminal chat: time to "stopping", to the closed model request, to the receipt.
+//!
+//! Other runs stream meanwhile. Each key press comes just after the screen was drawn, which is the worst case.
 
 use std::time::{Duration, Instant};
 
-use quell_testkit::daemon::Daemon;
-use quell_testkit::model::{Behaviour, ScriptedModel};
-use quell_testkit::pty::{Pty, Size};
+use quell_testkit::daemon::TestDaemon;
+use quell_testkit::model::{ScriptedModel, ScriptedResponse};
+use quell_testkit::pty::{Pty, PtySize};
 use serde_json::json;
 
-use crate::report::{Report, Target};
+use crate::report::{BenchReport, FigureTarget};
 use crate::times::Times;
 use crate::{config, quell};
 
-/// Runs of others that stream meanwhile.
-const OTHERS: usize = 100;
+/// Runs of other sessions that stream meanwhile.
+const OTHER_RUNS: usize = 100;
 
-pub(crate) async fn measure(report: &mut Report, samples: usize) {
+pub(crate) async fn measure(report: &mut BenchReport, samples: usize) {
     let model = ScriptedModel::start().await;
-    model.by_prompt(|_, _| Behaviour::tokens_forever(Duration::from_millis(20)));
-    let daemon = Daemon::start(quell(), &config(&model.base_url())).await;
-    let http = daemon.http();
-    for other in 0..OTHERS {
+    model.respond_by_prompt(|_, _| ScriptedResponse::tokens_forever(Duration::from_millis(20)));
+    let daemon = TestDaemon::start(quell(), &config(&model.base_url())).await;
+    let http = daemon.api();
+    for other in 0..OTHER_RUNS {
         let path = format!("/api/sessions/other-{other}/runs");
         let _ = http.post(&path, &json!({"text": format!("marker:other-{other}")})).await.expect_status(202);
-        model.marked(&format!("other-{other}")).await.streaming().await;
+        model.wait_for_marked_request(&format!("other-{other}")).await.wait_streaming().await;
     }
     let mut command = daemon.home().command(quell());
     command.arg("chat").env("LC_ALL", "C.UTF-8");
-    let mut chat = Pty::start(&command, Size { rows: 24, columns: 80 });
-    chat.shows("● live").await;
+    let mut chat = Pty::start(&command, PtySize { rows: 24, columns: 80 });
+    chat.wait_text("● live").await;
     let (mut shown, mut closed, mut settled) = <(Times, Times, Times)>::default();
     for sample in 0..samples {
-        chat.keys(&format!("marker:sample-{sample}-end\r"));
-        chat.shows("● answering").await;
+        chat.type_keys(&format!("marker:sample-{sample}-end\r"));
+        chat.wait_text("● answering").await;
         let pressed = Instant::now();
-        chat.keys("\x1b");
-        let said = |text: &str| text.contains("◆ stopping") || text.contains("Execution paused");
-        let (_, at) = chat.until("stopping", |screen| said(&screen.text())).await;
+        chat.type_keys("\x1b");
+        let is_stopping = |text: &str| text.contains("◆ stopping") || text.contains("Execution paused");
+        let (_, at) = chat.wait_until("stopping", |screen| is_stopping(&screen.text())).await;
         shown.add(at.saturating_duration_since(pressed));
-        let left = model.marked(&format!("sample-{sample}-end")).await.client_left().await;
+        let left = model.wait_for_marked_request(&format!("sample-{sample}-end")).await.wait_client_left().await;
         closed.add(left.saturating_duration_since(pressed));
-        let (_, at) = chat.until("the receipt", |screen| screen.text().contains("Execution paused")).await;
+        let (_, at) = chat.wait_until("the receipt", |screen| screen.text().contains("Execution paused")).await;
         settled.add(at.saturating_duration_since(pressed));
-        chat.shows("○ ready").await;
-        chat.keys("/new\r");
-        chat.shows("Nothing was said here yet").await;
+        chat.wait_text("○ ready").await;
+        chat.type_keys("/new\r");
+        chat.wait_text("Nothing was said here yet").await;
     }
-    let note = |times: &Times| format!("median {:.3}, {OTHERS} other runs stream, n {}", times.median(), times.len());
+    let note =
+        |times: &Times| format!("median {:.3}, {OTHER_RUNS} other runs stream, n {}", times.median(), times.len());
     for (name, times, target) in [("`stopping` on the screen", &shown, 50.0), ("model socket closed", &closed, 100.0)] {
-        report.target(&format!("terminal: Esc -> {name}, p99"), times.p99(), Target(target, "ms"), note(times));
+        report.at_most(&format!("terminal: Esc -> {name}, p99"), times.p99(), FigureTarget(target, "ms"), note(times));
     }
-    report.figure("terminal: Esc -> receipt on the screen, p99", settled.p99(), note(&settled));
+    report.report_ms("terminal: Esc -> receipt on the screen, p99", settled.p99(), note(&settled));
     drop(chat);
     daemon.stop().await;
 }

@@ -1,59 +1,59 @@
-//! Start of a daemon whose predecessor was killed with a thousand runs at work, each with a finished call and a text that
-//! streamed. The floor is the same start with nothing to recover.
+//! Start time after a kill with 1,000 open runs, each with a finished call and streamed text. The baseline is the
+//! same start with nothing to recover.
 
-use quell_testkit::daemon::Home;
-use quell_testkit::model::{Behaviour, ScriptedModel};
+use quell_testkit::daemon::DaemonHome;
+use quell_testkit::model::{ScriptedModel, ScriptedResponse};
 use serde_json::json;
 
-use crate::many::slow_stream;
-use crate::report::{Report, Target};
+use crate::concurrent_stops::slow_stream;
+use crate::report::{BenchReport, FigureTarget};
 use crate::times::Times;
 use crate::{config, quell};
-use quell_testkit::gateway::Gateway;
+use quell_testkit::gateway_client::GatewayTestClient;
 
 const RUNS: usize = 1000;
 const ROUNDS: usize = 5;
 
-pub(crate) async fn measure(report: &mut Report) {
+pub(crate) async fn measure(report: &mut BenchReport) {
     let model = ScriptedModel::start().await;
-    model.by_prompt(|_, request| match request.messages().last() {
+    model.respond_by_prompt(|_, request| match request.messages().last() {
         Some(last) if last["role"] == "tool" => slow_stream(),
-        _ => Behaviour::tool_call("c1", "list_files", &json!({})),
+        _ => ScriptedResponse::tool_call("c1", "list_files", &json!({})),
     });
-    let home = Home::new(&config(&model.base_url()));
+    let home = DaemonHome::new(&config(&model.base_url()));
     home.start(quell()).await.stop().await;
     let (mut floor, mut recovery) = <(Times, Times)>::default();
     for round in 0..ROUNDS {
         let daemon = home.start(quell()).await;
-        floor.add(daemon.ready_after());
-        let mut gateway = Gateway::connect(&daemon).await;
+        floor.add(daemon.startup_time());
+        let mut gateway = GatewayTestClient::connect(&daemon).await;
         for run in 0..RUNS {
-            gateway.begin(&format!("open-{round}-{run}")).await;
+            gateway.start_run(&format!("open-{round}-{run}")).await;
         }
         for run in 0..RUNS {
-            second_of(&model, &format!("open-{round}-{run}")).await;
+            wait_for_second_request(&model, &format!("open-{round}-{run}")).await;
         }
         drop(gateway);
         daemon.kill9().await;
         let daemon = home.start(quell()).await;
-        recovery.add(daemon.ready_after());
-        assert_eq!(daemon.http().get("/api/runs?state=active").await.expect_status(200)["items"], json!([]));
+        recovery.add(daemon.startup_time());
+        assert_eq!(daemon.api().get("/api/runs?state=active").await.expect_status(200)["items"], json!([]));
         daemon.stop().await;
     }
-    let note = format!("max {:.1}, floor {:.1}, rounds {ROUNDS}", recovery.max(), floor.median());
+    let note = format!("max {:.1}, baseline {:.1}, rounds {ROUNDS}", recovery.max(), floor.median());
     let name = format!("start with {RUNS} open runs to recover, median");
-    report.target(&name, recovery.median(), Target(1000.0, "ms"), note);
+    report.at_most(&name, recovery.median(), FigureTarget(1000.0, "ms"), note);
 }
 
-/// The request behind the run's call streams.
-async fn second_of(model: &ScriptedModel, run: &str) {
+/// Waits until the request after the run's call streams.
+async fn wait_for_second_request(model: &ScriptedModel, run: &str) {
     loop {
-        let seen = model.seen();
+        let seen = model.recorded_requests();
         let mut of_run = seen.iter().filter(|request| request.markers.last().is_some_and(|marker| marker == run));
         if let Some(request) = of_run.nth(1) {
-            request.streaming().await;
+            request.wait_streaming().await;
             return;
         }
-        drop(model.requests(seen.len() + 1).await);
+        drop(model.wait_for_requests(seen.len() + 1).await);
     }
 }

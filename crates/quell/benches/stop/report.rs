@@ -1,54 +1,54 @@
-//! The table at the end: figure, target, whether it was reached.
+//! Table of figures and targets.
 
-/// What a figure must not exceed, or must reach, and its unit.
+/// The bound of a figure, and its unit.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Target(pub(crate) f64, pub(crate) &'static str);
+pub(crate) struct FigureTarget(pub(crate) f64, pub(crate) &'static str);
 
-/// One line of the table.
+/// One row of the table.
 #[derive(Debug)]
-struct Line {
+struct FigureRow {
     what: String,
     figure: f64,
     unit: &'static str,
-    target: Option<Bound>,
+    target: Option<FigureBound>,
     note: String,
 }
 
-/// On which side of its target a figure has to be.
+/// The side of its target on which a figure must be.
 #[derive(Debug, Clone, Copy)]
-enum Bound {
+enum FigureBound {
     AtMost(f64),
     AtLeast(f64),
 }
 
-/// All lines, printed as they come and once more at the end.
+/// All rows, printed as they come and once more at the end.
 #[derive(Debug, Default)]
-pub(crate) struct Report(Vec<Line>);
+pub(crate) struct BenchReport(Vec<FigureRow>);
 
-impl Report {
-    /// A figure with the target that it must not exceed.
-    pub(crate) fn target(&mut self, what: &str, figure: f64, target: Target, note: String) {
-        let Target(most, unit) = target;
-        self.push(Line { what: what.to_owned(), figure, unit, target: Some(Bound::AtMost(most)), note });
+impl BenchReport {
+    /// Adds a figure that must not exceed its target.
+    pub(crate) fn at_most(&mut self, what: &str, figure: f64, target: FigureTarget, note: String) {
+        let FigureTarget(most, unit) = target;
+        self.push(FigureRow { what: what.to_owned(), figure, unit, target: Some(FigureBound::AtMost(most)), note });
     }
 
-    /// A figure with the target that it must reach.
-    pub(crate) fn at_least(&mut self, what: &str, figure: f64, target: Target, note: String) {
-        let Target(least, unit) = target;
-        self.push(Line { what: what.to_owned(), figure, unit, target: Some(Bound::AtLeast(least)), note });
+    /// Adds a figure that must reach its target.
+    pub(crate) fn at_least(&mut self, what: &str, figure: f64, target: FigureTarget, note: String) {
+        let FigureTarget(least, unit) = target;
+        self.push(FigureRow { what: what.to_owned(), figure, unit, target: Some(FigureBound::AtLeast(least)), note });
     }
 
-    /// A figure in milliseconds without a target.
-    pub(crate) fn figure(&mut self, what: &str, figure: f64, note: String) {
-        self.measure(what, (figure, "ms"), note);
+    /// Adds a figure in milliseconds without a target.
+    pub(crate) fn report_ms(&mut self, what: &str, figure: f64, note: String) {
+        self.report_value(what, (figure, "ms"), note);
     }
 
-    /// A figure in another unit without a target.
-    pub(crate) fn measure(&mut self, what: &str, (figure, unit): (f64, &'static str), note: String) {
-        self.push(Line { what: what.to_owned(), figure, unit, target: None, note });
+    /// Adds a figure in another unit without a target.
+    pub(crate) fn report_value(&mut self, what: &str, (figure, unit): (f64, &'static str), note: String) {
+        self.push(FigureRow { what: what.to_owned(), figure, unit, target: None, note });
     }
 
-    fn push(&mut self, line: Line) {
+    fn push(&mut self, line: FigureRow) {
         eprintln!("{}", line.text());
         self.0.push(line);
     }
@@ -69,7 +69,7 @@ impl Report {
     }
 }
 
-impl Bound {
+impl FigureBound {
     fn holds(self, figure: f64) -> bool {
         match self {
             Self::AtMost(most) => figure <= most,
@@ -85,7 +85,7 @@ impl Bound {
     }
 }
 
-impl Line {
+impl FigureRow {
     fn text(&self) -> String {
         let verdict = match self.target {
             Some(target) => {

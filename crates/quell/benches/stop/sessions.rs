@@ -1,66 +1,66 @@
-//! Ten thousand live sessions that nobody uses: what each costs in memory, and what a sweep costs that lets all of them go.
+//! Memory of 10,000 idle sessions, and the time to sweep them.
 
 use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, stream};
-use quell_testkit::daemon::{Api, Daemon};
-use quell_testkit::model::{Behaviour, ScriptedModel};
+use quell_testkit::daemon::{TestApiClient, TestDaemon};
+use quell_testkit::model::{ScriptedModel, ScriptedResponse};
 use serde_json::json;
 
-use crate::many::rss_kib;
-use crate::report::{Report, Target};
+use crate::concurrent_stops::rss_kib;
+use crate::report::{BenchReport, FigureTarget};
 use crate::{config, quell};
 
 const SESSIONS: usize = 10_000;
 /// Requests at the same time.
-const AT_ONCE: usize = 64;
-/// Longer than making them takes: none goes before all are there.
+const MAX_CONCURRENT_REQUESTS: usize = 64;
+/// Longer than creating them takes: none expires before all exist.
 const IDLE_S: u64 = 45;
 
-pub(crate) async fn measure(report: &mut Report) {
+pub(crate) async fn measure(report: &mut BenchReport) {
     let model = ScriptedModel::start().await;
-    model.by_prompt(|_, _| Behaviour::text("That is done."));
+    model.respond_by_prompt(|_, _| ScriptedResponse::text("That is done."));
     let text = format!("{}\n[sessions]\nidle_s = {IDLE_S}\nsweep_s = 1\n", config(&model.base_url()));
-    let daemon = Daemon::start(quell(), &text).await;
-    let http = daemon.http();
-    // What the first ones bring along is not theirs alone: connections, buffers, pages of the database.
-    open(&http, "warm", 200).await;
+    let daemon = TestDaemon::start(quell(), &text).await;
+    let http = daemon.api();
+    // The first sessions also open connections, buffers and database pages that all sessions share.
+    create_sessions(&http, "warm", 200).await;
     let before = rss_kib(daemon.pid());
     let begun = Instant::now();
-    open(&http, "user", SESSIONS).await;
+    create_sessions(&http, "user", SESSIONS).await;
     let took = begun.elapsed();
     assert!(took < Duration::from_secs(IDLE_S), "the first ones went before the last came: {took:?}");
-    assert!(metric(&http, "quell_sessions_live ").await >= f64::from(u32::try_from(SESSIONS).unwrap()));
+    assert!(read_metric(&http, "quell_sessions_live ").await >= f64::from(u32::try_from(SESSIONS).unwrap()));
     let each = (rss_kib(daemon.pid()) - before) / f64::from(u32::try_from(SESSIONS).unwrap());
     let note = format!("{SESSIONS} made over HTTP in {:.1} s, each with settings of its own", took.as_secs_f64());
-    report.target("memory of an idle live session", each, Target(8.0, "KiB"), note);
-    while metric(&http, "quell_sessions_live ").await > 0.0 {
-        // Sweeps come every second; nobody is told of their end.
+    report.at_most("memory of an idle live session", each, FigureTarget(8.0, "KiB"), note);
+    while read_metric(&http, "quell_sessions_live ").await > 0.0 {
+        // The sweeper runs every second; nothing reports the end of a session.
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    let slowest = 1000.0 * metric(&http, "quell_session_sweep_seconds{quantile=\"1\"} ").await;
-    report.target(
+    let slowest = 1000.0 * read_metric(&http, "quell_session_sweep_seconds{quantile=\"1\"} ").await;
+    report.at_most(
         &format!("sweep of {SESSIONS} sessions, slowest"),
         slowest,
-        Target(100.0, "ms"),
-        "those that expire leave the table in it; their clean-up follows".to_owned(),
+        FigureTarget(100.0, "ms"),
+        "the sweep removes expired sessions from the table; their clean-up follows".to_owned(),
     );
     daemon.stop().await;
 }
 
-async fn open(http: &Api, user: &str, count: usize) {
+async fn create_sessions(http: &TestApiClient, user: &str, count: usize) {
     let requests = (0..count).map(|chat| {
         let body = json!({
             "userId": user, "chatId": chat.to_string(), "provider": "scripted", "instruction": "Be brief.",
         });
         async move { http.post("/api/sessions", &body).await.expect_status(201) }
     });
-    let made = stream::iter(requests).buffer_unordered(AT_ONCE).count().await;
+    let made = stream::iter(requests).buffer_unordered(MAX_CONCURRENT_REQUESTS).count().await;
     assert_eq!(made, count);
 }
 
-/// A number of `/metrics`; 0 when it is not there.
-async fn metric(http: &Api, name: &str) -> f64 {
+/// Reads a number of `/metrics`; 0 when it does not exist.
+async fn read_metric(http: &TestApiClient, name: &str) -> f64 {
     let text = http.get("/metrics").await.body;
     let text = text.as_str().unwrap();
     text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap_or(0.0)

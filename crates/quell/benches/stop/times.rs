@@ -1,8 +1,8 @@
-//! Times of one thing, and what is told of them.
+//! Latency samples and their quantiles. Compiled into both benches.
 
 use std::time::Duration;
 
-/// Times of one thing, in milliseconds.
+/// Samples of one latency, in milliseconds.
 #[derive(Debug, Default)]
 pub(crate) struct Times(Vec<f64>);
 
@@ -11,7 +11,7 @@ impl Times {
         self.0.push(time.as_secs_f64() * 1000.0);
     }
 
-    /// The value below which `part` (0 to 1) of the samples lie.
+    /// The quantile `part` (0 to 1) of the samples.
     pub(crate) fn quantile(&self, part: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -19,7 +19,7 @@ impl Times {
             clippy::cast_precision_loss,
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "a place in a list of samples"
+            reason = "an index into the samples"
         )]
         let at = ((sorted.len().saturating_sub(1)) as f64 * part).round() as usize;
         sorted.get(at).copied().unwrap_or(f64::NAN)

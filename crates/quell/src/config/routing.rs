@@ -1,31 +1,32 @@
-//! `[routing]`: which model a message of a chat network is for, by its words. What the entries mean the kernel says.
+//! The `[routing]` section and its conversion to routing rules: the words of a message choose the model.
 
 use std::collections::BTreeMap;
 
 use quell_engine::llm::ProviderConfig;
-use quell_kernel::routing::{Keywords, ModelRoute, Routing};
+use quell_kernel::routing::{KeywordRule, ModelRoute, ModelRouter};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::check::Problem;
+use super::validation::ConfigProblem;
 
 /// `[routing]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RoutingSection {
-    /// Words that give a hint, in the order in which they are looked for.
-    keywords: Vec<KeywordsEntry>,
-    /// Which model is for which hint.
+    /// Rules that give a message a hint, tried in this order.
+    keywords: Vec<KeywordRuleEntry>,
+    /// The model for each hint.
     model_routes: Vec<ModelRouteEntry>,
 }
 
 /// `[[routing.keywords]]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct KeywordsEntry {
-    /// One of them is enough: in upper or lower case, as a whole word, or anywhere in Chinese, Japanese and Korean.
+struct KeywordRuleEntry {
+    /// One matching word is enough. Case is ignored; a word matches as a whole, in Chinese, Japanese and Korean
+    /// anywhere.
     words: Vec<String>,
-    /// What they say of a message.
+    /// The hint for a message with one of these words.
     hint: String,
 }
 
@@ -33,39 +34,39 @@ struct KeywordsEntry {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ModelRouteEntry {
-    /// The hint of keywords.
+    /// A hint of the keywords.
     hint: String,
     /// The name of a configured provider.
     provider: String,
-    /// The model, as that provider names it.
+    /// The model, by the provider's name for it.
     model: String,
 }
 
 impl RoutingSection {
-    /// The rules of these entries.
-    pub(super) fn rules(&self) -> Routing {
+    /// Converts the entries to routing rules.
+    pub(super) fn rules(&self) -> ModelRouter {
         let keywords = self.keywords.iter().cloned();
         let routes = self.model_routes.iter().cloned();
-        Routing::new(
-            keywords.map(|KeywordsEntry { words, hint }| Keywords { words, hint }).collect(),
+        ModelRouter::new(
+            keywords.map(|KeywordRuleEntry { words, hint }| KeywordRule { words, hint }).collect(),
             routes.map(|ModelRouteEntry { hint, provider, model }| ModelRoute { hint, provider, model }).collect(),
         )
     }
 
-    /// True when a route leads to this provider.
+    /// True when a route uses this provider.
     pub(super) fn names_provider(&self, name: &str) -> bool {
         self.model_routes.iter().any(|route| route.provider == name)
     }
 
-    /// What can never work.
-    pub(super) fn problems(&self, providers: &BTreeMap<String, ProviderConfig>) -> Vec<Problem> {
+    /// Finds entries that can never work.
+    pub(super) fn problems(&self, providers: &BTreeMap<String, ProviderConfig>) -> Vec<ConfigProblem> {
         let rules = self.rules().problems().into_iter();
-        let rules = rules.map(|bad| Problem { key: format!("routing.{}", bad.place), text: bad.problem });
+        let rules = rules.map(|bad| ConfigProblem { key: format!("routing.{}", bad.place), text: bad.problem });
         let unknown = self.model_routes.iter().enumerate().filter(|(_, route)| {
             let name = &route.provider;
             !name.trim().is_empty() && name != "demo" && !providers.contains_key(name)
         });
-        let unknown = unknown.map(|(n, route)| Problem {
+        let unknown = unknown.map(|(n, route)| ConfigProblem {
             key: format!("routing.model_routes.{n}.provider"),
             text: format!("there is no [providers.{}]", route.provider),
         });

@@ -1,4 +1,4 @@
-//! What a person reads when a file is wrong, and what must never be printed.
+//! Errors of the configuration: their place and text, and that they show no secrets.
 
 mod channels;
 
@@ -6,12 +6,12 @@ use std::path::Path;
 
 use rstest::rstest;
 
-use super::{Config, Loaded, Source, parse};
+use super::{Config, ConfigSource, LoadedConfig, parse_config};
 
 const EXAMPLE: &str = include_str!("../../../../quell.example.toml");
 
-fn error(text: &str) -> String {
-    parse(Path::new("quell.toml"), text).unwrap_err().to_string()
+fn parse_error(text: &str) -> String {
+    parse_config(Path::new("quell.toml"), text).unwrap_err().to_string()
 }
 
 #[rstest]
@@ -41,7 +41,7 @@ fn error(text: &str) -> String {
 #[case::bad_enum("[agents.main]\nisolate = \"vm\"\n", "quell.toml:2:11:", "unknown variant `vm`")]
 #[case::after_umlauts("[agents.main]\nrole = \"äöü\" # é\nisolate = \"vm\"\n", "quell.toml:3:11:", "vm")]
 fn a_mistake_is_named_with_its_place(#[case] text: &str, #[case] place: &str, #[case] says: &str) {
-    let error = error(text);
+    let error = parse_error(text);
     assert!(error.starts_with(place), "{error}");
     assert!(error.contains(says), "{error}");
 }
@@ -74,7 +74,7 @@ fn a_mistake_is_named_with_its_place(#[case] text: &str, #[case] place: &str, #[
     "read_file, or shell"
 )]
 fn a_value_that_cannot_work_is_named_with_its_place(#[case] text: &str, #[case] place: &str, #[case] says: &str) {
-    let error = error(text);
+    let error = parse_error(text);
     assert!(error.starts_with(place), "{error}");
     assert!(error.contains(says), "{error}");
 }
@@ -82,13 +82,13 @@ fn a_value_that_cannot_work_is_named_with_its_place(#[case] text: &str, #[case] 
 #[test]
 fn skills_need_a_folder_below_the_workdir_and_a_tool_that_reads() {
     for right in ["skills = \"skills\"", "skills = \"./deep/skills/\"", "skills = \"s\"\ntools = [\"shell\"]"] {
-        parse(Path::new("q.toml"), &format!("[agents.main]\n{right}\n")).unwrap();
+        parse_config(Path::new("q.toml"), &format!("[agents.main]\n{right}\n")).unwrap();
     }
 }
 
 #[test]
 fn a_default_that_another_key_makes_impossible_is_blamed_on_its_section() {
-    let error = error("[server]\nmax_connections = 5\n\n[stop]\nterm_ms = 4000\n");
+    let error = parse_error("[server]\nmax_connections = 5\n\n[stop]\nterm_ms = 4000\n");
     assert!(error.starts_with("quell.toml:4:2:"), "{error}");
     assert!(error.contains("stop.grace_ms"), "{error}");
 }
@@ -102,17 +102,18 @@ fn a_default_that_another_key_makes_impossible_is_blamed_on_its_section() {
 fn thinking_is_held_to_the_rules_of_the_api(#[case] keys: &str, #[case] says: &str) {
     let agent =
         |keys: &str| format!("[providers.claude]\nkind = \"anthropic\"\n[agents.main]\nmodel = \"claude/m\"\n{keys}\n");
-    let error = error(&agent(keys));
+    let error = parse_error(&agent(keys));
     let line = 4 + keys.lines().count();
     assert!(error.starts_with(&format!("quell.toml:{line}:")), "{error}");
     assert!(error.contains(says), "{error}");
     let right = agent("max_tokens = 8000\ntemperature = 1\nthinking_tokens = 2000");
-    assert!(parse(Path::new("quell.toml"), &right).is_ok());
+    assert!(parse_config(Path::new("quell.toml"), &right).is_ok());
 }
 
 #[test]
 fn a_dialect_without_thinking_in_tokens_is_not_asked_for_it() {
-    let error = error("[agents.main]\nmodel = \"a/m\"\nthinking_tokens = 2000\n[providers.a]\nkind = \"openai\"\n");
+    let error =
+        parse_error("[agents.main]\nmodel = \"a/m\"\nthinking_tokens = 2000\n[providers.a]\nkind = \"openai\"\n");
     assert!(error.starts_with("quell.toml:3:"), "{error}");
     assert!(error.contains("only providers of kind"), "{error}");
 }
@@ -125,21 +126,21 @@ fn limits_that_would_throw_away_everything_are_taken_for_mistakes() {
         ("max_mib = 15", "retention.max_mib"),
         ("audit_days = 0", "retention.audit_days"),
     ] {
-        let error = error(&format!("[retention]\n{line}\n"));
+        let error = parse_error(&format!("[retention]\n{line}\n"));
         assert!(error.contains(place) && error.contains("the least is"), "{error}");
     }
-    parse(Path::new("q.toml"), "[retention]\nmax_age_days = 1\nmax_sessions = 1\nmax_mib = 16\n").unwrap();
+    parse_config(Path::new("q.toml"), "[retention]\nmax_age_days = 1\nmax_sessions = 1\nmax_mib = 16\n").unwrap();
 }
 
 #[test]
 fn a_huge_time_does_not_overflow_its_own_check() {
-    let error = error(&format!("[stop]\nterm_ms = {}\n", i64::MAX));
+    let error = parse_error(&format!("[stop]\nterm_ms = {}\n", i64::MAX));
     assert!(error.contains("stop.grace_ms"), "{error}");
 }
 
 #[test]
 fn the_example_is_valid_and_its_plain_values_are_the_defaults() {
-    let example = parse(Path::new("quell.example.toml"), EXAMPLE).unwrap();
+    let example = parse_config(Path::new("quell.example.toml"), EXAMPLE).unwrap();
     let default = Config::default();
     assert_eq!(example.server, default.server);
     assert_eq!(example.store, default.store);
@@ -151,7 +152,7 @@ fn the_example_is_valid_and_its_plain_values_are_the_defaults() {
     assert_eq!(example.messages, default.messages);
 }
 
-/// Those lines that are commented out are documentation too, and must not rot.
+/// The commented-out lines of the example are documentation, too, and must stay valid.
 #[test]
 fn the_example_is_valid_with_its_comments_taken_off() {
     let is_key = |line: &str| {
@@ -162,7 +163,7 @@ fn the_example_is_valid_with_its_comments_taken_off() {
         _ => line.to_owned(),
     };
     let text: Vec<String> = EXAMPLE.lines().map(bare).collect();
-    let config = parse(Path::new("quell.example.toml"), &text.join("\n")).unwrap();
+    let config = parse_config(Path::new("quell.example.toml"), &text.join("\n")).unwrap();
     assert_eq!(config.limits.max_run_tokens, Some(200_000));
     assert_eq!((config.retention.max_age_days, config.retention.max_sessions), (Some(90), Some(10_000)));
     assert_eq!(config.providers["openai"].api_key_env.as_deref(), Some("OPENAI_API_KEY"));
@@ -183,14 +184,14 @@ fn the_example_is_valid_with_its_comments_taken_off() {
 #[case::no_time("[hooks]\ntimeout_ms = 0\n", "quell.toml:2:14:", "must be from 1 to 600000")]
 #[case::two_secrets("[hooks]\nsecret_env = \"S\"\nsecret_file = \"f\"\n", "quell.toml:3:15:", "excludes")]
 fn a_hook_that_cannot_work_is_named_with_its_place(#[case] text: &str, #[case] place: &str, #[case] says: &str) {
-    let error = error(text);
+    let error = parse_error(text);
     assert!(error.starts_with(place), "{error}");
     assert!(error.contains(says), "{error}");
 }
 
 #[test]
 fn a_password_in_the_url_of_a_hook_is_refused_and_not_shown() {
-    let error = error("[hooks]\nsecret_env = \"S\"\non_start = \"https://me:hush-hush@host/\"\n");
+    let error = parse_error("[hooks]\nsecret_env = \"S\"\non_start = \"https://me:hush-hush@host/\"\n");
     assert!(error.starts_with("quell.toml:3:12:") && error.contains("must not hold a user"), "{error}");
     assert!(!error.contains("hush-hush"), "{error}");
 }
@@ -198,11 +199,11 @@ fn a_password_in_the_url_of_a_hook_is_refused_and_not_shown() {
 #[test]
 fn the_secret_of_webhooks_is_not_in_the_configuration_as_shown() {
     let text = "[hooks]\non_create = \"true\"\non_run_end = [\"date\", \"http://h/\"]\nsecret_env = \"S\"\n";
-    let mut config = parse(Path::new("quell.toml"), text).unwrap();
+    let mut config = parse_config(Path::new("quell.toml"), text).unwrap();
     config.hooks.secret = Some("hush-hush".to_owned().into());
     let shown = toml::to_string_pretty(&config).unwrap();
     assert!(!shown.contains("hush-hush") && shown.contains("secret_env = \"S\""), "{shown}");
-    let again = parse(Path::new("shown.toml"), &shown).unwrap();
+    let again = parse_config(Path::new("shown.toml"), &shown).unwrap();
     assert_eq!((again.hooks.on_create, again.hooks.on_run_end), (config.hooks.on_create, config.hooks.on_run_end));
 }
 
@@ -210,15 +211,15 @@ fn the_secret_of_webhooks_is_not_in_the_configuration_as_shown() {
 fn the_configuration_as_shown_holds_no_secret_and_can_be_read_again() {
     let text = "[providers.a]\nkind = \"openai\"\nbase_url = \"http://h/v1\"\napi_key_env = \"A_KEY\"\n\
                 headers = { Authorization = \"hush-hush\" }\n[agents.main]\nmodel = \"a/m\"\n";
-    let mut config = parse(Path::new("quell.toml"), text).unwrap();
+    let mut config = parse_config(Path::new("quell.toml"), text).unwrap();
     config.providers.get_mut("a").unwrap().api_key = Some("sk-very-secret".to_owned().into());
-    let loaded = Loaded { config, source: Source::Environment };
+    let loaded = LoadedConfig { config, source: ConfigSource::Environment };
     for shown in [toml::to_string_pretty(&loaded.config).unwrap(), loaded.summary(), format!("{loaded:?}")] {
         assert!(!shown.contains("hush-hush") && !shown.contains("sk-very-secret"), "{shown}");
     }
     let shown = toml::to_string_pretty(&loaded.config).unwrap();
     assert!(shown.contains("Authorization = \"***\"") && shown.contains("api_key_env = \"A_KEY\""), "{shown}");
-    let again = parse(Path::new("shown.toml"), &shown).unwrap();
+    let again = parse_config(Path::new("shown.toml"), &shown).unwrap();
     assert_eq!((again.server, again.limits), (loaded.config.server, loaded.config.limits));
 }
 
@@ -236,7 +237,7 @@ fn the_configuration_as_shown_holds_no_secret_and_can_be_read_again() {
 )]
 #[case::in_a_table("[providers.a.headers]\nX-Auth = \"sk-very-secret\nx = 1\n", "quell.toml:2:", "X-Auth = ***")]
 fn a_secret_in_a_wrong_line_is_not_echoed(#[case] text: &str, #[case] place: &str, #[case] says: &str) {
-    let error = error(text);
+    let error = parse_error(text);
     assert!(error.starts_with(place) && error.contains(says), "{error}");
     assert!(!error.contains("very-secret"), "{error}");
 }
@@ -247,7 +248,7 @@ fn the_schema_knows_every_key_of_the_example() {
     let schema = serde_json::to_value(schemars::schema_for!(Config)).unwrap();
     let example: toml::Value = toml::from_str(EXAMPLE).unwrap();
     let mut unknown = Vec::new();
-    compare(&schema, &schema, &example, "", &mut unknown);
+    collect_unknown_keys(&schema, &schema, &example, "", &mut unknown);
     assert_eq!(unknown, Vec::<String>::new());
     let strict = |schema: &serde_json::Value| schema["additionalProperties"] == false;
     assert!(
@@ -256,7 +257,7 @@ fn the_schema_knows_every_key_of_the_example() {
     );
 }
 
-fn compare(
+fn collect_unknown_keys(
     root: &serde_json::Value,
     schema: &serde_json::Value,
     value: &toml::Value,
@@ -274,7 +275,7 @@ fn compare(
             .get(key)
             .or_else(|| schema["additionalProperties"].is_object().then(|| &schema["additionalProperties"]));
         match known {
-            Some(known) => compare(root, known, value, &at, unknown),
+            Some(known) => collect_unknown_keys(root, known, value, &at, unknown),
             None => unknown.push(at),
         }
     }
@@ -289,7 +290,7 @@ fn compare(
 #[case("[agents.main]\nmcp = [\"x\"]\n", "quell.toml:2:7:", "there is no [mcp.x]")]
 #[case("[agents.main]\ntools = [\"x__echo\"]\n", "quell.toml:2:9:", "there is no tool \"x__echo\"")]
 fn a_wrong_mcp_section_is_refused_at_its_place(#[case] text: &str, #[case] place: &str, #[case] says: &str) {
-    let error = error(text);
+    let error = parse_error(text);
     assert!(error.starts_with(place) && error.contains(says), "{error}");
 }
 
@@ -298,7 +299,7 @@ fn a_right_mcp_section_is_taken_and_its_secrets_are_not_shown() {
     let text = "[mcp.x]\ncommand = \"server\"\nargs = [\"-v\"]\nenv = { TOKEN = \"hush\" }\n\n\
                 [mcp.y]\nurl = \"https://example.org/mcp\"\nheaders = { X-Key = \"hush\" }\napi_key_env = \"KEY\"\n\n\
                 [agents.main]\ntools = [\"x__echo\"]\nmcp = [\"x\"]\n";
-    let config = parse(Path::new("quell.toml"), text).unwrap();
+    let config = parse_config(Path::new("quell.toml"), text).unwrap();
     assert_eq!(config.mcp.keys().collect::<Vec<_>>(), ["x", "y"]);
     let shown = toml::to_string(&config).unwrap();
     assert!(shown.contains("TOKEN") && shown.contains("X-Key") && !shown.contains("hush"), "{shown}");

@@ -1,50 +1,50 @@
-//! Whether each chat network takes the account of its channel: asked, not concluded, in the way in which a channel would.
+//! Check that each chat network accepts its configured account, by a real request.
 
 use std::time::Duration;
 
 use quell_surfaces::channels::config::ChannelConfig;
-use quell_surfaces::channels::network;
+use quell_surfaces::channels::create_network;
 
-use super::Setup;
-use super::finding::Finding;
+use super::ConfiguredInput;
+use super::finding::DoctorFinding;
 
-/// A person waits for this, and chat networks are further away than models on this machine.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// A person waits for this; chat networks answer more slowly than models on this machine.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Each configured channel.
-pub(super) fn channels(setup: &Setup<'_>) -> Vec<Finding> {
-    let configured = &setup.loaded.config.channels;
+/// Checks each configured channel.
+pub(super) fn channels(input: &ConfiguredInput<'_>) -> Vec<DoctorFinding> {
+    let configured = &input.loaded.config.channels;
     if configured.is_empty() {
-        return vec![Finding::ok("no chat network is configured")];
+        return vec![DoctorFinding::ok("no chat network is configured")];
     }
-    configured.iter().flat_map(|(name, channel)| one(setup, name, channel)).collect()
+    configured.iter().flat_map(|(name, channel)| check_channel(input, name, channel)).collect()
 }
 
-fn one(setup: &Setup<'_>, name: &str, channel: &ChannelConfig) -> Vec<Finding> {
-    let page = format!("docs/channels/{}.md", channel.kind.word());
-    let network = match network(name, channel) {
+fn check_channel(input: &ConfiguredInput<'_>, name: &str, channel: &ChannelConfig) -> Vec<DoctorFinding> {
+    let page = format!("docs/channels/{}.md", channel.kind.as_str());
+    let network = match create_network(name, channel) {
         Ok(network) => network,
         Err(bad) => {
-            return vec![Finding::fail(
+            return vec![DoctorFinding::fail(
                 bad.to_string(),
                 format!("correct [channels.{name}], or what it names; see {page}"),
             )];
         }
     };
-    let asked = async { tokio::time::timeout(PATIENCE, network.probe()).await };
-    let mut findings = vec![match setup.runtime.block_on(asked) {
-        Ok(Ok(account)) => Finding::ok(format!("{name}: {account}")),
-        Ok(Err(trouble)) => Finding::fail(
+    let probe = async { tokio::time::timeout(PROBE_TIMEOUT, network.probe()).await };
+    let mut findings = vec![match input.runtime.block_on(probe) {
+        Ok(Ok(account)) => DoctorFinding::ok(format!("{name}: {account}")),
+        Ok(Err(trouble)) => DoctorFinding::fail(
             format!("{name}: {trouble}"),
             format!("check the account and the address of [channels.{name}]; {page} says what to create there"),
         ),
-        Err(_elapsed) => Finding::fail(
-            format!("{name}: no answer within {} s", PATIENCE.as_secs()),
+        Err(_elapsed) => DoctorFinding::fail(
+            format!("{name}: no answer within {} s", PROBE_TIMEOUT.as_secs()),
             format!("look whether the server of [channels.{name}] is well and the network is up"),
         ),
     }];
     if channel.allow.is_empty() && channel.operators.is_empty() {
-        findings.push(Finding::warn(
+        findings.push(DoctorFinding::warn(
             format!("{name}: nobody may write there, because allow is empty"),
             format!(
                 "allow = [\"...\"] in [channels.{name}], with the network's ids of people; {page} says how to find them"

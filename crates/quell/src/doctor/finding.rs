@@ -1,21 +1,18 @@
-//! What a check found: how it stands, in a sentence, and what to do about it in one line.
+//! Result of a check: status, sentence, remedy.
 
 use serde::Serialize;
 
-/// How something stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum State {
-    /// Nothing to do.
+pub(super) enum FindingStatus {
     Ok,
-    /// It works, but not as a person may expect.
+    /// It works, but maybe not as expected.
     Warn,
-    /// It does not work.
     Fail,
 }
 
-impl State {
-    /// A glyph and a word: never colour alone.
+impl FindingStatus {
+    /// A glyph and a word, so that the meaning never depends on colour.
     pub(super) fn label(self) -> &'static str {
         match self {
             Self::Ok => "✓ ok  ",
@@ -24,7 +21,7 @@ impl State {
         }
     }
 
-    /// The terminal's colour: quiet green and amber. Red belongs to stopping alone.
+    /// ANSI colour: green and amber. Red is reserved for stops.
     pub(super) fn color(self) -> &'static str {
         match self {
             Self::Ok => "32",
@@ -34,25 +31,24 @@ impl State {
     }
 }
 
-/// One finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Finding {
-    pub(super) state: State,
+pub(super) struct DoctorFinding {
+    pub(super) state: FindingStatus,
     pub(super) says: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) remedy: Option<String>,
 }
 
-impl Finding {
+impl DoctorFinding {
     pub(super) fn ok(says: impl Into<String>) -> Self {
-        Self { state: State::Ok, says: says.into(), remedy: None }
+        Self { state: FindingStatus::Ok, says: says.into(), remedy: None }
     }
 
     pub(super) fn warn(says: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { state: State::Warn, says: says.into(), remedy: Some(remedy.into()) }
+        Self { state: FindingStatus::Warn, says: says.into(), remedy: Some(remedy.into()) }
     }
 
     pub(super) fn fail(says: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { state: State::Fail, says: says.into(), remedy: Some(remedy.into()) }
+        Self { state: FindingStatus::Fail, says: says.into(), remedy: Some(remedy.into()) }
     }
 }

@@ -1,4 +1,4 @@
-//! Whether processes can be started and really ended here: tried, not concluded.
+//! Start a command with a hidden child and check that a stop ends both; report isolation.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -6,30 +6,32 @@ use std::time::{Duration, Instant};
 
 use quell_engine::clock::Clock;
 use quell_engine::proc::{CommandSpec, Isolate, OutputSink, SpawnError, WardenExe, Wardens};
-use quell_engine::scope::{Probe, Scope};
-use quell_kernel::StopTimes;
+use quell_engine::scope::{PointProbe, Scope};
+use quell_kernel::StopTimeouts;
 use quell_protocol::ToolOutputStream;
 use quell_protocol::receipt::Containment;
 
-use super::finding::Finding;
-use super::{Patient, Setup};
+use super::finding::DoctorFinding;
+use super::{CheckInput, ConfiguredInput};
 
-/// A child in a session of its own where `setsid` is there, its number, and a parent that waits for it.
+/// Starts a child, in its own session where `setsid` is installed, prints its pid and waits for it.
 const HIDDEN_CHILD: &str = "\
 if command -v setsid >/dev/null 2>&1; then setsid sleep 300 & else sleep 300 & fi
 echo $!
 wait";
 
-/// No check may hang: after this the command is ended.
-const LIMIT: Duration = Duration::from_secs(10);
+/// No check may hang: after this time the command is ended.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Starts a command with a child that left its session, stops it, and looks whether the child is gone.
-pub(super) fn wardens(patient: &Patient) -> Vec<Finding> {
-    let times = patient.loaded.as_ref().map_or_else(|_| StopTimes::default(), |loaded| loaded.stop_times());
-    let bench = Bench { warden: &patient.warden, environment: &patient.environment, times };
-    let finding = match patient.runtime.block_on(bench.stop_a_hidden_child()) {
-        Ok(took) => Finding::ok(format!("a command and the child it hid in another session were ended in {took} ms")),
-        Err(problem) => Finding::fail(
+/// Starts a command with a child that left its session, stops it, and checks that the child is gone.
+pub(super) fn check_wardens(input: &CheckInput) -> Vec<DoctorFinding> {
+    let times = input.loaded.as_ref().map_or_else(|_| StopTimeouts::default(), |loaded| loaded.stop_times());
+    let probe = CommandProbe { warden: &input.warden, environment: &input.environment, times };
+    let finding = match input.runtime.block_on(probe.time_hidden_child_stop()) {
+        Ok(took) => {
+            DoctorFinding::ok(format!("a command and the child it hid in another session were ended in {took} ms"))
+        }
+        Err(problem) => DoctorFinding::fail(
             problem,
             "run `quell demo` to see more; a sandbox that forbids /proc, ptrace scopes or prctl may be the reason",
         ),
@@ -37,28 +39,29 @@ pub(super) fn wardens(patient: &Patient) -> Vec<Finding> {
     vec![finding]
 }
 
-/// What ends the commands of agents: the kernel at once, or the search of a warden.
-pub(super) fn isolation(setup: &Setup<'_>) -> Vec<Finding> {
-    let bench = Bench { warden: setup.warden, environment: setup.environment, times: setup.loaded.stop_times() };
-    let held_by = match setup.runtime.block_on(bench.held_by()) {
+/// Reports what contains the commands of agents: a PID namespace, a cgroup, or the search of a warden.
+pub(super) fn isolation(input: &ConfiguredInput<'_>) -> Vec<DoctorFinding> {
+    let probe = CommandProbe { warden: input.warden, environment: input.environment, times: input.loaded.stop_times() };
+    let containment = match input.runtime.block_on(probe.probe_containment()) {
         Ok(held_by) => held_by,
-        Err(problem) => return vec![Finding::fail(problem, "run `quell demo` to see more")],
+        Err(problem) => return vec![DoctorFinding::fail(problem, "run `quell demo` to see more")],
     };
-    let agents = setup.loaded.config.agents.iter().filter(|(_, agent)| agent.isolate == Isolate::Pid);
+    let agents = input.loaded.config.agents.iter().filter(|(_, agent)| agent.isolate == Isolate::Pid);
     let names: Vec<&str> = agents.map(|(id, _)| id.as_str()).collect();
-    let finding = match held_by {
-        HeldBy::Namespace { own_proc: true } => {
-            Finding::ok("commands get a PID namespace with a /proc of its own: a stop ends all of one at once")
+    let finding = match containment {
+        ContainmentFinding::Namespace { own_proc: true } => {
+            DoctorFinding::ok("commands get a PID namespace with a /proc of its own: a stop ends all of one at once")
         }
-        HeldBy::Namespace { own_proc: false } => Finding::warn(
+        ContainmentFinding::Namespace { own_proc: false } => DoctorFinding::warn(
             "commands get a PID namespace, and a stop ends all of one at once; they see the processes outside in /proc, \
              because parts of /proc are hidden here, as containers and services do",
             "nothing has to be done for stops; a host without hidden parts of /proc lets commands see their own processes alone",
         ),
-        HeldBy::Other { words, why } if names.is_empty() => {
-            Finding::warn(format!("the system permits no PID namespace ({why}); commands are held by {words}"), REMEDY)
-        }
-        HeldBy::Other { words: _, why } => Finding::fail(
+        ContainmentFinding::Other { words, why } if names.is_empty() => DoctorFinding::warn(
+            format!("the system permits no PID namespace ({why}); commands are held by {words}"),
+            REMEDY,
+        ),
+        ContainmentFinding::Other { words: _, why } => DoctorFinding::fail(
             format!("the system permits no PID namespace ({why}); asked for by {}", names.join(", ")),
             REMEDY,
         ),
@@ -66,36 +69,36 @@ pub(super) fn isolation(setup: &Setup<'_>) -> Vec<Finding> {
     vec![finding]
 }
 
-/// Who forbids namespaces, and how each permits them.
+/// Causes of refused namespaces, and how to permit them.
 const REMEDY: &str = "\
 permit user namespaces: sysctl -w user.max_user_namespaces=10000; on Ubuntu also kernel.apparmor_restrict_unprivileged_userns=0; \
 in a container a seccomp profile that allows clone with CLONE_NEWUSER; under systemd Delegate=yes gives each command a cgroup instead";
 
-/// Found by a command that was tried.
-enum HeldBy {
+/// Containment of a test command.
+enum ContainmentFinding {
     Namespace { own_proc: bool },
     Other { words: &'static str, why: String },
 }
 
-/// Ends with 0 when /proc shows the shell under the number that it has for itself.
-const LOOKS_AT_PROC: &str = "read number rest </proc/self/stat; [ \"$number\" = $$ ]";
+/// Exits with 0 when /proc shows the shell under the pid that it has for itself.
+const OWN_PROC_SCRIPT: &str = "read number rest </proc/self/stat; [ \"$number\" = $$ ]";
 
-/// What a command needs to run.
-struct Bench<'a> {
+/// Starts test commands under wardens.
+struct CommandProbe<'a> {
     warden: &'a WardenExe,
     environment: &'a [(OsString, OsString)],
-    times: StopTimes,
+    times: StopTimeouts,
 }
 
-impl Bench<'_> {
-    /// Milliseconds from the stop until everything was gone.
-    async fn stop_a_hidden_child(&self) -> Result<u128, String> {
-        let wardens = self.wardens()?;
-        let scope = Scope::new(Clock::start(), Probe::default());
+impl CommandProbe<'_> {
+    /// Returns the milliseconds from the stop until all processes were gone.
+    async fn time_hidden_child_stop(&self) -> Result<u128, String> {
+        let wardens = self.start_wardens()?;
+        let scope = Scope::new(Clock::start(), PointProbe::default());
         let mut sink = StopAtFirstLine { scope: scope.clone(), text: String::new(), stopped: None };
-        let ended = wardens.run(&self.command(HIDDEN_CHILD, Isolate::None), &scope, &mut sink).await;
+        let ended = wardens.run(&self.command_spec(HIDDEN_CHILD, Isolate::None), &scope, &mut sink).await;
         scope.close().await;
-        let end = ended.map_err(|error| describe(&error))?;
+        let end = ended.map_err(|error| spawn_error_text(&error))?;
         let (Some(stopped), Ok(child)) = (sink.stopped, sink.text.trim().parse::<u32>()) else {
             return Err(format!("a test command did not work: {}", end.output.text()));
         };
@@ -109,53 +112,53 @@ impl Bench<'_> {
         Ok(took)
     }
 
-    async fn held_by(&self) -> Result<HeldBy, String> {
-        let wardens = self.wardens()?;
-        let scope = Scope::new(Clock::start(), Probe::default());
-        let tried = wardens.run(&self.command(LOOKS_AT_PROC, Isolate::Auto), &scope, &mut Silent).await;
-        let refused = wardens.run(&self.command("true", Isolate::Pid), &scope, &mut Silent).await.err();
+    async fn probe_containment(&self) -> Result<ContainmentFinding, String> {
+        let wardens = self.start_wardens()?;
+        let scope = Scope::new(Clock::start(), PointProbe::default());
+        let tried = wardens.run(&self.command_spec(OWN_PROC_SCRIPT, Isolate::Auto), &scope, &mut DiscardOutput).await;
+        let refused = wardens.run(&self.command_spec("true", Isolate::Pid), &scope, &mut DiscardOutput).await.err();
         scope.close().await;
-        let end = tried.map_err(|error| describe(&error))?;
+        let end = tried.map_err(|error| spawn_error_text(&error))?;
         match end.held_by {
-            Some(Containment::Namespace) => Ok(HeldBy::Namespace { own_proc: end.code == Some(0) }),
+            Some(Containment::Namespace) => Ok(ContainmentFinding::Namespace { own_proc: end.code == Some(0) }),
             Some(other) => {
                 let cause = refused.as_ref().and_then(std::error::Error::source);
                 let why = cause.map_or_else(|| "it was refused once".to_owned(), ToString::to_string);
-                Ok(HeldBy::Other { words: other.words(), why })
+                Ok(ContainmentFinding::Other { words: other.description(), why })
             }
             None => Err("a test command did not start".to_owned()),
         }
     }
 
-    fn wardens(&self) -> Result<Wardens, String> {
+    fn start_wardens(&self) -> Result<Wardens, String> {
         Wardens::new(self.warden.clone(), self.times).map_err(|error| format!("a warden cannot be started: {error}"))
     }
 
-    fn command(&self, script: &str, isolate: Isolate) -> CommandSpec {
+    fn command_spec(&self, script: &str, isolate: Isolate) -> CommandSpec {
         CommandSpec {
             argv: ["sh", "-c", script].map(|word| OsStr::new(word).to_owned()).to_vec(),
             label: "test of the doctor".to_owned(),
             cwd: std::env::temp_dir(),
             env: self.environment.to_vec(),
-            timeout: Some(LIMIT),
+            timeout: Some(COMMAND_TIMEOUT),
             output_limit: 4096,
             isolate,
         }
     }
 }
 
-fn describe(error: &SpawnError) -> String {
+fn spawn_error_text(error: &SpawnError) -> String {
     let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
     format!("{error}{cause}")
 }
 
-struct Silent;
+struct DiscardOutput;
 
-impl OutputSink for Silent {
+impl OutputSink for DiscardOutput {
     fn output(&mut self, _stream: ToolOutputStream, _text: &str) {}
 }
 
-/// Stops the command once its first line is complete: then its child lives.
+/// Stops the command once its first line is complete: its child is running then.
 struct StopAtFirstLine {
     scope: Scope,
     text: String,

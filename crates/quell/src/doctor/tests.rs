@@ -1,4 +1,4 @@
-//! Each thing that can be wrong, made wrong in a home of its own. What needs the real binary is tested from outside.
+//! Each problem that the doctor finds, in a temporary home. Checks that need the built binary are tested in `tests/`.
 
 use std::cell::RefCell;
 use std::fs::{self, Permissions};
@@ -15,19 +15,19 @@ use quell_protocol::api::Hold;
 use rstest::rstest;
 use tempfile::TempDir;
 
-use super::finding::State;
-use super::report::Style;
+use super::finding::FindingStatus;
+use super::report::ReportStyle;
 use super::*;
 
-/// A patient in a home of its own, with this configuration.
-struct Ward {
+/// A home with this configuration, as input for checks.
+struct DoctorFixture {
     home: TempDir,
-    patient: Patient,
+    input: CheckInput,
 }
 
-impl Ward {
+impl DoctorFixture {
     fn new(toml: &str) -> Self {
-        // As `main` does; a second one is refused, which is as good.
+        // As in `main`. A second installation fails, which does not matter here.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let home = TempDir::with_prefix("quell-doctor-").unwrap();
         let file = home.path().join("quell.toml");
@@ -35,7 +35,7 @@ impl Ward {
         let data = home.path().join("data");
         fs::create_dir(&data).unwrap();
         fs::set_permissions(&data, Permissions::from_mode(0o700)).unwrap();
-        let patient = Patient {
+        let input = CheckInput {
             loaded: config::load(Some(&file)),
             data_dir: Ok(data),
             environment: quell_engine::proc::base_environment(std::env::vars_os()),
@@ -43,147 +43,149 @@ impl Ward {
             warden: WardenExe::ThisProcess,
             runtime: tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),
         };
-        Self { home, patient }
+        Self { home, input }
     }
 
-    fn data(&self) -> &Path {
-        self.patient.data_dir.as_deref().unwrap()
+    fn data_dir(&self) -> &Path {
+        self.input.data_dir.as_deref().unwrap()
     }
 
-    fn work(&self) -> PathBuf {
-        config::work_dir(self.data())
+    fn work_dir(&self) -> PathBuf {
+        config::work_dir(self.data_dir())
     }
 
-    fn setup(&self) -> Setup<'_> {
-        Setup::of(&self.patient).unwrap()
+    fn configured(&self) -> ConfiguredInput<'_> {
+        ConfiguredInput::from_input(&self.input).unwrap()
     }
 
-    fn store(&self) -> Store {
-        Store::open(self.data(), "quell.db").unwrap()
+    fn open_store(&self) -> Store {
+        Store::open(self.data_dir(), "quell.db").unwrap()
     }
 }
 
-/// The only finding, which is in this state, says this, and has a remedy of one line if something is to be done.
-fn assert_one(findings: &[Finding], state: State, says: &str) {
+/// Asserts that there is one finding, with this state and text, and a remedy of one line if it is not ok.
+fn assert_one(findings: &[DoctorFinding], state: FindingStatus, says: &str) {
     let [finding] = findings else { panic!("not one finding: {findings:#?}") };
     assert_finding(finding, state, says);
 }
 
-fn assert_finding(finding: &Finding, state: State, says: &str) {
+fn assert_finding(finding: &DoctorFinding, state: FindingStatus, says: &str) {
     assert_eq!(finding.state, state, "{finding:#?}");
     let all = format!("{}\n{}", finding.says, finding.remedy.as_deref().unwrap_or_default());
     assert!(all.contains(says), "{says} is not in {finding:#?}");
     match (&finding.remedy, state) {
-        (None, State::Ok) => {}
-        (Some(remedy), State::Warn | State::Fail) => assert!(!remedy.is_empty() && !remedy.contains('\n'), "{remedy}"),
+        (None, FindingStatus::Ok) => {}
+        (Some(remedy), FindingStatus::Warn | FindingStatus::Fail) => {
+            assert!(!remedy.is_empty() && !remedy.contains('\n'), "{remedy}")
+        }
         _ => panic!("a remedy is due where something is to be done, and only there: {finding:#?}"),
     }
 }
 
 #[test]
 fn a_broken_configuration_is_shown_with_its_place_and_replaced_by_nothing() {
-    let ward = Ward::new("[server]\nlistn = 1\n");
-    let findings = files::configuration(&ward.patient);
-    assert_one(&findings, State::Fail, "quell.toml:2:1");
-    assert!(Setup::of(&ward.patient).is_none());
+    let fixture = DoctorFixture::new("[server]\nlistn = 1\n");
+    let findings = files::configuration(&fixture.input);
+    assert_one(&findings, FindingStatus::Fail, "quell.toml:2:1");
+    assert!(ConfiguredInput::from_input(&fixture.input).is_none());
 }
 
 #[test]
 fn a_missing_configuration_file_is_named() {
-    let mut ward = Ward::new("");
-    ward.patient.loaded = config::load(Some(&ward.home.path().join("absent.toml")));
-    assert_one(&files::configuration(&ward.patient), State::Fail, "absent.toml cannot be read");
+    let mut fixture = DoctorFixture::new("");
+    fixture.input.loaded = config::load(Some(&fixture.home.path().join("absent.toml")));
+    assert_one(&files::configuration(&fixture.input), FindingStatus::Fail, "absent.toml cannot be read");
 }
 
 #[test]
 fn the_data_directory_is_there_private_and_a_directory() {
-    let mut ward = Ward::new("");
-    assert_one(&files::data_directory(&ward.patient), State::Ok, "writable and private");
-    fs::set_permissions(ward.data(), Permissions::from_mode(0o755)).unwrap();
-    assert_one(&files::data_directory(&ward.patient), State::Warn, "chmod 700");
-    ward.patient.data_dir = Ok(ward.home.path().join("new/below"));
-    assert_one(&files::data_directory(&ward.patient), State::Ok, "will be made");
-    ward.patient.data_dir = Ok(ward.home.path().join("quell.toml"));
-    assert_one(&files::data_directory(&ward.patient), State::Fail, "is a file");
-    ward.patient.data_dir = Ok(ward.home.path().join("quell.toml/below"));
-    assert_one(&files::data_directory(&ward.patient), State::Fail, "QUELL_HOME");
-    ward.patient.data_dir = Err(anyhow::anyhow!("there is no home directory"));
-    assert_one(&files::data_directory(&ward.patient), State::Fail, "QUELL_HOME");
+    let mut fixture = DoctorFixture::new("");
+    assert_one(&files::data_directory(&fixture.input), FindingStatus::Ok, "writable and private");
+    fs::set_permissions(fixture.data_dir(), Permissions::from_mode(0o755)).unwrap();
+    assert_one(&files::data_directory(&fixture.input), FindingStatus::Warn, "chmod 700");
+    fixture.input.data_dir = Ok(fixture.home.path().join("new/below"));
+    assert_one(&files::data_directory(&fixture.input), FindingStatus::Ok, "will be made");
+    fixture.input.data_dir = Ok(fixture.home.path().join("quell.toml"));
+    assert_one(&files::data_directory(&fixture.input), FindingStatus::Fail, "is a file");
+    fixture.input.data_dir = Ok(fixture.home.path().join("quell.toml/below"));
+    assert_one(&files::data_directory(&fixture.input), FindingStatus::Fail, "QUELL_HOME");
+    fixture.input.data_dir = Err(anyhow::anyhow!("there is no home directory"));
+    assert_one(&files::data_directory(&fixture.input), FindingStatus::Fail, "QUELL_HOME");
 }
 
 #[rstest]
-#[case(0, State::Fail)]
-#[case(100 << 20, State::Warn)]
-#[case(10 << 30, State::Ok)]
-fn little_space_is_told(#[case] free: u64, #[case] state: State) {
-    assert_finding(&files::space(free, Path::new("/data")), state, &format!("{} MiB", free >> 20));
+#[case(0, FindingStatus::Fail)]
+#[case(100 << 20, FindingStatus::Warn)]
+#[case(10 << 30, FindingStatus::Ok)]
+fn little_space_is_told(#[case] free: u64, #[case] state: FindingStatus) {
+    assert_finding(&files::check_free_space(free, Path::new("/data")), state, &format!("{} MiB", free >> 20));
 }
 
 #[rstest]
-#[case(0, State::Fail, "before 2025")]
-#[case(1_735_689_600, State::Ok, "plausible")]
-fn a_clock_that_stands_in_the_past_fails(#[case] seconds: u64, #[case] state: State, #[case] says: &str) {
-    let mut ward = Ward::new("");
-    ward.patient.now = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
-    assert_one(&machine::clock(&ward.patient), state, says);
+#[case(0, FindingStatus::Fail, "before 2025")]
+#[case(1_735_689_600, FindingStatus::Ok, "plausible")]
+fn a_clock_that_stands_in_the_past_fails(#[case] seconds: u64, #[case] state: FindingStatus, #[case] says: &str) {
+    let mut fixture = DoctorFixture::new("");
+    fixture.input.now = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+    assert_one(&system::clock(&fixture.input), state, says);
 }
 
 #[test]
 fn a_missing_shell_fails() {
-    let mut ward = Ward::new("");
-    let bin = ward.home.path().join("bin");
+    let mut fixture = DoctorFixture::new("");
+    let bin = fixture.home.path().join("bin");
     fs::create_dir(&bin).unwrap();
-    ward.patient.environment = vec![("PATH".into(), bin.clone().into())];
-    assert_one(&machine::shell(&ward.patient), State::Fail, "no `sh` in PATH");
+    fixture.input.environment = vec![("PATH".into(), bin.clone().into())];
+    assert_one(&system::shell(&fixture.input), FindingStatus::Fail, "no `sh` in PATH");
     fs::write(bin.join("sh"), "").unwrap();
     fs::set_permissions(bin.join("sh"), Permissions::from_mode(0o600)).unwrap();
-    assert_one(&machine::shell(&ward.patient), State::Fail, "no `sh` in PATH");
+    assert_one(&system::shell(&fixture.input), FindingStatus::Fail, "no `sh` in PATH");
     fs::set_permissions(bin.join("sh"), Permissions::from_mode(0o700)).unwrap();
-    assert_one(&machine::shell(&ward.patient), State::Ok, "bin/sh");
+    assert_one(&system::shell(&fixture.input), FindingStatus::Ok, "bin/sh");
 }
 
 #[test]
 fn the_database_is_looked_at_and_left_alone() {
-    let ward = Ward::new("");
-    assert_one(&database::database(&ward.setup()), State::Ok, "will be made");
-    assert_eq!(fs::read_dir(ward.data()).unwrap().count(), 0, "a look made files");
-    ward.patient.runtime.block_on(ward.store().close());
-    assert_one(&database::database(&ward.setup()), State::Ok, "is whole");
-    fs::write(ward.data().join("quell.db"), "this is no database, and was none before either").unwrap();
-    assert_one(&database::database(&ward.setup()), State::Fail, "damaged");
+    let fixture = DoctorFixture::new("");
+    assert_one(&database::database(&fixture.configured()), FindingStatus::Ok, "will be made");
+    assert_eq!(fs::read_dir(fixture.data_dir()).unwrap().count(), 0, "a look made files");
+    fixture.input.runtime.block_on(fixture.open_store().close());
+    assert_one(&database::database(&fixture.configured()), FindingStatus::Ok, "is whole");
+    fs::write(fixture.data_dir().join("quell.db"), "this is no database, and was none before either").unwrap();
+    assert_one(&database::database(&fixture.configured()), FindingStatus::Fail, "damaged");
 }
 
 #[test]
 fn a_hold_that_was_forgotten_is_told() {
-    let ward = Ward::new("");
-    let store = ward.store();
+    let fixture = DoctorFixture::new("");
+    let store = fixture.open_store();
     let hold = Hold {
         held: true,
         reason: Some("upgrade".into()),
         since: Some("2026-11-20T10:00:00.000000Z".into()),
         by: Some(Principal::parse("alice").unwrap()),
     };
-    ward.patient.runtime.block_on(store.set_hold(&hold)).unwrap();
-    // Also while somebody has the database open.
-    assert_one(&database::hold(&ward.setup()), State::Warn, "quell hold off");
-    assert_one(&database::hold(&ward.setup()), State::Warn, "by alice (upgrade)");
-    ward.patient.runtime.block_on(store.set_hold(&Hold::default())).unwrap();
-    assert_one(&database::hold(&ward.setup()), State::Ok, "off");
+    fixture.input.runtime.block_on(store.set_hold(&hold)).unwrap();
+    // Also while another process has the database open.
+    assert_one(&database::hold(&fixture.configured()), FindingStatus::Warn, "quell hold off");
+    assert_one(&database::hold(&fixture.configured()), FindingStatus::Warn, "by alice (upgrade)");
+    fixture.input.runtime.block_on(store.set_hold(&Hold::default())).unwrap();
+    assert_one(&database::hold(&fixture.configured()), FindingStatus::Ok, "off");
 }
 
 #[test]
 fn a_token_for_everybody_fails() {
-    let ward = Ward::new("");
-    let token = ward.data().join("token");
-    assert_one(&files::admin_token(&ward.setup()), State::Ok, "will be made");
+    let fixture = DoctorFixture::new("");
+    let token = fixture.data_dir().join("token");
+    assert_one(&files::admin_token(&fixture.configured()), FindingStatus::Ok, "will be made");
     fs::write(&token, "").unwrap();
     fs::set_permissions(&token, Permissions::from_mode(0o600)).unwrap();
-    assert_one(&files::admin_token(&ward.setup()), State::Fail, "is empty");
+    assert_one(&files::admin_token(&fixture.configured()), FindingStatus::Fail, "is empty");
     fs::write(&token, "secret-token\n").unwrap();
-    assert_one(&files::admin_token(&ward.setup()), State::Ok, "private");
+    assert_one(&files::admin_token(&fixture.configured()), FindingStatus::Ok, "private");
     fs::set_permissions(&token, Permissions::from_mode(0o644)).unwrap();
-    let findings = files::admin_token(&ward.setup());
-    assert_one(&findings, State::Fail, "chmod 600");
+    let findings = files::admin_token(&fixture.configured());
+    assert_one(&findings, FindingStatus::Fail, "chmod 600");
     assert!(!format!("{findings:?}").contains("secret-token"));
 }
 
@@ -193,65 +195,85 @@ fn workdirs_have_to_be_directories() {
     let file = home.path().join("file");
     fs::write(&file, "").unwrap();
     let agents = |workdir: &Path| format!("[agents.main]\nworkdir = {:?}\n", workdir.display().to_string());
-    assert_one(&files::workdirs(&Ward::new(&agents(home.path())).setup()), State::Ok, "agent main is writable");
-    assert_one(&files::workdirs(&Ward::new(&agents(&file)).setup()), State::Fail, "is a file");
-    assert_one(&files::workdirs(&Ward::new(&agents(&home.path().join("none"))).setup()), State::Warn, "does not exist");
-    assert_one(&files::workdirs(&Ward::new("").setup()), State::Ok, "work");
+    assert_one(
+        &files::workdirs(&DoctorFixture::new(&agents(home.path())).configured()),
+        FindingStatus::Ok,
+        "agent main is writable",
+    );
+    assert_one(&files::workdirs(&DoctorFixture::new(&agents(&file)).configured()), FindingStatus::Fail, "is a file");
+    assert_one(
+        &files::workdirs(&DoctorFixture::new(&agents(&home.path().join("none"))).configured()),
+        FindingStatus::Warn,
+        "does not exist",
+    );
+    assert_one(&files::workdirs(&DoctorFixture::new("").configured()), FindingStatus::Ok, "work");
 }
 
 #[test]
 fn skills_are_named_and_so_is_what_is_left_out() {
-    assert_one(&files::skills(&Ward::new("").setup()), State::Ok, "no agent has any");
-    let ward = Ward::new("[agents.main]\nskills = \"skills\"\n");
-    assert_one(&files::skills(&ward.setup()), State::Warn, "agent main has none");
-    let folder = ward.work().join("main/skills");
+    assert_one(&files::skills(&DoctorFixture::new("").configured()), FindingStatus::Ok, "no agent has any");
+    let fixture = DoctorFixture::new("[agents.main]\nskills = \"skills\"\n");
+    assert_one(&files::skills(&fixture.configured()), FindingStatus::Warn, "agent main has none");
+    let folder = fixture.work_dir().join("main/skills");
     fs::create_dir_all(folder.join("a")).unwrap();
-    assert_one(&files::skills(&ward.setup()), State::Warn, "\"skills/a/SKILL.md\" does not exist");
+    assert_one(&files::skills(&fixture.configured()), FindingStatus::Warn, "\"skills/a/SKILL.md\" does not exist");
     fs::write(folder.join("a/SKILL.md"), "---\nname: a\ndescription: d\n---\n").unwrap();
-    assert_one(&files::skills(&ward.setup()), State::Ok, "agent main: a");
+    assert_one(&files::skills(&fixture.configured()), FindingStatus::Ok, "agent main: a");
     fs::create_dir_all(folder.join("b")).unwrap();
-    let found = files::skills(&ward.setup());
+    let found = files::skills(&fixture.configured());
     let [one, other] = &found[..] else { panic!("{found:#?}") };
-    assert_finding(one, State::Ok, "agent main: a");
-    assert_finding(other, State::Warn, "\"skills/b/SKILL.md\" does not exist");
+    assert_finding(one, FindingStatus::Ok, "agent main: a");
+    assert_finding(other, FindingStatus::Warn, "\"skills/b/SKILL.md\" does not exist");
 }
 
 #[test]
 fn a_port_that_is_taken_and_doors_open_to_others_are_told() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
-    assert_finding(&daemon::startable(address), State::Fail, "taken by another program");
+    assert_finding(&daemon::check_listen_address(address), FindingStatus::Fail, "taken by another program");
     drop(taken);
-    assert_finding(&daemon::startable(address), State::Ok, "free");
-    // TEST-NET-1 is no machine's address.
-    assert_finding(&daemon::startable("192.0.2.1:7171".parse().unwrap()), State::Fail, "cannot listen");
-    assert!(daemon::exposed(address).is_none());
-    assert_finding(&daemon::exposed("0.0.0.0:7171".parse().unwrap()).unwrap(), State::Warn, "in the clear");
+    assert_finding(&daemon::check_listen_address(address), FindingStatus::Ok, "free");
+    // TEST-NET-1 is no address of this machine.
+    assert_finding(
+        &daemon::check_listen_address("192.0.2.1:7171".parse().unwrap()),
+        FindingStatus::Fail,
+        "cannot listen",
+    );
+    assert!(daemon::check_exposure(address).is_none());
+    assert_finding(
+        &daemon::check_exposure("0.0.0.0:7171".parse().unwrap()).unwrap(),
+        FindingStatus::Warn,
+        "in the clear",
+    );
 }
 
 #[test]
 fn a_daemon_that_holds_the_directory_and_does_not_answer_is_named_by_its_pid() {
-    let ward = Ward::new("[server]\nlisten = \"127.0.0.1:0\"\n");
-    let _held = ward.store();
+    let fixture = DoctorFixture::new("[server]\nlisten = \"127.0.0.1:0\"\n");
+    let _held = fixture.open_store();
     let pid = format!("pid {}", std::process::id());
-    assert_one(&daemon::daemon(&ward.setup()), State::Warn, &pid);
+    assert_one(&daemon::daemon(&fixture.configured()), FindingStatus::Warn, &pid);
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    fs::write(ward.data().join(crate::daemon::ADDRESS_FILE), format!("{closed}\n")).unwrap();
-    assert_one(&daemon::daemon(&ward.setup()), State::Fail, "does not answer");
+    fs::write(fixture.data_dir().join(crate::daemon::ADDRESS_FILE), format!("{closed}\n")).unwrap();
+    assert_one(&daemon::daemon(&fixture.configured()), FindingStatus::Fail, "does not answer");
 }
 
 #[test]
 fn without_a_provider_the_demo_model_is_announced() {
-    let ward = Ward::new("[agents.main]\nmodel = \"demo/demo\"\n[providers.demo]\nkind = \"demo\"\n");
-    assert_one(&providers::providers(&ward.setup()), State::Warn, "demo model answers");
+    let fixture = DoctorFixture::new("[agents.main]\nmodel = \"demo/demo\"\n[providers.demo]\nkind = \"demo\"\n");
+    assert_one(&providers::providers(&fixture.configured()), FindingStatus::Warn, "demo model answers");
 }
 
 #[test]
 fn a_key_that_is_named_but_not_there_fails_without_asking_anybody() {
-    let ward = Ward::new(
+    let fixture = DoctorFixture::new(
         "[providers.a]\nkind = \"openai\"\nbase_url = \"http://127.0.0.1:1/v1\"\napi_key_env = \"QUELL_TEST_NO_SUCH_KEY\"\n",
     );
-    assert_one(&providers::providers(&ward.setup()), State::Fail, "QUELL_TEST_NO_SUCH_KEY, which is not set or empty");
+    assert_one(
+        &providers::providers(&fixture.configured()),
+        FindingStatus::Fail,
+        "QUELL_TEST_NO_SUCH_KEY, which is not set or empty",
+    );
 }
 
 /// A model server that answers every request with this status and body.
@@ -272,46 +294,46 @@ fn model_server(status: &'static str, body: &'static str) -> String {
 }
 
 #[rstest]
-#[case::served("200 OK", r#"{"data":[{"id":"m:latest"},{"id":"n"}]}"#, "/v1", State::Ok, "lists 2 models")]
-#[case::bad_key("401 Unauthorized", r#"{"error":{"message":"bad key"}}"#, "/v1", State::Fail, "check the key")]
-#[case::no_v1("404 Not Found", "404 page not found", "", State::Fail, "lacks its /v1")]
-#[case::web_page("200 OK", "<html>welcome</html>", "", State::Fail, "lacks its /v1")]
-#[case::no_list("404 Not Found", "{}", "/v1", State::Warn, "no list of models")]
-#[case::ill("500 Internal Server Error", "oops", "/v1", State::Warn, "oops")]
+#[case::served("200 OK", r#"{"data":[{"id":"m:latest"},{"id":"n"}]}"#, "/v1", FindingStatus::Ok, "lists 2 models")]
+#[case::bad_key("401 Unauthorized", r#"{"error":{"message":"bad key"}}"#, "/v1", FindingStatus::Fail, "check the key")]
+#[case::no_v1("404 Not Found", "404 page not found", "", FindingStatus::Fail, "lacks its /v1")]
+#[case::web_page("200 OK", "<html>welcome</html>", "", FindingStatus::Fail, "lacks its /v1")]
+#[case::no_list("404 Not Found", "{}", "/v1", FindingStatus::Warn, "no list of models")]
+#[case::ill("500 Internal Server Error", "oops", "/v1", FindingStatus::Warn, "oops")]
 fn a_provider_is_asked(
     #[case] status: &'static str,
     #[case] body: &'static str,
     #[case] path: &str,
-    #[case] state: State,
+    #[case] state: FindingStatus,
     #[case] says: &str,
 ) {
     let address = model_server(status, body);
-    let ward = Ward::new(&format!(
+    let fixture = DoctorFixture::new(&format!(
         "[providers.a]\nkind = \"openai\"\nbase_url = \"http://{address}{path}\"\n[agents.main]\nmodel = \"a/m\"\n"
     ));
-    assert_one(&providers::providers(&ward.setup()), state, says);
+    assert_one(&providers::providers(&fixture.configured()), state, says);
 }
 
 #[test]
 fn a_name_without_its_date_is_served_in_the_anthropic_dialect_too() {
     let list = r#"{"data":[{"type":"model","id":"m-20250929"},{"id":"m-mini-20250929"}],"has_more":false}"#;
     let address = model_server("200 OK", list);
-    let ward = Ward::new(&format!(
+    let fixture = DoctorFixture::new(&format!(
         "[providers.a]\nkind = \"anthropic\"\nbase_url = \"http://{address}/v1\"\n[agents.main]\nmodel = \"a/m\"\n"
     ));
-    assert_one(&providers::providers(&ward.setup()), State::Ok, "lists 2 models");
+    assert_one(&providers::providers(&fixture.configured()), FindingStatus::Ok, "lists 2 models");
 }
 
 #[test]
 fn a_model_that_is_not_served_is_told_with_those_that_are() {
     let address = model_server("200 OK", r#"{"data":[{"id":"x"},{"id":"y"}]}"#);
-    let ward = Ward::new(&format!(
+    let fixture = DoctorFixture::new(&format!(
         "[providers.a]\nkind = \"openai\"\nbase_url = \"http://{address}/v1\"\n[agents.main]\nmodel = \"a/z\"\n"
     ));
-    let findings = providers::providers(&ward.setup());
+    let findings = providers::providers(&fixture.configured());
     assert_eq!(findings.len(), 2, "{findings:#?}");
-    assert_finding(&findings[0], State::Ok, "lists 2 models");
-    assert_finding(&findings[1], State::Warn, "x, y");
+    assert_finding(&findings[0], FindingStatus::Ok, "lists 2 models");
+    assert_finding(&findings[1], FindingStatus::Warn, "x, y");
 }
 
 #[rstest]
@@ -319,15 +341,15 @@ fn a_model_that_is_not_served_is_told_with_those_that_are() {
 #[case::no_url("127.0.0.1:11434", "[providers.a]")]
 #[case::no_scheme("ftp://h/v1", "neither http nor https")]
 fn a_provider_that_cannot_be_reached_fails(#[case] base_url: &str, #[case] says: &str) {
-    let ward = Ward::new(&format!("[providers.a]\nkind = \"openai\"\nbase_url = \"{base_url}\"\n"));
-    assert_one(&providers::providers(&ward.setup()), State::Fail, says);
+    let fixture = DoctorFixture::new(&format!("[providers.a]\nkind = \"openai\"\nbase_url = \"{base_url}\"\n"));
+    assert_one(&providers::providers(&fixture.configured()), FindingStatus::Fail, says);
 }
 
-/// An output that can be read afterwards.
+/// An output whose text can be read afterwards.
 #[derive(Clone, Default)]
-struct Paper(Rc<RefCell<Vec<u8>>>);
+struct SharedBuffer(Rc<RefCell<Vec<u8>>>);
 
-impl Write for Paper {
+impl Write for SharedBuffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.borrow_mut().write(bytes)
     }
@@ -337,21 +359,23 @@ impl Write for Paper {
     }
 }
 
-fn written(style: Style, findings: Vec<Finding>) -> (String, bool) {
-    let paper = Paper::default();
-    let mut report = Report::new(style, paper.clone());
-    report.begin("hold").unwrap();
-    report.found("hold", findings).unwrap();
-    report.not_made("daemon");
+fn render_report(style: ReportStyle, findings: Vec<DoctorFinding>) -> (String, bool) {
+    let buffer = SharedBuffer::default();
+    let mut report = DoctorReport::new(style, buffer.clone());
+    report.start_check("hold").unwrap();
+    report.add_findings("hold", findings).unwrap();
+    report.skip_check("daemon");
     let healthy = report.finish().unwrap();
-    let text = String::from_utf8(paper.0.borrow().clone()).unwrap();
+    let text = String::from_utf8(buffer.0.borrow().clone()).unwrap();
     (text, healthy)
 }
 
 #[test]
 fn a_warning_is_no_failure_and_a_pipe_gets_neither_colour_nor_progress() {
-    let (text, healthy) =
-        written(Style::Plain, vec![Finding::ok("fine\nsecond line"), Finding::warn("odd", "do this")]);
+    let (text, healthy) = render_report(
+        ReportStyle::Plain,
+        vec![DoctorFinding::ok("fine\nsecond line"), DoctorFinding::warn("odd", "do this")],
+    );
     assert!(healthy);
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[0], "✓ ok    hold            fine");
@@ -363,15 +387,18 @@ fn a_warning_is_no_failure_and_a_pipe_gets_neither_colour_nor_progress() {
 
 #[test]
 fn a_failure_is_counted_and_coloured_only_where_wanted() {
-    let (plain, healthy) = written(Style::Terminal { color: false }, vec![Finding::fail("broken", "mend it")]);
+    let (plain, healthy) =
+        render_report(ReportStyle::Terminal { color: false }, vec![DoctorFinding::fail("broken", "mend it")]);
     assert!(!healthy && plain.contains("… hold") && plain.contains("1 to mend.") && !plain.contains("\x1b[1;33m"));
-    let (colored, _) = written(Style::Terminal { color: true }, vec![Finding::fail("broken", "mend it")]);
+    let (colored, _) =
+        render_report(ReportStyle::Terminal { color: true }, vec![DoctorFinding::fail("broken", "mend it")]);
     assert!(colored.contains("\x1b[1;33m✗ fail\x1b[0m"), "{colored}");
 }
 
 #[test]
 fn programs_get_one_json_value() {
-    let (text, healthy) = written(Style::Json, vec![Finding::ok("fine"), Finding::fail("broken", "mend it")]);
+    let (text, healthy) =
+        render_report(ReportStyle::Json, vec![DoctorFinding::ok("fine"), DoctorFinding::fail("broken", "mend it")]);
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert!(!healthy);
     assert_eq!(value["ok"], false);

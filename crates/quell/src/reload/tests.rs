@@ -1,4 +1,4 @@
-//! What a changed file does to a running engine. Files are put in place as editors do it: whole, by a rename.
+//! Effects of a changed file on a running engine. The tests replace the file as editors do: whole, by a rename.
 
 use std::fs::{self, File, FileTimes};
 use std::path::PathBuf;
@@ -14,52 +14,52 @@ const FIRST: &str = "[providers.p]\nkind = \"openai\"\nbase_url = \"http://127.0
 
 const CHANNEL: &str = "[channels.x]\nkind = \"irc\"\nserver = \"127.0.0.1:9\"\nnick = \"quell\"\n";
 
-struct House {
+struct ConfigReloadFixture {
     folder: TempDir,
     engine: Engine,
-    reload: Reload,
+    reloader: ConfigReloader,
 }
 
-impl House {
+impl ConfigReloadFixture {
     /// An engine that was started with this file.
     async fn new(text: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        put(&folder.path().join("quell.toml"), text);
+        write_old_file(&folder.path().join("quell.toml"), text);
         let loaded = config::load_file(folder.path().join("quell.toml")).unwrap();
-        Self::of(folder, &loaded).await
+        Self::with_config(folder, &loaded).await
     }
 
-    async fn of(folder: TempDir, loaded: &Loaded) -> Self {
-        let engine = Engine::start(loaded.engine(folder.path().join("data"))).await.unwrap();
-        let reload = Reload::new(&engine, loaded, None);
-        Self { folder, engine, reload }
+    async fn with_config(folder: TempDir, loaded: &LoadedConfig) -> Self {
+        let engine = Engine::start(loaded.engine_config(folder.path().join("data"))).await.unwrap();
+        let reload = ConfigReloader::new(&engine, loaded, None);
+        Self { folder, engine, reloader: reload }
     }
 
-    fn path(&self) -> PathBuf {
+    fn config_path(&self) -> PathBuf {
         self.folder.path().join("quell.toml")
     }
 
-    /// The file holds this now, and somebody looks.
-    fn look_at(&self, text: &str) -> Look {
-        put(&self.path(), text);
-        self.look()
+    /// Replaces the file and checks it.
+    fn write_and_check(&self, text: &str) -> FileCheck {
+        write_old_file(&self.config_path(), text);
+        self.check()
     }
 
-    fn look(&self) -> Look {
-        self.reload.take_change(self.reload.0.file.as_ref().unwrap())
+    fn check(&self) -> FileCheck {
+        self.reloader.check_and_apply(self.reloader.0.file.as_ref().unwrap())
     }
 
     fn agents(&self) -> Vec<String> {
-        self.engine.agents().into_iter().map(|row| format!("{} {}", row.id, row.model)).collect()
+        self.engine.list_agents().into_iter().map(|row| format!("{} {}", row.id, row.model)).collect()
     }
 
     fn generation(&self) -> u64 {
-        self.reload.settings().now().generation
+        self.reloader.live_settings().current().generation
     }
 }
 
-/// Puts a whole file there that was written a while ago.
-fn put(path: &Path, text: &str) {
+/// Replaces the file by one with an older modification time.
+fn write_old_file(path: &Path, text: &str) {
     let new = path.with_extension("new");
     fs::write(&new, text).unwrap();
     let times = FileTimes::new().set_modified(SystemTime::now() - Duration::from_secs(5));
@@ -69,50 +69,54 @@ fn put(path: &Path, text: &str) {
 
 #[tokio::test]
 async fn a_file_that_is_right_comes_into_force_as_a_whole_and_once() {
-    let house = House::new(FIRST).await;
-    assert_eq!((house.look(), house.generation()), (Look::Same, 0));
+    let fixture = ConfigReloadFixture::new(FIRST).await;
+    assert_eq!((fixture.check(), fixture.generation()), (FileCheck::Unchanged, 0));
     let changed = format!(
         "{FIRST}temperature = 0.5\n[agents.scout]\nmodel = \"q/m\"\n[providers.q]\nkind = \"anthropic\"\n\
          [messages]\nmessage_timeout_s = 7\n{CHANNEL}"
     );
-    assert!(matches!(house.look_at(&changed), Look::Changed(Some(_))));
-    assert_eq!(house.agents(), ["main p/m", "scout q/m"]);
-    let now = house.reload.settings().now();
+    assert!(matches!(fixture.write_and_check(&changed), FileCheck::Changed(Some(_))));
+    assert_eq!(fixture.agents(), ["main p/m", "scout q/m"]);
+    let now = fixture.reloader.live_settings().current();
     assert_eq!((now.generation, now.settings.messages.message_timeout_s), (1, 7));
     assert!(now.settings.channels.contains_key("x"));
-    assert_eq!((house.look(), house.generation()), (Look::Same, 1));
-    house.look_at(FIRST);
-    assert_eq!((house.agents(), house.generation()), (vec!["main p/m".to_owned()], 2), "an idle agent goes at once");
-    house.engine.shut_down().await;
+    assert_eq!((fixture.check(), fixture.generation()), (FileCheck::Unchanged, 1));
+    fixture.write_and_check(FIRST);
+    assert_eq!(
+        (fixture.agents(), fixture.generation()),
+        (vec!["main p/m".to_owned()], 2),
+        "an idle agent goes at once"
+    );
+    fixture.engine.shut_down().await;
 }
 
 #[tokio::test]
 async fn a_file_that_is_wrong_changes_nothing_until_it_is_right() {
-    let house = House::new(FIRST).await;
+    let fixture = ConfigReloadFixture::new(FIRST).await;
     let recorder = PrometheusBuilder::new().build_recorder();
     let stale = |text: &str| {
-        metrics::with_local_recorder(&recorder, || house.look_at(text));
+        metrics::with_local_recorder(&recorder, || fixture.write_and_check(text));
         let shown = recorder.handle().render();
         shown.lines().find_map(|line| line.strip_prefix("quell_config_stale ")).map(str::to_owned)
     };
     let wrong = FIRST.replace("kind", "kid");
     assert_eq!(stale(&wrong).as_deref(), Some("1"));
-    assert_eq!((house.agents(), house.generation()), (vec!["main p/m".to_owned()], 0));
-    assert_eq!(house.look(), Look::Same, "it is named once");
+    assert_eq!((fixture.agents(), fixture.generation()), (vec!["main p/m".to_owned()], 0));
+    assert_eq!(fixture.check(), FileCheck::Unchanged, "it is named once");
     assert_eq!(stale(&FIRST.replace("p/m", "p/other")).as_deref(), Some("0"));
-    assert_eq!((house.agents(), house.generation()), (vec!["main p/other".to_owned()], 1));
-    fs::remove_file(house.path()).unwrap();
-    while house.look() == Look::Changing {
+    assert_eq!((fixture.agents(), fixture.generation()), (vec!["main p/other".to_owned()], 1));
+    fs::remove_file(fixture.config_path()).unwrap();
+    while fixture.check() == FileCheck::Settling {
         tokio::task::yield_now().await;
     }
-    assert_eq!((house.agents(), house.generation()), (vec!["main p/other".to_owned()], 1));
-    house.engine.shut_down().await;
+    assert_eq!((fixture.agents(), fixture.generation()), (vec!["main p/other".to_owned()], 1));
+    fixture.engine.shut_down().await;
 }
 
 #[rstest]
 #[case::unknown_key(FIRST.replace("base_url", "base_ur"), "quell.toml:3:1: ", "did you mean `base_url`?")]
 #[case::no_url(FIRST.replace("http://127.0.0.1:9/v1", "nowhere"), "quell.toml:1:1: providers.p: ", "is no URL")]
-#[case::demo_model(FIRST.replace("p/m", "demo/demo"), "", "start the daemon again")]
+#[case::demo_model(FIRST.replace("p/m", "demo/demo"), "", "restart the daemon")]
 #[case::new_server(
     format!("{FIRST}mcp = [\"x\"]\n[mcp.x]\nurl = \"http://127.0.0.1:9/\"\n"),
     "quell.toml:4:1: agents.main: ",
@@ -137,12 +141,12 @@ async fn a_file_that_is_wrong_changes_nothing_until_it_is_right() {
 )]
 #[tokio::test]
 async fn what_cannot_be_taken_is_named_with_its_place(#[case] text: String, #[case] place: &str, #[case] says: &str) {
-    let house = House::new(FIRST).await;
-    put(&house.path(), &text);
-    let error = house.reload.take(&house.path()).err().unwrap().to_string();
+    let fixture = ConfigReloadFixture::new(FIRST).await;
+    write_old_file(&fixture.config_path(), &text);
+    let error = fixture.reloader.apply_file(&fixture.config_path()).err().unwrap().to_string();
     assert!(error.contains(place) && error.contains(says), "{error}");
-    assert_eq!((house.agents(), house.generation()), (vec!["main p/m".to_owned()], 0));
-    house.engine.shut_down().await;
+    assert_eq!((fixture.agents(), fixture.generation()), (vec!["main p/m".to_owned()], 0));
+    fixture.engine.shut_down().await;
 }
 
 #[tokio::test]
@@ -151,55 +155,59 @@ async fn a_secret_in_a_file_of_its_own_is_read_again_with_the_configuration() {
     let token = folder.path().join("token");
     fs::write(&token, "1234567:AAFirstTokenOfNobody_0123456789ab").unwrap();
     let text = format!("{FIRST}[channels.x]\nkind = \"telegram\"\ntoken_file = {token:?}\n");
-    let house = House::new(&text).await;
-    let channel = || house.reload.settings().now().settings.channels["x"].clone();
+    let fixture = ConfigReloadFixture::new(&text).await;
+    let channel = || fixture.reloader.live_settings().current().settings.channels["x"].clone();
     let first = channel();
     fs::write(&token, "1234567:AASecondTokenOfNobody_0123456789ab").unwrap();
-    assert_eq!(house.look(), Look::Same, "only the configuration itself is looked at");
-    house.look_at(&text);
-    assert!(!channel().is_same_as(&first) && house.generation() == 1);
+    assert_eq!(fixture.check(), FileCheck::Unchanged, "only the configuration file itself is checked");
+    fixture.write_and_check(&text);
+    assert!(!channel().has_same_settings(&first) && fixture.generation() == 1);
     fs::write(&token, "").unwrap();
-    house.look_at(&text);
-    assert_eq!(house.generation(), 1, "a channel without its token is not taken");
-    house.engine.shut_down().await;
+    fixture.write_and_check(&text);
+    assert_eq!(fixture.generation(), 1, "a channel without its token is not taken");
+    fixture.engine.shut_down().await;
 }
 
 #[tokio::test]
 async fn without_a_file_there_is_nothing_to_look_at() {
-    let config = config::parse(Path::new("quell.toml"), FIRST).unwrap();
-    let house = House::of(tempfile::tempdir().unwrap(), &Loaded { config, source: Source::Environment }).await;
-    house.reload.looker()();
-    assert_eq!(house.generation(), 0);
-    let mut watching = std::pin::pin!(house.reload.watch());
+    let config = config::parse_config(Path::new("quell.toml"), FIRST).unwrap();
+    let fixture = ConfigReloadFixture::with_config(
+        tempfile::tempdir().unwrap(),
+        &LoadedConfig { config, source: ConfigSource::Environment },
+    )
+    .await;
+    fixture.reloader.check_callback()();
+    assert_eq!(fixture.generation(), 0);
+    let mut watching = std::pin::pin!(fixture.reloader.watch());
     assert!(futures_util::poll!(&mut watching).is_pending());
-    house.engine.shut_down().await;
+    fixture.engine.shut_down().await;
 }
 
 #[tokio::test]
 async fn who_looks_takes_what_has_changed_and_does_not_look_too_often() {
-    let house = House::new(FIRST).await;
-    let look = house.reload.looker();
-    put(&house.path(), &FIRST.replace("p/m", "p/one"));
+    let fixture = ConfigReloadFixture::new(FIRST).await;
+    let look = fixture.reloader.check_callback();
+    write_old_file(&fixture.config_path(), &FIRST.replace("p/m", "p/one"));
     look();
-    assert_eq!(house.agents(), ["main p/one"]);
-    let file = house.reload.0.file.as_ref().unwrap();
-    let looked = file.looked.lock().unwrap().unwrap();
-    assert!(!file.may_look(looked + LOOK_AGAIN - Duration::from_millis(1)));
-    assert!(file.may_look(looked + LOOK_AGAIN));
-    house.engine.shut_down().await;
+    assert_eq!(fixture.agents(), ["main p/one"]);
+    let file = fixture.reloader.0.file.as_ref().unwrap();
+    let last_checked = file.last_checked.lock().unwrap().unwrap();
+    assert!(!file.may_check(last_checked + MIN_CHECK_INTERVAL - Duration::from_millis(1)));
+    assert!(file.may_check(last_checked + MIN_CHECK_INTERVAL));
+    fixture.engine.shut_down().await;
 }
 
 #[tokio::test]
 async fn a_watched_file_is_taken_when_nobody_looks() {
-    let house = House::new(FIRST).await;
-    let mut settings = house.reload.settings().subscribe();
+    let fixture = ConfigReloadFixture::new(FIRST).await;
+    let mut settings = fixture.reloader.live_settings().subscribe();
     tokio::select! {
-        never = house.reload.watch() => match never {},
+        never = fixture.reloader.watch() => match never {},
         changed = async {
-            fs::write(house.path(), FIRST.replace("p/m", "p/watched")).unwrap();
+            fs::write(fixture.config_path(), FIRST.replace("p/m", "p/watched")).unwrap();
             settings.changed().await
         } => changed.unwrap(),
     }
-    assert_eq!(house.agents(), ["main p/watched"]);
-    house.engine.shut_down().await;
+    assert_eq!(fixture.agents(), ["main p/watched"]);
+    fixture.engine.shut_down().await;
 }

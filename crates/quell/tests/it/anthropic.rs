@@ -1,30 +1,31 @@
-//! The Anthropic messages dialect with a whole engine: answers, thinking in a tool loop, stops, and two dialects that take
-//! turns in one session.
+//! The Anthropic Messages dialect with a whole engine: answers, thinking in tool loops, stops, and two dialects in one
+//! session.
 
 use quell_engine::agent::AgentConfig;
-use quell_engine::dispatch::Submission;
+use quell_engine::engine::Submission;
 use quell_engine::llm::{ProviderConfig, ProviderKind};
 use quell_engine::scope::Point;
 use quell_kernel::Push;
 use quell_protocol::api::RunView;
 use quell_protocol::{EventKind, ResourceKind, RunId, StopReason, Usage, Verdict};
-use quell_testkit::Behaviour;
-use quell_testkit::history::corpus::Dialect;
-use quell_testkit::model::{ModelRequest, Step, Stream};
+use quell_testkit::ScriptedResponse;
+use quell_testkit::history_check::corpus::ModelDialect;
+use quell_testkit::model::{ModelRequestHandle, ScriptedStream, StreamStep};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::harness::{
-    self, Claim, House, abort_reason, agent, alice, flat, message, message_as, of_run, receipt, run_id,
+use crate::test_engine::{
+    self, ProcessLock, TestEngine, abort_reason, alice, messages_as_text, parse_agent_id, parse_run_id, receipt_of,
+    run_stop_scope, submission, submission_as,
 };
 
-/// The agent of each dialect; both are served by the same scripted model.
-const OPENAI: &str = "main";
-const CLAUDE: &str = "claude";
+/// The agent of each dialect. Both are served by the same scripted model.
+const OPENAI_AGENT: &str = "main";
+const ANTHROPIC_AGENT: &str = "claude";
 
-/// A house where the agent `claude` thinks in the Anthropic dialect, and `main` speaks the other one.
-async fn house() -> House {
-    House::with(Claim::shared().await, |config| {
+/// Starts an engine where the agent `claude` thinks in the Anthropic dialect, and `main` speaks the OpenAI one.
+async fn start_engine() -> TestEngine {
+    TestEngine::start_with(ProcessLock::shared().await, |config| {
         let base_url = config.providers["scripted"].base_url.clone();
         let provider = ProviderConfig { base_url, ..ProviderConfig::new(ProviderKind::Anthropic) };
         let provider = ProviderConfig { api_key: Some("sk-ant".to_owned().into()), ..provider };
@@ -32,233 +33,244 @@ async fn house() -> House {
         let claude = AgentConfig {
             model: "anthropic/claude".to_owned(),
             thinking_tokens: Some(2048),
-            ..config.agents[&agent(OPENAI)].clone()
+            ..config.agents[&parse_agent_id(OPENAI_AGENT)].clone()
         };
-        config.agents.insert(agent(CLAUDE), claude);
+        config.agents.insert(parse_agent_id(ANTHROPIC_AGENT), claude);
     })
     .await
 }
 
-fn to(who: &str, text: &str) -> Submission {
-    Submission { agent: Some(agent(who)), ..message("s", text) }
+fn submission_to(agent_id: &str, text: &str) -> Submission {
+    Submission { agent: Some(parse_agent_id(agent_id)), ..submission("s", text) }
 }
 
-async fn ask(house: &House, who: &str, text: &str) -> RunView {
-    let run = house.send(to(who, text)).await;
-    let view = house.ended(&run).await;
+async fn run_completed(test: &TestEngine, agent_id: &str, text: &str) -> RunView {
+    let run = test.send(submission_to(agent_id, text)).await;
+    let view = test.wait_ended(&run).await;
     assert_eq!(view.verdict, Some(Verdict::Completed), "{view:#?}");
     view
 }
 
-fn last(house: &House) -> ModelRequest {
-    house.model.seen().pop().unwrap()
+fn last_request(test: &TestEngine) -> ModelRequestHandle {
+    test.model.recorded_requests().pop().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_is_answered_and_counted_by_the_provider() {
-    let house = house().await;
-    house.model.script(Stream::new().thinking("A greeting.").text("Hello!"));
-    let view = ask(&house, CLAUDE, "hi").await;
+    let test = start_engine().await;
+    test.model.script(ScriptedStream::new().thinking("A greeting.").text("Hello!"));
+    let view = run_completed(&test, ANTHROPIC_AGENT, "hi").await;
     assert_eq!(view.output.as_deref(), Some("Hello!"));
     assert_eq!(view.usage, Usage { input_tokens: 10, output_tokens: 5, estimated: false });
-    let request = last(&house);
-    assert_eq!((request.dialect, request.header("x-api-key")), (Dialect::Anthropic, Some("sk-ant")));
+    let request = last_request(&test);
+    assert_eq!((request.dialect, request.header("x-api-key")), (ModelDialect::Anthropic, Some("sk-ant")));
     let body = &request.body;
     assert_eq!((&body["model"], &body["max_tokens"]), (&json!("claude"), &json!(8192 + 2048)));
     assert_eq!(body["thinking"], json!({"type": "enabled", "budget_tokens": 2048}));
     assert!(body["system"][0]["text"].as_str().is_some_and(|system| !system.is_empty()), "{body:#}");
     assert!(body["tools"].as_array().unwrap().iter().any(|tool| tool["name"] == "shell"), "{body:#}");
-    house.close().await;
+    test.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thinking_survives_the_tool_loop_and_the_turn_unchanged() {
-    let house = house().await;
-    let look = Stream::new().thinking("First ").thinking("ls.").redacted("ZW5j").text("I look.");
-    house.model.script(look.tool_call("toolu_1", "shell", &json!({"command": "echo $((40 + 2))"})));
-    house.model.script(Stream::new().thinking("Clear.").text("It is 42."));
-    ask(&house, CLAUDE, "what is it?").await;
-    let messages = house.last_messages();
-    let said = messages[1]["content"].as_array().unwrap();
-    let kinds: Vec<&str> = said.iter().filter_map(|block| block["type"].as_str()).collect();
+    let test = start_engine().await;
+    let look = ScriptedStream::new().thinking("First ").thinking("ls.").redacted("ZW5j").text("I look.");
+    test.model.script(look.tool_call("toolu_1", "shell", &json!({"command": "echo $((40 + 2))"})));
+    test.model.script(ScriptedStream::new().thinking("Clear.").text("It is 42."));
+    run_completed(&test, ANTHROPIC_AGENT, "what is it?").await;
+    let messages = test.last_messages();
+    let blocks = messages[1]["content"].as_array().unwrap();
+    let kinds: Vec<&str> = blocks.iter().filter_map(|block| block["type"].as_str()).collect();
     assert_eq!(kinds, ["thinking", "redacted_thinking", "text", "tool_use"]);
-    assert_eq!((&said[0]["thinking"], &said[1]["data"]), (&json!("First ls."), &json!("ZW5j")));
+    assert_eq!((&blocks[0]["thinking"], &blocks[1]["data"]), (&json!("First ls."), &json!("ZW5j")));
     let result = &messages[2]["content"][0];
     assert_eq!((&result["type"], &result["tool_use_id"]), (&json!("tool_result"), &json!("toolu_1")));
     assert!(result["content"].as_str().unwrap().contains("42"), "{result}");
 
-    // The next message reads the turn from the same history; the server refuses reasoning that was changed.
-    ask(&house, CLAUDE, "sure?").await;
-    assert_eq!(without_marks(&house.last_messages()[..3]), without_marks(&messages));
-    assert!(flat(&house.last_messages()).contains("Clear."));
-    house.close().await;
+    // The next message sends the turn again; the scripted model refuses changed reasoning.
+    run_completed(&test, ANTHROPIC_AGENT, "sure?").await;
+    assert_eq!(without_cache_marks(&test.last_messages()[..3]), without_cache_marks(&messages));
+    assert!(messages_as_text(&test.last_messages()).contains("Clear."));
+    test.close().await;
 }
 
-/// The server's signatures hold only where it put them.
+/// The signatures are valid only at the positions where the server sent them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thinking_between_two_calls_goes_back_between_them() {
-    let house = house().await;
-    let look = call(Stream::new().thinking("One.").text("First."), "a", "one").thinking("Two.").redacted("ZW5j");
-    house.model.script(call(look, "b", "two")).script(Stream::new().thinking("Clear.").text("Both are 42."));
-    ask(&house, CLAUDE, "look twice").await;
-    let messages = house.last_messages();
-    let said = messages[1]["content"].as_array().unwrap();
-    let kinds: Vec<&str> = said.iter().filter_map(|block| block["type"].as_str()).collect();
+    let test = start_engine().await;
+    let look = add_shell_call(ScriptedStream::new().thinking("One.").text("First."), "a", "one")
+        .thinking("Two.")
+        .redacted("ZW5j");
+    test.model
+        .script(add_shell_call(look, "b", "two"))
+        .script(ScriptedStream::new().thinking("Clear.").text("Both are 42."));
+    run_completed(&test, ANTHROPIC_AGENT, "look twice").await;
+    let messages = test.last_messages();
+    let blocks = messages[1]["content"].as_array().unwrap();
+    let kinds: Vec<&str> = blocks.iter().filter_map(|block| block["type"].as_str()).collect();
     assert_eq!(kinds, ["thinking", "text", "tool_use", "thinking", "redacted_thinking", "tool_use"]);
-    ask(&house, CLAUDE, "sure?").await;
-    assert_eq!(without_marks(&house.last_messages()[..3]), without_marks(&messages));
-    house.close().await;
+    run_completed(&test, ANTHROPIC_AGENT, "sure?").await;
+    assert_eq!(without_cache_marks(&test.last_messages()[..3]), without_cache_marks(&messages));
+    test.close().await;
 }
 
-/// Reasoning that a stop cut off has no signature, and no provider takes it back.
+/// Reasoning that a stop cut off has no signature, so it must not be sent back.
 #[rstest]
-#[case::before_the_answer(Behaviour::SilentBeforeHeaders, None)]
-#[case::silent_after_the_headers(Stream::new().step(Step::Silent).into(), None)]
-#[case::while_thinking(Stream::new().thinking("I wonder").step(Step::Silent).into(), Some((10, 2)))]
-#[case::while_streaming(Stream::new().thinking("Hm.").text("Once upon a time").step(Step::Silent).into(), Some((10, 5)))]
-#[case::before_a_call_is_whole(Stream::new().tool_call("a", "shell", &json!({"command": "true"})).step(Step::Silent).into(), None)]
+#[case::before_the_answer(ScriptedResponse::SilentBeforeHeaders, None)]
+#[case::silent_after_the_headers(ScriptedStream::new().step(StreamStep::Silent).into(), None)]
+#[case::while_thinking(ScriptedStream::new().thinking("I wonder").step(StreamStep::Silent).into(), Some((10, 2)))]
+#[case::while_streaming(ScriptedStream::new().thinking("Hm.").text("Once upon a time").step(StreamStep::Silent).into(), Some((10, 5)))]
+#[case::before_a_call_is_whole(ScriptedStream::new().tool_call("a", "shell", &json!({"command": "true"})).step(StreamStep::Silent).into(), None)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_closes_the_socket_and_the_next_message_is_valid(
-    #[case] behaviour: Behaviour,
+    #[case] behaviour: ScriptedResponse,
     #[case] counted: Option<(u64, u64)>,
 ) {
-    let house = house().await;
-    house.model.script(behaviour);
-    let run = house.send(to(CLAUDE, "a story")).await;
-    house.model.request(0).resting().await;
+    let test = start_engine().await;
+    test.model.script(behaviour);
+    let run = test.send(submission_to(ANTHROPIC_AGENT, "a story")).await;
+    test.model.request_at(0).wait_paused().await;
     if counted.is_some() {
-        until(&house, &run, |kind| matches!(kind, EventKind::TextDelta { .. } | EventKind::ThinkingDelta { .. })).await;
+        wait_event(&test, &run, |kind| matches!(kind, EventKind::TextDelta { .. } | EventKind::ThinkingDelta { .. }))
+            .await;
     }
-    house.stop(&run);
-    let view = house.ended(&run).await;
-    house.model.request(0).client_left().await;
+    test.stop(&run);
+    let view = test.wait_ended(&run).await;
+    test.model.request_at(0).wait_client_left().await;
     assert_eq!(abort_reason(view.verdict.as_ref()), StopReason::User);
-    assert!(receipt(&view).leftovers.is_empty() && view.usage.estimated, "{view:#?}");
+    assert!(receipt_of(&view).leftovers.is_empty() && view.usage.estimated, "{view:#?}");
     if let Some((input, most)) = counted {
         let Usage { input_tokens, output_tokens, .. } = view.usage;
         assert!(input_tokens == input && (1..=most).contains(&output_tokens), "{:?}", view.usage);
     }
-    ask(&house, CLAUDE, "and now?").await;
-    let seen = flat(&house.last_messages());
+    run_completed(&test, ANTHROPIC_AGENT, "and now?").await;
+    let seen = messages_as_text(&test.last_messages());
     assert!(seen.contains("stopped on purpose by the user"), "{seen}");
     assert!(!seen.contains("wonder") && !seen.contains("Once upon"), "{seen}");
-    house.close().await;
+    test.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_in_the_back_off_of_an_overloaded_server_asks_no_more() {
-    let house = house().await;
-    let run = run_id("backing-off");
-    let engine = house.engine.clone();
+    let test = start_engine().await;
+    let run = parse_run_id("backing-off");
+    let engine = test.engine.clone();
     let id = run.clone();
-    house.trap.arm(Point::ModelBackoff, 1, move || {
-        assert_eq!(engine.stop(&alice(), &of_run(&id), &harness::ask(Push::Gentle)).aborted, [id]);
+    test.point_hook.arm(Point::ModelBackoff, 1, move || {
+        assert_eq!(engine.stop(&alice(), &run_stop_scope(&id), &test_engine::stop_ask(Push::Gentle)).aborted, [id]);
     });
-    house.model.script(Behaviour::overloaded());
-    house.send(Submission { agent: Some(agent(CLAUDE)), ..message_as(&run, "s", "hello") }).await;
-    let view = house.ended(&run).await;
+    test.model.script(ScriptedResponse::overloaded());
+    test.send(Submission { agent: Some(parse_agent_id(ANTHROPIC_AGENT)), ..submission_as(&run, "s", "hello") }).await;
+    let view = test.wait_ended(&run).await;
     assert_eq!(abort_reason(view.verdict.as_ref()), StopReason::User);
-    assert_eq!(view.usage.input_tokens, 0, "what the provider refused costs nothing");
-    assert_eq!(house.model.seen().len(), 1);
-    house.close().await;
+    assert_eq!(view.usage.input_tokens, 0, "a refused request must cost nothing");
+    assert_eq!(test.model.recorded_requests().len(), 1);
+    test.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_overloaded_server_is_asked_again() {
-    let house = house().await;
-    let Behaviour::Status { code, body, .. } = Behaviour::overloaded() else { panic!("a status") };
+    let test = start_engine().await;
+    let ScriptedResponse::Status { code, body, .. } = ScriptedResponse::overloaded() else { panic!("a status") };
     let headers = vec![("retry-after".to_owned(), "0.02".to_owned())];
-    house.model.script(Behaviour::Status { code, headers, body }).script(Behaviour::text("At last."));
-    let view = ask(&house, CLAUDE, "hello").await;
+    test.model.script(ScriptedResponse::Status { code, headers, body }).script(ScriptedResponse::text("At last."));
+    let view = run_completed(&test, ANTHROPIC_AGENT, "hello").await;
     assert_eq!(view.output.as_deref(), Some("At last."));
-    assert_eq!(view.usage, Usage { input_tokens: 10, output_tokens: 5, estimated: false }, "a refusal costs nothing");
-    assert_eq!(house.model.seen().len(), 2);
-    house.close().await;
+    assert_eq!(
+        view.usage,
+        Usage { input_tokens: 10, output_tokens: 5, estimated: false },
+        "a refused request must cost nothing"
+    );
+    assert_eq!(test.model.recorded_requests().len(), 2);
+    test.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_error_inside_the_stream_fails_the_run_and_not_the_session() {
-    let house = house().await;
-    house.model.script(Behaviour::error_inside_stream("Well", "Overloaded"));
-    let run = house.send(to(CLAUDE, "hello")).await;
-    let view = house.ended(&run).await;
+    let test = start_engine().await;
+    test.model.script(ScriptedResponse::error_inside_stream("Well", "Overloaded"));
+    let run = test.send(submission_to(ANTHROPIC_AGENT, "hello")).await;
+    let view = test.wait_ended(&run).await;
     let Some(Verdict::Failed { message, .. }) = &view.verdict else { panic!("{view:#?}") };
     assert!(message.contains("Overloaded") && message.contains("try again later"), "{message}");
-    ask(&house, CLAUDE, "again").await;
-    house.close().await;
+    run_completed(&test, ANTHROPIC_AGENT, "again").await;
+    test.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_model_that_pauses_is_asked_to_go_on() {
-    let house = house().await;
-    house.model.script(Stream::new().text("So far.").finish_reason("pause_turn")).script(Behaviour::text("Done now."));
-    assert_eq!(ask(&house, CLAUDE, "work").await.output.as_deref(), Some("Done now."));
-    house.close().await;
+    let test = start_engine().await;
+    test.model
+        .script(ScriptedStream::new().text("So far.").finish_reason("pause_turn"))
+        .script(ScriptedResponse::text("Done now."));
+    assert_eq!(run_completed(&test, ANTHROPIC_AGENT, "work").await.output.as_deref(), Some("Done now."));
+    test.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refusal_without_words_fails_with_its_reason() {
-    let house = house().await;
-    house.model.script(Stream::new().finish_reason("refusal"));
-    let run = house.send(to(CLAUDE, "no")).await;
-    let view = house.ended(&run).await;
+    let test = start_engine().await;
+    test.model.script(ScriptedStream::new().finish_reason("refusal"));
+    let run = test.send(submission_to(ANTHROPIC_AGENT, "no")).await;
+    let view = test.wait_ended(&run).await;
     let Some(Verdict::Failed { message, .. }) = &view.verdict else { panic!("{view:#?}") };
     assert!(message.contains("refused to answer"), "{message}");
-    house.close().await;
+    test.close().await;
 }
 
-/// The summary is asked for in the dialect of the model that makes it, after a turn with thinking and a call.
+/// The summary is requested in the dialect of its model, after a turn with thinking and a call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_prompt_that_is_too_long_is_summarised_in_the_same_dialect() {
-    let house = house().await;
-    ask_with_a_tool(&house, CLAUDE, "one").await;
+    let test = start_engine().await;
+    run_with_tool(&test, ANTHROPIC_AGENT, "one").await;
     let error =
         json!({"type": "invalid_request_error", "message": "prompt is too long: 210000 tokens > 200000 maximum"});
     let body = json!({"type": "error", "error": error}).to_string();
-    house.model.script(Behaviour::Status { code: 400, headers: Vec::new(), body });
-    house.model.script(Behaviour::text("It was 42.")).script(Behaviour::text("Two."));
-    assert_eq!(ask(&house, CLAUDE, "two").await.output.as_deref(), Some("Two."));
-    let seen = house.model.seen();
-    assert!(seen.iter().all(|request| request.dialect == Dialect::Anthropic) && seen.len() == 5, "{}", seen.len());
+    test.model.script(ScriptedResponse::Status { code: 400, headers: Vec::new(), body });
+    test.model.script(ScriptedResponse::text("It was 42.")).script(ScriptedResponse::text("Two."));
+    assert_eq!(run_completed(&test, ANTHROPIC_AGENT, "two").await.output.as_deref(), Some("Two."));
+    let seen = test.model.recorded_requests();
+    assert!(seen.iter().all(|request| request.dialect == ModelDialect::Anthropic) && seen.len() == 5, "{}", seen.len());
     assert!(seen[3].body.get("thinking").is_none(), "a summary needs no thinking: {:#}", seen[3].body);
-    let after = flat(&house.last_messages());
+    let after = messages_as_text(&test.last_messages());
     assert!(after.contains("It was 42.") && !after.contains("one: 42"), "{after}");
-    house.close().await;
+    test.close().await;
 }
 
-/// Provider-valid in every request: the scripted model checks each one in the dialect it came in, thinking included.
+/// The scripted model validates each request in its dialect, thinking included.
 #[rstest]
-#[case::openai_first(OPENAI, CLAUDE)]
-#[case::anthropic_first(CLAUDE, OPENAI)]
+#[case::openai_first(OPENAI_AGENT, ANTHROPIC_AGENT)]
+#[case::anthropic_first(ANTHROPIC_AGENT, OPENAI_AGENT)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_dialects_take_turns_in_one_session(#[case] first: &str, #[case] second: &str) {
-    let house = house().await;
-    stopped_in_a_batch(&house, first, "one").await;
-    ask_with_a_tool(&house, second, "two").await;
-    stopped_in_a_batch(&house, second, "three").await;
-    ask_with_a_tool(&house, first, "four").await;
-    house.model.script(Behaviour::silent_mid_stream("Half of five"));
-    let run = house.send(to(first, "five")).await;
-    house.text_came(&run).await;
-    house.stop(&run);
-    house.ended(&run).await;
-    for who in [second, first] {
-        ask(&house, who, "what happened?").await;
-        let seen = flat(&house.last_messages());
+    let test = start_engine().await;
+    stop_in_batch(&test, first, "one").await;
+    run_with_tool(&test, second, "two").await;
+    stop_in_batch(&test, second, "three").await;
+    run_with_tool(&test, first, "four").await;
+    test.model.script(ScriptedResponse::silent_mid_stream("Half of five"));
+    let run = test.send(submission_to(first, "five")).await;
+    test.wait_text(&run).await;
+    test.stop(&run);
+    test.wait_ended(&run).await;
+    for agent_id in [second, first] {
+        run_completed(&test, agent_id, "what happened?").await;
+        let seen = messages_as_text(&test.last_messages());
         for word in ["one: 42", "two: 42", "three: 42", "four: 42", "five"] {
-            assert!(seen.contains(word), "{who}: {word} is missing in {seen}");
+            assert!(seen.contains(word), "{agent_id}: {word} is missing in {seen}");
         }
         assert_eq!(seen.matches("stopped on purpose by the user").count(), 3, "{seen}");
         assert!(!seen.contains("Half of five"), "{seen}");
-        assert_eq!(house.last_messages().iter().any(has_thinking), who == CLAUDE, "{seen}");
+        assert_eq!(test.last_messages().iter().any(has_thinking), agent_id == ANTHROPIC_AGENT, "{seen}");
     }
-    let dialects: Vec<Dialect> = house.model.seen().iter().map(|request| request.dialect).collect();
-    assert!(dialects.contains(&Dialect::OpenAi) && dialects.contains(&Dialect::Anthropic), "{dialects:?}");
-    house.close().await;
+    let dialects: Vec<ModelDialect> = test.model.recorded_requests().iter().map(|request| request.dialect).collect();
+    assert!(dialects.contains(&ModelDialect::OpenAi) && dialects.contains(&ModelDialect::Anthropic), "{dialects:?}");
+    test.close().await;
 }
 
-/// The messages without the marks that ask the provider to keep them: these move on with the conversation.
-fn without_marks(messages: &[Value]) -> Vec<Value> {
+/// Removes the prompt cache marks, which move on with the conversation.
+fn without_cache_marks(messages: &[Value]) -> Vec<Value> {
     let mut messages = messages.to_vec();
     let blocks = messages.iter_mut().filter_map(|message| message["content"].as_array_mut()).flatten();
     for block in blocks.filter_map(Value::as_object_mut) {
@@ -271,43 +283,42 @@ fn has_thinking(message: &Value) -> bool {
     message["content"].as_array().is_some_and(|blocks| blocks.iter().any(|block| block["type"] == "thinking"))
 }
 
-/// A call that says `TEXT: 42`. Its id is the same every time, as from providers that count calls per answer.
-fn call(stream: Stream, id: &str, text: &str) -> Stream {
+/// A call that prints `TEXT: 42`. Its id repeats, as with providers that count calls per answer.
+fn add_shell_call(stream: ScriptedStream, id: &str, text: &str) -> ScriptedStream {
     stream.tool_call(id, "shell", &json!({"command": format!("echo {text}: $((40 + 2))")}))
 }
 
-async fn ask_with_a_tool(house: &House, who: &str, text: &str) {
-    house.model.script(call(Stream::new().thinking("Let me see.").text("I look."), "call_0", text));
-    house.model.script(Stream::new().thinking("That is it.").text("There."));
-    ask(house, who, text).await;
+async fn run_with_tool(test: &TestEngine, agent_id: &str, text: &str) {
+    test.model.script(add_shell_call(ScriptedStream::new().thinking("Let me see.").text("I look."), "call_0", text));
+    test.model.script(ScriptedStream::new().thinking("That is it.").text("There."));
+    run_completed(test, agent_id, text).await;
 }
 
-/// Stops a run whose first call is finished, whose second is at work and whose third has not begun.
-async fn stopped_in_a_batch(house: &House, who: &str, text: &str) {
-    let batch = call(Stream::new().thinking("Three steps.").text("I begin."), "call_0", text);
+/// Stops a run whose first call is finished, whose second is running and whose third has not begun.
+async fn stop_in_batch(test: &TestEngine, agent_id: &str, text: &str) {
+    let batch = add_shell_call(ScriptedStream::new().thinking("Three steps.").text("I begin."), "call_0", text);
     let batch = batch.tool_call("call_1", "shell", &json!({"command": "sleep 600"}));
-    house.model.script(call(batch, "call_2", "never"));
-    let run = house.send(to(who, text)).await;
+    test.model.script(add_shell_call(batch, "call_2", "never"));
+    let run = test.send(submission_to(agent_id, text)).await;
     let mut started = 0;
-    until(house, &run, |kind| {
+    wait_event(test, &run, |kind| {
         started += u32::from(matches!(kind, EventKind::ToolStarted { .. }));
         started == 2
     })
     .await;
-    house.holds(&run, ResourceKind::Process).await;
-    house.stop(&run);
-    let view = house.ended(&run).await;
+    test.wait_resource_held(&run, ResourceKind::Process).await;
+    test.stop(&run);
+    let view = test.wait_ended(&run).await;
     assert_eq!(abort_reason(view.verdict.as_ref()), StopReason::User);
 }
 
-/// Waits for an event of a run.
-async fn until(house: &House, run: &RunId, mut wanted: impl FnMut(&EventKind) -> bool) {
-    let Some(cell) = house.engine.live(run) else { panic!("run {run} is over") };
-    let mut follower = cell.follow(0);
+async fn wait_event(test: &TestEngine, run: &RunId, mut wanted: impl FnMut(&EventKind) -> bool) {
+    let Some(live_run) = test.engine.live_run(run) else { panic!("run {run} is over") };
+    let mut follower = live_run.follow(0);
     while let Some(event) = follower.next().await {
         if wanted(&event.kind) {
             return;
         }
     }
-    panic!("run {run} ended before the event came");
+    panic!("run {run} ended before the event arrived");
 }

@@ -1,11 +1,10 @@
-//! Agents in chat networks, with the real binary, real HTTP to a scripted model, and networks of the testkit: what people write
-//! there, and what they see.
+//! Agents in chat networks with the real binary, a scripted model and the networks of the testkit.
 
+mod administration;
 mod discord;
 mod irc;
 mod matrix;
-mod operations;
-mod remembered;
+mod sender_memory;
 mod slack;
 mod telegram;
 mod webhook;
@@ -13,60 +12,62 @@ mod webhook;
 use std::time::Duration;
 
 use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::{Daemon, Home};
+use quell_testkit::daemon::{DaemonHome, TestDaemon};
 use tokio::time::timeout;
 
-use crate::cli::exe;
-use crate::harness::Claim;
+use crate::cli::quell_exe;
+use crate::test_engine::ProcessLock;
 
-/// How soon a model's socket is closed after a stop. The contract is 5 ms; a loaded machine gets more, and the bench measures.
+/// How soon the model's socket must be closed after a stop. The contract is 5 ms; a loaded machine gets more, and the
+/// benchmark measures the real figure.
 const CLOSED_WITHIN: Duration = Duration::from_millis(500);
-/// How long a test waits. It decides only how late a failing one fails.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Decides only how late a failing test fails.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A model and a daemon with one channel.
-struct House {
+struct ChannelDaemonFixture {
     model: ScriptedModel,
-    daemon: Daemon,
-    claim: Claim,
+    daemon: TestDaemon,
+    process_lock: ProcessLock,
 }
 
-impl House {
-    /// With this `[channels.X]`, whose token is in `TOKEN`. The claim was there before the network was: it is in this process.
-    async fn open(claim: Claim, channel: &str, token: &str) -> Self {
-        Self::with_tokens(claim, channel, &[("TOKEN", token)]).await
+impl ChannelDaemonFixture {
+    /// Starts a daemon with this `[channels.X]`, whose token is in `TOKEN`. The caller takes the process lock before it
+    /// starts the network, which runs in this process.
+    async fn start(process_lock: ProcessLock, channel: &str, token: &str) -> Self {
+        Self::start_with_tokens(process_lock, channel, &[("TOKEN", token)]).await
     }
 
-    /// With tokens by the names of their variables.
-    async fn with_tokens(claim: Claim, channel: &str, tokens: &[(&str, &str)]) -> Self {
+    /// As `start`, with tokens by the names of their variables.
+    async fn start_with_tokens(process_lock: ProcessLock, channel: &str, tokens: &[(&str, &str)]) -> Self {
         let model = ScriptedModel::start().await;
-        let home = Home::new(&config(&model, channel));
-        let home = tokens.iter().fold(home, |home, (name, token)| home.env(name, token));
-        let daemon = home.start(exe()).await;
-        Self { model, daemon, claim }
+        let home = DaemonHome::new(&config_toml(&model, channel));
+        let home = tokens.iter().fold(home, |home, (name, token)| home.with_env(name, token));
+        let daemon = home.start(quell_exe()).await;
+        Self { model, daemon, process_lock }
     }
 }
 
-/// How often a channel has lost its connection, or found none.
-fn losses(house: &House) -> usize {
-    house.daemon.output().matches("channel lost").count()
+/// How often a channel lost its connection or failed to connect.
+fn connection_losses(fixture: &ChannelDaemonFixture) -> usize {
+    fixture.daemon.output().matches("channel lost").count()
 }
 
-/// Waits until a channel has lost its connection more often than that.
-async fn loses(house: &House, more_than: usize) {
-    let http = house.daemon.http();
+/// Waits until the count of lost connections is greater than `more_than`.
+async fn wait_connection_lost(fixture: &ChannelDaemonFixture, more_than: usize) {
+    let http = fixture.daemon.api();
     let looking = async {
-        while losses(house) <= more_than {
-            // Each look waits for an answer of the daemon, so that it is not looked as fast as can be.
+        while connection_losses(fixture) <= more_than {
+            // Each iteration waits for an HTTP answer, so this is not a busy loop.
             let runs = http.get("/api/runs").await.expect_status(200);
             assert!(runs["items"].is_array(), "{runs}");
         }
     };
-    let seen = timeout(PATIENCE, looking).await;
-    assert!(seen.is_ok(), "no connection was lost: {}", house.daemon.output());
+    let seen = timeout(WAIT_TIMEOUT, looking).await;
+    assert!(seen.is_ok(), "no connection was lost: {}", fixture.daemon.output());
 }
 
-fn config(model: &ScriptedModel, channel: &str) -> String {
+fn config_toml(model: &ScriptedModel, channel: &str) -> String {
     format!(
         "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\nmax_retries = 0\n\
          [agents.main]\nmodel = \"scripted/m\"\n{channel}\n",

@@ -1,42 +1,44 @@
-//! Where the configuration comes from, and what the `config` verbs and `doctor` print, with the real binary.
+//! Where the configuration comes from, and the output of `quell config` and `quell doctor`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use quell_testkit::daemon::{Daemon, Home};
+use quell_testkit::daemon::{DaemonHome, TestDaemon};
 use rstest::rstest;
 use serde_json::Value;
 
-use crate::cli::{Ran, exe, run};
+use crate::cli::{QuellCliOutput, quell_exe, run_to_exit};
 
-fn verb(home: &Home, words: &[&str]) -> Ran {
-    run(home.command(exe()).args(words))
+fn run_cli(home: &DaemonHome, args: &[&str]) -> QuellCliOutput {
+    run_to_exit(home.command(quell_exe()).args(args))
 }
 
 #[test]
 fn without_file_and_environment_the_demo_model_is_in_force() {
-    let home = Home::new("");
-    fs::remove_file(home.config()).unwrap();
-    let shown = verb(&home, &["config", "check"]);
+    let home = DaemonHome::new("");
+    fs::remove_file(home.config_file()).unwrap();
+    let shown = run_cli(&home, &["config", "check"]);
     assert_eq!(shown.code, 0, "{shown:?}");
     assert!(shown.out.contains("no configuration file") && shown.out.contains("main (demo/demo)"), "{shown:?}");
 }
 
 #[test]
 fn the_environment_alone_is_enough_for_a_provider() {
-    let home = Home::new("").env("OPENAI_API_KEY", "sk-very-secret").env("OPENAI_BASE_URL", "http://127.0.0.1:9/v1");
-    fs::remove_file(home.config()).unwrap();
-    let shown = verb(&home, &["config", "show"]);
+    let home = DaemonHome::new("")
+        .with_env("OPENAI_API_KEY", "sk-very-secret")
+        .with_env("OPENAI_BASE_URL", "http://127.0.0.1:9/v1");
+    fs::remove_file(home.config_file()).unwrap();
+    let shown = run_cli(&home, &["config", "show"]);
     assert_eq!(shown.code, 0, "{shown:?}");
     assert!(
         shown.out.contains("base_url = \"http://127.0.0.1:9/v1\"") && shown.out.contains("OPENAI_API_KEY"),
         "{shown:?}"
     );
     assert!(!shown.out.contains("very-secret") && !shown.err.contains("very-secret"), "{shown:?}");
-    let ollama = Home::new("").env("OLLAMA_HOST", "127.0.0.1:11434").env("QUELL_MODEL", "qwen3");
-    fs::remove_file(ollama.config()).unwrap();
-    let shown = verb(&ollama, &["config", "show"]);
+    let ollama = DaemonHome::new("").with_env("OLLAMA_HOST", "127.0.0.1:11434").with_env("QUELL_MODEL", "qwen3");
+    fs::remove_file(ollama.config_file()).unwrap();
+    let shown = run_cli(&ollama, &["config", "show"]);
     assert!(shown.out.contains("http://127.0.0.1:11434/v1") && shown.out.contains("ollama/qwen3"), "{shown:?}");
 }
 
@@ -44,9 +46,9 @@ fn the_environment_alone_is_enough_for_a_provider() {
 #[case::as_anthropic_writes_it("http://127.0.0.1:9")]
 #[case::with_its_version("http://127.0.0.1:9/v1/")]
 fn an_anthropic_key_alone_is_enough_too(#[case] base: &str) {
-    let home = Home::new("").env("ANTHROPIC_API_KEY", "sk-very-secret").env("ANTHROPIC_BASE_URL", base);
-    fs::remove_file(home.config()).unwrap();
-    let shown = verb(&home, &["config", "show"]);
+    let home = DaemonHome::new("").with_env("ANTHROPIC_API_KEY", "sk-very-secret").with_env("ANTHROPIC_BASE_URL", base);
+    fs::remove_file(home.config_file()).unwrap();
+    let shown = run_cli(&home, &["config", "show"]);
     assert_eq!(shown.code, 0, "{shown:?}");
     for line in ["kind = \"anthropic\"", "base_url = \"http://127.0.0.1:9/v1\"", "model = \"anthropic/claude-"] {
         assert!(shown.out.contains(line), "{line} is missing in {shown:?}");
@@ -56,9 +58,9 @@ fn an_anthropic_key_alone_is_enough_too(#[case] base: &str) {
 
 #[test]
 fn a_named_file_wins_over_the_environment_over_the_directory_over_xdg() {
-    let home = Home::new("[limits]\nmax_steps = 1\n");
+    let home = DaemonHome::new("[limits]\nmax_steps = 1\n");
     let place = |name: &str, steps: u32| {
-        let path = home.config().with_file_name(name);
+        let path = home.config_file().with_file_name(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, format!("[limits]\nmax_steps = {steps}\n")).unwrap();
         path
@@ -67,7 +69,7 @@ fn a_named_file_wins_over_the_environment_over_the_directory_over_xdg() {
     let xdg = place("xdg/quell/quell.toml", 2);
     let xdg = xdg.parent().and_then(Path::parent).unwrap();
     let steps = |variable: Option<&Path>, flag: Option<&Path>| {
-        let mut command = home.command(exe());
+        let mut command = home.command(quell_exe());
         command.args(["config", "show"]).env("XDG_CONFIG_HOME", xdg).env_remove("QUELL_CONFIG");
         if let Some(variable) = variable {
             command.env("QUELL_CONFIG", variable);
@@ -75,30 +77,30 @@ fn a_named_file_wins_over_the_environment_over_the_directory_over_xdg() {
         if let Some(flag) = flag {
             command.arg("--config").arg(flag);
         }
-        let shown = run(&mut command);
+        let shown = run_to_exit(&mut command);
         let line = shown.out.lines().find_map(|line| line.strip_prefix("max_steps = ")).map(str::to_owned);
         line.unwrap_or_else(|| panic!("{shown:?}"))
     };
     assert_eq!(steps(Some(&variable), Some(&named)), "4");
     assert_eq!(steps(Some(&variable), None), "3");
-    assert_eq!(steps(None, None), "2", "the file where it was started is read by its name alone");
+    assert_eq!(steps(None, None), "2", "`./quell.toml` must be read only when it is named");
     assert_eq!(steps(None, Some(Path::new("./quell.toml"))), "1");
 }
 
 #[test]
 fn a_named_file_that_is_not_there_is_an_error_and_not_a_default() {
-    let home = Home::new("");
-    let shown = run(home.command(exe()).args(["config", "check"]).env("QUELL_CONFIG", "absent.toml"));
+    let home = DaemonHome::new("");
+    let shown = run_to_exit(home.command(quell_exe()).args(["config", "check"]).env("QUELL_CONFIG", "absent.toml"));
     assert_eq!(shown.code, 1);
     assert!(shown.err.contains("absent.toml"), "{shown:?}");
 }
 
 #[test]
 fn a_mistake_ends_every_verb_that_reads_the_file_with_its_place() {
-    let home = Home::new("[server]\nlistn = \"127.0.0.1:0\"\n");
-    for words in [&["config", "check"][..], &["config", "show"], &["serve"]] {
-        let shown = verb(&home, words);
-        assert_eq!(shown.code, 1, "{words:?} {shown:?}");
+    let home = DaemonHome::new("[server]\nlistn = \"127.0.0.1:0\"\n");
+    for args in [&["config", "check"][..], &["config", "show"], &["serve"]] {
+        let shown = run_cli(&home, args);
+        assert_eq!(shown.code, 1, "{args:?} {shown:?}");
         assert!(shown.err.contains("quell.toml:2:1:") && shown.err.contains("did you mean `listen`?"), "{shown:?}");
         assert!(!shown.err.contains("panicked"), "{shown:?}");
     }
@@ -106,20 +108,20 @@ fn a_mistake_ends_every_verb_that_reads_the_file_with_its_place() {
 
 #[test]
 fn a_channel_that_cannot_be_made_is_an_error_before_anything_is_started() {
-    let home = Home::new("[channels.tg]\nkind = \"telegram\"\ntoken_env = \"TG\"\n");
-    for words in [&["config", "check"][..], &["serve"]] {
-        let shown = verb(&home, words);
-        assert_eq!(shown.code, 1, "{words:?} {shown:?}");
+    let home = DaemonHome::new("[channels.tg]\nkind = \"telegram\"\ntoken_env = \"TG\"\n");
+    for args in [&["config", "check"][..], &["serve"]] {
+        let shown = run_cli(&home, args);
+        assert_eq!(shown.code, 1, "{args:?} {shown:?}");
         assert!(shown.err.contains("quell.toml:3:13: channels.tg.token_env: names TG, "), "{shown:?}");
         assert!(shown.err.contains("export TG=... where Quell is started"), "{shown:?}");
     }
-    assert!(!home.data().join("quell.db").exists(), "nothing was started");
-    let doctor = verb(&home, &["doctor"]);
+    assert!(!home.data_dir().join("quell.db").exists(), "the daemon started");
+    let doctor = run_cli(&home, &["doctor"]);
     assert!(doctor.out.contains("✗ fail  channels        [channels.tg] token_env: names TG, "), "{doctor:?}");
-    let shown = verb(&home, &["config", "show"]);
+    let shown = run_cli(&home, &["config", "show"]);
     assert!(shown.code == 0 && shown.out.contains("[channels.tg]"), "{shown:?}");
-    let home = home.env("TG", "1234567:AATokenOfNobody_0123456789abcdef");
-    assert_eq!(verb(&home, &["config", "check"]).code, 0);
+    let home = home.with_env("TG", "1234567:AATokenOfNobody_0123456789abcdef");
+    assert_eq!(run_cli(&home, &["config", "check"]).code, 0);
 }
 
 #[rstest]
@@ -128,10 +130,10 @@ fn a_channel_that_cannot_be_made_is_an_error_before_anything_is_started() {
 #[case("quell.example.org/chat")]
 #[case("")]
 fn a_bad_entry_of_allowed_hosts_is_an_error_that_names_it(#[case] entry: &str) {
-    let home = Home::new(&format!("[server]\nallowed_hosts = [\"quell.lan\", {entry:?}]\n"));
-    for words in [&["config", "check"][..], &["serve"]] {
-        let shown = verb(&home, words);
-        assert_eq!(shown.code, 1, "{words:?} {shown:?}");
+    let home = DaemonHome::new(&format!("[server]\nallowed_hosts = [\"quell.lan\", {entry:?}]\n"));
+    for args in [&["config", "check"][..], &["serve"]] {
+        let shown = run_cli(&home, args);
+        assert_eq!(shown.code, 1, "{args:?} {shown:?}");
         let named = format!("server.allowed_hosts: {entry:?} is no host name");
         assert!(shown.err.contains("quell.toml:2:17: ") && shown.err.contains(&named), "{shown:?}");
     }
@@ -154,66 +156,74 @@ fn a_bad_entry_of_allowed_hosts_is_an_error_that_names_it(#[case] entry: &str) {
     "work/token, a file of keys"
 )]
 fn the_check_refuses_the_workdirs_that_a_start_refuses(#[case] text: &str, #[case] says: &str) {
-    let home = Home::new("");
-    fs::create_dir(home.folder().join("work")).unwrap();
-    fs::write(home.folder().join("work/key"), "1234567:AATokenOfNobody_0123456789abcdef\n").unwrap();
-    let text = text.replace("FOLDER", &home.folder().display().to_string());
-    fs::write(home.config(), format!("[agents.main]\nmodel = \"demo/demo\"\n{text}\n")).unwrap();
-    let said = |words: &[&str]| {
-        let shown = verb(&home, words);
-        assert_eq!(shown.code, 1, "{words:?} {shown:?}");
+    let home = DaemonHome::new("");
+    fs::create_dir(home.root_dir().join("work")).unwrap();
+    fs::write(home.root_dir().join("work/key"), "1234567:AATokenOfNobody_0123456789abcdef\n").unwrap();
+    let text = text.replace("FOLDER", &home.root_dir().display().to_string());
+    fs::write(home.config_file(), format!("[agents.main]\nmodel = \"demo/demo\"\n{text}\n")).unwrap();
+    let error_of = |args: &[&str]| {
+        let shown = run_cli(&home, args);
+        assert_eq!(shown.code, 1, "{args:?} {shown:?}");
         assert!(shown.err.contains("quell.toml:3:11: agents.main.workdir: ") && shown.err.contains(says), "{shown:?}");
         shown.err
     };
-    assert_eq!(said(&["config", "check"]), said(&["serve", "--listen", "127.0.0.1:0"]));
+    assert_eq!(error_of(&["config", "check"]), error_of(&["serve", "--listen", "127.0.0.1:0"]));
 }
 
 #[test]
 fn the_schema_is_json() {
-    let shown = verb(&Home::new(""), &["config", "schema"]);
+    let shown = run_cli(&DaemonHome::new(""), &["config", "schema"]);
     let schema: Value = serde_json::from_str(&shown.out).unwrap();
     assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
     assert!(schema["properties"]["providers"].is_object(), "{schema:#}");
 }
 
-fn findings(shown: &Ran) -> Value {
+fn parse_findings(shown: &QuellCliOutput) -> Value {
     serde_json::from_str(&shown.out).unwrap_or_else(|error| panic!("{error}: {shown:?}"))
 }
 
-fn state<'a>(findings: &'a Value, check: &str) -> Vec<&'a str> {
+fn finding_states<'a>(findings: &'a Value, check: &str) -> Vec<&'a str> {
     let rows = findings["findings"].as_array().unwrap().iter().filter(|row| row["check"] == check);
     rows.filter_map(|row| row["state"].as_str()).collect()
 }
 
 #[test]
 fn the_doctor_is_content_with_a_fresh_start_and_makes_nothing() {
-    let home = Home::new("[server]\nlisten = \"127.0.0.1:0\"\n");
-    fs::set_permissions(home.data(), fs::Permissions::from_mode(0o700)).unwrap();
-    let shown = verb(&home, &["doctor", "--json"]);
+    let home = DaemonHome::new("[server]\nlisten = \"127.0.0.1:0\"\n");
+    fs::set_permissions(home.data_dir(), fs::Permissions::from_mode(0o700)).unwrap();
+    let shown = run_cli(&home, &["doctor", "--json"]);
     assert_eq!(shown.code, 0, "{shown:?}");
-    let found = findings(&shown);
-    assert_eq!((state(&found, "processes"), state(&found, "providers")), (vec!["ok"], vec!["warn"]), "{found:#}");
-    assert_eq!(fs::read_dir(home.data()).unwrap().count(), 0, "the doctor left something behind");
-    let lines = verb(&home, &["doctor"]);
+    let found = parse_findings(&shown);
+    assert_eq!(
+        (finding_states(&found, "processes"), finding_states(&found, "providers")),
+        (vec!["ok"], vec!["warn"]),
+        "{found:#}"
+    );
+    assert_eq!(fs::read_dir(home.data_dir()).unwrap().count(), 0, "the doctor left something behind");
+    let lines = run_cli(&home, &["doctor"]);
     assert!(lines.out.contains("! warn  providers") && !lines.out.contains('\x1b'), "{lines:?}");
 }
 
 #[tokio::test]
 async fn the_doctor_knows_the_daemon_its_pid_and_its_hold() {
-    let daemon = Daemon::start(exe(), "").await;
-    let held = daemon.http().put("/api/hold", &serde_json::json!({"reason": "upgrade"})).await.expect_status(200);
+    let daemon = TestDaemon::start(quell_exe(), "").await;
+    let held = daemon.api().put("/api/hold", &serde_json::json!({"reason": "upgrade"})).await.expect_status(200);
     assert_eq!(held["held"], true);
-    let shown = verb(daemon.home(), &["doctor", "--json"]);
-    let found = findings(&shown);
-    assert_eq!((state(&found, "daemon"), state(&found, "hold")), (vec!["ok"], vec!["warn"]), "{found:#}");
+    let shown = run_cli(daemon.home(), &["doctor", "--json"]);
+    let found = parse_findings(&shown);
+    assert_eq!(
+        (finding_states(&found, "daemon"), finding_states(&found, "hold")),
+        (vec!["ok"], vec!["warn"]),
+        "{found:#}"
+    );
     assert!(shown.out.contains(&format!("pid {}", daemon.pid())), "{shown:?}");
     assert!(!shown.out.contains(daemon.token()), "the doctor shows the token");
 }
 
 #[test]
 fn the_doctor_fails_where_something_fails() {
-    let home = Home::new("[providers.a]\nkind = \"openai\"\napi_key_env = \"QUELL_TEST_NO_SUCH_KEY\"\n");
-    let shown = verb(&home, &["doctor"]);
+    let home = DaemonHome::new("[providers.a]\nkind = \"openai\"\napi_key_env = \"QUELL_TEST_NO_SUCH_KEY\"\n");
+    let shown = run_cli(&home, &["doctor"]);
     assert_eq!(shown.code, 1, "{shown:?}");
     assert!(
         shown.out.contains("✗ fail  providers") && shown.out.contains("→ export QUELL_TEST_NO_SUCH_KEY"),
@@ -223,9 +233,9 @@ fn the_doctor_fails_where_something_fails() {
 
 #[test]
 fn the_doctor_tries_isolation_for_an_agent_that_asks() {
-    let home = Home::new("[agents.main]\nisolate = \"pid\"\n");
-    let found = findings(&verb(&home, &["doctor", "--json"]));
-    // Whether it is permitted is the machine's business; that it was tried is ours.
+    let home = DaemonHome::new("[agents.main]\nisolate = \"pid\"\n");
+    let found = parse_findings(&run_cli(&home, &["doctor", "--json"]));
+    // Isolation may not be permitted on this machine; the doctor must have tried it.
     let row = found["findings"].as_array().unwrap().iter().find(|row| row["check"] == "isolation").unwrap();
     assert!(row["says"].as_str().unwrap().contains("PID namespace"), "{row:#}");
 }
@@ -234,14 +244,14 @@ fn the_doctor_tries_isolation_for_an_agent_that_asks() {
 fn the_doctor_tries_each_mcp_server() {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("server.sh");
-    fs::write(&script, quell_testkit::mcp::SERVER).unwrap();
+    fs::write(&script, quell_testkit::mcp::SERVER_SCRIPT).unwrap();
     let script = script.display();
-    let home = Home::new(&format!(
+    let home = DaemonHome::new(&format!(
         "[mcp.good]\ncommand = \"sh\"\nargs = [\"{script}\"]\n\n[mcp.bad]\ncommand = \"sh\"\nargs = [\"-c\", \"echo no key >&2; exit 3\"]\n\n\
          [mcp.mute]\ncommand = \"sh\"\nargs = [\"{script}\"]\nenv = {{ MCP_MUTE = \"1\" }}\nstart_timeout_s = 1\n\n\
          [mcp.away]\nurl = \"http://127.0.0.1:1/mcp\"\n"
     ));
-    let shown = verb(&home, &["doctor"]);
+    let shown = run_cli(&home, &["doctor"]);
     assert_eq!(shown.code, 1, "{shown:?}");
     let lists = format!("good starts and lists {} tools", quell_testkit::mcp::tool_count());
     for part in [

@@ -1,5 +1,5 @@
-//! Lifecycle hooks with real commands, a real HTTP receiver and the real daemon: what they are told, what they may refuse, and
-//! that none of them holds up a stop or a shutdown.
+//! Lifecycle hooks with real commands, a real HTTP receiver and the real daemon: their input, their answers, and that
+//! none of them delays a stop or a shutdown.
 
 mod commands;
 mod daemon;
@@ -14,36 +14,35 @@ use std::path::Path;
 use std::time::Duration;
 
 use quell_engine::clock::Clock;
-use quell_engine::hooks::{Happening, HookSettings, Veto};
-use quell_engine::scope::{Probe, Scope};
-use quell_kernel::StopTimes;
+use quell_engine::hooks::{HookSettings, HookTrigger, Veto};
+use quell_engine::scope::{PointProbe, Scope};
+use quell_kernel::StopTimeouts;
 use quell_protocol::hook::{HookEvent, SessionFacts};
-use quell_testkit::commands::Marker;
+use quell_testkit::commands::ProcessMarker;
 use quell_testkit::leaks;
 use serde_json::Value;
 
-use crate::harness::{Claim, House, PATIENCE, agent, key};
+use crate::test_engine::{ProcessLock, TestEngine, WAIT_TIMEOUT, parse_agent_id, parse_session_key};
 
-/// A house with these hooks.
-async fn house(change: impl FnOnce(&mut HookSettings)) -> House {
-    House::with(Claim::shared().await, |config| change(&mut config.hooks)).await
+async fn start_engine(change: impl FnOnce(&mut HookSettings)) -> TestEngine {
+    TestEngine::start_with(ProcessLock::shared().await, |config| change(&mut config.hooks)).await
 }
 
-/// A house whose commands would have a minute from SIGTERM on: what is killed at once does not wait for that.
-async fn patient_house(change: impl FnOnce(&mut HookSettings)) -> House {
+/// Starts an engine with a term grace of one minute. A test that ends sooner shows that a process was killed at once.
+async fn start_engine_with_long_grace(change: impl FnOnce(&mut HookSettings)) -> TestEngine {
     let minute = Duration::from_secs(60);
-    House::with(Claim::shared().await, |config| {
-        config.stop = StopTimes { term: minute, grace: 2 * minute, ..config.stop };
+    TestEngine::start_with(ProcessLock::shared().await, |config| {
+        config.stop_timeouts = StopTimeouts { term: minute, grace: 2 * minute, ..config.stop_timeouts };
         change(&mut config.hooks);
     })
     .await
 }
 
-/// What the session's life tells of a session.
-fn session(name: &str) -> SessionFacts {
+/// The facts of a session as its lifecycle reports them.
+fn session_facts(name: &str) -> SessionFacts {
     SessionFacts {
-        key: key(name),
-        agent: agent("main"),
+        key: parse_session_key(name),
+        agent: parse_agent_id("main"),
         user_id: Some("u-1".to_owned()),
         chat_id: Some("c-1".to_owned()),
         provider: Some("openai".to_owned()),
@@ -51,25 +50,26 @@ fn session(name: &str) -> SessionFacts {
     }
 }
 
-fn scope() -> Scope {
-    Scope::new(Clock::start(), Probe::default())
+fn new_scope() -> Scope {
+    Scope::new(Clock::start(), PointProbe::default())
 }
 
-/// Asks whether a session may be made, as the session's life does.
-async fn may_be_made(house: &House, name: &str) -> Result<(), Veto> {
-    let scope = scope();
-    let asked = house.engine.hooks().ask(Happening::of_session(HookEvent::Create, session(name)), &scope);
-    let answer = tokio::time::timeout(PATIENCE, asked).await.expect("a hook holds the session up").unwrap();
-    tokio::time::timeout(PATIENCE, scope.close()).await.expect("something of a hook is still held");
+/// Runs the `on_create` hooks as the session lifecycle does.
+async fn ask_create_hook(test: &TestEngine, name: &str) -> Result<(), Veto> {
+    let scope = new_scope();
+    let asked =
+        test.engine.hooks().call_hooks(HookTrigger::for_session(HookEvent::Create, session_facts(name)), &scope);
+    let answer = tokio::time::timeout(WAIT_TIMEOUT, asked).await.expect("a hook delays the session").unwrap();
+    tokio::time::timeout(WAIT_TIMEOUT, scope.close()).await.expect("a hook still holds resources");
     answer
 }
 
-/// The lines that hooks have written to a file, once there are this many.
-async fn lines(file: &Path, count: usize) -> Vec<String> {
+/// Waits until a file has `count` lines, and returns its lines.
+async fn wait_lines(file: &Path, count: usize) -> Vec<String> {
     let path = file.to_owned();
     let read = move || std::fs::read_to_string(&path).unwrap_or_default().lines().map(str::to_owned).collect();
     let look = read.clone();
-    leaks::settled(PATIENCE, move || {
+    leaks::wait_until(WAIT_TIMEOUT, move || {
         let found: Vec<String> = look();
         if found.len() >= count { Ok(()) } else { Err(format!("{} lines, not {count}: {found:?}", found.len())) }
     })
@@ -77,28 +77,32 @@ async fn lines(file: &Path, count: usize) -> Vec<String> {
     read()
 }
 
-/// The bodies that hooks have written to a file, one in a line.
-async fn bodies(file: &Path, count: usize) -> Vec<Value> {
-    lines(file, count).await.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+/// Waits until a file has `count` bodies, one per line, and returns them.
+async fn wait_bodies(file: &Path, count: usize) -> Vec<Value> {
+    wait_lines(file, count).await.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// A command that adds its standard input to a file, as one line.
-fn keeps_in(file: &Path) -> String {
+/// A command that appends its standard input to a file, as one line.
+fn append_stdin_command(file: &Path) -> String {
     format!("{{ cat; echo; }} >> '{}'", file.display())
 }
 
-/// A command that hears no signal, like its child in a session of its own, and says in the file `deaf` that it is so.
-fn deaf_with_child(mark: &Marker) -> String {
-    let mark = mark.as_str();
-    format!("export QUELL_TEST_MARK={mark}; trap '' TERM INT HUP; setsid sleep 600 & : > deaf; sleep 600")
+/// A command that ignores signals, with a child in its own process session. It creates the file `deaf` once it ignores
+/// them.
+fn signal_ignoring_command(marker: &ProcessMarker) -> String {
+    let marker = marker.as_str();
+    format!("export QUELL_TEST_MARK={marker}; trap '' TERM INT HUP; setsid sleep 600 & : > deaf; sleep 600")
 }
 
-/// Waits until that command is at work.
-async fn is_deaf(house: &House, mark: &Marker) {
-    let file = house.dir.path().join("deaf");
-    leaks::settled(PATIENCE, move || if file.exists() { Ok(()) } else { Err("it is not deaf yet".to_owned()) }).await;
-    mark.at_least(2).await;
+/// Waits until that command ignores signals and its child runs.
+async fn wait_signals_ignored(test: &TestEngine, marker: &ProcessMarker) {
+    let file = test.test_dir.path().join("deaf");
+    leaks::wait_until(WAIT_TIMEOUT, move || {
+        if file.exists() { Ok(()) } else { Err("it does not ignore signals yet".to_owned()) }
+    })
+    .await;
+    marker.wait_for_count(2).await;
 }
 
-/// Far less than what would be waited for without an end, and enough for a busy machine.
-const SOON: Duration = Duration::from_secs(20);
+/// Far less than the grace that would apply without an immediate kill, and enough for a busy machine.
+const SOON_LIMIT: Duration = Duration::from_secs(20);

@@ -1,96 +1,97 @@
-//! Commands of an attacker with the daemon's own user: after a stop, after the end of the call, and after the death of the
-//! daemon, nothing of them lives that the receipt does not name. Each as root and as an ordinary user, held by a PID namespace
-//! and, where an agent has given that up, by the warden alone.
+//! Commands of an attacker with the daemon's user id leave nothing alive that the receipt does not name.
+//!
+//! Checked after a stop, after the end of the call and after the death of the daemon; as root and as an ordinary user;
+//! in a PID namespace and, where the agent disables it, with the warden alone.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use quell_testkit::commands::Marker;
-use quell_testkit::daemon::{Daemon, Home};
-use quell_testkit::hostile::{self, Program};
-use quell_testkit::model::Behaviour;
+use quell_testkit::commands::ProcessMarker;
+use quell_testkit::daemon::{DaemonHome, TestDaemon};
+use quell_testkit::hostile::{self, HostileProgram};
+use quell_testkit::model::ScriptedResponse;
 use quell_testkit::{ScriptedModel, leaks};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::cli::exe;
-use crate::crash::certain;
-use crate::harness::PATIENCE;
+use crate::cli::quell_exe;
+use crate::crash_recovery::certain_leftovers;
+use crate::test_engine::WAIT_TIMEOUT;
 
-/// No user of the machine has it.
+/// A user id that no user of the machine has.
 const ORDINARY_USER: u32 = 48_151;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum User {
+enum DaemonUser {
     Root,
     Ordinary,
 }
 
-/// A daemon with one agent, a model that answers by script, and a folder that its user may use.
-struct Site {
+/// A home, a model that answers by script, and a copy of the binary that the daemon's user may run.
+struct HostileFixture {
     model: ScriptedModel,
-    home: Home,
+    home: DaemonHome,
     quell: PathBuf,
-    mark: Marker,
+    marker: ProcessMarker,
 }
 
-impl Site {
-    /// None where this test may not become the user.
-    async fn new(user: User, isolate: &str) -> Option<Self> {
+impl HostileFixture {
+    /// `None` when this process may not become the user.
+    async fn start(user: DaemonUser, isolate: &str) -> Option<Self> {
         let model = ScriptedModel::start().await;
-        let home = Home::new(&format!(
+        let home = DaemonHome::new(&format!(
             "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\n\
              [agents.main]\nmodel = \"scripted/m\"\nisolate = \"{isolate}\"\n",
             model.base_url()
         ));
-        let quell = home.copy_of(exe());
+        let quell = home.copy_executable(quell_exe());
         let is_root = rustix::process::geteuid().is_root();
         let home = match user {
-            User::Ordinary if is_root => home.of_user(ORDINARY_USER),
-            User::Root if !is_root => {
+            DaemonUser::Ordinary if is_root => home.owned_by_user(ORDINARY_USER),
+            DaemonUser::Root if !is_root => {
                 eprintln!("skipped: it takes root");
                 return None;
             }
-            User::Root | User::Ordinary => home,
+            DaemonUser::Root | DaemonUser::Ordinary => home,
         };
-        Some(Self { model, home, quell, mark: Marker::new() })
+        Some(Self { model, home, quell, marker: ProcessMarker::new() })
     }
 
-    fn program(&self, program: Program) -> PathBuf {
-        hostile::build(program, self.home.folder())
+    fn build_program(&self, program: HostileProgram) -> PathBuf {
+        hostile::compile(program, self.home.root_dir())
     }
 
-    async fn daemon(&self) -> Daemon {
+    async fn start_daemon(&self) -> TestDaemon {
         self.home.start(&self.quell).await
     }
 
-    /// A run whose shell runs `command`, once the command has done its worst.
-    async fn attacked(&self, daemon: &Daemon, command: &str) -> String {
-        self.attacked_by(daemon, command).await.0
+    /// Starts a run whose shell runs `command`, and waits until the command reports that its attack is in place.
+    async fn start_attack(&self, daemon: &TestDaemon, command: &str) -> String {
+        self.start_attack_with_output(daemon, command).await.0
     }
 
-    /// As [`Self::attacked`], with what the command said.
-    async fn attacked_by(&self, daemon: &Daemon, command: &str) -> (String, String) {
-        self.model.script(Behaviour::tool_call("c1", "shell", &json!({"command": command})));
+    /// As [`Self::start_attack`]; also returns the output of the command.
+    async fn start_attack_with_output(&self, daemon: &TestDaemon, command: &str) -> (String, String) {
+        self.model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": command})));
         let sent = json!({"text": "go"});
-        let run = daemon.http().post("/api/sessions/s/runs", &sent).await.expect_status(202);
+        let run = daemon.api().post("/api/sessions/s/runs", &sent).await.expect_status(202);
         let run = run["runId"].as_str().unwrap().to_owned();
-        let said = self.said(daemon, &run, "hostile").await;
-        (run, said)
+        let output = self.wait_output(daemon, &run, "hostile").await;
+        (run, output)
     }
 
-    /// Waits until the command of a run says this.
-    async fn said(&self, daemon: &Daemon, run: &str, word: &str) -> String {
-        let mut events = daemon.http().events(run, 0).await;
+    /// Waits until the command of a run prints `word`, and returns the output.
+    async fn wait_output(&self, daemon: &TestDaemon, run: &str, word: &str) -> String {
+        let mut events = daemon.api().run_events(run, 0).await;
         loop {
             let Some(event) = events.next().await else {
-                // The run was over before anybody followed it: the next request shows what the command said.
-                let seen = self.model.seen();
+                // The run was over before the test followed it: the next model request has the output.
+                let seen = self.model.recorded_requests();
                 let last = seen.last().unwrap_or_else(|| panic!("the run ended early: {}", daemon.output()));
                 let results = last.messages().iter().filter(|message| message["role"] == "tool");
-                let said: String = results.map(Value::to_string).collect();
-                assert!(said.contains(word), "the run ended early: {}", daemon.output());
-                return said;
+                let output: String = results.map(Value::to_string).collect();
+                assert!(output.contains(word), "the run ended early: {}", daemon.output());
+                return output;
             };
             let text = event.data["text"].as_str().unwrap_or_default();
             if event.kind == "tool.output" && text.contains(word) {
@@ -100,18 +101,18 @@ impl Site {
         }
     }
 
-    /// Stops the run, and returns its receipt once nothing carries the mark.
-    async fn stopped(&self, daemon: &Daemon, run: &str, force: bool) -> Value {
+    /// Stops the run, waits until no marked process lives, and returns the receipt.
+    async fn stop_and_wait_gone(&self, daemon: &TestDaemon, run: &str, force: bool) -> Value {
         let path = format!("/api/runs/{run}/stop?wait=1");
-        let view = daemon.http().post(&path, &json!({"force": force})).await.expect_status(200);
-        self.mark.gone(PATIENCE).await;
+        let view = daemon.api().post(&path, &json!({"force": force})).await.expect_status(200);
+        self.marker.wait_gone(WAIT_TIMEOUT).await;
         view["receipt"].clone()
     }
 
-    async fn next_message_works(&self, daemon: &Daemon) {
-        self.model.script(Behaviour::text("fine"));
-        let run = daemon.http().post("/api/sessions/s/runs", &json!({"text": "and now?"})).await.expect_status(202);
-        let log = daemon.http().events(run["runId"].as_str().unwrap(), 0).await.to_end().await;
+    async fn assert_next_message_works(&self, daemon: &TestDaemon) {
+        self.model.script(ScriptedResponse::text("fine"));
+        let run = daemon.api().post("/api/sessions/s/runs", &json!({"text": "and now?"})).await.expect_status(202);
+        let log = daemon.api().run_events(run["runId"].as_str().unwrap(), 0).await.read_to_end().await;
         assert_eq!(log.verdict(), "completed");
         self.model.assert_histories_valid();
     }
@@ -125,135 +126,138 @@ fn process_row(receipt: &Value) -> &Value {
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_zombie_leader_is_dead_after_the_stop(
-    #[values(User::Root, User::Ordinary)] user: User,
+    #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
     #[values("auto", "none")] isolate: &str,
     #[values(false, true)] force: bool,
 ) {
-    let Some(site) = Site::new(user, isolate).await else { return };
-    let daemon = site.daemon().await;
-    let command = hostile::zombie_leader(&site.program(Program::ZombieLeader), &site.mark);
-    let run = site.attacked(&daemon, &command).await;
-    let receipt = site.stopped(&daemon, &run, force).await;
+    let Some(fixture) = HostileFixture::start(user, isolate).await else { return };
+    let daemon = fixture.start_daemon().await;
+    let command = hostile::zombie_leader(&fixture.build_program(HostileProgram::ZombieLeader), &fixture.marker);
+    let run = fixture.start_attack(&daemon, &command).await;
+    let receipt = fixture.stop_and_wait_gone(&daemon, &run, force).await;
     assert_eq!(receipt["leftovers"], json!([]), "{receipt:#}");
     let held_by = if isolate == "auto" { "namespace" } else { "sweep" };
     assert_eq!(process_row(&receipt)["heldBy"], held_by, "{receipt:#}");
-    site.next_message_works(&daemon).await;
+    fixture.assert_next_message_works(&daemon).await;
 }
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_zombie_leader_is_dead_when_the_call_has_ended(
-    #[values(User::Root, User::Ordinary)] user: User,
+    #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
     #[values("auto", "none")] isolate: &str,
 ) {
-    let Some(site) = Site::new(user, isolate).await else { return };
-    let daemon = site.daemon().await;
-    let command = hostile::zombie_leader_left_behind(&site.program(Program::ZombieLeader), &site.mark);
-    site.model.script(Behaviour::tool_call("c1", "shell", &json!({"command": command})));
-    site.model.script(Behaviour::text("seen"));
-    let run = daemon.http().post("/api/sessions/s/runs", &json!({"text": "go"})).await.expect_status(202);
-    let log = daemon.http().events(run["runId"].as_str().unwrap(), 0).await.to_end().await;
+    let Some(fixture) = HostileFixture::start(user, isolate).await else { return };
+    let daemon = fixture.start_daemon().await;
+    let command =
+        hostile::zombie_leader_left_behind(&fixture.build_program(HostileProgram::ZombieLeader), &fixture.marker);
+    fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": command})));
+    fixture.model.script(ScriptedResponse::text("seen"));
+    let run = daemon.api().post("/api/sessions/s/runs", &json!({"text": "go"})).await.expect_status(202);
+    let log = daemon.api().run_events(run["runId"].as_str().unwrap(), 0).await.read_to_end().await;
     assert_eq!(log.verdict(), "completed");
-    assert_eq!(site.mark.survivors(), [], "alive although its call has ended");
+    assert_eq!(fixture.marker.marked_processes(), [], "a process outlived its call");
     assert_eq!(log.receipt()["leftovers"], json!([]));
 }
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_zombie_leader_does_not_outlive_the_daemon(
-    #[values(User::Root, User::Ordinary)] user: User,
+    #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
     #[values("auto", "none")] isolate: &str,
 ) {
-    let Some(site) = Site::new(user, isolate).await else { return };
-    let daemon = site.daemon().await;
-    let command = hostile::zombie_leader(&site.program(Program::ZombieLeader), &site.mark);
-    site.attacked(&daemon, &command).await;
+    let Some(fixture) = HostileFixture::start(user, isolate).await else { return };
+    let daemon = fixture.start_daemon().await;
+    let command = hostile::zombie_leader(&fixture.build_program(HostileProgram::ZombieLeader), &fixture.marker);
+    fixture.start_attack(&daemon, &command).await;
     daemon.kill9().await;
-    site.mark.gone(PATIENCE).await;
+    fixture.marker.wait_gone(WAIT_TIMEOUT).await;
 }
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_that_poses_as_a_warden_is_ended(
-    #[values(User::Root, User::Ordinary)] user: User,
+    #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
     #[values("auto", "none")] isolate: &str,
 ) {
-    let Some(site) = Site::new(user, isolate).await else { return };
-    let daemon = site.daemon().await;
-    let folder = site.home.folder();
-    let run = site.attacked(&daemon, &hostile::poses_as_warden(&site.quell, folder, &site.mark)).await;
-    // Its warden is dead where the command could kill it; then the call ends by itself.
-    let receipt = site.stopped(&daemon, &run, true).await;
+    let Some(fixture) = HostileFixture::start(user, isolate).await else { return };
+    let daemon = fixture.start_daemon().await;
+    let folder = fixture.home.root_dir();
+    let run = fixture.start_attack(&daemon, &hostile::poses_as_warden(&fixture.quell, folder, &fixture.marker)).await;
+    // Where the command could kill its warden, the call ends by itself.
+    let receipt = fixture.stop_and_wait_gone(&daemon, &run, true).await;
     assert_eq!(receipt["leftovers"], json!([]), "{receipt:#}");
 }
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forged_report_is_not_believed(
-    #[values(User::Root, User::Ordinary)] user: User,
+    #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
     #[values("auto", "none")] isolate: &str,
 ) {
-    let Some(site) = Site::new(user, isolate).await else { return };
-    let daemon = site.daemon().await;
-    let go = site.home.folder().join("go");
-    let command = hostile::forged_report(&site.program(Program::ForgedReport), &site.mark, &go);
-    let (run, said) = site.attacked_by(&daemon, &command).await;
-    site.model.script(Behaviour::text("seen"));
+    let Some(fixture) = HostileFixture::start(user, isolate).await else { return };
+    let daemon = fixture.start_daemon().await;
+    let go = fixture.home.root_dir().join("go");
+    let command = hostile::forged_report(&fixture.build_program(HostileProgram::ForgedReport), &fixture.marker, &go);
+    let (run, output) = fixture.start_attack_with_output(&daemon, &command).await;
+    fixture.model.script(ScriptedResponse::text("seen"));
     fs::write(&go, "").unwrap();
-    // In a namespace the parent is the namespace's first process, which has no such socket and cannot be killed from within.
-    if isolate == "none" && said.contains("taken") {
-        // Its warden is dead: the call ends by itself.
-        assert_eq!(daemon.http().events(&run, 0).await.to_end().await.verdict(), "completed");
+    // In a namespace the parent is the namespace's first process, which has no such socket and cannot be killed from
+    // inside.
+    if isolate == "none" && output.contains("taken") {
+        // Its warden is dead, so the call ends by itself.
+        assert_eq!(daemon.api().run_events(&run, 0).await.read_to_end().await.verdict(), "completed");
     }
-    let receipt = site.stopped(&daemon, &run, true).await;
+    let receipt = fixture.stop_and_wait_gone(&daemon, &run, true).await;
     assert_eq!(receipt["leftovers"], json!([]), "{receipt:#}");
-    let shown = daemon.http().get(&format!("/api/runs/{run}")).await.expect_status(200);
+    let shown = daemon.api().get(&format!("/api/runs/{run}")).await.expect_status(200);
     assert_eq!(shown["state"], "ended");
 }
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_killed_its_daemon_is_ended_by_the_next(
-    #[values(User::Root, User::Ordinary)] user: User,
+    #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
     #[values("auto", "none")] isolate: &str,
 ) {
-    let Some(site) = Site::new(user, isolate).await else { return };
-    let daemon = site.daemon().await;
-    let command = hostile::kills_its_daemon(&site.mark);
-    site.model.script(Behaviour::tool_call("c1", "shell", &json!({"command": command})));
-    site.model.script(Behaviour::text("seen"));
-    let run = daemon.http().post("/api/sessions/s/runs", &json!({"text": "go"})).await.expect_status(202);
+    let Some(fixture) = HostileFixture::start(user, isolate).await else { return };
+    let daemon = fixture.start_daemon().await;
+    let command = hostile::kills_its_daemon(&fixture.marker);
+    fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": command})));
+    fixture.model.script(ScriptedResponse::text("seen"));
+    let run = daemon.api().post("/api/sessions/s/runs", &json!({"text": "go"})).await.expect_status(202);
     let run = run["runId"].as_str().unwrap().to_owned();
     if isolate == "auto" {
-        // It reaches nothing outside of its namespace, where its own group is all that it can kill.
-        assert_eq!(daemon.http().events(&run, 0).await.to_end().await.verdict(), "completed");
-        assert_eq!(site.mark.survivors(), []);
-        return site.next_message_works(&daemon).await;
+        // It reaches nothing outside of its namespace, where it can kill only its own group.
+        assert_eq!(daemon.api().run_events(&run, 0).await.read_to_end().await.verdict(), "completed");
+        assert_eq!(fixture.marker.marked_processes(), []);
+        return fixture.assert_next_message_works(&daemon).await;
     }
-    daemon.ended().await;
-    let next = site.daemon().await;
-    site.mark.gone(PATIENCE).await;
-    let shown = next.http().get(&format!("/api/runs/{run}")).await.expect_status(200);
-    assert_eq!(certain(&shown["receipt"]["leftovers"]), [""; 0], "{shown:#}");
+    daemon.wait_exit().await;
+    let next = fixture.start_daemon().await;
+    fixture.marker.wait_gone(WAIT_TIMEOUT).await;
+    let shown = next.api().get(&format!("/api/runs/{run}")).await.expect_status(200);
+    assert_eq!(certain_leftovers(&shown["receipt"]["leftovers"]), [""; 0], "{shown:#}");
     assert!(next.output().contains("were ended now"), "{}", next.output());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_hid_from_its_daemon_is_named_by_the_next() {
-    let Some(site) = Site::new(User::Ordinary, "none").await else { return };
-    let daemon = site.daemon().await;
-    let command = hostile::kills_its_daemon_and_hides(&site.mark);
-    site.model.script(Behaviour::tool_call("c1", "shell", &json!({"command": command})));
-    let run = daemon.http().post("/api/sessions/s/runs", &json!({"text": "go"})).await.expect_status(202);
-    daemon.ended().await;
-    let next = site.daemon().await;
+    let Some(fixture) = HostileFixture::start(DaemonUser::Ordinary, "none").await else { return };
+    let daemon = fixture.start_daemon().await;
+    let command = hostile::kills_its_daemon_and_hides(&fixture.marker);
+    fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": command})));
+    let run = daemon.api().post("/api/sessions/s/runs", &json!({"text": "go"})).await.expect_status(202);
+    daemon.wait_exit().await;
+    let next = fixture.start_daemon().await;
     let path = format!("/api/runs/{}", run["runId"].as_str().unwrap());
-    let shown = next.http().get(&path).await.expect_status(200);
+    let shown = next.api().get(&path).await.expect_status(200);
     let named = shown["receipt"]["leftovers"].to_string();
-    // It may be somebody else's where the daemon has no cgroup of its own: then it is named and not ended.
-    let alive = site.mark.survivors();
+    // Without a cgroup of its own, the daemon cannot know whose process it is: it names the process and does not end
+    // it.
+    let alive = fixture.marker.marked_processes();
     assert!(alive.iter().all(|process| named.contains(&format!("pid {} ", process.pid))), "{alive:#?}\n{named}");
-    site.mark.kill_survivors();
+    fixture.marker.kill_survivors();
 }
 
 #[rstest]
@@ -262,67 +266,68 @@ async fn what_hid_from_its_daemon_is_named_by_the_next() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_ways_to_be_out_of_reach_end_with_the_stop(
     #[case] vfork: bool,
-    #[values(User::Root, User::Ordinary)] user: User,
+    #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
     #[values("auto", "none")] isolate: &str,
 ) {
-    let Some(site) = Site::new(user, isolate).await else { return };
-    let daemon = site.daemon().await;
+    let Some(fixture) = HostileFixture::start(user, isolate).await else { return };
+    let daemon = fixture.start_daemon().await;
     let command = if vfork {
-        hostile::waits_for_its_vfork(&site.program(Program::WaitsForVfork), &site.mark)
+        hostile::waits_for_its_vfork(&fixture.build_program(HostileProgram::WaitsForVfork), &fixture.marker)
     } else {
-        hostile::nests_namespaces(&site.mark)
+        hostile::nests_namespaces(&fixture.marker)
     };
-    let run = site.attacked(&daemon, &command).await;
-    let receipt = site.stopped(&daemon, &run, false).await;
+    let run = fixture.start_attack(&daemon, &command).await;
+    let receipt = fixture.stop_and_wait_gone(&daemon, &run, false).await;
     assert_eq!(receipt["leftovers"], json!([]), "{receipt:#}");
 }
 
 #[rstest]
-#[case::work_in_the_kernel(Some(Program::LeavesWork))]
-#[case::many_threads(Some(Program::ManyThreads))]
+#[case::work_in_the_kernel(Some(HostileProgram::LeavesWork))]
+#[case::many_threads(Some(HostileProgram::ManyThreads))]
 #[case::a_full_process_table(None)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_takes_much_of_the_machine_ends_with_the_stop(
-    #[case] program: Option<Program>,
-    #[values(User::Root, User::Ordinary)] user: User,
+    #[case] program: Option<HostileProgram>,
+    #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
     #[values("auto", "none")] isolate: &str,
 ) {
-    let Some(site) = Site::new(user, isolate).await else { return };
-    let daemon = site.daemon().await;
+    let Some(fixture) = HostileFixture::start(user, isolate).await else { return };
+    let daemon = fixture.start_daemon().await;
     let command = match program {
-        Some(program) => hostile::runs(&site.program(program), &site.mark),
-        None => hostile::fills_the_process_table(&site.mark),
+        Some(program) => hostile::runs_program(&fixture.build_program(program), &fixture.marker),
+        None => hostile::fills_the_process_table(&fixture.marker),
     };
-    let run = site.attacked(&daemon, &command).await;
-    let receipt = site.stopped(&daemon, &run, false).await;
+    let run = fixture.start_attack(&daemon, &command).await;
+    let receipt = fixture.stop_and_wait_gone(&daemon, &run, false).await;
     assert_eq!(receipt["leftovers"], json!([]), "{receipt:#}");
-    site.next_message_works(&daemon).await;
+    fixture.assert_next_message_works(&daemon).await;
 }
 
-/// Whoever may do this may also kill the daemon. It stops, or it is dead and nothing of its runs lives.
+/// A command that can do this can also kill the daemon. So the daemon stops the run, or it is dead and nothing of its
+/// runs lives.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_daemon_that_may_have_nothing_more_stops_or_leaves_nothing(
     #[values("as=1:1", "nproc=1:1", "data=1:1", "stack=1:1")] limit: &str,
-    #[values(User::Root, User::Ordinary)] user: User,
+    #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
     #[values("auto", "none")] isolate: &str,
 ) {
-    let Some(site) = Site::new(user, isolate).await else { return };
-    let daemon = site.daemon().await;
-    let run = site.attacked(&daemon, &hostile::limits_its_daemon(limit, &site.mark)).await;
-    let asked = daemon.http();
+    let Some(fixture) = HostileFixture::start(user, isolate).await else { return };
+    let daemon = fixture.start_daemon().await;
+    let run = fixture.start_attack(&daemon, &hostile::limits_its_daemon(limit, &fixture.marker)).await;
+    let asked = daemon.api();
     let path = format!("/api/runs/{run}/stop?wait=1");
     let body = json!({});
     let stopped = tokio::select! {
         answer = asked.post(&path, &body) => Some(answer.expect_status(200)),
-        _ = daemon.ended() => None,
+        _ = daemon.wait_exit() => None,
     };
-    site.mark.gone(PATIENCE).await;
+    fixture.marker.wait_gone(WAIT_TIMEOUT).await;
     let receipt = match stopped {
         Some(view) => view["receipt"].clone(),
         None => {
-            let next = site.daemon().await;
-            next.http().get(&format!("/api/runs/{run}")).await.expect_status(200)["receipt"].clone()
+            let next = fixture.start_daemon().await;
+            next.api().get(&format!("/api/runs/{run}")).await.expect_status(200)["receipt"].clone()
         }
     };
     assert_eq!(receipt["leftovers"], json!([]), "{receipt:#}");
@@ -331,59 +336,59 @@ async fn a_daemon_that_may_have_nothing_more_stops_or_leaves_nothing(
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_warden_without_descriptors_ends_its_command(
-    #[values(User::Root, User::Ordinary)] user: User,
+    #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
     #[values("auto", "none")] isolate: &str,
 ) {
-    let Some(site) = Site::new(user, isolate).await else { return };
-    let daemon = site.daemon().await;
-    let go = site.home.folder().join("go");
-    // Before the warden has told of its start, the call fails at once, as it should.
-    let run = site.attacked(&daemon, &hostile::blinds_its_warden_when(&site.mark, &go)).await;
+    let Some(fixture) = HostileFixture::start(user, isolate).await else { return };
+    let daemon = fixture.start_daemon().await;
+    let go = fixture.home.root_dir().join("go");
+    // Before the warden has reported its start, the call would fail at once.
+    let run = fixture.start_attack(&daemon, &hostile::blinds_its_warden_when(&fixture.marker, &go)).await;
     fs::write(&go, "").unwrap();
-    site.said(&daemon, &run, "blinds").await;
-    let receipt = site.stopped(&daemon, &run, false).await;
+    fixture.wait_output(&daemon, &run, "blinds").await;
+    let receipt = fixture.stop_and_wait_gone(&daemon, &run, false).await;
     assert_eq!(receipt["leftovers"], json!([]), "{receipt:#}");
 }
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_daemon_that_its_command_has_stopped_hears_a_stop(
-    #[values(User::Root, User::Ordinary)] user: User,
+    #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
     #[values("auto", "none")] isolate: &str,
 ) {
-    let Some(site) = Site::new(user, isolate).await else { return };
-    let daemon = site.daemon().await;
-    let command = hostile::stops_its_daemon(&site.mark);
-    let run = site.attacked(&daemon, &command).await;
-    let receipt = site.stopped(&daemon, &run, false).await;
+    let Some(fixture) = HostileFixture::start(user, isolate).await else { return };
+    let daemon = fixture.start_daemon().await;
+    let command = hostile::stops_its_daemon(&fixture.marker);
+    let run = fixture.start_attack(&daemon, &command).await;
+    let receipt = fixture.stop_and_wait_gone(&daemon, &run, false).await;
     assert_eq!(receipt["leftovers"], json!([]), "{receipt:#}");
 }
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn storms_without_their_warden_leave_no_zombies(#[values("auto", "none")] isolate: &str) {
-    let Some(site) = Site::new(User::Root, isolate).await else { return };
-    let daemon = site.daemon().await;
+    let Some(fixture) = HostileFixture::start(DaemonUser::Root, isolate).await else { return };
+    let daemon = fixture.start_daemon().await;
     for _ in 0..6 {
-        let run = site.attacked(&daemon, &hostile::storm_without_warden(&site.mark)).await;
-        let receipt = site.stopped(&daemon, &run, true).await;
+        let run = fixture.start_attack(&daemon, &hostile::storm_without_warden(&fixture.marker)).await;
+        let receipt = fixture.stop_and_wait_gone(&daemon, &run, true).await;
         assert_eq!(receipt["leftovers"], json!([]), "{receipt:#}");
         let pid = daemon.pid();
-        leaks::settled(PATIENCE, move || {
+        leaks::wait_until(WAIT_TIMEOUT, move || {
             let children = leaks::children_of(pid);
             if children.is_empty() { Ok(()) } else { Err(format!("{} children", children.len())) }
         })
         .await;
     }
-    site.next_message_works(&daemon).await;
+    fixture.assert_next_message_works(&daemon).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_of_a_command_are_not_in_its_warden() {
-    let Some(site) = Site::new(User::Root, "none").await else { return };
-    let daemon = site.daemon().await;
-    let command = format!("echo hostile; sleep 600; : {}", site.mark.as_str());
-    let run = site.attacked(&daemon, &command).await;
+    let Some(fixture) = HostileFixture::start(DaemonUser::Root, "none").await else { return };
+    let daemon = fixture.start_daemon().await;
+    let command = format!("echo hostile; sleep 600; : {}", fixture.marker.as_str());
+    let run = fixture.start_attack(&daemon, &command).await;
     let wardens = leaks::children_of(daemon.pid());
     assert_eq!(wardens.len(), 1, "{wardens:#?}");
     for warden in wardens {
@@ -393,5 +398,5 @@ async fn keys_of_a_command_are_not_in_its_warden() {
         assert_eq!(names, ["QUELL_RUN_ID", ""], "{environment}");
         assert!(!warden.command.contains("sleep"), "{}", warden.command);
     }
-    site.stopped(&daemon, &run, false).await;
+    fixture.stop_and_wait_gone(&daemon, &run, false).await;
 }

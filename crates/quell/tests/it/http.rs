@@ -1,13 +1,13 @@
-//! The HTTP door: every route of interfaces.md that this version has, asked rightly and wrongly.
+//! The HTTP API: every route, with valid and invalid requests.
 
 mod agents;
 mod approvals;
 mod auth;
-mod closing;
+mod bad_input;
 mod contract;
-mod input;
-mod look;
-mod page;
+mod queries;
 mod runs;
+mod shutdown;
 mod sse;
 mod stop;
+mod web_page;

@@ -1,57 +1,57 @@
-//! The one integration test binary: the house rules, and the product from outside.
+//! The integration tests of the `quell` binary and the rules of the source tree, in one test binary.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
     clippy::expect_used,
-    reason = "tests stand outside of every scope, and a test that cannot go on panics"
+    reason = "tests run outside of any scope, and a failing test panics"
 )]
 
-mod answers;
+mod agent_abort_properties;
+mod agents;
 mod anthropic;
 mod approvals;
-mod background;
+mod background_commands;
 mod channels;
-mod chat;
+mod chat_terminal;
 mod cli;
 mod compaction;
 mod config;
-mod crash;
+mod config_reload;
+mod crash_recovery;
 mod demo;
-mod doors;
-mod examples;
-mod harness;
+mod doc_examples;
 mod hooks;
 mod hostile;
 mod http;
-mod limits;
-mod matrix;
+mod incomplete_answers;
 mod mcp;
 mod memory;
 mod metrics;
-mod node;
-mod open_files;
+mod npm_packages;
+mod open_file_limit;
 mod openapi;
 mod openclaw;
 mod operations;
 mod page;
+mod permissions;
 mod pictures;
 mod processes;
-mod race;
-mod races;
-mod reload;
-mod rights;
-mod rows_b;
-mod rows_b10;
-mod rows_e;
-mod serving;
+mod queue_and_abort;
+mod resource_limits;
 mod sessions;
 mod shutdown;
 mod skills;
-mod society;
-mod spend;
-mod stop_gets_in;
+mod spend_limits;
+mod startup_messages;
+mod stop_completion_race;
+mod stop_matrix;
+mod stop_notes;
+mod stop_races;
+mod stop_under_load;
+mod stopped_run_results;
 mod subagents;
 mod sweep;
+mod test_engine;
+mod test_server;
 mod tidy;
-mod truth;
 mod ws;

@@ -1,15 +1,15 @@
-//! MCP servers: a small one of our own that misbehaves, and the official test server.
+//! MCP servers: a misbehaving one of our own and the official test server.
 
-mod everything;
+mod cancel_latency;
+mod failures;
 mod http;
-mod late;
-mod latency;
-mod lives;
+mod late_answers;
+mod lifetimes;
+mod official_server;
 mod pictures;
-mod shared;
+mod shared_servers;
 mod stops;
-mod trouble;
-mod uses;
+mod tool_use;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,113 +17,117 @@ use std::path::{Path, PathBuf};
 use quell_engine::mcp::McpConfig;
 use quell_protocol::api::RunView;
 use quell_protocol::{Resource, ResourceKind, RunId};
-use quell_testkit::commands::Marker;
-use quell_testkit::{Behaviour, leaks, mcp};
+use quell_testkit::commands::ProcessMarker;
+use quell_testkit::{ScriptedResponse, leaks, mcp};
 use serde_json::{Value, json};
 
-use crate::harness::{Claim, House, PATIENCE, flat, message, receipt};
+use crate::test_engine::{ProcessLock, TestEngine, WAIT_TIMEOUT, messages_as_text, receipt_of, submission};
 
-/// A house whose agents have the server `test`.
-struct Scene {
-    house: House,
-    mark: Marker,
+/// An engine whose agents have the MCP server `test`.
+struct McpFixture {
+    test_engine: TestEngine,
+    marker: ProcessMarker,
     log: PathBuf,
 }
 
-impl Scene {
-    async fn open() -> Self {
-        Self::with(|_| {}).await
+impl McpFixture {
+    async fn start() -> Self {
+        Self::start_with(|_| {}).await
     }
 
-    /// A house whose server's section is changed before it starts.
-    async fn with(change: impl FnOnce(&mut McpConfig)) -> Self {
-        let (mark, folder) = (Marker::new(), tempfile::tempdir().unwrap().keep());
+    /// Starts with changes to the server's configuration.
+    async fn start_with(change: impl FnOnce(&mut McpConfig)) -> Self {
+        let (marker, folder) = (ProcessMarker::new(), tempfile::tempdir().unwrap().keep());
         let log = folder.join("log");
-        let mut server = own_server(&mark, &log);
+        let mut server = test_server_config(&marker, &log);
         change(&mut server);
-        let house = House::with(Claim::shared().await, |config| {
+        let test_engine = TestEngine::start_with(ProcessLock::shared().await, |config| {
             config.mcp.insert("test".to_owned(), server);
         })
         .await;
-        Self { house, mark, log }
+        Self { test_engine, marker, log }
     }
 
-    /// A run whose model makes one call.
-    async fn calling(&self, session: &str, tool: &str, arguments: Value) -> RunId {
+    /// Starts a run whose model makes one call.
+    async fn start_call(&self, session: &str, tool: &str, arguments: Value) -> RunId {
         let name = format!("test__{tool}");
-        self.house.model.script(Behaviour::tool_call(format!("call-{session}-{tool}"), name, &arguments));
-        self.house.send(message(session, "do it")).await
+        self.test_engine.model.script(ScriptedResponse::tool_call(format!("call-{session}-{tool}"), name, &arguments));
+        self.test_engine.send(submission(session, "do it")).await
     }
 
-    /// What a call answers, in a run that then ends by itself.
-    async fn answer(&self, session: &str, tool: &str) -> String {
+    /// Runs a message whose model makes one call, and returns the result of the call.
+    async fn call_and_answer(&self, session: &str, tool: &str) -> String {
         let arguments = json!({"text": "hello"});
-        self.house.model.script(Behaviour::tool_call(format!("a-{tool}"), format!("test__{tool}"), &arguments));
-        self.house.model.script(Behaviour::text("fine"));
-        let view = self.house.ask(session, "do it").await;
+        self.test_engine.model.script(ScriptedResponse::tool_call(
+            format!("a-{tool}"),
+            format!("test__{tool}"),
+            &arguments,
+        ));
+        self.test_engine.model.script(ScriptedResponse::text("fine"));
+        let view = self.test_engine.run_message(session, "do it").await;
         assert_eq!(view.output.as_deref(), Some("fine"), "{view:#?}");
         self.last_result()
     }
 
-    /// The result that the model got last.
+    /// The last tool result that the model got.
     fn last_result(&self) -> String {
-        let messages = self.house.last_messages();
+        let messages = self.test_engine.last_messages();
         let result = messages.iter().rfind(|message| message["role"] == "tool");
         result.and_then(|message| message["content"].as_str()).unwrap_or_default().to_owned()
     }
 
-    /// Waits until the server has got so many messages of a method.
-    async fn got(&self, method: &'static str, count: usize) -> Vec<mcp::Received> {
+    /// Waits until the server has received `count` messages of a method.
+    async fn wait_messages(&self, method: &'static str, count: usize) -> Vec<mcp::McpReceivedMessage> {
         let log = self.log.clone();
-        leaks::settled(PATIENCE, move || {
-            let found = mcp::received_of(&log, method).len();
+        leaks::wait_until(WAIT_TIMEOUT, move || {
+            let found = mcp::received_messages_of(&log, method).len();
             if found >= count {
                 Ok(())
             } else {
-                Err(format!("{found} messages of {method}: {:#?}", mcp::received(&log)))
+                Err(format!("{found} messages of {method}: {:#?}", mcp::received_messages(&log)))
             }
         })
         .await;
-        mcp::received_of(&self.log, method)
+        mcp::received_messages_of(&self.log, method)
     }
 
-    /// Waits until so many servers are alive.
-    async fn servers(&self, count: usize) {
-        let mcp = self.house.engine.mcp().clone();
-        leaks::settled(PATIENCE, move || {
-            let alive = mcp.alive();
+    /// Waits until `count` servers are alive.
+    async fn wait_servers(&self, count: usize) {
+        let mcp = self.test_engine.engine.mcp().clone();
+        leaks::wait_until(WAIT_TIMEOUT, move || {
+            let alive = mcp.count_live();
             if alive == count { Ok(()) } else { Err(format!("{alive} servers are alive, not {count}")) }
         })
         .await;
     }
 
     async fn close(self) {
-        self.house.close().await;
-        self.mark.gone(PATIENCE).await;
+        self.test_engine.close().await;
+        self.marker.wait_gone(WAIT_TIMEOUT).await;
         std::fs::remove_dir_all(self.log.parent().unwrap()).unwrap();
     }
 }
 
-pub(crate) fn own_server(mark: &Marker, log: &Path) -> McpConfig {
-    let env = [("MCP_LOG", log.display().to_string()), ("MCP_MARK", mark.as_str().to_owned())];
+pub(crate) fn test_server_config(marker: &ProcessMarker, log: &Path) -> McpConfig {
+    let env = [("MCP_LOG", log.display().to_string()), ("MCP_MARK", marker.as_str().to_owned())];
     McpConfig {
         command: Some("sh".to_owned()),
-        args: vec!["-c".to_owned(), mcp::SERVER.to_owned()],
+        args: vec!["-c".to_owned(), mcp::SERVER_SCRIPT.to_owned()],
         env: env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<BTreeMap<_, _>>(),
         ..McpConfig::default()
     }
 }
 
-/// The one row of the receipt that is a call, not the wait for a server.
+/// The only row of the receipt that is a call; the wait for a server's start does not count.
 fn call_row(view: &RunView) -> &Resource {
     let is_call = |row: &&Resource| row.kind == ResourceKind::McpCall && !row.label.ends_with(": start");
-    let mut rows = receipt(view).resources.iter().filter(is_call);
+    let mut rows = receipt_of(view).resources.iter().filter(is_call);
     let row = rows.next().unwrap_or_else(|| panic!("no call: {view:#?}"));
     assert!(rows.next().is_none(), "{view:#?}");
     row
 }
 
-/// All that the model was shown last.
-fn shown(house: &House) -> String {
-    flat(&house.last_messages())
+/// The text of the last model request.
+fn last_request_text(test_engine: &TestEngine) -> String {
+    messages_as_text(&test_engine.last_messages())
 }

@@ -1,27 +1,27 @@
-//! `/metrics` of the real binary: what a run and a stop leave there, and each line of it against the text format of Prometheus.
+//! `/metrics` of the real binary, checked against the Prometheus text format.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use quell_testkit::daemon::Daemon;
-use quell_testkit::{Behaviour, ScriptedModel};
+use quell_testkit::daemon::TestDaemon;
+use quell_testkit::{ScriptedModel, ScriptedResponse};
 use serde_json::{Value, json};
 
-use crate::cli::exe;
-use crate::harness::Claim;
+use crate::cli::quell_exe;
+use crate::test_engine::ProcessLock;
 
-/// Families with the samples below them, read line by line.
+/// Parsed metric families and samples.
 #[derive(Debug, Default)]
 struct Exposition {
-    /// By family, its type.
+    /// The type by family.
     types: BTreeMap<String, String>,
-    /// By name and labels, as they stand there.
+    /// The value by name and labels, as printed.
     samples: BTreeMap<String, f64>,
 }
 
 impl Exposition {
-    /// Reads a text, and holds it against what the format asks for: HELP and TYPE once and before the samples of a family, its
-    /// samples in one group, no series twice, only numbers, and a line break at the end.
-    fn read(text: &str) -> Self {
+    /// Parses the text and checks the format: HELP and TYPE once and before the samples of a family, its samples in one
+    /// group, no series twice, only numbers, and a line break at the end.
+    fn parse(text: &str) -> Self {
         assert!(text.ends_with('\n'), "{text}");
         let (mut read, mut helped) = (Self::default(), BTreeSet::new());
         let mut family = String::new();
@@ -31,18 +31,18 @@ impl Exposition {
                 assert!(!help.trim().is_empty(), "{line}");
                 name.clone_into(&mut family);
             } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
-                assert!(helped.contains(name), "{name} does not say what it is");
-                assert_eq!(family, name, "HELP and TYPE of a family stand together");
+                assert!(helped.contains(name), "{name} has no HELP");
+                assert_eq!(family, name, "HELP and TYPE of a family must be adjacent");
                 assert!(["counter", "gauge", "histogram", "summary"].contains(&kind), "{line}");
                 assert!(read.types.insert(name.to_owned(), kind.to_owned()).is_none(), "{name} has TYPE twice");
             } else {
-                read.sample(&family, line);
+                read.add_sample(&family, line);
             }
         }
         read
     }
 
-    fn sample(&mut self, family: &str, line: &str) {
+    fn add_sample(&mut self, family: &str, line: &str) {
         let (series, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("no sample: {line}"));
         let name = series.split('{').next().unwrap();
         let kind = self.types.get(family).unwrap_or_else(|| panic!("{line} has no TYPE before it"));
@@ -52,11 +52,11 @@ impl Exposition {
             _ => &[""],
         };
         let belongs = suffixes.iter().any(|suffix| name.strip_suffix(suffix) == Some(family));
-        assert!(belongs, "{line} stands below {family}");
+        assert!(belongs, "{line} is in the group of {family}");
         assert!(name.chars().all(|c| c.is_ascii_lowercase() || c == '_'), "{line}");
         assert!(kind != "counter" || name.ends_with("_total"), "{line}");
         let value: f64 = value.parse().unwrap_or_else(|_| panic!("no number: {line}"));
-        assert!(self.samples.insert(series.to_owned(), value).is_none(), "{series} stands there twice");
+        assert!(self.samples.insert(series.to_owned(), value).is_none(), "{series} occurs twice");
     }
 
     fn value(&self, series: &str) -> f64 {
@@ -76,50 +76,50 @@ impl Exposition {
     }
 }
 
-async fn read(daemon: &Daemon) -> Exposition {
-    Exposition::read(daemon.http().get("/metrics").await.expect_status(200).as_str().unwrap())
+async fn read_metrics(daemon: &TestDaemon) -> Exposition {
+    Exposition::parse(daemon.api().get("/metrics").await.expect_status(200).as_str().unwrap())
 }
 
-async fn send(daemon: &Daemon) -> String {
-    let sent = daemon.http().post("/api/sessions/s/runs", &json!({"text": "hello"})).await.expect_status(202);
+async fn send_message(daemon: &TestDaemon) -> String {
+    let sent = daemon.api().post("/api/sessions/s/runs", &json!({"text": "hello"})).await.expect_status(202);
     sent["runId"].as_str().unwrap().to_owned()
 }
 
-/// What a run used, as its receipt says.
-async fn usage(daemon: &Daemon, run: &str) -> (f64, f64) {
-    let view: Value = daemon.http().get(&format!("/api/runs/{run}")).await.expect_status(200);
+/// Input and output tokens of a run, from its receipt.
+async fn receipt_usage(daemon: &TestDaemon, run: &str) -> (f64, f64) {
+    let view: Value = daemon.api().get(&format!("/api/runs/{run}")).await.expect_status(200);
     let of = |name: &str| view["receipt"]["usage"][name].as_f64().unwrap_or_else(|| panic!("{view:#}"));
     (of("inputTokens"), of("outputTokens"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_count_verdicts_tokens_cost_and_stops() {
-    let _claim = Claim::shared().await;
+    let _process_lock = ProcessLock::shared().await;
     let model = ScriptedModel::start().await;
     let config = format!(
         "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\n[agents.main]\nmodel = \"scripted/m\"\nprice = {{ input = \
          1.0, output = 2.0 }}\n",
         model.base_url()
     );
-    let daemon = Daemon::start(exe(), &config).await;
-    let before = read(&daemon).await;
+    let daemon = TestDaemon::start(quell_exe(), &config).await;
+    let before = read_metrics(&daemon).await;
     for verdict in ["completed", "failed", "aborted"] {
         assert_eq!(before.value(&format!("quell_runs_ended_total{{verdict=\"{verdict}\"}}")), 0.0);
     }
-    model.script(Behaviour::text("hello to you"));
-    let done = send(&daemon).await;
-    daemon.http().events(&done, 0).await.until("run.ended").await;
-    model.script(Behaviour::silent_mid_stream("half an"));
-    let stopped = send(&daemon).await;
-    daemon.http().events(&stopped, 0).await.until("text.delta").await;
+    model.script(ScriptedResponse::text("hello to you"));
+    let done = send_message(&daemon).await;
+    daemon.api().run_events(&done, 0).await.wait_for("run.ended").await;
+    model.script(ScriptedResponse::silent_mid_stream("half an"));
+    let stopped = send_message(&daemon).await;
+    daemon.api().run_events(&stopped, 0).await.wait_for("text.delta").await;
     let path = format!("/api/runs/{stopped}/stop?wait=1");
-    let _ = daemon.http().post(&path, &json!({})).await.expect_status(200);
+    let _ = daemon.api().post(&path, &json!({})).await.expect_status(200);
 
-    let after = read(&daemon).await;
+    let after = read_metrics(&daemon).await;
     let ended = |verdict: &str| after.value(&format!("quell_runs_ended_total{{verdict=\"{verdict}\"}}"));
     assert_eq!((ended("completed"), ended("failed"), ended("aborted")), (1.0, 0.0, 1.0));
     assert_eq!(after.value("quell_runs_with_leftovers_total"), 0.0);
-    let (one, other) = (usage(&daemon, &done).await, usage(&daemon, &stopped).await);
+    let (one, other) = (receipt_usage(&daemon, &done).await, receipt_usage(&daemon, &stopped).await);
     let (input, output) = (one.0 + other.0, one.1 + other.1);
     let tokens = |direction: &str| {
         after.value(&format!("quell_tokens_total{{provider=\"scripted\",direction=\"{direction}\"}}"))
@@ -133,7 +133,7 @@ async fn metrics_count_verdicts_tokens_cost_and_stops() {
     assert!(buckets.len() > 10 && buckets.is_sorted_by(|one, other| one.1 <= other.1), "{buckets:?}");
     assert_eq!(buckets.last(), Some(&(f64::INFINITY, 1.0)), "one stop");
     assert_eq!(after.value("quell_stop_seconds_count"), 1.0);
-    let view: Value = daemon.http().get(&format!("/api/runs/{stopped}")).await.expect_status(200);
+    let view: Value = daemon.api().get(&format!("/api/runs/{stopped}")).await.expect_status(200);
     let took = view["receipt"]["settledAt"]["ms"].as_f64().unwrap() / 1000.0;
     assert!((after.value("quell_stop_seconds_sum") - took).abs() < 1e-6, "{took} s");
 }

@@ -1,19 +1,20 @@
-//! The unmodified npm client of the gateway protocol, `@openclaw/gateway-client`, against Quell's door: connect, stream,
-//! abort, gap, reconnect. A relay between them loses one event and cuts the connection once.
+//! The unmodified npm client of the gateway protocol, `@openclaw/gateway-client`, against Quell, through a lossy relay.
+//!
+//! Covers connect, stream, abort, gap and reconnect. The relay loses one event and cuts the connection once.
 
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
-use quell_testkit::Behaviour;
+use quell_testkit::ScriptedResponse;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::doors::House;
-use crate::node::{self, Packages};
+use crate::npm_packages::{self, NpmPackages};
+use crate::test_server::TestServer;
 
-/// The client's folder as it stands in the source.
-const CLIENT: Packages = Packages {
+/// The client's source files.
+const CLIENT_PACKAGES: NpmPackages = NpmPackages {
     name: "openclaw-client",
     files: &[
         ("package.json", include_str!("openclaw/package.json")),
@@ -24,29 +25,30 @@ const CLIENT: Packages = Packages {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_unmodified_npm_client_connects_streams_aborts_and_comes_back() {
-    if node::is_skipped() {
+    if npm_packages::is_skipped() {
         return;
     }
-    let folder = node::install(&CLIENT).await;
-    let house = House::open().await;
-    house.model.script(Behaviour::silent_mid_stream("begun")).script(Behaviour::text("back again"));
-    let relay = relay(&house).await;
-    let mut node = node::command("node");
-    node.arg("client.mjs").current_dir(folder).env("QUELL_TEST_URL", relay).env("QUELL_TEST_TOKEN", &house.token);
-    let output = tokio::time::timeout(Duration::from_secs(60), node.output()).await.expect("the client ends").unwrap();
+    let folder = npm_packages::install_packages(&CLIENT_PACKAGES).await;
+    let server = TestServer::start().await;
+    server.model.script(ScriptedResponse::silent_mid_stream("begun")).script(ScriptedResponse::text("back again"));
+    let relay = start_relay(&server).await;
+    let mut node = npm_packages::program_command("node");
+    node.arg("client.mjs").current_dir(folder).env("QUELL_TEST_URL", relay).env("QUELL_TEST_TOKEN", &server.token);
+    let output =
+        tokio::time::timeout(Duration::from_secs(60), node.output()).await.expect("the client did not end").unwrap();
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{out}\n{err}");
     let lines: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    check(&lines);
-    house.model.assert_histories_valid();
+    check_transcript(&lines);
+    server.model.assert_histories_valid();
 }
 
-fn check(lines: &[Value]) {
+fn check_transcript(lines: &[Value]) {
     let of = |step: &str| lines.iter().filter(|line| line["step"] == step).collect::<Vec<_>>();
     let answers = |method: &str| -> Vec<&Value> {
         of("answer").into_iter().filter(|line| line["method"] == method).map(|line| &line["answer"]).collect()
     };
-    assert_eq!(of("violation"), Vec::<&Value>::new(), "against the published schema");
+    assert_eq!(of("violation"), Vec::<&Value>::new(), "violations of the published schema");
     let hellos = of("hello");
     assert_eq!(hellos.len(), 2, "{lines:#?}");
     assert!(hellos.iter().all(|hello| hello["protocol"] == 4), "{hellos:#?}");
@@ -64,61 +66,63 @@ fn check(lines: &[Value]) {
     assert_eq!(gaps[0]["received"].as_u64(), gaps[0]["expected"].as_u64().map(|expected| expected + 1));
     let ended = of("run").into_iter().find(|line| line["runId"] == "npm-1" && line["state"] == "ended").unwrap();
     assert_eq!(ended["leftovers"], json!([]));
-    assert!(!of("close").is_empty(), "it noticed the cut");
+    assert!(!of("close").is_empty(), "the client did not notice the cut");
     let messages = answers("chat.history")[0]["messages"].as_array().unwrap();
     assert_eq!(messages[0]["role"], "user", "{messages:#?}");
     assert_eq!(lines.last().unwrap()["step"], "done");
 }
 
-/// Stands between the client and the door. On the first connection it loses one event and cuts off after the first end of a
-/// run; from the second on it only passes frames.
-async fn relay(house: &House) -> String {
+/// Relays between the client and the server. On the first connection it drops one event and closes after the first end
+/// of a run; later connections only pass frames.
+async fn start_relay(server: &TestServer) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}", listener.local_addr().unwrap());
-    let door = format!("ws://{}/ws", house.address);
+    let server_url = format!("ws://{}/ws", server.address);
     #[expect(clippy::disallowed_methods, reason = "the test's own relay, which ends with its runtime")]
     tokio::spawn(async move {
         let (first, _) = listener.accept().await.unwrap();
-        pass(first, &door, Faults::LoseOneAndCut).await;
+        relay_connection(first, &server_url, RelayFaults::LoseOneAndCut).await;
         while let Ok((next, _)) = listener.accept().await {
-            pass(next, &door, Faults::None).await;
+            relay_connection(next, &server_url, RelayFaults::None).await;
         }
     });
     url
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Faults {
+enum RelayFaults {
     LoseOneAndCut,
     None,
 }
 
-async fn pass(socket: TcpStream, door: &str, faults: Faults) {
-    let (mut client, (mut door, _)) =
-        (tokio_tungstenite::accept_async(socket).await.unwrap(), tokio_tungstenite::connect_async(door).await.unwrap());
-    let mut to_lose = faults == Faults::LoseOneAndCut;
+async fn relay_connection(socket: TcpStream, server_url: &str, faults: RelayFaults) {
+    let (mut client, (mut server, _)) = (
+        tokio_tungstenite::accept_async(socket).await.unwrap(),
+        tokio_tungstenite::connect_async(server_url).await.unwrap(),
+    );
+    let mut to_lose = faults == RelayFaults::LoseOneAndCut;
     loop {
-        // Both sides' frames are whole when they are handed out: none is lost with the other arm.
+        // Both `next` return whole frames, so no frame is lost when the other branch wins.
         tokio::select! {
             frame = client.next() => {
                 let Some(Ok(frame)) = frame else { return };
-                if door.send(frame).await.is_err() { return }
+                if server.send(frame).await.is_err() { return }
             }
-            frame = door.next() => {
+            frame = server.next() => {
                 let Some(Ok(frame)) = frame else { return };
-                let event = event_of(&frame);
-                // Not the first event: before one has come, the client cannot know of a hole.
+                let event = parse_event(&frame);
+                // Not the first event: before one has arrived, the client cannot detect a gap.
                 if to_lose && event["event"] == "run" && event["payload"]["state"] == "ending" {
                     to_lose = false;
                     continue;
                 }
-                let cut = faults == Faults::LoseOneAndCut && event["event"] == "run" && event["payload"]["state"] == "ended";
+                let cut = faults == RelayFaults::LoseOneAndCut && event["event"] == "run" && event["payload"]["state"] == "ended";
                 if client.send(frame).await.is_err() || cut { return }
             }
         }
     }
 }
 
-fn event_of(frame: &Message) -> Value {
+fn parse_event(frame: &Message) -> Value {
     frame.to_text().ok().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }

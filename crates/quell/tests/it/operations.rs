@@ -1,9 +1,9 @@
-//! Running it for real: sessions carried elsewhere, the list of who did what, what is thrown away, copies of everything.
+//! Export and import, audit log, backup, retention, disconnected callers.
 
-mod archive;
 mod audit;
 mod backup;
-mod leaving;
+mod caller_disconnect;
+mod export_import;
 mod retention;
 
-pub(crate) use audit::entries;
+pub(crate) use audit::wait_audit_entries;

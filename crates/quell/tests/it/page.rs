@@ -1,55 +1,56 @@
-//! The page in a real Chromium against the real binary: real HTTP, real WebSocket, a scripted model behind the daemon. A
-//! [`Scene`] is one daemon and one browser; the tests click, type and look as a person does.
+//! Tests of the web page in a real Chromium against the real binary: real HTTP, real WebSocket, a scripted model. A
+//! [`PageFixture`] is one daemon and one browser; the tests click, type and read as a person does.
 //!
-//! They need Chromium and chromedriver, which `cargo xtask test` installs. `QUELL_SKIP_BROWSER=1` leaves them out, and says so.
+//! They need Chromium and chromedriver, which `cargo xtask test` installs. With `QUELL_SKIP_BROWSER=1` they are skipped
+//! and say so.
 
 mod agents;
 mod axe;
 mod chat;
-mod choices;
-mod everything;
-mod fast;
 mod hostile;
 mod keyboard;
-mod long;
-mod looks;
+mod long_session;
+mod node_unit_tests;
+mod overview;
+mod performance;
 mod phone;
+mod preferences;
+mod proxy;
 mod reconnect;
-mod relay;
 mod reload;
+mod screenshots;
 mod sign_in;
 mod stops;
 mod toasts;
-mod units;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use quell_testkit::browser::{Browser, Screen};
-use quell_testkit::daemon::{Api, Daemon, Home};
-use quell_testkit::{Behaviour, ScriptedModel};
+use quell_testkit::browser::{Browser, Viewport};
+use quell_testkit::daemon::{DaemonHome, TestApiClient, TestDaemon};
+use quell_testkit::{ScriptedModel, ScriptedResponse};
 use serde_json::json;
 
-use crate::cli::exe;
-use crate::doors::escape;
+use crate::cli::quell_exe;
+use crate::test_server::percent_encode;
 
-/// Entries of the console that the browser itself makes of an answer `401`: a page that is not signed in asks who it is.
-const SIGNED_OUT: &str = "status of 401";
+/// Part of the console entry that the browser itself writes for an answer `401`: a signed-out page asks who it is.
+const UNAUTHORIZED_ENTRY: &str = "status of 401";
 
-/// Tables with which a gentle stop is patient for longer than any test: only force ends a command that does not obey.
-const PATIENT: &str = "[stop]\nterm_ms = 60000\ngrace_ms = 90000\nhard_ms = 120000\n";
+/// Configuration in which a gentle stop waits longer than any test: only a forced stop ends a command that ignores
+/// signals.
+const LONG_GRACE_CONFIG: &str = "[stop]\nterm_ms = 60000\ngrace_ms = 90000\nhard_ms = 120000\n";
 
-/// One daemon in front of a scripted model, and a browser that looks at it.
-struct Scene {
+/// One daemon in front of a scripted model, and a browser that shows its page.
+struct PageFixture {
     browser: Browser,
-    daemon: Daemon,
+    daemon: TestDaemon,
     model: ScriptedModel,
-    http: Api,
+    http: TestApiClient,
 }
 
-/// What a daemon is configured with.
 #[derive(Default)]
-struct Plan<'a> {
+struct PageConfig<'a> {
     /// Lines of `[agents.main]` besides its model.
     main: &'a str,
     /// Other agents: id and lines.
@@ -58,98 +59,98 @@ struct Plan<'a> {
     tables: &'a str,
 }
 
-impl Scene {
-    /// With one agent that has every tool.
-    async fn open() -> Self {
-        Self::with(&Plan::default()).await
+impl PageFixture {
+    /// Starts with one agent that has every tool.
+    async fn start() -> Self {
+        Self::start_with(&PageConfig::default()).await
     }
 
-    async fn with(plan: &Plan<'_>) -> Self {
+    async fn start_with(config: &PageConfig<'_>) -> Self {
         let model = ScriptedModel::start().await;
-        let daemon = Home::new(&configuration(plan, &model)).start(exe()).await;
-        let (http, browser) = (daemon.http(), Browser::start(Screen::WIDE).await);
+        let daemon = DaemonHome::new(&config_toml(config, &model)).start(quell_exe()).await;
+        let (http, browser) = (daemon.api(), Browser::start(Viewport::DESKTOP).await);
         Self { browser, daemon, model, http }
     }
 
-    /// Opens the one-time link, as it stands in the terminal, and waits for the chat.
+    /// Opens the one-time link from the daemon's output, and waits for the chat.
     async fn sign_in(&self) {
-        self.browser.open(&self.link()).await;
-        self.browser.until("document.body.dataset.view === 'chat'").await;
-        self.browser.shown("[data-fact=connection][data-state=live]").await;
+        self.browser.open(&self.sign_in_link()).await;
+        self.browser.wait_for("document.body.dataset.view === 'chat'").await;
+        self.browser.wait_visible("[data-fact=connection][data-state=live]").await;
     }
 
-    /// The link that `quell serve` has printed.
-    fn link(&self) -> String {
+    /// The sign-in link that `quell serve` has printed last.
+    fn sign_in_link(&self) -> String {
         let output = self.daemon.output();
         let mut links = output.split_whitespace().rev().filter(|word| word.contains("/sign-in/"));
         links.next().unwrap_or_else(|| panic!("no link in {output}")).to_owned()
     }
 
-    /// Goes to a view by its route.
-    async fn go(&self, route: &str) {
-        self.browser.run("location.hash = arguments[0];", &[json!(route)]).await;
+    /// Goes to a view by its route, such as `#/runs`.
+    async fn go_to(&self, route: &str) {
+        self.browser.run_script("location.hash = arguments[0];", &[json!(route)]).await;
     }
 
     /// Goes to a session and waits until it is open.
-    async fn session(&self, key: &str) {
-        self.go(&format!("#/s/{}", escape(key))).await;
-        self.browser.until("document.body.dataset.view === 'chat'").await;
-        self.browser.shown("#message").await;
+    async fn open_session(&self, key: &str) {
+        self.go_to(&format!("#/s/{}", percent_encode(key))).await;
+        self.browser.wait_for("document.body.dataset.view === 'chat'").await;
+        self.browser.wait_visible("#message").await;
     }
 
     /// Types a message and sends it with Enter.
-    async fn say(&self, text: &str) {
+    async fn send_message(&self, text: &str) {
         self.browser.fill("#message", text).await;
-        self.browser.press(quell_testkit::browser::Key::Enter).await;
+        self.browser.press_key(quell_testkit::browser::Key::Enter).await;
     }
 
-    /// Waits until the control of the composer is `send`, `stop` or `force`.
-    async fn mode(&self, mode: &str) {
-        self.browser.until(&format!("document.querySelector('#send').dataset.mode === '{mode}'")).await;
+    /// Waits until the button of the composer is in the mode `send`, `stop` or `force`.
+    async fn wait_send_mode(&self, mode: &str) {
+        self.browser.wait_for(&format!("document.querySelector('#send').dataset.mode === '{mode}'")).await;
     }
 
-    /// Lets the model begin an answer and go on for ever; waits until the page shows it.
-    async fn streaming(&self, begun: &str) {
-        self.model.script(Behaviour::silent_mid_stream(begun));
-        self.say("tell me everything").await;
-        self.browser.reads("article.turn[data-role=assistant]", begun).await;
-        self.mode("stop").await;
+    /// Starts an answer that never ends, and waits until the page shows its beginning.
+    async fn start_streaming(&self, begun: &str) {
+        self.model.script(ScriptedResponse::silent_mid_stream(begun));
+        self.send_message("tell me everything").await;
+        self.browser.wait_text("article.turn[data-role=assistant]", begun).await;
+        self.wait_send_mode("stop").await;
     }
 
-    /// Sends a message past the page.
-    async fn send(&self, session: &str, text: &str) -> String {
-        let path = format!("/api/sessions/{}/runs", escape(session));
+    /// Sends a message over HTTP instead of the page; returns the id of its run.
+    async fn send_over_http(&self, session: &str, text: &str) -> String {
+        let path = format!("/api/sessions/{}/runs", percent_encode(session));
         let sent = self.http.post(&path, &json!({"text": text})).await.expect_status(202);
         sent["runId"].as_str().unwrap().to_owned()
     }
 
-    /// Waits for the end of a run past the page.
-    async fn ended(&self, run: &str) -> serde_json::Value {
-        self.http.events(run, 0).await.until("run.ended").await;
+    /// Waits for the end of a run over HTTP; returns its view.
+    async fn wait_ended(&self, run: &str) -> serde_json::Value {
+        self.http.run_events(run, 0).await.wait_for("run.ended").await;
         self.http.get(&format!("/api/runs/{run}")).await.expect_status(200)
     }
 
-    /// Waits for the toast with this text.
-    async fn toast(&self, kind: &str, text: &str) {
-        self.browser.reads(&format!("#toasts .toast.{kind}"), text).await;
+    /// Waits for a toast of this kind with this text.
+    async fn wait_toast(&self, kind: &str, text: &str) {
+        self.browser.wait_text(&format!("#toasts .toast.{kind}"), text).await;
     }
 }
 
-fn configuration(plan: &Plan<'_>, model: &ScriptedModel) -> String {
+fn config_toml(config: &PageConfig<'_>, model: &ScriptedModel) -> String {
     let mut text = format!(
         "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\nmax_retries = 0\n{}\n",
         model.base_url(),
-        plan.tables
+        config.tables
     );
-    for (id, lines) in [&[("main", plan.main)], plan.others].concat() {
+    for (id, lines) in [&[("main", config.main)], config.others].concat() {
         write!(text, "[agents.{id:?}]\nmodel = \"scripted/model\"\n{lines}\n").unwrap();
     }
     text
 }
 
-/// Where pictures go: `target/screenshots`, or the folder in `QUELL_SCREENSHOTS`.
-fn pictures() -> PathBuf {
-    #[expect(clippy::disallowed_methods, reason = "the one setting of the pictures")]
+/// The directory of the screenshots: `target/screenshots`, or `QUELL_SCREENSHOTS`.
+fn screenshot_dir() -> PathBuf {
+    #[expect(clippy::disallowed_methods, reason = "the only setting of the screenshots")]
     let chosen = std::env::var("QUELL_SCREENSHOTS").ok().map(PathBuf::from);
     chosen.unwrap_or_else(|| PathBuf::from(env!("CARGO_TARGET_TMPDIR")).with_file_name("screenshots"))
 }

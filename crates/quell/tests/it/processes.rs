@@ -1,4 +1,4 @@
-//! Misbehaving commands in real runs: after the stop, or after the call, nothing of them is alive, and the model is told.
+//! Misbehaving commands in real runs leave no process after a stop or a call, and the model is told.
 
 use std::slice::from_ref;
 use std::time::{Duration, Instant};
@@ -6,191 +6,198 @@ use std::time::{Duration, Instant};
 use quell_kernel::Push;
 use quell_protocol::api::RunView;
 use quell_protocol::{ResourceKind, RunId, Rung, Verdict};
-use quell_testkit::commands::{self, Marker};
-use quell_testkit::pace::allowed;
-use quell_testkit::{Behaviour, leaks};
+use quell_testkit::commands::{self, ProcessMarker};
+use quell_testkit::machine_speed::scaled_limit;
+use quell_testkit::{ScriptedResponse, leaks};
 use rstest::rstest;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use crate::harness::{House, PATIENCE, alice, ask, flat, message, of_run, receipt};
+use crate::test_engine::{
+    TestEngine, WAIT_TIMEOUT, alice, messages_as_text, receipt_of, run_stop_scope, stop_ask, submission,
+};
 
-/// Factor by which a busy machine may be slower than the targets.
-const SLACK: u32 = 3;
+/// How much slower a busy machine may be than the time limits.
+const SLOWDOWN_FACTOR: u32 = 3;
 
-type Command = fn(&Marker) -> String;
+type CommandFn = fn(&ProcessMarker) -> String;
 
-/// A run whose shell runs `command`, once `processes` of it are up.
-async fn running(house: &House, mark: &Marker, command: String, processes: usize) -> RunId {
-    house.model.script(Behaviour::tool_call("c1", "shell", &json!({"command": command})));
-    let run = house.send(message("s", "run it")).await;
-    house.holds(&run, ResourceKind::Process).await;
-    mark.at_least(processes).await;
+/// Starts a run whose shell runs `command`; waits until `processes` of its processes are running.
+async fn start_command_run(test: &TestEngine, marker: &ProcessMarker, command: String, processes: usize) -> RunId {
+    test.model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": command})));
+    let run = test.send(submission("s", "run it")).await;
+    test.wait_resource_held(&run, ResourceKind::Process).await;
+    marker.wait_for_count(processes).await;
     run
 }
 
-/// Stops the run and says how long its processes lived on, as the operating system saw it.
-#[expect(clippy::print_stdout, reason = "the figure is what this is about")]
-async fn stop_and_time(house: &House, mark: &Marker, run: &RunId, push: Push, what: &str) -> (Duration, RunView) {
+/// Stops the run; returns how long its processes lived on, as the operating system reports it.
+#[expect(clippy::print_stdout, reason = "the measured time is a result of the test")]
+async fn stop_and_time(
+    test: &TestEngine,
+    marker: &ProcessMarker,
+    run: &RunId,
+    push: Push,
+    what: &str,
+) -> (Duration, RunView) {
     let asked = Instant::now();
-    let stop = house.engine.stop(&alice(), &of_run(run), &ask(push));
+    let stop = test.engine.stop(&alice(), &run_stop_scope(run), &stop_ask(push));
     assert_eq!(stop.aborted, from_ref(run));
-    mark.gone(PATIENCE).await;
+    marker.wait_gone(WAIT_TIMEOUT).await;
     let took = asked.elapsed();
-    let view = house.ended(run).await;
+    let view = test.wait_ended(run).await;
     println!("{what}, {push:?}: all processes gone after {:.1} ms", took.as_secs_f64() * 1000.0);
-    leaks::no_process_with(&format!("QUELL_RUN_ID={run}"), PATIENCE).await;
-    assert!(receipt(&view).leftovers.is_empty(), "{view:#?}");
+    leaks::wait_no_process_with_env(&format!("QUELL_RUN_ID={run}"), WAIT_TIMEOUT).await;
+    assert!(receipt_of(&view).leftovers.is_empty(), "{view:#?}");
     (took, view)
 }
 
-async fn the_next_message_works(house: &House) -> String {
-    house.model.script(Behaviour::text("fine"));
-    assert_eq!(house.ask("s", "and now?").await.verdict, Some(Verdict::Completed));
-    house.model.assert_histories_valid();
-    flat(&house.last_messages())
+async fn assert_next_message_works(test: &TestEngine) -> String {
+    test.model.script(ScriptedResponse::text("fine"));
+    assert_eq!(test.run_message("s", "and now?").await.verdict, Some(Verdict::Completed));
+    test.model.assert_histories_valid();
+    messages_as_text(&test.last_messages())
 }
 
-/// One kind of command.
-struct Kind {
-    command: Command,
-    /// How many processes it starts.
+struct CommandKind {
+    command: CommandFn,
+    /// How many processes the command starts.
     processes: usize,
-    /// What it prints when it is as bad as it can be.
-    says: Option<&'static str>,
+    /// What the command prints once its signal handling is set up.
+    ready_output: Option<&'static str>,
 }
 
-/// A kind that is ready when its processes are.
-fn plain(command: Command, processes: usize) -> Kind {
-    Kind { command, processes, says: None }
+/// A command that is ready as soon as its processes run.
+fn ready_when_running(command: CommandFn, processes: usize) -> CommandKind {
+    CommandKind { command, processes, ready_output: None }
 }
 
-/// A kind that says when it is ready.
-fn saying(says: &'static str, command: Command, processes: usize) -> Kind {
-    Kind { command, processes, says: Some(says) }
+/// A command that prints a text when it is ready.
+fn ready_when_printed(output: &'static str, command: CommandFn, processes: usize) -> CommandKind {
+    CommandKind { command, processes, ready_output: Some(output) }
 }
 
-async fn running_kind(house: &House, mark: &Marker, kind: &Kind) -> RunId {
-    let run = running(house, mark, (kind.command)(mark), kind.processes).await;
-    if let Some(says) = kind.says {
-        house.printed(&run, says).await;
+async fn start_kind(test: &TestEngine, marker: &ProcessMarker, kind: &CommandKind) -> RunId {
+    let run = start_command_run(test, marker, (kind.command)(marker), kind.processes).await;
+    if let Some(output) = kind.ready_output {
+        test.wait_printed(&run, output).await;
     }
     run
 }
 
 #[rstest]
-#[case::obedient(plain(commands::obedient, 1), Rung::Term, 200)]
-#[case::setsid(plain(commands::setsid_child, 2), Rung::Term, 200)]
-#[case::double_fork(plain(commands::double_fork, 2), Rung::Term, 200)]
-#[case::closes_its_output(plain(commands::closes_its_output, 1), Rung::Term, 200)]
-#[case::ignores_signals(saying("deaf", commands::ignores_signals, 1), Rung::Kill, 700)]
-#[case::deaf_setsid(saying("deaf", commands::deaf_setsid_child, 2), Rung::Kill, 700)]
+#[case::obedient(ready_when_running(commands::obeys_signals, 1), Rung::Term, 200)]
+#[case::setsid(ready_when_running(commands::setsid_child, 2), Rung::Term, 200)]
+#[case::double_fork(ready_when_running(commands::double_fork, 2), Rung::Term, 200)]
+#[case::closes_its_output(ready_when_running(commands::closes_its_output, 1), Rung::Term, 200)]
+#[case::ignores_signals(ready_when_printed("deaf", commands::ignores_signals, 1), Rung::Kill, 700)]
+#[case::deaf_setsid(ready_when_printed("deaf", commands::signal_ignoring_setsid_child, 2), Rung::Kill, 700)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gentle_stop_ends_every_process(#[case] kind: Kind, #[case] rung: Rung, #[case] limit_ms: u64) {
-    let house = House::shared().await;
-    let mark = Marker::new();
-    let run = running_kind(&house, &mark, &kind).await;
-    let (took, view) = stop_and_time(&house, &mark, &run, Push::Gentle, "gentle").await;
-    assert!(took < allowed(Duration::from_millis(limit_ms) * SLACK), "{took:?}");
-    assert_eq!(receipt(&view).rung, rung, "{view:#?}");
-    the_next_message_works(&house).await;
-    house.close().await;
+async fn a_gentle_stop_ends_every_process(#[case] kind: CommandKind, #[case] rung: Rung, #[case] limit_ms: u64) {
+    let test = TestEngine::start_shared().await;
+    let marker = ProcessMarker::new();
+    let run = start_kind(&test, &marker, &kind).await;
+    let (took, view) = stop_and_time(&test, &marker, &run, Push::Gentle, "gentle").await;
+    assert!(took < scaled_limit(Duration::from_millis(limit_ms) * SLOWDOWN_FACTOR), "{took:?}");
+    assert_eq!(receipt_of(&view).rung, rung, "{view:#?}");
+    assert_next_message_works(&test).await;
+    test.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_successor_that_a_command_starts_at_its_term_is_ended_too() {
-    let house = House::shared().await;
-    let mark = Marker::new();
-    let run = running_kind(&house, &mark, &saying("armed", commands::respawns_on_term, 1)).await;
-    let (took, view) = stop_and_time(&house, &mark, &run, Push::Gentle, "gentle").await;
-    assert!(took < allowed(Duration::from_millis(700) * SLACK), "{took:?}");
-    // The successor may get the TERM of the next round, or be born too late for it.
-    assert!(matches!(receipt(&view).rung, Rung::Term | Rung::Kill), "{view:#?}");
-    the_next_message_works(&house).await;
-    house.close().await;
+    let test = TestEngine::start_shared().await;
+    let marker = ProcessMarker::new();
+    let run = start_kind(&test, &marker, &ready_when_printed("armed", commands::respawns_on_term, 1)).await;
+    let (took, view) = stop_and_time(&test, &marker, &run, Push::Gentle, "gentle").await;
+    assert!(took < scaled_limit(Duration::from_millis(700) * SLOWDOWN_FACTOR), "{took:?}");
+    // The new process may get the SIGTERM of the next round, or start too late for it.
+    assert!(matches!(receipt_of(&view).rung, Rung::Term | Rung::Kill), "{view:#?}");
+    assert_next_message_works(&test).await;
+    test.close().await;
 }
 
 #[rstest]
-#[case::obedient(plain(commands::obedient, 1))]
-#[case::double_fork(plain(commands::double_fork, 2))]
-#[case::deaf_setsid(saying("deaf", commands::deaf_setsid_child, 2))]
-#[case::stops_itself(plain(commands::stops_itself, 1))]
+#[case::obedient(ready_when_running(commands::obeys_signals, 1))]
+#[case::double_fork(ready_when_running(commands::double_fork, 2))]
+#[case::deaf_setsid(ready_when_printed("deaf", commands::signal_ignoring_setsid_child, 2))]
+#[case::stops_itself(ready_when_running(commands::stops_itself, 1))]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_forced_stop_ends_every_process_within_50_ms(#[case] kind: Kind) {
-    let house = House::shared().await;
-    let mark = Marker::new();
-    let run = running_kind(&house, &mark, &kind).await;
-    let (took, view) = stop_and_time(&house, &mark, &run, Push::Forced, "forced").await;
-    assert!(took < allowed(Duration::from_millis(50) * SLACK), "{took:?}");
-    // What obeys may be gone by the TERM that comes a moment before the KILL.
-    assert!(matches!(receipt(&view).rung, Rung::Term | Rung::Kill), "{view:#?}");
-    the_next_message_works(&house).await;
-    house.close().await;
+async fn a_forced_stop_ends_every_process_within_50_ms(#[case] kind: CommandKind) {
+    let test = TestEngine::start_shared().await;
+    let marker = ProcessMarker::new();
+    let run = start_kind(&test, &marker, &kind).await;
+    let (took, view) = stop_and_time(&test, &marker, &run, Push::Forced, "forced").await;
+    assert!(took < scaled_limit(Duration::from_millis(50) * SLOWDOWN_FACTOR), "{took:?}");
+    // Obedient commands may end at the SIGTERM that precedes the SIGKILL.
+    assert!(matches!(receipt_of(&view).rung, Rung::Term | Rung::Kill), "{view:#?}");
+    assert_next_message_works(&test).await;
+    test.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_warden_leaves_nothing_and_the_run_goes_on() {
-    let house = House::alone().await;
-    let mark = Marker::new();
-    let run = running(&house, &mark, commands::deaf_setsid_child(&mark), 2).await;
-    house.model.script(Behaviour::text("it was killed"));
+    let test = TestEngine::start_exclusive().await;
+    let marker = ProcessMarker::new();
+    let run = start_command_run(&test, &marker, commands::signal_ignoring_setsid_child(&marker), 2).await;
+    test.model.script(ScriptedResponse::text("it was killed"));
     let children = leaks::children_of(std::process::id());
     let wardens: Vec<_> = children.iter().filter(|child| child.command.contains("warden")).collect();
     let [warden] = wardens.as_slice() else { panic!("not one warden: {children:#?}") };
     let pid = Pid::from_raw(i32::try_from(warden.pid).unwrap()).unwrap();
     kill_process(pid, Signal::KILL).unwrap();
-    mark.gone(PATIENCE).await;
-    let view = house.ended(&run).await;
+    marker.wait_gone(WAIT_TIMEOUT).await;
+    let view = test.wait_ended(&run).await;
     assert_eq!(view.verdict, Some(Verdict::Completed), "{view:#?}");
-    assert!(receipt(&view).leftovers.is_empty(), "{view:#?}");
-    let seen = flat(&house.last_messages());
+    assert!(receipt_of(&view).leftovers.is_empty(), "{view:#?}");
+    let seen = messages_as_text(&test.last_messages());
     assert!(seen.contains("its supervising process was killed"), "{seen}");
-    the_next_message_works(&house).await;
-    house.close().await;
+    assert_next_message_works(&test).await;
+    test.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forking_storm_is_over_within_the_hard_limit() {
-    let house = House::shared().await;
-    let mark = Marker::new();
-    let run = running(&house, &mark, commands::fork_storm(&mark, 20, 100_000), 10).await;
-    let hard = house.engine.config().stop.hard;
-    let (took, _) = stop_and_time(&house, &mark, &run, Push::Forced, "fork storm").await;
+    let test = TestEngine::start_shared().await;
+    let marker = ProcessMarker::new();
+    let run = start_command_run(&test, &marker, commands::fork_storm(&marker, 20, 100_000), 10).await;
+    let hard = test.engine.config().stop_timeouts.hard;
+    let (took, _) = stop_and_time(&test, &marker, &run, Push::Forced, "fork storm").await;
     assert!(took < hard, "{took:?}");
-    the_next_message_works(&house).await;
-    house.close().await;
+    assert_next_message_works(&test).await;
+    test.close().await;
 }
 
 #[rstest]
 #[case::in_its_group(commands::background_server)]
 #[case::detached(commands::detached_server)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_left_behind_is_dead_when_the_call_returns_and_the_model_is_told(#[case] command: Command) {
-    let house = House::shared().await;
-    let mark = Marker::new();
-    house.model.script(Behaviour::tool_call("c1", "shell", &json!({"command": command(&mark)})));
-    house.model.script(Behaviour::SilentBeforeHeaders);
-    let run = house.send(message("s", "start the server")).await;
-    // The call has returned: its result is in the second request.
-    let request = house.model.request(1).arrived().await;
-    assert_eq!(mark.survivors(), []);
-    let seen = flat(request.messages());
+async fn a_server_left_behind_is_dead_when_the_call_returns_and_the_model_is_told(#[case] command: CommandFn) {
+    let test = TestEngine::start_shared().await;
+    let marker = ProcessMarker::new();
+    test.model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": command(&marker)})));
+    test.model.script(ScriptedResponse::SilentBeforeHeaders);
+    let run = test.send(submission("s", "start the server")).await;
+    // The call has returned: the second request holds its result.
+    let request = test.model.request_at(1).wait_arrived().await;
+    assert_eq!(marker.marked_processes(), []);
+    let seen = messages_as_text(request.messages());
     assert!(seen.contains("started") && seen.contains("left running"), "{seen}");
     assert!(seen.contains("background: true"), "{seen}");
-    house.stop(&run);
-    let view = house.ended(&run).await;
-    let row = receipt(&view).resources.iter().find(|row| row.kind == ResourceKind::Process).unwrap();
+    test.stop(&run);
+    let view = test.wait_ended(&run).await;
+    let row = receipt_of(&view).resources.iter().find(|row| row.kind == ResourceKind::Process).unwrap();
     assert!(row.process.as_ref().unwrap().swept >= 1, "{row:?}");
-    house.close().await;
+    test.close().await;
 }
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_stopped_command_had_printed_is_in_the_next_request(#[values(Push::Gentle, Push::Forced)] push: Push) {
-    let house = House::shared().await;
-    let mark = Marker::new();
-    let run = running(&house, &mark, commands::prints_then_waits(&mark, 7), 1).await;
-    let mut follower = house.engine.live(&run).unwrap().follow(0);
+    let test = TestEngine::start_shared().await;
+    let marker = ProcessMarker::new();
+    let run = start_command_run(&test, &marker, commands::prints_then_waits(&marker, 7), 1).await;
+    let mut follower = test.engine.live_run(&run).unwrap().follow(0);
     let mut printed = String::new();
     while !printed.contains("line 7\n") {
         let event = follower.next().await.unwrap();
@@ -198,8 +205,8 @@ async fn what_a_stopped_command_had_printed_is_in_the_next_request(#[values(Push
             printed.push_str(text);
         }
     }
-    stop_and_time(&house, &mark, &run, push, "prints and waits").await;
-    let seen = the_next_message_works(&house).await;
+    stop_and_time(&test, &marker, &run, push, "prints and waits").await;
+    let seen = assert_next_message_works(&test).await;
     assert!((1..=7).all(|line| seen.contains(&format!("line {line}\\n"))), "{seen}");
-    house.close().await;
+    test.close().await;
 }

@@ -1,11 +1,11 @@
-//! Live sessions: born once, used, expired, revived, cleaned up; and the defects of the origin, each by its symptom.
+//! Session lifecycle: creation, use, expiry, revival, cleanup, and regressions.
 
-mod day;
-mod defects;
+mod creation;
 mod http;
-mod life;
-mod own;
-mod stages;
+mod lifecycle;
+mod regressions;
+mod session_settings;
+mod simulated_day;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,61 +14,64 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use quell_engine::EngineConfig;
-use quell_engine::clock::{Clock, Skipped};
-use quell_engine::hooks::{LifecycleHook, Stage, Undo, Veto};
+use quell_engine::clock::{Clock, SkippedTime};
+use quell_engine::hooks::{LifecycleHook, SessionStage, StageUndo, Veto};
 use quell_protocol::hook::{HookBody, HookEvent, SessionFacts};
 use quell_protocol::session::SessionRequest;
 use quell_testkit::leaks;
 use tokio::sync::Semaphore;
 
-use crate::harness::{Claim, House, PATIENCE, key};
+use crate::test_engine::{ProcessLock, TestEngine, WAIT_TIMEOUT, parse_session_key};
 
-/// More than the idle limit of the defaults.
-const LONG: Duration = Duration::from_secs(1801);
+/// One second more than the default idle limit.
+const PAST_IDLE_LIMIT: Duration = Duration::from_secs(1801);
 
-/// A program around the engine: it writes down what it hears, adds stages to the making of sessions, and fails where it is told.
+/// A program that embeds the engine: it records hook events, adds stages to the creation of sessions, and fails as
+/// configured.
 #[derive(Default)]
-struct Around {
-    heard: Mutex<Vec<(HookEvent, String)>>,
-    /// What the stages did: `begin a`, `undo a`.
-    stages: Mutex<Vec<String>>,
-    /// Stages by name, in order.
-    names: Vec<&'static str>,
-    /// How often the stage of this name fails to begin.
-    fails: Mutex<Vec<(&'static str, usize)>>,
-    /// How often the clean-up of the stage of this name fails.
-    sticks: Mutex<Vec<(&'static str, usize)>>,
-    /// How often what the stage of this name made panics when it is dropped.
-    drops: Mutex<Vec<(&'static str, usize)>>,
+struct RecordingProgram {
+    /// Event and session key, in order.
+    hook_events: Mutex<Vec<(HookEvent, String)>>,
+    /// What the stages did, in order: `begin a`, `undo a`.
+    stage_events: Mutex<Vec<String>>,
+    /// The names of the stages, in their order.
+    stage_names: Vec<&'static str>,
+    /// How often `begin` of the stage with this name fails.
+    begin_failures: Mutex<Vec<(&'static str, usize)>>,
+    /// How often the undo of the stage with this name fails.
+    undo_failures: Mutex<Vec<(&'static str, usize)>>,
+    /// How often the drop of the undo of the stage with this name panics.
+    drop_panics: Mutex<Vec<(&'static str, usize)>>,
     veto: Mutex<Option<String>>,
-    /// Who begins a stage needs one; none when absent.
-    gate: Option<Arc<Semaphore>>,
-    /// As `gate`, for the clean-up of a stage.
+    /// Each `begin` takes one permit, if set.
+    begin_gate: Option<Arc<Semaphore>>,
+    /// Each undo takes one permit, if set.
     undo_gate: Option<Arc<Semaphore>>,
-    alive: AtomicUsize,
-    most: AtomicUsize,
+    alive_count: AtomicUsize,
+    max_alive: AtomicUsize,
 }
 
-impl Around {
-    fn note(&self, what: &str, name: &str) {
-        self.stages.lock().unwrap().push(format!("{what} {name}"));
+impl RecordingProgram {
+    fn record_stage(&self, what: &str, name: &str) {
+        self.stage_events.lock().unwrap().push(format!("{what} {name}"));
     }
 
-    fn noted(&self) -> Vec<String> {
-        self.stages.lock().unwrap().clone()
+    fn recorded_stages(&self) -> Vec<String> {
+        self.stage_events.lock().unwrap().clone()
     }
 
-    fn heard_of(&self, session: &str) -> Vec<HookEvent> {
-        let heard = self.heard.lock().unwrap();
-        heard.iter().filter(|(_, key)| key == session).map(|(event, _)| *event).collect()
+    fn hook_events_of(&self, session: &str) -> Vec<HookEvent> {
+        let events = self.hook_events.lock().unwrap();
+        events.iter().filter(|(_, key)| key == session).map(|(event, _)| *event).collect()
     }
 
-    /// Sessions whose first stage is begun and not undone.
-    fn alive(&self) -> usize {
-        self.alive.load(Ordering::SeqCst)
+    /// The number of stages that have begun and are not undone.
+    fn count_alive(&self) -> usize {
+        self.alive_count.load(Ordering::SeqCst)
     }
 
-    fn one_less(list: &Mutex<Vec<(&'static str, usize)>>, name: &str) -> bool {
+    /// Uses up one failure of this name; false when none is left.
+    fn take_one(list: &Mutex<Vec<(&'static str, usize)>>, name: &str) -> bool {
         let mut list = list.lock().unwrap();
         let Some((_, left)) = list.iter_mut().find(|(stage, left)| *stage == name && *left > 0) else { return false };
         *left -= 1;
@@ -76,142 +79,146 @@ impl Around {
     }
 }
 
-/// One of its stages, as the engine gets it.
-struct Named(Arc<Around>, &'static str);
+struct RecordingStage(Arc<RecordingProgram>, &'static str);
 
-struct TakeBack(Arc<Around>, &'static str);
+struct RecordingStageUndo(Arc<RecordingProgram>, &'static str);
 
-impl Stage for Named {
+impl SessionStage for RecordingStage {
     fn name(&self) -> &str {
         self.1
     }
 
-    fn begin<'a>(&'a self, _facts: &'a SessionFacts) -> BoxFuture<'a, Result<Box<dyn Undo>, String>> {
+    fn begin<'a>(&'a self, _facts: &'a SessionFacts) -> BoxFuture<'a, Result<Box<dyn StageUndo>, String>> {
         async move {
-            if let Some(gate) = &self.0.gate {
+            if let Some(gate) = &self.0.begin_gate {
                 gate.acquire().await.unwrap().forget();
             }
-            if Around::one_less(&self.0.fails, self.1) {
+            if RecordingProgram::take_one(&self.0.begin_failures, self.1) {
                 return Err("out of order".to_owned());
             }
-            self.0.note("begin", self.1);
-            let alive = self.0.alive.fetch_add(1, Ordering::SeqCst) + 1;
-            self.0.most.fetch_max(alive, Ordering::SeqCst);
-            Ok(Box::new(TakeBack(Arc::clone(&self.0), self.1)) as Box<dyn Undo>)
+            self.0.record_stage("begin", self.1);
+            let alive = self.0.alive_count.fetch_add(1, Ordering::SeqCst) + 1;
+            self.0.max_alive.fetch_max(alive, Ordering::SeqCst);
+            Ok(Box::new(RecordingStageUndo(Arc::clone(&self.0), self.1)) as Box<dyn StageUndo>)
         }
         .boxed()
     }
 }
 
-impl Drop for TakeBack {
+impl Drop for RecordingStageUndo {
     fn drop(&mut self) {
-        if Around::one_less(&self.0.drops, self.1) {
+        if RecordingProgram::take_one(&self.0.drop_panics, self.1) {
             panic!("the drop of {} panics, as the test wants", self.1);
         }
     }
 }
 
-impl Undo for TakeBack {
+impl StageUndo for RecordingStageUndo {
     fn undo(&mut self) -> BoxFuture<'_, Result<(), String>> {
         async move {
-            if Around::one_less(&self.0.sticks, self.1) {
-                return Err("it sticks".to_owned());
+            if RecordingProgram::take_one(&self.0.undo_failures, self.1) {
+                return Err("not possible now".to_owned());
             }
             if let Some(gate) = &self.0.undo_gate {
                 gate.acquire().await.unwrap().forget();
             }
-            self.0.note("undo", self.1);
-            self.0.alive.fetch_sub(1, Ordering::SeqCst);
+            self.0.record_stage("undo", self.1);
+            self.0.alive_count.fetch_sub(1, Ordering::SeqCst);
             Ok(())
         }
         .boxed()
     }
 }
 
-/// It as the engine's hook.
-struct Ear(Arc<Around>);
+/// The program as a lifecycle hook.
+struct RecordingProgramHook(Arc<RecordingProgram>);
 
-impl Ear {
-    fn hear(&self, body: &HookBody) {
+impl RecordingProgramHook {
+    fn record_event(&self, body: &HookBody) {
         let key = body.session.as_ref().map(|session| session.key.to_string()).unwrap_or_default();
-        self.0.heard.lock().unwrap().push((body.event, key));
+        self.0.hook_events.lock().unwrap().push((body.event, key));
     }
 }
 
-impl LifecycleHook for Ear {
+impl LifecycleHook for RecordingProgramHook {
     fn name(&self) -> &str {
         "around"
     }
 
     fn on_create<'a>(&'a self, body: &'a HookBody) -> BoxFuture<'a, Result<(), Veto>> {
-        self.hear(body);
+        self.record_event(body);
         let veto = self.0.veto.lock().unwrap().clone();
         async move { veto.map_or(Ok(()), |reason| Err(Veto::new(reason))) }.boxed()
     }
 
     fn on_activate<'a>(&'a self, body: &'a HookBody) -> BoxFuture<'a, ()> {
-        self.hear(body);
+        self.record_event(body);
         async {}.boxed()
     }
 
     fn on_expire<'a>(&'a self, body: &'a HookBody) -> BoxFuture<'a, ()> {
-        self.hear(body);
+        self.record_event(body);
         async {}.boxed()
     }
 
     fn on_terminate<'a>(&'a self, body: &'a HookBody) -> BoxFuture<'a, ()> {
-        self.hear(body);
+        self.record_event(body);
         async {}.boxed()
     }
 
-    fn stages(&self) -> Vec<Arc<dyn Stage>> {
-        let stage = |name: &&'static str| Arc::new(Named(Arc::clone(&self.0), name)) as Arc<dyn Stage>;
-        self.0.names.iter().map(stage).collect()
+    fn stages(&self) -> Vec<Arc<dyn SessionStage>> {
+        let stage = |name: &&'static str| Arc::new(RecordingStage(Arc::clone(&self.0), name)) as Arc<dyn SessionStage>;
+        self.0.stage_names.iter().map(stage).collect()
     }
 }
 
-/// A house with a program around it, and time that can be skipped.
-struct Scene {
-    house: House,
-    around: Arc<Around>,
-    time: &'static Skipped,
+/// An engine embedded in a [`RecordingProgram`], with time that can be skipped.
+struct SessionFixture {
+    test_engine: TestEngine,
+    program: Arc<RecordingProgram>,
+    clock: &'static SkippedTime,
 }
 
-impl Scene {
-    async fn open() -> Self {
-        Self::with(Around { names: vec!["a"], ..Around::default() }, |_| {}).await
+impl SessionFixture {
+    async fn start() -> Self {
+        Self::start_with(RecordingProgram { stage_names: vec!["a"], ..RecordingProgram::default() }, |_| {}).await
     }
 
-    async fn with(around: Around, change: impl FnOnce(&mut EngineConfig)) -> Self {
-        let around = Arc::new(around);
-        // A few bytes per test, so that a clock stays a value that is copied.
-        let time: &'static Skipped = Box::leak(Box::default());
-        let ear = Arc::new(Ear(Arc::clone(&around)));
-        let house = House::with(Claim::shared().await, |config| {
-            config.clock = Clock::skipping(time);
-            config.lifecycle.push(ear);
+    async fn start_with(program: RecordingProgram, change: impl FnOnce(&mut EngineConfig)) -> Self {
+        let program = Arc::new(program);
+        // `Clock` is `Copy` and needs a static reference; this leaks a few bytes per test.
+        let time: &'static SkippedTime = Box::leak(Box::default());
+        let hook = Arc::new(RecordingProgramHook(Arc::clone(&program)));
+        let test_engine = TestEngine::start_with(ProcessLock::shared().await, |config| {
+            config.clock = Clock::with_skipped_time(time);
+            config.lifecycle_hooks.push(hook);
             change(config);
         })
         .await;
-        house.answer_by_marker();
-        Self { house, around, time }
+        test_engine.answer_by_marker();
+        Self { test_engine, program, clock: time }
     }
 
-    async fn state(&self, session: &str) -> String {
-        self.house.engine.session(&key(session)).await.unwrap().map_or("none".to_owned(), |row| row.state)
+    async fn session_state(&self, session: &str) -> String {
+        self.test_engine
+            .engine
+            .find_session(&parse_session_key(session))
+            .await
+            .unwrap()
+            .map_or("none".to_owned(), |row| row.state)
     }
 
-    /// Lets time pass and looks for what has expired.
-    fn pass(&self, time: Duration) {
-        self.time.skip(time);
-        self.house.engine.sweep_sessions();
+    /// Skips this much time, then starts a sweep of expired sessions.
+    fn advance_time(&self, time: Duration) {
+        self.clock.skip(time);
+        self.test_engine.engine.sweep_sessions();
     }
 
-    /// Waits until so many stages are alive.
-    async fn alive(&self, count: usize) {
-        let around = Arc::clone(&self.around);
-        leaks::settled(PATIENCE, move || {
-            let alive = around.alive();
+    /// Waits until this many stages have begun and are not undone.
+    async fn wait_alive(&self, count: usize) {
+        let program = Arc::clone(&self.program);
+        leaks::wait_until(WAIT_TIMEOUT, move || {
+            let alive = program.count_alive();
             if alive == count { Ok(()) } else { Err(format!("{alive} stages are alive, not {count}")) }
         })
         .await;
@@ -219,6 +226,6 @@ impl Scene {
 }
 
 /// A request for the session of a user's chat, on the scripted model.
-pub(crate) fn request(user: &str, chat: &str) -> SessionRequest {
+pub(crate) fn session_request(user: &str, chat: &str) -> SessionRequest {
     serde_json::from_value(serde_json::json!({"userId": user, "chatId": chat, "provider": "scripted"})).unwrap()
 }

@@ -1,71 +1,74 @@
-//! Runs that runs start: their answers, their places in the tree, and that a stop from above, below or beside covers what it
-//! says (row B7, decisions.md "What a stop covers").
+//! Runs started by runs: their answers, their place in the tree, and which runs a stop of any of them covers (row B7 of
+//! docs/design/requirements.md, and "What a stop covers" in docs/design/contract.md).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use quell_engine::EngineConfig;
-use quell_engine::cell::{Cell, Progress};
+use quell_engine::live_run::{LiveRun, RunProgress};
 use quell_kernel::Push;
-use quell_kernel::registry::{Background, Queued, StopScope};
+use quell_kernel::registry::{BackgroundPolicy, QueuedPolicy, StopScope};
 use quell_protocol::{CallEnd, EventKind, ResourceKind, RunId, StopReason, Verdict};
-use quell_testkit::commands::{self, Marker};
-use quell_testkit::model::Stream;
-use quell_testkit::{Behaviour, leaks};
+use quell_testkit::commands::{self, ProcessMarker};
+use quell_testkit::model::ScriptedStream;
+use quell_testkit::{ScriptedResponse, leaks};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::harness::{Claim, House, PATIENCE, Watcher, abort_reason, agent, alice, ask, flat, key, message, receipt};
+use crate::test_engine::{
+    NoticeRecorder, ProcessLock, TestEngine, WAIT_TIMEOUT, abort_reason, alice, messages_as_text, parse_agent_id,
+    parse_session_key, receipt_of, stop_ask, submission,
+};
 
-fn spawn(marker: &str) -> Behaviour {
-    calls("spawn_agent", &json!({"agent": "scout", "prompt": format!("look marker:{marker}")}))
+fn spawn_call(marker: &str) -> ScriptedResponse {
+    tool_call("spawn_agent", &json!({"agent": "scout", "prompt": format!("look marker:{marker}")}))
 }
 
-fn spawn_behind(marker: &str) -> Behaviour {
-    calls("spawn_agent", &json!({"agent": "scout", "prompt": format!("look marker:{marker}"), "wait": false}))
+fn spawn_background_call(marker: &str) -> ScriptedResponse {
+    tool_call("spawn_agent", &json!({"agent": "scout", "prompt": format!("look marker:{marker}"), "wait": false}))
 }
 
-fn calls(tool: &str, arguments: &Value) -> Behaviour {
-    Behaviour::tool_call("c1", tool, arguments)
+fn tool_call(tool: &str, arguments: &Value) -> ScriptedResponse {
+    ScriptedResponse::tool_call("c1", tool, arguments)
 }
 
-fn for_ever() -> Behaviour {
-    Behaviour::tokens_forever(Duration::from_millis(2))
+fn endless_tokens() -> ScriptedResponse {
+    ScriptedResponse::tokens_forever(Duration::from_millis(2))
 }
 
-async fn house() -> House {
-    house_of(|_| {}).await
+async fn start_engine() -> TestEngine {
+    start_engine_with(|_| {}).await
 }
 
-async fn house_of(change: impl FnOnce(&mut EngineConfig)) -> House {
-    let house = House::with(Claim::shared().await, |config| {
+async fn start_engine_with(change: impl FnOnce(&mut EngineConfig)) -> TestEngine {
+    let test = TestEngine::start_with(ProcessLock::shared().await, |config| {
         change(config);
         let scout = quell_engine::agent::AgentConfig {
             role: Some("scout".to_owned()),
-            parent: Some(agent("main")),
-            ..config.agents.get(&agent("main")).unwrap().clone()
+            parent: Some(parse_agent_id("main")),
+            ..config.agents.get(&parse_agent_id("main")).unwrap().clone()
         };
-        config.agents.insert(agent("scout"), scout);
+        config.agents.insert(parse_agent_id("scout"), scout);
     })
     .await;
-    house.answer_by_marker();
-    house
+    test.answer_by_marker();
+    test
 }
 
-/// The run of another agent that this run started.
-async fn child_of(house: &House, parent: &RunId) -> Arc<Cell> {
-    let (engine, of) = (house.engine.clone(), parent.clone());
+/// Waits for a run of another agent that this run started.
+async fn wait_child(test: &TestEngine, parent: &RunId) -> Arc<LiveRun> {
+    let (engine, of) = (test.engine.clone(), parent.clone());
     let find = move || {
         let child = engine.active_runs().into_iter().find(|view| view.parent.as_ref() == Some(&of));
-        child.and_then(|view| engine.live(&view.run_id))
+        child.and_then(|view| engine.live_run(&view.run_id))
     };
     let found = find.clone();
-    leaks::settled(PATIENCE, move || found().map(drop).ok_or_else(|| "no child yet".to_owned())).await;
+    leaks::wait_until(WAIT_TIMEOUT, move || found().map(drop).ok_or_else(|| "no child yet".to_owned())).await;
     find().unwrap_or_else(|| panic!("the child of {parent} is over"))
 }
 
-fn ended_call(watcher: &mut Watcher, run: &RunId) -> (CallEnd, String) {
-    let events = watcher.events(run);
+fn ended_call(watcher: &mut NoticeRecorder, run: &RunId) -> (CallEnd, String) {
+    let events = watcher.run_events(run);
     let ended = events.iter().find_map(|event| match &event.kind {
         EventKind::ToolEnded { end, output, .. } => Some((*end, output.clone())),
         _ => None,
@@ -75,245 +78,256 @@ fn ended_call(watcher: &mut Watcher, run: &RunId) -> (CallEnd, String) {
 
 #[tokio::test]
 async fn the_answer_of_another_agent_is_the_result_of_the_call() {
-    let house = house().await;
-    let mut watcher = Watcher::of(&house.engine);
-    house.script("top", [spawn("below"), Behaviour::text("All is well.")]);
-    house.script("below", [Behaviour::text("I saw three files.")]);
-    let view = house.ask("s", "go marker:top").await;
+    let test = start_engine().await;
+    let mut watcher = NoticeRecorder::subscribe(&test.engine);
+    test.script_marker("top", [spawn_call("below"), ScriptedResponse::text("All is well.")]);
+    test.script_marker("below", [ScriptedResponse::text("I saw three files.")]);
+    let view = test.run_message("s", "go marker:top").await;
     assert_eq!(view.output.as_deref(), Some("All is well."));
     assert_eq!(ended_call(&mut watcher, &view.run_id), (CallEnd::Ok, "I saw three files.".to_owned()));
-    let row = receipt(&view).resources.iter().find(|row| row.kind == ResourceKind::Run).unwrap().clone();
+    let row = receipt_of(&view).resources.iter().find(|row| row.kind == ResourceKind::Run).unwrap().clone();
     assert_eq!(row.how, "finished");
-    // Its system prompt and tools are its own; the caller's conversation is not.
-    let asked = house.model.marked("below").await;
-    assert!(!flat(asked.messages()).contains("marker:top"));
-    house.close().await;
+    // The sub-run has its own system prompt and tools, and does not see the caller's conversation.
+    let asked = test.model.wait_for_marked_request("below").await;
+    assert!(!messages_as_text(asked.messages()).contains("marker:top"));
+    test.close().await;
 }
 
 #[tokio::test]
 async fn send_message_keeps_a_conversation_with_that_agent() {
-    let house = house().await;
-    let send = |text: &str| calls("send_message", &json!({"to": "scout", "text": text}));
-    house.script("one", [send("remember seven marker:first"), Behaviour::text("Told.")]);
-    house.script("two", [send("which was it? marker:second"), Behaviour::text("Asked.")]);
-    house.ask("s", "go marker:one").await;
-    house.ask("s", "again marker:two").await;
-    let second = flat(house.model.marked("second").await.messages());
+    let test = start_engine().await;
+    let send = |text: &str| tool_call("send_message", &json!({"to": "scout", "text": text}));
+    test.script_marker("one", [send("remember seven marker:first"), ScriptedResponse::text("Told.")]);
+    test.script_marker("two", [send("which was it? marker:second"), ScriptedResponse::text("Asked.")]);
+    test.run_message("s", "go marker:one").await;
+    test.run_message("s", "again marker:two").await;
+    let second = messages_as_text(test.model.wait_for_marked_request("second").await.messages());
     assert!(second.contains("remember seven") && second.contains("which was it?"), "{second}");
-    house.script("three", [send("hello marker:third"), Behaviour::text("Told.")]);
-    house.ask("another session", "go marker:three").await;
-    assert!(!flat(house.model.marked("third").await.messages()).contains("remember seven"), "sessions share nothing");
-    house.close().await;
+    test.script_marker("three", [send("hello marker:third"), ScriptedResponse::text("Told.")]);
+    test.run_message("another session", "go marker:three").await;
+    assert!(
+        !messages_as_text(test.model.wait_for_marked_request("third").await.messages()).contains("remember seven"),
+        "sessions share nothing"
+    );
+    test.close().await;
 }
 
 #[tokio::test]
 async fn a_stop_of_the_parent_stops_its_subtree_with_all_processes() {
-    let house = house().await;
-    let mark = Marker::new();
-    house.script("top", [spawn("middle")]);
-    house.script("middle", [spawn("low")]);
-    let command = json!({"command": commands::setsid_child(&mark)});
-    house.script("low", [calls("shell", &command)]);
-    let top = house.send(message("s", "go marker:top")).await;
-    let middle = child_of(&house, &top).await;
-    let low = child_of(&house, middle.id()).await;
-    mark.at_least(2).await;
-    let stop = house.stop(&top);
+    let test = start_engine().await;
+    let process_marker = ProcessMarker::new();
+    test.script_marker("top", [spawn_call("middle")]);
+    test.script_marker("middle", [spawn_call("low")]);
+    let command = json!({"command": commands::setsid_child(&process_marker)});
+    test.script_marker("low", [tool_call("shell", &command)]);
+    let top = test.send(submission("s", "go marker:top")).await;
+    let middle = wait_child(&test, &top).await;
+    let low = wait_child(&test, middle.id()).await;
+    process_marker.wait_for_count(2).await;
+    let stop = test.stop(&top);
     assert_eq!(stop.aborted, [low.id().clone(), middle.id().clone(), top.clone()], "children first");
-    let view = house.ended(&top).await;
-    for cell in [&low, &middle] {
-        assert!(cell.progress() == Progress::Ended, "the parent ended before {cell:?}");
-        assert_eq!(abort_reason(cell.verdict().as_ref()), StopReason::User);
+    let view = test.wait_ended(&top).await;
+    for live_run in [&low, &middle] {
+        assert!(live_run.progress() == RunProgress::Ended, "the parent ended before {live_run:?}");
+        assert_eq!(abort_reason(live_run.verdict().as_ref()), StopReason::User);
     }
-    mark.gone(PATIENCE).await;
-    let receipt = receipt(&view);
+    process_marker.wait_gone(WAIT_TIMEOUT).await;
+    let receipt = receipt_of(&view);
     assert!(receipt.leftovers.is_empty() && receipt.rung == low.receipt().unwrap().rung, "{receipt:#?}");
-    let next = house.ask("s", "and now? marker:next").await;
+    let next = test.run_message("s", "and now? marker:next").await;
     assert_eq!(next.verdict, Some(Verdict::Completed));
-    house.close().await;
+    test.close().await;
 }
 
 #[tokio::test]
 async fn one_child_is_stopped_alone_and_its_parent_goes_on_but_cannot_start_it_again() {
-    let house = house().await;
-    let mut watcher = Watcher::of(&house.engine);
-    house.script("top", [spawn("below"), spawn("again"), Behaviour::text("I go on without it.")]);
-    house.script("below", [for_ever()]);
-    let top = house.send(message("s", "go marker:top")).await;
-    let child = child_of(&house, &top).await;
-    house.text_came(child.id()).await;
-    assert_eq!(house.stop(child.id()).aborted, [child.id().clone()]);
-    let view = house.ended(&top).await;
+    let test = start_engine().await;
+    let mut watcher = NoticeRecorder::subscribe(&test.engine);
+    test.script_marker(
+        "top",
+        [spawn_call("below"), spawn_call("again"), ScriptedResponse::text("I go on without it.")],
+    );
+    test.script_marker("below", [endless_tokens()]);
+    let top = test.send(submission("s", "go marker:top")).await;
+    let child = wait_child(&test, &top).await;
+    test.wait_text(child.id()).await;
+    assert_eq!(test.stop(child.id()).aborted, [child.id().clone()]);
+    let view = test.wait_ended(&top).await;
     assert_eq!(view.output.as_deref(), Some("I go on without it."));
     let (end, output) = ended_call(&mut watcher, &top);
     assert_eq!(end, CallEnd::Error);
     assert!(output.contains("was stopped by a person. Do not start it again"), "{output}");
-    let outputs = flat(&house.last_messages());
+    let outputs = messages_as_text(&test.last_messages());
     assert!(outputs.contains("a person stopped the agent \\\"scout\\\" in this turn"), "{outputs}");
-    house.close().await;
+    test.close().await;
 }
 
 #[tokio::test]
 async fn a_background_agent_outlives_its_parent_and_its_answer_is_news_for_the_session() {
-    let house = house().await;
-    let answer = Stream::new().wait_for("ready").text("Forty-two.");
-    house.script("top", [spawn_behind("below"), Behaviour::text("It is under way.")]);
-    house.script("below", [answer.into()]);
-    let view = house.ask_and_wait("s", "go marker:top").await;
+    let test = start_engine().await;
+    let answer = ScriptedStream::new().wait_for_gate("ready").text("Forty-two.");
+    test.script_marker("top", [spawn_background_call("below"), ScriptedResponse::text("It is under way.")]);
+    test.script_marker("below", [answer.into()]);
+    let view = test.run_message_in_memory("s", "go marker:top").await;
     assert_eq!(view.output.as_deref(), Some("It is under way."));
-    let row = receipt(&view).resources.iter().find(|row| row.kind == ResourceKind::Run).unwrap().clone();
+    let row = receipt_of(&view).resources.iter().find(|row| row.kind == ResourceKind::Run).unwrap().clone();
     assert_eq!(row.how, "kept");
-    let child = child_of(&house, &view.run_id).await;
-    house.model.open_gate("ready");
-    house.ended(child.id()).await;
-    house.ask("s", "what did it say? marker:next").await;
-    let seen = flat(house.model.marked("next").await.messages());
+    let child = wait_child(&test, &view.run_id).await;
+    test.model.open_gate("ready");
+    test.wait_ended(child.id()).await;
+    test.run_message("s", "what did it say? marker:next").await;
+    let seen = messages_as_text(test.model.wait_for_marked_request("next").await.messages());
     assert!(seen.contains("has answered:]") && seen.contains("Forty-two."), "{seen}");
-    house.close().await;
+    test.close().await;
 }
 
-/// The agent that started it had a session of its own, to which nobody will write again: whoever ordered that agent is told.
+/// The agent that started it has ended, and its session gets no further message: the answer goes to the session above.
 #[rstest]
 #[case::after_its_end(true)]
 #[case::while_it_speaks_its_last_words(false)]
 #[tokio::test]
 async fn news_of_an_agent_that_is_over_goes_to_the_session_above(#[case] late: bool) {
-    let house = house().await;
-    let answer = Stream::new().wait_for("ready").text("Forty-two.");
-    let last_words = Stream::new().wait_for("said").text("It is under way.");
-    house.script("top", [spawn("middle"), Behaviour::text("I wait.")]);
-    house.script("middle", [spawn_behind("below"), last_words.into()]);
-    house.script("below", [answer.into()]);
-    let top = house.send(message("s", "go marker:top")).await;
-    let middle = child_of(&house, &top).await;
-    let below = child_of(&house, middle.id()).await;
-    let top = house.engine.live(&top).unwrap();
+    let test = start_engine().await;
+    let answer = ScriptedStream::new().wait_for_gate("ready").text("Forty-two.");
+    let last_words = ScriptedStream::new().wait_for_gate("said").text("It is under way.");
+    test.script_marker("top", [spawn_call("middle"), ScriptedResponse::text("I wait.")]);
+    test.script_marker("middle", [spawn_background_call("below"), last_words.into()]);
+    test.script_marker("below", [answer.into()]);
+    let top = test.send(submission("s", "go marker:top")).await;
+    let middle = wait_child(&test, &top).await;
+    let below = wait_child(&test, middle.id()).await;
+    let top = test.engine.live_run(&top).unwrap();
     for (gate, over) in if late { [("said", &top), ("ready", &below)] } else { [("ready", &below), ("said", &top)] } {
-        house.model.open_gate(gate);
-        over.reached(Progress::Ended).await;
+        test.model.open_gate(gate);
+        over.wait_for_progress(RunProgress::Ended).await;
     }
-    // Whoever started something is forgotten with it, and the news is there before that.
-    house.ended(top.id()).await;
-    house.ask("s", "what did it say? marker:next").await;
-    let seen = flat(house.model.marked("next").await.messages());
+    // A run is forgotten together with those that it started, and the answer is stored before that.
+    test.wait_ended(top.id()).await;
+    test.run_message("s", "what did it say? marker:next").await;
+    let seen = messages_as_text(test.model.wait_for_marked_request("next").await.messages());
     assert!(seen.contains("has answered:]") && seen.contains("Forty-two."), "{seen}");
-    house.close().await;
+    test.close().await;
 }
 
-/// A person writes into the conversation of two agents while every place is taken: what the one at work asks for there goes first.
+/// A person writes to the conversation of two agents while no permit is free: the sub-run of the active run goes first.
 #[tokio::test]
 async fn a_message_that_waits_for_a_place_does_not_keep_the_sub_run_that_would_free_one() {
-    let house = house_of(|config| config.limits.in_flight_runs = 1).await;
-    let asks = Stream::new().wait_for("go").tool_call(
+    let test = start_engine_with(|config| config.limits.in_flight_runs = 1).await;
+    let call = ScriptedStream::new().wait_for_gate("go").tool_call(
         "c1",
         "send_message",
         &json!({"to": "scout", "text": "and? marker:below"}),
     );
-    house.script("top", [asks.into(), Behaviour::text("It has answered.")]);
-    let top = house.send(message("s", "go marker:top")).await;
-    house.model.marked("top").await;
-    let waits = house.send(message("agent:scout:from:s", "hello marker:person")).await;
-    house.model.open_gate("go");
-    assert_eq!(house.ended(&top).await.output.as_deref(), Some("It has answered."));
-    assert_eq!(house.ended(&waits).await.verdict, Some(Verdict::Completed));
-    house.close().await;
+    test.script_marker("top", [call.into(), ScriptedResponse::text("It has answered.")]);
+    let top = test.send(submission("s", "go marker:top")).await;
+    test.model.wait_for_marked_request("top").await;
+    let waits = test.send(submission("agent:scout:from:s", "hello marker:person")).await;
+    test.model.open_gate("go");
+    assert_eq!(test.wait_ended(&top).await.output.as_deref(), Some("It has answered."));
+    assert_eq!(test.wait_ended(&waits).await.verdict, Some(Verdict::Completed));
+    test.close().await;
 }
 
-/// It was cut off, and its own model would not see it either (row X8).
+/// The interrupted text is not shown to the child's own model either (row X8).
 #[tokio::test]
 async fn the_text_of_a_child_that_was_stopped_reaches_its_parent_only_where_partial_text_is_kept() {
-    let house = house().await;
-    let mut watcher = Watcher::of(&house.engine);
-    house.script("top", [spawn("below"), Behaviour::text("I go on without it.")]);
-    house.script("below", [Behaviour::silent_mid_stream("half an answer")]);
-    let top = house.send(message("s", "go marker:top")).await;
-    let child = child_of(&house, &top).await;
-    house.text_came(child.id()).await;
-    assert_eq!(house.stop(child.id()).aborted, [child.id().clone()]);
-    house.ended(&top).await;
+    let test = start_engine().await;
+    let mut watcher = NoticeRecorder::subscribe(&test.engine);
+    test.script_marker("top", [spawn_call("below"), ScriptedResponse::text("I go on without it.")]);
+    test.script_marker("below", [ScriptedResponse::silent_mid_stream("half an answer")]);
+    let top = test.send(submission("s", "go marker:top")).await;
+    let child = wait_child(&test, &top).await;
+    test.wait_text(child.id()).await;
+    assert_eq!(test.stop(child.id()).aborted, [child.id().clone()]);
+    test.wait_ended(&top).await;
     let (_, output) = ended_call(&mut watcher, &top);
     assert!(output.contains("was stopped by a person") && !output.contains("half an answer"), "{output}");
-    house.close().await;
+    test.close().await;
 }
 
 #[tokio::test]
 async fn a_stop_of_an_ended_run_stops_what_it_left_and_keeps_its_receipt() {
-    let house = house().await;
-    house.script("top", [spawn_behind("below"), Behaviour::text("It is under way.")]);
-    house.script("below", [for_ever()]);
-    let view = house.ask_and_wait("s", "go marker:top").await;
-    let child = child_of(&house, &view.run_id).await;
-    house.text_came(child.id()).await;
-    let stop = house.stop(&view.run_id);
+    let test = start_engine().await;
+    test.script_marker("top", [spawn_background_call("below"), ScriptedResponse::text("It is under way.")]);
+    test.script_marker("below", [endless_tokens()]);
+    let view = test.run_message_in_memory("s", "go marker:top").await;
+    let child = wait_child(&test, &view.run_id).await;
+    test.wait_text(child.id()).await;
+    let stop = test.stop(&view.run_id);
     assert_eq!(stop.aborted, [child.id().clone()]);
-    house.ended(child.id()).await;
-    // Nothing lives below it any more, so it is only in the database, as it was.
-    assert_eq!(house.ended(&view.run_id).await.receipt, view.receipt);
-    assert!(house.stop(&view.run_id).aborted.is_empty());
-    house.close().await;
+    test.wait_ended(child.id()).await;
+    // No run below it is alive any more, so it is only in the database, unchanged.
+    assert_eq!(test.wait_ended(&view.run_id).await.receipt, view.receipt);
+    assert!(test.stop(&view.run_id).aborted.is_empty());
+    test.close().await;
 }
 
 #[tokio::test]
 async fn a_stop_of_the_session_covers_its_background_agents_unless_they_are_to_be_kept() {
-    let house = house().await;
-    house.script("top", [spawn_behind("below"), Behaviour::text("It is under way.")]);
-    house.script("below", [for_ever()]);
-    let view = house.ask_and_wait("s", "go marker:top").await;
-    let child = child_of(&house, &view.run_id).await;
-    let scope = StopScope::Session { key: key("s"), queued: Queued::Withdraw, background: Background::Keep };
-    assert!(house.engine.stop(&alice(), &scope, &ask(Push::Gentle)).aborted.is_empty());
-    assert_eq!(house.stop_session("s").aborted, [child.id().clone()]);
-    house.ended(child.id()).await;
-    house.ask("s", "and now? marker:next").await;
-    let seen = flat(house.model.marked("next").await.messages());
+    let test = start_engine().await;
+    test.script_marker("top", [spawn_background_call("below"), ScriptedResponse::text("It is under way.")]);
+    test.script_marker("below", [endless_tokens()]);
+    let view = test.run_message_in_memory("s", "go marker:top").await;
+    let child = wait_child(&test, &view.run_id).await;
+    let scope = StopScope::Session {
+        key: parse_session_key("s"),
+        queued: QueuedPolicy::Withdraw,
+        background: BackgroundPolicy::Keep,
+    };
+    assert!(test.engine.stop(&alice(), &scope, &stop_ask(Push::Gentle)).aborted.is_empty());
+    assert_eq!(test.stop_session("s").aborted, [child.id().clone()]);
+    test.wait_ended(child.id()).await;
+    test.run_message("s", "and now? marker:next").await;
+    let seen = messages_as_text(test.model.wait_for_marked_request("next").await.messages());
     assert!(seen.contains("is over. The agent scout was stopped by a person. Side effects"), "{seen}");
-    assert!(!seen.contains("Do not start it again"), "the person may want just that: {seen}");
-    house.close().await;
+    assert!(!seen.contains("Do not start it again"), "the person may want it started again: {seen}");
+    test.close().await;
 }
 
 #[tokio::test]
 async fn a_stop_of_a_running_parent_stops_its_background_agents_too() {
-    let house = house().await;
-    house.script("top", [spawn_behind("below"), for_ever()]);
-    house.script("below", [for_ever()]);
-    let top = house.send(message("s", "go marker:top")).await;
-    let child = child_of(&house, &top).await;
-    house.text_came(&top).await;
-    house.text_came(child.id()).await;
-    assert_eq!(house.stop(&top).aborted.len(), 2);
-    let view = house.ended(&top).await;
-    let row = receipt(&view).resources.iter().find(|row| row.kind == ResourceKind::Run).unwrap().clone();
+    let test = start_engine().await;
+    test.script_marker("top", [spawn_background_call("below"), endless_tokens()]);
+    test.script_marker("below", [endless_tokens()]);
+    let top = test.send(submission("s", "go marker:top")).await;
+    let child = wait_child(&test, &top).await;
+    test.wait_text(&top).await;
+    test.wait_text(child.id()).await;
+    assert_eq!(test.stop(&top).aborted.len(), 2);
+    let view = test.wait_ended(&top).await;
+    let row = receipt_of(&view).resources.iter().find(|row| row.kind == ResourceKind::Run).unwrap().clone();
     assert_eq!(row.how, "cancelled", "the receipt of the parent waits for what it had left behind");
-    house.close().await;
+    test.close().await;
 }
 
 #[tokio::test]
 async fn what_cannot_be_started_is_an_error_for_the_model() {
-    let house = House::with(Claim::shared().await, |config| config.limits.sub_run_depth = 0).await;
-    house.answer_by_marker();
+    let test = TestEngine::start_with(ProcessLock::shared().await, |config| config.limits.sub_run_depth = 0).await;
+    test.answer_by_marker();
     let main = json!({"agent": "main", "prompt": "x"});
     let unknown = json!({"agent": "nobody", "prompt": "x"});
     let empty = json!({"to": "main", "text": " "});
-    let answers = [calls("spawn_agent", &main), calls("spawn_agent", &unknown), calls("send_message", &empty)];
-    house.script("top", answers.into_iter().chain([Behaviour::text("I see.")]));
-    house.ask("s", "go marker:top").await;
-    let seen = flat(&house.last_messages());
+    let answers =
+        [tool_call("spawn_agent", &main), tool_call("spawn_agent", &unknown), tool_call("send_message", &empty)];
+    test.script_marker("top", answers.into_iter().chain([ScriptedResponse::text("I see.")]));
+    test.run_message("s", "go marker:top").await;
+    let seen = messages_as_text(&test.last_messages());
     for text in [
-        "sub-runs may stand 0 deep",
+        "sub-runs may be nested at most 0 deep",
         "\\\"nobody\\\" is no agent that you may give work to. You may give work to: main",
         "The text is empty",
     ] {
         assert!(seen.contains(text), "{text}: {seen}");
     }
-    house.close().await;
+    test.close().await;
 }
 
 #[tokio::test]
 async fn parents_do_not_starve_their_children_of_places() {
-    let house = House::with(Claim::shared().await, |config| config.limits.in_flight_runs = 1).await;
-    house.answer_by_marker();
-    let spawn = calls("spawn_agent", &json!({"agent": "main", "prompt": "look marker:below"}));
-    house.script("top", [spawn, Behaviour::text("Done.")]);
-    assert_eq!(house.ask("s", "go marker:top").await.output.as_deref(), Some("Done."));
-    house.close().await;
+    let test = TestEngine::start_with(ProcessLock::shared().await, |config| config.limits.in_flight_runs = 1).await;
+    test.answer_by_marker();
+    let spawn = tool_call("spawn_agent", &json!({"agent": "main", "prompt": "look marker:below"}));
+    test.script_marker("top", [spawn, ScriptedResponse::text("Done.")]);
+    assert_eq!(test.run_message("s", "go marker:top").await.output.as_deref(), Some("Done."));
+    test.close().await;
 }

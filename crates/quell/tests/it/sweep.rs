@@ -1,65 +1,71 @@
-//! The sweep: a run is stopped at every place where it can stand, in every way in which one can stop it; after each stop the
-//! same is demanded ([`proof`]). Cases and modes are data, so a new waiting point is one more row in [`cases`].
+//! Stop a run at every cancellation point and in every way, then check the same properties ([`checks`]). Cases and stop
+//! modes are data: a new waiting point is one more row in [`cases`].
 
+mod case_run;
 mod cases;
-pub(crate) mod chat;
+pub(crate) mod channel_origin;
+mod checks;
 mod crash;
-mod hooked;
-mod proof;
-mod scene;
-mod servers;
-mod steered;
-mod strike;
-mod summary;
+mod earlier_turns;
+mod hook_case;
+mod mcp_cases;
+mod steer_case;
+mod stop_modes;
 
 use std::collections::BTreeSet;
 
 use quell_engine::scope::Point;
 use rstest::rstest;
 
-use cases::{Case, Moment};
-use proof::Proven;
-use scene::Site;
-use strike::Mode;
+use case_run::SweepEngine;
+use cases::{StopMoment, SweepCase};
+use checks::StopFigures;
+use stop_modes::SweepStopMode;
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_at_any_moment_ends_the_run_for_good(
-    #[values(Mode::Gentle, Mode::Forced, Mode::TwoDoors, Mode::CallerGone)] mode: Mode,
+    #[values(
+        SweepStopMode::Gentle,
+        SweepStopMode::Forced,
+        SweepStopMode::TwoCallers,
+        SweepStopMode::CallerGone
+    )]
+    mode: SweepStopMode,
 ) {
-    let site = Site::open().await;
+    let sweep = SweepEngine::start().await;
     let mut table = Vec::new();
-    for case in cases::all() {
-        let proven = scene::play(&site, &case, mode).await;
-        table.push((case.name.clone(), proven));
+    for case in cases::all_cases() {
+        let figures = case_run::run_case(&sweep, &case, mode).await;
+        table.push((case.name.clone(), figures));
     }
-    show(mode, &table);
-    let stood_at: BTreeSet<Point> = cases::all().iter().filter_map(Case::point).collect();
-    let missed: Vec<&Point> = cases::here().filter(|point| !stood_at.contains(point)).collect();
+    print_table(mode, &table);
+    let stopped_at: BTreeSet<Point> = cases::all_cases().iter().filter_map(SweepCase::point).collect();
+    let missed: Vec<&Point> = cases::swept_points().filter(|point| !stopped_at.contains(point)).collect();
     assert!(missed.is_empty(), "no case stops at {missed:?}");
-    site.close().await;
+    sweep.close().await;
 }
 
-impl Case {
+impl SweepCase {
     fn point(&self) -> Option<Point> {
         match self.moment {
-            Moment::At(point, _) => Some(point),
-            Moment::Before | Moment::When(_) => None,
+            StopMoment::AtPoint(point, _) => Some(point),
+            StopMoment::BeforeMessage | StopMoment::OnCondition(_) => None,
         }
     }
 }
 
-#[expect(clippy::print_stdout, reason = "the table is what a person reads of the sweep")]
-fn show(mode: Mode, table: &[(String, Proven)]) {
+#[expect(clippy::print_stdout, reason = "prints the result table")]
+fn print_table(mode: SweepStopMode, table: &[(String, StopFigures)]) {
     println!("{:<44} {:<10} {:<9} {:>10} {:>11}", format!("{mode:?}"), "verdict", "rung", "settled ms", "released ms");
-    for (name, proven) in table {
+    for (name, figures) in table {
         let ms = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1}"));
-        let rung = format!("{:?}", proven.rung);
+        let rung = format!("{:?}", figures.rung);
         println!(
             "{name:<44} {:<10} {rung:<9} {:>10} {:>11}",
-            proven.verdict,
-            ms(proven.settled_ms),
-            ms(proven.released_ms)
+            figures.verdict,
+            ms(figures.settled_ms),
+            ms(figures.released_ms)
         );
     }
     println!("{} cases, mode {mode:?}: all proven\n", table.len());

@@ -1,8 +1,8 @@
-//! The WebSocket door, asked by a client that shares no code with it.
+//! The gateway's WebSocket, tested with a client that shares no code with it.
 
 mod chat;
+mod connection_limits;
 mod contract;
-mod flow;
 mod follow;
 mod handshake;
 mod stop;
@@ -17,78 +17,78 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async_with_config};
 
-use crate::doors::House;
+use crate::test_server::TestServer;
 
-/// Longest wait for a frame. It decides only how late a failing test fails.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest wait for a frame. It only decides how late a failing test fails.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A socket whose receiving buffer is as small as the system makes one.
-pub(crate) async fn narrow(address: &str) -> TcpStream {
+/// A TCP connection with the smallest receive buffer that the system allows.
+pub(crate) async fn connect_with_small_buffer(address: &str) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(1024).unwrap();
     socket.connect(address.parse().unwrap()).await.unwrap()
 }
 
-/// A connection. Frames that nobody asked for yet wait in it.
-pub(crate) struct Client {
+/// A WebSocket connection. Frames that arrive before they are asked for are kept.
+pub(crate) struct WsTestClient {
     socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
-    waiting: VecDeque<Value>,
-    asked: u64,
+    unread: VecDeque<Value>,
+    last_id: u64,
     /// Every event so far, in order.
     pub(crate) events: Vec<Value>,
 }
 
-impl Client {
-    /// A socket with nothing said on it yet.
-    pub(crate) async fn dial(house: &House) -> Self {
-        let (socket, _) = connect_async_with_config(format!("ws://{}/ws", house.address), None, true).await.unwrap();
-        Self { socket, waiting: VecDeque::new(), asked: 0, events: Vec::new() }
+impl WsTestClient {
+    /// Opens a socket without the handshake.
+    pub(crate) async fn open_socket(server: &TestServer) -> Self {
+        let (socket, _) = connect_async_with_config(format!("ws://{}/ws", server.address), None, true).await.unwrap();
+        Self { socket, unread: VecDeque::new(), last_id: 0, events: Vec::new() }
     }
 
-    /// A connected operator with this token and all it may do.
-    pub(crate) async fn operator(house: &House, token: &str) -> Self {
-        let mut client = Self::dial(house).await;
-        let hello = client.connect(token, json!({})).await;
+    /// Connects as an operator with this token and all its scopes.
+    pub(crate) async fn connect_operator(server: &TestServer, token: &str) -> Self {
+        let mut client = Self::open_socket(server).await;
+        let hello = client.handshake(token, json!({})).await;
         assert_eq!(hello["ok"], true, "{hello}");
         client
     }
 
-    /// A socket that a browser opens, with the page's cookie, from this origin.
-    pub(crate) async fn browser(house: &House, cookie: &str, origin: Option<&str>) -> Self {
-        let mut request = format!("ws://{}/ws", house.address).into_client_request().unwrap();
-        let cookie = format!("{}={cookie}", house.engine.access().cookie_name());
+    /// Opens a socket as a browser does, with the page's cookie and this origin.
+    pub(crate) async fn open_as_browser(server: &TestServer, cookie: &str, origin: Option<&str>) -> Self {
+        let mut request = format!("ws://{}/ws", server.address).into_client_request().unwrap();
+        let cookie = format!("{}={cookie}", server.engine.access().cookie_name());
         request.headers_mut().insert("cookie", cookie.parse().unwrap());
         if let Some(origin) = origin {
             request.headers_mut().insert("origin", origin.parse().unwrap());
         }
         let (socket, _) = connect_async_with_config(request, None, true).await.unwrap();
-        Self { socket, waiting: VecDeque::new(), asked: 0, events: Vec::new() }
+        Self { socket, unread: VecDeque::new(), last_id: 0, events: Vec::new() }
     }
 
-    /// A connected operator at a daemon's address.
-    pub(crate) async fn at(url: &str, token: &str) -> Self {
+    /// Connects as an operator to a daemon at this URL.
+    pub(crate) async fn connect_to(url: &str, token: &str) -> Self {
         let url = url.replace("http://", "ws://");
         let (socket, _) = connect_async_with_config(format!("{url}/ws"), None, true).await.unwrap();
-        let mut client = Self { socket, waiting: VecDeque::new(), asked: 0, events: Vec::new() };
-        let hello = client.connect(token, json!({})).await;
+        let mut client = Self { socket, unread: VecDeque::new(), last_id: 0, events: Vec::new() };
+        let hello = client.handshake(token, json!({})).await;
         assert_eq!(hello["ok"], true, "{hello}");
         client
     }
 
-    /// As [`Client::at`], over a socket that takes next to nothing while nobody reads.
-    pub(crate) async fn narrow_at(url: &str, token: &str) -> Self {
+    /// Like [`WsTestClient::connect_to`], with a small receive buffer, so that little is sent while the client does not read.
+    pub(crate) async fn connect_to_with_small_buffer(url: &str, token: &str) -> Self {
         let address = url.trim_start_matches("http://");
-        let stream = MaybeTlsStream::Plain(narrow(address).await);
+        let stream = MaybeTlsStream::Plain(connect_with_small_buffer(address).await);
         let (socket, _) = tokio_tungstenite::client_async(format!("ws://{address}/ws"), stream).await.unwrap();
-        let mut client = Self { socket, waiting: VecDeque::new(), asked: 0, events: Vec::new() };
-        let hello = client.connect(token, json!({})).await;
+        let mut client = Self { socket, unread: VecDeque::new(), last_id: 0, events: Vec::new() };
+        let hello = client.handshake(token, json!({})).await;
         assert_eq!(hello["ok"], true, "{hello}");
         client
     }
 
-    /// Sends `connect` with these params over the usual ones, and reads its answer.
-    pub(crate) async fn connect(&mut self, token: &str, changed: Value) -> Value {
-        let challenge = self.event("connect.challenge").await;
+    /// Sends `connect` with the default params changed by `changed`; returns the response.
+    pub(crate) async fn handshake(&mut self, token: &str, changed: Value) -> Value {
+        let challenge = self.wait_event("connect.challenge").await;
         assert!(challenge["payload"]["nonce"].is_string() && challenge["payload"]["ts"].is_number(), "{challenge}");
         let mut params = json!({
             "minProtocol": 4, "maxProtocol": 4,
@@ -98,90 +98,90 @@ impl Client {
         for (name, value) in changed.as_object().unwrap() {
             params[name] = value.clone();
         }
-        self.ask("connect", params).await
+        self.request("connect", params).await
     }
 
-    /// Sends a request and reads its answer; events that come before it wait.
-    pub(crate) async fn ask(&mut self, method: &str, params: Value) -> Value {
-        let id = self.begin(method, params).await;
-        self.answer(&id).await
+    /// Sends a request and waits for its response; events before it are kept.
+    pub(crate) async fn request(&mut self, method: &str, params: Value) -> Value {
+        let id = self.send_request(method, params).await;
+        self.wait_response(&id).await
     }
 
-    /// The payload of a request that must succeed.
+    /// Sends a request that must succeed; returns its payload.
     pub(crate) async fn call(&mut self, method: &str, params: Value) -> Value {
-        let answer = self.ask(method, params).await;
+        let answer = self.request(method, params).await;
         assert_eq!(answer["ok"], true, "{method}: {answer:#}");
         answer["payload"].clone()
     }
 
-    /// The error of a request that must fail.
-    pub(crate) async fn refused(&mut self, method: &str, params: Value) -> Value {
-        let answer = self.ask(method, params).await;
+    /// Sends a request that must fail; returns its error.
+    pub(crate) async fn call_refused(&mut self, method: &str, params: Value) -> Value {
+        let answer = self.request(method, params).await;
         assert_eq!(answer["ok"], false, "{method}: {answer:#}");
         answer["error"].clone()
     }
 
-    /// Sends a request.
-    pub(crate) async fn begin(&mut self, method: &str, params: Value) -> String {
-        self.asked += 1;
-        let id = format!("q{}", self.asked);
-        self.text(&json!({"type": "req", "id": id, "method": method, "params": params}).to_string()).await;
+    /// Sends a request; returns its id.
+    pub(crate) async fn send_request(&mut self, method: &str, params: Value) -> String {
+        self.last_id += 1;
+        let id = format!("q{}", self.last_id);
+        self.send_text(&json!({"type": "req", "id": id, "method": method, "params": params}).to_string()).await;
         id
     }
 
-    /// Sends a frame.
-    pub(crate) async fn text(&mut self, text: &str) {
-        self.frame(Message::text(text)).await;
+    /// Sends a text frame.
+    pub(crate) async fn send_text(&mut self, text: &str) {
+        self.send_frame(Message::text(text)).await;
     }
 
     /// Sends any frame.
-    pub(crate) async fn frame(&mut self, frame: Message) {
+    pub(crate) async fn send_frame(&mut self, frame: Message) {
         self.socket.send(frame).await.unwrap();
     }
 
-    /// The answer with this id.
-    pub(crate) async fn answer(&mut self, id: &str) -> Value {
-        self.find(&format!("answer {id}"), |frame| frame["type"] == "res" && frame["id"] == id).await
+    /// Waits for the response with this id.
+    pub(crate) async fn wait_response(&mut self, id: &str) -> Value {
+        self.wait_frame(&format!("answer {id}"), |frame| frame["type"] == "res" && frame["id"] == id).await
     }
 
-    /// The next event of this name.
-    pub(crate) async fn event(&mut self, name: &str) -> Value {
-        self.find(name, |frame| frame["event"] == name).await
+    /// Waits for the next event of this name.
+    pub(crate) async fn wait_event(&mut self, name: &str) -> Value {
+        self.wait_frame(name, |frame| frame["event"] == name).await
     }
 
-    /// The next event of this name whose payload has this field with this value.
-    pub(crate) async fn event_with(&mut self, name: &str, field: &str, value: &str) -> Value {
+    /// Waits for the next event of this name with this value in this field of its payload; returns the payload.
+    pub(crate) async fn wait_event_with(&mut self, name: &str, field: &str, value: &str) -> Value {
         let what = format!("{name} with {field} {value}");
-        let found = self.find(&what, |frame| frame["event"] == name && frame["payload"][field] == value).await;
+        let found = self.wait_frame(&what, |frame| frame["event"] == name && frame["payload"][field] == value).await;
         found["payload"].clone()
     }
 
-    /// The next `chat` payload of this run in this state.
-    pub(crate) async fn chat(&mut self, run: &str, state: &str) -> Value {
+    /// Waits for the next `chat` event of this run in this state; returns the payload.
+    pub(crate) async fn wait_chat(&mut self, run: &str, state: &str) -> Value {
         let fits = |frame: &Value| {
             frame["event"] == "chat" && frame["payload"]["runId"] == run && frame["payload"]["state"] == state
         };
-        self.find(&format!("chat {state} of {run}"), fits).await["payload"].clone()
+        self.wait_frame(&format!("chat {state} of {run}"), fits).await["payload"].clone()
     }
 
-    /// The first frame that fits; those before it wait.
-    async fn find(&mut self, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
-        if let Some(at) = self.waiting.iter().position(&fits) {
-            return self.waiting.remove(at).unwrap();
+    /// Returns the first frame that fits; the frames before it are kept.
+    async fn wait_frame(&mut self, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
+        if let Some(at) = self.unread.iter().position(&fits) {
+            return self.unread.remove(at).unwrap();
         }
         loop {
-            let Some(frame) = self.next().await else { panic!("closed before {what}: {:#?}", self.waiting) };
+            let Some(frame) = self.next_frame().await else { panic!("closed before {what}: {:#?}", self.unread) };
             if fits(&frame) {
                 return frame;
             }
-            self.waiting.push_back(frame);
+            self.unread.push_back(frame);
         }
     }
 
-    /// The next frame; `None` at the end.
-    async fn next(&mut self) -> Option<Value> {
+    /// The next frame; `None` at the end of the connection.
+    async fn next_frame(&mut self) -> Option<Value> {
         loop {
-            match tokio::time::timeout(PATIENCE, self.socket.next()).await {
+            match tokio::time::timeout(WAIT_TIMEOUT, self.socket.next()).await {
                 Ok(Some(Ok(Message::Text(text)))) => {
                     let frame: Value = serde_json::from_str(&text).unwrap();
                     if frame["type"] == "event" {
@@ -190,18 +190,18 @@ impl Client {
                     return Some(frame);
                 }
                 Ok(Some(Ok(Message::Ping(_) | Message::Pong(_)))) => {}
-                Ok(Some(Ok(other))) => panic!("unexpected end or frame: {other:?}; {:#?}", self.waiting),
+                Ok(Some(Ok(other))) => panic!("unexpected end or frame: {other:?}; {:#?}", self.unread),
                 Ok(Some(Err(_)) | None) => return None,
-                Err(_) => panic!("no frame for {PATIENCE:?}; waiting: {:#?}", self.waiting),
+                Err(_) => panic!("no frame for {WAIT_TIMEOUT:?}; waiting: {:#?}", self.unread),
             }
         }
     }
 
-    /// Reads to the close frame: its code, its reason, and the frames before it.
-    pub(crate) async fn closed(&mut self) -> (u16, String, Vec<Value>) {
-        let mut before: Vec<Value> = self.waiting.drain(..).collect();
+    /// Reads up to the close frame; returns its code, its reason, and the frames before it.
+    pub(crate) async fn wait_close(&mut self) -> (u16, String, Vec<Value>) {
+        let mut before: Vec<Value> = self.unread.drain(..).collect();
         loop {
-            match tokio::time::timeout(PATIENCE, self.socket.next()).await {
+            match tokio::time::timeout(WAIT_TIMEOUT, self.socket.next()).await {
                 Ok(Some(Ok(Message::Close(Some(frame))))) => {
                     return (frame.code.into(), frame.reason.to_string(), before);
                 }
@@ -214,6 +214,6 @@ impl Client {
 }
 
 /// Params of `chat.send`.
-pub(crate) fn message(session: &str, text: &str, key: &str) -> Value {
+pub(crate) fn chat_send_params(session: &str, text: &str, key: &str) -> Value {
     json!({"sessionKey": session, "message": text, "idempotencyKey": key})
 }

@@ -1,5 +1,7 @@
-//! `[channels.X]` of the configuration. One set of keys for all networks, so that each mistake has its line and column; which
-//! of them a network knows, and which it needs, its own file says when the channel is made.
+//! Parse and validate the `[channels.X]` and `[messages]` sections of the configuration.
+//!
+//! All networks share one set of keys, so that each mistake is reported with its line and column. The module of a
+//! network checks which keys it knows and needs when the channel is created.
 
 #[cfg(test)]
 mod tests;
@@ -7,7 +9,7 @@ mod tests;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use quell_kernel::channel::budget::TimeBudget;
+use quell_kernel::channel::time_budget::TimeBudget;
 use quell_protocol::AgentId;
 use quell_protocol::api::OnBusy;
 use schemars::JsonSchema;
@@ -15,11 +17,11 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-/// The longest name of a channel: it begins the keys of its conversations.
-const LONGEST_NAME: usize = 64;
+/// Longest name of a channel. The keys of its conversations begin with it.
+const MAX_NAME_BYTES: usize = 64;
 
-/// The longest wait for more of a message, in milliseconds: people take a longer silence for no answer.
-const LONGEST_DEBOUNCE_MS: u64 = 60_000;
+/// Longest debounce time in milliseconds. After a longer silence people assume that there is no answer.
+const MAX_DEBOUNCE_MS: u64 = 60_000;
 
 /// One account in a chat network.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -27,24 +29,24 @@ const LONGEST_DEBOUNCE_MS: u64 = 60_000;
 pub struct ChannelConfig {
     /// The network.
     pub kind: ChannelKind,
-    /// The agent that answers; the default one without this.
+    /// The agent that answers. Default: the default agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub agent: Option<AgentId>,
-    /// Who may write to the agent: the network's ids of senders (Telegram and Discord: numbers; Slack: `U...`; Matrix: `@name:server`;
-    /// IRC: nicks). `*` is everybody. Nobody without this.
+    /// The network's ids of the senders that may write to the agent (Telegram and Discord: numbers; Slack: `U...`;
+    /// Matrix: `@name:server`; IRC: nicks). `*` allows everybody. Without this nobody is allowed.
     #[serde(default)]
     pub allow: Vec<String>,
-    /// Who may also stop what others started, with `/stop all`.
+    /// The network's ids of the senders that may also stop the runs of others, with `/stop all`.
     #[serde(default)]
     pub operators: Vec<String>,
-    /// Where the network's API is; its public one without this.
+    /// Address of the network's API. Default: its public one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_base: Option<String>,
     /// The environment variable that holds the token, or the password of IRC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_env: Option<String>,
-    /// The file that holds it on its one line.
+    /// The file that holds the token on its one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_file: Option<PathBuf>,
     /// Slack: the environment variable that holds the app-level token (`xapp-...`).
@@ -53,56 +55,57 @@ pub struct ChannelConfig {
     /// A new message stops the sender's earlier request and is answered instead.
     #[serde(default)]
     pub interrupt_on_new_message: bool,
-    /// What a new message does while an earlier one of the conversation is being answered. `interrupt` is the same as
-    /// `interrupt_on_new_message`.
+    /// What happens with a new message while an earlier one of the conversation is being answered. `interrupt` is the
+    /// same as `interrupt_on_new_message`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub on_busy: Option<OnBusy>,
-    /// Messages of a conversation that follow each other within so many milliseconds are one. 0: each stands for itself.
+    /// Messages of a conversation that follow each other within this many milliseconds are joined into one. 0: never
+    /// join.
     #[serde(default)]
     pub debounce_ms: u64,
-    /// Signs on the message that is being answered.
-    #[serde(default = "yes")]
+    /// Show the state of a request by reactions on its message.
+    #[serde(default = "default_true")]
     pub ack_reactions: bool,
-    /// A message for each tool that is started.
+    /// Send a message for each tool that is started.
     #[serde(default)]
     pub show_tool_calls: bool,
-    /// The answer is shown while it is written, where the network can change messages.
-    #[serde(default = "yes")]
+    /// Show the answer while it is written, where the network can edit messages.
+    #[serde(default = "default_true")]
     pub drafts: bool,
-    /// In groups only messages that name the account are answered. IRC: always so.
+    /// In groups, answer only messages that name the account. IRC: always so.
     #[serde(default)]
     pub mention_only: bool,
-    /// What the model is told of this channel besides what Quell says of its network.
+    /// Instructions for the model about this channel, besides those that Quell gives for its network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instructions: Option<String>,
     /// IRC: host and port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
-    /// IRC: whether the connection is encrypted. It is without this.
+    /// IRC: whether the connection is encrypted. Default: true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<bool>,
     /// IRC: the nick.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nick: Option<String>,
-    /// IRC: the account by which the nick is proven with SASL PLAIN; the password is the token.
+    /// IRC: the account for SASL PLAIN, which proves the nick. The password is the token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sasl_account: Option<String>,
-    /// IRC and Matrix: rooms to be in.
+    /// IRC and Matrix: rooms to join.
     #[serde(default)]
     pub join: Vec<String>,
-    /// Webhook: where answers are sent to. Without it they can only be read from Quell.
+    /// Webhook: the URL that answers are sent to. Without it they can only be read from Quell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply_url: Option<String>,
-    /// The token, read by the roof; never in the file.
+    /// The token, read by the binary; never in the file.
     #[serde(skip)]
     pub token: Option<SecretString>,
-    /// The app-level token, read by the roof; never in the file.
+    /// The app-level token, read by the binary; never in the file.
     #[serde(skip)]
     pub app_token: Option<SecretString>,
 }
 
-/// The networks.
+/// A chat network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ChannelKind {
@@ -112,7 +115,7 @@ pub enum ChannelKind {
     Matrix,
     /// Telegram, by long polling.
     Telegram,
-    /// Any program that speaks signed HTTP.
+    /// Any program that uses signed HTTP.
     Webhook,
     /// Discord.
     Discord,
@@ -120,61 +123,63 @@ pub enum ChannelKind {
     Slack,
 }
 
-/// A channel that cannot be used.
+/// A channel whose configuration is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("[channels.{channel}] {key}: {problem}")]
-pub struct BadChannel {
-    /// Its name.
+pub struct ChannelConfigError {
     pub channel: String,
-    /// The key that is wrong.
+    /// The wrong key; empty for the section itself.
     pub key: &'static str,
     /// What is wrong and what would be right.
     pub problem: String,
 }
 
 impl ChannelConfig {
-    /// What can be said of its keys without knowing its network.
+    /// Checks the keys that mean the same in every network.
     ///
     /// # Errors
-    /// [`BadChannel`]: the first that is wrong. An empty key is the section itself.
-    pub fn check(&self, name: &str) -> Result<(), BadChannel> {
-        let bad = |key, problem: String| Err(BadChannel { channel: name.to_owned(), key, problem });
-        let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-        if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(legal) {
-            let rule = format!("the name may have letters, digits, `-` and `_`, {LONGEST_NAME} of them at the most");
-            return bad("", rule);
+    /// The first wrong key. An empty key means the section itself.
+    pub fn validate(&self, channel_name: &str) -> Result<(), ChannelConfigError> {
+        let config_error =
+            |key, problem: String| Err(ChannelConfigError { channel: channel_name.to_owned(), key, problem });
+        let is_allowed_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        if channel_name.is_empty() || channel_name.len() > MAX_NAME_BYTES || !channel_name.chars().all(is_allowed_char)
+        {
+            let rule = format!("the name may have letters, digits, `-` and `_`, {MAX_NAME_BYTES} of them at the most");
+            return config_error("", rule);
         }
         if self.token_env.is_some() && self.token_file.is_some() {
-            return bad("token_file", "excludes token_env: the token is in one place".to_owned());
+            return config_error("token_file", "excludes token_env: set only one of them".to_owned());
         }
         if self.interrupt_on_new_message && self.on_busy.is_some_and(|busy| busy != OnBusy::Interrupt) {
             let problem = "contradicts interrupt_on_new_message = true; leave one of them out".to_owned();
-            return bad("on_busy", problem);
+            return config_error("on_busy", problem);
         }
         if self.operators.iter().any(|id| id == "*") {
-            let problem = "names everybody, who would stop what all others ask for; name the operators one by one";
-            return bad("operators", problem.to_owned());
+            let problem = "allows everybody to stop the requests of all others; name the operators one by one";
+            return config_error("operators", problem.to_owned());
         }
-        if self.debounce_ms > LONGEST_DEBOUNCE_MS {
-            let problem = format!("{} is too long; the most is {LONGEST_DEBOUNCE_MS}", self.debounce_ms);
-            return bad("debounce_ms", problem);
+        if self.debounce_ms > MAX_DEBOUNCE_MS {
+            let problem = format!("{} is too long; the most is {MAX_DEBOUNCE_MS}", self.debounce_ms);
+            return config_error("debounce_ms", problem);
         }
-        for (key, place) in [("api_base", &self.api_base), ("reply_url", &self.reply_url)] {
-            if place.as_deref().is_some_and(holds_password) {
+        for (key, url_text) in [("api_base", &self.api_base), ("reply_url", &self.reply_url)] {
+            if url_text.as_deref().is_some_and(has_credentials) {
                 let problem =
                     "holds a user or a password, which would be shown; name the token by token_env".to_owned();
-                return bad(key, problem);
+                return config_error(key, problem);
             }
         }
         Ok(())
     }
 
-    /// What can be said of its tokens when they were looked for.
+    /// Checks that each configured variable or file provided a token.
     ///
     /// # Errors
-    /// [`BadChannel`]: a key names a variable or a file in which there is nothing.
-    pub fn check_tokens(&self, name: &str) -> Result<(), BadChannel> {
-        let bad = |key, problem: String| Err(BadChannel { channel: name.to_owned(), key, problem });
+    /// A key that names a missing variable or an empty variable or file.
+    pub fn validate_tokens(&self, channel_name: &str) -> Result<(), ChannelConfigError> {
+        let config_error =
+            |key, problem: String| Err(ChannelConfigError { channel: channel_name.to_owned(), key, problem });
         let variables = [
             ("token_env", &self.token_env, self.token.is_none()),
             ("app_token_env", &self.app_token_env, self.app_token.is_none()),
@@ -184,22 +189,22 @@ impl ChannelConfig {
                 let problem = format!(
                     "names {variable}, which is not set or empty; export {variable}=... where Quell is started"
                 );
-                return bad(key, problem);
+                return config_error(key, problem);
             }
         }
         match &self.token_file {
-            Some(file) if self.token.is_none() => bad("token_file", format!("{} is empty", file.display())),
+            Some(file) if self.token.is_none() => config_error("token_file", format!("{} is empty", file.display())),
             _ => Ok(()),
         }
     }
 
-    /// True when a listener of one is as good as a listener of the other: nothing of it was changed, secrets included.
+    /// True if a running listener can stay: no setting differs, secrets included.
     #[must_use]
-    pub fn is_same_as(&self, other: &Self) -> bool {
+    pub fn has_same_settings(&self, other: &Self) -> bool {
         let secret = |secret: &Option<SecretString>| secret.as_ref().map(|secret| secret.expose_secret().to_owned());
-        let said = |config: &Self| serde_json::to_value(config).ok();
+        let serialised = |config: &Self| serde_json::to_value(config).ok();
         let secrets = |config: &Self| (secret(&config.token), secret(&config.app_token));
-        said(self) == said(other) && secrets(self) == secrets(other)
+        serialised(self) == serialised(other) && secrets(self) == secrets(other)
     }
 }
 
@@ -209,27 +214,29 @@ impl ChannelConfig {
 pub struct MessageSettings {
     /// Seconds that one round of model and tools may take.
     pub message_timeout_s: u64,
-    /// Rounds that an answer is expected to take: its time is so many times `message_timeout_s`.
+    /// Rounds that an answer is expected to take. Its time limit is this number times `message_timeout_s`.
     pub max_tool_iterations: u32,
-    /// Rounds of the time of an answer at the most.
+    /// Largest number of rounds that the time limit of an answer counts.
     pub timeout_scale_cap: u32,
-    /// Characters of a conversation that a model is shown: older turns beyond them are left out, whole, and never the newest.
+    /// Characters of a conversation that are sent to the model. Older turns beyond them are left out as a whole; the
+    /// newest is always sent.
     pub history_budget_chars: usize,
-    /// Takes sentences out of answers in which an English model says what it is going to do. It also takes real ones.
+    /// Remove sentences from answers in which an English model announces its next action. It also removes some real
+    /// sentences.
     pub sanitize_narration: bool,
 }
 
 impl MessageSettings {
-    /// The time that an answer may take; after it the run is stopped.
+    /// The time limit of an answer. After it the run is stopped.
     #[must_use]
-    pub fn time(&self) -> Duration {
+    pub fn reply_timeout(&self) -> Duration {
         let Self { message_timeout_s, max_tool_iterations, timeout_scale_cap, .. } = *self;
-        TimeBudget { message_timeout_s, max_tool_iterations, timeout_scale_cap }.time()
+        TimeBudget { message_timeout_s, max_tool_iterations, timeout_scale_cap }.total()
     }
 
-    /// The first key whose value can never work, with what is wrong.
+    /// The first key with a value that can never work, and the problem.
     #[must_use]
-    pub fn problem(&self) -> Option<(&'static str, String)> {
+    pub fn first_problem(&self) -> Option<(&'static str, String)> {
         let zeros = [
             ("message_timeout_s", self.message_timeout_s == 0),
             ("timeout_scale_cap", self.timeout_scale_cap == 0),
@@ -252,10 +259,10 @@ impl Default for MessageSettings {
     }
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
-fn holds_password(place: &str) -> bool {
-    Url::parse(place).is_ok_and(|url| !url.username().is_empty() || url.password().is_some())
+fn has_credentials(url_text: &str) -> bool {
+    Url::parse(url_text).is_ok_and(|url| !url.username().is_empty() || url.password().is_some())
 }

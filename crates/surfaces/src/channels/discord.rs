@@ -1,14 +1,14 @@
-//! Discord: hears through the gateway, writes through the REST API (both version 10).
+//! Discord network: gateway for receiving, REST API for sending (both version 10).
 //!
-//! A thread of Discord is a channel with an id of its own: it is the target, and there is no thread within it. Sources are the
-//! public documentation of Discord: API reference, gateway, rate limits, opcodes and status codes.
+//! A thread of Discord is a channel with an id of its own: it is the target, and there is no thread within it. Sources
+//! are the public documentation of Discord: API reference, gateway, rate limits, opcodes and status codes.
 
 mod files;
 mod gateway;
-mod message;
+mod gateway_session;
+mod message_parser;
 mod payload;
-mod rest;
-mod session;
+mod rest_client;
 #[cfg(test)]
 mod tests;
 
@@ -21,145 +21,178 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use url::Url;
 
-use super::config::{BadChannel, ChannelConfig};
-use super::format::{Form, Markup, Measure, Piece};
-use super::seam::{Drafts, Ear, Files, Lost, Manners, MessageId, Network, NotSent, Place, Reactions, Trouble, Typing};
-use super::wire::http::{Repeatable, is_here};
-use rest::{Failure, Rest};
-use session::Memory;
+use super::config::{ChannelConfig, ChannelConfigError};
+use super::format::{LengthUnit, Markup, MessageFormat, MessagePiece};
+use super::network::{
+    ChatAddress, Drafts, FileTransfer, InboundSink, ListenError, MessageId, Network, NetworkError, NetworkLimits,
+    Reactions, SendError, TypingIndicator,
+};
+use super::wire::http_client::{Repeatable, is_local};
+use gateway_session::ResumeState;
+use rest_client::{DiscordCallError, DiscordRestClient};
 
-/// The public API.
-const API: &str = "https://discord.com/api/v10";
-/// Discord: create message, `content`. Its API counts code points (discord-api-docs issue 1315), older clients UTF-16; what fits
-/// in the larger count fits in both.
-const LONGEST: usize = 2000;
-/// Changes of one draft: Discord allows five within five seconds in a channel, and its other messages want their share.
-const EDIT_EVERY: Duration = Duration::from_millis(1200);
-/// The sign fades after ten seconds.
-const TYPING_EVERY: Duration = Duration::from_secs(4);
-/// Discord: JSON error codes. On removing a reaction both mean that it is not there.
-const UNKNOWN_MESSAGE: u64 = 10008;
-const UNKNOWN_EMOJI: u64 = 10014;
-/// Discord: application flags, `GATEWAY_MESSAGE_CONTENT` and the same for bots in few guilds.
-const MESSAGE_CONTENT: u64 = (1 << 18) | (1 << 19);
+const PUBLIC_API_URL: &str = "https://discord.com/api/v10";
+/// Discord: create message, `content`. The API counts code points (discord-api-docs issue 1315), older clients UTF-16
+/// code units. A text that fits in UTF-16 fits in both.
+const MAX_MESSAGE_UTF16_UNITS: usize = 2000;
+/// Time between edits of one draft. Discord allows five requests within five seconds in a channel, and other messages
+/// need some of them.
+const EDIT_INTERVAL: Duration = Duration::from_millis(1200);
+/// The indicator disappears after ten seconds.
+const TYPING_INTERVAL: Duration = Duration::from_secs(4);
+/// Discord: JSON error codes. When a reaction is removed, both mean that there is none.
+const UNKNOWN_MESSAGE_CODE: u64 = 10008;
+const UNKNOWN_EMOJI_CODE: u64 = 10014;
+/// Discord: application flags `GATEWAY_MESSAGE_CONTENT` and `GATEWAY_MESSAGE_CONTENT_LIMITED` (bots in few guilds).
+const MESSAGE_CONTENT_FLAGS: u64 = (1 << 18) | (1 << 19);
 
 /// A bot account on Discord.
 #[derive(Debug)]
-pub struct Discord {
-    rest: Rest,
+pub struct DiscordNetwork {
+    rest_client: DiscordRestClient,
     mention_only: bool,
-    /// The session of the gateway, so that the next connection goes on where the last one broke.
-    memory: Mutex<Memory>,
+    /// The gateway session, so that the next connection resumes it.
+    resume_state: Mutex<ResumeState>,
 }
 
-impl Discord {
+impl DiscordNetwork {
     /// Checks the keys of `[channels.X]`.
     ///
     /// # Errors
-    /// A key that is missing, wrong, or not one of Discord's.
-    pub fn new(name: &str, config: &ChannelConfig) -> Result<Self, BadChannel> {
-        let bad = |key, problem: &str| BadChannel { channel: name.to_owned(), key, problem: problem.to_owned() };
-        if let Some(key) = foreign_key(config) {
-            return Err(bad(key, "Discord knows no such key: remove it"));
+    /// A key is missing, wrong, or not one of Discord's.
+    pub fn new(channel_name: &str, config: &ChannelConfig) -> Result<Self, ChannelConfigError> {
+        let config_error = |key, problem: &str| ChannelConfigError {
+            channel: channel_name.to_owned(),
+            key,
+            problem: problem.to_owned(),
+        };
+        if let Some(key) = unsupported_key(config) {
+            return Err(config_error(key, "Discord knows no such key: remove it"));
         }
         for (key, ids) in [("allow", &config.allow), ("operators", &config.operators)] {
-            if ids.iter().any(|id| id != "*" && message::snowflake(id).is_none()) {
-                return Err(bad(
+            if ids.iter().any(|id| id != "*" && message_parser::parse_snowflake(id).is_none()) {
+                return Err(config_error(
                     key,
                     "people on Discord are named by their number: switch on Developer Mode in the \
                                      settings of your client, and take \"Copy User ID\" from their menu",
                 ));
             }
         }
-        let base = config.api_base.as_deref().unwrap_or(API);
-        let base = api_base(base).map_err(|problem| bad("api_base", problem))?;
+        let base = config.api_base.as_deref().unwrap_or(PUBLIC_API_URL);
+        let base = parse_api_base(base).map_err(|problem| config_error("api_base", problem))?;
         let missing = "Discord needs the bot's token: name the environment variable that holds it (token_env), or the \
-                       file (token_file). It stands in the Developer Portal under Bot";
-        let token = config.token.clone().ok_or_else(|| bad("token_env", missing))?;
-        let rest = Rest::new(base, token).map_err(|Trouble(problem)| bad("token_env", &problem))?;
-        Ok(Self { rest, mention_only: config.mention_only, memory: Mutex::default() })
+                       file (token_file). It is shown in the Developer Portal under Bot";
+        let token = config.token.clone().ok_or_else(|| config_error("token_env", missing))?;
+        let rest =
+            DiscordRestClient::new(base, token).map_err(|NetworkError(problem)| config_error("token_env", &problem))?;
+        Ok(Self { rest_client: rest, mention_only: config.mention_only, resume_state: Mutex::default() })
     }
 
-    async fn post(&self, place: &Place, piece: &Piece, key: &str) -> Result<MessageId, NotSent> {
-        let channel = channel(place)?;
-        let nonce = rest::nonce(channel, key);
+    async fn post_message(
+        &self,
+        address: &ChatAddress,
+        piece: &MessagePiece,
+        key: &str,
+    ) -> Result<MessageId, SendError> {
+        let channel = target_channel_id(address)?;
+        let nonce = rest_client::message_nonce(channel, key);
         let body = json!({
-            "content": piece.marked, "nonce": nonce, "enforce_nonce": true, "allowed_mentions": nobody_is_pinged(),
+            "content": piece.formatted, "nonce": nonce, "enforce_nonce": true, "allowed_mentions": no_allowed_mentions(),
         });
-        let request = self.rest.request(Method::POST, &["channels", channel, "messages"]).json(&body);
-        let shown = rest::call(request).await.map_err(|failure| failure.not_sent(Repeatable::Yes))?;
-        rest::id_of(&shown, Repeatable::Yes)
+        let request = self.rest_client.request(Method::POST, &["channels", channel, "messages"]).json(&body);
+        let sent = rest_client::call_api(request).await.map_err(|failure| failure.into_send_error(Repeatable::Yes))?;
+        rest_client::sent_message_id(&sent, Repeatable::Yes)
     }
 
-    async fn change(&self, place: &Place, message: &MessageId, piece: &Piece) -> Result<(), NotSent> {
-        let path = ["channels", channel(place)?, "messages", number(&message.0)?];
-        let body = json!({"content": piece.marked, "allowed_mentions": nobody_is_pinged()});
-        let request = self.rest.request(Method::PATCH, &path).json(&body);
-        self.done(rest::call(request).await)
+    async fn edit_message(
+        &self,
+        address: &ChatAddress,
+        message: &MessageId,
+        piece: &MessagePiece,
+    ) -> Result<(), SendError> {
+        let path = ["channels", target_channel_id(address)?, "messages", require_snowflake(&message.0)?];
+        let body = json!({"content": piece.formatted, "allowed_mentions": no_allowed_mentions()});
+        let request = self.rest_client.request(Method::PATCH, &path).json(&body);
+        self.map_repeatable_result(rest_client::call_api(request).await)
     }
 
-    async fn react(&self, method: Method, place: &Place, message: &MessageId, sign: &str) -> Result<(), NotSent> {
-        let message = number(&message.0)?;
-        let path = ["channels", channel(place)?, "messages", message, "reactions", sign, "@me"];
-        let taken_off = method == Method::DELETE;
-        match rest::call(self.rest.request(method, &path)).await {
-            Err(Failure::Refused { code: UNKNOWN_MESSAGE | UNKNOWN_EMOJI, .. }) if taken_off => Ok(()),
-            answer => self.done(answer),
+    async fn send_reaction(
+        &self,
+        method: Method,
+        address: &ChatAddress,
+        message: &MessageId,
+        emoji: &str,
+    ) -> Result<(), SendError> {
+        let message = require_snowflake(&message.0)?;
+        let path = ["channels", target_channel_id(address)?, "messages", message, "reactions", emoji, "@me"];
+        let is_removal = method == Method::DELETE;
+        match rest_client::call_api(self.rest_client.request(method, &path)).await {
+            Err(DiscordCallError::Refused { code: UNKNOWN_MESSAGE_CODE | UNKNOWN_EMOJI_CODE, .. }) if is_removal => {
+                Ok(())
+            }
+            result => self.map_repeatable_result(result),
         }
     }
 
-    /// For calls that change nothing when they are made twice.
-    fn done(&self, answer: Result<Value, Failure>) -> Result<(), NotSent> {
-        answer.map(drop).map_err(|failure| failure.not_sent(Repeatable::Yes))
+    /// Maps the result of an idempotent call.
+    fn map_repeatable_result(&self, result: Result<Value, DiscordCallError>) -> Result<(), SendError> {
+        result.map(drop).map_err(|failure| failure.into_send_error(Repeatable::Yes))
     }
 
-    async fn look_at(&self, path: &[&str]) -> Result<Value, Trouble> {
-        let answer = rest::call(self.rest.request(Method::GET, path)).await;
-        answer.map_err(|failure| Trouble(failure.to_string()))
+    async fn get_json(&self, path: &[&str]) -> Result<Value, NetworkError> {
+        let response = rest_client::call_api(self.rest_client.request(Method::GET, path)).await;
+        response.map_err(|failure| NetworkError(failure.to_string()))
     }
 
-    async fn who_am_i(&self) -> Result<String, Trouble> {
-        let me = self.look_at(&["users", "@me"]).await?;
-        let application = self.look_at(&["applications", "@me"]).await?;
-        let name = message::line(me["username"].as_str().unwrap_or_default());
-        if application["flags"].as_u64().unwrap_or_default() & MESSAGE_CONTENT == 0 {
-            return Err(Trouble(format!("{name} may not read messages: {}", gateway::SWITCH_ON_CONTENT)));
+    async fn describe_account(&self) -> Result<String, NetworkError> {
+        let me = self.get_json(&["users", "@me"]).await?;
+        let application = self.get_json(&["applications", "@me"]).await?;
+        let name = message_parser::single_line(me["username"].as_str().unwrap_or_default());
+        if application["flags"].as_u64().unwrap_or_default() & MESSAGE_CONTENT_FLAGS == 0 {
+            return Err(NetworkError(format!(
+                "{name} may not read messages: {}",
+                gateway::MESSAGE_CONTENT_INTENT_HINT
+            )));
         }
-        let id = me["id"].as_str().and_then(message::snowflake).unwrap_or("?");
+        let id = me["id"].as_str().and_then(message_parser::parse_snowflake).unwrap_or("?");
         Ok(format!("{name} ({id}) on Discord"))
     }
 }
 
-impl Network for Discord {
-    fn manners(&self) -> Manners {
-        let form = Form { markup: Markup::Discord, longest: LONGEST, measure: Measure::Utf16 };
-        Manners { form, edit_every: EDIT_EVERY, typing_every: TYPING_EVERY }
+impl Network for DiscordNetwork {
+    fn limits(&self) -> NetworkLimits {
+        let message_format = MessageFormat {
+            markup: Markup::Discord,
+            max_length: MAX_MESSAGE_UTF16_UNITS,
+            length_unit: LengthUnit::Utf16,
+        };
+        NetworkLimits { message_format, edit_interval: EDIT_INTERVAL, typing_interval: TYPING_INTERVAL }
     }
 
-    fn listen<'a>(&'a self, ear: &'a dyn Ear) -> BoxFuture<'a, Lost> {
-        gateway::listen(self, ear).boxed()
+    fn listen<'a>(&'a self, sink: &'a dyn InboundSink) -> BoxFuture<'a, ListenError> {
+        gateway::listen(self, sink).boxed()
     }
 
-    /// Discord shows a key once for some minutes only ("in the past few minutes" is all that it says): a message that is sent
-    /// again later than that may be shown twice.
+    /// Discord remembers a nonce only for some minutes ("in the past few minutes", without a number). A message that is
+    /// sent again later may be shown twice.
     fn send<'a>(
         &'a self,
-        place: &'a Place,
-        piece: &'a Piece,
+        address: &'a ChatAddress,
+        piece: &'a MessagePiece,
         key: &'a str,
-    ) -> BoxFuture<'a, Result<MessageId, NotSent>> {
-        self.post(place, piece, key).boxed()
+    ) -> BoxFuture<'a, Result<MessageId, SendError>> {
+        self.post_message(address, piece, key).boxed()
     }
 
-    fn probe(&self) -> BoxFuture<'_, Result<String, Trouble>> {
-        self.who_am_i().boxed()
+    fn probe(&self) -> BoxFuture<'_, Result<String, NetworkError>> {
+        self.describe_account().boxed()
     }
 
     fn drafts(&self) -> Option<&dyn Drafts> {
         Some(self)
     }
 
-    fn typing(&self) -> Option<&dyn Typing> {
+    fn typing(&self) -> Option<&dyn TypingIndicator> {
         Some(self)
     }
 
@@ -167,74 +200,74 @@ impl Network for Discord {
         Some(self)
     }
 
-    fn files(&self) -> Option<&dyn Files> {
+    fn files(&self) -> Option<&dyn FileTransfer> {
         Some(self)
     }
 }
 
-impl Drafts for Discord {
+impl Drafts for DiscordNetwork {
     fn edit<'a>(
         &'a self,
-        place: &'a Place,
+        address: &'a ChatAddress,
         message: &'a MessageId,
-        piece: &'a Piece,
-    ) -> BoxFuture<'a, Result<(), NotSent>> {
-        self.change(place, message, piece).boxed()
+        piece: &'a MessagePiece,
+    ) -> BoxFuture<'a, Result<(), SendError>> {
+        self.edit_message(address, message, piece).boxed()
     }
 }
 
-impl Typing for Discord {
-    fn show<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<(), NotSent>> {
+impl TypingIndicator for DiscordNetwork {
+    fn show<'a>(&'a self, address: &'a ChatAddress) -> BoxFuture<'a, Result<(), SendError>> {
         async move {
-            let path = ["channels", channel(place)?, "typing"];
-            self.done(rest::call(self.rest.request(Method::POST, &path)).await)
+            let path = ["channels", target_channel_id(address)?, "typing"];
+            self.map_repeatable_result(rest_client::call_api(self.rest_client.request(Method::POST, &path)).await)
         }
         .boxed()
     }
 
-    /// Only time or a message takes it away.
-    fn hide<'a>(&'a self, _: &'a Place) -> BoxFuture<'a, Result<(), NotSent>> {
+    /// Only time or a message removes it.
+    fn hide<'a>(&'a self, _: &'a ChatAddress) -> BoxFuture<'a, Result<(), SendError>> {
         async { Ok(()) }.boxed()
     }
 }
 
-impl Reactions for Discord {
+impl Reactions for DiscordNetwork {
     fn add<'a>(
         &'a self,
-        place: &'a Place,
+        address: &'a ChatAddress,
         message: &'a MessageId,
-        sign: &'a str,
-    ) -> BoxFuture<'a, Result<(), NotSent>> {
-        self.react(Method::PUT, place, message, sign).boxed()
+        emoji: &'a str,
+    ) -> BoxFuture<'a, Result<(), SendError>> {
+        self.send_reaction(Method::PUT, address, message, emoji).boxed()
     }
 
     fn remove<'a>(
         &'a self,
-        place: &'a Place,
+        address: &'a ChatAddress,
         message: &'a MessageId,
-        sign: &'a str,
-    ) -> BoxFuture<'a, Result<(), NotSent>> {
-        self.react(Method::DELETE, place, message, sign).boxed()
+        emoji: &'a str,
+    ) -> BoxFuture<'a, Result<(), SendError>> {
+        self.send_reaction(Method::DELETE, address, message, emoji).boxed()
     }
 }
 
-/// The channel of a place. A thread is a channel.
-fn channel(place: &Place) -> Result<&str, NotSent> {
-    number(place.thread.as_deref().unwrap_or(&place.target))
+/// The id of the channel to send to. A thread is a channel.
+fn target_channel_id(address: &ChatAddress) -> Result<&str, SendError> {
+    require_snowflake(address.thread.as_deref().unwrap_or(&address.target))
 }
 
-fn number(id: &str) -> Result<&str, NotSent> {
-    let why = || format!("{} is no number, and Discord has nothing else", message::line(id));
-    message::snowflake(id).ok_or_else(|| NotSent::Refused { why: why() })
+fn require_snowflake(id: &str) -> Result<&str, SendError> {
+    let why = || format!("{} is no id of Discord, which is a number", message_parser::single_line(id));
+    message_parser::parse_snowflake(id).ok_or_else(|| SendError::Refused { why: why() })
 }
 
-/// Discord: allowed mentions. What a model writes never pings anybody, `@everyone` least of all.
-fn nobody_is_pinged() -> Value {
+/// Discord: allowed mentions. The text of a model never notifies anybody, not even with `@everyone`.
+fn no_allowed_mentions() -> Value {
     json!({"parse": []})
 }
 
-/// A key that is set and means nothing to Discord.
-fn foreign_key(config: &ChannelConfig) -> Option<&'static str> {
+/// The first configured key that does not exist for Discord.
+fn unsupported_key(config: &ChannelConfig) -> Option<&'static str> {
     let foreign = [
         ("app_token_env", config.app_token_env.is_some()),
         ("server", config.server.is_some()),
@@ -247,12 +280,12 @@ fn foreign_key(config: &ChannelConfig) -> Option<&'static str> {
     foreign.into_iter().find(|(_, set)| *set).map(|(key, _)| key)
 }
 
-/// Where the API is. The token goes there: not without encryption, unless it stays on this machine.
-fn api_base(text: &str) -> Result<Url, &'static str> {
+/// Parses the address of the API. The token is sent there, so it needs TLS except on this machine.
+fn parse_api_base(text: &str) -> Result<Url, &'static str> {
     let url = Url::parse(text).map_err(|_| "this is no URL; without the key the public API is taken")?;
     match url.scheme() {
         "https" => {}
-        "http" if is_here(&url) => {}
+        "http" if is_local(&url) => {}
         _ => return Err("it has to begin with https://, because the token is sent there"),
     }
     if url.query().is_some() || url.fragment().is_some() || !url.username().is_empty() || url.password().is_some() {

@@ -1,146 +1,152 @@
-//! The message flow: from what the networks hear to runs, and from runs back to the networks.
+//! Turn inbound chat messages into runs and send replies, progress and notices back to the chat.
 //!
-//! A network tells its [`ear`]; a stop acts there, before any queue. What is no stop waits in the inbox until its turn has come
-//! ([`dispatch`]), becomes a run, and is presented in its chat ([`present`]) until the run is over. The answer itself is carried
-//! by the run ([`answer`]), so that a stop reaches it there as it reaches everything else that a run does. What a daemon that was killed
-//! left in chats is put right by the next one ([`leaves`]).
+//! A network delivers messages to its inbound sink ([`inbound`]). A stop acts there, before any queue. Every other
+//! message waits in the inbox until its turn ([`dispatch`]), becomes a run, and its progress is shown in the chat until
+//! the run ends ([`progress`]). The run itself delivers the reply ([`reply_delivery`]), so that a stop of the run also
+//! stops the delivery. After a crash, the next daemon repairs the drafts and reactions that were left in chats
+//! ([`stale_replies`]).
 
-mod answer;
 mod channel;
+mod chat_stop;
 mod commands;
 mod dispatch;
-mod ear;
-mod ended;
-mod leaves;
-mod listen;
-mod operate;
-mod outlet;
-mod present;
-mod send;
-mod signs;
-mod stop;
+mod finished_reply;
+mod inbound;
+mod listeners;
+mod notice_queue;
+mod operations;
+mod progress;
+mod reply_delivery;
+mod send_retry;
+mod stale_replies;
+mod status_reactions;
 #[cfg(test)]
 mod tests;
-mod words;
+mod texts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use quell_engine::access::Origin;
-use quell_engine::dispatch::Caller;
-use quell_engine::scope::{Probe, Scope};
+use quell_engine::access::RequestOrigin;
+use quell_engine::engine::Caller;
+use quell_engine::scope::{PointProbe, Scope};
 use quell_engine::{Engine, clock::Clock};
 use quell_kernel::Moment;
-use quell_kernel::channel::inbox::{Inbox, InboxBounds};
-use quell_protocol::api::{Grants, Scope as Rights};
+use quell_kernel::channel::inbox::{Inbox, InboxLimits};
+use quell_protocol::api::{AccessLevel, Grants};
 use quell_protocol::channel::ChannelRow;
 use quell_protocol::{Principal, RunId, Surface};
 use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use self::channel::Channel;
-pub use self::operate::{NotAddressed, NotReceived};
-use super::config::{BadChannel, ChannelConfig};
-use super::network;
-use super::seam::{MessageId, Network, Place};
-use super::settings::{LiveSettings, Numbered};
+use self::channel::ActiveChannel;
+pub use self::operations::{ChannelTargetError, ReceiveError};
+use super::config::{ChannelConfig, ChannelConfigError};
+use super::create_network;
+use super::network::{ChatAddress, MessageId, Network};
+use super::settings::{LiveSettings, VersionedFlowSettings};
 
-/// The chat networks of one daemon. Clones are the same.
+/// The chat channels of one daemon. Clones share their state.
 #[derive(Clone)]
-pub struct Channels(Arc<Inner>);
+pub struct Channels(Arc<ChannelsInner>);
 
-struct Inner {
+struct ChannelsInner {
     engine: Engine,
-    live: LiveSettings,
-    /// Looks whether the configuration has changed, before a message is routed.
-    look: Arc<dyn Fn() + Send + Sync>,
-    make: Make,
-    /// Tasks of the channels' own: listeners, presenters, notices.
+    live_settings: LiveSettings,
+    /// Reloads a changed configuration; called before a message is routed.
+    reload_config: Arc<dyn Fn() + Send + Sync>,
+    network_factory: NetworkFactory,
+    /// Owns the tasks of the channels: listeners, progress views, notice queues.
     scope: Scope,
-    /// Cancelled when commands that are being done are to end.
-    ending: CancellationToken,
-    inbox: Mutex<Inbox<Extra>>,
-    /// Something was heard or done.
-    news: Notify,
-    /// Rises whenever something left the inbox.
-    left: watch::Sender<u64>,
-    at_work: Mutex<BTreeMap<String, Arc<Channel>>>,
-    /// Channels whose configuration cannot be used.
-    unusable: Mutex<BTreeMap<String, ChannelRow>>,
-    /// Runs of earlier daemons of which chats still showed something when this one started, with their channels.
-    leaves: OnceLock<BTreeMap<RunId, String>>,
-    tools: BTreeSet<String>,
+    /// Cancelled at shutdown, to stop commands that are still being executed.
+    commands_cancelled: CancellationToken,
+    inbox: Mutex<Inbox<ChatOrigin>>,
+    /// Notified when a message was pushed or a batch has finished.
+    wake_dispatcher: Notify,
+    /// Changes whenever messages leave the inbox, and so wakes
+    /// [`InboundSink::wait_until_stored`](super::network::InboundSink).
+    inbox_changes: watch::Sender<u64>,
+    active_channels: Mutex<BTreeMap<String, Arc<ActiveChannel>>>,
+    unusable_channels: Mutex<BTreeMap<String, ChannelRow>>,
+    /// Runs of earlier daemons with a repair pending in their chat, and the channel of each. Set once, at the start.
+    stale_runs: OnceLock<BTreeMap<RunId, String>>,
+    tool_names: BTreeSet<String>,
 }
 
-/// Makes the network of a configured channel.
-pub type Make = Arc<dyn Fn(&str, &ChannelConfig) -> Result<Arc<dyn Network>, BadChannel> + Send + Sync>;
+pub type NetworkFactory =
+    Arc<dyn Fn(&str, &ChannelConfig) -> Result<Arc<dyn Network>, ChannelConfigError> + Send + Sync>;
 
-/// What a letter needs besides its message.
+/// Where a queued message came from, and the token that stops its command.
 #[derive(Debug, Clone)]
-struct Extra {
-    channel: Arc<Channel>,
-    place: Place,
-    message: MessageId,
-    /// Cancelled by a stop of the command that this is, if it is being done by then.
-    stopped: CancellationToken,
+struct ChatOrigin {
+    channel: Arc<ActiveChannel>,
+    address: ChatAddress,
+    message_id: MessageId,
+    /// Cancelled by a stop, if this message is a command that is being executed.
+    stop_token: CancellationToken,
 }
 
 impl Channels {
-    /// Starts to listen in every configured channel, and follows changes of the configuration.
+    /// Starts a listener for every configured channel and follows configuration changes.
     #[must_use]
-    pub fn start(engine: Engine, live: LiveSettings, look: Arc<dyn Fn() + Send + Sync>) -> Self {
-        Self::start_with(engine, live, look, Arc::new(network))
+    pub fn start(engine: Engine, live_settings: LiveSettings, reload_config: Arc<dyn Fn() + Send + Sync>) -> Self {
+        Self::start_with_factory(engine, live_settings, reload_config, Arc::new(create_network))
     }
 
-    /// The same for programs that embed the engine and bring networks of their own, which `make` makes.
+    /// Same as [`Channels::start`], with networks made by `network_factory`. For programs that embed the engine and
+    /// bring their own networks.
     #[must_use]
-    pub fn start_with(engine: Engine, live: LiveSettings, look: Arc<dyn Fn() + Send + Sync>, make: Make) -> Self {
+    pub fn start_with_factory(
+        engine: Engine,
+        live_settings: LiveSettings,
+        reload_config: Arc<dyn Fn() + Send + Sync>,
+        network_factory: NetworkFactory,
+    ) -> Self {
         let tools = engine.tool_names();
-        let channels = Self(Arc::new(Inner {
-            scope: Scope::new(engine.clock(), Probe::default()),
-            ending: CancellationToken::new(),
+        let channels = Self(Arc::new(ChannelsInner {
+            scope: Scope::new(engine.clock(), PointProbe::default()),
+            commands_cancelled: CancellationToken::new(),
             engine,
-            live,
-            look,
-            make,
-            inbox: Mutex::new(Inbox::new(InboxBounds::default())),
-            news: Notify::new(),
-            left: watch::Sender::new(0),
-            at_work: Mutex::default(),
-            unusable: Mutex::default(),
-            leaves: OnceLock::new(),
-            tools,
+            live_settings,
+            reload_config,
+            network_factory,
+            inbox: Mutex::new(Inbox::new(InboxLimits::default())),
+            wake_dispatcher: Notify::new(),
+            inbox_changes: watch::Sender::new(0),
+            active_channels: Mutex::default(),
+            unusable_channels: Mutex::default(),
+            stale_runs: OnceLock::new(),
+            tool_names: tools,
         }));
-        channels.0.scope.spawn(listen::follow_settings(channels.clone()));
-        channels.0.scope.spawn(dispatch::dispatch(channels.clone()));
+        channels.0.scope.spawn(listeners::follow_settings(channels.clone()));
+        channels.0.scope.spawn(dispatch::run_dispatch_loop(channels.clone()));
         channels
     }
 
-    /// Hears nothing more, stops commands that are being done, and waits until what they and runs have to say in their chats is
-    /// said, or `enough` is over.
+    /// Stops listening, stops commands that are being executed, and waits until they and the runs have sent their last
+    /// messages, or until `deadline` completes.
     ///
     /// # Cancel safety
-    /// Safe: what is under way goes on until the daemon ends.
-    pub async fn shut_down(&self, enough: impl Future<Output = ()>) {
-        for channel in std::mem::take(&mut *self.at_work()).into_values() {
-            channel.stop();
+    /// Safe: the shutdown has been requested, and the tasks go on until the daemon ends.
+    pub async fn shut_down(&self, deadline: impl Future<Output = ()>) {
+        for channel in std::mem::take(&mut *self.lock_active_channels()).into_values() {
+            channel.request_stop();
         }
         self.0.scope.cancel();
-        self.0.ending.cancel();
+        self.0.commands_cancelled.cancel();
         tokio::select! {
             _released = self.0.scope.close() => {}
-            () = enough => {
+            () = deadline => {
                 self.0.scope.kill();
             }
         }
     }
 
-    /// The channels, for people.
     #[must_use]
-    pub fn list(&self) -> Vec<ChannelRow> {
-        let mut rows = self.unusable().clone();
-        rows.extend(self.at_work().iter().map(|(name, channel)| (name.clone(), channel.row())));
+    pub fn channel_rows(&self) -> Vec<ChannelRow> {
+        let mut rows = self.lock_unusable_channels().clone();
+        rows.extend(self.lock_active_channels().iter().map(|(name, channel)| (name.clone(), channel.to_row())));
         rows.into_values().collect()
     }
 
@@ -160,46 +166,46 @@ impl Channels {
         self.clock().now()
     }
 
-    fn settings(&self) -> Arc<Numbered> {
-        self.0.live.now()
+    fn current_settings(&self) -> Arc<VersionedFlowSettings> {
+        self.0.live_settings.current()
     }
 
-    fn channel(&self, name: &str) -> Option<Arc<Channel>> {
-        self.at_work().get(name).cloned()
+    fn find_channel(&self, name: &str) -> Option<Arc<ActiveChannel>> {
+        self.lock_active_channels().get(name).cloned()
     }
 
-    fn at_work(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Channel>>> {
-        self.0.at_work.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_active_channels(&self) -> MutexGuard<'_, BTreeMap<String, Arc<ActiveChannel>>> {
+        self.0.active_channels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn unusable(&self) -> MutexGuard<'_, BTreeMap<String, ChannelRow>> {
-        self.0.unusable.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_unusable_channels(&self) -> MutexGuard<'_, BTreeMap<String, ChannelRow>> {
+        self.0.unusable_channels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn inbox(&self) -> MutexGuard<'_, Inbox<Extra>> {
+    fn lock_inbox(&self) -> MutexGuard<'_, Inbox<ChatOrigin>> {
         self.0.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something left the inbox.
-    fn tell_left(&self) {
-        self.0.left.send_modify(|count| *count += 1);
-        self.0.news.notify_one();
+    fn notify_inbox_changed(&self) {
+        self.0.inbox_changes.send_modify(|count| *count += 1);
+        self.0.wake_dispatcher.notify_one();
     }
 }
 
-/// Somebody who writes in a channel, as the engine knows them.
-fn caller(channel: &str, sender: &str, rights: Rights) -> Caller {
+/// The engine's caller for a sender in a channel.
+fn channel_caller(channel: &str, sender: &str, access_level: AccessLevel) -> Caller {
     Caller {
-        principal: principal(channel, sender),
-        scope: rights,
-        grants: Grants::of(rights),
+        principal: channel_principal(channel, sender),
+        scope: access_level,
+        grants: Grants::for_level(access_level),
         surface: Surface::Channel,
-        origin: Origin::inside(),
+        origin: RequestOrigin::internal(),
     }
 }
 
-/// Channel and sender; what is no principal's name is hashed.
-fn principal(channel: &str, sender: &str) -> Principal {
+/// Builds the principal `channel:sender`. A sender that is not valid in a principal's name is replaced by its SHA-256
+/// hash.
+fn channel_principal(channel: &str, sender: &str) -> Principal {
     let named = Principal::parse(format!("{channel}:{sender}"));
     named.unwrap_or_else(|_| {
         let hash: String = Sha256::digest(sender.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
@@ -212,6 +218,6 @@ fn principal(channel: &str, sender: &str) -> Principal {
 
 impl std::fmt::Debug for Channels {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Channels({:?})", self.at_work().keys().collect::<Vec<_>>())
+        write!(f, "Channels({:?})", self.lock_active_channels().keys().collect::<Vec<_>>())
     }
 }

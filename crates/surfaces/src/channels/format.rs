@@ -1,68 +1,65 @@
-//! Markdown as models write it, in the form that a network shows, cut into pieces that fit.
+//! Convert Markdown into the markup of a network and split it into pieces that fit.
 //!
-//! The text is read once into a flat row of [`document::Token`]s. Two [`script::Script`]s write the same tokens side by side, the
-//! network's markup and the plain text, and a piece ends where either is full. What is open there is closed, and opened again in
-//! the next piece. Nothing of an answer is left out because a network cannot show it.
+//! The text is parsed once into a flat list of [`document::DocumentToken`]s. Two writers, one for the network's markup
+//! and one for plain text, write the same tokens side by side; a piece ends where either is full. Open elements are
+//! closed there and opened again in the next piece. Nothing of an answer is left out because a network cannot show it.
 
-mod chunk;
+mod aligned_table;
+mod break_points;
+mod cjk;
 mod discord;
 mod document;
-mod draft;
-mod east;
+mod file_markers;
 mod markdown;
+mod markdown_parser;
+mod markup;
 mod matrix;
-mod media;
-mod pack;
-mod parse;
 mod plain;
-mod script;
-mod sheet;
 mod slack;
-mod table;
+mod split;
 mod telegram;
 #[cfg(test)]
 mod tests;
+mod unfinished_markup;
+mod writer;
 
-pub use media::{media, sources};
+pub use file_markers::{attachment_sources, extract_attachments};
 
-use self::pack::Pack;
-use self::parse::{Tables, document, literal};
-use self::script::Script;
+use self::markdown_parser::{TableStyle, parse_literal, parse_markdown};
+use self::markup::MarkupSyntax;
+use self::split::MessageSplitter;
 
-/// No message can be so short: less is taken for this much, so that there is always room for markup and a letter.
-pub const LEAST: usize = 64;
+/// Smallest maximum length. A smaller one is raised to it, so that there is always room for markup and a letter.
+pub const MIN_MESSAGE_LENGTH: usize = 64;
 
-/// How a network writes text, and how much fits into one message.
+/// Markup and largest length of a message in a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Form {
-    /// The markup.
+pub struct MessageFormat {
     pub markup: Markup,
-    /// The most that fits into one message, its markup included. At least [`LEAST`].
-    pub longest: usize,
-    /// What `longest` counts.
-    pub measure: Measure,
+    /// Largest length of a message, its markup included. At least [`MIN_MESSAGE_LENGTH`].
+    pub max_length: usize,
+    /// The unit of `max_length`.
+    pub length_unit: LengthUnit,
 }
 
-/// A network's markup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Markup {
-    /// None: plain words, one line each (IRC).
+    /// No markup, one line each (IRC).
     Plain,
-    /// Markdown as it is.
+    /// Markdown, unchanged where it fits.
     Markdown,
-    /// The HTML that Telegram takes.
+    /// The HTML subset of the Telegram Bot API.
     TelegramHtml,
-    /// Discord's Markdown.
+    /// Discord's Markdown dialect.
     Discord,
-    /// Slack's mrkdwn.
     Slack,
-    /// The HTML of Matrix (`org.matrix.custom.html`).
+    /// The HTML subset of Matrix (`org.matrix.custom.html`).
     MatrixHtml,
 }
 
-/// What the length of a message counts.
+/// Unit in which the length of a message is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Measure {
+pub enum LengthUnit {
     /// Unicode scalar values.
     Chars,
     /// UTF-16 code units.
@@ -71,88 +68,88 @@ pub enum Measure {
     Bytes,
 }
 
-/// One message's worth of text.
+/// Text of one message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Piece {
-    /// In the network's markup.
-    pub marked: String,
-    /// The same without any, for networks that want both and for those that do not take the markup. With
-    /// [`Markup::MatrixHtml`] it is Markdown that people can read.
+pub struct MessagePiece {
+    pub formatted: String,
+    /// The same without markup, for networks that want both or rejected the markup. With [`Markup::MatrixHtml`] it is
+    /// readable Markdown.
     pub plain: String,
 }
 
-/// Writes a whole answer. There is no piece only where the text has nothing in it that can be seen; every piece fits, and so
-/// does its plain text.
+/// Formats a whole answer. Returns no piece only if the text has nothing visible. Every piece fits, and so does its
+/// plain text.
 #[must_use]
-pub fn pieces(markdown: &str, form: &Form) -> Vec<Piece> {
-    if !visible(markdown) {
+pub fn split_message(markdown: &str, format: &MessageFormat) -> Vec<MessagePiece> {
+    if !has_visible_text(markdown) {
         return Vec::new();
     }
-    let mut pieces = Pack::new(&document(markdown, form.markup.tables()), form).pieces();
+    let mut pieces = MessageSplitter::new(&parse_markdown(markdown, format.markup.table_style()), format).split();
     if pieces.is_empty() {
-        // Nothing but markup, such as a lone fence: then that is what was said.
-        pieces = Pack::new(&literal(markdown), form).pieces();
+        // Only markup, such as a lone fence: show it literally.
+        pieces = MessageSplitter::new(&parse_literal(markdown), format).split();
     }
-    if let (Markup::Markdown, [piece]) = (form.markup, pieces.as_mut_slice()) {
+    if let (Markup::Markdown, [piece]) = (format.markup, pieces.as_mut_slice()) {
         let verbatim: String =
             markdown.trim().chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect();
-        if form.fits(&verbatim) {
-            piece.marked = verbatim;
+        if format.fits(&verbatim) {
+            piece.formatted = verbatim;
         }
     }
     pieces
 }
 
-/// Writes an answer that is still being written, as one piece. What is not closed yet is closed. Of more than fits it is the
-/// last part, after a "…", so that the reader sees the text grow. It is empty only where nothing can be seen yet.
+/// Formats an unfinished answer as one piece. Open markup is closed. If the text does not fit, the piece holds its last
+/// part after a "…", so that the reader sees the text grow. It is empty only if nothing is visible yet.
 #[must_use]
-pub fn first_piece(markdown: &str, form: &Form) -> Piece {
-    let closed = draft::closed(markdown);
-    if !visible(&closed) {
-        return Piece { marked: String::new(), plain: String::new() };
+pub fn format_draft(markdown: &str, format: &MessageFormat) -> MessagePiece {
+    let closed = unfinished_markup::close_open_markup(markdown);
+    if !has_visible_text(&closed) {
+        return MessagePiece { formatted: String::new(), plain: String::new() };
     }
-    let read = document(&closed, form.markup.tables());
-    if let Some(piece) = Pack::new(&read, form).last() {
+    let tokens = parse_markdown(&closed, format.markup.table_style());
+    if let Some(piece) = MessageSplitter::new(&tokens, format).last_piece() {
         return piece;
     }
-    let read = literal(&closed);
-    Pack::new(&read, form).last().unwrap_or_else(|| Piece { marked: String::new(), plain: String::new() })
+    let tokens = parse_literal(&closed);
+    MessageSplitter::new(&tokens, format)
+        .last_piece()
+        .unwrap_or_else(|| MessagePiece { formatted: String::new(), plain: String::new() })
 }
 
-impl Form {
-    /// True when a text is not too long.
+impl MessageFormat {
+    /// True if the text is not too long.
     #[must_use]
     pub fn fits(&self, text: &str) -> bool {
-        self.measure.count(text) <= self.limit()
+        self.length_unit.count(text) <= self.effective_max_length()
     }
 
-    fn limit(&self) -> usize {
-        self.longest.max(LEAST)
+    fn effective_max_length(&self) -> usize {
+        self.max_length.max(MIN_MESSAGE_LENGTH)
     }
 }
 
 impl Markup {
-    fn scripts(self) -> (&'static dyn Script, &'static dyn Script) {
+    fn syntaxes(self) -> (&'static dyn MarkupSyntax, &'static dyn MarkupSyntax) {
         match self {
-            Self::Plain => (&plain::Plain, &plain::Plain),
-            Self::Markdown => (&markdown::EXACT, &plain::Plain),
-            Self::TelegramHtml => (&telegram::Telegram, &plain::Plain),
-            Self::Discord => (&discord::Discord, &plain::Plain),
-            Self::Slack => (&slack::Slack, &plain::Plain),
-            Self::MatrixHtml => (&matrix::Matrix, &markdown::READABLE),
+            Self::Plain => (&plain::PlainMarkup, &plain::PlainMarkup),
+            Self::Markdown => (&markdown::MARKDOWN_ESCAPED, &plain::PlainMarkup),
+            Self::TelegramHtml => (&telegram::TelegramMarkup, &plain::PlainMarkup),
+            Self::Discord => (&discord::DiscordMarkup, &plain::PlainMarkup),
+            Self::Slack => (&slack::SlackMarkup, &plain::PlainMarkup),
+            Self::MatrixHtml => (&matrix::MatrixMarkup, &markdown::MARKDOWN_READABLE),
         }
     }
 
-    fn tables(self) -> Tables {
+    fn table_style(self) -> TableStyle {
         match self {
-            Self::TelegramHtml | Self::Discord | Self::Slack => Tables::Aligned,
-            Self::Plain | Self::Markdown | Self::MatrixHtml => Tables::Rows,
+            Self::TelegramHtml | Self::Discord | Self::Slack => TableStyle::Aligned,
+            Self::Plain | Self::Markdown | Self::MatrixHtml => TableStyle::Rows,
         }
     }
 }
 
-impl Measure {
-    /// The length of a text.
+impl LengthUnit {
     #[must_use]
     pub fn count(self, text: &str) -> usize {
         match self {
@@ -163,12 +160,12 @@ impl Measure {
     }
 }
 
-/// True when there is something to see. Networks refuse a message of spaces and of characters without a width.
-fn visible(text: &str) -> bool {
-    let unseen = |c: char| {
+/// True if there is something to see. Networks refuse a message of spaces and characters without width.
+fn has_visible_text(text: &str) -> bool {
+    let is_invisible = |c: char| {
         c.is_whitespace()
             || c.is_control()
-            || matches!(c, east::JOINT | '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2064}' | '\u{feff}')
+            || matches!(c, cjk::JOINER | '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2064}' | '\u{feff}')
     };
-    !text.chars().all(unseen)
+    !text.chars().all(is_invisible)
 }

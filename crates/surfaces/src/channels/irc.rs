@@ -1,24 +1,26 @@
-//! IRC: rooms and private messages of one nick, over TLS unless told otherwise. Lines that begin with the nick are for it.
+//! IRC network: one nick, channels and private messages, optional TLS and SASL. Lines that begin with the nick are
+//! addressed to it.
 //!
-//! A client of its own and not a crate: those there are bring a second TLS library and a licence of their own. It follows
-//! RFC 2812 as servers of today do (modern.ircdocs.horse), and of IRCv3 `CAP`, `sasl`, `message-tags`, `server-time`, `account-tag`.
+//! This is a client of its own because the existing crates bring a second TLS library and another licence. It follows
+//! RFC 2812 as today's servers do (modern.ircdocs.horse), and from IRCv3 `CAP`, `sasl`, `message-tags`, `server-time`,
+//! `account-tag`.
 //!
-//! The server tells nobody whether a line arrived. A message counts as sent when the socket has taken it.
+//! The server does not confirm messages. A message counts as sent when the socket has accepted it.
 
 mod account;
 mod connection;
-mod flood;
-mod incoming;
-mod live;
+mod flood_control;
+mod line_reader;
 mod message;
 mod outbox;
-mod reach;
 mod registration;
 mod sasl;
-mod server;
+mod send_limits;
+mod server_info;
+mod session;
 #[cfg(test)]
 mod tests;
-mod words;
+mod text;
 
 use std::time::Duration;
 
@@ -26,54 +28,56 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use uuid::Uuid;
 
-use account::Account;
-use outbox::{Outbox, Turn};
+use account::IrcAccount;
+use outbox::{IrcOutbox, IrcSendPriority};
 
-use super::config::{BadChannel, ChannelConfig};
-use super::format::{Form, Markup, Measure, Piece};
-use super::seam::{Ear, Lost, Manners, MessageId, Network, NotSent, Place, Trouble};
-use super::wire::stream::{self, Stream};
+use super::config::{ChannelConfig, ChannelConfigError};
+use super::format::{LengthUnit, Markup, MessageFormat, MessagePiece};
+use super::network::{
+    ChatAddress, InboundSink, ListenError, MessageId, Network, NetworkError, NetworkLimits, SendError,
+};
+use super::wire::byte_stream::{self, ByteStream};
 
-/// Nothing can be edited here, and nobody sees who is writing.
-const NEVER_USED: Duration = Duration::from_secs(60);
+/// Not used, since IRC has neither edits nor typing indicators; the trait asks for values.
+const UNUSED_INTERVAL: Duration = Duration::from_secs(60);
 
 /// One nick on one network.
 #[derive(Debug)]
-pub struct Irc {
-    account: Account,
-    outbox: Outbox,
+pub struct IrcNetwork {
+    account: IrcAccount,
+    outbox: IrcOutbox,
 }
 
-impl Irc {
-    /// One with these keys. It connects when it listens.
+impl IrcNetwork {
+    /// Checks the keys of `[channels.X]`. It connects when it listens.
     ///
     /// # Errors
-    /// [`BadChannel`] names the key that is wrong.
-    pub fn new(name: &str, config: &ChannelConfig) -> Result<Self, BadChannel> {
-        Ok(Self { account: Account::new(name, config)?, outbox: Outbox::default() })
+    /// A key is missing, wrong, or belongs to another network.
+    pub fn new(name: &str, config: &ChannelConfig) -> Result<Self, ChannelConfigError> {
+        Ok(Self { account: IrcAccount::new(name, config)?, outbox: IrcOutbox::default() })
     }
 
-    async fn connect(&self) -> Result<Stream, Lost> {
-        let Account { host, port, security, .. } = &self.account;
-        let connected = stream::connect(host, *port, *security).await;
-        connected.map_err(|error| Lost::Connection(format!("{host}:{port} cannot be reached: {error}")))
+    async fn connect(&self) -> Result<ByteStream, ListenError> {
+        let IrcAccount { host, port, security, .. } = &self.account;
+        let connected = byte_stream::connect(host, *port, *security).await;
+        connected.map_err(|error| ListenError::Connection(format!("{host}:{port} cannot be reached: {error}")))
     }
 }
 
-impl Network for Irc {
-    fn manners(&self) -> Manners {
-        let longest = reach::usual_room_for_text(&self.account.nick);
-        Manners {
-            form: Form { markup: Markup::Plain, longest, measure: Measure::Bytes },
-            edit_every: NEVER_USED,
-            typing_every: NEVER_USED,
+impl Network for IrcNetwork {
+    fn limits(&self) -> NetworkLimits {
+        let max_length = send_limits::usual_text_bytes(&self.account.configured_nick);
+        NetworkLimits {
+            message_format: MessageFormat { markup: Markup::Plain, max_length, length_unit: LengthUnit::Bytes },
+            edit_interval: UNUSED_INTERVAL,
+            typing_interval: UNUSED_INTERVAL,
         }
     }
 
-    fn listen<'a>(&'a self, ear: &'a dyn Ear) -> BoxFuture<'a, Lost> {
+    fn listen<'a>(&'a self, sink: &'a dyn InboundSink) -> BoxFuture<'a, ListenError> {
         async move {
             match self.connect().await {
-                Ok(stream) => connection::listen(&self.account, &self.outbox, stream, ear).await,
+                Ok(stream) => connection::listen(&self.account, &self.outbox, stream, sink).await,
                 Err(lost) => lost,
             }
         }
@@ -82,34 +86,40 @@ impl Network for Irc {
 
     fn send<'a>(
         &'a self,
-        place: &'a Place,
-        piece: &'a Piece,
+        address: &'a ChatAddress,
+        piece: &'a MessagePiece,
         _key: &'a str,
-    ) -> BoxFuture<'a, Result<MessageId, NotSent>> {
+    ) -> BoxFuture<'a, Result<MessageId, SendError>> {
         async move {
-            self.outbox.put(&place.target, &piece.marked, Turn::Last)?.gone().await?;
+            self.outbox
+                .queue_message(&address.target, &piece.formatted, IrcSendPriority::Normal)?
+                .wait_until_sent()
+                .await?;
             Ok(MessageId(Uuid::now_v7().simple().to_string()))
         }
         .boxed()
     }
 
-    fn send_first<'a>(
+    fn send_urgent<'a>(
         &'a self,
-        place: &'a Place,
-        piece: &'a Piece,
+        address: &'a ChatAddress,
+        piece: &'a MessagePiece,
         _key: &'a str,
-    ) -> BoxFuture<'a, Result<MessageId, NotSent>> {
+    ) -> BoxFuture<'a, Result<MessageId, SendError>> {
         async move {
-            self.outbox.put(&place.target, &piece.marked, Turn::First)?.gone().await?;
+            self.outbox
+                .queue_message(&address.target, &piece.formatted, IrcSendPriority::Urgent)?
+                .wait_until_sent()
+                .await?;
             Ok(MessageId(Uuid::now_v7().simple().to_string()))
         }
         .boxed()
     }
 
-    fn probe(&self) -> BoxFuture<'_, Result<String, Trouble>> {
+    fn probe(&self) -> BoxFuture<'_, Result<String, NetworkError>> {
         async move {
-            let stream = self.connect().await.map_err(|lost| Trouble(lost.to_string()))?;
-            connection::look(&self.account, stream).await
+            let stream = self.connect().await.map_err(|lost| NetworkError(lost.to_string()))?;
+            connection::probe_account(&self.account, stream).await
         }
         .boxed()
     }

@@ -1,24 +1,24 @@
-//! Matrix: rooms of a homeserver that are not encrypted, by the client-server API over plain HTTP calls.
+//! Matrix network: unencrypted rooms through the client-server API with `/sync` long polling.
 //!
-//! It is an adapter of its own: the SDK of Matrix owns tasks and a database, and what is needed here is some ten calls. Listening is
-//! one long poll of `/sync` after the other; where that says that it has left something out, what is missing is fetched.
+//! It does not use the Matrix SDK, which owns tasks and a database: about ten calls are enough here. The listener makes
+//! one long poll of `/sync` after the other. If a response left out events, they are fetched.
 
 mod api;
 mod attachments;
-mod chores;
+mod call_error;
+mod cursor_saver;
 mod events;
-mod fault;
-mod few;
-mod gaps;
-mod hearing;
-mod keeper;
-mod listening;
+mod known_rooms;
+mod limiter;
+mod listener;
+mod message_parser;
 mod reactions;
-mod rooms;
+mod room_tasks;
+mod sending;
 mod settings;
-mod speaking;
 #[cfg(test)]
 mod tests;
+mod timeline_gaps;
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -27,108 +27,110 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
-use super::config::{BadChannel, ChannelConfig};
-use super::format::{Form, Markup, Measure, Piece};
-use super::seam::{
-    Drafts, Ear, Files, Lost, Manners, MessageId, Network, NotSent, Own, Place, Reactions, Trouble, Typing,
+use super::config::{ChannelConfig, ChannelConfigError};
+use super::format::{LengthUnit, Markup, MessageFormat, MessagePiece};
+use super::network::{
+    ChatAddress, Drafts, FileTransfer, InboundSink, ListenError, MessageId, Network, NetworkError, NetworkLimits,
+    OwnAccount, Reactions, SendError, TypingIndicator,
 };
-use api::Api;
-use fault::Fault;
-use reactions::Remembered;
-use settings::Settings;
+use api::MatrixApi;
+use call_error::MatrixCallError;
+use reactions::ReactionCache;
+use settings::MatrixSettings;
 
-/// An event may have 65,536 bytes (Matrix specification: size limits). An edit holds the text twice, with markup and without, and
-/// JSON may double both; the rest is what the server adds.
-const LONGEST: usize = 15_000;
-/// Between two edits of one message: they are events for good, and each is sent to everybody in the room.
-const EDIT_EVERY: Duration = Duration::from_secs(1);
-/// Between two signs of typing, which last for ten seconds.
-const TYPING_EVERY: Duration = Duration::from_secs(4);
+/// Largest length of a text. An event may have 65,536 bytes (Matrix specification: size limits). An edit holds the text
+/// twice, with markup and without, and JSON escapes may double both; the rest is for the fields of the server.
+const MAX_MESSAGE_BYTES: usize = 15_000;
+/// Time between two edits of one message. Edits are permanent events, sent to everybody in the room.
+const EDIT_INTERVAL: Duration = Duration::from_secs(1);
+/// Time between two typing notifications, which last for ten seconds.
+const TYPING_INTERVAL: Duration = Duration::from_secs(4);
 
 /// One account on a homeserver.
 #[derive(Debug)]
-pub struct Matrix {
-    channel: String,
-    settings: Settings,
-    api: Api,
-    /// Who the server says this is.
-    own: Mutex<Option<Own>>,
-    /// Rooms that were told that they cannot be read.
-    told_encrypted: Mutex<HashSet<String>>,
-    reactions: Mutex<Remembered>,
+pub struct MatrixNetwork {
+    channel_name: String,
+    settings: MatrixSettings,
+    api: MatrixApi,
+    /// The account as the server names it; none before the first call.
+    account: Mutex<Option<OwnAccount>>,
+    /// Encrypted rooms that got the notice that they cannot be read.
+    notified_rooms: Mutex<HashSet<String>>,
+    reaction_cache: Mutex<ReactionCache>,
 }
 
-impl Matrix {
-    /// Takes a channel's configuration.
+impl MatrixNetwork {
+    /// Checks the keys of `[channels.NAME]`.
     ///
     /// # Errors
-    /// [`BadChannel`], with the key that is wrong and what would be right.
-    pub fn new(name: &str, config: &ChannelConfig) -> Result<Self, BadChannel> {
-        let settings = Settings::of(name, config)?;
-        let api = Api::new(&settings).map_err(|trouble| BadChannel {
+    /// The wrong key, and what would be right.
+    pub fn new(name: &str, config: &ChannelConfig) -> Result<Self, ChannelConfigError> {
+        let settings = MatrixSettings::parse(name, config)?;
+        let api = MatrixApi::new(&settings).map_err(|error| ChannelConfigError {
             channel: name.to_owned(),
             key: "api_base",
-            problem: trouble.0,
+            problem: error.0,
         })?;
         Ok(Self {
-            channel: name.to_owned(),
+            channel_name: name.to_owned(),
             settings,
             api,
-            own: Mutex::default(),
-            told_encrypted: Mutex::default(),
-            reactions: Mutex::default(),
+            account: Mutex::default(),
+            notified_rooms: Mutex::default(),
+            reaction_cache: Mutex::default(),
         })
     }
 
-    /// Asks the server who this is.
-    async fn introduce(&self) -> Result<Own, Fault> {
+    /// Asks the server for the account of the token.
+    async fn fetch_account(&self) -> Result<OwnAccount, MatrixCallError> {
         let id = self.api.whoami().await?;
         let name = self.api.display_name(&id).await?.unwrap_or_else(|| settings::local_part(&id).to_owned());
-        let own = Own { id, name };
-        *locked(&self.own) = Some(own.clone());
-        Ok(own)
+        let account = OwnAccount { id, name };
+        *lock(&self.account) = Some(account.clone());
+        Ok(account)
     }
 
-    /// The account's id, asked for once.
-    async fn own_id(&self) -> Result<String, Fault> {
-        let known = locked(&self.own).as_ref().map(|own| own.id.clone());
+    /// The id of the account. It is fetched once.
+    async fn account_id(&self) -> Result<String, MatrixCallError> {
+        let known = lock(&self.account).as_ref().map(|account| account.id.clone());
         match known {
             Some(id) => Ok(id),
-            None => Ok(self.introduce().await?.id),
+            None => Ok(self.fetch_account().await?.id),
         }
     }
 }
 
-impl Network for Matrix {
-    fn manners(&self) -> Manners {
-        let form = Form { markup: Markup::MatrixHtml, longest: LONGEST, measure: Measure::Bytes };
-        Manners { form, edit_every: EDIT_EVERY, typing_every: TYPING_EVERY }
+impl Network for MatrixNetwork {
+    fn limits(&self) -> NetworkLimits {
+        let message_format =
+            MessageFormat { markup: Markup::MatrixHtml, max_length: MAX_MESSAGE_BYTES, length_unit: LengthUnit::Bytes };
+        NetworkLimits { message_format, edit_interval: EDIT_INTERVAL, typing_interval: TYPING_INTERVAL }
     }
 
-    fn listen<'a>(&'a self, ear: &'a dyn Ear) -> BoxFuture<'a, Lost> {
-        listening::listen(self, ear).boxed()
+    fn listen<'a>(&'a self, sink: &'a dyn InboundSink) -> BoxFuture<'a, ListenError> {
+        listener::listen(self, sink).boxed()
     }
 
     fn send<'a>(
         &'a self,
-        place: &'a Place,
-        piece: &'a Piece,
+        address: &'a ChatAddress,
+        piece: &'a MessagePiece,
         key: &'a str,
-    ) -> BoxFuture<'a, Result<MessageId, NotSent>> {
-        speaking::say(&self.api, place, piece, key).boxed()
+    ) -> BoxFuture<'a, Result<MessageId, SendError>> {
+        sending::send_message(&self.api, address, piece, key).boxed()
     }
 
-    fn probe(&self) -> BoxFuture<'_, Result<String, Trouble>> {
+    fn probe(&self) -> BoxFuture<'_, Result<String, NetworkError>> {
         async {
             let id = self.api.whoami().await?;
-            let rooms = match self.api.joined_rooms().await? {
+            let rooms = match self.api.count_joined_rooms().await? {
                 0 => "in no room; invite it into one".to_owned(),
                 1 => "in 1 room".to_owned(),
                 many => format!("in {many} rooms"),
             };
             Ok(format!("{id}, {rooms}"))
         }
-        .map(|answer: Result<String, Fault>| answer.map_err(|fault| Trouble(fault.to_string())))
+        .map(|result: Result<String, MatrixCallError>| result.map_err(|fault| NetworkError(fault.to_string())))
         .boxed()
     }
 
@@ -136,7 +138,7 @@ impl Network for Matrix {
         Some(self)
     }
 
-    fn typing(&self) -> Option<&dyn Typing> {
+    fn typing(&self) -> Option<&dyn TypingIndicator> {
         Some(self)
     }
 
@@ -144,12 +146,12 @@ impl Network for Matrix {
         Some(self)
     }
 
-    fn files(&self) -> Option<&dyn Files> {
+    fn files(&self) -> Option<&dyn FileTransfer> {
         Some(self)
     }
 }
 
-/// What a lock protects is whole whenever it is free, so that a panic elsewhere does not matter.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks a mutex. The data is complete whenever the lock is free, so a panic elsewhere does not matter.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,15 +1,16 @@
-//! Slack: hears through Socket Mode, writes through the Web API.
+//! Slack network: Socket Mode for receiving, Web API for sending.
 //!
-//! A thread is a place of its own: what is asked in one is answered there, and interrupts nothing outside it. `/stop` is a slash
-//! command of the app, because Slack's clients send nothing that begins with a slash as a message; stop words need none.
+//! A thread is an address of its own: a request in a thread is answered there and interrupts nothing outside. `/stop`
+//! is a slash command of the app, because Slack's clients do not send a text that begins with a slash as a message.
+//! Stop words need no slash.
 //!
-//! Slack shows no sign that an app is typing outside its own assistant threads, so there is none here. Sources are the public
+//! There is no typing indicator: Slack shows one for apps only in its own assistant threads. Sources are the public
 //! documentation: Socket Mode, Events API, Web API, rate limits, formatting of messages.
 
 mod api;
-mod event;
+mod event_parser;
 mod files;
-mod line;
+mod socket_mode;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -20,29 +21,32 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 
-use super::config::{BadChannel, ChannelConfig};
-use super::format::{Form, Markup, Measure, Piece};
-use super::seam::{Drafts, Ear, Files, Lost, Manners, MessageId, Network, NotSent, Own, Place, Reactions, Trouble};
-use super::wire::http::Repeatable;
-use api::{Api, Failure};
+use super::config::{ChannelConfig, ChannelConfigError};
+use super::format::{LengthUnit, Markup, MessageFormat, MessagePiece};
+use super::network::{
+    ChatAddress, Drafts, FileTransfer, InboundSink, ListenError, MessageId, Network, NetworkError, NetworkLimits,
+    OwnAccount, Reactions, SendError,
+};
+use super::wire::http_client::Repeatable;
+use api::{SlackApi, SlackCallError};
 
-/// Slack: chat.postMessage, truncating content: "limit to 4,000 characters". Longer ones are cut in two by Slack, which an edit
-/// cannot follow.
-const LONGEST: usize = 4000;
+/// Slack: chat.postMessage, truncating content: "limit to 4,000 characters". Slack splits longer texts into two
+/// messages, which could not be edited.
+const MAX_MESSAGE_CHARS: usize = 4000;
 /// Slack: rate limits, Tier 3 of chat.update: 50 in a minute. Two drafts at a time stay below it.
-const EDIT_EVERY: Duration = Duration::from_millis(2400);
-/// Nothing is shown.
-const TYPING_EVERY: Duration = Duration::from_secs(4);
-/// Slack: scopes without which nothing can be said.
-const SCOPE: &str = "chat:write";
-/// Scopes without which something is left out, and what.
-const SCOPES: &[(&str, &str)] = &[
-    ("reactions:write", "signs on messages"),
+const EDIT_INTERVAL: Duration = Duration::from_millis(2400);
+/// Not used, since there is no typing indicator; the trait asks for a value.
+const TYPING_INTERVAL: Duration = Duration::from_secs(4);
+/// Scope without which the app cannot write.
+const REQUIRED_SCOPE: &str = "chat:write";
+/// Other scopes, and the feature that needs each.
+const OPTIONAL_SCOPES: &[(&str, &str)] = &[
+    ("reactions:write", "reactions on messages"),
     ("files:read", "files from people"),
     ("files:write", "files of the agent"),
 ];
-/// Slack names emoji. Those that the flow puts, and the most usual ones besides.
-const EMOJI: &[(&str, &str)] = &[
+/// Slack's names of emoji: those that the flow uses, and some common ones.
+const EMOJI_NAMES: &[(&str, &str)] = &[
     ("👀", "eyes"),
     ("✅", "white_check_mark"),
     ("⚠", "warning"),
@@ -52,126 +56,155 @@ const EMOJI: &[(&str, &str)] = &[
     ("👍", "+1"),
 ];
 
-/// An app in Slack.
 #[derive(Debug)]
-pub struct Slack {
-    api: Api,
+pub struct SlackNetwork {
+    api: SlackApi,
     mention_only: bool,
 }
 
-impl Slack {
+impl SlackNetwork {
     /// Checks the keys of `[channels.X]`.
     ///
     /// # Errors
-    /// A key that is missing, wrong, or not one of Slack's.
-    pub fn new(name: &str, config: &ChannelConfig) -> Result<Self, BadChannel> {
-        let bad = |key, problem: &str| BadChannel { channel: name.to_owned(), key, problem: problem.to_owned() };
-        if let Some(key) = foreign_key(config) {
-            return Err(bad(key, "Slack knows no such key: remove it"));
+    /// A key is missing, wrong, or not one of Slack's.
+    pub fn new(channel_name: &str, config: &ChannelConfig) -> Result<Self, ChannelConfigError> {
+        let config_error = |key, problem: &str| ChannelConfigError {
+            channel: channel_name.to_owned(),
+            key,
+            problem: problem.to_owned(),
+        };
+        if let Some(key) = unsupported_key(config) {
+            return Err(config_error(key, "Slack knows no such key: remove it"));
         }
         for (key, ids) in [("allow", &config.allow), ("operators", &config.operators)] {
-            if let Some(id) = ids.iter().find(|id| *id != "*" && !event::is_person(id)) {
+            if let Some(id) = ids.iter().find(|id| *id != "*" && !event_parser::is_user_id(id)) {
                 let rule =
                     "is no id of a person in Slack: take \"Copy member ID\" (U...) from the menu of their profile";
-                return Err(bad(key, &format!("{id:?} {rule}")));
+                return Err(config_error(key, &format!("{id:?} {rule}")));
             }
         }
         let missing = "Slack needs the bot's token (xoxb-...): name the environment variable that holds it (token_env), or \
-                       the file (token_file). It stands under OAuth & Permissions, once the app is installed";
-        let bot = config.token.as_ref().ok_or_else(|| bad("token_env", missing))?;
+                       the file (token_file). It is shown under OAuth & Permissions, once the app is installed";
+        let bot = config.token.as_ref().ok_or_else(|| config_error("token_env", missing))?;
         let missing = "Slack needs an app-level token (xapp-...) with the scope connections:write: name the environment \
                        variable that holds it. It is made under Basic Information, App-Level Tokens";
-        let app = config.app_token.as_ref().ok_or_else(|| bad("app_token_env", missing))?;
-        let api = Api::new(config.api_base.as_deref(), bot, app).map_err(|(key, problem)| bad(key, &problem))?;
+        let app = config.app_token.as_ref().ok_or_else(|| config_error("app_token_env", missing))?;
+        let api = SlackApi::new(config.api_base.as_deref(), bot, app)
+            .map_err(|(key, problem)| config_error(key, &problem))?;
         Ok(Self { api, mention_only: config.mention_only })
     }
 
-    /// Who this account is.
-    async fn own(&self) -> Result<(Own, Value), Failure> {
-        let told = self.api.call("auth.test", &json!({})).await?;
-        let id = told["user_id"].as_str().filter(|id| event::is_person(id));
-        let id = id.ok_or_else(|| Failure::Failed("auth.test does not say who the app is".to_owned()))?;
-        let name = event::line(told["user"].as_str().unwrap_or_default());
-        Ok((Own { id: id.to_owned(), name }, told))
+    /// Fetches the account of the app, with the whole response.
+    async fn fetch_account(&self) -> Result<(OwnAccount, Value), SlackCallError> {
+        let response = self.api.call_method("auth.test", &json!({})).await?;
+        let id = response["user_id"].as_str().filter(|id| event_parser::is_user_id(id));
+        let id = id.ok_or_else(|| SlackCallError::ServerError("auth.test does not say who the app is".to_owned()))?;
+        let name = event_parser::single_line(response["user"].as_str().unwrap_or_default());
+        Ok((OwnAccount { id: id.to_owned(), name }, response))
     }
 
-    async fn who_am_i(&self) -> Result<String, Trouble> {
-        let (own, told) = self.own().await.map_err(Failure::trouble)?;
-        let mut line = format!("{} ({}) in {}", own.name, own.id, event::line(told["team"].as_str().unwrap_or("?")));
-        if let Some(scopes) = told[api::SCOPES_KEY].as_str() {
+    async fn describe_account(&self) -> Result<String, NetworkError> {
+        let (account, auth_response) = self.fetch_account().await.map_err(SlackCallError::into_network_error)?;
+        let mut line = format!(
+            "{} ({}) in {}",
+            account.name,
+            account.id,
+            event_parser::single_line(auth_response["team"].as_str().unwrap_or("?"))
+        );
+        if let Some(scopes) = auth_response[api::SCOPES_KEY].as_str() {
             let has = |wanted: &str| scopes.split(',').any(|scope| scope.trim() == wanted);
-            if !has(SCOPE) {
-                return Err(Trouble(format!("{line} may not write: add the scope {SCOPE}, and install the app again")));
+            if !has(REQUIRED_SCOPE) {
+                return Err(NetworkError(format!(
+                    "{line} may not write: add the scope {REQUIRED_SCOPE}, and install the app again"
+                )));
             }
-            for (scope, what) in SCOPES.iter().filter(|(scope, _)| !has(scope)) {
-                line.push_str(&format!("; without {what}, for want of the scope {scope}"));
+            for (scope, feature) in OPTIONAL_SCOPES.iter().filter(|(scope, _)| !has(scope)) {
+                line.push_str(&format!("; without {feature}, because the scope {scope} is missing"));
             }
         }
-        // The address is not used: that Slack gives one shows that the app-level token is good and Socket Mode is on.
-        self.api.open_connection().await.map_err(Failure::trouble)?;
+        // The URL is not used. The call shows that the app-level token is valid and Socket Mode is on.
+        self.api.request_socket_url().await.map_err(SlackCallError::into_network_error)?;
         Ok(line)
     }
 
-    async fn post(&self, place: &Place, piece: &Piece) -> Result<MessageId, NotSent> {
+    async fn post_message(&self, address: &ChatAddress, piece: &MessagePiece) -> Result<MessageId, SendError> {
         let mut body = json!({
-            "channel": place.target, "text": piece.marked, "mrkdwn": true, "unfurl_links": false, "unfurl_media": false,
+            "channel": address.target, "text": piece.formatted, "mrkdwn": true, "unfurl_links": false, "unfurl_media": false,
         });
-        if let Some(thread) = &place.thread {
+        if let Some(thread) = &address.thread {
             body["thread_ts"] = json!(thread);
         }
-        let shown =
-            self.api.call("chat.postMessage", &body).await.map_err(|failure| failure.not_sent(Repeatable::No))?;
-        let lost =
-            || NotSent::Unknown { why: "Slack took the message and did not say its id".to_owned(), repeatable: false };
-        let ts = shown["ts"].as_str().filter(|ts| event::is_timestamp(ts)).ok_or_else(lost)?;
+        let sent = self
+            .api
+            .call_method("chat.postMessage", &body)
+            .await
+            .map_err(|failure| failure.into_send_error(Repeatable::No))?;
+        let missing_id = || SendError::Unknown {
+            why: "Slack accepted the message but did not return its id".to_owned(),
+            is_repeatable: false,
+        };
+        let ts = sent["ts"].as_str().filter(|ts| event_parser::is_message_timestamp(ts)).ok_or_else(missing_id)?;
         Ok(MessageId(ts.to_owned()))
     }
 
-    async fn change(&self, place: &Place, message: &MessageId, piece: &Piece) -> Result<(), NotSent> {
-        let body = json!({"channel": place.target, "ts": message.0, "text": piece.marked});
-        let answer = self.api.call("chat.update", &body).await;
-        answer.map(drop).map_err(|failure| failure.not_sent(Repeatable::Yes))
+    async fn update_message(
+        &self,
+        address: &ChatAddress,
+        message: &MessageId,
+        piece: &MessagePiece,
+    ) -> Result<(), SendError> {
+        let body = json!({"channel": address.target, "ts": message.0, "text": piece.formatted});
+        let result = self.api.call_method("chat.update", &body).await;
+        result.map(drop).map_err(|failure| failure.into_send_error(Repeatable::Yes))
     }
 
-    /// `done` is what Slack says when it is so already.
-    async fn react(&self, method: &str, at: (&Place, &MessageId), sign: &str, done: &[&str]) -> Result<(), NotSent> {
-        let (place, message) = at;
-        // A command is no message: it can bear no sign.
-        if !event::is_timestamp(&message.0) {
+    /// `already_done_errors` are the errors of Slack that mean: nothing to do.
+    async fn send_reaction(
+        &self,
+        method: &str,
+        target: (&ChatAddress, &MessageId),
+        emoji: &str,
+        already_done_errors: &[&str],
+    ) -> Result<(), SendError> {
+        let (address, message) = target;
+        // A slash command is not a message and cannot have reactions.
+        if !event_parser::is_message_timestamp(&message.0) {
             return Ok(());
         }
-        let bare = sign.trim_end_matches('\u{fe0f}');
-        let name = EMOJI.iter().find(|(emoji, _)| *emoji == bare).map(|(_, name)| *name);
-        let name = name.ok_or_else(|| NotSent::Refused { why: format!("Slack's name of {sign} is not known here") })?;
-        let body = json!({"channel": place.target, "timestamp": message.0, "name": name});
-        match self.api.call(method, &body).await {
-            Err(Failure::Refused { error, .. }) if done.contains(&error.as_str()) => Ok(()),
-            answer => answer.map(drop).map_err(|failure| failure.not_sent(Repeatable::Yes)),
+        let bare = emoji.trim_end_matches('\u{fe0f}');
+        let name = EMOJI_NAMES.iter().find(|(emoji, _)| *emoji == bare).map(|(_, name)| *name);
+        let name =
+            name.ok_or_else(|| SendError::Refused { why: format!("Slack's name of {emoji} is not known here") })?;
+        let body = json!({"channel": address.target, "timestamp": message.0, "name": name});
+        match self.api.call_method(method, &body).await {
+            Err(SlackCallError::Refused { error, .. }) if already_done_errors.contains(&error.as_str()) => Ok(()),
+            result => result.map(drop).map_err(|failure| failure.into_send_error(Repeatable::Yes)),
         }
     }
 }
 
-impl Network for Slack {
-    fn manners(&self) -> Manners {
-        let form = Form { markup: Markup::Slack, longest: LONGEST, measure: Measure::Chars };
-        Manners { form, edit_every: EDIT_EVERY, typing_every: TYPING_EVERY }
+impl Network for SlackNetwork {
+    fn limits(&self) -> NetworkLimits {
+        let message_format =
+            MessageFormat { markup: Markup::Slack, max_length: MAX_MESSAGE_CHARS, length_unit: LengthUnit::Chars };
+        NetworkLimits { message_format, edit_interval: EDIT_INTERVAL, typing_interval: TYPING_INTERVAL }
     }
 
-    fn listen<'a>(&'a self, ear: &'a dyn Ear) -> BoxFuture<'a, Lost> {
-        line::listen(self, ear).boxed()
+    fn listen<'a>(&'a self, sink: &'a dyn InboundSink) -> BoxFuture<'a, ListenError> {
+        socket_mode::listen(self, sink).boxed()
     }
 
     fn send<'a>(
         &'a self,
-        place: &'a Place,
-        piece: &'a Piece,
+        address: &'a ChatAddress,
+        piece: &'a MessagePiece,
         _key: &'a str,
-    ) -> BoxFuture<'a, Result<MessageId, NotSent>> {
-        self.post(place, piece).boxed()
+    ) -> BoxFuture<'a, Result<MessageId, SendError>> {
+        self.post_message(address, piece).boxed()
     }
 
-    fn probe(&self) -> BoxFuture<'_, Result<String, Trouble>> {
-        self.who_am_i().boxed()
+    fn probe(&self) -> BoxFuture<'_, Result<String, NetworkError>> {
+        self.describe_account().boxed()
     }
 
     fn drafts(&self) -> Option<&dyn Drafts> {
@@ -182,44 +215,44 @@ impl Network for Slack {
         Some(self)
     }
 
-    fn files(&self) -> Option<&dyn Files> {
+    fn files(&self) -> Option<&dyn FileTransfer> {
         Some(self)
     }
 }
 
-impl Drafts for Slack {
+impl Drafts for SlackNetwork {
     fn edit<'a>(
         &'a self,
-        place: &'a Place,
+        address: &'a ChatAddress,
         message: &'a MessageId,
-        piece: &'a Piece,
-    ) -> BoxFuture<'a, Result<(), NotSent>> {
-        self.change(place, message, piece).boxed()
+        piece: &'a MessagePiece,
+    ) -> BoxFuture<'a, Result<(), SendError>> {
+        self.update_message(address, message, piece).boxed()
     }
 }
 
-impl Reactions for Slack {
+impl Reactions for SlackNetwork {
     fn add<'a>(
         &'a self,
-        place: &'a Place,
+        address: &'a ChatAddress,
         message: &'a MessageId,
-        sign: &'a str,
-    ) -> BoxFuture<'a, Result<(), NotSent>> {
-        self.react("reactions.add", (place, message), sign, &["already_reacted"]).boxed()
+        emoji: &'a str,
+    ) -> BoxFuture<'a, Result<(), SendError>> {
+        self.send_reaction("reactions.add", (address, message), emoji, &["already_reacted"]).boxed()
     }
 
     fn remove<'a>(
         &'a self,
-        place: &'a Place,
+        address: &'a ChatAddress,
         message: &'a MessageId,
-        sign: &'a str,
-    ) -> BoxFuture<'a, Result<(), NotSent>> {
-        self.react("reactions.remove", (place, message), sign, &["no_reaction", "message_not_found"]).boxed()
+        emoji: &'a str,
+    ) -> BoxFuture<'a, Result<(), SendError>> {
+        self.send_reaction("reactions.remove", (address, message), emoji, &["no_reaction", "message_not_found"]).boxed()
     }
 }
 
-/// A key that is set and means nothing to Slack.
-fn foreign_key(config: &ChannelConfig) -> Option<&'static str> {
+/// The first configured key that does not exist for Slack.
+fn unsupported_key(config: &ChannelConfig) -> Option<&'static str> {
     let foreign = [
         ("server", config.server.is_some()),
         ("tls", config.tls.is_some()),

@@ -1,21 +1,22 @@
-//! Telegram, by the Bot API (<https://core.telegram.org/bots/api>) and long polling.
+//! Telegram network: Bot API (<https://core.telegram.org/bots/api>) with long polling.
 //!
-//! Telegram keeps a message until the next question for messages confirms it, so that question is asked when everything heard
-//! before is kept, and nothing is lost by a crash in between: it is told again, with the same id. The place to go on from is
-//! Telegram's own; none is kept here. While keeping takes its time, Telegram is asked for the unconfirmed messages again, and what
-//! is new among them is heard: a stop does not wait for a slow database.
+//! Telegram keeps a message until the next `getUpdates` call confirms it. That call is made when all earlier messages
+//! are stored, so a crash in between loses nothing: the message comes again with the same id. The offset is Telegram's
+//! own; no cursor is saved here. While storing takes long, Telegram is asked for the unconfirmed messages again, and
+//! new ones among them are delivered: a stop does not wait for a slow database.
 //!
-//! Not heard are bots, posts on behalf of a channel or group, stickers, places and the like, and changes of old messages: the
-//! request as it was first written has been answered or is being answered, and a second run for a mended comma would surprise.
+//! Ignored are bots, posts on behalf of a channel or group, stickers, locations and the like, and edits of old
+//! messages: the original request was answered or is being answered, and a second run for a corrected comma would
+//! surprise.
 
+mod addressed_text;
 mod api;
 mod files;
-mod hear;
-mod send;
-mod signs;
+mod messages;
+mod reactions;
 #[cfg(test)]
 mod tests;
-mod words;
+mod update_parser;
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -26,45 +27,49 @@ use quell_protocol::Attachment;
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::config::{BadChannel, ChannelConfig};
-use super::format::{Form, Markup, Measure, Piece};
-use super::seam::{
-    Drafts, Ear, Files, Heard, Lost, Manners, MessageId, Network, NotSent, Place, Reactions, Trouble, Typing,
+use super::config::{ChannelConfig, ChannelConfigError};
+use super::format::{LengthUnit, Markup, MessageFormat, MessagePiece};
+use super::network::{
+    ChatAddress, Drafts, FileTransfer, InboundMessage, InboundSink, ListenError, MessageId, Network, NetworkError,
+    NetworkLimits, Reactions, SendError, TypingIndicator,
 };
-use api::Api;
-use hear::{Account, Groups, Update};
-use signs::Signs;
+use api::TelegramApi;
+use reactions::TelegramReactions;
+use update_parser::{GroupPolicy, TelegramBot, TelegramUpdate};
 
-/// How long Telegram holds a question for messages. It is the longest that its server grants.
-const POLL: Duration = Duration::from_secs(50);
-/// How long keeping may take before Telegram is asked again for what is not confirmed.
-const GLANCE: Duration = Duration::from_millis(500);
-/// Who asks for so many gets the most (Bot API: getUpdates, limit).
-const UPDATES: usize = 100;
+/// How long Telegram holds a `getUpdates` call. It is the longest time that its server grants.
+const POLL_WAIT: Duration = Duration::from_secs(50);
+/// How long storing may take before Telegram is asked again for the unconfirmed messages.
+const STORE_WAIT: Duration = Duration::from_millis(500);
+/// Largest number of updates in one response (Bot API: getUpdates, limit).
+const MAX_UPDATES: usize = 100;
 /// Bot API: sendMessage, "1-4096 characters after entities parsing"; characters are UTF-16 code units there.
-const LONGEST: usize = 4096;
-/// Telegram takes about one message per second in a chat and 20 per minute in a group, changes included (Bots FAQ: "My bot is
-/// hitting limits"). A draft does not know which of them it is in.
-const EDIT_EVERY: Duration = Duration::from_secs(3);
-/// The sign fades after five seconds (Bot API: sendChatAction).
-const TYPING_EVERY: Duration = Duration::from_secs(4);
+const MAX_MESSAGE_UTF16_UNITS: usize = 4096;
+/// Telegram accepts about one message per second in a chat and 20 per minute in a group, edits included (Bots FAQ: "My
+/// bot is hitting limits"). A draft does not know which kind its chat is.
+const EDIT_INTERVAL: Duration = Duration::from_secs(3);
+/// The indicator disappears after five seconds (Bot API: sendChatAction).
+const TYPING_INTERVAL: Duration = Duration::from_secs(4);
 
-/// A bot in Telegram.
 #[derive(Debug)]
-pub struct Telegram {
-    name: String,
-    api: Api,
-    groups: Groups,
-    signs: Signs,
+pub struct TelegramNetwork {
+    channel_name: String,
+    api: TelegramApi,
+    group_policy: GroupPolicy,
+    reactions: TelegramReactions,
 }
 
-impl Telegram {
-    /// A bot as `[channels.NAME]` describes it.
+impl TelegramNetwork {
+    /// Creates a bot from `[channels.NAME]`.
     ///
     /// # Errors
-    /// When a key is missing, wrong, or of another network.
-    pub fn new(name: &str, config: &ChannelConfig) -> Result<Self, BadChannel> {
-        let bad = |key, problem: &str| BadChannel { channel: name.to_owned(), key, problem: problem.to_owned() };
+    /// A key is missing, wrong, or belongs to another network.
+    pub fn new(channel_name: &str, config: &ChannelConfig) -> Result<Self, ChannelConfigError> {
+        let config_error = |key, problem: &str| ChannelConfigError {
+            channel: channel_name.to_owned(),
+            key,
+            problem: problem.to_owned(),
+        };
         let foreign = [
             ("app_token_env", config.app_token_env.is_some()),
             ("server", config.server.is_some()),
@@ -75,103 +80,117 @@ impl Telegram {
             ("reply_url", config.reply_url.is_some()),
         ];
         if let Some((key, _)) = foreign.into_iter().find(|(_, given)| *given) {
-            return Err(bad(key, "Telegram has no such thing; remove it"));
+            return Err(config_error(key, "Telegram has no such key; remove it"));
         }
         for (key, ids) in [("allow", &config.allow), ("operators", &config.operators)] {
             if let Some(id) = ids.iter().find(|id| *id != "*" && id.parse::<u64>().is_err()) {
                 let problem = "is no id of a person in Telegram, which is a number; bots such as @userinfobot tell it";
-                return Err(bad(key, &format!("{id:?} {problem}")));
+                return Err(config_error(key, &format!("{id:?} {problem}")));
             }
         }
-        let missing =
-            "is missing: it names the environment variable with the token that @BotFather gave, or token_file the file";
-        let token = config.token.clone().ok_or_else(|| bad("token_env", missing))?;
-        let api = Api::new(config.api_base.as_deref(), token).map_err(|(key, problem)| bad(key, &problem))?;
-        let groups = if config.mention_only { Groups::WhenNamed } else { Groups::Always };
-        Ok(Self { name: name.to_owned(), api, groups, signs: Signs::default() })
+        let missing = "is missing: name the environment variable with the token from @BotFather, or set token_file";
+        let token = config.token.clone().ok_or_else(|| config_error("token_env", missing))?;
+        let api = TelegramApi::new(config.api_base.as_deref(), token)
+            .map_err(|(key, problem)| config_error(key, &problem))?;
+        let group_policy = if config.mention_only { GroupPolicy::WhenMentioned } else { GroupPolicy::Always };
+        Ok(Self { channel_name: channel_name.to_owned(), api, group_policy, reactions: TelegramReactions::default() })
     }
 
-    async fn hear_all(&self, ear: &dyn Ear) -> Result<Infallible, Lost> {
-        let account = self.account().await.map_err(api::Failure::lost)?;
-        // The first question does not wait: its answer tells at once whether this account can listen.
-        let mut updates = self.updates(None, Duration::ZERO).await?;
-        ear.connected(account.own());
-        // The newest update that was told and is not confirmed.
-        let mut told = None;
+    async fn poll_until_lost(&self, sink: &dyn InboundSink) -> Result<Infallible, ListenError> {
+        let account = self.fetch_bot().await.map_err(api::TelegramCallError::into_listen_error)?;
+        // The first call does not wait: its response shows at once whether this account can listen.
+        let mut updates = self.fetch_updates(None, Duration::ZERO).await?;
+        sink.on_connected(account.to_own_account());
+        // The newest update that was delivered and is not confirmed.
+        let mut last_update_id = None;
         loop {
-            let full = updates.len() >= UPDATES;
+            let is_full_page = updates.len() >= MAX_UPDATES;
             for update in updates {
-                if told.is_some_and(|told| update.id <= told) {
+                if last_update_id.is_some_and(|last| update.id <= last) {
                     continue;
                 }
-                told = Some(update.id);
-                if let Some(heard) = self.understand(update, &account) {
-                    ear.hear(heard);
+                last_update_id = Some(update.id);
+                if let Some(inbound) = self.parse_update(update, &account) {
+                    sink.on_message(inbound);
                 }
             }
-            let kept = told.is_none() || timeout(GLANCE, ear.settled()).await.is_ok();
-            // Ids begin anew somewhere after a quiet week: an offset is named once, and those of other times are not compared.
-            let mut behind = || told.take().map(|told: i64| told.saturating_add(1));
-            updates = match kept {
-                true => self.updates(behind(), POLL).await?,
-                // What stands behind a full page is not told before that is confirmed, and may be a stop: to hear it matters more
-                // than what a crash in this moment would lose.
-                false if full => self.updates(behind(), Duration::ZERO).await?,
-                false => self.updates(None, Duration::ZERO).await?,
+            let is_stored = last_update_id.is_none() || timeout(STORE_WAIT, sink.wait_until_stored()).await.is_ok();
+            // Update ids restart after a quiet week. So an offset is used once, and ids are only compared while
+            // unconfirmed.
+            let mut next_offset = || last_update_id.take().map(|last: i64| last.saturating_add(1));
+            updates = match is_stored {
+                true => self.fetch_updates(next_offset(), POLL_WAIT).await?,
+                // Updates behind a full page are only delivered once the page is confirmed, and one of them may be a
+                // stop. Receiving it is more important than the messages that a crash at this moment would lose.
+                false if is_full_page => self.fetch_updates(next_offset(), Duration::ZERO).await?,
+                false => self.fetch_updates(None, Duration::ZERO).await?,
             };
         }
     }
 
-    async fn account(&self) -> Result<Account, api::Failure> {
-        let me = self.api.call("getMe", &json!({})).await?;
-        serde_json::from_value(me).map_err(|_| api::Failure::Odd("getMe does not say who the bot is".to_owned()))
+    async fn fetch_bot(&self) -> Result<TelegramBot, api::TelegramCallError> {
+        let me = self.api.call_method("getMe", &json!({})).await?;
+        serde_json::from_value(me)
+            .map_err(|_| api::TelegramCallError::InvalidResponse("getMe does not say who the bot is".to_owned()))
     }
 
-    /// The messages after the confirmed ones. An offset confirms everything below it.
-    async fn updates(&self, offset: Option<i64>, wait: Duration) -> Result<Vec<Update>, Lost> {
-        let mut question = json!({"limit": UPDATES, "timeout": wait.as_secs(), "allowed_updates": ["message"]});
+    /// Fetches the messages after the confirmed ones. An offset confirms everything below it.
+    async fn fetch_updates(&self, offset: Option<i64>, wait: Duration) -> Result<Vec<TelegramUpdate>, ListenError> {
+        let mut request = json!({"limit": MAX_UPDATES, "timeout": wait.as_secs(), "allowed_updates": ["message"]});
         if let Some(offset) = offset {
-            question["offset"] = json!(offset);
+            request["offset"] = json!(offset);
         }
-        let updates = self.api.question("getUpdates", &question, wait).await.map_err(api::Failure::lost)?;
+        let updates = self
+            .api
+            .call_method_with_wait("getUpdates", &request, wait)
+            .await
+            .map_err(api::TelegramCallError::into_listen_error)?;
         serde_json::from_value(updates)
-            .map_err(|_| Lost::Connection("getUpdates does not answer with updates".to_owned()))
+            .map_err(|_| ListenError::Connection("getUpdates does not answer with updates".to_owned()))
     }
 
-    fn understand(&self, update: Update, account: &Account) -> Option<Heard> {
-        // Whatever else is new in the world must not keep the bot from hearing the next message.
+    fn parse_update(&self, update: TelegramUpdate, account: &TelegramBot) -> Option<InboundMessage> {
+        // An update that cannot be parsed must not block the next message.
         let message = serde_json::from_value(update.message?);
         let message =
-            message.map_err(|error| tracing::debug!(channel = self.name, %error, "a message is not understood"));
-        hear::heard(message.ok()?, account, self.groups)
+            message.map_err(|error| tracing::debug!(channel = self.channel_name, %error, "a message cannot be parsed"));
+        update_parser::parse_message(message.ok()?, account, self.group_policy)
     }
 }
 
-impl Network for Telegram {
-    fn manners(&self) -> Manners {
-        let form = Form { markup: Markup::TelegramHtml, longest: LONGEST, measure: Measure::Utf16 };
-        Manners { form, edit_every: EDIT_EVERY, typing_every: TYPING_EVERY }
+impl Network for TelegramNetwork {
+    fn limits(&self) -> NetworkLimits {
+        let message_format = MessageFormat {
+            markup: Markup::TelegramHtml,
+            max_length: MAX_MESSAGE_UTF16_UNITS,
+            length_unit: LengthUnit::Utf16,
+        };
+        NetworkLimits { message_format, edit_interval: EDIT_INTERVAL, typing_interval: TYPING_INTERVAL }
     }
 
-    fn listen<'a>(&'a self, ear: &'a dyn Ear) -> BoxFuture<'a, Lost> {
-        self.hear_all(ear).map(|Err(lost)| lost).boxed()
+    fn listen<'a>(&'a self, sink: &'a dyn InboundSink) -> BoxFuture<'a, ListenError> {
+        self.poll_until_lost(sink).map(|Err(lost)| lost).boxed()
     }
 
     fn send<'a>(
         &'a self,
-        place: &'a Place,
-        piece: &'a Piece,
+        address: &'a ChatAddress,
+        piece: &'a MessagePiece,
         _key: &'a str,
-    ) -> BoxFuture<'a, Result<MessageId, NotSent>> {
-        send::message(&self.api, place, piece).boxed()
+    ) -> BoxFuture<'a, Result<MessageId, SendError>> {
+        messages::send_message(&self.api, address, piece).boxed()
     }
 
-    fn probe(&self) -> BoxFuture<'_, Result<String, Trouble>> {
+    fn probe(&self) -> BoxFuture<'_, Result<String, NetworkError>> {
         async {
-            let account = self.account().await.map_err(api::Failure::trouble)?;
-            let webhook = self.api.call("getWebhookInfo", &json!({})).await.map_err(api::Failure::trouble)?;
+            let account = self.fetch_bot().await.map_err(api::TelegramCallError::into_network_error)?;
+            let webhook = self
+                .api
+                .call_method("getWebhookInfo", &json!({}))
+                .await
+                .map_err(api::TelegramCallError::into_network_error)?;
             match webhook["url"].as_str() {
-                Some(url) if !url.is_empty() => Err(Trouble(format!("{account}, but {}", api::WEBHOOK))),
+                Some(url) if !url.is_empty() => Err(NetworkError(format!("{account}, but {}", api::WEBHOOK_CONFLICT))),
                 _ => Ok(account.to_string()),
             }
         }
@@ -182,7 +201,7 @@ impl Network for Telegram {
         Some(self)
     }
 
-    fn typing(&self) -> Option<&dyn Typing> {
+    fn typing(&self) -> Option<&dyn TypingIndicator> {
         Some(self)
     }
 
@@ -190,64 +209,64 @@ impl Network for Telegram {
         Some(self)
     }
 
-    fn files(&self) -> Option<&dyn Files> {
+    fn files(&self) -> Option<&dyn FileTransfer> {
         Some(self)
     }
 }
 
-impl Drafts for Telegram {
+impl Drafts for TelegramNetwork {
     fn edit<'a>(
         &'a self,
-        place: &'a Place,
+        address: &'a ChatAddress,
         message: &'a MessageId,
-        piece: &'a Piece,
-    ) -> BoxFuture<'a, Result<(), NotSent>> {
-        send::edit(&self.api, place, message, piece).boxed()
+        piece: &'a MessagePiece,
+    ) -> BoxFuture<'a, Result<(), SendError>> {
+        messages::edit_message(&self.api, address, message, piece).boxed()
     }
 }
 
-impl Typing for Telegram {
-    fn show<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<(), NotSent>> {
-        send::typing(&self.api, place).boxed()
+impl TypingIndicator for TelegramNetwork {
+    fn show<'a>(&'a self, address: &'a ChatAddress) -> BoxFuture<'a, Result<(), SendError>> {
+        messages::send_typing(&self.api, address).boxed()
     }
 
-    /// A message takes it away, or a few seconds do; the Bot API has no call for it.
-    fn hide<'a>(&'a self, _place: &'a Place) -> BoxFuture<'a, Result<(), NotSent>> {
+    /// A message or a few seconds remove it; the Bot API has no call for it.
+    fn hide<'a>(&'a self, _address: &'a ChatAddress) -> BoxFuture<'a, Result<(), SendError>> {
         futures_util::future::ready(Ok(())).boxed()
     }
 }
 
-impl Reactions for Telegram {
+impl Reactions for TelegramNetwork {
     fn add<'a>(
         &'a self,
-        place: &'a Place,
+        address: &'a ChatAddress,
         message: &'a MessageId,
-        sign: &'a str,
-    ) -> BoxFuture<'a, Result<(), NotSent>> {
-        self.signs.add(&self.api, (place, message), sign).boxed()
+        emoji: &'a str,
+    ) -> BoxFuture<'a, Result<(), SendError>> {
+        self.reactions.add(&self.api, (address, message), emoji).boxed()
     }
 
     fn remove<'a>(
         &'a self,
-        place: &'a Place,
+        address: &'a ChatAddress,
         message: &'a MessageId,
-        sign: &'a str,
-    ) -> BoxFuture<'a, Result<(), NotSent>> {
-        self.signs.remove(&self.api, (place, message), sign).boxed()
+        emoji: &'a str,
+    ) -> BoxFuture<'a, Result<(), SendError>> {
+        self.reactions.remove(&self.api, (address, message), emoji).boxed()
     }
 }
 
-impl Files for Telegram {
-    fn fetch<'a>(&'a self, attachment: &'a Attachment, most: u64) -> BoxFuture<'a, Result<Vec<u8>, Trouble>> {
-        files::fetch(&self.api, attachment, most).boxed()
+impl FileTransfer for TelegramNetwork {
+    fn fetch<'a>(&'a self, attachment: &'a Attachment, max_bytes: u64) -> BoxFuture<'a, Result<Vec<u8>, NetworkError>> {
+        files::fetch_file(&self.api, attachment, max_bytes).boxed()
     }
 
     fn send<'a>(
         &'a self,
-        place: &'a Place,
+        address: &'a ChatAddress,
         attachment: &'a Attachment,
         bytes: Vec<u8>,
-    ) -> BoxFuture<'a, Result<MessageId, NotSent>> {
-        files::send(&self.api, place, attachment, bytes).boxed()
+    ) -> BoxFuture<'a, Result<MessageId, SendError>> {
+        files::send_file(&self.api, address, attachment, bytes).boxed()
     }
 }

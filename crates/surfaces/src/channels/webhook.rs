@@ -1,7 +1,8 @@
-//! Any program that speaks signed HTTP: what it tells comes in by a POST to Quell ([`Webhook::receive`]), and what is answered
-//! goes out by a POST to its `reply_url`. Both are signed like lifecycle hooks, with the token of the channel as the secret.
+//! Network for any program: receives signed POSTs ([`WebhookNetwork::parse_post`]) and sends signed POSTs to
+//! `reply_url`.
 //!
-//! Nothing is listened to here: the door that takes the POSTs calls in. docs/channels/webhook.md has the words of both sides.
+//! Both are signed like lifecycle hooks; the secret is the token of the channel. There is no listener here: the HTTP
+//! server calls in. docs/channels/webhook.md describes both directions.
 
 mod files;
 mod receive;
@@ -16,59 +17,60 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use quell_engine::clock::Clock;
-use quell_engine::hooks::signature::Signer;
+use quell_engine::hooks::signature::WebhookSigner;
 use reqwest::{Client, StatusCode};
 use secrecy::ExposeSecret;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use url::Url;
 
-use super::config::{BadChannel, ChannelConfig};
-use super::format::{Form, Markup, Measure, Piece};
-use super::seam::{Drafts, Ear, Files, Inbound, Lost, Manners, MessageId, Network, NotSent, Own, Place, Trouble};
-use super::wire::http::{Answer, Repeatable, call_at_most, client};
+use super::config::{ChannelConfig, ChannelConfigError};
+use super::format::{LengthUnit, Markup, MessageFormat, MessagePiece};
+use super::network::{
+    ChatAddress, Drafts, FileTransfer, InboundEndpoint, InboundSink, ListenError, MessageId, Network, NetworkError,
+    NetworkLimits, OwnAccount, SendError,
+};
+use super::wire::http_client::{HttpResponse, Repeatable, build_client, send_request_limited};
 
-pub use receive::{LARGEST, Unwelcome};
+pub use receive::{MAX_BODY_BYTES, WebhookRejection};
 
-/// A shorter secret can be found by trying, by whoever has seen one signature.
-const SHORTEST_SECRET: usize = 16;
-/// How long a receiver may take for one message.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// The most that is read of an answer: it holds an id or a reason.
-const LARGEST_ANSWER: usize = 64 * 1024;
-/// How much fits into one message. There is no limit but ours: what is longer is easier to take in parts.
-const LONGEST: usize = 32_000;
-/// Between two changes of one draft.
-const EDIT_EVERY: Duration = Duration::from_secs(1);
-/// Typing is not told; a channel has to say something.
-const TYPING_EVERY: Duration = Duration::from_secs(4);
-/// The longest id that a receiver may give a message.
-const LONGEST_ID: usize = 256;
-/// How much of a receiver's reason is shown.
-const LONGEST_REASON: usize = 200;
+/// A shorter secret could be found by trying, given one signature.
+const MIN_SECRET_BYTES: usize = 16;
+/// Time limit of a POST to the receiver.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Largest response that is read: it holds an id or a reason.
+const MAX_RESPONSE_BYTES: usize = 64 * 1024;
+/// Largest length of a message. The protocol has no limit; a longer text is easier to handle in parts.
+const MAX_MESSAGE_CHARS: usize = 32_000;
+/// Time between two edits of one draft.
+const EDIT_INTERVAL: Duration = Duration::from_secs(1);
+/// Not used, since there is no typing event; the trait asks for a value.
+const TYPING_INTERVAL: Duration = Duration::from_secs(4);
+/// Longest message id that a receiver may assign.
+const MAX_ID_BYTES: usize = 256;
+/// Characters of a receiver's reason that are shown.
+const MAX_REASON_CHARS: usize = 200;
 
-/// A channel of signed HTTP.
-pub struct Webhook {
-    name: String,
-    signer: Signer,
-    out: Option<Out>,
-    /// The number of the last change of a message.
-    revision: Mutex<i64>,
+pub struct WebhookNetwork {
+    channel_name: String,
+    signer: WebhookSigner,
+    reply_endpoint: Option<ReplyEndpoint>,
+    /// Revision of the last edit.
+    last_revision: Mutex<i64>,
 }
 
-/// Where answers go.
-struct Out {
+struct ReplyEndpoint {
     url: Url,
     client: Client,
 }
 
-impl Webhook {
-    /// A channel as `[channels.NAME]` describes it.
+impl WebhookNetwork {
+    /// Creates a channel from `[channels.NAME]`.
     ///
     /// # Errors
-    /// When a key is missing, wrong, or of another network.
-    pub fn new(name: &str, config: &ChannelConfig) -> Result<Self, BadChannel> {
-        let bad = |key, problem: String| BadChannel { channel: name.to_owned(), key, problem };
+    /// A key is missing, wrong, or belongs to another network.
+    pub fn new(channel_name: &str, config: &ChannelConfig) -> Result<Self, ChannelConfigError> {
+        let config_error = |key, problem: String| ChannelConfigError { channel: channel_name.to_owned(), key, problem };
         let foreign = [
             ("api_base", config.api_base.is_some()),
             ("app_token_env", config.app_token_env.is_some()),
@@ -80,74 +82,108 @@ impl Webhook {
             ("join", !config.join.is_empty()),
         ];
         if let Some((key, _)) = foreign.into_iter().find(|(_, given)| *given) {
-            return Err(bad(key, "a webhook has no such thing; remove it".to_owned()));
+            return Err(config_error(key, "a webhook has no such key; remove it".to_owned()));
         }
         let Some(secret) = &config.token else {
-            let problem = "is missing: it names the environment variable with the secret by which both sides sign, or \
-                           token_file the file";
-            return Err(bad("token_env", problem.to_owned()));
+            let problem = "is missing: name the environment variable with the secret that both sides sign with, or set \
+                           token_file";
+            return Err(config_error("token_env", problem.to_owned()));
         };
-        if secret.expose_secret().len() < SHORTEST_SECRET {
+        if secret.expose_secret().len() < MIN_SECRET_BYTES {
             let problem = "the secret is too short; it needs";
-            let problem = format!("{problem} {SHORTEST_SECRET} characters, such as `openssl rand -hex 32` makes");
-            return Err(bad("token_env", problem));
+            let problem = format!("{problem} {MIN_SECRET_BYTES} characters, such as `openssl rand -hex 32` makes");
+            return Err(config_error("token_env", problem));
         }
-        let out = config.reply_url.as_deref().map(Out::new).transpose().map_err(|problem| bad("reply_url", problem))?;
-        Ok(Self { name: name.to_owned(), signer: Signer::new(secret), out, revision: Mutex::new(0) })
+        let reply_endpoint = config
+            .reply_url
+            .as_deref()
+            .map(ReplyEndpoint::new)
+            .transpose()
+            .map_err(|problem| config_error("reply_url", problem))?;
+        Ok(Self {
+            channel_name: channel_name.to_owned(),
+            signer: WebhookSigner::new(secret),
+            reply_endpoint,
+            last_revision: Mutex::new(0),
+        })
     }
 
-    /// Posts one event, and reads what the receiver says. The id is the same when the same event is posted again.
-    async fn post(&self, out: &Out, id: &str, event: &Event<'_>) -> Result<Answer, NotSent> {
-        let refused = |error: serde_json::Error| NotSent::Refused { why: format!("it cannot be written: {error}") };
-        let body = serde_json::to_string(&Letter { channel: &self.name, id, event }).map_err(refused)?;
-        let request = self.signer.seal(out.client.post(out.url.clone()), (event.word(), id), body);
-        let answer = call_at_most(request, PATIENCE, LARGEST_ANSWER).await;
-        // The receiver knows a repeated event by its id.
-        understood(answer.map_err(|none| none.not_sent(Repeatable::Yes))?)
+    /// Posts one event and reads the response. A repeated event has the same id.
+    async fn post_event(
+        &self,
+        reply_endpoint: &ReplyEndpoint,
+        id: &str,
+        event: &WebhookEvent<'_>,
+    ) -> Result<HttpResponse, SendError> {
+        let refused = |error: serde_json::Error| SendError::Refused { why: format!("it cannot be written: {error}") };
+        let body =
+            serde_json::to_string(&WebhookDelivery { channel: &self.channel_name, id, event }).map_err(refused)?;
+        let request = self.signer.sign_request(
+            reply_endpoint.client.post(reply_endpoint.url.clone()),
+            (event.type_name(), id),
+            body,
+        );
+        let response = send_request_limited(request, CALL_TIMEOUT, MAX_RESPONSE_BYTES).await;
+        // The receiver recognises a repeated event by its id.
+        interpret_response(response.map_err(|none| none.into_send_error(Repeatable::Yes))?)
     }
 
-    async fn say(&self, place: &Place, piece: &Piece, key: &str) -> Result<MessageId, NotSent> {
-        let id = id_of(key);
-        let Some(out) = &self.out else { return Ok(MessageId(id)) };
-        let event = Event::Message { place: Where::of(place), text: &piece.marked, plain: &piece.plain };
-        let answer = self.post(out, &id, &event).await?;
-        let theirs = answer.json()["id"].as_str().map(str::to_owned);
-        let fits = |id: &String| (1..=LONGEST_ID).contains(&id.len()) && !id.chars().any(char::is_control);
-        Ok(MessageId(theirs.filter(fits).unwrap_or(id)))
+    async fn send_message(
+        &self,
+        address: &ChatAddress,
+        piece: &MessagePiece,
+        key: &str,
+    ) -> Result<MessageId, SendError> {
+        let id = event_id(key);
+        let Some(endpoint) = &self.reply_endpoint else { return Ok(MessageId(id)) };
+        let event = WebhookEvent::Message {
+            place: WebhookAddress::from_address(address),
+            text: &piece.formatted,
+            plain: &piece.plain,
+        };
+        let response = self.post_event(endpoint, &id, &event).await?;
+        let receiver_id = response.json()["id"].as_str().map(str::to_owned);
+        let fits = |id: &String| (1..=MAX_ID_BYTES).contains(&id.len()) && !id.chars().any(char::is_control);
+        Ok(MessageId(receiver_id.filter(fits).unwrap_or(id)))
     }
 
-    async fn change(&self, place: &Place, message: &MessageId, piece: &Piece) -> Result<(), NotSent> {
-        let Some(out) = &self.out else { return Ok(()) };
+    async fn edit_message(
+        &self,
+        address: &ChatAddress,
+        message: &MessageId,
+        piece: &MessagePiece,
+    ) -> Result<(), SendError> {
+        let Some(endpoint) = &self.reply_endpoint else { return Ok(()) };
         let revision = self.next_revision();
-        let text = Where::of(place);
+        let place = WebhookAddress::from_address(address);
         let event =
-            Event::Edit { place: text, message: &message.0, revision, text: &piece.marked, plain: &piece.plain };
-        let id = id_of(&format!("{}.{revision}", message.0));
-        self.post(out, &id, &event).await.map(drop)
+            WebhookEvent::Edit { place, message: &message.0, revision, text: &piece.formatted, plain: &piece.plain };
+        let id = event_id(&format!("{}.{revision}", message.0));
+        self.post_event(endpoint, &id, &event).await.map(drop)
     }
 
-    /// Rises with each change, over restarts too, so that a receiver can tell the newer of two.
+    /// Returns a number that rises with each edit, also over restarts, so that a receiver knows the newer of two edits.
     fn next_revision(&self) -> i64 {
-        let mut last = self.revision.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last_revision.lock().unwrap_or_else(PoisonError::into_inner);
         *last = (*last + 1).max(Clock::wall_seconds().saturating_mul(1_000));
         *last
     }
 
-    async fn ask(&self) -> Result<String, Trouble> {
-        let heard = format!("messages are taken at POST /api/channels/{}/messages", self.name);
-        let Some(out) = &self.out else {
-            return Ok(format!("{heard}; without reply_url answers are sent nowhere"));
+    async fn probe_receiver(&self) -> Result<String, NetworkError> {
+        let receive_text = format!("messages are taken at POST /api/channels/{}/messages", self.channel_name);
+        let Some(endpoint) = &self.reply_endpoint else {
+            return Ok(format!("{receive_text}; without reply_url answers are sent nowhere"));
         };
-        let host = out.url.host_str().unwrap_or_default();
+        let host = endpoint.url.host_str().unwrap_or_default();
         let id = uuid::Uuid::now_v7().to_string();
-        match self.post(out, &id, &Event::Ping).await {
-            Ok(_) => Ok(format!("{heard}; the receiver at {host} takes answers")),
-            Err(error) => Err(Trouble(format!("the receiver at {host} does not take answers: {error}"))),
+        match self.post_event(endpoint, &id, &WebhookEvent::Ping).await {
+            Ok(_) => Ok(format!("{receive_text}; the receiver at {host} takes answers")),
+            Err(error) => Err(NetworkError(format!("the receiver at {host} does not take answers: {error}"))),
         }
     }
 }
 
-impl Out {
+impl ReplyEndpoint {
     fn new(text: &str) -> Result<Self, String> {
         let url = Url::parse(text).map_err(|error| format!("is no URL: {error}"))?;
         if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
@@ -156,30 +192,31 @@ impl Out {
         if url.password().is_some() || !url.username().is_empty() {
             return Err("holds a name or a password; requests are signed instead, so remove them".to_owned());
         }
-        let client = client(&url).map_err(|error| error.0)?;
+        let client = build_client(&url).map_err(|error| error.0)?;
         Ok(Self { url, client })
     }
 }
 
-/// Neither the secret nor the path of the URL, which may be one, too.
-impl fmt::Debug for Webhook {
+/// Shows neither the secret nor the path of the URL, which may be a secret, too.
+impl fmt::Debug for WebhookNetwork {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let host = self.out.as_ref().and_then(|out| out.url.host_str());
-        formatter.debug_struct("Webhook").field("name", &self.name).field("host", &host).finish_non_exhaustive()
+        let host = self.reply_endpoint.as_ref().and_then(|endpoint| endpoint.url.host_str());
+        formatter.debug_struct("Webhook").field("name", &self.channel_name).field("host", &host).finish_non_exhaustive()
     }
 }
 
-impl Network for Webhook {
-    fn manners(&self) -> Manners {
-        let form = Form { markup: Markup::Markdown, longest: LONGEST, measure: Measure::Chars };
-        Manners { form, edit_every: EDIT_EVERY, typing_every: TYPING_EVERY }
+impl Network for WebhookNetwork {
+    fn limits(&self) -> NetworkLimits {
+        let message_format =
+            MessageFormat { markup: Markup::Markdown, max_length: MAX_MESSAGE_CHARS, length_unit: LengthUnit::Chars };
+        NetworkLimits { message_format, edit_interval: EDIT_INTERVAL, typing_interval: TYPING_INTERVAL }
     }
 
-    fn listen<'a>(&'a self, ear: &'a dyn Ear) -> BoxFuture<'a, Lost> {
+    fn listen<'a>(&'a self, sink: &'a dyn InboundSink) -> BoxFuture<'a, ListenError> {
         async move {
-            // No sender is named so: what a sender is called has no control characters.
-            let id = format!("{}\u{0}", self.name);
-            ear.connected(Own { id, name: format!("webhook {}", self.name) });
+            // No sender can have this id: sender ids have no control characters.
+            let id = format!("{}\u{0}", self.channel_name);
+            sink.on_connected(OwnAccount { id, name: format!("webhook {}", self.channel_name) });
             std::future::pending().await
         }
         .boxed()
@@ -187,63 +224,62 @@ impl Network for Webhook {
 
     fn send<'a>(
         &'a self,
-        place: &'a Place,
-        piece: &'a Piece,
+        address: &'a ChatAddress,
+        piece: &'a MessagePiece,
         key: &'a str,
-    ) -> BoxFuture<'a, Result<MessageId, NotSent>> {
-        self.say(place, piece, key).boxed()
+    ) -> BoxFuture<'a, Result<MessageId, SendError>> {
+        self.send_message(address, piece, key).boxed()
     }
 
-    fn probe(&self) -> BoxFuture<'_, Result<String, Trouble>> {
-        self.ask().boxed()
+    fn probe(&self) -> BoxFuture<'_, Result<String, NetworkError>> {
+        self.probe_receiver().boxed()
     }
 
     fn drafts(&self) -> Option<&dyn Drafts> {
-        self.out.as_ref().map(|_| self as &dyn Drafts)
+        self.reply_endpoint.as_ref().map(|_| self as &dyn Drafts)
     }
 
-    fn files(&self) -> Option<&dyn Files> {
+    fn files(&self) -> Option<&dyn FileTransfer> {
         Some(self)
     }
 
-    fn inbound(&self) -> Option<&dyn Inbound> {
+    fn inbound_endpoint(&self) -> Option<&dyn InboundEndpoint> {
         Some(self)
     }
 }
 
-impl Drafts for Webhook {
+impl Drafts for WebhookNetwork {
     fn edit<'a>(
         &'a self,
-        place: &'a Place,
+        address: &'a ChatAddress,
         message: &'a MessageId,
-        piece: &'a Piece,
-    ) -> BoxFuture<'a, Result<(), NotSent>> {
-        self.change(place, message, piece).boxed()
+        piece: &'a MessagePiece,
+    ) -> BoxFuture<'a, Result<(), SendError>> {
+        self.edit_message(address, message, piece).boxed()
     }
 }
 
-/// What a receiver is posted.
+/// The body of a POST to the receiver.
 #[derive(Serialize)]
-struct Letter<'a> {
+struct WebhookDelivery<'a> {
     channel: &'a str,
     id: &'a str,
     #[serde(flatten)]
-    event: &'a Event<'a>,
+    event: &'a WebhookEvent<'a>,
 }
 
-/// What happened.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
-enum Event<'a> {
+enum WebhookEvent<'a> {
     Message {
         #[serde(flatten)]
-        place: Where<'a>,
+        place: WebhookAddress<'a>,
         text: &'a str,
         plain: &'a str,
     },
     Edit {
         #[serde(flatten)]
-        place: Where<'a>,
+        place: WebhookAddress<'a>,
         message: &'a str,
         revision: i64,
         text: &'a str,
@@ -253,20 +289,20 @@ enum Event<'a> {
 }
 
 #[derive(Serialize)]
-struct Where<'a> {
+struct WebhookAddress<'a> {
     target: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     thread: Option<&'a str>,
 }
 
-impl<'a> Where<'a> {
-    fn of(place: &'a Place) -> Self {
-        Self { target: &place.target, thread: place.thread.as_deref() }
+impl<'a> WebhookAddress<'a> {
+    fn from_address(address: &'a ChatAddress) -> Self {
+        Self { target: &address.target, thread: address.thread.as_deref() }
     }
 }
 
-impl Event<'_> {
-    fn word(&self) -> &'static str {
+impl WebhookEvent<'_> {
+    fn type_name(&self) -> &'static str {
         match self {
             Self::Message { .. } => "message",
             Self::Edit { .. } => "edit",
@@ -275,8 +311,8 @@ impl Event<'_> {
     }
 }
 
-/// An id that can stand in a header, the same for the same key.
-fn id_of(key: &str) -> String {
+/// Returns an id that fits into a header; the same for the same key.
+fn event_id(key: &str) -> String {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | ':' | '-');
     if (1..=128).contains(&key.len()) && key.chars().all(fits) {
         return key.to_owned();
@@ -284,27 +320,27 @@ fn id_of(key: &str) -> String {
     Sha256::digest(key.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What an answer says about the event.
-fn understood(answer: Answer) -> Result<Answer, NotSent> {
-    let status = answer.status;
+/// Maps the status of a response to an error of sending.
+fn interpret_response(response: HttpResponse) -> Result<HttpResponse, SendError> {
+    let status = response.status;
     if status.is_success() {
-        return Ok(answer);
+        return Ok(response);
     }
-    // Not the whole body: pages of errors like to name the URL, and that may hold a secret.
-    let reason = answer.json()["reason"].as_str().map(|reason| {
+    // Show only the reason, not the whole body: error pages may contain the URL, which may hold a secret.
+    let reason = response.json()["reason"].as_str().map(|reason| {
         let line = reason.chars().map(|c| if c.is_control() { ' ' } else { c });
-        format!(": {}", line.take(LONGEST_REASON).collect::<String>())
+        format!(": {}", line.take(MAX_REASON_CHARS).collect::<String>())
     });
     let why = format!("its receiver answered {}{}", status.as_u16(), reason.unwrap_or_default());
     Err(match status {
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-            NotSent::Undelivered { why, after: answer.retry_after() }
+            SendError::NotDelivered { why, retry_after: response.retry_after() }
         }
-        StatusCode::REQUEST_TIMEOUT => NotSent::Unknown { why, repeatable: true },
-        _ if status.is_server_error() => NotSent::Unknown { why, repeatable: true },
+        StatusCode::REQUEST_TIMEOUT => SendError::Unknown { why, is_repeatable: true },
+        _ if status.is_server_error() => SendError::Unknown { why, is_repeatable: true },
         _ if status.is_redirection() => {
-            NotSent::Refused { why: format!("{why}, and redirects are not followed; correct reply_url") }
+            SendError::Refused { why: format!("{why}, and redirects are not followed; correct reply_url") }
         }
-        _ => NotSent::Refused { why },
+        _ => SendError::Refused { why },
     })
 }

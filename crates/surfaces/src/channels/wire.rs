@@ -1,6 +1,6 @@
-//! What networks have in common on the wire: streams with or without TLS, WebSockets over them, HTTP calls. It knows no network.
+//! Client transports shared by networks: HTTP, multipart, WebSocket, TCP and TLS. They know no network.
 
-pub(crate) mod http;
+pub(crate) mod byte_stream;
+pub(crate) mod http_client;
 pub(crate) mod multipart;
-pub(crate) mod socket;
-pub(crate) mod stream;
+pub(crate) mod websocket;

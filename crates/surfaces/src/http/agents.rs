@@ -1,149 +1,152 @@
-//! Agents: list, look, make, delete, and the abort of their model calls (row B4).
+//! List, show, create and delete agents; abort their model calls or runs.
 
 use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use quell_engine::dispatch::{Removal, SocietyError};
-use quell_kernel::registry::AgentPhase;
+use quell_engine::engine::{AgentChangeError, AgentRemoval};
+use quell_kernel::registry::AgentRunFilter;
+use quell_protocol::agents::{AgentNode, AgentView, AgentsDeleted, NewAgent};
 use quell_protocol::api::{AgentAbortAnswer, AgentRow, List, StopRunRequest};
-use quell_protocol::page::ModelRow;
-use quell_protocol::society::{AgentNode, AgentView, AgentsDeleted, NewAgent};
+use quell_protocol::web_ui::ModelRow;
 use quell_protocol::{AgentId, ErrorCode};
 use serde::Deserialize;
 
-use super::auth::Stopper;
-use super::body::{Asked, Body, Optional};
-use super::sessions::EndRequest;
-use super::stop::ask;
-use super::{Refused, Visitor, refuse};
-use crate::door::Door;
+use super::auth::StopCaller;
+use super::extractors::{JsonBody, OptionalJsonBody, QueryParams};
+use super::sessions::ReasonBody;
+use super::stop::stop_request;
+use super::{AuthenticatedCaller, ProblemResponse, problem_response};
+use crate::state::ServerState;
 
-pub(super) async fn list(State(door): State<Door>, _visitor: Visitor) -> Json<List<AgentRow>> {
-    Json(List { items: door.engine().agents(), next_cursor: None })
+pub(super) async fn list(State(server): State<ServerState>, _auth: AuthenticatedCaller) -> Json<List<AgentRow>> {
+    Json(List { items: server.engine().list_agents(), next_cursor: None })
 }
 
 pub(super) async fn show(
-    State(door): State<Door>,
-    _visitor: Visitor,
+    State(server): State<ServerState>,
+    _auth: AuthenticatedCaller,
     Path(id): Path<String>,
-) -> Result<Json<AgentView>, Refused> {
-    let id = agent_id(&id)?;
-    door.engine().agent_view(&id).map(Json).ok_or_else(|| no_agent(&id))
+) -> Result<Json<AgentView>, ProblemResponse> {
+    let id = parse_agent_id(&id)?;
+    server.engine().agent_view(&id).map(Json).ok_or_else(|| agent_not_found(&id))
 }
 
-pub(super) async fn tree(State(door): State<Door>, _visitor: Visitor) -> Json<List<AgentNode>> {
-    Json(List { items: door.engine().agent_tree(), next_cursor: None })
+pub(super) async fn tree(State(server): State<ServerState>, _auth: AuthenticatedCaller) -> Json<List<AgentNode>> {
+    Json(List { items: server.engine().agent_tree(), next_cursor: None })
 }
 
-impl From<SocietyError> for Refused {
-    fn from(error: SocietyError) -> Self {
-        refuse(error.code(), error.to_string())
+impl From<AgentChangeError> for ProblemResponse {
+    fn from(error: AgentChangeError) -> Self {
+        problem_response(error.code(), error.to_string())
     }
 }
 
 pub(super) async fn create(
-    State(door): State<Door>,
-    visitor: Visitor,
-    Body(request): Body<NewAgent>,
-) -> Result<(StatusCode, Json<AgentRow>), Refused> {
-    let row = door.engine().create_agent(visitor.admin()?, request).await?;
+    State(server): State<ServerState>,
+    auth: AuthenticatedCaller,
+    JsonBody(request): JsonBody<NewAgent>,
+) -> Result<(StatusCode, Json<AgentRow>), ProblemResponse> {
+    let row = server.engine().create_agent(auth.require_admin()?, request).await?;
     Ok((StatusCode::CREATED, Json(row)))
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct DeleteQuery {
+pub(super) struct DeleteAgentQuery {
     force: Option<String>,
 }
 
 pub(super) async fn delete(
-    State(door): State<Door>,
-    visitor: Visitor,
+    State(server): State<ServerState>,
+    auth: AuthenticatedCaller,
     Path(id): Path<String>,
-    Asked(query): Asked<DeleteQuery>,
-    Optional(request): Optional<EndRequest>,
-) -> Result<Json<AgentsDeleted>, Refused> {
-    let caller = visitor.admin()?;
-    let id = agent_id(&id)?;
+    QueryParams(query): QueryParams<DeleteAgentQuery>,
+    OptionalJsonBody(request): OptionalJsonBody<ReasonBody>,
+) -> Result<Json<AgentsDeleted>, ProblemResponse> {
+    let caller = auth.require_admin()?;
+    let id = parse_agent_id(&id)?;
     let removal = match query.force.as_deref() {
-        None | Some("0" | "false" | "no") => Removal::IfIdle,
-        Some(_) => Removal::Force(ask(caller, false, request.reason.as_deref())),
+        None | Some("0" | "false" | "no") => AgentRemoval::IfIdle,
+        Some(_) => AgentRemoval::Force(stop_request(caller, false, request.reason.as_deref())),
     };
-    Ok(Json(door.engine().delete_agent(caller, &id, removal).await?))
+    Ok(Json(server.engine().delete_agent(caller, &id, removal).await?))
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct AbortQuery {
+pub(super) struct AbortAgentQuery {
     scope: Option<String>,
 }
 
 pub(super) async fn abort(
-    State(door): State<Door>,
-    Stopper(visitor): Stopper,
+    State(server): State<ServerState>,
+    StopCaller(auth): StopCaller,
     Path(id): Path<String>,
-    Asked(query): Asked<AbortQuery>,
-    Optional(request): Optional<StopRunRequest>,
-) -> Result<Json<AgentAbortAnswer>, Refused> {
-    let caller = visitor.writer()?;
-    check_open(&door)?;
-    let id = agent_id(&id)?;
-    if door.engine().agent(&id).is_none() {
-        return Err(no_agent(&id));
+    QueryParams(query): QueryParams<AbortAgentQuery>,
+    OptionalJsonBody(request): OptionalJsonBody<StopRunRequest>,
+) -> Result<Json<AgentAbortAnswer>, ProblemResponse> {
+    let caller = auth.require_write()?;
+    require_engine_open(&server)?;
+    let id = parse_agent_id(&id)?;
+    if server.engine().find_agent(&id).is_none() {
+        return Err(agent_not_found(&id));
     }
-    let ask = ask(caller, request.force, request.reason.as_deref());
-    let engine = door.engine();
+    let abort_request = stop_request(caller, request.force, request.reason.as_deref());
+    let engine = server.engine();
     let (answer, stop) = match query.scope.as_deref() {
-        None | Some("call") => engine.abort_agent(caller, &id, AgentPhase::WaitingLlm, &ask),
-        Some("run") => engine.abort_agent(caller, &id, AgentPhase::Any, &ask),
-        Some("tree") => engine.abort_agent_tree(caller, &id, &ask),
+        None | Some("call") => engine.abort_agent(caller, &id, AgentRunFilter::WaitingLlm, &abort_request),
+        Some("run") => engine.abort_agent(caller, &id, AgentRunFilter::Any, &abort_request),
+        Some("tree") => engine.abort_agent_tree(caller, &id, &abort_request),
         Some(other) => {
             let detail = format!("scope is {other:?}; it may be `run`, `tree` or absent");
-            return Err(refuse(ErrorCode::InvalidRequest, detail));
+            return Err(problem_response(ErrorCode::InvalidRequest, detail));
         }
     };
-    // The answer is sent when the status has left `waiting_llm` and `stopping` for these runs (row B5).
+    // Answer when no run of the agent is `waiting_llm` or `stopping` any more: row B5 of docs/design/requirements.md.
     for ticket in &stop.tickets {
-        ticket.settled().await;
+        ticket.wait_settled().await;
     }
     Ok(Json(answer))
 }
 
-pub(super) async fn abort_without_id(State(door): State<Door>, visitor: Visitor) -> Result<(), Refused> {
-    visitor.writer()?;
-    check_open(&door)?;
-    Err(missing_id())
+pub(super) async fn abort_without_id(
+    State(server): State<ServerState>,
+    auth: AuthenticatedCaller,
+) -> Result<(), ProblemResponse> {
+    auth.require_write()?;
+    require_engine_open(&server)?;
+    Err(missing_agent_id())
 }
 
-/// The first check of row B4.
-fn check_open(door: &Door) -> Result<(), Refused> {
-    if door.engine().is_open() {
+/// Must be the first check of an abort: row B4 of docs/design/requirements.md.
+fn require_engine_open(server: &ServerState) -> Result<(), ProblemResponse> {
+    if server.engine().is_open() {
         return Ok(());
     }
-    Err(refuse(ErrorCode::SocietyNotInitialized, "the daemon is starting or closing; ask again"))
+    Err(problem_response(ErrorCode::SocietyNotInitialized, "the daemon is starting or closing; ask again"))
 }
 
-fn agent_id(text: &str) -> Result<AgentId, Refused> {
+fn parse_agent_id(text: &str) -> Result<AgentId, ProblemResponse> {
     if text.trim().is_empty() {
-        return Err(missing_id());
+        return Err(missing_agent_id());
     }
-    AgentId::parse(text).map_err(|_| refuse(ErrorCode::AgentNotFound, format!("there is no agent {text:?}")))
+    AgentId::parse(text).map_err(|_| problem_response(ErrorCode::AgentNotFound, format!("there is no agent {text:?}")))
 }
 
-fn missing_id() -> Refused {
-    refuse(ErrorCode::MissingAgentId, "name the agent in the path: /api/agent/AGENT/abort")
+fn missing_agent_id() -> ProblemResponse {
+    problem_response(ErrorCode::MissingAgentId, "name the agent in the path: /api/agent/AGENT/abort")
 }
 
-fn no_agent(id: &AgentId) -> Refused {
-    refuse(ErrorCode::AgentNotFound, format!("there is no agent {id:?}; GET /api/agents lists them"))
+fn agent_not_found(id: &AgentId) -> ProblemResponse {
+    problem_response(ErrorCode::AgentNotFound, format!("there is no agent {id:?}; GET /api/agents lists them"))
 }
 
-/// The models that agents work with, each with its agents.
-pub(super) async fn models(State(door): State<Door>, _visitor: Visitor) -> Json<List<ModelRow>> {
+/// The models that agents use, each with its agents.
+pub(super) async fn models(State(server): State<ServerState>, _auth: AuthenticatedCaller) -> Json<List<ModelRow>> {
     let mut models: BTreeMap<String, Vec<AgentId>> = BTreeMap::new();
-    for agent in door.engine().agents() {
+    for agent in server.engine().list_agents() {
         models.entry(agent.model).or_default().push(agent.id);
     }
     let items = models.into_iter().map(|(model, agents)| ModelRow { model, agents }).collect();

@@ -1,36 +1,36 @@
-//! Calls that wait for a person.
+//! List pending tool approvals and decide them.
 
 use axum::Json;
 use axum::extract::{Path, State};
-use quell_engine::dispatch::AnswerError;
+use quell_engine::engine::AnswerError;
 use quell_protocol::ErrorCode;
 use quell_protocol::api::List;
 use quell_protocol::approval::{ApprovalAnswer, ApprovalRow};
 
-use super::body::Body;
-use super::{Refused, Visitor, refuse};
-use crate::door::Door;
+use super::extractors::JsonBody;
+use super::{AuthenticatedCaller, ProblemResponse, problem_response};
+use crate::state::ServerState;
 
-impl From<AnswerError> for Refused {
+impl From<AnswerError> for ProblemResponse {
     fn from(error: AnswerError) -> Self {
         let code = match &error {
             AnswerError::Unknown(_) => ErrorCode::NotFound,
-            AnswerError::NotYours(..) => ErrorCode::Forbidden,
-            AnswerError::Settled(_) => ErrorCode::Conflict,
+            AnswerError::NotAllowed(..) => ErrorCode::Forbidden,
+            AnswerError::AlreadySettled(_) => ErrorCode::Conflict,
         };
-        refuse(code, error.to_string())
+        problem_response(code, error.to_string())
     }
 }
 
-pub(super) async fn list(State(door): State<Door>, _visitor: Visitor) -> Json<List<ApprovalRow>> {
-    Json(List { items: door.engine().approvals(), next_cursor: None })
+pub(super) async fn list(State(server): State<ServerState>, _auth: AuthenticatedCaller) -> Json<List<ApprovalRow>> {
+    Json(List { items: server.engine().pending_approvals(), next_cursor: None })
 }
 
 pub(super) async fn answer(
-    State(door): State<Door>,
-    visitor: Visitor,
+    State(server): State<ServerState>,
+    auth: AuthenticatedCaller,
     Path(id): Path<String>,
-    Body(answer): Body<ApprovalAnswer>,
-) -> Result<Json<ApprovalRow>, Refused> {
-    Ok(Json(door.engine().answer_approval(visitor.answerer()?, &id, answer.decision)?))
+    JsonBody(answer): JsonBody<ApprovalAnswer>,
+) -> Result<Json<ApprovalRow>, ProblemResponse> {
+    Ok(Json(server.engine().answer_approval(auth.require_approver()?, &id, answer.decision)?))
 }

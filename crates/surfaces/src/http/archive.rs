@@ -1,4 +1,5 @@
-//! Sessions out and in, lines of JSON that are checked as they come; and copies of the whole database.
+//! Export and import sessions as NDJSON; download a backup of the database. An import is checked line by line as it
+//! arrives.
 
 use std::time::Duration;
 
@@ -10,172 +11,185 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
 use quell_engine::Engine;
-use quell_engine::dispatch::{ArchiveReader, BadArchive, ImportError};
-use quell_engine::store::{Archive, Spool, StoreError};
+use quell_engine::engine::{ArchiveError, ArchiveReader, ImportError};
+use quell_engine::store::{SessionArchive, StoreError, TempFile};
 use quell_protocol::api::SessionRow;
 use quell_protocol::{ErrorCode, SessionKey};
 use tokio::time::timeout;
 
-use super::sessions::no_session;
-use super::{Refused, Visitor, refuse};
-use crate::door::Door;
+use super::sessions::session_not_found;
+use super::{AuthenticatedCaller, ProblemResponse, problem_response};
+use crate::state::ServerState;
 
-const LINES: &str = "application/x-ndjson";
-const DATABASE: &str = "application/vnd.sqlite3";
-/// Other names of the same.
-const ALSO_LINES: [&str; 3] = [LINES, "application/jsonl", "application/octet-stream"];
+const NDJSON_TYPE: &str = "application/x-ndjson";
+const SQLITE_TYPE: &str = "application/vnd.sqlite3";
+/// Content types that are accepted for NDJSON.
+const ACCEPTED_NDJSON_TYPES: [&str; 3] = [NDJSON_TYPE, "application/jsonl", "application/octet-stream"];
 
-/// A body that is refused is read on so far and thrown away: a client that still sends would lose the answer otherwise.
-const READ_ON: usize = 1 << 30;
+/// Up to this many bytes of a refused body are read and discarded. A client that is still sending would otherwise miss
+/// the response.
+const MAX_DISCARDED_BYTES: usize = 1 << 30;
 
-/// How long a body may be silent, and how long a refused one is read on: there is one place for imports.
-const SILENCE: Duration = Duration::from_secs(30);
+/// Maximum pause in a body, and time limit for discarding a refused one. There is only one import permit.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
-impl From<ImportError> for Refused {
+impl From<ImportError> for ProblemResponse {
     fn from(error: ImportError) -> Self {
         match error {
-            ImportError::SessionExists(_) | ImportError::RunExists(_) => refuse(ErrorCode::Conflict, error.to_string()),
-            ImportError::Endpoints => refuse(ErrorCode::Forbidden, error.to_string()),
+            ImportError::SessionExists(_) | ImportError::RunExists(_) => {
+                problem_response(ErrorCode::Conflict, error.to_string())
+            }
+            ImportError::EndpointsForbidden => problem_response(ErrorCode::Forbidden, error.to_string()),
             ImportError::Store(error) => error.into(),
         }
     }
 }
 
-impl From<BadArchive> for Refused {
-    fn from(error: BadArchive) -> Self {
-        refuse(ErrorCode::InvalidRequest, format!("{error}; nothing was imported"))
+impl From<ArchiveError> for ProblemResponse {
+    fn from(error: ArchiveError) -> Self {
+        problem_response(ErrorCode::InvalidRequest, format!("{error}; nothing was imported"))
     }
 }
 
 pub(super) async fn export(
-    State(door): State<Door>,
-    _visitor: Visitor,
+    State(server): State<ServerState>,
+    _auth: AuthenticatedCaller,
     Path(key): Path<String>,
-) -> Result<Response, Refused> {
+) -> Result<Response, ProblemResponse> {
     let key = SessionKey::parse(key)?;
-    let spool = door.engine().export_session(&key).await?.ok_or_else(|| no_session(&key))?;
-    Ok(handed_out(door.engine(), spool, LINES))
+    let file = server.engine().export_session(&key).await?.ok_or_else(|| session_not_found(&key))?;
+    Ok(file_response(server.engine(), file, NDJSON_TYPE))
 }
 
-pub(super) async fn backup(State(door): State<Door>, visitor: Visitor) -> Result<Response, Refused> {
-    let spool = door.engine().backup(visitor.admin()?).await?;
-    Ok(handed_out(door.engine(), spool, DATABASE))
+pub(super) async fn backup(
+    State(server): State<ServerState>,
+    auth: AuthenticatedCaller,
+) -> Result<Response, ProblemResponse> {
+    let file = server.engine().backup(auth.require_admin()?).await?;
+    Ok(file_response(server.engine(), file, SQLITE_TYPE))
 }
 
-/// A spool as an answer. Its length is told, so that a client sees when it was cut.
-fn handed_out(engine: &Engine, spool: Spool, kind: &'static str) -> Response {
-    let length = spool.length();
-    let pieces = stream::try_unfold((engine.clone(), spool, 0), |(engine, spool, at)| async move {
-        let piece = engine.piece(&spool, at).await?;
-        let next = at + piece.len() as u64;
-        Ok::<_, StoreError>((!piece.is_empty()).then(|| (Bytes::from(piece), (engine, spool, next))))
+/// Streams a file as the response. Content-Length lets a client notice a truncated download.
+fn file_response(engine: &Engine, file: TempFile, kind: &'static str) -> Response {
+    let length = file.length();
+    let pieces = stream::try_unfold((engine.clone(), file, 0), |(engine, file, offset)| async move {
+        let piece = engine.read_chunk(&file, offset).await?;
+        let next = offset + piece.len() as u64;
+        Ok::<_, StoreError>((!piece.is_empty()).then(|| (Bytes::from(piece), (engine, file, next))))
     });
     let headers = [(header::CONTENT_TYPE, kind.to_owned()), (header::CONTENT_LENGTH, length.to_string())];
     (headers, Body::from_stream(pieces)).into_response()
 }
 
-/// The archive in a body.
-pub(super) struct Lines(Archive);
+pub(super) struct ArchiveBody(SessionArchive);
 
 pub(super) async fn import(
-    State(door): State<Door>,
-    visitor: Visitor,
+    State(server): State<ServerState>,
+    auth: AuthenticatedCaller,
     request: Request,
-) -> Result<(StatusCode, Json<SessionRow>), Refused> {
-    let caller = visitor.writer()?.clone();
-    let Some(_place) = door.take_import() else {
-        return Err(refuse(
+) -> Result<(StatusCode, Json<SessionRow>), ProblemResponse> {
+    let caller = auth.require_write()?.clone();
+    let Some(_permit) = server.acquire_import() else {
+        return Err(problem_response(
             ErrorCode::Conflict,
             "another session is being imported; send this one again when that is done",
         ));
     };
-    let Lines(archive) = Lines::from_request(request, &door).await?;
-    Ok((StatusCode::CREATED, Json(door.engine().import_session(&caller, archive).await?)))
+    let ArchiveBody(archive) = ArchiveBody::from_request(request, &server).await?;
+    Ok((StatusCode::CREATED, Json(server.engine().import_session(&caller, archive).await?)))
 }
 
-impl FromRequest<Door> for Lines {
-    type Rejection = Refused;
+impl FromRequest<ServerState> for ArchiveBody {
+    type Rejection = ProblemResponse;
 
-    async fn from_request(request: Request, door: &Door) -> Result<Self, Refused> {
-        check_kind(request.headers())?;
-        let limit = door.engine().config().limits.import_bytes;
-        take_in(request.into_body().into_data_stream(), limit).await.map(Self)
+    async fn from_request(request: Request, server: &ServerState) -> Result<Self, ProblemResponse> {
+        check_content_type(request.headers())?;
+        let limit = server.engine().config().limits.import_bytes;
+        read_archive(request.into_body().into_data_stream(), limit).await.map(Self)
     }
 }
 
-async fn take_in<E>(mut body: impl Stream<Item = Result<Bytes, E>> + Unpin, limit: usize) -> Result<Archive, Refused>
+async fn read_archive<E>(
+    mut body: impl Stream<Item = Result<Bytes, E>> + Unpin,
+    limit: usize,
+) -> Result<SessionArchive, ProblemResponse>
 where
     E: std::fmt::Display,
 {
-    let mut intake = Intake { reader: ArchiveReader::default(), begun: Vec::new(), left: limit, limit };
-    let broken = |how: String| refuse(ErrorCode::InvalidRequest, format!("the body {how}; nothing was imported"));
-    let silent = |_elapsed| broken(format!("was silent for {} s", SILENCE.as_secs()));
-    while let Some(piece) = timeout(SILENCE, body.next()).await.map_err(silent)? {
+    let mut line_reader =
+        ArchiveLineReader { reader: ArchiveReader::default(), partial_line: Vec::new(), remaining: limit, limit };
+    let broken =
+        |how: String| problem_response(ErrorCode::InvalidRequest, format!("the body {how}; nothing was imported"));
+    let silent = |_elapsed| broken(format!("was silent for {} s", READ_TIMEOUT.as_secs()));
+    while let Some(piece) = timeout(READ_TIMEOUT, body.next()).await.map_err(silent)? {
         let piece = piece.map_err(|error| broken(format!("broke off: {error}")))?;
-        if let Err(refused) = intake.take(&piece) {
-            // Whoever still sends then does not get the answer.
-            let _ = timeout(SILENCE, read_on(body)).await;
+        if let Err(refused) = line_reader.push_chunk(&piece) {
+            // Read on: a client that is still sending would miss the response.
+            let _ = timeout(READ_TIMEOUT, discard_body(body)).await;
             return Err(refused);
         }
     }
-    intake.finish()
+    line_reader.finish()
 }
 
-/// Lines, from pieces that end anywhere.
-struct Intake {
+/// Splits chunks of the body into lines.
+struct ArchiveLineReader {
     reader: ArchiveReader,
-    /// The beginning of a line whose end has not come.
-    begun: Vec<u8>,
-    left: usize,
+    /// The beginning of a line without its end.
+    partial_line: Vec<u8>,
+    remaining: usize,
     limit: usize,
 }
 
-impl Intake {
-    fn take(&mut self, piece: &[u8]) -> Result<(), Refused> {
-        self.left = self.left.checked_sub(piece.len()).ok_or_else(|| {
+impl ArchiveLineReader {
+    fn push_chunk(&mut self, piece: &[u8]) -> Result<(), ProblemResponse> {
+        self.remaining = self.remaining.checked_sub(piece.len()).ok_or_else(|| {
             let limit = self.limit;
             let detail = format!(
                 "the limit is {limit} bytes (import_bytes in [limits] of the configuration); nothing was imported"
             );
-            refuse(ErrorCode::BodyTooLarge, detail)
+            problem_response(ErrorCode::BodyTooLarge, detail)
         })?;
         let mut lines = piece.split(|byte| *byte == b'\n');
         let last = lines.next_back().unwrap_or_default();
         for line in lines {
-            self.begun.extend_from_slice(line);
-            self.reader.line(&self.begun)?;
-            self.begun.clear();
+            self.partial_line.extend_from_slice(line);
+            self.reader.read_line(&self.partial_line)?;
+            self.partial_line.clear();
         }
-        self.begun.extend_from_slice(last);
+        self.partial_line.extend_from_slice(last);
         Ok(())
     }
 
-    fn finish(mut self) -> Result<Archive, Refused> {
-        if !self.begun.is_empty() {
-            self.reader.line(&self.begun)?;
+    fn finish(mut self) -> Result<SessionArchive, ProblemResponse> {
+        if !self.partial_line.is_empty() {
+            self.reader.read_line(&self.partial_line)?;
         }
         Ok(self.reader.finish()?)
     }
 }
 
-async fn read_on<E>(mut body: impl Stream<Item = Result<Bytes, E>> + Unpin) {
+async fn discard_body<E>(mut body: impl Stream<Item = Result<Bytes, E>> + Unpin) {
     let mut read = 0;
     while let Some(Ok(piece)) = body.next().await {
         read += piece.len();
-        if read > READ_ON {
+        if read > MAX_DISCARDED_BYTES {
             return;
         }
     }
 }
 
-/// A form of a web page could send other kinds without asking.
-fn check_kind(headers: &HeaderMap) -> Result<(), Refused> {
+/// A form on a foreign web page could send other content types without a preflight request.
+fn check_content_type(headers: &HeaderMap) -> Result<(), ProblemResponse> {
     let Some(kind) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
     let essence = kind.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    if ALSO_LINES.contains(&essence.as_str()) {
+    if ACCEPTED_NDJSON_TYPES.contains(&essence.as_str()) {
         return Ok(());
     }
-    Err(refuse(ErrorCode::UnsupportedMediaType, format!("the body must be lines of JSON with content-type {LINES}")))
+    Err(problem_response(
+        ErrorCode::UnsupportedMediaType,
+        format!("the body must be lines of JSON with content-type {NDJSON_TYPE}"),
+    ))
 }
 
 #[cfg(test)]
@@ -189,11 +203,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_begins_an_import_and_falls_silent_does_not_keep_its_place_for_ever() {
         let body = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b"\n"))]).chain(stream::pending());
-        let taken = timeout(SILENCE * 3, take_in(body, 1000)).await.expect("the place is kept");
-        assert_eq!(taken.unwrap_err().into_response().status(), StatusCode::BAD_REQUEST);
-        // Refused for its length, and still open.
+        let result =
+            timeout(READ_TIMEOUT * 3, read_archive(body, 1000)).await.expect("the import permit is not returned");
+        assert_eq!(result.unwrap_err().into_response().status(), StatusCode::BAD_REQUEST);
+        // Refused for its length, while the body stays open.
         let body = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b"\n\n"))]).chain(stream::pending());
-        let taken = timeout(SILENCE * 3, take_in(body, 1)).await.expect("the place is kept");
-        assert_eq!(taken.unwrap_err().into_response().status(), StatusCode::PAYLOAD_TOO_LARGE);
+        let result = timeout(READ_TIMEOUT * 3, read_archive(body, 1)).await.expect("the import permit is not returned");
+        assert_eq!(result.unwrap_err().into_response().status(), StatusCode::PAYLOAD_TOO_LARGE);
     }
 }

@@ -1,4 +1,4 @@
-//! The list of who did what.
+//! List the audit log.
 
 use axum::Json;
 use axum::extract::State;
@@ -6,24 +6,24 @@ use quell_protocol::api::List;
 use quell_protocol::audit::AuditRow;
 use serde::Deserialize;
 
-use super::body::Asked;
-use super::runs::{PAGE, PAGE_MOST};
-use super::{Refused, Visitor};
-use crate::door::Door;
+use super::extractors::QueryParams;
+use super::runs::{DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE};
+use super::{AuthenticatedCaller, ProblemResponse};
+use crate::state::ServerState;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct ListQuery {
+pub(super) struct AuditListQuery {
     after: u64,
     limit: Option<usize>,
 }
 
 pub(super) async fn list(
-    State(door): State<Door>,
-    visitor: Visitor,
-    Asked(query): Asked<ListQuery>,
-) -> Result<Json<List<AuditRow>>, Refused> {
-    visitor.admin()?;
-    let limit = query.limit.unwrap_or(PAGE).clamp(1, PAGE_MOST);
-    Ok(Json(door.engine().audit_list(query.after, limit).await?))
+    State(server): State<ServerState>,
+    auth: AuthenticatedCaller,
+    QueryParams(query): QueryParams<AuditListQuery>,
+) -> Result<Json<List<AuditRow>>, ProblemResponse> {
+    auth.require_admin()?;
+    let limit = query.limit.unwrap_or(DEFAULT_PAGE_SIZE).clamp(1, MAX_PAGE_SIZE);
+    Ok(Json(server.engine().list_audit(query.after, limit).await?))
 }

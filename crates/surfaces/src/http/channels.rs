@@ -1,6 +1,6 @@
-//! Chat networks: how they fare, whether one works, a word in its name, and the door of networks that call.
+//! List and test chat channels, send through them, and receive signed webhook messages.
 
-use axum::body::Body as RawBody;
+use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::{Extension, Json};
@@ -8,81 +8,84 @@ use quell_protocol::ErrorCode;
 use quell_protocol::api::List;
 use quell_protocol::channel::{ChannelDelivery, ChannelReceived, ChannelRow, ChannelSend, ChannelTest};
 
-use super::body::Body;
-use super::intake::{Allowance, Held};
-use super::{Refused, Visitor, check_origin, refuse};
-use crate::channels::flow::{Channels, NotAddressed, NotReceived};
-use crate::channels::seam::Unwelcome;
-use crate::door::Door;
+use super::body_limits::{BodyLimit, BodyReservation};
+use super::extractors::JsonBody;
+use super::{AuthenticatedCaller, ProblemResponse, check_origin, problem_response};
+use crate::channels::flow::{ChannelTargetError, Channels, ReceiveError};
+use crate::channels::network::InboundRejection;
+use crate::state::ServerState;
 
-impl From<NotAddressed> for Refused {
-    fn from(error: NotAddressed) -> Self {
+impl From<ChannelTargetError> for ProblemResponse {
+    fn from(error: ChannelTargetError) -> Self {
         let code = match error {
-            NotAddressed::Unknown { .. } => ErrorCode::ChannelNotFound,
-            NotAddressed::Unusable { .. } => ErrorCode::Conflict,
-            NotAddressed::Senseless(_) => ErrorCode::InvalidRequest,
+            ChannelTargetError::Unknown { .. } => ErrorCode::ChannelNotFound,
+            ChannelTargetError::Unusable { .. } => ErrorCode::Conflict,
+            ChannelTargetError::InvalidRequest(_) => ErrorCode::InvalidRequest,
         };
-        refuse(code, error.to_string())
+        problem_response(code, error.to_string())
     }
 }
 
-impl From<NotReceived> for Refused {
-    fn from(error: NotReceived) -> Self {
+impl From<ReceiveError> for ProblemResponse {
+    fn from(error: ReceiveError) -> Self {
         let code = match &error {
-            NotReceived::NoDoor(_) => ErrorCode::ChannelNotFound,
-            NotReceived::Unwelcome(Unwelcome::TooLarge(_)) => ErrorCode::BodyTooLarge,
-            NotReceived::Unwelcome(Unwelcome::Unproven(_)) => ErrorCode::BadSignature,
-            NotReceived::Unwelcome(Unwelcome::Stale(_)) => ErrorCode::StaleTimestamp,
-            NotReceived::Unwelcome(Unwelcome::Malformed(_)) => ErrorCode::InvalidRequest,
-            NotReceived::Unsettled => ErrorCode::StoreUnavailable,
+            ReceiveError::NoEndpoint(_) => ErrorCode::ChannelNotFound,
+            ReceiveError::Rejected(InboundRejection::TooLarge(_)) => ErrorCode::BodyTooLarge,
+            ReceiveError::Rejected(InboundRejection::Unauthenticated(_)) => ErrorCode::BadSignature,
+            ReceiveError::Rejected(InboundRejection::Stale(_)) => ErrorCode::StaleTimestamp,
+            ReceiveError::Rejected(InboundRejection::Malformed(_)) => ErrorCode::InvalidRequest,
+            ReceiveError::NotStored => ErrorCode::StoreUnavailable,
         };
-        refuse(code, error.to_string())
+        problem_response(code, error.to_string())
     }
 }
 
-pub(super) async fn list(State(door): State<Door>, _visitor: Visitor) -> Json<List<ChannelRow>> {
-    Json(List { items: door.channels().map(Channels::list).unwrap_or_default(), next_cursor: None })
+pub(super) async fn list(State(server): State<ServerState>, _auth: AuthenticatedCaller) -> Json<List<ChannelRow>> {
+    Json(List { items: server.channels().map(Channels::channel_rows).unwrap_or_default(), next_cursor: None })
 }
 
 pub(super) async fn test(
-    State(door): State<Door>,
-    visitor: Visitor,
+    State(server): State<ServerState>,
+    auth: AuthenticatedCaller,
     Path(name): Path<String>,
-) -> Result<Json<ChannelTest>, Refused> {
-    visitor.writer()?;
-    Ok(Json(channels(&door)?.probe(&name).await?))
+) -> Result<Json<ChannelTest>, ProblemResponse> {
+    auth.require_write()?;
+    Ok(Json(running_channels(&server)?.probe(&name).await?))
 }
 
 pub(super) async fn send(
-    State(door): State<Door>,
-    visitor: Visitor,
-    Body(request): Body<ChannelSend>,
-) -> Result<Json<ChannelDelivery>, Refused> {
-    let caller = visitor.admin()?;
-    Ok(Json(channels(&door)?.send(caller, &request.to, &request.text).await?))
+    State(server): State<ServerState>,
+    auth: AuthenticatedCaller,
+    JsonBody(request): JsonBody<ChannelSend>,
+) -> Result<Json<ChannelDelivery>, ProblemResponse> {
+    let caller = auth.require_admin()?;
+    Ok(Json(running_channels(&server)?.send_text(caller, &request.to, &request.text).await?))
 }
 
-/// The door of networks that call. Whoever calls shows no token: the network knows its callers by their signature.
+/// Receives a message of a network that posts to Quell. Callers show no token: the network checks their signature.
 pub(super) async fn receive(
-    State(door): State<Door>,
+    State(server): State<ServerState>,
     Path(name): Path<String>,
-    Extension(held): Extension<Held>,
+    Extension(reservation): Extension<BodyReservation>,
     headers: HeaderMap,
-    body: RawBody,
-) -> Result<(StatusCode, Json<ChannelReceived>), Refused> {
-    check_origin(&headers, &door)?;
-    let channels = channels(&door)?;
-    let most = channels.largest_post(&name).ok_or_else(|| NotReceived::NoDoor(name.clone()))?;
-    let allowance = Allowance { limit: most, set_by: " here", budget: Some(door.unproven_intake()) };
-    let body = allowance.read(Some(&held), &headers, body).await?;
-    let received = channels.receive(&name, &headers, &body).await?;
+    body: Body,
+) -> Result<(StatusCode, Json<ChannelReceived>), ProblemResponse> {
+    check_origin(&headers, &server)?;
+    let channels = running_channels(&server)?;
+    let max_bytes = channels.max_post_bytes(&name).ok_or_else(|| ReceiveError::NoEndpoint(name.clone()))?;
+    let body_limit =
+        BodyLimit { max_bytes, configured_by: " here", budget: Some(server.unauthenticated_receive_budget()) };
+    let body = body_limit.read_body(Some(&reservation), &headers, body).await?;
+    let received = channels.receive_post(&name, &headers, &body).await?;
     Ok((StatusCode::ACCEPTED, Json(received)))
 }
 
-/// The channels, while there is a daemon behind the doors that has any.
-fn channels(door: &Door) -> Result<&Channels, Refused> {
-    if !door.engine().is_open() {
-        return Err(refuse(ErrorCode::ShuttingDown, "the daemon is closing"));
+/// The channels, if the daemon was started with any and is not closing.
+fn running_channels(server: &ServerState) -> Result<&Channels, ProblemResponse> {
+    if !server.engine().is_open() {
+        return Err(problem_response(ErrorCode::ShuttingDown, "the daemon is closing"));
     }
-    door.channels().ok_or_else(|| refuse(ErrorCode::ChannelNotFound, "this daemon was started without chat networks"))
+    server
+        .channels()
+        .ok_or_else(|| problem_response(ErrorCode::ChannelNotFound, "this daemon was started without chat networks"))
 }

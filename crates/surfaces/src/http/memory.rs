@@ -1,23 +1,23 @@
-//! Notes of sessions, agents and senders: look through them, forget one, forget all of a sender.
+//! List, search and delete notes of sessions, agents and senders.
 
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use quell_engine::dispatch::NoteFilter;
+use quell_engine::engine::NoteFilter;
 use quell_engine::memory::NoteScope;
 use quell_protocol::api::List;
 use quell_protocol::memory::{NoteRow, NotesForgotten, SenderRow};
 use quell_protocol::{AgentId, ErrorCode, SessionKey};
 use serde::Deserialize;
 
-use super::body::Asked;
-use super::runs::{PAGE, PAGE_MOST};
-use super::{Refused, Visitor, refuse};
-use crate::door::Door;
+use super::extractors::QueryParams;
+use super::runs::{DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE};
+use super::{AuthenticatedCaller, ProblemResponse, problem_response};
+use crate::state::ServerState;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct NoteQuery {
+pub(super) struct NoteListQuery {
     query: Option<String>,
     limit: Option<usize>,
     cursor: Option<String>,
@@ -25,129 +25,138 @@ pub(super) struct NoteQuery {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct SenderQuery {
+pub(super) struct SenderListQuery {
     limit: Option<usize>,
     cursor: Option<String>,
 }
 
-pub(super) async fn of_session(
-    State(door): State<Door>,
-    _visitor: Visitor,
+pub(super) async fn list_of_session(
+    State(server): State<ServerState>,
+    _auth: AuthenticatedCaller,
     Path(key): Path<String>,
-    Asked(query): Asked<NoteQuery>,
-) -> Result<Json<List<NoteRow>>, Refused> {
+    QueryParams(query): QueryParams<NoteListQuery>,
+) -> Result<Json<List<NoteRow>>, ProblemResponse> {
     let key = SessionKey::parse(key)?;
-    if door.engine().session(&key).await?.is_none() {
+    if server.engine().find_session(&key).await?.is_none() {
         let detail = format!("there is no session {key:?}; `quell sessions` lists them");
-        return Err(refuse(ErrorCode::SessionNotFound, detail));
+        return Err(problem_response(ErrorCode::SessionNotFound, detail));
     }
-    list(&door, NoteScope::Session(key), query).await
+    list_notes(&server, NoteScope::Session(key), query).await
 }
 
-pub(super) async fn of_agent(
-    State(door): State<Door>,
-    _visitor: Visitor,
+pub(super) async fn list_of_agent(
+    State(server): State<ServerState>,
+    _auth: AuthenticatedCaller,
     Path(id): Path<String>,
-    Asked(query): Asked<NoteQuery>,
-) -> Result<Json<List<NoteRow>>, Refused> {
-    let id = agent_id(&id)?;
-    let exists = door.engine().agent(&id).is_some();
-    let page = list(&door, NoteScope::Agent(id.clone()), query).await?;
+    QueryParams(query): QueryParams<NoteListQuery>,
+) -> Result<Json<List<NoteRow>>, ProblemResponse> {
+    let id = parse_agent_id(&id)?;
+    let exists = server.engine().find_agent(&id).is_some();
+    let page = list_notes(&server, NoteScope::Agent(id.clone()), query).await?;
     // Notes outlive the configuration of their agent.
     if !exists && page.0.items.is_empty() {
         let detail = format!("there is no agent {id:?}; GET /api/agents lists them");
-        return Err(refuse(ErrorCode::AgentNotFound, detail));
+        return Err(problem_response(ErrorCode::AgentNotFound, detail));
     }
     Ok(page)
 }
 
-pub(super) async fn senders(
-    State(door): State<Door>,
-    _visitor: Visitor,
-    Asked(SenderQuery { limit, cursor }): Asked<SenderQuery>,
-) -> Result<Json<List<SenderRow>>, Refused> {
-    let limit = limit.unwrap_or(PAGE).clamp(1, PAGE_MOST);
-    Ok(Json(door.engine().senders(limit, cursor).await?))
+pub(super) async fn list_senders(
+    State(server): State<ServerState>,
+    _auth: AuthenticatedCaller,
+    QueryParams(SenderListQuery { limit, cursor }): QueryParams<SenderListQuery>,
+) -> Result<Json<List<SenderRow>>, ProblemResponse> {
+    let limit = limit.unwrap_or(DEFAULT_PAGE_SIZE).clamp(1, MAX_PAGE_SIZE);
+    Ok(Json(server.engine().list_senders(limit, cursor).await?))
 }
 
-pub(super) async fn of_sender(
-    State(door): State<Door>,
-    _visitor: Visitor,
+pub(super) async fn list_of_sender(
+    State(server): State<ServerState>,
+    _auth: AuthenticatedCaller,
     Path(sender): Path<String>,
-    Asked(query): Asked<NoteQuery>,
-) -> Result<Json<List<NoteRow>>, Refused> {
+    QueryParams(query): QueryParams<NoteListQuery>,
+) -> Result<Json<List<NoteRow>>, ProblemResponse> {
     let scope = NoteScope::Sender(sender.clone());
-    let page = list(&door, scope.clone(), query).await?;
+    let page = list_notes(&server, scope.clone(), query).await?;
     if page.0.items.is_empty() {
-        // A search may find nothing of somebody who is known.
-        let any = door.engine().notes(scope, NoteFilter { query: None, limit: 1, cursor: None }).await?;
+        // A search may find nothing although the sender has notes.
+        let any = server.engine().list_notes(scope, NoteFilter { query: None, limit: 1, cursor: None }).await?;
         if any.items.is_empty() {
-            return Err(no_sender(&sender));
+            return Err(sender_not_found(&sender));
         }
     }
     Ok(page)
 }
 
 pub(super) async fn forget_sender(
-    State(door): State<Door>,
-    visitor: Visitor,
+    State(server): State<ServerState>,
+    auth: AuthenticatedCaller,
     Path(sender): Path<String>,
-) -> Result<Json<NotesForgotten>, Refused> {
-    let caller = visitor.admin()?;
-    match door.engine().forget_sender(caller, sender.clone()).await? {
-        0 => Err(no_sender(&sender)),
+) -> Result<Json<NotesForgotten>, ProblemResponse> {
+    let caller = auth.require_admin()?;
+    match server.engine().forget_sender(caller, sender.clone()).await? {
+        0 => Err(sender_not_found(&sender)),
         forgotten => Ok(Json(NotesForgotten { forgotten })),
     }
 }
 
-pub(super) async fn forget_of_sender(
-    State(door): State<Door>,
-    visitor: Visitor,
+pub(super) async fn forget_sender_note(
+    State(server): State<ServerState>,
+    auth: AuthenticatedCaller,
     Path((sender, note)): Path<(String, String)>,
-) -> Result<StatusCode, Refused> {
-    visitor.admin()?;
-    forget(&door, &visitor, NoteScope::Sender(sender), note).await
+) -> Result<StatusCode, ProblemResponse> {
+    auth.require_admin()?;
+    forget_note(&server, &auth, NoteScope::Sender(sender), note).await
 }
 
-pub(super) async fn forget_of_session(
-    State(door): State<Door>,
-    visitor: Visitor,
+pub(super) async fn forget_session_note(
+    State(server): State<ServerState>,
+    auth: AuthenticatedCaller,
     Path((key, note)): Path<(String, String)>,
-) -> Result<StatusCode, Refused> {
-    forget(&door, &visitor, NoteScope::Session(SessionKey::parse(key)?), note).await
+) -> Result<StatusCode, ProblemResponse> {
+    forget_note(&server, &auth, NoteScope::Session(SessionKey::parse(key)?), note).await
 }
 
-pub(super) async fn forget_of_agent(
-    State(door): State<Door>,
-    visitor: Visitor,
+pub(super) async fn forget_agent_note(
+    State(server): State<ServerState>,
+    auth: AuthenticatedCaller,
     Path((id, note)): Path<(String, String)>,
-) -> Result<StatusCode, Refused> {
-    visitor.admin()?;
-    forget(&door, &visitor, NoteScope::Agent(agent_id(&id)?), note).await
+) -> Result<StatusCode, ProblemResponse> {
+    auth.require_admin()?;
+    forget_note(&server, &auth, NoteScope::Agent(parse_agent_id(&id)?), note).await
 }
 
-async fn list(door: &Door, scope: NoteScope, query: NoteQuery) -> Result<Json<List<NoteRow>>, Refused> {
-    let limit = query.limit.unwrap_or(PAGE).clamp(1, PAGE_MOST);
+async fn list_notes(
+    server: &ServerState,
+    scope: NoteScope,
+    query: NoteListQuery,
+) -> Result<Json<List<NoteRow>>, ProblemResponse> {
+    let limit = query.limit.unwrap_or(DEFAULT_PAGE_SIZE).clamp(1, MAX_PAGE_SIZE);
     if query.query.is_some() && query.cursor.is_some() {
         let detail = "a search has one page; ask for a higher limit instead of a cursor";
-        return Err(refuse(ErrorCode::InvalidRequest, detail));
+        return Err(problem_response(ErrorCode::InvalidRequest, detail));
     }
-    Ok(Json(door.engine().notes(scope, NoteFilter { query: query.query, limit, cursor: query.cursor }).await?))
+    Ok(Json(server.engine().list_notes(scope, NoteFilter { query: query.query, limit, cursor: query.cursor }).await?))
 }
 
-async fn forget(door: &Door, visitor: &Visitor, scope: NoteScope, note: String) -> Result<StatusCode, Refused> {
-    let caller = visitor.writer()?;
-    if door.engine().forget_note(caller, scope.clone(), note.clone()).await? {
+async fn forget_note(
+    server: &ServerState,
+    auth: &AuthenticatedCaller,
+    scope: NoteScope,
+    note: String,
+) -> Result<StatusCode, ProblemResponse> {
+    let caller = auth.require_write()?;
+    if server.engine().forget_note(caller, scope.clone(), note.clone()).await? {
         return Ok(StatusCode::NO_CONTENT);
     }
-    Err(refuse(ErrorCode::NotFound, format!("the {scope} has no note {note:?}")))
+    Err(problem_response(ErrorCode::NotFound, format!("the {scope} has no note {note:?}")))
 }
 
-fn no_sender(sender: &str) -> Refused {
-    let detail = format!("nothing is remembered of {sender:?}; GET /api/senders lists of whom something is");
-    refuse(ErrorCode::NotFound, detail)
+fn sender_not_found(sender: &str) -> ProblemResponse {
+    let detail = format!("no notes are stored about {sender:?}; GET /api/senders lists the senders with notes");
+    problem_response(ErrorCode::NotFound, detail)
 }
 
-fn agent_id(text: &str) -> Result<AgentId, Refused> {
-    AgentId::parse(text).map_err(|_| refuse(ErrorCode::AgentNotFound, format!("there is no agent {text:?}")))
+fn parse_agent_id(text: &str) -> Result<AgentId, ProblemResponse> {
+    AgentId::parse(text).map_err(|_| problem_response(ErrorCode::AgentNotFound, format!("there is no agent {text:?}")))
 }

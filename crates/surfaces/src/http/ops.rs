@@ -1,4 +1,4 @@
-//! Operations: health, readiness, metrics.
+//! Health, readiness and Prometheus metrics.
 
 use axum::Json;
 use axum::extract::State;
@@ -8,15 +8,14 @@ use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogra
 use quell_protocol::ErrorCode;
 use serde_json::{Value, json};
 
-use super::{Refused, Visitor, refuse};
-use crate::door::Door;
+use super::{AuthenticatedCaller, ProblemResponse, problem_response};
+use crate::state::ServerState;
 
-/// Bounds of the buckets of [`STOP_SECONDS`], in seconds: a stop takes milliseconds, and is given up after some seconds.
+/// Bucket bounds of [`STOP_SECONDS`], in seconds. A stop takes milliseconds, and is abandoned after some seconds.
 pub const STOP_BUCKETS: &[f64] = &[0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0];
-/// The histogram of stops.
 pub const STOP_SECONDS: &str = "quell_stop_seconds";
 
-/// Every metric that counts up, and what it says.
+/// Counters with their help texts.
 const COUNTERS: &[(&str, &str)] = &[
     ("quell_runs_ended_total", "Runs that are over, by their verdict"),
     ("quell_runs_with_leftovers_total", "Runs whose receipt names something that could not be given back"),
@@ -31,7 +30,7 @@ const COUNTERS: &[(&str, &str)] = &[
     ("quell_channel_undelivered_total", "Answers that a chat network has not shown, or not whole"),
 ];
 
-/// Every metric that goes up and down, and what it says.
+/// Gauges with their help texts.
 const GAUGES: &[(&str, &str)] = &[
     ("quell_runs", "Runs that are not over, by their state"),
     ("quell_processes", "Commands and servers of runs that are alive; one with its descendants counts as one"),
@@ -46,7 +45,7 @@ const GAUGES: &[(&str, &str)] = &[
     ("quell_channel_connected", "1 while a chat network is connected"),
 ];
 
-/// Tells the recorder what each metric says. It has to be installed. What may never happen is shown as 0 until it does.
+/// Describes all metrics to the installed recorder. Counters that may never rise start at 0, so that they are visible.
 pub fn describe_metrics() {
     for (name, help) in COUNTERS {
         describe_counter!(*name, *help);
@@ -67,35 +66,38 @@ pub(super) async fn healthz() -> Json<Value> {
     Json(json!({"status": "ok"}))
 }
 
-pub(super) async fn readyz(State(door): State<Door>) -> Result<Json<Value>, Refused> {
-    if !door.engine().is_open() {
-        return Err(refuse(ErrorCode::ShuttingDown, "the daemon is closing"));
+pub(super) async fn readyz(State(server): State<ServerState>) -> Result<Json<Value>, ProblemResponse> {
+    if !server.engine().is_open() {
+        return Err(problem_response(ErrorCode::ShuttingDown, "the daemon is closing"));
     }
-    match door.engine().writable().await {
+    match server.engine().check_writable().await {
         Ok(()) => Ok(Json(json!({"status": "ready"}))),
         Err(problem) => {
-            Err(refuse(ErrorCode::StoreUnavailable, format!("no run can be taken: {problem}")).retry_after(1))
+            Err(problem_response(ErrorCode::StoreUnavailable, format!("no run can be taken: {problem}")).retry_after(1))
         }
     }
 }
 
-pub(super) async fn metrics(State(door): State<Door>, _visitor: Visitor) -> Result<Response, Refused> {
-    let Some(handle) = door.metrics() else {
-        return Err(refuse(ErrorCode::NotFound, "this daemon was started without metrics"));
+pub(super) async fn metrics(
+    State(server): State<ServerState>,
+    _auth: AuthenticatedCaller,
+) -> Result<Response, ProblemResponse> {
+    let Some(handle) = server.metrics() else {
+        return Err(problem_response(ErrorCode::NotFound, "this daemon was started without metrics"));
     };
-    let engine = door.engine();
+    let engine = server.engine();
     let active = engine.active_runs();
     let in_state = |state: &str| active.iter().filter(|run| run.state == state).count();
     for state in ["queued", "running", "ending"] {
         gauge!("quell_runs", "state" => state).set(as_f64(in_state(state)));
     }
     gauge!("quell_processes").set(f64::from(active.iter().map(|run| run.processes).sum::<u32>()));
-    gauge!("quell_background_processes").set(as_f64(engine.living_processes()));
-    gauge!("quell_model_requests").set(as_f64(engine.model_requests()));
-    gauge!("quell_sessions_live").set(as_f64(engine.live_sessions()));
-    gauge!("quell_sessions_awaited").set(as_f64(engine.awaiting_sessions()));
-    gauge!("quell_sessions_unclean").set(as_f64(engine.unclean_sessions()));
-    gauge!("quell_streams").set(as_f64(door.stream_count()));
+    gauge!("quell_background_processes").set(as_f64(engine.count_live_processes()));
+    gauge!("quell_model_requests").set(as_f64(engine.count_model_requests()));
+    gauge!("quell_sessions_live").set(as_f64(engine.count_live_sessions()));
+    gauge!("quell_sessions_awaited").set(as_f64(engine.count_session_waiters()));
+    gauge!("quell_sessions_unclean").set(as_f64(engine.count_pending_cleanups()));
+    gauge!("quell_streams").set(as_f64(server.stream_count()));
     gauge!("quell_held").set(if engine.is_held() { 1.0 } else { 0.0 });
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], handle.render()).into_response())
 }

@@ -1,4 +1,4 @@
-//! Refusals as problem+json.
+//! Error responses as application/problem+json.
 
 use axum::extract::Request;
 use axum::http::{HeaderValue, StatusCode, Uri, header};
@@ -7,33 +7,32 @@ use axum::response::{IntoResponse, Response};
 use quell_engine::store::StoreError;
 use quell_protocol::{BadId, ErrorCode, Problem};
 
-/// A refusal on its way out.
 #[derive(Debug)]
-pub(crate) struct Refused {
+pub(crate) struct ProblemResponse {
     problem: Box<Problem>,
-    /// Seconds after which another attempt makes sense.
+    /// Seconds after which a retry makes sense.
     retry_after: Option<u64>,
 }
 
-impl Refused {
-    /// Says when another attempt makes sense.
+impl ProblemResponse {
+    /// Sets the `Retry-After` header, in seconds.
     pub(crate) fn retry_after(self, seconds: u64) -> Self {
         Self { retry_after: Some(seconds), ..self }
     }
 }
 
-impl Refused {
-    pub(super) fn is(&self, code: ErrorCode) -> bool {
+impl ProblemResponse {
+    pub(super) fn has_code(&self, code: ErrorCode) -> bool {
         self.problem.code == code.as_str()
     }
 }
 
-/// Refuses with a code; `detail` says what happened and what to do.
-pub(crate) fn refuse(code: ErrorCode, detail: impl Into<String>) -> Refused {
-    Refused { problem: Box::new(Problem::new(code, detail)), retry_after: None }
+/// Creates an error response; `detail` says what happened and what to do.
+pub(crate) fn problem_response(code: ErrorCode, detail: impl Into<String>) -> ProblemResponse {
+    ProblemResponse { problem: Box::new(Problem::new(code, detail)), retry_after: None }
 }
 
-impl IntoResponse for Refused {
+impl IntoResponse for ProblemResponse {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let body = serde_json::to_string(&self.problem).unwrap_or_default();
@@ -48,7 +47,7 @@ impl IntoResponse for Refused {
     }
 }
 
-impl From<StoreError> for Refused {
+impl From<StoreError> for ProblemResponse {
     fn from(error: StoreError) -> Self {
         let code = match error {
             StoreError::BadCursor => ErrorCode::InvalidRequest,
@@ -58,31 +57,31 @@ impl From<StoreError> for Refused {
         if code == ErrorCode::StoreUnavailable {
             tracing::error!(%error, "the database refused a request");
         }
-        refuse(code, error.to_string())
+        problem_response(code, error.to_string())
     }
 }
 
-impl From<BadId> for Refused {
+impl From<BadId> for ProblemResponse {
     fn from(error: BadId) -> Self {
-        refuse(ErrorCode::InvalidRequest, format!("the {error}"))
+        problem_response(ErrorCode::InvalidRequest, format!("the {error}"))
     }
 }
 
-pub(super) async fn no_route(uri: Uri) -> Refused {
-    refuse(ErrorCode::NotFound, format!("there is no route {}; /openapi.json lists them", uri.path()))
+pub(super) async fn route_not_found(uri: Uri) -> ProblemResponse {
+    problem_response(ErrorCode::NotFound, format!("there is no route {}; /openapi.json lists them", uri.path()))
 }
 
-pub(super) async fn no_method(request: Request) -> Refused {
-    refuse(
+pub(super) async fn method_not_allowed(request: Request) -> ProblemResponse {
+    problem_response(
         ErrorCode::MethodNotAllowed,
         format!("{} does not take {}; /openapi.json lists what it takes", request.uri().path(), request.method()),
     )
 }
 
-/// A malformed percent escape in the path is a bad request, not some other text (row B4).
-pub(super) async fn refuse_malformed_escapes(request: Request, next: Next) -> Response {
+/// Rejects a malformed percent escape in the path with 400, so that it is not read as some other id.
+pub(super) async fn reject_malformed_escapes(request: Request, next: Next) -> Response {
     if !escapes_are_well_formed(request.uri().path()) {
-        return refuse(
+        return problem_response(
             ErrorCode::InvalidRequest,
             "the path holds a malformed percent escape; encode ids as UTF-8 with %XX",
         )
@@ -92,12 +91,12 @@ pub(super) async fn refuse_malformed_escapes(request: Request, next: Next) -> Re
 }
 
 fn escapes_are_well_formed(path: &str) -> bool {
-    let well_spelt = path.split('%').skip(1).all(|rest| {
+    let has_hex_digits = path.split('%').skip(1).all(|rest| {
         let mut digits = rest.bytes().take(2);
         let hex = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_hexdigit());
         hex(digits.next()) && hex(digits.next())
     });
-    well_spelt && percent_encoding::percent_decode_str(path).decode_utf8().is_ok()
+    has_hex_digits && percent_encoding::percent_decode_str(path).decode_utf8().is_ok()
 }
 
 #[cfg(test)]

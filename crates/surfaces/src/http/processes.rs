@@ -1,4 +1,4 @@
-//! Commands that sessions run in the background.
+//! List, show and end background processes.
 
 use std::sync::Arc;
 
@@ -11,73 +11,74 @@ use quell_protocol::background::{ProcessRow, ProcessView};
 use quell_protocol::{ErrorCode, SessionKey};
 use serde::Deserialize;
 
-use super::body::Asked;
-use super::{Refused, Visitor, refuse};
-use crate::door::Door;
+use super::extractors::QueryParams;
+use super::{AuthenticatedCaller, ProblemResponse, problem_response};
+use crate::state::ServerState;
 
-/// Bytes of output in one answer.
-const MOST_OUTPUT: usize = 1 << 20;
+/// Maximum bytes of output in one response.
+const MAX_OUTPUT_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct OutputQuery {
+pub(super) struct ProcessOutputQuery {
     after: u64,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct EndQuery {
+pub(super) struct EndProcessQuery {
     force: Option<String>,
 }
 
-pub(super) async fn all(State(door): State<Door>, _visitor: Visitor) -> Json<List<ProcessRow>> {
-    let processes = door.engine().all_processes();
-    Json(List { items: processes.iter().map(|process| process.row()).collect(), next_cursor: None })
+pub(super) async fn list_all(State(server): State<ServerState>, _auth: AuthenticatedCaller) -> Json<List<ProcessRow>> {
+    let processes = server.engine().all_processes();
+    Json(List { items: processes.iter().map(|process| process.to_row()).collect(), next_cursor: None })
 }
 
 pub(super) async fn list(
-    State(door): State<Door>,
-    _visitor: Visitor,
+    State(server): State<ServerState>,
+    _auth: AuthenticatedCaller,
     Path(key): Path<String>,
-) -> Result<Json<List<ProcessRow>>, Refused> {
-    let processes = door.engine().processes(&SessionKey::parse(key)?);
-    Ok(Json(List { items: processes.iter().map(|process| process.row()).collect(), next_cursor: None }))
+) -> Result<Json<List<ProcessRow>>, ProblemResponse> {
+    let processes = server.engine().session_processes(&SessionKey::parse(key)?);
+    Ok(Json(List { items: processes.iter().map(|process| process.to_row()).collect(), next_cursor: None }))
 }
 
 pub(super) async fn show(
-    State(door): State<Door>,
-    _visitor: Visitor,
+    State(server): State<ServerState>,
+    _auth: AuthenticatedCaller,
     Path((key, id)): Path<(String, String)>,
-    Asked(query): Asked<OutputQuery>,
-) -> Result<Json<ProcessView>, Refused> {
-    let process = find(&door, key, &id)?;
-    let excerpt = process.output(query.after, MOST_OUTPUT);
+    QueryParams(query): QueryParams<ProcessOutputQuery>,
+) -> Result<Json<ProcessView>, ProblemResponse> {
+    let process = find_process(&server, key, &id)?;
+    let excerpt = process.output(query.after, MAX_OUTPUT_BYTES);
     let (output, missing, next) = (excerpt.text, excerpt.missing, excerpt.next);
-    Ok(Json(ProcessView { process: process.row(), output, missing, next }))
+    Ok(Json(ProcessView { process: process.to_row(), output, missing, next }))
 }
 
-/// Ends it and answers when its last process is dead. Told before the handler waits for anything, so that a caller who leaves
-/// takes nothing back.
+/// Ends a process and answers when its last process is dead. The end is requested before the first await, so that a
+/// caller who disconnects does not prevent it.
 pub(super) async fn end(
-    State(door): State<Door>,
-    visitor: Visitor,
+    State(server): State<ServerState>,
+    auth: AuthenticatedCaller,
     Path((key, id)): Path<(String, String)>,
-    Asked(query): Asked<EndQuery>,
-) -> Result<Json<ProcessRow>, Refused> {
-    let caller = visitor.writer()?;
-    let process = find(&door, key, &id)?;
+    QueryParams(query): QueryParams<EndProcessQuery>,
+) -> Result<Json<ProcessRow>, ProblemResponse> {
+    let caller = auth.require_write()?;
+    let process = find_process(&server, key, &id)?;
     let force = query.force.is_some_and(|text| !matches!(text.as_str(), "0" | "false" | "no"));
     let push = if force { Push::Forced } else { Push::Gentle };
-    if !door.engine().end_process(caller, &process, push) {
+    if !server.engine().end_process(caller, &process, push) {
         let detail = format!("the process {id:?} is not yours; whoever sent its message or an admin can end it");
-        return Err(refuse(ErrorCode::Forbidden, detail));
+        return Err(problem_response(ErrorCode::Forbidden, detail));
     }
-    process.ended().await;
-    Ok(Json(process.row()))
+    process.wait_ended().await;
+    Ok(Json(process.to_row()))
 }
 
-fn find(door: &Door, key: String, id: &str) -> Result<Arc<BackgroundProcess>, Refused> {
+fn find_process(server: &ServerState, key: String, id: &str) -> Result<Arc<BackgroundProcess>, ProblemResponse> {
     let key = SessionKey::parse(key)?;
-    let missing = || refuse(ErrorCode::NotFound, format!("the session {key:?} has no background process {id:?}"));
-    door.engine().process(&key, id).ok_or_else(missing)
+    let missing =
+        || problem_response(ErrorCode::NotFound, format!("the session {key:?} has no background process {id:?}"));
+    server.engine().find_process(&key, id).ok_or_else(missing)
 }

@@ -1,97 +1,97 @@
-//! Sessions: get or create, list, look, history, reset, delete.
+//! Create, list, show, patch, reset and delete sessions; read their history.
 
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use quell_engine::dispatch::{Got, NotMade, SessionError};
-use quell_engine::store::SessionFilter;
+use quell_engine::engine::{OpenSessionError, OpenSessionOutcome, SessionError};
+use quell_engine::store::SessionListFilter;
 use quell_protocol::api::{HistoryMessage, List, SessionRow};
-use quell_protocol::page::SessionPatch;
 use quell_protocol::session::{SessionAnswer, SessionRequest, SessionView};
+use quell_protocol::web_ui::SessionPatch;
 use quell_protocol::{ErrorCode, SessionKey};
 use serde::Deserialize;
 
-use super::body::{Asked, Body, Optional};
-use super::runs::{PAGE, PAGE_MOST};
-use super::stop::ask;
-use super::{Refused, Visitor, refuse};
-use crate::door::Door;
+use super::extractors::{JsonBody, OptionalJsonBody, QueryParams};
+use super::runs::{DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE};
+use super::stop::stop_request;
+use super::{AuthenticatedCaller, ProblemResponse, problem_response};
+use crate::state::ServerState;
 
-impl From<SessionError> for Refused {
+impl From<SessionError> for ProblemResponse {
     fn from(error: SessionError) -> Self {
         match error {
-            SessionError::SomebodyElses(_) | SessionError::NotYours(_) => {
-                refuse(ErrorCode::Forbidden, error.to_string())
+            SessionError::ForeignRunActive(_) | SessionError::NotOwner(_) => {
+                problem_response(ErrorCode::Forbidden, error.to_string())
             }
             SessionError::Store(error) => error.into(),
         }
     }
 }
 
-impl From<NotMade> for Refused {
-    fn from(error: NotMade) -> Self {
+impl From<OpenSessionError> for ProblemResponse {
+    fn from(error: OpenSessionError) -> Self {
         match error {
-            NotMade::Store(error) => error.into(),
-            error => refuse(error.code(), error.to_string()),
+            OpenSessionError::Store(error) => error.into(),
+            error => problem_response(error.code(), error.to_string()),
         }
     }
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct ListQuery {
+pub(super) struct SessionListQuery {
     search: Option<String>,
     limit: Option<usize>,
     cursor: Option<String>,
 }
 
 pub(super) async fn list(
-    State(door): State<Door>,
-    _visitor: Visitor,
-    Asked(query): Asked<ListQuery>,
-) -> Result<Json<List<SessionRow>>, Refused> {
-    let limit = query.limit.unwrap_or(PAGE).clamp(1, PAGE_MOST);
-    let filter = SessionFilter { search: query.search, limit, cursor: query.cursor };
-    Ok(Json(door.engine().sessions(filter).await?))
+    State(server): State<ServerState>,
+    _auth: AuthenticatedCaller,
+    QueryParams(query): QueryParams<SessionListQuery>,
+) -> Result<Json<List<SessionRow>>, ProblemResponse> {
+    let limit = query.limit.unwrap_or(DEFAULT_PAGE_SIZE).clamp(1, MAX_PAGE_SIZE);
+    let filter = SessionListFilter { search: query.search, limit, cursor: query.cursor };
+    Ok(Json(server.engine().list_sessions(filter).await?))
 }
 
 pub(super) async fn show(
-    State(door): State<Door>,
-    _visitor: Visitor,
+    State(server): State<ServerState>,
+    _auth: AuthenticatedCaller,
     Path(key): Path<String>,
-) -> Result<Json<SessionView>, Refused> {
+) -> Result<Json<SessionView>, ProblemResponse> {
     let key = SessionKey::parse(key)?;
-    door.engine().session_view(&key).await?.map(Json).ok_or_else(|| no_session(&key))
+    server.engine().session_view(&key).await?.map(Json).ok_or_else(|| session_not_found(&key))
 }
 
-pub(super) async fn open(
-    State(door): State<Door>,
-    visitor: Visitor,
-    Body(request): Body<SessionRequest>,
-) -> Result<(StatusCode, Json<SessionAnswer>), Refused> {
-    let caller = visitor.writer()?;
-    // The rule of keys is the request's own fault; what a session cannot be made of is another.
+pub(super) async fn get_or_create(
+    State(server): State<ServerState>,
+    auth: AuthenticatedCaller,
+    JsonBody(request): JsonBody<SessionRequest>,
+) -> Result<(StatusCode, Json<SessionAnswer>), ProblemResponse> {
+    let caller = auth.require_write()?;
+    // An invalid key is an error of the request itself: report it before any other problem of the session.
     request.key()?;
-    let (key, got) = door.engine().open_session(caller, request).await?;
-    // Somebody else may have deleted it in this very moment.
-    let state = door.engine().session(&key).await?.map_or_else(|| "terminated".to_owned(), |row| row.state);
-    let status = match got {
-        Got::Created => StatusCode::CREATED,
-        Got::Changed | Got::Known => StatusCode::OK,
+    let (key, outcome) = server.engine().open_session(caller, request).await?;
+    // Another caller may have deleted the session meanwhile.
+    let state = server.engine().find_session(&key).await?.map_or_else(|| "terminated".to_owned(), |row| row.state);
+    let status = match outcome {
+        OpenSessionOutcome::Created => StatusCode::CREATED,
+        OpenSessionOutcome::Changed | OpenSessionOutcome::Unchanged => StatusCode::OK,
     };
-    Ok((status, Json(SessionAnswer { key, state, created: got == Got::Created })))
+    Ok((status, Json(SessionAnswer { key, state, created: outcome == OpenSessionOutcome::Created })))
 }
 
 pub(super) async fn patch(
-    State(door): State<Door>,
-    visitor: Visitor,
+    State(server): State<ServerState>,
+    auth: AuthenticatedCaller,
     Path(key): Path<String>,
-    Body(patch): Body<SessionPatch>,
-) -> Result<Json<SessionView>, Refused> {
-    let caller = visitor.writer()?;
+    JsonBody(patch): JsonBody<SessionPatch>,
+) -> Result<Json<SessionView>, ProblemResponse> {
+    let caller = auth.require_write()?;
     let key = SessionKey::parse(key)?;
-    door.engine().patch_session(caller, &key, patch).await?;
-    door.engine().session_view(&key).await?.map(Json).ok_or_else(|| no_session(&key))
+    server.engine().patch_session(caller, &key, patch).await?;
+    server.engine().session_view(&key).await?.map(Json).ok_or_else(|| session_not_found(&key))
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -102,51 +102,53 @@ pub(super) struct HistoryQuery {
 }
 
 pub(super) async fn history(
-    State(door): State<Door>,
-    _visitor: Visitor,
+    State(server): State<ServerState>,
+    _auth: AuthenticatedCaller,
     Path(key): Path<String>,
-    Asked(query): Asked<HistoryQuery>,
-) -> Result<Json<List<HistoryMessage>>, Refused> {
+    QueryParams(query): QueryParams<HistoryQuery>,
+) -> Result<Json<List<HistoryMessage>>, ProblemResponse> {
     let key = SessionKey::parse(key)?;
-    if door.engine().session(&key).await?.is_none() {
-        return Err(no_session(&key));
+    if server.engine().find_session(&key).await?.is_none() {
+        return Err(session_not_found(&key));
     }
-    let turns = query.turns.unwrap_or(PAGE).clamp(1, PAGE_MOST);
-    let page = door.engine().history(&key, turns, query.cursor).await?;
+    let turns = query.turns.unwrap_or(DEFAULT_PAGE_SIZE).clamp(1, MAX_PAGE_SIZE);
+    let page = server.engine().history_page(&key, turns, query.cursor).await?;
     Ok(Json(List { items: page.messages, next_cursor: page.before }))
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct EndRequest {
+pub(super) struct ReasonBody {
     pub(super) reason: Option<String>,
 }
 
 pub(super) async fn reset(
-    State(door): State<Door>,
-    visitor: Visitor,
+    State(server): State<ServerState>,
+    auth: AuthenticatedCaller,
     Path(key): Path<String>,
-    Optional(request): Optional<EndRequest>,
-) -> Result<Json<SessionRow>, Refused> {
-    let caller = visitor.writer()?;
+    OptionalJsonBody(request): OptionalJsonBody<ReasonBody>,
+) -> Result<Json<SessionRow>, ProblemResponse> {
+    let caller = auth.require_write()?;
     let key = SessionKey::parse(key)?;
-    let done = door.engine().reset_session(caller, &key, &ask(caller, false, request.reason.as_deref())).await?;
-    let row = if done { door.engine().session(&key).await? } else { None };
-    row.map(Json).ok_or_else(|| no_session(&key))
+    let done =
+        server.engine().reset_session(caller, &key, &stop_request(caller, false, request.reason.as_deref())).await?;
+    let row = if done { server.engine().find_session(&key).await? } else { None };
+    row.map(Json).ok_or_else(|| session_not_found(&key))
 }
 
 pub(super) async fn delete(
-    State(door): State<Door>,
-    visitor: Visitor,
+    State(server): State<ServerState>,
+    auth: AuthenticatedCaller,
     Path(key): Path<String>,
-    Optional(request): Optional<EndRequest>,
-) -> Result<StatusCode, Refused> {
-    let caller = visitor.writer()?;
+    OptionalJsonBody(request): OptionalJsonBody<ReasonBody>,
+) -> Result<StatusCode, ProblemResponse> {
+    let caller = auth.require_write()?;
     let key = SessionKey::parse(key)?;
-    let done = door.engine().delete_session(caller, &key, &ask(caller, false, request.reason.as_deref())).await?;
-    if done { Ok(StatusCode::NO_CONTENT) } else { Err(no_session(&key)) }
+    let done =
+        server.engine().delete_session(caller, &key, &stop_request(caller, false, request.reason.as_deref())).await?;
+    if done { Ok(StatusCode::NO_CONTENT) } else { Err(session_not_found(&key)) }
 }
 
-pub(super) fn no_session(key: &SessionKey) -> Refused {
-    refuse(ErrorCode::SessionNotFound, format!("there is no session {key:?}; `quell sessions` lists them"))
+pub(super) fn session_not_found(key: &SessionKey) -> ProblemResponse {
+    problem_response(ErrorCode::SessionNotFound, format!("there is no session {key:?}; `quell sessions` lists them"))
 }

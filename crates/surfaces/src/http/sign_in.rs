@@ -1,98 +1,110 @@
-//! How a browser gets its cookie: by the one-time link, or by a token; and how it gives it back.
+//! Sign a browser in by token or one-time link, and out again.
 
 use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::{Extensions, HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
-use quell_engine::access::SignedIn;
-use quell_protocol::api::{Grants, Scope};
-use quell_protocol::page::{Me, SignInLink, SignInRequest};
+use quell_engine::access::BrowserSignIn;
+use quell_protocol::api::{AccessLevel, Grants};
+use quell_protocol::web_ui::{Me, SignInLink, SignInRequest};
 use quell_protocol::{ErrorCode, Principal};
 use secrecy::ExposeSecret;
 
-use super::auth::{cookie, refuse_many};
-use super::body::Unproven;
-use super::{Refused, Visitor, check_origin, refuse};
-use crate::door::Door;
+use super::auth::{count_bad_token, login_cookie};
+use super::extractors::UnauthenticatedJsonBody;
+use super::{AuthenticatedCaller, ProblemResponse, check_origin, problem_response};
+use crate::state::ServerState;
 
-/// Thirty days, as long as the daemon takes a cookie.
-const LIFE_S: u64 = 30 * 24 * 60 * 60;
-/// Where the page says that a link was of no use.
-const FAILED: &str = "/#sign-in-failed";
+/// Thirty days in seconds, as long as the daemon accepts a cookie.
+const COOKIE_MAX_AGE_S: u64 = 30 * 24 * 60 * 60;
+/// Page address that tells that a link is not valid.
+const SIGN_IN_FAILED_URL: &str = "/#sign-in-failed";
 
-/// The one-time link: only a GET uses it up, so that who looks ahead with HEAD does not spend it.
-pub(super) async fn by_link(
-    State(door): State<Door>,
+/// Signs in by the one-time link. Only GET uses the link up, so that a preview by HEAD does not.
+pub(super) async fn sign_in_by_link(
+    State(server): State<ServerState>,
     Path(code): Path<String>,
     method: Method,
     request: Request,
-) -> Result<Response, Refused> {
+) -> Result<Response, ProblemResponse> {
     let headers = request.headers();
     if method != Method::GET {
         return Ok(Redirect::to("/").into_response());
     }
-    Ok(match door.engine().access().sign_in_by_link(&code).await? {
+    Ok(match server.engine().access().sign_in_with_code(&code).await? {
         Some(signed_in) => {
             tracing::info!(principal = %signed_in.principal, "a browser signed in by its link");
-            with_cookie(Redirect::to("/"), &set(&door, headers, signed_in.cookie.expose_secret(), LIFE_S))
+            with_cookie(
+                Redirect::to("/"),
+                &cookie_header(&server, headers, signed_in.cookie.expose_secret(), COOKIE_MAX_AGE_S),
+            )
         }
         None => {
-            refuse_many(&door, request.extensions())?;
-            Redirect::to(FAILED).into_response()
+            count_bad_token(&server, request.extensions())?;
+            Redirect::to(SIGN_IN_FAILED_URL).into_response()
         }
     })
 }
 
-pub(super) async fn by_token(
-    State(door): State<Door>,
+pub(super) async fn sign_in_by_token(
+    State(server): State<ServerState>,
     extensions: Extensions,
     headers: HeaderMap,
-    Unproven(request): Unproven<SignInRequest>,
-) -> Result<Response, Refused> {
-    check_origin(&headers, &door)?;
-    let Some(signed_in) = door.engine().access().sign_in(request.token.expose().trim()).await? else {
-        refuse_many(&door, &extensions)?;
-        return Err(refuse(
+    UnauthenticatedJsonBody(request): UnauthenticatedJsonBody<SignInRequest>,
+) -> Result<Response, ProblemResponse> {
+    check_origin(&headers, &server)?;
+    let Some(signed_in) = server.engine().access().sign_in_with_token(request.token.expose().trim()).await? else {
+        count_bad_token(&server, &extensions)?;
+        return Err(problem_response(
             ErrorCode::Unauthorized,
             "this is no token of this daemon; the first one is in the file `token` of its data directory",
         ));
     };
-    let SignedIn { principal, scope, cookie } = signed_in;
+    let BrowserSignIn { principal, scope, cookie } = signed_in;
     tracing::info!(%principal, "a browser signed in with a token");
-    let grants = door.engine().access().grants(&principal, scope);
-    Ok(with_cookie(Json(me_of(principal, scope, grants)), &set(&door, &headers, cookie.expose_secret(), LIFE_S)))
+    let grants = server.engine().access().grants_of(&principal, scope);
+    Ok(with_cookie(
+        Json(me_view(principal, scope, grants)),
+        &cookie_header(&server, &headers, cookie.expose_secret(), COOKIE_MAX_AGE_S),
+    ))
 }
 
-pub(super) async fn out(State(door): State<Door>, headers: HeaderMap) -> Result<Response, Refused> {
-    check_origin(&headers, &door)?;
-    if let Some(value) = cookie(&headers, &door) {
-        door.engine().access().sign_out(value).await?;
+pub(super) async fn sign_out(
+    State(server): State<ServerState>,
+    headers: HeaderMap,
+) -> Result<Response, ProblemResponse> {
+    check_origin(&headers, &server)?;
+    if let Some(value) = login_cookie(&headers, &server) {
+        server.engine().access().sign_out(value).await?;
     }
-    Ok(with_cookie(StatusCode::NO_CONTENT, &set(&door, &headers, "", 0)))
+    Ok(with_cookie(StatusCode::NO_CONTENT, &cookie_header(&server, &headers, "", 0)))
 }
 
-pub(super) async fn me(Visitor(caller): Visitor) -> Json<Me> {
-    Json(me_of(caller.principal, caller.scope, caller.grants))
+pub(super) async fn me(AuthenticatedCaller(caller): AuthenticatedCaller) -> Json<Me> {
+    Json(me_view(caller.principal, caller.scope, caller.grants))
 }
 
-/// A new one-time link, as a path: the visitor knows by which address it reaches the daemon.
-pub(super) async fn link(State(door): State<Door>, visitor: Visitor) -> Result<Json<SignInLink>, Refused> {
-    visitor.admin()?;
-    let code = door.engine().access().issue_link()?;
+/// Creates a one-time link, as a path: the client knows by which address it reaches the daemon.
+pub(super) async fn create_link(
+    State(server): State<ServerState>,
+    auth: AuthenticatedCaller,
+) -> Result<Json<SignInLink>, ProblemResponse> {
+    auth.require_admin()?;
+    let code = server.engine().access().issue_login_code()?;
     Ok(Json(SignInLink { path: format!("/sign-in/{}", code.expose_secret()) }))
 }
 
-fn me_of(principal: Principal, scope: Scope, grants: Grants) -> Me {
-    Me { principal, scope, scopes: grants.with(scope), version: env!("CARGO_PKG_VERSION").to_owned() }
+fn me_view(principal: Principal, scope: AccessLevel, grants: Grants) -> Me {
+    Me { principal, scope, scopes: grants.to_token_scopes(scope), version: env!("CARGO_PKG_VERSION").to_owned() }
 }
 
-/// The cookie as a header. Scripts do not see it, and no other site's page sends it along.
-fn set(door: &Door, headers: &HeaderMap, value: &str, life_s: u64) -> String {
-    // A proxy with TLS says so; the cookie then never travels without it.
+/// The `Set-Cookie` value. Scripts cannot read the cookie, and requests from other sites do not carry it.
+fn cookie_header(server: &ServerState, headers: &HeaderMap, value: &str, max_age_s: u64) -> String {
+    // Behind a proxy with TLS, the cookie is sent over TLS only.
     let https = headers.get("x-forwarded-proto").is_some_and(|scheme| scheme.as_bytes() == b"https");
-    let name = door.engine().access().cookie_name();
+    let name = server.engine().access().cookie_name();
     let secure = if https { "; Secure" } else { "" };
-    format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={life_s}{secure}")
+    format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={max_age_s}{secure}")
 }
 
 fn with_cookie(answer: impl IntoResponse, cookie: &str) -> Response {

@@ -1,4 +1,5 @@
-//! A run's events as server-sent events, resumable by `Last-Event-ID` or `?after=`. The stream ends after `run.ended`.
+//! Stream the events of a run as server-sent events, resumable by `Last-Event-ID` or `?after=`. The stream ends after
+//! `run.ended`.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -10,19 +11,19 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use quell_engine::access::Credential;
-use quell_engine::dispatch::{Follow, Follower};
+use quell_engine::engine::{Follower, RunFollow};
 use quell_protocol::{ErrorCode, RunEvent};
 use serde::Deserialize;
 use tokio::sync::watch;
 
-use super::auth::credential;
-use super::body::Asked;
-use super::runs::{known_id, no_run};
-use super::{Refused, Visitor, refuse};
-use crate::door::{Door, StreamPlace};
+use super::auth::request_credential;
+use super::extractors::QueryParams;
+use super::runs::{parse_run_id, run_not_found};
+use super::{AuthenticatedCaller, ProblemResponse, problem_response};
+use crate::state::{ServerState, StreamPermit};
 
-/// Silence after which a comment is sent, so that a dead connection is noticed by both sides.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// Pause after which a comment is sent, so that both sides notice a dead connection.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -31,73 +32,76 @@ pub(super) struct EventsQuery {
 }
 
 pub(super) async fn events(
-    State(door): State<Door>,
-    _visitor: Visitor,
+    State(server): State<ServerState>,
+    _auth: AuthenticatedCaller,
     Path(id): Path<String>,
-    Asked(query): Asked<EventsQuery>,
+    QueryParams(query): QueryParams<EventsQuery>,
     headers: HeaderMap,
-) -> Result<Response, Refused> {
-    let id = known_id(&id)?;
-    let after = cursor(&headers)?.or(query.after).unwrap_or(0);
-    let Some(place) = door.take_stream() else {
-        return Err(refuse(
+) -> Result<Response, ProblemResponse> {
+    let id = parse_run_id(&id)?;
+    let after = last_event_id(&headers)?.or(query.after).unwrap_or(0);
+    let Some(permit) = server.acquire_stream() else {
+        return Err(problem_response(
             ErrorCode::TooManyConnections,
             "close a stream, or raise max_connections in [server]; stops are not counted and still get in",
         ));
     };
-    let follow = door.engine().follow(&id, after).await?.ok_or_else(|| no_run(&id))?;
+    let follow = server.engine().follow_run(&id, after).await?.ok_or_else(|| run_not_found(&id))?;
     let reader = match follow {
-        Follow::Live(follower) => {
-            let withdrawals = door.engine().access().withdrawals();
-            let shown = credential(&headers, &door);
-            Reader::Live { follower, door, shown, withdrawals, _place: place }
+        RunFollow::Live(follower) => {
+            let revocations = server.engine().access().subscribe_revocations();
+            let credential = request_credential(&headers, &server);
+            RunEventReader::Live { follower, server, credential, revocations, _permit: permit }
         }
-        Follow::Over(events) => Reader::Over(events.into_iter()),
+        RunFollow::Ended(events) => RunEventReader::Ended(events.into_iter()),
     };
     let stream = stream::unfold(reader, |mut reader| async move {
         let event = reader.next().await?;
-        Some((Ok::<_, Infallible>(frame(&event)), reader))
+        Some((Ok::<_, Infallible>(sse_event(&event)), reader))
     });
-    let sse = Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
+    let sse = Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE_INTERVAL));
     Ok(([("x-accel-buffering", "no")], sse).into_response())
 }
 
-enum Reader {
+enum RunEventReader {
     Live {
         follower: Follower,
-        door: Door,
-        /// What the reader showed; the stream ends when that is not good any more.
-        shown: Option<Credential>,
-        withdrawals: watch::Receiver<()>,
-        _place: StreamPlace,
+        server: ServerState,
+        /// The reader's credential; the stream ends when it is revoked.
+        credential: Option<Credential>,
+        revocations: watch::Receiver<()>,
+        _permit: StreamPermit,
     },
-    Over(std::vec::IntoIter<RunEvent>),
+    Ended(std::vec::IntoIter<RunEvent>),
 }
 
-impl Reader {
+impl RunEventReader {
     async fn next(&mut self) -> Option<Arc<RunEvent>> {
         match self {
-            Self::Over(events) => events.next().map(Arc::new),
-            Self::Live { follower, door, shown, withdrawals, _place: _ } => {
+            Self::Ended(events) => events.next().map(Arc::new),
+            Self::Live { follower, server, credential, revocations, _permit: _ } => {
                 let signed_out = async {
-                    let is_welcome =
-                        || shown.as_ref().is_some_and(|shown| door.engine().access().owner(shown).is_some());
-                    // The sender lives as long as the engine. Each turn asks anew.
-                    while is_welcome() && withdrawals.changed().await.is_ok() {}
+                    let is_authorized = || {
+                        credential
+                            .as_ref()
+                            .is_some_and(|credential| server.engine().access().resolve_credential(credential).is_some())
+                    };
+                    // The sender lives as long as the engine. Every iteration checks the credential again.
+                    while is_authorized() && revocations.changed().await.is_ok() {}
                 };
                 tokio::select! {
                     biased;
                     () = signed_out => None,
                     event = follower.next() => event,
-                    // The last events of a closing daemon are handed out first; what is stuck does not keep the door open.
-                    () = door.engine().closing() => follower.take(),
+                    // When the daemon closes, hand out the events that are ready; do not wait for more.
+                    () = server.engine().wait_for_close() => follower.try_next(),
                 }
             }
         }
     }
 }
 
-fn cursor(headers: &HeaderMap) -> Result<Option<u64>, Refused> {
+fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, ProblemResponse> {
     let Some(id) = headers.get("last-event-id") else { return Ok(None) };
     let text = id.to_str().unwrap_or_default().trim();
     if text.is_empty() {
@@ -105,10 +109,10 @@ fn cursor(headers: &HeaderMap) -> Result<Option<u64>, Refused> {
     }
     text.parse()
         .map(Some)
-        .map_err(|_| refuse(ErrorCode::InvalidRequest, "Last-Event-ID must be the number of an event"))
+        .map_err(|_| problem_response(ErrorCode::InvalidRequest, "Last-Event-ID must be the number of an event"))
 }
 
-fn frame(event: &RunEvent) -> Event {
+fn sse_event(event: &RunEvent) -> Event {
     let data = serde_json::to_string(event).unwrap_or_default();
     Event::default().id(event.seq.to_string()).event(event.name()).data(data)
 }

@@ -1,4 +1,4 @@
-//! Tokens: made, listed, revoked. The secret is shown once.
+//! List, create and revoke API tokens. The secret is shown once, when the token is created.
 
 use axum::Json;
 use axum::extract::{Path, State};
@@ -9,43 +9,46 @@ use quell_protocol::api::{List, NewToken, TokenRequest, TokenRow};
 
 use secrecy::ExposeSecret;
 
-use super::body::Body;
-use super::{Refused, Visitor, refuse};
-use crate::door::Door;
+use super::extractors::JsonBody;
+use super::{AuthenticatedCaller, ProblemResponse, problem_response};
+use crate::state::ServerState;
 
-impl From<AccessError> for Refused {
+impl From<AccessError> for ProblemResponse {
     fn from(error: AccessError) -> Self {
         match error {
-            AccessError::BadName { .. } => refuse(ErrorCode::InvalidRequest, error.to_string()),
+            AccessError::BadName { .. } => problem_response(ErrorCode::InvalidRequest, error.to_string()),
             AccessError::Store(error) => error.into(),
-            other => refuse(ErrorCode::Internal, other.to_string()),
+            other => problem_response(ErrorCode::Internal, other.to_string()),
         }
     }
 }
 
-pub(super) async fn list(State(door): State<Door>, visitor: Visitor) -> Result<Json<List<TokenRow>>, Refused> {
-    visitor.admin()?;
-    Ok(Json(List { items: door.engine().access().list_tokens().await?, next_cursor: None }))
+pub(super) async fn list(
+    State(server): State<ServerState>,
+    auth: AuthenticatedCaller,
+) -> Result<Json<List<TokenRow>>, ProblemResponse> {
+    auth.require_admin()?;
+    Ok(Json(List { items: server.engine().access().list_tokens().await?, next_cursor: None }))
 }
 
 pub(super) async fn create(
-    State(door): State<Door>,
-    visitor: Visitor,
-    Body(request): Body<TokenRequest>,
-) -> Result<(StatusCode, Json<NewToken>), Refused> {
-    let (scope, grants) = request.scope.rights();
-    let token = door.engine().create_token(visitor.admin()?, &request.name, request.scope).await?;
-    let (token, scopes) = (token.expose_secret().to_owned(), grants.with(scope));
+    State(server): State<ServerState>,
+    auth: AuthenticatedCaller,
+    JsonBody(request): JsonBody<TokenRequest>,
+) -> Result<(StatusCode, Json<NewToken>), ProblemResponse> {
+    let (scope, grants) = request.scope.level_and_grants();
+    let token = server.engine().create_token(auth.require_admin()?, &request.name, request.scope).await?;
+    let (token, scopes) = (token.expose_secret().to_owned(), grants.to_token_scopes(scope));
     Ok((StatusCode::CREATED, Json(NewToken { name: request.name, scope, scopes, token })))
 }
 
 pub(super) async fn revoke(
-    State(door): State<Door>,
-    visitor: Visitor,
+    State(server): State<ServerState>,
+    auth: AuthenticatedCaller,
     Path(name): Path<String>,
-) -> Result<StatusCode, Refused> {
-    if door.engine().revoke_token(visitor.admin()?, &name).await? {
+) -> Result<StatusCode, ProblemResponse> {
+    if server.engine().revoke_token(auth.require_admin()?, &name).await? {
         return Ok(StatusCode::NO_CONTENT);
     }
-    Err(refuse(ErrorCode::NotFound, format!("there is no token {name:?}; `quell token list` lists them")))
+    Err(problem_response(ErrorCode::NotFound, format!("there is no token {name:?}; `quell token list` lists them")))
 }

@@ -1,4 +1,4 @@
-//! The limit of open files, and the descriptors that are kept back for stops.
+//! Raise the open file limit, and keep descriptors in reserve for stop requests.
 
 use std::fs::File;
 use std::io;
@@ -8,78 +8,73 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors that are kept back for stops by TCP and by the Unix socket.
-pub(super) const KEPT_FOR_TCP: usize = 8;
-pub(super) const KEPT_FOR_LOCAL: usize = 8;
-/// More than this is not asked for: programs that close every descriptor up to the limit would take long under it.
-const ENOUGH: u64 = 1 << 16;
+/// Number of descriptors in reserve for stops, for each kind of listener.
+pub(super) const RESERVED_FOR_TCP: usize = 8;
+pub(super) const RESERVED_FOR_UNIX: usize = 8;
+/// Upper bound of the requested limit: programs that close every descriptor up to the limit would be slow under a
+/// higher one.
+const MAX_OPEN_FILES: u64 = 1 << 16;
 
-/// The limit of open files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OpenFiles {
-    /// As it was found.
+pub struct OpenFileLimit {
     pub before: u64,
-    /// As it is now.
     pub now: u64,
 }
 
-/// Raises the soft limit of open files as far as the hard one and common sense allow. That takes no rights.
-///
-/// # Errors
-/// What the kernel says.
-pub fn raise_open_files() -> io::Result<OpenFiles> {
+/// Raises the soft limit of open files to the hard limit, at most to 65,536. This needs no privilege.
+pub fn raise_open_files() -> io::Result<OpenFileLimit> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let before = current.unwrap_or(u64::MAX);
-    let wanted = maximum.unwrap_or(u64::MAX).min(ENOUGH);
+    let wanted = maximum.unwrap_or(u64::MAX).min(MAX_OPEN_FILES);
     if wanted <= before {
-        return Ok(OpenFiles { before, now: before });
+        return Ok(OpenFileLimit { before, now: before });
     }
     setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum })?;
-    Ok(OpenFiles { before, now: wanted })
+    Ok(OpenFileLimit { before, now: wanted })
 }
 
-/// The soft limit of open files.
 pub(super) fn soft_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// True when the limit was below what it may be, as another process of this user can set it, and was raised again.
-pub(super) fn raised_again() -> bool {
+/// Raises the limit again if another process has lowered it, which processes of the same user can do. Returns whether
+/// it did.
+pub(super) fn restore_lowered_limit() -> bool {
     let raised = raise_open_files().is_ok_and(|limit| limit.now > limit.before);
     if raised {
-        tracing::warn!("the limit of open files had been lowered from outside; it is raised again");
+        tracing::warn!("another process had lowered the limit of open files; it is raised again");
     }
     raised
 }
 
-/// True for the errors of a process or a machine that has no descriptors left.
-pub(super) fn are_used_up(error: &io::Error) -> bool {
+/// True for the errors of a process or a system without free descriptors.
+pub(super) fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
-/// Descriptors that are kept open for nothing, to be closed when one is needed.
+/// Descriptors that are kept open, to be closed when one is needed.
 #[derive(Debug)]
-pub(super) struct Spares {
-    most: usize,
+pub(super) struct ReservedDescriptors {
+    capacity: usize,
     held: Mutex<Vec<OwnedFd>>,
 }
 
-impl Spares {
-    pub(super) fn new(most: usize) -> Self {
-        let spares = Self { most, held: Mutex::default() };
-        spares.refill();
-        spares
+impl ReservedDescriptors {
+    pub(super) fn new(capacity: usize) -> Self {
+        let reserve = Self { capacity, held: Mutex::default() };
+        reserve.refill();
+        reserve
     }
 
-    /// Closes one. False when there is none.
-    pub(super) fn give_up(&self) -> bool {
+    /// Closes one descriptor; false if there is none.
+    pub(super) fn release_one(&self) -> bool {
         self.held().pop().is_some()
     }
 
-    /// Opens those that are missing, as far as the system lets it.
+    /// Opens descriptors up to the capacity, as far as the system allows.
     pub(super) fn refill(&self) {
         let mut held = self.held();
-        while held.len() < self.most {
+        while held.len() < self.capacity {
             let Ok(spare) = File::open("/dev/null") else { return };
             held.push(spare.into());
         }
@@ -96,15 +91,15 @@ mod tests {
 
     #[test]
     fn spares_are_given_up_one_by_one_and_taken_back() {
-        let spares = Spares::new(2);
-        assert_eq!([spares.give_up(), spares.give_up(), spares.give_up()], [true, true, false]);
-        spares.refill();
-        assert!(spares.give_up());
+        let reserve = ReservedDescriptors::new(2);
+        assert_eq!([reserve.release_one(), reserve.release_one(), reserve.release_one()], [true, true, false]);
+        reserve.refill();
+        assert!(reserve.release_one());
     }
 
     #[test]
     fn only_used_up_descriptors_count_as_used_up() {
-        assert!(are_used_up(&Errno::MFILE.into()) && are_used_up(&Errno::NFILE.into()));
-        assert!(!are_used_up(&Errno::CONNABORTED.into()) && !are_used_up(&io::Error::other("x")));
+        assert!(is_out_of_descriptors(&Errno::MFILE.into()) && is_out_of_descriptors(&Errno::NFILE.into()));
+        assert!(!is_out_of_descriptors(&Errno::CONNABORTED.into()) && !is_out_of_descriptors(&io::Error::other("x")));
     }
 }

@@ -1,4 +1,4 @@
-//! The limits of time of one connection, with the clock held still.
+//! Tests of the time limits of one connection, with a paused clock.
 
 use std::net::Ipv4Addr;
 
@@ -10,15 +10,15 @@ use tokio::time::Instant;
 
 use super::*;
 
-/// A connection that is served, and its other end.
-struct Guest {
+/// A served connection and the client's end of it.
+struct TestConnection {
     socket: DuplexStream,
-    connection: Connection,
-    life: JoinHandle<()>,
-    begun: Instant,
+    connection: ConnectionHandle,
+    task: JoinHandle<()>,
+    started_at: Instant,
 }
 
-impl Guest {
+impl TestConnection {
     fn new(stops_only: bool) -> Self {
         let slow = |seconds: u64| async move {
             sleep(Duration::from_secs(seconds)).await;
@@ -28,57 +28,57 @@ impl Guest {
             .route("/", get(|| async { "here" }))
             .route("/20", get(move || slow(20)))
             .route("/60", get(move || slow(60)));
-        let connection = Connections::new(1, 1000).admit(Peer::Loopback);
-        let visit = Visit {
+        let connection = UnauthenticatedConnections::new(1, 1000).admit(PeerKey::Loopback);
+        let requests = ConnectionRequests {
             routes: TowerToHyperService::new(routes),
-            client: Client::Tcp((Ipv4Addr::LOCALHOST, 1).into()),
+            peer: ConnectedPeer::Tcp((Ipv4Addr::LOCALHOST, 1).into()),
             connection: connection.clone(),
             stops_only,
         };
-        let (socket, theirs) = duplex(1 << 16);
+        let (socket, server_end) = duplex(1 << 16);
         #[expect(clippy::disallowed_methods, reason = "a connection has a task of its own, as in the accept loop")]
-        let life = tokio::spawn(live(theirs, visit, CancellationToken::new()));
-        Self { socket, connection, life, begun: Instant::now() }
+        let task = tokio::spawn(serve_connection(server_end, requests, CancellationToken::new()));
+        Self { socket, connection, task, started_at: Instant::now() }
     }
 
-    async fn says(&mut self, text: &str) {
+    async fn write(&mut self, text: &str) {
         self.socket.write_all(text.as_bytes()).await.unwrap();
     }
 
-    async fn asks(&mut self, path: &str) {
-        self.says(&format!("GET {path} HTTP/1.1\r\nhost: quell\r\n\r\n")).await;
+    async fn get(&mut self, path: &str) {
+        self.write(&format!("GET {path} HTTP/1.1\r\nhost: quell\r\n\r\n")).await;
     }
 
-    /// Reads until this has come.
-    async fn hears(&mut self, text: &str) {
-        let mut heard = Vec::new();
-        while !String::from_utf8_lossy(&heard).contains(text) {
-            let count = self.socket.read_buf(&mut heard).await.unwrap();
-            assert!(count > 0, "closed after {:?}: {}", self.begun.elapsed(), String::from_utf8_lossy(&heard));
+    /// Reads until `text` has arrived.
+    async fn read_until(&mut self, text: &str) {
+        let mut received = Vec::new();
+        while !String::from_utf8_lossy(&received).contains(text) {
+            let count = self.socket.read_buf(&mut received).await.unwrap();
+            assert!(count > 0, "closed after {:?}: {}", self.started_at.elapsed(), String::from_utf8_lossy(&received));
         }
     }
 
-    /// Seconds from the beginning until it is closed, and what was said last.
-    async fn closed(mut self) -> (u64, String) {
-        let mut heard = String::new();
-        self.socket.read_to_string(&mut heard).await.unwrap();
-        self.life.await.unwrap();
-        (self.begun.elapsed().as_secs(), heard)
+    /// Returns the seconds from the start until the connection was closed, and the text received last.
+    async fn wait_closed(mut self) -> (u64, String) {
+        let mut received = String::new();
+        self.socket.read_to_string(&mut received).await.unwrap();
+        self.task.await.unwrap();
+        (self.started_at.elapsed().as_secs(), received)
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_head_that_does_not_end_is_given_up() {
-    let mut guest = Guest::new(false);
-    guest.says("GET / HTTP/1.1\r\nx-slow: ").await;
-    assert_eq!(guest.closed().await.0, HEAD.as_secs());
+    let mut client = TestConnection::new(false);
+    client.write("GET / HTTP/1.1\r\nx-slow: ").await;
+    assert_eq!(client.wait_closed().await.0, HEADER_TIMEOUT.as_secs());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_head_that_comes_in_drops_has_no_longer() {
-    let mut guest = Guest::new(false);
-    guest.says("GET / HTTP/1.1\r\n").await;
-    let (mut reading, mut writing) = tokio::io::split(guest.socket);
+    let mut client = TestConnection::new(false);
+    client.write("GET / HTTP/1.1\r\n").await;
+    let (mut reading, mut writing) = tokio::io::split(client.socket);
     let drops = async {
         while writing.write_all(b"x-slow: 1\r\n").await.is_ok() {
             sleep(Duration::from_secs(1)).await;
@@ -86,49 +86,49 @@ async fn a_head_that_comes_in_drops_has_no_longer() {
     };
     let closed = async {
         reading.read_to_end(&mut Vec::new()).await.unwrap();
-        guest.begun.elapsed().as_secs()
+        client.started_at.elapsed().as_secs()
     };
     let (seconds, ()) = tokio::join!(closed, drops);
-    assert_eq!(seconds, HEAD.as_secs());
+    assert_eq!(seconds, HEADER_TIMEOUT.as_secs());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_lies_idle_is_closed_with_a_token_too() {
     for authenticated in [false, true] {
-        let mut guest = Guest::new(false);
+        let mut client = TestConnection::new(false);
         if authenticated {
-            guest.connection.authenticated();
+            client.connection.mark_authenticated();
         }
         sleep(Duration::from_secs(10)).await;
-        guest.asks("/").await;
-        guest.hears("here").await;
-        assert_eq!(guest.closed().await.0, 10 + HEAD.as_secs(), "authenticated: {authenticated}");
+        client.get("/").await;
+        client.read_until("here").await;
+        assert_eq!(client.wait_closed().await.0, 10 + HEADER_TIMEOUT.as_secs(), "authenticated: {authenticated}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn without_a_token_a_busy_connection_lives_a_minute() {
-    let mut guest = Guest::new(false);
+    let mut client = TestConnection::new(false);
     for _ in 0..5 {
         sleep(Duration::from_secs(11)).await;
-        guest.asks("/").await;
-        guest.hears("here").await;
+        client.get("/").await;
+        client.read_until("here").await;
     }
-    assert_eq!(guest.closed().await.0, UNAUTHENTICATED.as_secs());
+    assert_eq!(client.wait_closed().await.0, UNAUTHENTICATED_LIFETIME.as_secs());
 }
 
 #[tokio::test(start_paused = true)]
 async fn with_a_token_a_busy_connection_has_no_such_end() {
-    let mut guest = Guest::new(false);
-    guest.connection.authenticated();
+    let mut client = TestConnection::new(false);
+    client.connection.mark_authenticated();
     for _ in 0..20 {
         sleep(Duration::from_secs(11)).await;
-        guest.asks("/").await;
-        guest.hears("here").await;
+        client.get("/").await;
+        client.read_until("here").await;
     }
 }
 
-/// The limit was put off again and again, so that a request that waits kept its connection for ever.
+/// Regression: the limit was extended again and again, so that a waiting request kept its connection for ever.
 #[rstest]
 #[case::in_time("/20", 70, true)]
 #[case::too_late("/60", 90, false)]
@@ -138,48 +138,48 @@ async fn what_it_is_at_after_a_minute_may_end_within_its_limit(
     #[case] closed: u64,
     #[case] answered: bool,
 ) {
-    let mut guest = Guest::new(false);
+    let mut client = TestConnection::new(false);
     sleep(Duration::from_secs(25)).await;
-    guest.asks("/").await;
-    guest.hears("here").await;
+    client.get("/").await;
+    client.read_until("here").await;
     sleep(Duration::from_secs(25)).await;
-    guest.asks(path).await;
-    let (seconds, said) = guest.closed().await;
-    assert_eq!((seconds, said.contains("done")), (closed, answered), "{said}");
+    client.get(path).await;
+    let (seconds, response) = client.wait_closed().await;
+    assert_eq!((seconds, response.contains("done")), (closed, answered), "{response}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_reserved_descriptor_is_for_one_quick_stop() {
-    let mut slow = Guest::new(true);
-    slow.says("POST /api/stop HTTP/1.1\r\n").await;
-    assert_eq!(slow.closed().await.0, HEAD_OF_RESERVE.as_secs());
-    let mut other = Guest::new(true);
-    other.asks("/").await;
-    let (seconds, said) = other.closed().await;
-    assert!(seconds == 0 && said.contains("those that are kept back are for stops"), "{seconds} s: {said}");
+    let mut slow = TestConnection::new(true);
+    slow.write("POST /api/stop HTTP/1.1\r\n").await;
+    assert_eq!(slow.wait_closed().await.0, RESERVED_HEADER_TIMEOUT.as_secs());
+    let mut other = TestConnection::new(true);
+    other.get("/").await;
+    let (seconds, response) = other.wait_closed().await;
+    assert!(seconds == 0 && response.contains("those that are kept back are for stops"), "{seconds} s: {response}");
 }
 
-/// What a request without any token may make the daemon keep.
+/// Bounds the memory that a request without a token can use.
 #[tokio::test(start_paused = true)]
 async fn a_head_has_a_bound_whoever_sends_it() {
     let many = "x-more: 1\r\n".repeat(1000);
     let long = format!("x-long: {}\r\n", "x".repeat(4 << 20));
     let query = "q".repeat(1 << 20);
     for (path, headers) in [("/", many), ("/", long), (query.as_str(), String::new())] {
-        let guest = Guest::new(false);
-        let (mut reading, mut writing) = tokio::io::split(guest.socket);
+        let client = TestConnection::new(false);
+        let (mut reading, mut writing) = tokio::io::split(client.socket);
         let sent = async {
-            // It is closed before all of it is read.
+            // The server closes the connection before it has read all of it.
             let head = format!("GET /?{path} HTTP/1.1\r\nhost: quell\r\n{headers}\r\n");
             let _ = writing.write_all(head.as_bytes()).await;
         };
-        let heard = async {
-            let mut heard = Vec::new();
-            let _ = reading.read_to_end(&mut heard).await;
-            String::from_utf8_lossy(&heard).into_owned()
+        let reading = async {
+            let mut received = Vec::new();
+            let _ = reading.read_to_end(&mut received).await;
+            String::from_utf8_lossy(&received).into_owned()
         };
-        let (said, ()) = tokio::join!(heard, sent);
-        assert!(said.starts_with("HTTP/1.1 431 ") || said.starts_with("HTTP/1.1 414 "), "{said:?}");
-        assert_eq!(guest.begun.elapsed().as_secs(), 0);
+        let (response, ()) = tokio::join!(reading, sent);
+        assert!(response.starts_with("HTTP/1.1 431 ") || response.starts_with("HTTP/1.1 414 "), "{response:?}");
+        assert_eq!(client.started_at.elapsed().as_secs(), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! The life of one connection: challenge, `connect`, then requests and events until either side closes.
+//! Run one WebSocket connection: handshake, requests, events, close.
 
 use std::future::poll_fn;
 use std::ops::ControlFlow;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures_util::stream::{FuturesUnordered, SplitSink, SplitStream};
 use futures_util::{FutureExt, SinkExt, StreamExt};
-use quell_engine::dispatch::{Notice, Subscription};
+use quell_engine::engine::{EngineNotice, Subscription};
 use quell_protocol::RunEvent;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -16,21 +16,29 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{self, Message, Utf8Bytes};
 use uuid::Uuid;
 
-use super::chat::Chats;
-use super::follows::Follows;
-use super::frame::{Refusal, Request};
-use super::handshake::{self, Peer};
-use super::intake::Intake;
-use super::methods::{Begun, Call, Subscriptions, Work};
-use super::outbox::{Outbox, Outgoing, Weight};
-use super::transport::Socket;
-use super::{BURST, CLOSE_GRACE, HANDSHAKE, MAX_BEFORE_AUTH, PING, TICK, Visit, close};
+use super::event_forwarder::EventForwarder;
+use super::followed_runs::FollowedRuns;
+use super::frame::{RequestFrame, RpcError};
+use super::handshake::{self, WsPeer};
+use super::methods::{PendingRequest, RequestOutcome, RpcCall, WsSubscriptions};
+use super::outbox::{ClientOutbox, DropPolicy, OutgoingFrame};
+use super::receive_limits::ReceiveLimiter;
+use super::upgrade::WsSocket;
+use super::{
+    CLOSE_GRACE, HANDSHAKE_TIMEOUT, MAX_PAYLOAD_BEFORE_AUTH, NOTICE_BURST, PING_INTERVAL, TICK_INTERVAL, UpgradeInfo,
+    close,
+};
 use crate::budget::Reservation;
-use crate::door::{Door, StreamPlace};
+use crate::state::{ServerState, StreamPermit};
 
-/// Serves one socket to its end, or until it has to give way.
-pub(super) async fn serve(opened: (Socket, Intake), door: Door, place: StreamPlace, visit: Visit) {
-    let connection = visit.connection.clone();
+/// Serves one socket until it ends or is evicted.
+pub(super) async fn serve_socket(
+    opened: (WsSocket, ReceiveLimiter),
+    server: ServerState,
+    permit: StreamPermit,
+    upgrade_info: UpgradeInfo,
+) {
+    let connection = upgrade_info.connection.clone();
     let evicted = async {
         match &connection {
             Some(connection) => connection.evicted().await,
@@ -38,46 +46,51 @@ pub(super) async fn serve(opened: (Socket, Intake), door: Door, place: StreamPla
         }
     };
     tokio::select! {
-        () = attend(opened, door, place, visit) => {}
+        () = run_connection(opened, server, permit, upgrade_info) => {}
         () = evicted => {}
     }
 }
 
-async fn attend((socket, intake): (Socket, Intake), door: Door, _place: StreamPlace, visit: Visit) {
+async fn run_connection(
+    (socket, receive_limiter): (WsSocket, ReceiveLimiter),
+    server: ServerState,
+    _permit: StreamPermit,
+    upgrade_info: UpgradeInfo,
+) {
     let (mut sink, stream) = socket.split();
-    let mut frames = Frames { stream, intake: &intake, last: None };
-    let outbox = Arc::new(Outbox::new(door.waiting()));
-    let talk = async {
-        let hall = Hall { door: &door, visit: &visit, intake: &intake };
-        if let Some(peer) = shake_hands(&mut frames, &outbox, &hall).await {
-            talk(&mut frames, &outbox, &door, &peer).await;
+    let mut frames = IncomingMessages { stream, receive_limiter: &receive_limiter, last_text: None };
+    let outbox = Arc::new(ClientOutbox::new(server.send_budget()));
+    let processing = async {
+        let deps = HandshakeDeps { server: &server, upgrade_info: &upgrade_info, receive_limiter: &receive_limiter };
+        if let Some(peer) = perform_handshake(&mut frames, &outbox, &deps).await {
+            process_messages(&mut frames, &outbox, &server, &peer).await;
         }
-        // Whoever got here without a close code of their own is done.
+        // Ends a connection that has no other close code yet.
         outbox.close(close::NORMAL, "");
         std::future::pending::<()>().await;
     };
     tokio::select! {
-        // The writer ends when a close frame was written or the client is gone; then nobody is there to talk to.
-        () = write(&mut sink, &outbox) => {}
-        () = talk => {}
+        // The writer ends when a close frame was written or the client is gone.
+        () = write_outgoing(&mut sink, &outbox) => {}
+        () = processing => {}
     }
     if let Ok(socket) = sink.reunite(frames.stream) {
-        // A client that stays gets the grace, not more.
-        let _ = timeout(CLOSE_GRACE, linger(socket, &intake)).await;
+        // Wait for the client's close, but not longer than the grace.
+        let _ = timeout(CLOSE_GRACE, drain_until_closed(socket, &receive_limiter)).await;
     }
 }
 
-/// Reads on until the client has closed: a socket that is closed with something unread in it is reset, and the client would
-/// lose the close frame that says why.
-async fn linger(mut socket: Socket, intake: &Intake) {
-    intake.wind_up();
+/// Reads until the client has closed. Closing a socket with unread data resets it, and the client would lose the close
+/// frame.
+async fn drain_until_closed(mut socket: WsSocket, receive_limiter: &ReceiveLimiter) {
+    receive_limiter.limit_to_close_frame();
     while let Some(Ok(frame)) = socket.next().await {
         if frame.is_close() {
             break;
         }
     }
-    // After a bad frame there are no frames any more, only bytes.
-    intake.discard();
+    // After an invalid frame there are no frames any more, only bytes.
+    receive_limiter.ignore_remaining();
     let raw = socket.get_mut();
     if raw.shutdown().await.is_ok() {
         let mut unread = vec![0; 16 * 1024];
@@ -85,56 +98,56 @@ async fn linger(mut socket: Socket, intake: &Intake) {
     }
 }
 
-async fn write(sink: &mut SplitSink<Socket, Message>, outbox: &Outbox) {
+async fn write_outgoing(sink: &mut SplitSink<WsSocket, Message>, outbox: &ClientOutbox) {
     loop {
         let next = outbox.next().await;
-        let last = matches!(next, Outgoing::Close(..));
+        let last = matches!(next, OutgoingFrame::Close(..));
         let sent = async {
             match next {
-                Outgoing::Text(text) => {
+                OutgoingFrame::Text(text) => {
                     sink.feed(Message::text(text)).await?;
-                    // What follows at once goes into the same write.
+                    // Write frames that follow at once together.
                     if outbox.is_empty() { sink.flush().await } else { Ok(()) }
                 }
-                Outgoing::Ping => sink.send(Message::Ping(bytes::Bytes::new())).await,
-                Outgoing::Close(code, why) => {
+                OutgoingFrame::Ping => sink.send(Message::Ping(bytes::Bytes::new())).await,
+                OutgoingFrame::Close(code, why) => {
                     let frame = CloseFrame { code: CloseCode::from(code), reason: why.into() };
-                    // Fails when the client closed first; its frame was answered then, and closing flushes the answer.
+                    // Fails if the client closed first; its close frame was answered then, and closing flushes that
+                    // answer.
                     let _ = sink.send(Message::Close(Some(frame))).await;
                     sink.close().await
                 }
             }
         };
-        let going_on = tokio::select! {
+        let can_continue = tokio::select! {
             sent = sent => sent.is_ok(),
-            // A client that does not read, found out when the connection is to end. Half a frame is lost with it.
-            () = no_longer(outbox) => false,
+            // A client that does not read is given up when the connection is to end; a half-written frame is lost.
+            () = close_grace_elapsed(outbox) => false,
         };
-        if last || !going_on {
+        if last || !can_continue {
             return;
         }
     }
 }
 
-/// Waits until the connection is to end, and its grace.
-async fn no_longer(outbox: &Outbox) {
-    outbox.closing().await;
+/// Waits until the connection is to end, and then for the grace.
+async fn close_grace_elapsed(outbox: &ClientOutbox) {
+    outbox.wait_closing().await;
     tokio::time::sleep(CLOSE_GRACE).await;
 }
 
-/// What the client sends.
-struct Frames<'a> {
-    stream: SplitStream<Socket>,
-    intake: &'a Intake,
-    /// The last message. The decoder goes on in the same memory, large as it may be, unless somebody else has a part in it
-    /// when it looks for room.
-    last: Option<Utf8Bytes>,
+struct IncomingMessages<'a> {
+    stream: SplitStream<WsSocket>,
+    receive_limiter: &'a ReceiveLimiter,
+    /// The last text message. Holding a clone makes the decoder allocate a new buffer instead of reusing one that may
+    /// be large.
+    last_text: Option<Utf8Bytes>,
 }
 
-impl Frames<'_> {
-    /// The next frame, with what its message has taken of the budget.
+impl IncomingMessages<'_> {
+    /// The next frame, with the budget reservation of its message.
     async fn next(&mut self) -> Option<tungstenite::Result<(Message, Option<Reservation>)>> {
-        let Self { stream, intake, last } = self;
+        let Self { stream, receive_limiter, last_text: last } = self;
         let next = poll_fn(|cx| {
             let next = stream.poll_next_unpin(cx);
             *last = None;
@@ -147,11 +160,11 @@ impl Frames<'_> {
         let held = match &message {
             Message::Text(text) => {
                 *last = Some(text.clone());
-                intake.message()
+                receive_limiter.finish_message()
             }
-            Message::Binary(_) => intake.message(),
+            Message::Binary(_) => receive_limiter.finish_message(),
             Message::Ping(payload) | Message::Pong(payload) => {
-                intake.control(payload.len());
+                receive_limiter.count_control_frame(payload.len());
                 None
             }
             Message::Close(_) | Message::Frame(_) => None,
@@ -160,21 +173,24 @@ impl Frames<'_> {
     }
 }
 
-/// Where the handshake takes place.
-struct Hall<'a> {
-    door: &'a Door,
-    visit: &'a Visit,
-    intake: &'a Intake,
+struct HandshakeDeps<'a> {
+    server: &'a ServerState,
+    upgrade_info: &'a UpgradeInfo,
+    receive_limiter: &'a ReceiveLimiter,
 }
 
-async fn shake_hands(frames: &mut Frames<'_>, outbox: &Outbox, hall: &Hall<'_>) -> Option<Peer> {
-    let Hall { door, visit, intake } = hall;
+async fn perform_handshake(
+    frames: &mut IncomingMessages<'_>,
+    outbox: &ClientOutbox,
+    deps: &HandshakeDeps<'_>,
+) -> Option<WsPeer> {
+    let HandshakeDeps { server, upgrade_info, receive_limiter } = deps;
     let connection = Uuid::now_v7().to_string();
-    let clock = door.engine().clock();
-    let challenge = json!({"nonce": Uuid::now_v7().simple().to_string(), "ts": super::shapes::now_ms(clock)});
-    outbox.unnumbered("connect.challenge", &challenge);
+    let clock = server.engine().clock();
+    let challenge = json!({"nonce": Uuid::now_v7().simple().to_string(), "ts": super::payloads::now_ms(clock)});
+    outbox.push_unnumbered_event("connect.challenge", &challenge);
     let text = tokio::select! {
-        first = timeout(HANDSHAKE, first_text(frames)) => match first {
+        first = timeout(HANDSHAKE_TIMEOUT, read_first_text(frames)) => match first {
             Ok(Ok(text)) => text,
             Ok(Err(Some((code, why)))) => {
                 outbox.close(code, why);
@@ -182,62 +198,68 @@ async fn shake_hands(frames: &mut Frames<'_>, outbox: &Outbox, hall: &Hall<'_>) 
             }
             Ok(Err(None)) | Err(_) => return None,
         },
-        () = door.engine().closing() => {
+        () = server.engine().wait_for_close() => {
             outbox.close(close::RESTART, "service restart");
             return None;
         }
     };
-    // What is no JSON at all gets no answer (research: openclaw.md 1.3).
+    // A first frame that is not JSON gets no answer, as in OpenClaw's gateway.
     if serde_json::from_str::<serde_json::Value>(&text).is_err() {
         return None;
     }
-    match first_request(&text, hall, &connection) {
+    match parse_connect(&text, deps, &connection) {
         Ok((id, mut peer, hello)) => {
-            peer.caller.origin = visit.origin.clone();
-            if let Some(connection) = &visit.connection {
-                connection.authenticated();
+            peer.caller.origin = upgrade_info.origin.clone();
+            if let Some(connection) = &upgrade_info.connection {
+                connection.mark_authenticated();
             }
-            intake.admit(peer.largest_message(), door.intake());
+            receive_limiter.set_authenticated(peer.largest_message(), server.receive_budget());
             tracing::info!(principal = %peer.caller.principal, scope = ?peer.granted, "client connected");
-            outbox.answer(&id, &Ok(hello));
+            outbox.push_response(&id, &Ok(hello));
             Some(peer)
         }
         Err((id, failed)) => {
-            outbox.answer(&id, &Err(failed.refusal));
-            outbox.close(failed.code, failed.why);
+            outbox.push_response(&id, &Err(failed.refusal));
+            outbox.close(failed.close_code, failed.close_reason);
             None
         }
     }
 }
 
-fn first_request(
+fn parse_connect(
     text: &str,
-    hall: &Hall<'_>,
+    deps: &HandshakeDeps<'_>,
     connection: &str,
-) -> Result<(String, Peer, serde_json::Value), (String, Box<handshake::Failed>)> {
-    let wrong = |refusal| Box::new(handshake::Failed::policy(refusal, "invalid handshake"));
-    let request = Request::parse(text).map_err(|refusal| (Request::id_of(text), wrong(refusal)))?;
+) -> Result<(String, WsPeer, serde_json::Value), (String, Box<handshake::HandshakeError>)> {
+    let handshake_error = |refusal| Box::new(handshake::HandshakeError::policy_violation(refusal, "invalid handshake"));
+    let request =
+        RequestFrame::parse(text).map_err(|refusal| (RequestFrame::parse_id(text), handshake_error(refusal)))?;
     if request.method != "connect" {
-        let refusal = Refusal::invalid("invalid handshake: the first request must be connect");
-        return Err((request.id, wrong(refusal)));
+        let refusal = RpcError::invalid("invalid handshake: the first request must be connect");
+        return Err((request.id, handshake_error(refusal)));
     }
-    match handshake::connect(hall.door, hall.visit.browser.as_ref(), request.params, connection) {
+    match handshake::accept_connect(
+        deps.server,
+        deps.upgrade_info.browser_credential.as_ref(),
+        request.params,
+        connection,
+    ) {
         Ok((peer, hello)) => Ok((request.id, peer, hello)),
         Err(failed) => {
             if failed.is_bad_token {
-                // It is told; the connection ends in any case.
-                let _ = hall.door.attempts().failed(hall.visit.peer);
+                // The wait time is not used: the connection ends in any case.
+                let _ = deps.server.auth_failures().record(deps.upgrade_info.peer);
             }
             Err((request.id, Box::new(failed)))
         }
     }
 }
 
-/// The first text frame; else the close code that its absence deserves, if any.
-async fn first_text(frames: &mut Frames<'_>) -> Result<String, Option<(u16, &'static str)>> {
+/// Reads the first text frame. The error is the close code and reason to send, if any.
+async fn read_first_text(frames: &mut IncomingMessages<'_>) -> Result<String, Option<(u16, &'static str)>> {
     loop {
         match frames.next().await {
-            Some(Ok((Message::Text(text), _))) if text.len() > MAX_BEFORE_AUTH => return Err(Some(too_big())),
+            Some(Ok((Message::Text(text), _))) if text.len() > MAX_PAYLOAD_BEFORE_AUTH => return Err(Some(too_big())),
             Some(Ok((Message::Text(text), _))) => return Ok(text.as_str().to_owned()),
             Some(Ok((Message::Ping(_) | Message::Pong(_), _))) => {}
             Some(Err(error)) => return Err(close_code(&error)),
@@ -246,68 +268,74 @@ async fn first_text(frames: &mut Frames<'_>) -> Result<String, Option<(u16, &'st
     }
 }
 
-async fn talk(frames: &mut Frames<'_>, outbox: &Arc<Outbox>, door: &Door, peer: &Peer) {
-    let subscriptions = Arc::new(Subscriptions::default());
-    let access = door.engine().access();
-    let mut withdrawals = access.withdrawals();
-    let is_welcome = || access.owner(&peer.credential).is_some();
-    let mut notices = door.engine().subscribe();
-    let mut chats = Chats::new(door.engine().clone(), Arc::clone(outbox), peer.clone(), Arc::clone(&subscriptions));
-    let mut follows = Follows::default();
+async fn process_messages(
+    frames: &mut IncomingMessages<'_>,
+    outbox: &Arc<ClientOutbox>,
+    server: &ServerState,
+    peer: &WsPeer,
+) {
+    let subscriptions = Arc::new(WsSubscriptions::default());
+    let access = server.engine().access();
+    let mut revocations = access.subscribe_revocations();
+    let is_authorized = || access.resolve_credential(&peer.credential).is_some();
+    let mut notices = server.engine().subscribe();
+    let mut forwarder =
+        EventForwarder::new(server.engine().clone(), Arc::clone(outbox), peer.clone(), Arc::clone(&subscriptions));
+    let mut followed_runs = FollowedRuns::default();
     let mut calls = FuturesUnordered::new();
-    let mut tick = interval_at(Instant::now() + TICK, TICK);
-    let mut ping = interval_at(Instant::now() + PING, PING);
+    let mut tick = interval_at(Instant::now() + TICK_INTERVAL, TICK_INTERVAL);
+    let mut ping = interval_at(Instant::now() + PING_INTERVAL, PING_INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut heard = Instant::now();
+    let mut last_received = Instant::now();
     loop {
         tokio::select! {
             biased;
             message = frames.next() => {
-                heard = Instant::now();
-                let line = Line { door, peer, subscriptions: &subscriptions, outbox };
-                if line.hear(message, &mut calls, &mut follows).is_break() {
+                last_received = Instant::now();
+                let dispatcher = MessageDispatcher { server, peer, subscriptions: &subscriptions, outbox };
+                if dispatcher.dispatch(message, &mut calls, &mut followed_runs).is_break() {
                     return;
                 }
             }
-            // The sender lives as long as the engine. The wait is for a turn, and each turn asks anew.
-            _ = withdrawals.changed() => if !is_welcome() {
-                outbox.close(close::POLICY, SIGNED_OUT);
+            // The sender lives as long as the engine. Every wake-up checks the credential again.
+            _ = revocations.changed() => if !is_authorized() {
+                outbox.close(close::POLICY, SIGNED_OUT_REASON);
                 return;
             },
             notice = next_notice(&mut notices, peer) => match notice {
                 Some(notice) => {
-                    chats.show(&notice);
-                    show_some(&mut notices, &mut chats, peer);
+                    forwarder.forward_notice(&notice);
+                    forward_ready_notices(&mut notices, &mut forwarder, peer);
                 }
                 None => {
                     outbox.close(close::POLICY, "slow consumer");
                     return;
                 }
             },
-            () = chats.due() => chats.flush_due(),
-            Some(followed) = calls.next() => if let Some(followed) = followed {
-                follows.add(followed);
+            () = forwarder.wait_until_due() => forwarder.flush_due(),
+            Some(lookup_result) = calls.next() => if let Some(lookup_result) = lookup_result {
+                followed_runs.finish_lookup(lookup_result);
             },
-            event = followed_event(&mut follows, outbox) => outbox.event("run.event", &*event, Weight::Fact),
-            _ = tick.tick() => outbox.event("tick", &json!({"ts": super::shapes::now_ms(door.engine().clock())}), Weight::Fact),
+            event = next_followed_event(&mut followed_runs, outbox) => outbox.push_event("run.event", &*event, DropPolicy::MustDeliver),
+            _ = tick.tick() => outbox.push_event("tick", &json!({"ts": super::payloads::now_ms(server.engine().clock())}), DropPolicy::MustDeliver),
             _ = ping.tick() => {
-                if !is_welcome() {
-                    outbox.close(close::POLICY, SIGNED_OUT);
+                if !is_authorized() {
+                    outbox.close(close::POLICY, SIGNED_OUT_REASON);
                     return;
                 }
-                if heard.elapsed() > PING * 2 {
+                if last_received.elapsed() > PING_INTERVAL * 2 {
                     return;
                 }
-                if frames.intake.is_stuck() {
+                if frames.receive_limiter.is_stuck() {
                     outbox.close(close::POLICY, "unfinished message");
                     return;
                 }
-                outbox.ping();
+                outbox.push_ping();
             }
-            () = door.engine().closing() => {
-                // What the engine said last is handed out before the end.
-                while show_some(&mut notices, &mut chats, peer) {}
+            () = server.engine().wait_for_close() => {
+                // Forward the engine's last notices before the end.
+                while forward_ready_notices(&mut notices, &mut forwarder, peer) {}
                 outbox.close(close::RESTART, "service restart");
                 return;
             }
@@ -315,45 +343,48 @@ async fn talk(frames: &mut Frames<'_>, outbox: &Arc<Outbox>, door: &Door, peer: 
     }
 }
 
-/// Why a connection ends whose token was revoked, or whose browser signed out.
-const SIGNED_OUT: &str = "signed out";
+/// Close reason after the token was revoked or the browser has signed out.
+const SIGNED_OUT_REASON: &str = "signed out";
 
-/// What a frame of the client is about.
-struct Line<'a> {
-    door: &'a Door,
-    peer: &'a Peer,
-    subscriptions: &'a Arc<Subscriptions>,
-    outbox: &'a Arc<Outbox>,
+/// Dispatches the messages of a client.
+struct MessageDispatcher<'a> {
+    server: &'a ServerState,
+    peer: &'a WsPeer,
+    subscriptions: &'a Arc<WsSubscriptions>,
+    outbox: &'a Arc<ClientOutbox>,
 }
 
-impl Line<'_> {
-    /// Takes what the client said, or that it is gone.
-    fn hear(
+impl MessageDispatcher<'_> {
+    /// Handles one message of the client, or the end of its stream.
+    fn dispatch(
         &self,
         message: Option<tungstenite::Result<(Message, Option<Reservation>)>>,
-        calls: &mut FuturesUnordered<Work>,
-        follows: &mut Follows,
+        calls: &mut FuturesUnordered<PendingRequest>,
+        followed_runs: &mut FollowedRuns,
     ) -> ControlFlow<()> {
-        let Self { door, peer, subscriptions, outbox } = *self;
+        let Self { server, peer, subscriptions, outbox } = *self;
         match message {
             Some(Ok((Message::Text(text), held))) => {
-                let (pending, followed) = (calls.len(), follows.len());
-                match (Call { door, peer, subscriptions, outbox, pending, followed }).begin(&text, held) {
-                    Begun::Done => {}
-                    Begun::Later(work) => calls.push(work),
-                    Begun::Follow(run, lookup) => calls.push(follows.expect(run, lookup)),
-                    Begun::Unfollow(run) => follows.remove(&run),
+                let (pending_count, followed_count) = (calls.len(), followed_runs.len());
+                match (RpcCall { server, peer, subscriptions, outbox, pending_count, followed_count })
+                    .handle_request(&text, held)
+                {
+                    RequestOutcome::Answered => {}
+                    RequestOutcome::Pending(work) => calls.push(work),
+                    RequestOutcome::Follow(run, lookup) => calls.push(followed_runs.start_lookup(run, lookup)),
+                    RequestOutcome::Unfollow(run) => followed_runs.remove(&run),
                 }
-                // A client that asks faster than it can be answered is read all the same: the answers must not wait for that.
-                while let Some(Some(followed)) = calls.next().now_or_never() {
-                    if let Some(followed) = followed {
-                        follows.add(followed);
+                // Finish completed calls here, too: a client that sends faster than it is answered keeps the read arm
+                // of the loop ready.
+                while let Some(Some(lookup_result)) = calls.next().now_or_never() {
+                    if let Some(lookup_result) = lookup_result {
+                        followed_runs.finish_lookup(lookup_result);
                     }
                 }
             }
             Some(Ok((Message::Binary(_), _))) => {
                 let problem = "binary frames are not part of the protocol; send JSON text";
-                outbox.answer("", &Err(Refusal::invalid(problem)));
+                outbox.push_response("", &Err(RpcError::invalid(problem)));
             }
             Some(Ok((Message::Ping(_) | Message::Pong(_) | Message::Frame(_), _))) => {}
             Some(Err(error)) => {
@@ -368,30 +399,31 @@ impl Line<'_> {
     }
 }
 
-/// The next event of a run that the client follows, once there is room for it.
-async fn followed_event(follows: &mut Follows, outbox: &Outbox) -> Arc<RunEvent> {
-    outbox.room().await;
-    follows.next().await
+/// The next event of a followed run, once the outbox has room for it.
+async fn next_followed_event(followed_runs: &mut FollowedRuns, outbox: &ClientOutbox) -> Arc<RunEvent> {
+    outbox.wait_for_room().await;
+    followed_runs.next().await
 }
 
-/// The next notice that is for this peer; `None` when the connection was too slow for the facts.
-async fn next_notice(notices: &mut Subscription, peer: &Peer) -> Option<Notice> {
+/// The next notice that this peer may receive; `None` if the connection was too slow and lost notices.
+async fn next_notice(notices: &mut Subscription, peer: &WsPeer) -> Option<EngineNotice> {
     loop {
         match notices.next().await {
-            Ok(notice) if peer.may_see(&notice) => return Some(notice),
+            Ok(notice) if peer.may_receive(&notice) => return Some(notice),
             Ok(_) => {}
             Err(_overrun) => return None,
         }
     }
 }
 
-/// Shows what waits, but not so much that a client that speaks would have to wait. True when there may be more.
-fn show_some(notices: &mut Subscription, chats: &mut Chats, peer: &Peer) -> bool {
-    for _ in 0..BURST {
-        match notices.take() {
-            Ok(Some(notice)) if peer.may_see(&notice) => chats.show(&notice),
+/// Forwards waiting notices, at most [`NOTICE_BURST`], so that the client's messages do not have to wait. True if there
+/// may be more.
+fn forward_ready_notices(notices: &mut Subscription, forwarder: &mut EventForwarder, peer: &WsPeer) -> bool {
+    for _ in 0..NOTICE_BURST {
+        match notices.try_next() {
+            Ok(Some(notice)) if peer.may_receive(&notice) => forwarder.forward_notice(&notice),
             Ok(Some(_)) => {}
-            // An overrun is for whoever waits for the next notice.
+            // `next_notice` reports an overrun.
             Ok(None) | Err(_) => return false,
         }
     }

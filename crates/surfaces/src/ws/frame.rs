@@ -1,23 +1,21 @@
-//! Frames and errors of the gateway protocol.
+//! Parse request frames; serialize response and event frames; the error type.
 
-use quell_kernel::json::holds_more_values;
+use quell_kernel::json_size::exceeds_value_count;
 use quell_protocol::Object;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::door::MOST_VALUES;
+use crate::state::MAX_JSON_VALUES;
 
-/// A request frame. Unknown envelope fields are refused, as the protocol's schema says.
+/// A request frame. Unknown envelope fields are refused, as the protocol's schema demands.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(super) struct Request {
+pub(super) struct RequestFrame {
     #[serde(rename = "type")]
-    kind: RequestKind,
-    /// Chosen by the client; comes back in the answer.
+    kind: RequestFrameKind,
+    /// Chosen by the client and returned in the response.
     pub(super) id: String,
-    /// What to do.
     pub(super) method: String,
-    /// With what.
     #[serde(default)]
     pub(super) params: Value,
     #[serde(default)]
@@ -30,25 +28,26 @@ pub(super) struct Request {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum RequestKind {
+enum RequestFrameKind {
     Req,
 }
 
-impl Request {
-    /// Reads a frame.
-    pub(super) fn parse(text: &str) -> Result<Self, Refusal> {
-        if holds_more_values(text.as_bytes(), MOST_VALUES) {
-            return Err(Refusal::invalid(format!("invalid request frame: it holds more than {MOST_VALUES} values")));
+impl RequestFrame {
+    pub(super) fn parse(text: &str) -> Result<Self, RpcError> {
+        if exceeds_value_count(text.as_bytes(), MAX_JSON_VALUES) {
+            return Err(RpcError::invalid(format!(
+                "invalid request frame: it holds more than {MAX_JSON_VALUES} values"
+            )));
         }
         serde_json::from_str::<Object<Self>>(text)
             .map(|Object(request)| request)
-            .map_err(|error| Refusal::invalid(format!("invalid request frame: {error}")))
-            .inspect(|request| debug_assert!(matches!(request.kind, RequestKind::Req), "the only kind there is"))
+            .map_err(|error| RpcError::invalid(format!("invalid request frame: {error}")))
+            .inspect(|request| debug_assert!(matches!(request.kind, RequestFrameKind::Req), "the only kind there is"))
     }
 
-    /// The id of a frame that is no valid request, so that even its refusal can be matched.
-    pub(super) fn id_of(text: &str) -> String {
-        if holds_more_values(text.as_bytes(), MOST_VALUES) {
+    /// Reads the id of an invalid request frame, so that the client can match the error; empty if there is none.
+    pub(super) fn parse_id(text: &str) -> String {
+        if exceeds_value_count(text.as_bytes(), MAX_JSON_VALUES) {
             return String::new();
         }
         let frame: Option<Value> = serde_json::from_str(text).ok();
@@ -56,22 +55,19 @@ impl Request {
     }
 }
 
-/// Why a request was refused.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Refusal {
+pub(super) struct RpcError {
     code: &'static str,
     message: String,
     details: Option<Box<Value>>,
     retry_after_ms: Option<u64>,
 }
 
-impl Refusal {
-    /// The request is wrong.
+impl RpcError {
     pub(super) fn invalid(message: impl Into<String>) -> Self {
         Self { code: "INVALID_REQUEST", message: message.into(), details: None, retry_after_ms: None }
     }
 
-    /// The connection may not do that.
     pub(super) fn missing_scope(scope: &str) -> Self {
         let details = json!({"code": "MISSING_SCOPE", "missingScope": scope, "requiredScopes": [scope]});
         Self {
@@ -82,8 +78,8 @@ impl Refusal {
         }
     }
 
-    /// It is somebody else's.
-    pub(super) fn not_yours(message: impl Into<String>) -> Self {
+    /// The object belongs to another principal.
+    pub(super) fn not_owner(message: impl Into<String>) -> Self {
         Self {
             code: "FORBIDDEN",
             message: message.into(),
@@ -92,17 +88,15 @@ impl Refusal {
         }
     }
 
-    /// It cannot be done now.
+    /// The request may be retried after 500 ms.
     pub(super) fn unavailable(message: impl Into<String>) -> Self {
         Self { code: "UNAVAILABLE", message: message.into(), details: None, retry_after_ms: Some(500) }
     }
 
-    /// The same with details for programs.
     pub(super) fn with_details(self, details: Value) -> Self {
         Self { details: Some(Box::new(details)), ..self }
     }
 
-    /// The details for programs.
     pub(super) fn details(&self) -> Value {
         self.details.as_deref().cloned().unwrap_or_default()
     }
@@ -120,8 +114,7 @@ impl Refusal {
     }
 }
 
-/// The text of an answer.
-pub(super) fn answer(id: &str, result: &Result<Value, Refusal>) -> String {
+pub(super) fn response_text(id: &str, result: &Result<Value, RpcError>) -> String {
     match result {
         Ok(payload) => json!({"type": "res", "id": id, "ok": true, "payload": payload}),
         Err(refusal) => json!({"type": "res", "id": id, "ok": false, "error": refusal.to_json()}),
@@ -129,14 +122,14 @@ pub(super) fn answer(id: &str, result: &Result<Value, Refusal>) -> String {
     .to_string()
 }
 
-/// The text of an event. Without a number it is a targeted one.
-pub(super) fn event(name: &str, payload: &impl Serialize, seq: Option<u64>) -> String {
-    // Plain data with text for keys: it cannot fail.
-    serde_json::to_string(&Event { kind: "event", event: name, payload, seq }).unwrap_or_default()
+/// Serializes an event. `seq` is `None` for an event before the connection is set up.
+pub(super) fn event_text(name: &str, payload: &impl Serialize, seq: Option<u64>) -> String {
+    // Cannot fail: plain data with string keys.
+    serde_json::to_string(&EventFrame { kind: "event", event: name, payload, seq }).unwrap_or_default()
 }
 
 #[derive(Serialize)]
-struct Event<'a, P> {
+struct EventFrame<'a, P> {
     #[serde(rename = "type")]
     kind: &'static str,
     event: &'a str,

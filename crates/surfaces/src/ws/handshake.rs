@@ -1,30 +1,29 @@
-//! `connect`: version, token, scopes, and the answer `hello-ok`.
+//! Handle `connect`: protocol version, token, scopes, `hello-ok`.
 
-use quell_engine::access::{Caller, Credential, Origin};
-use quell_engine::dispatch::Notice;
-use quell_protocol::api::{Grants, Scope};
-use quell_protocol::object::optional_object;
+use quell_engine::access::{Caller, Credential, RequestOrigin};
+use quell_engine::engine::EngineNotice;
+use quell_protocol::api::{AccessLevel, Grants};
+use quell_protocol::json_object::optional_object;
 use quell_protocol::{Object, Principal, Surface};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::frame::Refusal;
-use super::{MAX_BUFFERED, MAX_OF_READER, MAX_PAYLOAD, TICK, close, methods};
-use crate::door::Door;
+use super::frame::RpcError;
+use super::{MAX_BUFFERED, MAX_PAYLOAD, MAX_READER_PAYLOAD, TICK_INTERVAL, close, methods};
+use crate::state::ServerState;
 
-/// The scope of those who answer calls that wait for a person.
-pub(super) const APPROVALS: &str = "operator.approvals";
+/// Scope of clients that decide approvals.
+pub(super) const APPROVALS_SCOPE: &str = "operator.approvals";
 
-/// The protocol versions that are spoken.
-const SPOKEN: std::ops::RangeInclusive<u64> = 3..=4;
+const SUPPORTED_PROTOCOLS: std::ops::RangeInclusive<u64> = 3..=4;
 
-/// Params of `connect`, as far as Quell looks at them. Device identities are accepted and not verified.
+/// Parameters of `connect`, as far as Quell uses them. Device identities are accepted and not verified.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Connect {
+struct ConnectParams {
     min_protocol: u64,
     max_protocol: u64,
-    client: Object<Client>,
+    client: Object<ConnectClient>,
     #[serde(default)]
     role: Option<String>,
     #[serde(default)]
@@ -32,11 +31,11 @@ struct Connect {
     #[serde(default)]
     caps: Vec<String>,
     #[serde(default, deserialize_with = "optional_object")]
-    auth: Option<Auth>,
+    auth: Option<ConnectAuth>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Client {
+struct ConnectClient {
     id: String,
     #[expect(dead_code, reason = "required by the protocol's schema")]
     version: String,
@@ -47,14 +46,14 @@ struct Client {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Auth {
+struct ConnectAuth {
     token: Option<String>,
     password: Option<String>,
     device_token: Option<String>,
 }
 
-impl Auth {
-    fn shown(self) -> Option<String> {
+impl ConnectAuth {
+    fn into_token(self) -> Option<String> {
         self.token.or(self.password).or(self.device_token).filter(|token| !token.is_empty())
     }
 
@@ -63,91 +62,93 @@ impl Auth {
     }
 }
 
-/// What a client is after its handshake.
+/// An authenticated client.
 #[derive(Debug, Clone)]
-pub(super) struct Peer {
-    /// Who it is and what it may do.
+pub(super) struct WsPeer {
     pub(super) caller: Caller,
-    /// What it showed, which may stop being good while it is connected.
+    /// The credential of the client, which may be revoked while it is connected.
     pub(super) credential: Credential,
-    /// The scopes it asked for and got.
-    pub(super) granted: Option<Scope>,
-    /// `operator` or `node`.
-    pub(super) role: Role,
-    /// True when it wants live tool events.
+    /// The access level that was requested and granted, if any.
+    pub(super) granted: Option<AccessLevel>,
+    pub(super) role: WsRole,
+    /// The client wants live tool events.
     pub(super) tool_events: bool,
-    /// True when it fetches what runs say with `runs.follow` and is not told it besides.
+    /// The client fetches the events of runs with `runs.follow` and does not want them as `chat` events, too.
     pub(super) run_events: bool,
 }
 
-impl Peer {
-    /// The most bytes of a message from it.
+impl WsPeer {
+    /// Maximum size of a message from this client, in bytes.
     pub(super) fn largest_message(&self) -> usize {
-        if self.granted >= Some(Scope::Write) { MAX_PAYLOAD } else { MAX_OF_READER }
+        if self.granted >= Some(AccessLevel::Write) { MAX_PAYLOAD } else { MAX_READER_PAYLOAD }
     }
 
-    /// Whether an event is for it: who may look sees all; a node sees the runs of sessions that it subscribed to, with no scope.
-    pub(super) fn may_see(&self, notice: &Notice) -> bool {
+    /// Whether the client may receive a notice. A client with read access receives all; a node receives those of runs,
+    /// which are then limited to the sessions to which it has subscribed.
+    pub(super) fn may_receive(&self, notice: &EngineNotice) -> bool {
         match notice {
-            Notice::Shutdown { .. } => true,
-            Notice::Run(_) | Notice::Cancelling { .. } | Notice::Amended { .. } => {
-                self.role == Role::Node || self.granted >= Some(Scope::Read)
+            EngineNotice::Shutdown { .. } => true,
+            EngineNotice::Run(_) | EngineNotice::Cancelling { .. } | EngineNotice::Amended { .. } => {
+                self.role == WsRole::Node || self.granted >= Some(AccessLevel::Read)
             }
-            Notice::Agent { .. } | Notice::Society { .. } | Notice::Session { .. } | Notice::Hold { .. } => {
-                self.granted >= Some(Scope::Read)
-            }
+            EngineNotice::Agent { .. }
+            | EngineNotice::AgentListChanged { .. }
+            | EngineNotice::Session { .. }
+            | EngineNotice::Hold { .. } => self.granted >= Some(AccessLevel::Read),
         }
     }
 }
 
-/// What kind of client it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
-    /// A person's client: sees every chat.
+pub(super) enum WsRole {
+    /// A person's client: receives every chat.
     Operator,
-    /// A device: sees the chats it subscribed to.
+    /// A device: receives the chats to which it has subscribed.
     Node,
 }
 
-/// A failed handshake: what to answer, and the close code.
+/// A failed handshake: the error response, and the close code.
 #[derive(Debug)]
-pub(super) struct Failed {
-    pub(super) refusal: Refusal,
-    pub(super) code: u16,
-    pub(super) why: &'static str,
-    /// True when a token was shown that is nobody's.
+pub(super) struct HandshakeError {
+    pub(super) refusal: RpcError,
+    pub(super) close_code: u16,
+    pub(super) close_reason: &'static str,
+    /// A token was presented and is not valid.
     pub(super) is_bad_token: bool,
 }
 
-impl Failed {
-    pub(super) fn policy(refusal: Refusal, why: &'static str) -> Self {
-        Self { refusal, code: close::POLICY, why, is_bad_token: false }
+impl HandshakeError {
+    pub(super) fn policy_violation(refusal: RpcError, close_reason: &'static str) -> Self {
+        Self { refusal, close_code: close::POLICY, close_reason, is_bad_token: false }
     }
 }
 
-/// Checks a `connect` and makes the peer with its `hello-ok`.
+/// Checks a `connect` and returns the peer with its `hello-ok`.
 ///
-/// `browser` is the page's cookie; it counts where no token is shown.
-pub(super) fn connect(
-    door: &Door,
+/// `browser` is the page's cookie, which counts if no token is presented.
+pub(super) fn accept_connect(
+    server: &ServerState,
     browser: Option<&Credential>,
     params: Value,
     connection: &str,
-) -> Result<(Peer, Value), Failed> {
-    let Object(connect): Object<Connect> = serde_json::from_value(params).map_err(|error| {
-        Failed::policy(Refusal::invalid(format!("invalid connect params: {error}")), "invalid connect params")
+) -> Result<(WsPeer, Value), HandshakeError> {
+    let Object(connect): Object<ConnectParams> = serde_json::from_value(params).map_err(|error| {
+        HandshakeError::policy_violation(
+            RpcError::invalid(format!("invalid connect params: {error}")),
+            "invalid connect params",
+        )
     })?;
-    let protocol = negotiate(&connect)?;
+    let protocol = negotiate_protocol(&connect)?;
     let auth = connect.auth.unwrap_or_default();
     let is_page = browser.is_some() && auth.is_empty();
-    let shown = match browser.filter(|_| is_page) {
+    let presented = match browser.filter(|_| is_page) {
         Some(cookie) => Some(*cookie),
-        None => auth.shown().as_deref().map(Credential::token),
+        None => auth.into_token().as_deref().map(Credential::token),
     };
-    let (credential, principal, scope) = authenticate(door, shown)?;
-    let granted = grant(connect.scopes.as_deref(), scope);
-    let grants = approvals(connect.scopes.as_deref(), door.engine().access().grants(&principal, scope));
-    let role = if connect.role.as_deref() == Some("node") { Role::Node } else { Role::Operator };
+    let (credential, principal, scope) = authenticate(server, presented)?;
+    let granted = granted_scope(connect.scopes.as_deref(), scope);
+    let grants = requested_grants(connect.scopes.as_deref(), server.engine().access().grants_of(&principal, scope));
+    let role = if connect.role.as_deref() == Some("node") { WsRole::Node } else { WsRole::Operator };
     let Object(client) = connect.client;
     let is_terminal = client.mode == "ui" && client.id.contains("tui");
     let surface = if is_page {
@@ -157,90 +158,104 @@ pub(super) fn connect(
     } else {
         Surface::Ws
     };
-    let scope = granted.unwrap_or(Scope::Read);
-    let caller = Caller { principal, scope, grants, surface, origin: Origin::inside() };
+    let scope = granted.unwrap_or(AccessLevel::Read);
+    let caller = Caller { principal, scope, grants, surface, origin: RequestOrigin::internal() };
     let has_cap = |name: &str| connect.caps.iter().any(|cap| cap == name);
     let (tool_events, run_events) = (has_cap("tool-events"), has_cap("run-events"));
-    let mut scopes = names(granted, connect.scopes.as_deref());
+    let mut scopes = granted_scope_names(granted, connect.scopes.as_deref());
     if caller.may_approve() {
-        scopes.push(APPROVALS);
+        scopes.push(APPROVALS_SCOPE);
     }
-    let peer = Peer { caller, credential, granted, role, tool_events, run_events };
-    let mut hello = hello(door, connection, protocol, role, &scopes);
+    let peer = WsPeer { caller, credential, granted, role, tool_events, run_events };
+    let mut hello = hello_payload(server, connection, protocol, role, &scopes);
     hello["policy"]["maxPayload"] = json!(peer.largest_message());
     Ok((peer, hello))
 }
 
-fn negotiate(connect: &Connect) -> Result<u64, Failed> {
-    let newest = connect.max_protocol.min(*SPOKEN.end());
-    if connect.min_protocol <= newest && newest >= *SPOKEN.start() {
+fn negotiate_protocol(connect: &ConnectParams) -> Result<u64, HandshakeError> {
+    let newest = connect.max_protocol.min(*SUPPORTED_PROTOCOLS.end());
+    if connect.min_protocol <= newest && newest >= *SUPPORTED_PROTOCOLS.start() {
         return Ok(newest);
     }
     let details = json!({
         "code": "PROTOCOL_MISMATCH",
         "clientMinProtocol": connect.min_protocol,
         "clientMaxProtocol": connect.max_protocol,
-        "expectedProtocol": SPOKEN.end(),
-        "minimumProbeProtocol": SPOKEN.start(),
+        "expectedProtocol": SUPPORTED_PROTOCOLS.end(),
+        "minimumProbeProtocol": SUPPORTED_PROTOCOLS.start(),
     });
-    let refusal = Refusal::invalid("protocol mismatch: this gateway speaks 3 and 4").with_details(details);
-    Err(Failed { code: close::PROTOCOL, ..Failed::policy(refusal, "protocol mismatch") })
+    let refusal = RpcError::invalid("protocol mismatch: this gateway speaks 3 and 4").with_details(details);
+    Err(HandshakeError {
+        close_code: close::PROTOCOL,
+        ..HandshakeError::policy_violation(refusal, "protocol mismatch")
+    })
 }
 
-fn authenticate(door: &Door, shown: Option<Credential>) -> Result<(Credential, Principal, Scope), Failed> {
+fn authenticate(
+    server: &ServerState,
+    presented: Option<Credential>,
+) -> Result<(Credential, Principal, AccessLevel), HandshakeError> {
     let refuse = |code: &str, next: &str, message: &str| {
         let reason = code.trim_start_matches("AUTH_").to_ascii_lowercase();
         let details =
             json!({"code": code, "authReason": reason, "recommendedNextStep": next, "canRetryWithDeviceToken": false});
-        Failed::policy(Refusal::invalid(message).with_details(details), "unauthorized")
+        HandshakeError::policy_violation(RpcError::invalid(message).with_details(details), "unauthorized")
     };
-    let Some(credential) = shown else {
+    let Some(credential) = presented else {
         let message = "unauthorized: gateway token missing (the daemon wrote one to `token` in its data directory)";
         return Err(refuse("AUTH_TOKEN_MISSING", "update_auth_configuration", message));
     };
-    let (principal, scope) = door.engine().access().owner(&credential).ok_or_else(|| {
+    let (principal, scope) = server.engine().access().resolve_credential(&credential).ok_or_else(|| {
         let failed = refuse("AUTH_TOKEN_MISMATCH", "update_auth_credentials", "unauthorized: gateway token mismatch");
-        Failed { is_bad_token: true, ..failed }
+        HandshakeError { is_bad_token: true, ..failed }
     })?;
     Ok((credential, principal, scope))
 }
 
-/// Granted is what was asked and what the token may do (decisions.md). Who does not ask gets what the token may do.
-fn grant(asked: Option<&[String]>, token: Scope) -> Option<Scope> {
-    let Some(asked) = asked else { return Some(token) };
+/// The granted level is the lower one of the requested level and the token's. A client that requests no scopes gets the
+/// token's level.
+fn granted_scope(requested: Option<&[String]>, token: AccessLevel) -> Option<AccessLevel> {
+    let Some(requested) = requested else { return Some(token) };
     let level = |scope: &String| match scope.as_str() {
-        "operator.read" => Some(Scope::Read),
-        "operator.write" => Some(Scope::Write),
-        "operator.admin" => Some(Scope::Admin),
+        "operator.read" => Some(AccessLevel::Read),
+        "operator.write" => Some(AccessLevel::Write),
+        "operator.admin" => Some(AccessLevel::Admin),
         _ => None,
     };
-    asked.iter().filter_map(level).max().map(|asked| asked.min(token))
+    requested.iter().filter_map(level).max().map(|level| level.min(token))
 }
 
-/// What is given besides, where it was asked for: an admin's connection that asked for less does not decide approvals.
-fn approvals(asked: Option<&[String]>, token: Grants) -> Grants {
-    let wanted = asked.is_none_or(|asked| asked.iter().any(|name| name == APPROVALS || name == "operator.admin"));
+/// The grants that were requested and that the token has. An admin's connection that requested less does not decide
+/// approvals.
+fn requested_grants(requested: Option<&[String]>, token: Grants) -> Grants {
+    let wanted =
+        requested.is_none_or(|names| names.iter().any(|name| name == APPROVALS_SCOPE || name == "operator.admin"));
     Grants { approve: token.approve && wanted, ..token }
 }
 
-fn names(granted: Option<Scope>, asked: Option<&[String]>) -> Vec<&'static str> {
-    let all = [("operator.read", Scope::Read), ("operator.write", Scope::Write), ("operator.admin", Scope::Admin)];
+fn granted_scope_names(granted: Option<AccessLevel>, requested: Option<&[String]>) -> Vec<&'static str> {
+    let all = [
+        ("operator.read", AccessLevel::Read),
+        ("operator.write", AccessLevel::Write),
+        ("operator.admin", AccessLevel::Admin),
+    ];
     let Some(granted) = granted else { return Vec::new() };
-    // A client that asked for admin alone and got less learns what it may do.
-    let wanted = |name: &str| asked.is_none_or(|asked| asked.iter().any(|a| a == name || a == "operator.admin"));
+    // A client that requested only admin and got less learns its scopes.
+    let wanted =
+        |name: &str| requested.is_none_or(|names| names.iter().any(|other| other == name || other == "operator.admin"));
     all.into_iter().filter(|(name, scope)| *scope <= granted && wanted(name)).map(|(name, _)| name).collect()
 }
 
-fn hello(door: &Door, connection: &str, protocol: u64, role: Role, scopes: &[&str]) -> Value {
-    let engine = door.engine();
-    let default = engine.agents().into_iter().find(|agent| agent.default).map(|agent| agent.id);
+fn hello_payload(server: &ServerState, connection: &str, protocol: u64, role: WsRole, scopes: &[&str]) -> Value {
+    let engine = server.engine();
+    let default = engine.list_agents().into_iter().find(|agent| agent.default).map(|agent| agent.id);
     let default = default.as_ref().map_or("main", |id| id.as_str());
     let uptime = u64::try_from(engine.clock().now().0.as_millis()).unwrap_or(u64::MAX);
     json!({
         "type": "hello-ok",
         "protocol": protocol,
         "server": {"version": env!("CARGO_PKG_VERSION"), "connId": connection},
-        "features": {"methods": methods::NAMES, "events": EVENTS},
+        "features": {"methods": methods::METHOD_NAMES, "events": EVENT_NAMES},
         "snapshot": {
             "presence": [],
             "health": {},
@@ -253,16 +268,15 @@ fn hello(door: &Door, connection: &str, protocol: u64, role: Role, scopes: &[&st
                 "scope": "per-sender",
             },
         },
-        "auth": {"role": if role == Role::Node { "node" } else { "operator" }, "scopes": scopes},
+        "auth": {"role": if role == WsRole::Node { "node" } else { "operator" }, "scopes": scopes},
         "policy": {
             "maxBufferedBytes": MAX_BUFFERED,
-            "tickIntervalMs": u64::try_from(TICK.as_millis()).unwrap_or(u64::MAX),
+            "tickIntervalMs": u64::try_from(TICK_INTERVAL.as_millis()).unwrap_or(u64::MAX),
         },
     })
 }
 
-/// Events that this gateway sends.
-const EVENTS: &[&str] = &[
+const EVENT_NAMES: &[&str] = &[
     "connect.challenge",
     "tick",
     "chat",
@@ -281,34 +295,40 @@ const EVENTS: &[&str] = &[
 mod tests {
     use super::*;
 
-    fn asked(scopes: &[&str]) -> Vec<String> {
+    fn owned_scopes(scopes: &[&str]) -> Vec<String> {
         scopes.iter().map(|scope| (*scope).to_owned()).collect()
     }
 
     #[test]
     fn granted_is_asked_and_token() {
-        assert_eq!(grant(None, Scope::Write), Some(Scope::Write));
-        assert_eq!(grant(Some(&asked(&["operator.admin"])), Scope::Write), Some(Scope::Write));
-        assert_eq!(grant(Some(&asked(&["operator.read"])), Scope::Admin), Some(Scope::Read));
-        assert_eq!(grant(Some(&asked(&["operator.pairing"])), Scope::Admin), None);
-        assert_eq!(grant(Some(&[]), Scope::Admin), None);
+        assert_eq!(granted_scope(None, AccessLevel::Write), Some(AccessLevel::Write));
+        assert_eq!(
+            granted_scope(Some(&owned_scopes(&["operator.admin"])), AccessLevel::Write),
+            Some(AccessLevel::Write)
+        );
+        assert_eq!(granted_scope(Some(&owned_scopes(&["operator.read"])), AccessLevel::Admin), Some(AccessLevel::Read));
+        assert_eq!(granted_scope(Some(&owned_scopes(&["operator.pairing"])), AccessLevel::Admin), None);
+        assert_eq!(granted_scope(Some(&[]), AccessLevel::Admin), None);
     }
 
     #[test]
     fn approvals_are_a_scope_of_their_own() {
-        let decides = |names: Option<&[String]>, token| approvals(names, token).approve;
+        let decides = |names: Option<&[String]>, token| requested_grants(names, token).approve;
         let given = Grants { approve: true, endpoints: false };
-        assert!(decides(Some(&asked(&["operator.read", "operator.approvals"])), given));
-        assert!(decides(None, Grants::ALL) && decides(Some(&asked(&["operator.admin"])), Grants::ALL));
-        assert!(!decides(Some(&asked(&["operator.read"])), Grants::ALL), "it has to be asked for");
-        assert!(!decides(Some(&asked(&["operator.approvals"])), Grants::NONE), "the token has to give it");
+        assert!(decides(Some(&owned_scopes(&["operator.read", "operator.approvals"])), given));
+        assert!(decides(None, Grants::ALL) && decides(Some(&owned_scopes(&["operator.admin"])), Grants::ALL));
+        assert!(!decides(Some(&owned_scopes(&["operator.read"])), Grants::ALL), "it has to be asked for");
+        assert!(!decides(Some(&owned_scopes(&["operator.approvals"])), Grants::NONE), "the token has to give it");
     }
 
     #[test]
     fn names_are_what_was_granted() {
-        let admin = asked(&["operator.admin"]);
-        assert_eq!(names(Some(Scope::Write), Some(&admin)), ["operator.read", "operator.write"]);
-        assert_eq!(names(Some(Scope::Admin), None), ["operator.read", "operator.write", "operator.admin"]);
-        assert_eq!(names(None, Some(&[])), Vec::<&str>::new());
+        let admin = owned_scopes(&["operator.admin"]);
+        assert_eq!(granted_scope_names(Some(AccessLevel::Write), Some(&admin)), ["operator.read", "operator.write"]);
+        assert_eq!(
+            granted_scope_names(Some(AccessLevel::Admin), None),
+            ["operator.read", "operator.write", "operator.admin"]
+        );
+        assert_eq!(granted_scope_names(None, Some(&[])), Vec::<&str>::new());
     }
 }

@@ -1,12 +1,12 @@
-//! The gateway's methods: each parses its params, asks the engine, and shapes the answer.
+//! Parse a request, check its scope, call the method, send the response.
 
 mod approvals;
 mod chat;
 mod commands;
 mod follow;
 mod history;
-mod look;
 mod parameters;
+mod queries;
 mod sessions;
 mod stop;
 
@@ -15,21 +15,21 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use quell_engine::dispatch::Follow;
-use quell_protocol::api::Scope;
+use quell_engine::engine::RunFollow;
+use quell_protocol::api::AccessLevel;
 use quell_protocol::{RunId, SessionKey};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::follows::Followed;
-use super::frame::{Refusal, Request};
-use super::handshake::{APPROVALS, Peer};
-use super::outbox::Outbox;
+use super::followed_runs::FollowLookupResult;
+use super::frame::{RequestFrame, RpcError};
+use super::handshake::{APPROVALS_SCOPE, WsPeer};
+use super::outbox::ClientOutbox;
 use crate::budget::Reservation;
-use crate::door::Door;
+use crate::state::ServerState;
 
-/// Every method, as `hello-ok` announces them.
-pub(super) const NAMES: &[&str] = &[
+/// All methods, as `hello-ok` announces them.
+pub(super) const METHOD_NAMES: &[&str] = &[
     "agent.wait",
     "agents.list",
     "approvals.list",
@@ -63,38 +63,38 @@ pub(super) const NAMES: &[&str] = &[
     "stop.all",
 ];
 
-/// The methods that are taken however much is pending.
-const STOPS: &[&str] = &["chat.abort", "runs.stop", "sessions.abort", "stop.all"];
+/// Methods that are accepted however many requests are pending.
+const STOP_METHODS: &[&str] = &["chat.abort", "runs.stop", "sessions.abort", "stop.all"];
 
-/// Chats that one connection may subscribe to.
-const MOST_CHATS: usize = 1024;
+/// Maximum number of chats to which one connection may subscribe.
+const MAX_CHAT_SUBSCRIPTIONS: usize = 1024;
 
-/// What a connection subscribed to.
+/// Subscriptions of one connection.
 #[derive(Debug, Default)]
-pub(super) struct Subscriptions {
+pub(super) struct WsSubscriptions {
     sessions: Mutex<bool>,
     chats: Mutex<HashSet<SessionKey>>,
 }
 
-impl Subscriptions {
-    /// True when it wants `sessions.changed`.
-    pub(super) fn sessions(&self) -> bool {
+impl WsSubscriptions {
+    /// The connection wants `sessions.changed`.
+    pub(super) fn wants_sessions(&self) -> bool {
         *self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True when a node wants this session's chat.
-    pub(super) fn chat(&self, key: &SessionKey) -> bool {
+    /// A node wants the chat of this session.
+    pub(super) fn wants_chat(&self, key: &SessionKey) -> bool {
         self.chats.lock().unwrap_or_else(PoisonError::into_inner).contains(key)
     }
 
-    fn want_sessions(&self) {
+    fn subscribe_sessions(&self) {
         *self.sessions.lock().unwrap_or_else(PoisonError::into_inner) = true;
     }
 
-    fn want_chat(&self, key: SessionKey, wanted: bool) {
+    fn set_chat_subscription(&self, key: SessionKey, wanted: bool) {
         let mut chats = self.chats.lock().unwrap_or_else(PoisonError::into_inner);
         if wanted {
-            if chats.len() < MOST_CHATS {
+            if chats.len() < MAX_CHAT_SUBSCRIPTIONS {
                 chats.insert(key);
             }
         } else {
@@ -103,196 +103,225 @@ impl Subscriptions {
     }
 }
 
-/// What is left to do after a request was read. It answers by itself; a run that is to be followed is for the connection.
-pub(super) type Work = Pin<Box<dyn Future<Output = Option<Followed>> + Send>>;
+/// The rest of a request. It sends the response itself; the result is a run for the connection to follow, if any.
+pub(super) type PendingRequest = Pin<Box<dyn Future<Output = Option<FollowLookupResult>> + Send>>;
 
-/// Looks for a run that is to be followed, and answers whether there is one.
-pub(super) type Lookup = Pin<Box<dyn Future<Output = Option<Follow>> + Send>>;
-type Answer = Result<Value, Refusal>;
+/// Looks up a run to follow, and sends the response.
+pub(super) type FollowLookup = Pin<Box<dyn Future<Output = Option<RunFollow>> + Send>>;
+type RpcResult = Result<Value, RpcError>;
 
-/// One request with everything that answers it.
-pub(super) struct Call<'a> {
-    pub(super) door: &'a Door,
-    pub(super) peer: &'a Peer,
-    pub(super) subscriptions: &'a Arc<Subscriptions>,
-    pub(super) outbox: &'a Arc<Outbox>,
-    /// Requests of this connection that are being worked on.
-    pub(super) pending: usize,
-    /// Runs that it follows.
-    pub(super) followed: usize,
+/// A request with everything needed to answer it.
+pub(super) struct RpcCall<'a> {
+    pub(super) server: &'a ServerState,
+    pub(super) peer: &'a WsPeer,
+    pub(super) subscriptions: &'a Arc<WsSubscriptions>,
+    pub(super) outbox: &'a Arc<ClientOutbox>,
+    /// Number of pending requests of this connection.
+    pub(super) pending_count: usize,
+    /// Number of runs that the connection follows.
+    pub(super) followed_count: usize,
 }
 
-/// How a request goes on.
-pub(super) enum Begun {
-    /// It is answered.
-    Done,
-    /// It will be.
-    Later(Work),
-    /// It will be, and then this run is followed, if it was found.
-    Follow(RunId, Lookup),
-    /// It is answered, and the connection follows this run no longer.
+pub(super) enum RequestOutcome {
+    Answered,
+    /// The response is sent by this future.
+    Pending(PendingRequest),
+    /// The response is sent by the lookup; then the run is followed, if it was found.
+    Follow(RunId, FollowLookup),
+    /// The response is sent, and the connection stops following the run.
     Unfollow(RunId),
 }
 
-/// Requests of one connection that may be pending before it may not wait for more runs. Reading goes on, so that a stop gets in.
-const PENDING: usize = 1024;
-/// Requests of one connection that may be pending before it may ask for nothing but stops.
-const MOST_PENDING: usize = PENDING + 128;
-/// Requests of one connection that may be pending before a stop is carried out without a wait for its receipt.
-const STOPS_PENDING: usize = 2 * PENDING;
+/// From this number of pending requests on, a connection may not wait for further runs. Reading goes on, so that a stop
+/// gets in.
+const MAX_PENDING_WAITS: usize = 1024;
+/// From this number of pending requests on, a connection may only stop.
+const MAX_PENDING_REQUESTS: usize = MAX_PENDING_WAITS + 128;
+/// From this number of pending requests on, a stop is carried out without waiting for its receipt.
+const MAX_PENDING_STOPS: usize = 2 * MAX_PENDING_WAITS;
 
-impl Call<'_> {
-    /// Answers what needs no waiting, stops among it, at once; the rest is work for the connection. `held` is what the message
-    /// takes of the budget for what comes in.
-    pub(super) fn begin(&self, text: &str, held: Option<Reservation>) -> Begun {
-        let request = match Request::parse(text) {
+impl RpcCall<'_> {
+    /// Answers methods without waiting at once, stops among them; others become work for the connection. `held` is the
+    /// budget reservation of the message.
+    pub(super) fn handle_request(&self, text: &str, held: Option<Reservation>) -> RequestOutcome {
+        let request = match RequestFrame::parse(text) {
             Ok(request) => request,
             Err(refusal) => {
-                self.outbox.answer(&Request::id_of(text), &Err(refusal));
-                return Begun::Done;
+                self.outbox.push_response(&RequestFrame::parse_id(text), &Err(refusal));
+                return RequestOutcome::Answered;
             }
         };
-        let is_stop = STOPS.contains(&request.method.as_str());
-        let mut place = self.door.calls().reserve();
-        let is_placed = place.grow(1).is_ok() && self.pending < MOST_PENDING;
-        if !is_placed && !is_stop {
+        let is_stop = STOP_METHODS.contains(&request.method.as_str());
+        let mut permit = self.server.pending_call_budget().empty_reservation();
+        let is_admitted = permit.grow(1).is_ok() && self.pending_count < MAX_PENDING_REQUESTS;
+        if !is_admitted && !is_stop {
             let problem = "too many requests of this connection, or of all together, are pending";
-            self.outbox.answer(&request.id, &Err(Refusal::unavailable(problem)));
-            return Begun::Done;
+            self.outbox.push_response(&request.id, &Err(RpcError::unavailable(problem)));
+            return RequestOutcome::Answered;
         }
         let (outbox, id) = (Arc::clone(self.outbox), request.id);
-        let params = match parameters::check(&request.method, request.params) {
+        let params = match parameters::check_parameters(&request.method, request.params) {
             Ok(params) => params,
             Err(refusal) => {
-                outbox.answer(&id, &Err(refusal));
-                return Begun::Done;
+                outbox.push_response(&id, &Err(refusal));
+                return RequestOutcome::Answered;
             }
         };
-        match self.route(&request.method, params) {
-            Route::Done(answer) => outbox.answer(&id, &answer),
-            // The stop itself is done by now.
-            Route::Later(_) if self.pending >= STOPS_PENDING => {
-                let problem = "it is carried out, and too many requests are pending to wait for what comes of it";
-                outbox.answer(&id, &Err(Refusal::unavailable(problem)));
+        match self.call_method(&request.method, params) {
+            MethodOutcome::Answered(answer) => outbox.push_response(&id, &answer),
+            // The stop itself has been carried out.
+            MethodOutcome::Pending(_) if self.pending_count >= MAX_PENDING_STOPS => {
+                let problem = "the stop is carried out, but too many requests are pending to wait for its result";
+                outbox.push_response(&id, &Err(RpcError::unavailable(problem)));
             }
-            Route::Later(work) => {
-                return Begun::Later(Box::pin(async move {
-                    outbox.answer(&id, &work.await);
-                    drop((held, place));
+            MethodOutcome::Pending(work) => {
+                return RequestOutcome::Pending(Box::pin(async move {
+                    outbox.push_response(&id, &work.await);
+                    drop((held, permit));
                     None
                 }));
             }
-            Route::Follow(run, work) => {
+            MethodOutcome::Follow(run, work) => {
                 let lookup = Box::pin(async move {
                     let found = work.await;
-                    outbox.answer(&id, &found.as_ref().map(|_| json!({"following": true})).map_err(Clone::clone));
-                    drop((held, place));
+                    outbox
+                        .push_response(&id, &found.as_ref().map(|_| json!({"following": true})).map_err(Clone::clone));
+                    drop((held, permit));
                     found.ok()
                 });
-                return Begun::Follow(run, lookup);
+                return RequestOutcome::Follow(run, lookup);
             }
-            Route::Unfollow(run) => {
-                outbox.answer(&id, &Ok(json!({"following": false})));
-                return Begun::Unfollow(run);
+            MethodOutcome::Unfollow(run) => {
+                outbox.push_response(&id, &Ok(json!({"following": false})));
+                return RequestOutcome::Unfollow(run);
             }
         }
-        Begun::Done
+        RequestOutcome::Answered
     }
 
-    fn route(&self, method: &str, params: Value) -> Route {
+    fn call_method(&self, method: &str, params: Value) -> MethodOutcome {
         let peer = self.peer;
         match method {
-            "chat.abort" => Route::Done(peer.needs(Scope::Write).and_then(|()| stop::chat_abort(self, &params))),
-            "sessions.abort" => {
-                Route::Done(peer.needs(Scope::Write).and_then(|()| stop::sessions_abort(self, &params)))
+            "chat.abort" => MethodOutcome::Answered(
+                peer.require_scope(AccessLevel::Write).and_then(|()| stop::chat_abort(self, &params)),
+            ),
+            "sessions.abort" => MethodOutcome::Answered(
+                peer.require_scope(AccessLevel::Write).and_then(|()| stop::sessions_abort(self, &params)),
+            ),
+            "runs.stop" => {
+                MethodOutcome::if_allowed(peer.require_scope(AccessLevel::Write), || stop::runs_stop(self, params))
             }
-            "runs.stop" => Route::after(peer.needs(Scope::Write), || stop::runs_stop(self, params)),
-            "stop.all" => Route::after(peer.needs(Scope::Admin), || stop::all(self, params)),
-            "hold.get" => Route::after(peer.needs(Scope::Read), || stop::hold_get(self)),
-            "hold.set" => Route::after(peer.needs(Scope::Admin), || stop::hold_set(self, params)),
-            "approvals.list" => Route::Done(approvals::list(self)),
-            "plugin.approval.list" => Route::Done(approvals::plugin_list(self)),
-            "approvals.resolve" | "plugin.approval.resolve" => Route::Done(approvals::resolve(self, params)),
-            "chat.send" => Route::after(peer.needs(Scope::Write), || chat::send(self, params)),
-            "chat.history" => Route::after(peer.needs(Scope::Read), || history::history(self, params)),
-            "agent.wait" if self.pending >= PENDING => {
-                Route::Done(Err(Refusal::unavailable("too many requests of this connection are pending")))
+            "stop.all" => {
+                MethodOutcome::if_allowed(peer.require_scope(AccessLevel::Admin), || stop::stop_all(self, params))
             }
-            "agent.wait" => Route::after(peer.needs(Scope::Read), || chat::wait(self, params)),
-            "node.event" => Route::Done(chat::node_event(self, &params)),
-            "sessions.subscribe" => Route::Done(peer.needs(Scope::Read).map(|()| look::subscribe(self))),
-            "sessions.messages.subscribe" => Route::Done(Err(sessions::no_messages())),
-            "sessions.list" => Route::after(peer.needs(Scope::Read), || sessions::list(self, params)),
+            "hold.get" => MethodOutcome::if_allowed(peer.require_scope(AccessLevel::Read), || stop::hold_get(self)),
+            "hold.set" => {
+                MethodOutcome::if_allowed(peer.require_scope(AccessLevel::Admin), || stop::hold_set(self, params))
+            }
+            "approvals.list" => MethodOutcome::Answered(approvals::list(self)),
+            "plugin.approval.list" => MethodOutcome::Answered(approvals::plugin_list(self)),
+            "approvals.resolve" | "plugin.approval.resolve" => {
+                MethodOutcome::Answered(approvals::resolve(self, params))
+            }
+            "chat.send" => {
+                MethodOutcome::if_allowed(peer.require_scope(AccessLevel::Write), || chat::send(self, params))
+            }
+            "chat.history" => {
+                MethodOutcome::if_allowed(peer.require_scope(AccessLevel::Read), || history::history(self, params))
+            }
+            "agent.wait" if self.pending_count >= MAX_PENDING_WAITS => {
+                MethodOutcome::Answered(Err(RpcError::unavailable("too many requests of this connection are pending")))
+            }
+            "agent.wait" => {
+                MethodOutcome::if_allowed(peer.require_scope(AccessLevel::Read), || chat::wait(self, params))
+            }
+            "node.event" => MethodOutcome::Answered(chat::node_event(self, &params)),
+            "sessions.subscribe" => MethodOutcome::Answered(
+                peer.require_scope(AccessLevel::Read).map(|()| queries::subscribe_sessions(self)),
+            ),
+            "sessions.messages.subscribe" => MethodOutcome::Answered(Err(sessions::messages_subscribe_unsupported())),
+            "sessions.list" => {
+                MethodOutcome::if_allowed(peer.require_scope(AccessLevel::Read), || sessions::list(self, params))
+            }
             "sessions.describe" | "sessions.resolve" => {
-                Route::after(peer.needs(Scope::Read), || sessions::show(self, params))
+                MethodOutcome::if_allowed(peer.require_scope(AccessLevel::Read), || sessions::show(self, params))
             }
-            "sessions.reset" => Route::after(peer.needs(Scope::Write), || sessions::reset(self, params)),
-            "sessions.delete" => Route::after(peer.needs(Scope::Write), || sessions::delete(self, params)),
-            "runs.list" => Route::after(peer.needs(Scope::Read), || look::runs(self, params)),
+            "sessions.reset" => {
+                MethodOutcome::if_allowed(peer.require_scope(AccessLevel::Write), || sessions::reset(self, params))
+            }
+            "sessions.delete" => {
+                MethodOutcome::if_allowed(peer.require_scope(AccessLevel::Write), || sessions::delete(self, params))
+            }
+            "runs.list" => {
+                MethodOutcome::if_allowed(peer.require_scope(AccessLevel::Read), || queries::list_runs(self, params))
+            }
             "runs.follow" => follow::follow(self, params),
             "runs.unfollow" => follow::unfollow(params),
-            "runs.get" => Route::after(peer.needs(Scope::Read), || look::run(self, params)),
-            "connect" => Route::Done(Err(Refusal::invalid("already connected"))),
-            other => Route::Done(look::plain(self, other, params)),
+            "runs.get" => {
+                MethodOutcome::if_allowed(peer.require_scope(AccessLevel::Read), || queries::get_run(self, params))
+            }
+            "connect" => MethodOutcome::Answered(Err(RpcError::invalid("already connected"))),
+            other => MethodOutcome::Answered(queries::call_immediate(self, other, params)),
         }
     }
 }
 
-enum Route {
-    Done(Answer),
-    Later(Pin<Box<dyn Future<Output = Answer> + Send>>),
-    Follow(RunId, Pin<Box<dyn Future<Output = Result<Follow, Refusal>> + Send>>),
+enum MethodOutcome {
+    Answered(RpcResult),
+    Pending(Pin<Box<dyn Future<Output = RpcResult> + Send>>),
+    Follow(RunId, Pin<Box<dyn Future<Output = Result<RunFollow, RpcError>> + Send>>),
     Unfollow(RunId),
 }
 
-impl Route {
-    fn after<F>(allowed: Result<(), Refusal>, work: impl FnOnce() -> F) -> Self
+impl MethodOutcome {
+    fn if_allowed<F>(allowed: Result<(), RpcError>, work: impl FnOnce() -> F) -> Self
     where
-        F: Future<Output = Answer> + Send + 'static,
+        F: Future<Output = RpcResult> + Send + 'static,
     {
         match allowed {
-            Ok(()) => Self::Later(Box::pin(work())),
-            Err(refusal) => Self::Done(Err(refusal)),
+            Ok(()) => Self::Pending(Box::pin(work())),
+            Err(refusal) => Self::Answered(Err(refusal)),
         }
     }
 }
 
-impl Peer {
-    /// Passes a peer that was granted `scope`.
-    fn needs(&self, scope: Scope) -> Result<(), Refusal> {
+impl WsPeer {
+    fn require_scope(&self, scope: AccessLevel) -> Result<(), RpcError> {
         if self.granted >= Some(scope) {
             return Ok(());
         }
-        Err(Refusal::missing_scope(match scope {
-            Scope::Read => "operator.read",
-            Scope::Write => "operator.write",
-            Scope::Admin => "operator.admin",
+        Err(RpcError::missing_scope(match scope {
+            AccessLevel::Read => "operator.read",
+            AccessLevel::Write => "operator.write",
+            AccessLevel::Admin => "operator.admin",
         }))
     }
 }
 
-/// A session has one id for as long as it is there: its key.
-fn same_session(method: &str, id: Option<&str>, key: &SessionKey) -> Result<(), Refusal> {
+/// Refuses a session id that differs from the key: the key of a session is also its only id.
+fn check_session_id(method: &str, id: Option<&str>, key: &SessionKey) -> Result<(), RpcError> {
     match id {
         Some(id) if id != key.as_str() => {
             let message = format!("the session {key:?} has the id {key:?}, not {id:?}");
-            Err(Refusal::invalid(message).with_details(parameters::unsupported(method, "sessionId").details()))
+            Err(RpcError::invalid(message)
+                .with_details(parameters::unsupported_parameter(method, "sessionId").details()))
         }
         _ => Ok(()),
     }
 }
 
-impl Peer {
-    /// Passes a peer that may answer for calls; what it may answer is the engine's to say.
-    fn needs_to_answer(&self) -> Result<(), Refusal> {
+impl WsPeer {
+    /// Requires the right to decide approvals, or the scope to write. The engine decides which approvals the peer may
+    /// decide.
+    fn require_approver(&self) -> Result<(), RpcError> {
         if self.caller.may_approve() {
             return Ok(());
         }
-        self.needs(Scope::Write).map_err(|_| Refusal::missing_scope(APPROVALS))
+        self.require_scope(AccessLevel::Write).map_err(|_| RpcError::missing_scope(APPROVALS_SCOPE))
     }
 }
 
-/// Reads params, of which [`parameters::check`] has refused those that are not heeded.
-fn params<T: DeserializeOwned>(value: Value) -> Result<T, Refusal> {
-    serde_json::from_value(value).map_err(|error| Refusal::invalid(format!("invalid params: {error}")))
+/// Parses parameters after [`parameters::check_parameters`] has refused unsupported ones.
+fn parse_params<T: DeserializeOwned>(value: Value) -> Result<T, RpcError> {
+    serde_json::from_value(value).map_err(|error| RpcError::invalid(format!("invalid params: {error}")))
 }

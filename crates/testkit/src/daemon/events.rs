@@ -1,4 +1,4 @@
-//! The events of a run as a client sees them, and what must be true of their order.
+//! The events of a run as a client sees them, and rules for their order.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -6,40 +6,37 @@ use std::time::{Duration, Instant};
 use reqwest::Response;
 use serde_json::Value;
 
-use crate::sse::{Decoder, Frame};
+use crate::sse::{TestSseDecoder, TestSseFrame};
 
 /// Longest wait for an event. It decides only how late a failing test fails.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What may still come between `run.ending` and `run.ended`.
-const AFTER_ENDING: &[&str] = &["tool.output", "tool.ended", "approval.resolved", "usage", "run.snapshot"];
+/// Events that may come between `run.ending` and `run.ended`.
+const ALLOWED_AFTER_ENDING: &[&str] = &["tool.output", "tool.ended", "approval.resolved", "usage", "run.snapshot"];
 
-/// One event.
 #[derive(Debug, Clone)]
-pub struct Event {
+pub struct ReceivedEvent {
     /// The id of its frame.
     pub seq: u64,
-    /// The type of its frame.
+    /// The event name of its frame.
     pub kind: String,
-    /// Its data.
     pub data: Value,
     /// When it was read.
     pub at: Instant,
 }
 
-/// The events of a run, as they come.
 #[derive(Debug)]
-pub struct EventStream {
+pub struct TestRunEventStream {
     response: Response,
-    decoder: Decoder,
-    waiting: VecDeque<Event>,
-    log: EventLog,
+    decoder: TestSseDecoder,
+    pending: VecDeque<ReceivedEvent>,
+    log: TestRunEventLog,
 }
 
-impl EventStream {
+impl TestRunEventStream {
     pub(super) fn new(response: Response, after: u64) -> Self {
-        let log = EventLog { after, events: Vec::new() };
-        Self { response, decoder: Decoder::default(), waiting: VecDeque::new(), log }
+        let log = TestRunEventLog { after, events: Vec::new() };
+        Self { response, decoder: TestSseDecoder::default(), pending: VecDeque::new(), log }
     }
 
     /// The next event; `None` when the stream has ended.
@@ -48,30 +45,27 @@ impl EventStream {
     /// Safe: no event is lost.
     ///
     /// # Panics
-    /// When none comes in time, the stream breaks, or a frame is not as promised.
-    pub async fn next(&mut self) -> Option<Event> {
+    /// When no event comes in time, the stream breaks, or a frame is invalid.
+    pub async fn next(&mut self) -> Option<ReceivedEvent> {
         loop {
-            if let Some(event) = self.waiting.pop_front() {
+            if let Some(event) = self.pending.pop_front() {
                 self.log.events.push(event.clone());
                 return Some(event);
             }
-            match tokio::time::timeout(PATIENCE, self.response.chunk()).await {
-                Ok(Ok(Some(bytes))) => self.waiting.extend(self.decoder.push(&bytes).into_iter().map(event)),
+            match tokio::time::timeout(WAIT_TIMEOUT, self.response.chunk()).await {
+                Ok(Ok(Some(bytes))) => self.pending.extend(self.decoder.push(&bytes).into_iter().map(parse_event)),
                 Ok(Ok(None)) => return None,
                 Ok(Err(error)) => panic!("the events broke off: {error:?}\n{:#?}", self.log.kinds()),
-                Err(_) => panic!("no event for {PATIENCE:?} after {:#?}", self.log.kinds()),
+                Err(_) => panic!("no event for {WAIT_TIMEOUT:?} after {:#?}", self.log.kinds()),
             }
         }
     }
 
-    /// Reads on until an event of this type comes.
+    /// Reads until an event of this type.
     ///
     /// # Cancel safety
     /// Safe: no event is lost.
-    ///
-    /// # Panics
-    /// When the stream ends before, and as [`Self::next`].
-    pub async fn until(&mut self, kind: &str) -> Event {
+    pub async fn wait_for(&mut self, kind: &str) -> ReceivedEvent {
         while let Some(event) = self.next().await {
             if event.kind == kind {
                 return event;
@@ -80,59 +74,50 @@ impl EventStream {
         panic!("the events ended without {kind}: {:#?}", self.log.kinds())
     }
 
-    /// Reads on to the end of the stream, and returns everything since it was opened.
+    /// Reads to the end; returns all events since the stream was opened.
     ///
     /// # Cancel safety
-    /// What was read is lost.
-    ///
-    /// # Panics
-    /// As [`Self::next`].
-    pub async fn to_end(mut self) -> EventLog {
+    /// Not safe: events read so far are lost.
+    pub async fn read_to_end(mut self) -> TestRunEventLog {
         while self.next().await.is_some() {}
         self.log
     }
 }
 
-fn event(frame: Frame) -> Event {
+fn parse_event(frame: TestSseFrame) -> ReceivedEvent {
     let Ok(seq) = frame.id.parse() else { panic!("an event without a number as id: {frame:?}") };
     match serde_json::from_str(&frame.data) {
-        Ok(data) => Event { seq, kind: frame.event, data, at: Instant::now() },
+        Ok(data) => ReceivedEvent { seq, kind: frame.event, data, at: Instant::now() },
         Err(error) => panic!("an event without JSON ({error}): {frame:?}"),
     }
 }
 
-/// The events of a run, to its end.
 #[derive(Debug, Clone)]
-pub struct EventLog {
-    /// The number behind which it was opened.
+pub struct TestRunEventLog {
+    /// The `seq` after which the stream was opened.
     pub after: u64,
-    /// The events.
-    pub events: Vec<Event>,
+    pub events: Vec<ReceivedEvent>,
 }
 
-impl EventLog {
+impl TestRunEventLog {
     /// The types, in order.
     #[must_use]
     pub fn kinds(&self) -> Vec<&str> {
         self.events.iter().map(|event| event.kind.as_str()).collect()
     }
 
-    /// The events of one type.
     #[must_use]
-    pub fn of(&self, kind: &str) -> Vec<&Event> {
+    pub fn of_kind(&self, kind: &str) -> Vec<&ReceivedEvent> {
         self.events.iter().filter(|event| event.kind == kind).collect()
     }
 
-    /// The visible text that was streamed.
+    /// The streamed text.
     #[must_use]
     pub fn text(&self) -> String {
-        self.of("text.delta").iter().filter_map(|event| event.data.get("text")?.as_str()).collect()
+        self.of_kind("text.delta").iter().filter_map(|event| event.data.get("text")?.as_str()).collect()
     }
 
     /// The verdict of the end, such as `aborted`.
-    ///
-    /// # Panics
-    /// When there is no end.
     #[must_use]
     pub fn verdict(&self) -> &str {
         let ended = self.events.last().and_then(|event| event.data.pointer("/verdict/kind")?.as_str());
@@ -143,9 +128,6 @@ impl EventLog {
     }
 
     /// The receipt of the end.
-    ///
-    /// # Panics
-    /// When there is none.
     #[must_use]
     pub fn receipt(&self) -> &Value {
         match self.events.last().and_then(|event| event.data.get("receipt")) {
@@ -154,28 +136,25 @@ impl EventLog {
         }
     }
 
-    /// Fails the test unless the log is as promised.
-    ///
-    /// # Panics
-    /// When it is not, with every reason.
-    pub fn assert_sound(&self) {
-        let faults = self.faults();
+    /// Fails the test if the log breaks a rule.
+    pub fn assert_valid(&self) {
+        let faults = self.violations();
         assert!(faults.is_empty(), "{faults:#?}\n{:#?}", self.events);
     }
 
-    /// Everything that breaks a promise: numbers that rise, with holes only before a snapshot; exactly one end, last; at
-    /// most one ending before it, and exactly one where the log can hold it; nothing of the stream after the ending; one
-    /// verdict; each tool that started ends once.
+    /// All broken rules. `seq` rises, with gaps only before a snapshot. There is exactly one end, and it is last. There
+    /// is at most one ending before it, and exactly one in a complete log. No stream data follows the ending. There is
+    /// one verdict. Each started tool ends once.
     #[must_use]
-    pub fn faults(&self) -> Vec<String> {
-        let mut faults = self.frame_faults();
-        faults.extend(self.number_faults());
-        faults.extend(self.ending_faults());
-        faults.extend(self.tool_faults());
+    pub fn violations(&self) -> Vec<String> {
+        let mut faults = self.frame_violations();
+        faults.extend(self.sequence_violations());
+        faults.extend(self.ending_violations());
+        faults.extend(self.tool_call_violations());
         faults
     }
 
-    fn frame_faults(&self) -> Vec<String> {
+    fn frame_violations(&self) -> Vec<String> {
         let mut faults = Vec::new();
         for event in &self.events {
             if event.data.get("type").and_then(Value::as_str) != Some(&event.kind) {
@@ -188,7 +167,7 @@ impl EventLog {
         faults
     }
 
-    fn number_faults(&self) -> Vec<String> {
+    fn sequence_violations(&self) -> Vec<String> {
         let mut faults = Vec::new();
         let mut before = self.after;
         for event in &self.events {
@@ -202,18 +181,18 @@ impl EventLog {
         faults
     }
 
-    /// True when everything of the run is here: no hole, opened at the beginning.
-    fn whole(&self) -> bool {
-        self.after == 0 && self.of("run.snapshot").is_empty()
+    /// True when the log has every event: no gap, opened at the beginning.
+    fn is_complete(&self) -> bool {
+        self.after == 0 && self.of_kind("run.snapshot").is_empty()
     }
 
-    fn ending_faults(&self) -> Vec<String> {
+    fn ending_violations(&self) -> Vec<String> {
         let mut faults = Vec::new();
-        let (endings, ends) = (self.of("run.ending"), self.of("run.ended"));
+        let (endings, ends) = (self.of_kind("run.ending"), self.of_kind("run.ended"));
         if ends.len() != 1 || self.events.last().is_none_or(|last| last.kind != "run.ended") {
             faults.push(format!("{} ends; exactly one is due, as the last event", ends.len()));
         }
-        if endings.len() > 1 || (endings.is_empty() && self.whole()) {
+        if endings.len() > 1 || (endings.is_empty() && self.is_complete()) {
             faults.push(format!("{} endings; exactly one is due", endings.len()));
         }
         if let ([ending], [end]) = (endings.as_slice(), ends.as_slice())
@@ -223,17 +202,20 @@ impl EventLog {
         }
         let behind = self.events.iter().skip_while(|event| event.kind != "run.ending").skip(1);
         for event in behind {
-            if !matches!(event.kind.as_str(), "run.ended" | "run.ending") && !AFTER_ENDING.contains(&&*event.kind) {
+            if !matches!(event.kind.as_str(), "run.ended" | "run.ending")
+                && !ALLOWED_AFTER_ENDING.contains(&&*event.kind)
+            {
                 faults.push(format!("event {}: {} after the ending", event.seq, event.kind));
             }
         }
         faults
     }
 
-    fn tool_faults(&self) -> Vec<String> {
-        let id = |event: &&Event| event.data.get("callId").and_then(Value::as_str).unwrap_or_default().to_owned();
-        let started: Vec<String> = self.of("tool.started").iter().map(id).collect();
-        let ended: Vec<String> = self.of("tool.ended").iter().map(id).collect();
+    fn tool_call_violations(&self) -> Vec<String> {
+        let id =
+            |event: &&ReceivedEvent| event.data.get("callId").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let started: Vec<String> = self.of_kind("tool.started").iter().map(id).collect();
+        let ended: Vec<String> = self.of_kind("tool.ended").iter().map(id).collect();
         let count = |list: &[String], id: &str| list.iter().filter(|held| *held == id).count();
         let mut faults = Vec::new();
         for id in &started {

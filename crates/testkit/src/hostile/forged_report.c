@@ -1,5 +1,5 @@
-/* Takes the socket of a warden, tells the daemon that everything is over, kills the warden, and goes on in a session of its own.
- * It waits for the file GO between the first and the second of that.
+/* Takes the socket of a warden and continues in its own session. Once the file GO exists, reports to the daemon that
+ * everything has ended, and kills the warden.
  * usage: forged_report WARDEN MARK GO */
 #define _GNU_SOURCE
 #include <signal.h>

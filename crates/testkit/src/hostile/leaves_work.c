@@ -1,4 +1,4 @@
-/* A program whose work goes on in the kernel: a ring that is polled by a thread of the kernel, with reads that never end.
+/* A program with work in the kernel: an io_uring that a kernel thread polls, with reads that never end.
  * usage: leaves_work MARK */
 #define _GNU_SOURCE
 #include <linux/io_uring.h>
@@ -38,7 +38,7 @@ int main(int count, char **words) {
     }
     __atomic_store_n((unsigned *)(queue + with.sq_off.tail), 8, __ATOMIC_RELEASE);
     syscall(SYS_io_uring_enter, ring, 8, 0, IORING_ENTER_SQ_WAKEUP, 0, 0);
-    /* The ring outlives its maker in a child that has it too. */
+    /* The ring outlives this process in a child that shares it. */
     if (fork() == 0) setsid();
     puts("hostile leaves work");
     fflush(stdout);

@@ -1,4 +1,4 @@
-/* A process of as many threads as it gets, up to 2000, that ignores SIGTERM.
+/* A process with as many threads as it can start, up to 2000, that ignores SIGTERM.
  * usage: many_threads MARK */
 #define _GNU_SOURCE
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* A parent that waits in the kernel until its child executes or ends, which it does not: both ignore SIGTERM.
+/* A parent that waits in the kernel for its vfork child, which neither executes nor exits: both ignore SIGTERM.
  * usage: waits_for_vfork MARK */
 #define _GNU_SOURCE
 #include <signal.h>

@@ -1,5 +1,5 @@
-/* The first thread leaves while a second goes on: the process looks dead (state Z) and is not. It joins the group of the
- * process that the caller names, where it is permitted.
+/* The first thread exits while a second one continues: the process looks dead (state Z) but lives. It joins the group of
+ * the process GROUP, if permitted.
  * usage: zombie_leader GROUP MARK */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -23,7 +23,7 @@ int main(int count, char **words) {
     if (setpgid(0, atoi(words[1])) != 0) perror("setpgid");
     pthread_t thread;
     if (pthread_create(&thread, NULL, stay, NULL) != 0) return 3;
-    /* Told by a process of its own, since this one's first thread is gone then. */
+    /* A child process prints the line, because the first thread of this one has exited by then. */
     if (fork() == 0) {
         char path[64], state = 'R';
         snprintf(path, sizeof path, "/proc/%d/stat", getppid());

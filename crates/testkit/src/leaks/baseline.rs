@@ -1,40 +1,36 @@
-//! What a process held at one moment, to be compared with what it holds later.
+//! Resources of a process at one moment, to compare with later.
 
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::proc_fs::{Descriptors, children_of, descriptors_of, threads_of};
-use super::settled;
+use super::proc_fs::{DescriptorCounts, children_of, count_descriptors, threads_of};
+use super::wait_until;
 
-/// What may be there more than before, where a pool or a cache is no leak.
+/// Growth that is no leak, for example of a pool or a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Allowance {
+pub struct LeakAllowance {
     /// Sockets, such as kept-alive connections.
     pub sockets: usize,
     /// Descriptors of any other kind.
-    pub others: usize,
+    pub other_descriptors: usize,
     /// Threads, such as those of a pool that grows on use.
     pub threads: u64,
 }
 
-/// What a process held at one moment.
 #[derive(Debug, Clone)]
-pub struct Baseline {
+pub struct ResourceBaseline {
     pid: u32,
-    descriptors: Descriptors,
+    descriptors: DescriptorCounts,
     threads: u64,
     children: Vec<u32>,
 }
 
-impl Baseline {
-    /// What the process holds now. The test's own process says something only where no other test runs in it.
-    ///
-    /// # Panics
-    /// When the process is gone or cannot be looked into.
+impl ResourceBaseline {
+    /// Records the resources of a process. For the test's own process this is useful only if no other test runs in it.
     #[must_use]
-    pub fn of(pid: u32) -> Self {
-        match (descriptors_of(pid), threads_of(pid)) {
+    pub fn capture(pid: u32) -> Self {
+        match (count_descriptors(pid), threads_of(pid)) {
             (Ok(descriptors), Some(threads)) => {
                 let children = children_of(pid).into_iter().map(|child| child.pid).collect();
                 Self { pid, descriptors, threads, children }
@@ -44,45 +40,38 @@ impl Baseline {
         }
     }
 
-    /// Descriptors at that moment.
     #[must_use]
-    pub fn descriptors(&self) -> Descriptors {
+    pub fn descriptors(&self) -> DescriptorCounts {
         self.descriptors
     }
 
-    /// Waits until the process holds no more than at that moment, and returns how long that took.
+    /// Waits until the process holds no more than at that moment; returns how long that took.
     ///
     /// # Cancel safety
-    /// Safe: it only looks.
-    ///
-    /// # Panics
-    /// When it still holds more after `limit`, with what it is.
-    pub async fn assert_back(&self, limit: Duration) -> Duration {
-        self.assert_back_but_for(Allowance::default(), limit).await
+    /// Safe: it only reads.
+    pub async fn assert_restored(&self, limit: Duration) -> Duration {
+        self.assert_restored_with(LeakAllowance::default(), limit).await
     }
 
-    /// As [`Self::assert_back`], with an allowance.
+    /// Like [`Self::assert_restored`], with an allowance.
     ///
     /// # Cancel safety
-    /// Safe: it only looks.
-    ///
-    /// # Panics
-    /// As [`Self::assert_back`].
-    pub async fn assert_back_but_for(&self, allowance: Allowance, limit: Duration) -> Duration {
+    /// Safe: it only reads.
+    pub async fn assert_restored_with(&self, allowance: LeakAllowance, limit: Duration) -> Duration {
         let baseline = self.clone();
-        // The looking itself takes one thread where the process looks at itself.
-        let looking = u64::from(self.pid == std::process::id());
-        settled(limit, move || {
-            let excess = baseline.excess(allowance, looking);
+        // The polling itself takes one thread if the process checks itself.
+        let probe_threads = u64::from(self.pid == std::process::id());
+        wait_until(limit, move || {
+            let excess = baseline.excess(allowance, probe_threads);
             if excess.is_empty() { Ok(()) } else { Err(excess.join("; ")) }
         })
         .await
     }
 
-    fn excess(&self, allowance: Allowance, looking: u64) -> Vec<String> {
+    fn excess(&self, allowance: LeakAllowance, probe_threads: u64) -> Vec<String> {
         let mut excess = Vec::new();
-        let Ok(now) = descriptors_of(self.pid) else { return vec![format!("process {} is gone", self.pid)] };
-        let (then, others) = (self.descriptors, allowance.others);
+        let Ok(now) = count_descriptors(self.pid) else { return vec![format!("process {} is gone", self.pid)] };
+        let (then, others) = (self.descriptors, allowance.other_descriptors);
         let kinds = [
             ("sockets", then.sockets + allowance.sockets, now.sockets),
             ("pipes", then.pipes + others, now.pipes),
@@ -96,7 +85,7 @@ impl Baseline {
             }
         }
         let threads = threads_of(self.pid).unwrap_or(0);
-        if threads > self.threads + allowance.threads + looking {
+        if threads > self.threads + allowance.threads + probe_threads {
             excess.push(format!("{threads} threads, {} before", self.threads));
         }
         for child in children_of(self.pid) {
@@ -108,35 +97,32 @@ impl Baseline {
     }
 }
 
-/// The living tasks of a runtime at one moment. Other runtimes of the same process do not count.
+/// Number of live tasks of a runtime at one moment. Other runtimes of the same process do not count.
 #[derive(Debug, Clone)]
-pub struct Tasks {
+pub struct TaskBaseline {
     runtime: Handle,
     alive: usize,
 }
 
-impl Tasks {
-    /// Those of the caller's runtime now.
+impl TaskBaseline {
+    /// Records the tasks of the caller's runtime.
     ///
     /// # Panics
-    /// Outside a runtime.
+    /// Outside of a tokio runtime.
     #[must_use]
-    pub fn now() -> Self {
+    pub fn capture() -> Self {
         let runtime = Handle::current();
         let alive = runtime.metrics().num_alive_tasks();
         Self { runtime, alive }
     }
 
-    /// Waits until no more are alive than at that moment, and returns how long that took.
+    /// Waits until no more tasks are alive than at that moment; returns how long that took.
     ///
     /// # Cancel safety
-    /// Safe: it only looks.
-    ///
-    /// # Panics
-    /// When more are still alive after `limit`.
-    pub async fn assert_back(&self, limit: Duration) -> Duration {
+    /// Safe: it only reads.
+    pub async fn assert_restored(&self, limit: Duration) -> Duration {
         let then = self.clone();
-        settled(limit, move || {
+        wait_until(limit, move || {
             let alive = then.runtime.metrics().num_alive_tasks();
             if alive <= then.alive { Ok(()) } else { Err(format!("{alive} tasks alive, {} before", then.alive)) }
         })

@@ -1,4 +1,4 @@
-# The server of quell_testkit::mcp. See there.
+# The server of quell_testkit::mcp, described there.
 say() { printf '%s\n' "$1"; }
 answer() { say '{"jsonrpc":"2.0","id":'"$1"',"result":'"$2"'}'; }
 text() { answer "$1" '{"content":[{"type":"text","text":"'"$2"'"}]}'; }
@@ -18,13 +18,13 @@ field() {
     *"\"$1\":"*) rest=${line#*\"$1\":}; rest=${rest%%[,\}]*}; rest=${rest#\"}; printf '%s' "${rest%\"}" ;;
     esac
 }
-# Its number says nothing: each server may be number 2 of a namespace of its own.
+# A pid does not identify the server: each may be pid 2 of its own namespace.
 read -r instance </proc/sys/kernel/random/uuid
 linger() { while :; do sleep 60; done; }
 
 PIXEL=iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==
 
-# What a thread does that a cancel does not reach.
+# Work of a call that a cancel does not reach.
 afterwards() {
     case $how in
     late) text "$id" 'finished in secret' ;;

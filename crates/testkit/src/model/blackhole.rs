@@ -1,4 +1,4 @@
-//! A port that never completes a connection: for stops while connecting.
+//! A port that never completes a connection, for stops while connecting.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use crate::leaks::{self, TcpState};
 
-/// A listener whose queue is full, so that the kernel leaves every further client waiting in its handshake.
+/// A listener with a full queue, so that the kernel leaves every further client waiting in its handshake.
 #[derive(Debug)]
 pub struct BlackHole {
     address: SocketAddr,
@@ -20,14 +20,11 @@ impl BlackHole {
     ///
     /// # Cancel safety
     /// Safe: nothing is left behind.
-    ///
-    /// # Panics
-    /// When the system refuses.
     pub async fn open() -> Self {
         let made = async {
             let socket = TcpSocket::new_v4()?;
             socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
-            // A queue of length 0 holds one connection; this one, which nobody accepts.
+            // A queue of length 0 holds one connection, which is never accepted.
             let listener = socket.listen(0)?;
             let address = listener.local_addr()?;
             let filler = TcpStream::connect(address).await?;
@@ -39,22 +36,19 @@ impl BlackHole {
         }
     }
 
-    /// The base address, with `/v1`.
+    /// The base URL, with `/v1`.
     #[must_use]
     pub fn base_url(&self) -> String {
         format!("http://{}/v1", self.address)
     }
 
-    /// Waits until exactly `n` clients hang in their handshake.
+    /// Waits until exactly `n` clients wait in their handshake.
     ///
     /// # Cancel safety
-    /// Safe: it only looks.
-    ///
-    /// # Panics
-    /// When it does not come to that in time.
-    pub async fn connecting(&self, n: usize) {
+    /// Safe: it only reads.
+    pub async fn wait_for_connecting(&self, n: usize) {
         let port = self.address.port();
-        leaks::settled(Duration::from_secs(20), move || {
+        leaks::wait_until(Duration::from_secs(20), move || {
             let table = leaks::tcp_sockets();
             let hanging = table.iter().filter(|s| s.remote.port() == port && s.state == TcpState::Connecting).count();
             if hanging == n { Ok(()) } else { Err(format!("{hanging} clients connecting to port {port}, not {n}")) }

@@ -1,17 +1,17 @@
-//! Discord on two loopback ports: REST API v10 and gateway v10, as strict as their documentation, with people who write.
+//! Discord on two loopback ports: REST API v10 and gateway v10, as strict as their documentation, with test users.
 //!
 //! Sources: the public documentation of Discord (API reference, gateway, rate limits, opcodes and status codes).
 
+mod chat_data;
 mod gateway;
-mod limits;
+mod gateway_sessions;
+mod listeners;
 mod multipart;
-mod port;
-mod rest;
-mod sessions;
-mod stage;
+mod rate_limits;
+mod rest_api;
+mod state;
 #[cfg(test)]
 mod tests;
-mod world;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -23,34 +23,34 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::model::server::listen;
-use crate::networks::port::free;
-use gateway::Order;
-use rest::Addresses;
+use crate::model::server::bind_listener;
+use crate::networks::listener::bind_free_port;
+use gateway::FakeGatewayCommand;
+use rest_api::FakeDiscordAddresses;
 
-pub use rest::Route;
-pub use stage::{Call, Fault, Scope, State};
-pub use world::{Channel, File, Message, User, World};
+pub use chat_data::{FakeDiscordChannel, FakeDiscordData, FakeDiscordFile, FakeDiscordMessage, FakeDiscordUser};
+pub use rest_api::DiscordRoute;
+pub use state::{DiscordCall, FakeDiscordFault, FakeDiscordState, RateLimitScope};
 
-/// The token that the server takes.
+/// The bot's token, the only one that the server accepts.
 pub const TOKEN: &str = "MTEwMDAwMDAwMDAwMDAwMDAwMQ.fake.token-of-the-tests";
-/// How long a test waits. It decides only how late a failing one fails.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest wait of a test. It decides only how late a failing test fails.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The server. Dropping it closes every connection.
 #[derive(Debug)]
 pub struct FakeDiscord {
-    shared: Arc<Shared>,
+    shared: Arc<FakeDiscordShared>,
     rest: SocketAddr,
     gateway: SocketAddr,
     tasks: Mutex<JoinSet<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    state: watch::Sender<State>,
-    orders: Mutex<Vec<mpsc::UnboundedSender<Order>>>,
-    addresses: Addresses,
+struct FakeDiscordShared {
+    state: watch::Sender<FakeDiscordState>,
+    connection_commands: Mutex<Vec<mpsc::UnboundedSender<FakeGatewayCommand>>>,
+    addresses: FakeDiscordAddresses,
 }
 
 impl FakeDiscord {
@@ -58,285 +58,284 @@ impl FakeDiscord {
     ///
     /// # Cancel safety
     /// Safe: nothing is left behind.
-    ///
-    /// # Panics
-    /// When the system refuses.
     pub async fn start() -> Self {
-        let (rest, gateway) = (free(), free());
+        let (rest, gateway) = (bind_free_port(), bind_free_port());
         let addresses = |listener: &tokio::net::TcpListener| match listener.local_addr() {
             Ok(address) => address,
             Err(error) => panic!("no address: {error}"),
         };
         let (rest_address, gateway_address) = (addresses(&rest), addresses(&gateway));
-        let addresses = Addresses {
+        let addresses = FakeDiscordAddresses {
             gateway: format!("ws://{gateway_address}"),
             files: format!("http://{rest_address}/attachments"),
         };
-        let state = watch::Sender::new(State::new(addresses.files.clone()));
-        let shared = Arc::new(Shared { state, orders: Mutex::default(), addresses });
-        let tasks = Mutex::new(port::serve(rest, gateway, &shared));
+        let state = watch::Sender::new(FakeDiscordState::new(addresses.files.clone()));
+        let shared = Arc::new(FakeDiscordShared { state, connection_commands: Mutex::default(), addresses });
+        let tasks = Mutex::new(listeners::serve_ports(rest, gateway, &shared));
         Self { shared, rest: rest_address, gateway: gateway_address, tasks }
     }
 
-    /// Where the REST API is.
+    /// Base URL of the REST API.
     #[must_use]
     pub fn base_url(&self) -> String {
         format!("http://{}/api/v10", self.rest)
     }
 
-    /// The id of the account under test.
+    /// The id of the bot under test.
     #[must_use]
-    pub fn bot(&self) -> String {
-        world::BOT.to_owned()
+    pub fn bot_id(&self) -> String {
+        chat_data::BOT.to_owned()
     }
 
-    /// Makes a person, and answers the id.
+    /// Adds a person; returns the id.
     #[must_use]
-    pub fn person(&self, name: &str) -> String {
-        self.change(|state| state.world.add_user(name, false))
+    pub fn add_person(&self, name: &str) -> String {
+        self.update_state(|state| state.chat_data.add_user(name, false))
     }
 
-    /// Makes another program's account.
+    /// Adds another bot's account.
     #[must_use]
-    pub fn other_bot(&self, name: &str) -> String {
-        self.change(|state| state.world.add_user(name, true))
+    pub fn add_other_bot(&self, name: &str) -> String {
+        self.update_state(|state| state.chat_data.add_user(name, true))
     }
 
-    /// Makes a channel of the guild.
+    /// Adds a channel of the guild.
     #[must_use]
-    pub fn channel(&self) -> String {
-        self.change(|state| state.world.add_channel(Channel::default()))
+    pub fn add_channel(&self) -> String {
+        self.update_state(|state| state.chat_data.add_channel(FakeDiscordChannel::default()))
     }
 
-    /// Makes a thread in a channel.
     #[must_use]
-    pub fn thread(&self, channel: &str) -> String {
-        let thread = Channel { parent: Some(channel.to_owned()), ..Channel::default() };
-        self.change(|state| state.world.add_channel(thread))
+    pub fn add_thread(&self, channel: &str) -> String {
+        let thread = FakeDiscordChannel { parent: Some(channel.to_owned()), ..FakeDiscordChannel::default() };
+        self.update_state(|state| state.chat_data.add_channel(thread))
     }
 
-    /// Opens a direct chat with somebody.
+    /// Opens a direct chat with a user.
     #[must_use]
-    pub fn direct(&self, user: &str) -> String {
-        let direct = Channel { recipient: Some(user.to_owned()), ..Channel::default() };
-        self.change(|state| state.world.add_channel(direct))
+    pub fn add_direct_channel(&self, user: &str) -> String {
+        let direct = FakeDiscordChannel { recipient: Some(user.to_owned()), ..FakeDiscordChannel::default() };
+        self.update_state(|state| state.chat_data.add_channel(direct))
     }
 
-    /// Somebody writes. `<@id>` in the text names another one. Answers the id of the message.
-    pub fn say(&self, channel: &str, user: &str, text: &str) -> String {
-        self.show(channel, Message { author: user.to_owned(), text: text.to_owned(), ..Message::default() })
+    /// A user writes a message; `<@id>` in the text mentions another user. Returns the message id.
+    pub fn post_message(&self, channel: &str, user: &str, text: &str) -> String {
+        self.add_message(
+            channel,
+            FakeDiscordMessage { author: user.to_owned(), text: text.to_owned(), ..FakeDiscordMessage::default() },
+        )
     }
 
-    /// Somebody replies to a message.
-    pub fn reply(&self, channel: &str, user: &str, to: &str, text: &str) -> String {
+    /// A user replies to a message.
+    pub fn post_reply(&self, channel: &str, user: &str, to: &str, text: &str) -> String {
         let reply_to = Some(to.to_owned());
-        self.show(channel, Message { author: user.to_owned(), text: text.to_owned(), reply_to, ..Message::default() })
+        self.add_message(
+            channel,
+            FakeDiscordMessage {
+                author: user.to_owned(),
+                text: text.to_owned(),
+                reply_to,
+                ..FakeDiscordMessage::default()
+            },
+        )
     }
 
-    /// Somebody writes and adds a file: its name, its media type and what it holds.
-    pub fn say_with_file(&self, channel: &str, user: &str, text: &str, file: (&str, &str, &[u8])) -> String {
+    /// A user writes a message with a file: its name, media type and content.
+    pub fn post_message_with_file(&self, channel: &str, user: &str, text: &str, file: (&str, &str, &[u8])) -> String {
         let (name, media_type, bytes) = file;
-        let id = self.change(|state| state.world.new_id());
-        let file = File { id, name: name.to_owned(), media_type: media_type.to_owned(), bytes: bytes.to_vec() };
+        let id = self.update_state(|state| state.chat_data.new_id());
+        let file =
+            FakeDiscordFile { id, name: name.to_owned(), media_type: media_type.to_owned(), bytes: bytes.to_vec() };
         let (author, text) = (user.to_owned(), text.to_owned());
-        self.show(channel, Message { author, text, files: vec![file], ..Message::default() })
+        self.add_message(
+            channel,
+            FakeDiscordMessage { author, text, files: vec![file], ..FakeDiscordMessage::default() },
+        )
     }
 
-    /// Takes a message away.
-    pub fn delete(&self, channel: &str, id: &str) {
-        self.change(|state| {
-            if let Some(channel) = state.world.channel_mut(channel) {
+    pub fn delete_message(&self, channel: &str, id: &str) {
+        self.update_state(|state| {
+            if let Some(channel) = state.chat_data.channel_mut(channel) {
                 channel.messages.retain(|message| message.id != id);
             }
         });
     }
 
-    /// Tells every session of an event that nobody caused.
-    pub fn dispatch(&self, event: &str, data: &Value) {
-        self.change(|state| state.dispatch(event, data));
+    /// Sends an arbitrary event to every session.
+    pub fn dispatch_event(&self, event: &str, data: &Value) {
+        self.update_state(|state| state.send_event(event, data));
     }
 
-    /// What a channel shows now.
+    /// The messages that a channel shows now.
     #[must_use]
-    pub fn messages(&self, channel: &str) -> Vec<Message> {
+    pub fn messages(&self, channel: &str) -> Vec<FakeDiscordMessage> {
         let state = self.shared.state.borrow();
-        state.world.channel(channel).map(|channel| channel.messages.clone()).unwrap_or_default()
+        state.chat_data.channel(channel).map(|channel| channel.messages.clone()).unwrap_or_default()
     }
 
-    /// How often somebody was shown to be typing in a channel.
+    /// Number of typing indicators in a channel.
     #[must_use]
-    pub fn typing(&self, channel: &str) -> usize {
-        self.shared.state.borrow().world.channel(channel).map_or(0, |channel| channel.typing)
+    pub fn typing_count(&self, channel: &str) -> usize {
+        self.shared.state.borrow().chat_data.channel(channel).map_or(0, |channel| channel.typing)
     }
 
-    /// All that the server knows and was asked.
+    /// A copy of the server's state.
     #[must_use]
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> FakeDiscordState {
         self.shared.state.borrow().clone()
     }
 
-    /// A part of it, without a copy of all the rest.
-    pub fn look<T>(&self, part: impl FnOnce(&State) -> T) -> T {
+    /// Reads a part of the state without a copy of the rest.
+    pub fn with_state<T>(&self, part: impl FnOnce(&FakeDiscordState) -> T) -> T {
         part(&self.shared.state.borrow())
     }
 
-    /// Waits until what the server knows fulfils a condition.
+    /// Waits until the server's state fulfils a condition.
     ///
     /// # Cancel safety
-    /// Safe: it only looks.
-    ///
-    /// # Panics
-    /// When that does not happen in time.
-    pub async fn wait_for(&self, what: &str, condition: impl Fn(&State) -> bool) -> State {
+    /// Safe: it only reads.
+    pub async fn wait_for(&self, what: &str, condition: impl Fn(&FakeDiscordState) -> bool) -> FakeDiscordState {
         let mut state = self.shared.state.subscribe();
-        match timeout(PATIENCE, state.wait_for(|state| condition(state))).await {
+        match timeout(WAIT_TIMEOUT, state.wait_for(|state| condition(state))).await {
             Ok(Ok(state)) => state.clone(),
             _ => panic!("{what} did not come: {:#?}", self.state()),
         }
     }
 
-    /// The next call of a route goes wrong.
-    pub fn fault(&self, route: Route, fault: Fault) {
-        self.change(|state| match state.faults.iter_mut().find(|(of, _)| *of == route) {
+    /// Injects a fault into the next call of a route.
+    pub fn inject_fault(&self, route: DiscordRoute, fault: FakeDiscordFault) {
+        self.update_state(|state| match state.faults.iter_mut().find(|(of, _)| *of == route) {
             Some((_, faults)) => faults.push_back(fault),
             None => state.faults.push((route, VecDeque::from([fault]))),
         });
     }
 
-    /// Calls are not counted any more: for tests that are about something else.
-    pub fn without_limits(&self) {
-        self.change(|state| state.limits = None);
+    /// Switches rate limits off, for tests of other behaviour.
+    pub fn disable_rate_limits(&self) {
+        self.update_state(|state| state.limits = None);
     }
 
-    /// The bot may no longer write in a channel.
-    pub fn mute(&self, channel: &str) {
-        self.change(|state| {
-            if let Some(channel) = state.world.channel_mut(channel) {
-                channel.mute = true;
+    /// Forbids the bot to write in a channel.
+    pub fn mute_bot(&self, channel: &str) {
+        self.update_state(|state| {
+            if let Some(channel) = state.chat_data.channel_mut(channel) {
+                channel.muted = true;
             }
         });
     }
 
-    /// How often new connections have to send heartbeats.
-    pub fn heartbeat_every(&self, interval: Duration) {
-        self.change(|state| state.heartbeat = interval);
+    /// Sets the heartbeat interval of new connections.
+    pub fn set_heartbeat_interval(&self, interval: Duration) {
+        self.update_state(|state| state.heartbeat = interval);
     }
 
-    /// Heartbeats are not acknowledged any more: the connection is a zombie.
-    pub fn acknowledge_nothing(&self) {
-        self.change(|state| state.acknowledges = false);
+    /// Stops acknowledging heartbeats: the connection becomes a zombie.
+    pub fn stop_acknowledging_heartbeats(&self) {
+        self.update_state(|state| state.acknowledges = false);
     }
 
-    /// Heartbeats are acknowledged again.
-    pub fn acknowledge(&self) {
-        self.change(|state| state.acknowledges = true);
+    pub fn acknowledge_heartbeats(&self) {
+        self.update_state(|state| state.acknowledges = true);
     }
 
-    /// The intent for what messages say is switched off for this account.
-    pub fn without_message_content(&self) {
-        self.change(|state| state.message_content = false);
+    /// Switches the message content intent off for the bot.
+    pub fn disable_message_content(&self) {
+        self.update_state(|state| state.message_content = false);
     }
 
-    /// So many sessions may still begin, until the count begins anew.
-    pub fn identifies_left(&self, left: u64, reset_after: Duration) {
-        self.change(|state| (state.identifies_left, state.identifies_reset) = (left, reset_after));
+    /// Sets how many sessions may still start until the count is reset.
+    pub fn set_identifies_left(&self, left: u64, reset_after: Duration) {
+        self.update_state(|state| (state.identifies_left, state.identifies_reset) = (left, reset_after));
     }
 
-    /// All connections of the gateway break, without a word.
+    /// Breaks all gateway connections without a close frame.
     pub fn drop_connections(&self) {
-        self.order(&Order::Drop);
+        self.send_command(&FakeGatewayCommand::Drop);
     }
 
-    /// All connections of the gateway are closed with a code.
-    pub fn close(&self, code: u16) {
-        self.order(&Order::Close(code));
+    /// Closes all gateway connections with a code.
+    pub fn close_connections(&self, code: u16) {
+        self.send_command(&FakeGatewayCommand::Close(code));
     }
 
-    /// All clients are asked to come back: opcode 7.
-    pub fn ask_to_reconnect(&self) {
-        self.order(&Order::Say(json!({"op": 7, "d": null}).to_string()));
+    /// Asks all clients to reconnect: opcode 7.
+    pub fn request_reconnect(&self) {
+        self.send_command(&FakeGatewayCommand::Send(json!({"op": 7, "d": null}).to_string()));
     }
 
-    /// All clients are asked for a heartbeat: opcode 1.
-    pub fn ask_for_heartbeat(&self) {
-        self.order(&Order::Say(json!({"op": 1, "d": null}).to_string()));
+    /// Asks all clients for a heartbeat: opcode 1.
+    pub fn request_heartbeat(&self) {
+        self.send_command(&FakeGatewayCommand::Send(json!({"op": 1, "d": null}).to_string()));
     }
 
-    /// All sessions end, and their clients are told: opcode 9.
+    /// Ends all sessions and tells the clients: opcode 9.
     pub fn end_sessions(&self) {
         self.forget_sessions();
-        self.order(&Order::Say(json!({"op": 9, "d": false}).to_string()));
+        self.send_command(&FakeGatewayCommand::Send(json!({"op": 9, "d": false}).to_string()));
     }
 
-    /// All sessions end, and nobody is told.
+    /// Ends all sessions without telling the clients.
     pub fn forget_sessions(&self) {
-        self.change(|state| state.sessions.clear());
+        self.update_state(|state| state.sessions.clear());
     }
 
-    /// Says anything on all connections of the gateway.
-    pub fn say_raw(&self, text: &str) {
-        self.order(&Order::Say(text.to_owned()));
+    /// Sends an arbitrary frame on all gateway connections.
+    pub fn send_raw_frame(&self, text: &str) {
+        self.send_command(&FakeGatewayCommand::Send(text.to_owned()));
     }
 
-    /// Goes away and comes back on the same ports, without its sessions.
+    /// Stops and listens again on the same ports, without its sessions.
     ///
     /// # Cancel safety
-    /// Not safe: it may be away.
-    ///
-    /// # Panics
-    /// When the ports are taken.
+    /// Not safe: the server may stay stopped.
     pub async fn restart(&self) {
-        self.go_away().await;
+        self.stop_listening().await;
         self.forget_sessions();
-        self.come_back();
+        self.resume_listening();
     }
 
-    /// Closes its ports and all connections; sessions go on.
+    /// Closes its ports and all connections; sessions stay.
     ///
     /// # Cancel safety
     /// Safe: the connections are closed in any case.
-    pub async fn go_away(&self) {
-        let mut tasks = std::mem::take(&mut *self.tasks());
+    pub async fn stop_listening(&self) {
+        let mut tasks = std::mem::take(&mut *self.lock_tasks());
         tasks.shutdown().await;
     }
 
-    /// Opens the ports again.
-    ///
-    /// # Panics
-    /// When they are taken.
-    pub fn come_back(&self) {
-        let listeners = (listen(self.rest), listen(self.gateway));
+    pub fn resume_listening(&self) {
+        let listeners = (bind_listener(self.rest), bind_listener(self.gateway));
         match listeners {
-            (Ok(rest), Ok(gateway)) => *self.tasks() = port::serve(rest, gateway, &self.shared),
+            (Ok(rest), Ok(gateway)) => *self.lock_tasks() = listeners::serve_ports(rest, gateway, &self.shared),
             (Err(error), _) | (_, Err(error)) => panic!("the ports are taken: {error}"),
         }
     }
 
-    fn show(&self, channel: &str, message: Message) -> String {
-        self.change(|state| state.show(channel, message))
+    fn add_message(&self, channel: &str, message: FakeDiscordMessage) -> String {
+        self.update_state(|state| state.add_message(channel, message))
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        self.shared.change(change)
+    fn update_state<T>(&self, change: impl FnOnce(&mut FakeDiscordState) -> T) -> T {
+        self.shared.update_state(change)
     }
 
-    fn order(&self, order: &Order) {
-        // Who is gone takes no orders.
-        self.shared.orders().retain(|orders| orders.send(order.clone()).is_ok());
+    fn send_command(&self, order: &FakeGatewayCommand) {
+        // Drops the senders of closed connections.
+        self.shared.lock_commands().retain(|orders| orders.send(order.clone()).is_ok());
     }
 
-    fn tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
+    fn lock_tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Shared {
-    /// A poisoned lock means that another thread of the same test has panicked; the list is still one.
-    fn orders(&self) -> MutexGuard<'_, Vec<mpsc::UnboundedSender<Order>>> {
-        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+impl FakeDiscordShared {
+    /// A poisoned lock means that another thread of the same test has panicked; the list is still valid.
+    fn lock_commands(&self) -> MutexGuard<'_, Vec<mpsc::UnboundedSender<FakeGatewayCommand>>> {
+        self.connection_commands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn update_state<T>(&self, change: impl FnOnce(&mut FakeDiscordState) -> T) -> T {
         let (mut change, mut done) = (Some(change), None);
         self.state.send_modify(|state| done = change.take().map(|change| change(state)));
         match done {

@@ -1,6 +1,6 @@
-//! A real ngircd on a port of its own, and people who talk there.
+//! A real ngircd on its own port, and test users.
 
-mod person;
+mod test_user;
 #[cfg(test)]
 mod tests;
 
@@ -17,58 +17,55 @@ use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-pub use person::{IrcLine, IrcPerson};
+pub use test_user::{IrcLine, IrcTestUser};
 
-/// How long a test waits. It decides only how late a failing one fails.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How often a server is started until it has a port for itself.
-const ATTEMPTS: u32 = 5;
-/// What tests need that fail here.
-const NEEDS: &str = "ngircd is missing: `cargo xtask test` installs it";
-/// Debian's folder of daemons, which is not in everybody's path.
+/// Longest wait of a test. It decides only how late a failing test fails.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often a server is started until its port is free.
+const START_ATTEMPTS: u32 = 5;
+/// Help text for a missing ngircd.
+const MISSING_NGIRCD_HELP: &str = "ngircd is missing: `cargo xtask test` installs it";
+/// Debian's directory of daemons is not in every PATH.
 const PROGRAMS: &[&str] = &["ngircd", "/usr/sbin/ngircd"];
 
-/// A certificate for `127.0.0.1` and `localhost`, signed by itself and of no worth anywhere, until the year 2126.
+/// A self-signed certificate for `127.0.0.1` and `localhost`, worthless elsewhere, valid until the year 2126.
 const CERTIFICATE: &str = include_str!("irc/tls/certificate.pem");
-/// Its key.
 const KEY: &str = include_str!("irc/tls/key.pem");
-/// RFC 7919: ffdhe2048. Without any ngircd looks for some of its own first.
+/// RFC 7919: ffdhe2048. Without parameters ngircd first generates its own.
 const DH_PARAMETERS: &str = include_str!("irc/tls/dh.pem");
 
-/// How a server is set up.
 #[derive(Debug, Clone, Default)]
 pub struct IrcSettings {
-    /// What everybody has to know who connects.
+    /// Password that every client must send.
     pub password: Option<String>,
-    /// A second port, where TLS is spoken.
+    /// Open a second port for TLS.
     pub tls: bool,
 }
 
 /// A running ngircd. Dropping it kills it.
 #[derive(Debug)]
 pub struct IrcServer {
-    process: Process,
+    process: NgircdProcess,
     home: TempDir,
     settings: IrcSettings,
-    ports: Ports,
+    ports: IrcPorts,
 }
 
-/// Where it listens.
 #[derive(Debug, Clone, Copy)]
-struct Ports {
+struct IrcPorts {
     plain: u16,
     tls: Option<u16>,
 }
 
-/// The program, and what it says.
+/// The child process and its output.
 #[derive(Debug)]
-struct Process {
+struct NgircdProcess {
     child: Child,
     output: Arc<Mutex<String>>,
 }
 
 impl IrcServer {
-    /// Starts one that everybody may use.
+    /// Starts a server without password and TLS.
     ///
     /// # Cancel safety
     /// Safe: nothing is left behind.
@@ -79,8 +76,6 @@ impl IrcServer {
         Self::start_with(IrcSettings::default()).await
     }
 
-    /// Starts one with settings.
-    ///
     /// # Cancel safety
     /// Safe: nothing is left behind.
     ///
@@ -92,12 +87,12 @@ impl IrcServer {
             Err(error) => panic!("no folder for ngircd: {error}"),
         };
         let mut said = String::new();
-        for _ in 0..ATTEMPTS {
-            let ports = Ports { plain: free_port(), tls: settings.tls.then(free_port) };
-            if let Err(error) = configure(home.path(), ports, &settings) {
+        for _ in 0..START_ATTEMPTS {
+            let ports = IrcPorts { plain: free_port(), tls: settings.tls.then(free_port) };
+            if let Err(error) = write_config(home.path(), ports, &settings) {
                 panic!("no configuration for ngircd: {error}");
             }
-            match Process::start(home.path(), ports).await {
+            match NgircdProcess::start(home.path(), ports).await {
                 Ok(process) => return Self { process, home, settings, ports },
                 Err(output) => said = output,
             }
@@ -105,16 +100,16 @@ impl IrcServer {
         panic!("ngircd does not start\n{said}");
     }
 
-    /// Where it listens, as `host:port`.
+    /// As `host:port`.
     #[must_use]
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.ports.plain)
     }
 
-    /// Where it speaks TLS, as `host:port`.
+    /// TLS address as `host:port`.
     ///
     /// # Panics
-    /// When it was started without.
+    /// When it was started without TLS.
     #[must_use]
     pub fn tls_address(&self) -> String {
         match self.ports.tls {
@@ -123,19 +118,18 @@ impl IrcServer {
         }
     }
 
-    /// The file with the certificate that a client has to trust, such as by `SSL_CERT_FILE`.
+    /// File with the certificate that a client must trust, for example by `SSL_CERT_FILE`.
     #[must_use]
     pub fn certificate(&self) -> PathBuf {
         self.home.path().join("certificate.pem")
     }
 
-    /// The password that it wants, if it wants one.
     #[must_use]
     pub fn password(&self) -> Option<&str> {
         self.settings.password.as_deref()
     }
 
-    /// What ngircd said so far.
+    /// The output of ngircd so far.
     #[must_use]
     pub fn output(&self) -> String {
         self.process.output()
@@ -146,39 +140,36 @@ impl IrcServer {
         self.process.kill();
     }
 
-    /// Kills it and starts it anew on the same port, with nobody there.
+    /// Kills it and starts it again on the same port, without users.
     ///
     /// # Cancel safety
-    /// Dropped half-way it may be left killed.
-    ///
-    /// # Panics
-    /// When it does not start again.
+    /// If dropped, the server may stay killed.
     pub async fn restart(&mut self) {
         self.kill();
-        match Process::start(self.home.path(), self.ports).await {
+        match NgircdProcess::start(self.home.path(), self.ports).await {
             Ok(process) => self.process = process,
             Err(output) => panic!("ngircd does not start again\n{output}"),
         }
     }
 }
 
-impl Process {
-    /// One that listens, or what it said instead.
-    async fn start(home: &Path, ports: Ports) -> Result<Self, String> {
+impl NgircdProcess {
+    /// A listening process, or its output.
+    async fn start(home: &Path, ports: IrcPorts) -> Result<Self, String> {
         let mut child = spawn(home);
         let output = Arc::new(Mutex::new(String::new()));
         let (announce, announced) = oneshot::channel();
         let ports = if ports.tls.is_some() { 2 } else { 1 };
         if let Some(stdout) = child.stdout.take() {
             let kept = Arc::clone(&output);
-            // It ends with the output of the server.
+            // The thread ends with the server's output.
             let reading = std::thread::Builder::new().name("ngircd-output".into());
             if let Err(error) = reading.spawn(move || read_output(stdout, ports, &kept, announce)) {
                 panic!("no thread for ngircd: {error}");
             }
         }
         let process = Self { child, output };
-        match timeout(PATIENCE, announced).await {
+        match timeout(WAIT_TIMEOUT, announced).await {
             Ok(Ok(())) => Ok(process),
             _ => Err(process.output()),
         }
@@ -189,13 +180,13 @@ impl Process {
     }
 
     fn kill(&mut self) {
-        // Errors mean that it has ended already.
+        // An error means that it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-impl Drop for Process {
+impl Drop for NgircdProcess {
     fn drop(&mut self) {
         self.kill();
     }
@@ -204,7 +195,7 @@ impl Drop for Process {
 fn spawn(home: &Path) -> Child {
     let mut problem = String::new();
     for program in PROGRAMS {
-        #[expect(clippy::disallowed_methods, reason = "the other side is a program of its own")]
+        #[expect(clippy::disallowed_methods, reason = "the test starts an external program")]
         let mut command = std::process::Command::new(program);
         command.arg("--nodaemon").arg("--config").arg(home.join("ngircd.conf"));
         match command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn() {
@@ -212,10 +203,10 @@ fn spawn(home: &Path) -> Child {
             Err(error) => problem = error.to_string(),
         }
     }
-    panic!("{NEEDS} ({problem})");
+    panic!("{MISSING_NGIRCD_HELP} ({problem})");
 }
 
-/// Keeps what the server says, and tells when it listens on so many ports.
+/// Keeps the server's output, and reports when it listens on this number of ports.
 fn read_output(stdout: impl Read, mut ports: u32, kept: &Mutex<String>, announce: oneshot::Sender<()>) {
     let mut announce = Some(announce);
     for line in BufReader::new(stdout).lines().map_while(Result::ok) {
@@ -241,7 +232,7 @@ fn free_port() -> u16 {
     }
 }
 
-fn configure(home: &Path, ports: Ports, settings: &IrcSettings) -> io::Result<()> {
+fn write_config(home: &Path, ports: IrcPorts, settings: &IrcSettings) -> io::Result<()> {
     let password = settings.password.as_ref().map(|password| format!("Password = {password}\n")).unwrap_or_default();
     let mut text = format!(
         "[Global]\nName = irc.test\nInfo = Quell's tests\nNetwork = TestNet\nListen = 127.0.0.1\nPorts = {}\n\
@@ -260,6 +251,6 @@ fn configure(home: &Path, ports: Ports, settings: &IrcSettings) -> io::Result<()
         }
     }
     std::fs::write(home.join("ngircd.conf"), text)?;
-    // Started by root it reads its files as nobody.
+    // When started by root, ngircd reads its files as user nobody.
     std::fs::set_permissions(home, Permissions::from_mode(0o755))
 }

@@ -1,26 +1,26 @@
-//! A real Matrix homeserver, Synapse, on a loopback port, and people who are in its rooms.
+//! A real Matrix homeserver, Synapse, on a loopback port, and test users in its rooms.
 //!
-//! It keeps its data in a folder of its own, so that it can be restarted in the middle of everything. It knows no other server.
+//! It keeps its data in its own directory, so that it can be restarted at any time. It federates with no other server.
 
-mod person;
-mod process;
+mod room_view;
+mod synapse;
+mod test_user;
 #[cfg(test)]
 mod tests;
-mod view;
 
-pub use person::MatrixPerson;
-pub use process::Synapse;
-pub use view::{Room, Shown, View};
+pub use room_view::{MatrixMessageView, MatrixRoomView, MatrixUserView};
+pub use synapse::Synapse;
+pub use test_user::MatrixTestUser;
 
-/// What a machine needs for these tests.
-pub const NEEDS: &str = "tests of the Matrix channel need Synapse below target/tools: `cargo xtask test` installs it, or leave them \
+/// Help text for a missing Synapse.
+pub const MISSING_SYNAPSE_HELP: &str = "tests of the Matrix channel need Synapse below target/tools: `cargo xtask test` installs it, or leave them \
     out with QUELL_SKIP_SYNAPSE=1";
 
-/// True when tests that need a homeserver are to be left out.
+/// True when homeserver tests are switched off; prints that the test is skipped.
 #[must_use]
-#[expect(clippy::print_stdout, reason = "a test that is left out says so")]
+#[expect(clippy::print_stdout, reason = "a skipped test says so")]
 pub fn is_skipped() -> bool {
-    #[expect(clippy::disallowed_methods, reason = "the one switch of tests that need a homeserver")]
+    #[expect(clippy::disallowed_methods, reason = "the switch that skips homeserver tests")]
     let skipped = std::env::var("QUELL_SKIP_SYNAPSE").is_ok();
     if skipped {
         println!("skipped: QUELL_SKIP_SYNAPSE is set");

@@ -1,15 +1,16 @@
-//! Slack on two loopback ports: Web API and Socket Mode, as strict as their documentation, with people who write.
+//! Slack on two loopback ports: Web API and Socket Mode, as strict as their documentation, with test users.
 //!
-//! Sources: the public documentation of Slack (Socket Mode, Events API, Web API and its methods, rate limits, uploading files).
+//! Sources: the public documentation of Slack (Socket Mode, Events API, Web API and its methods, rate limits, uploading
+//! files).
 
-mod api;
-mod methods;
-mod port;
-mod socket;
+mod chat_data;
+mod listeners;
+mod socket_mode;
 mod state;
 #[cfg(test)]
 mod tests;
-mod world;
+mod web_api;
+mod web_api_methods;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -21,36 +22,36 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::model::server::listen;
-use crate::networks::port::free;
-use socket::Order;
-use state::Addresses;
+use crate::model::server::bind_listener;
+use crate::networks::listener::bind_free_port;
+use socket_mode::SocketModeCommand;
+use state::FakeSlackAddresses;
 
-pub use state::{Call, Fault, State};
-pub use world::{File, Message, World};
+pub use chat_data::{FakeSlackData, FakeSlackFile, FakeSlackMessage};
+pub use state::{FakeSlackFault, FakeSlackState, SlackCall};
 
-/// The bot's token that the server takes.
+/// The bot token that the server accepts.
 pub const BOT_TOKEN: &str = "xoxb-1111-2222-fakeTokenOfTheTests";
-/// The app-level token that the server takes.
+/// The app-level token that the server accepts.
 pub const APP_TOKEN: &str = "xapp-1-A1111-3333-fakeTokenOfTheTests";
-/// The account under test.
+/// User id of the bot under test.
 pub const BOT: &str = "U0QUELL";
-/// How long a test waits. It decides only how late a failing one fails.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest wait of a test. It decides only how late a failing test fails.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The server. Dropping it closes every connection.
 #[derive(Debug)]
 pub struct FakeSlack {
-    shared: Arc<Shared>,
+    shared: Arc<FakeSlackShared>,
     api: SocketAddr,
     sockets: SocketAddr,
     tasks: Mutex<JoinSet<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    state: watch::Sender<State>,
-    orders: Mutex<Vec<mpsc::UnboundedSender<Order>>>,
+struct FakeSlackShared {
+    state: watch::Sender<FakeSlackState>,
+    connection_commands: Mutex<Vec<mpsc::UnboundedSender<SocketModeCommand>>>,
 }
 
 impl FakeSlack {
@@ -58,222 +59,216 @@ impl FakeSlack {
     ///
     /// # Cancel safety
     /// Safe: nothing is left behind.
-    ///
-    /// # Panics
-    /// When the system refuses.
     pub async fn start() -> Self {
-        let (api, sockets) = (free(), free());
+        let (api, sockets) = (bind_free_port(), bind_free_port());
         let address = |listener: &tokio::net::TcpListener| match listener.local_addr() {
             Ok(address) => address,
             Err(error) => panic!("no address: {error}"),
         };
         let (api_address, sockets_address) = (address(&api), address(&sockets));
-        let addresses = Addresses { sockets: format!("ws://{sockets_address}"), api: format!("http://{api_address}") };
-        let state = watch::Sender::new(State::new(addresses));
-        let shared = Arc::new(Shared { state, orders: Mutex::default() });
-        let tasks = Mutex::new(port::serve(api, sockets, &shared));
+        let addresses =
+            FakeSlackAddresses { sockets: format!("ws://{sockets_address}"), api: format!("http://{api_address}") };
+        let state = watch::Sender::new(FakeSlackState::new(addresses));
+        let shared = Arc::new(FakeSlackShared { state, connection_commands: Mutex::default() });
+        let tasks = Mutex::new(listeners::serve_ports(api, sockets, &shared));
         Self { shared, api: api_address, sockets: sockets_address, tasks }
     }
 
-    /// Where the Web API is.
+    /// Base URL of the Web API.
     #[must_use]
     pub fn base_url(&self) -> String {
         format!("http://{}/api", self.api)
     }
 
-    /// Makes a person, and answers the id.
+    /// Adds a person; returns the id.
     #[must_use]
-    pub fn person(&self, name: &str) -> String {
-        self.change(|state| state.world.add_person(name))
+    pub fn add_person(&self, name: &str) -> String {
+        self.update_state(|state| state.chat_data.add_person(name))
     }
 
-    /// Makes a channel that the app is in, and answers the id.
+    /// Adds a channel that the app is in; returns the id.
     #[must_use]
-    pub fn channel(&self) -> String {
-        self.change(|state| state.world.add_channel('C'))
+    pub fn add_channel(&self) -> String {
+        self.update_state(|state| state.chat_data.add_channel('C'))
     }
 
-    /// Opens a direct chat between somebody and the app.
+    /// Opens a direct chat with the app.
     #[must_use]
-    pub fn direct(&self) -> String {
-        self.change(|state| state.world.add_channel('D'))
+    pub fn add_direct_channel(&self) -> String {
+        self.update_state(|state| state.chat_data.add_channel('D'))
     }
 
-    /// Somebody writes. `<@ID>` in the text mentions somebody; the rest is taken as it is typed. Answers the timestamp.
-    pub fn say(&self, channel: &str, user: &str, text: &str) -> String {
-        self.show(channel, Message { author: user.to_owned(), text: world::escaped(text), ..Message::default() })
+    /// A user writes a message; `<@ID>` in the text mentions a user, the rest is taken as typed. Returns the timestamp.
+    pub fn post_message(&self, channel: &str, user: &str, text: &str) -> String {
+        self.add_message(
+            channel,
+            FakeSlackMessage {
+                author: user.to_owned(),
+                text: chat_data::escape_text(text),
+                ..FakeSlackMessage::default()
+            },
+        )
     }
 
-    /// Somebody writes in a thread.
-    pub fn say_in(&self, (channel, thread): (&str, &str), user: &str, text: &str) -> String {
-        let (author, text, thread) = (user.to_owned(), world::escaped(text), Some(thread.to_owned()));
-        self.show(channel, Message { author, text, thread, ..Message::default() })
+    /// A user writes in a thread.
+    pub fn post_in_thread(&self, (channel, thread): (&str, &str), user: &str, text: &str) -> String {
+        let (author, text, thread) = (user.to_owned(), chat_data::escape_text(text), Some(thread.to_owned()));
+        self.add_message(channel, FakeSlackMessage { author, text, thread, ..FakeSlackMessage::default() })
     }
 
-    /// Somebody writes and adds a file: its name, its media type and what it holds.
-    pub fn say_with_file(&self, channel: &str, user: &str, text: &str, file: (&str, &str, &[u8])) -> String {
+    /// A user writes a message with a file: its name, media type and content.
+    pub fn post_message_with_file(&self, channel: &str, user: &str, text: &str, file: (&str, &str, &[u8])) -> String {
         let (name, media_type, bytes) = file;
-        let id = self.change(|state| state.world.new_id('F'));
-        let file = File { id, name: name.to_owned(), media_type: media_type.to_owned(), bytes: bytes.to_vec() };
-        let (author, text) = (user.to_owned(), world::escaped(text));
-        self.show(channel, Message { author, text, files: vec![file], ..Message::default() })
+        let id = self.update_state(|state| state.chat_data.new_id('F'));
+        let file =
+            FakeSlackFile { id, name: name.to_owned(), media_type: media_type.to_owned(), bytes: bytes.to_vec() };
+        let (author, text) = (user.to_owned(), chat_data::escape_text(text));
+        self.add_message(channel, FakeSlackMessage { author, text, files: vec![file], ..FakeSlackMessage::default() })
     }
 
-    /// Somebody uses a slash command of the app.
-    pub fn command(&self, channel: &str, user: &str, command: &str, text: &str) {
-        self.change(|state| state.tell_command(channel, user, (command, &world::escaped(text))));
+    /// A user runs a slash command of the app.
+    pub fn send_slash_command(&self, channel: &str, user: &str, command: &str, text: &str) {
+        self.update_state(|state| state.send_slash_command(channel, user, (command, &chat_data::escape_text(text))));
     }
 
-    /// Tells of an event that nobody caused.
-    pub fn event(&self, event: Value) {
-        self.change(|state| state.tell_event(event));
+    /// Sends an arbitrary event.
+    pub fn send_event(&self, event: Value) {
+        self.update_state(|state| state.send_event(event));
     }
 
-    /// Tells of the last event again, as if nobody had acknowledged it.
-    pub fn tell_again(&self) {
-        self.change(State::tell_again);
+    /// Sends the last event again, as if it had not been acknowledged.
+    pub fn resend_last_event(&self) {
+        self.update_state(FakeSlackState::resend_last);
     }
 
-    /// Takes a message away.
-    pub fn delete(&self, channel: &str, ts: &str) {
-        self.change(|state| state.world.messages_mut(channel).retain(|message| message.ts != ts));
+    pub fn delete_message(&self, channel: &str, ts: &str) {
+        self.update_state(|state| state.chat_data.messages_mut(channel).retain(|message| message.ts != ts));
     }
 
-    /// What a channel shows now.
+    /// The messages that a channel shows now.
     #[must_use]
-    pub fn messages(&self, channel: &str) -> Vec<Message> {
-        self.shared.state.borrow().world.messages(channel).to_vec()
+    pub fn messages(&self, channel: &str) -> Vec<FakeSlackMessage> {
+        self.shared.state.borrow().chat_data.messages(channel).to_vec()
     }
 
-    /// All that the server knows and was asked.
+    /// A copy of the server's state.
     #[must_use]
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> FakeSlackState {
         self.shared.state.borrow().clone()
     }
 
-    /// Waits until what the server knows fulfils a condition.
+    /// Waits until the server's state fulfils a condition.
     ///
     /// # Cancel safety
-    /// Safe: it only looks.
-    ///
-    /// # Panics
-    /// When that does not happen in time.
-    pub async fn wait_for(&self, what: &str, condition: impl Fn(&State) -> bool) -> State {
+    /// Safe: it only reads.
+    pub async fn wait_for(&self, what: &str, condition: impl Fn(&FakeSlackState) -> bool) -> FakeSlackState {
         let mut state = self.shared.state.subscribe();
-        match timeout(PATIENCE, state.wait_for(|state| condition(state))).await {
+        match timeout(WAIT_TIMEOUT, state.wait_for(|state| condition(state))).await {
             Ok(Ok(state)) => state.clone(),
             _ => panic!("{what} did not come: {:#?}", self.state()),
         }
     }
 
-    /// The next call of a method goes wrong. `files` and `upload` are methods here too.
-    pub fn fault(&self, method: &str, fault: Fault) {
-        self.change(|state| state.faults.entry(method.to_owned()).or_insert_with(VecDeque::new).push_back(fault));
+    /// Injects a fault into the next call of a method. `files` and `upload` count as methods here.
+    pub fn inject_fault(&self, method: &str, fault: FakeSlackFault) {
+        self.update_state(|state| state.faults.entry(method.to_owned()).or_insert_with(VecDeque::new).push_back(fault));
     }
 
-    /// A method may be called so often within a time; by default as Slack has it.
-    pub fn limit(&self, method: &str, calls: usize, within: Duration) {
-        self.change(|state| state.limits.insert(method.to_owned(), (calls, within)));
+    /// Replaces Slack's rate limit of a method: this many calls within a time.
+    pub fn set_rate_limit(&self, method: &str, calls: usize, within: Duration) {
+        self.update_state(|state| state.limits.insert(method.to_owned(), (calls, within)));
     }
 
-    /// Calls are not counted any more: for tests that are about something else.
-    pub fn without_limits(&self) {
-        self.change(|state| state.limits.clear());
+    /// Switches rate limits off, for tests of other behaviour.
+    pub fn disable_rate_limits(&self) {
+        self.update_state(|state| state.limits.clear());
     }
 
-    /// What the bot may do, instead of everything.
-    pub fn grant(&self, scopes: &str) {
-        self.change(|state| state.scopes = scopes.to_owned());
+    /// Replaces the scopes of the bot.
+    pub fn set_scopes(&self, scopes: &str) {
+        self.update_state(|state| state.scopes = scopes.to_owned());
     }
 
-    /// Socket Mode is switched off: all connections are told, and no new one is given.
-    pub fn switch_off(&self) {
-        self.change(|state| state.is_on = false);
-        self.order(&Order::Disconnect("link_disabled"));
+    /// Switches Socket Mode off: tells all connections, and opens no new one.
+    pub fn disable_socket_mode(&self) {
+        self.update_state(|state| state.socket_mode_enabled = false);
+        self.send_command(&SocketModeCommand::Disconnect("link_disabled"));
     }
 
-    /// All connections are asked to leave for another one. They are closed when there is one.
-    pub fn ask_to_leave(&self) {
-        self.order(&Order::Disconnect("refresh_requested"));
+    /// Asks all connections to reconnect; each is closed when there is another one.
+    pub fn request_reconnect(&self) {
+        self.send_command(&SocketModeCommand::Disconnect("refresh_requested"));
     }
 
-    /// All connections break, without a word.
+    /// Breaks all connections without a close frame.
     pub fn drop_connections(&self) {
-        self.order(&Order::Drop);
+        self.send_command(&SocketModeCommand::Drop);
     }
 
-    /// All connections stay, and nothing is read or written there any more.
+    /// Keeps all connections open but stops reading and writing on them.
     pub fn freeze_connections(&self) {
-        self.order(&Order::Freeze);
+        self.send_command(&SocketModeCommand::Freeze);
     }
 
-    /// All connections are closed.
     pub fn close_connections(&self) {
-        self.order(&Order::Close);
+        self.send_command(&SocketModeCommand::Close);
     }
 
-    /// Says anything on all connections.
-    pub fn say_raw(&self, text: &str) {
-        self.order(&Order::Say(text.to_owned()));
+    /// Sends an arbitrary frame on all connections.
+    pub fn send_raw_frame(&self, text: &str) {
+        self.send_command(&SocketModeCommand::Send(text.to_owned()));
     }
 
-    /// Goes away and comes back on the same ports. What was not acknowledged is told again.
+    /// Stops and listens again on the same ports. Unacknowledged envelopes are sent again.
     ///
     /// # Cancel safety
-    /// Not safe: it may be away.
-    ///
-    /// # Panics
-    /// When the ports are taken.
+    /// Not safe: the server may stay stopped.
     pub async fn restart(&self) {
-        self.go_away().await;
-        self.come_back();
+        self.stop_listening().await;
+        self.resume_listening();
     }
 
     /// Closes its ports and all connections.
     ///
     /// # Cancel safety
     /// Safe: the connections are closed in any case.
-    pub async fn go_away(&self) {
-        let mut tasks = std::mem::take(&mut *self.tasks());
+    pub async fn stop_listening(&self) {
+        let mut tasks = std::mem::take(&mut *self.lock_tasks());
         tasks.shutdown().await;
     }
 
-    /// Opens the ports again.
-    ///
-    /// # Panics
-    /// When they are taken.
-    pub fn come_back(&self) {
-        match (listen(self.api), listen(self.sockets)) {
-            (Ok(api), Ok(sockets)) => *self.tasks() = port::serve(api, sockets, &self.shared),
+    pub fn resume_listening(&self) {
+        match (bind_listener(self.api), bind_listener(self.sockets)) {
+            (Ok(api), Ok(sockets)) => *self.lock_tasks() = listeners::serve_ports(api, sockets, &self.shared),
             (Err(error), _) | (_, Err(error)) => panic!("the ports are taken: {error}"),
         }
     }
 
-    fn show(&self, channel: &str, message: Message) -> String {
-        self.change(|state| state.show(channel, message))
+    fn add_message(&self, channel: &str, message: FakeSlackMessage) -> String {
+        self.update_state(|state| state.add_message(channel, message))
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        self.shared.change(change)
+    fn update_state<T>(&self, change: impl FnOnce(&mut FakeSlackState) -> T) -> T {
+        self.shared.update_state(change)
     }
 
-    fn order(&self, order: &Order) {
-        // Who is gone takes no orders.
-        self.shared.orders().retain(|orders| orders.send(order.clone()).is_ok());
+    fn send_command(&self, order: &SocketModeCommand) {
+        // Drops the senders of closed connections.
+        self.shared.lock_commands().retain(|orders| orders.send(order.clone()).is_ok());
     }
 
-    fn tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
+    fn lock_tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Shared {
-    /// A poisoned lock means that another thread of the same test has panicked; the list is still one.
-    fn orders(&self) -> MutexGuard<'_, Vec<mpsc::UnboundedSender<Order>>> {
-        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+impl FakeSlackShared {
+    /// A poisoned lock means that another thread of the same test has panicked; the list is still valid.
+    fn lock_commands(&self) -> MutexGuard<'_, Vec<mpsc::UnboundedSender<SocketModeCommand>>> {
+        self.connection_commands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn update_state<T>(&self, change: impl FnOnce(&mut FakeSlackState) -> T) -> T {
         let (mut change, mut done) = (Some(change), None);
         self.state.send_modify(|state| done = change.take().map(|change| change(state)));
         match done {

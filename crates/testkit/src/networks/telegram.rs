@@ -1,15 +1,17 @@
-//! Telegram's Bot API on a loopback port: as strict as its documentation (<https://core.telegram.org/bots/api>), and where that
-//! is silent as the server that Telegram publishes. People write in chats, and everything that the bot does there can be seen.
+//! Telegram's Bot API on a loopback port: as strict as its documentation (<https://core.telegram.org/bots/api>), and
+//! where that is silent as the server that Telegram publishes. Test users write in chats, and every action of the bot
+//! there can be read.
 //!
-//! One thing is stricter than the real API: a parameter that a method does not know is refused, so that a slip of the pen shows.
+//! It is stricter than the real API in one point: it refuses unknown parameters of a method, so that a misspelt one is
+//! found.
 
-mod form;
 mod html;
 mod methods;
-mod people;
-mod send;
+mod multipart;
+mod send_methods;
 mod server;
 mod state;
+mod test_users;
 #[cfg(test)]
 mod tests;
 
@@ -20,48 +22,48 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::model::server::listen;
+use crate::model::server::bind_listener;
 
-pub use people::Person;
-pub use state::{Call, Chat, ChatFile, ChatKind, Shown, State};
+pub use state::{
+    FakeTelegramChat, FakeTelegramChatKind, FakeTelegramFile, FakeTelegramMessage, FakeTelegramState, TelegramCall,
+};
+pub use test_users::TelegramTestUser;
 
-use server::Order;
+use server::TelegramServerCommand;
 
-/// The bot's token.
 pub const TOKEN: &str = "1234567:AAFakeTokenOfTheTestkit_0123456789ab";
-/// The bot's id.
 pub const BOT_ID: i64 = 1_234_567;
-/// The bot's name, without the `@`.
+/// Without the `@`.
 pub const BOT_NAME: &str = "quell_test_bot";
 
-/// How long a test waits. It decides only how late a failing one fails.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest wait of a test. It decides only how late a failing test fails.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What goes wrong with one call.
+/// Fault that is injected into one call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fault {
-    /// It has no effect, and this is answered.
+pub enum FakeTelegramFault {
+    /// Not executed; answered with this status and description.
     Refuse(u16, &'static str),
-    /// It has no effect; 429 with `retry_after` in seconds is answered.
-    TooMany(u64),
-    /// It has no effect, and a page of a proxy is answered that names the path of the request, as proxies like to do.
-    Page(u16),
-    /// It has no effect, and the connection is closed.
+    /// Not executed; answered with 429 and `retry_after` in seconds.
+    RateLimited(u64),
+    /// Not executed; answered with a proxy's HTML page that names the request path, as proxies often do.
+    HtmlPage(u16),
+    /// Not executed; the connection is closed.
     Drop,
-    /// It has no effect, and nothing is answered until the client leaves.
+    /// Not executed; not answered until the client disconnects.
     Silent,
-    /// It has its effect, and the connection is closed without an answer.
+    /// Executed; the connection is closed without an answer.
     LoseAnswer,
-    /// It has its effect, and a page of a proxy is answered.
-    ActThenPage(u16),
+    /// Executed; answered with a proxy's HTML page.
+    ActThenHtmlPage(u16),
 }
 
 /// The server. Dropping it closes every connection.
 #[derive(Debug)]
 pub struct FakeTelegram {
     address: SocketAddr,
-    state: watch::Sender<State>,
-    orders: mpsc::Sender<(Order, oneshot::Sender<()>)>,
+    state: watch::Sender<FakeTelegramState>,
+    commands: mpsc::Sender<(TelegramServerCommand, oneshot::Sender<()>)>,
     _task: JoinSet<()>,
 }
 
@@ -70,114 +72,103 @@ impl FakeTelegram {
     ///
     /// # Cancel safety
     /// Safe: nothing is left behind.
-    ///
-    /// # Panics
-    /// When the system refuses.
     pub async fn start() -> Self {
-        let listener = match listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))) {
+        let listener = match bind_listener(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))) {
             Ok(listener) => listener,
             Err(error) => panic!("no port for Telegram: {error}"),
         };
         let address = listener.local_addr().unwrap_or_else(|error| panic!("no address: {error}"));
-        let (state, mut task) = (watch::Sender::new(State::default()), JoinSet::new());
+        let (state, mut task) = (watch::Sender::new(FakeTelegramState::default()), JoinSet::new());
         let (orders, inbox) = mpsc::channel(4);
-        task.spawn(server::run(listener, state.clone(), inbox));
-        Self { address, state, orders, _task: task }
+        task.spawn(server::accept_loop(listener, state.clone(), inbox));
+        Self { address, state, commands: orders, _task: task }
     }
 
-    /// What stands in place of `https://api.telegram.org`.
+    /// Replaces `https://api.telegram.org`.
     #[must_use]
     pub fn base_url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Closes the port and every connection: whoever connects is refused.
+    /// Closes the port and every connection; new ones are refused.
     ///
     /// # Cancel safety
-    /// A dropped call may or may not have closed the port.
+    /// If dropped, the port may or may not have been closed.
     pub async fn stop(&self) {
-        self.order(Order::Stop).await;
+        self.send_command(TelegramServerCommand::Stop).await;
     }
 
     /// Opens the same port again.
     ///
     /// # Cancel safety
-    /// A dropped call may or may not have opened the port.
-    ///
-    /// # Panics
-    /// When somebody else has taken the port.
+    /// If dropped, the port may or may not have been opened.
     pub async fn start_again(&self) {
-        self.order(Order::Start).await;
+        self.send_command(TelegramServerCommand::Start).await;
     }
 
     /// Closes every connection and keeps listening.
     ///
     /// # Cancel safety
-    /// A dropped call may or may not have closed them.
+    /// If dropped, the connections may or may not have been closed.
     pub async fn drop_connections(&self) {
-        self.order(Order::HangUp).await;
+        self.send_command(TelegramServerCommand::DropConnections).await;
     }
 
-    async fn order(&self, order: Order) {
+    async fn send_command(&self, order: TelegramServerCommand) {
         let (done, carried_out) = oneshot::channel();
-        let sent = self.orders.send((order, done)).await.is_ok();
+        let sent = self.commands.send((order, done)).await.is_ok();
         assert!(sent && carried_out.await.is_ok(), "the Telegram of this test is gone");
     }
 
-    /// The next call of this method goes wrong; several wait their turn.
-    pub fn fault(&self, method: &str, fault: Fault) -> &Self {
+    /// Injects a fault into the next call of this method; several faults are queued.
+    pub fn inject_fault(&self, method: &str, fault: FakeTelegramFault) -> &Self {
         self.state.send_modify(|state| state.faults.entry(method.to_owned()).or_default().push_back(fault));
         self
     }
 
-    /// From now on edits in one chat that follow each other faster are answered 429. Telegram does not say where its limit is.
+    /// From now on answers 429 to edits in one chat that follow each other faster. Telegram does not publish its limit.
     pub fn limit_edits(&self, every: Duration) -> &Self {
-        self.state.send_modify(|state| state.edit_every = Some(every));
+        self.state.send_modify(|state| state.min_edit_interval = Some(every));
         self
     }
 
-    /// Sets or removes a webhook, as another program would: while there is one, `getUpdates` is refused.
+    /// Sets or removes a webhook, as another program would: with a webhook, `getUpdates` is refused.
     pub fn set_webhook(&self, url: &str) -> &Self {
         self.state.send_modify(|state| url.clone_into(&mut state.webhook));
         self
     }
 
-    /// Everything, as it is now.
+    /// A copy of the server's state.
     #[must_use]
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> FakeTelegramState {
         self.state.borrow().clone()
     }
 
-    /// What a chat shows now: texts after their edits, without what was deleted.
+    /// The messages that a chat shows now: after edits and without deleted ones.
     #[must_use]
-    pub fn messages(&self, chat: i64) -> Vec<Shown> {
+    pub fn messages(&self, chat: i64) -> Vec<FakeTelegramMessage> {
         self.state.borrow().messages(chat).to_vec()
     }
 
     /// Whether a chat shows that the bot is typing.
     #[must_use]
-    pub fn typing(&self, chat: i64) -> bool {
-        self.state.borrow().chats.get(&chat).is_some_and(Chat::is_typing)
+    pub fn is_typing(&self, chat: i64) -> bool {
+        self.state.borrow().chats.get(&chat).is_some_and(FakeTelegramChat::is_typing)
     }
 
     /// The calls of a method so far.
     #[must_use]
-    pub fn calls(&self, method: &str) -> Vec<Call> {
+    pub fn calls(&self, method: &str) -> Vec<TelegramCall> {
         self.state.borrow().calls_of(method).cloned().collect()
     }
 
-    /// Waits until a condition holds.
-    ///
     /// # Cancel safety
-    /// Safe: it only looks.
-    ///
-    /// # Panics
-    /// When it does not come to that in time.
-    pub async fn wait_for(&self, what: &str, condition: impl Fn(&State) -> bool) -> State {
+    /// Safe: it only reads.
+    pub async fn wait_for(&self, what: &str, condition: impl Fn(&FakeTelegramState) -> bool) -> FakeTelegramState {
         let mut state = self.state.subscribe();
-        match timeout(PATIENCE, state.wait_for(condition)).await {
+        match timeout(WAIT_TIMEOUT, state.wait_for(condition)).await {
             Ok(Ok(state)) => state.clone(),
-            _ => panic!("waited {PATIENCE:?} for {what}: {:#?}", self.state()),
+            _ => panic!("waited {WAIT_TIMEOUT:?} for {what}: {:#?}", self.state()),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! A program that Quell's webhook channel talks to: it takes what is posted exactly as docs/channels/webhook.md describes it and
-//! refuses everything else, and people write to Quell through it.
+//! A receiver for Quell's webhook channel: it accepts posts exactly as docs/channels/webhook.md describes them and
+//! refuses all others. People write to Quell through it.
 
-mod rules;
+mod delivery_rules;
 mod server;
 #[cfg(test)]
 mod tests;
@@ -18,142 +18,135 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// The secret of both sides.
+/// The secret that both sides share.
 pub const TOKEN: &str = "the secret of the testkit's webhook";
 
-/// How long a test waits. It decides only how late a failing one fails.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest wait of a test. It decides only how late a failing test fails.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What goes wrong with one post.
+/// Fault that is injected into one post.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fault {
-    /// It has no effect, and this status is answered, with `Retry-After` in seconds where there is one.
+pub enum FakeWebhookFault {
+    /// Not executed; answered with this status, and with `Retry-After` in seconds if given.
     Status(u16, Option<u64>),
-    /// It has no effect, and a page is answered that names the path, as servers like to do.
-    Page(u16),
-    /// It has no effect, and the connection is closed.
+    /// Not executed; answered with an HTML page that names the path, as servers often do.
+    HtmlPage(u16),
+    /// Not executed; the connection is closed.
     Drop,
-    /// It has its effect, and the connection is closed without an answer.
+    /// Executed; the connection is closed without an answer.
     LoseAnswer,
 }
 
-/// What is shown in a place.
+/// A message as it is shown now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shown {
+pub struct WebhookMessageView {
     /// The receiver's id.
     pub id: String,
-    /// Where in it, if there are threads.
     pub thread: Option<String>,
-    /// Its text after all changes.
+    /// Its text after all edits.
     pub text: String,
-    /// The same without markup.
+    /// The text without formatting.
     pub plain: String,
-    /// How often it was changed.
+    /// Number of edits.
     pub edits: usize,
-    /// The number of the last change.
+    /// Number of the last edit.
     pub revision: i64,
 }
 
-/// A post as it came.
+/// A received post.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Delivery {
-    /// Its event.
+pub struct RecordedDelivery {
     pub event: String,
-    /// Its id, which a repeated post has again.
+    /// Its id; a repeated post has the same id.
     pub id: String,
-    /// Its body.
     pub body: Value,
-    /// What was answered, if anything was.
+    /// Status of the answer, if it was answered.
     pub answered: Option<u16>,
 }
 
-/// Everything, as it is at one moment.
 #[derive(Debug, Clone, Default)]
-pub struct State {
-    /// By target.
-    pub shown: BTreeMap<String, Vec<Shown>>,
-    /// All posts in their order, the refused ones too.
-    pub deliveries: Vec<Delivery>,
+pub struct FakeReceiverState {
+    /// Messages by target.
+    pub messages_by_target: BTreeMap<String, Vec<WebhookMessageView>>,
+    /// All posts in order, including refused ones.
+    pub deliveries: Vec<RecordedDelivery>,
     /// Why posts were refused.
     pub refusals: Vec<String>,
-    /// Files by their path, for messages that name them.
+    /// Files by path, for messages that refer to them.
     pub files: BTreeMap<String, Bytes>,
-    /// The ids of messages by the ids of the events that made them.
-    known: BTreeMap<String, String>,
-    faults: VecDeque<Fault>,
-    silent_about_ids: bool,
+    /// Message ids by the id of the event that created them.
+    ids_by_event: BTreeMap<String, String>,
+    faults: VecDeque<FakeWebhookFault>,
+    omits_ids: bool,
     next_id: u64,
 }
 
-impl State {
-    /// What a place shows now.
+impl FakeReceiverState {
+    /// The texts that a target shows now.
     #[must_use]
     pub fn texts(&self, target: &str) -> Vec<&str> {
-        self.shown.get(target).into_iter().flatten().map(|shown| shown.text.as_str()).collect()
+        self.messages_by_target.get(target).into_iter().flatten().map(|shown| shown.text.as_str()).collect()
     }
 }
 
 /// The receiver. Dropping it closes every connection.
 #[derive(Debug)]
-pub struct FakeReceiver {
+pub struct FakeWebhookReceiver {
     address: SocketAddr,
-    state: watch::Sender<State>,
+    state: watch::Sender<FakeReceiverState>,
     _task: JoinSet<()>,
 }
 
-impl FakeReceiver {
+impl FakeWebhookReceiver {
     /// Starts it on a free port.
     ///
     /// # Cancel safety
     /// Safe: nothing is left behind.
-    ///
-    /// # Panics
-    /// When the system refuses.
     pub async fn start() -> Self {
         let listener = match TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await {
             Ok(listener) => listener,
             Err(error) => panic!("no port for the receiver: {error}"),
         };
         let address = listener.local_addr().unwrap_or_else(|error| panic!("no address: {error}"));
-        let (state, mut task) = (watch::Sender::new(State::default()), JoinSet::new());
-        task.spawn(server::run(listener, state.clone()));
+        let (state, mut task) = (watch::Sender::new(FakeReceiverState::default()), JoinSet::new());
+        task.spawn(server::accept_loop(listener, state.clone()));
         Self { address, state, _task: task }
     }
 
-    /// What stands as `reply_url`. Its path is as secret as those of real receivers often are.
+    /// Value for `reply_url`. Its path is secret, as it often is for real receivers.
     #[must_use]
     pub fn reply_url(&self) -> String {
-        format!("{}{}", self.base_url(), server::PATH)
+        format!("{}{}", self.base_url(), server::POST_PATH)
     }
 
-    /// Where its files are.
+    /// Base URL of its files.
     #[must_use]
     pub fn base_url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// The next post goes wrong; several wait their turn.
-    pub fn fault(&self, fault: Fault) -> &Self {
+    /// Injects a fault into the next post; several faults are queued.
+    pub fn inject_fault(&self, fault: FakeWebhookFault) -> &Self {
         self.state.send_modify(|state| state.faults.push_back(fault));
         self
     }
 
-    /// From now on it answers without ids, so that Quell's own count.
-    pub fn without_ids(&self) -> &Self {
-        self.state.send_modify(|state| state.silent_about_ids = true);
+    /// From now on answers without ids, so that Quell uses its own.
+    pub fn omit_ids(&self) -> &Self {
+        self.state.send_modify(|state| state.omits_ids = true);
         self
     }
 
-    /// Puts a file on the server; answers its URL.
-    pub fn file(&self, path: &str, bytes: &'static [u8]) -> String {
+    /// Adds a file to the server; returns its URL.
+    pub fn add_file(&self, path: &str, bytes: &'static [u8]) -> String {
         self.state.send_modify(|state| drop(state.files.insert(path.to_owned(), Bytes::from_static(bytes))));
         format!("{}{path}", self.base_url())
     }
 
-    /// The headers with which a body is posted to Quell, at a time in seconds since 1970.
+    /// Headers of a signed post to Quell; `at` is in seconds since 1970.
     #[must_use]
-    pub fn headers(body: &str, at: i64) -> [(&'static str, String); 3] {
-        let signature = signature(TOKEN, &at.to_string(), body.as_bytes());
+    pub fn signed_headers(body: &str, at: i64) -> [(&'static str, String); 3] {
+        let signature = sign(TOKEN, &at.to_string(), body.as_bytes());
         [
             ("content-type", "application/json".to_owned()),
             ("quell-timestamp", at.to_string()),
@@ -161,60 +154,52 @@ impl FakeReceiver {
         ]
     }
 
-    /// Posts a message to Quell, as a person's; answers the status and the body.
+    /// Posts a message to Quell as a user; returns status and body.
     ///
     /// # Cancel safety
-    /// A dropped call may or may not have been heard.
-    ///
-    /// # Panics
-    /// When nobody answers.
-    pub async fn say(&self, url: &str, message: &Value) -> (u16, String) {
+    /// If dropped, the message may or may not have been received.
+    pub async fn post_message(&self, url: &str, message: &Value) -> (u16, String) {
         let body = message.to_string();
-        let mut request = client().post(url);
-        for (name, value) in Self::headers(&body, rules::now()) {
+        let mut request = http_client().post(url);
+        for (name, value) in Self::signed_headers(&body, delivery_rules::unix_now()) {
             request = request.header(name, value);
         }
         let answer = request.body(body).send().await.unwrap_or_else(|error| panic!("{url}: {error}"));
         (answer.status().as_u16(), answer.text().await.unwrap_or_default())
     }
 
-    /// Everything, as it is now.
+    /// A copy of the receiver's state.
     #[must_use]
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> FakeReceiverState {
         self.state.borrow().clone()
     }
 
-    /// What a place shows now.
+    /// The messages that a target shows now.
     #[must_use]
-    pub fn messages(&self, target: &str) -> Vec<Shown> {
-        self.state.borrow().shown.get(target).cloned().unwrap_or_default()
+    pub fn messages(&self, target: &str) -> Vec<WebhookMessageView> {
+        self.state.borrow().messages_by_target.get(target).cloned().unwrap_or_default()
     }
 
-    /// Waits until a condition holds.
-    ///
     /// # Cancel safety
-    /// Safe: it only looks.
-    ///
-    /// # Panics
-    /// When it does not come to that in time.
-    pub async fn wait_for(&self, what: &str, condition: impl Fn(&State) -> bool) -> State {
+    /// Safe: it only reads.
+    pub async fn wait_for(&self, what: &str, condition: impl Fn(&FakeReceiverState) -> bool) -> FakeReceiverState {
         let mut state = self.state.subscribe();
-        match timeout(PATIENCE, state.wait_for(condition)).await {
+        match timeout(WAIT_TIMEOUT, state.wait_for(condition)).await {
             Ok(Ok(state)) => state.clone(),
-            _ => panic!("waited {PATIENCE:?} for {what}: {:#?}", self.state()),
+            _ => panic!("waited {WAIT_TIMEOUT:?} for {what}: {:#?}", self.state()),
         }
     }
 }
 
-fn client() -> reqwest::Client {
-    // Whoever comes first installs it; one is as good as another.
+fn http_client() -> reqwest::Client {
+    // The first caller installs the provider; any provider works.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().no_proxy().build();
     client.unwrap_or_else(|error| panic!("no client: {error}"))
 }
 
 /// docs/channels/webhook.md: `v1=` and the HMAC-SHA256, hexadecimal, of the timestamp, a dot and the body.
-fn signature(secret: &str, timestamp: &str, body: &[u8]) -> String {
+fn sign(secret: &str, timestamp: &str, body: &[u8]) -> String {
     let signed = [timestamp.as_bytes(), b".", body].concat();
     let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()), &signed);
     tag.as_ref().iter().fold("v1=".to_owned(), |text, byte| format!("{text}{byte:02x}"))

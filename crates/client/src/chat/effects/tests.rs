@@ -1,4 +1,4 @@
-//! What a failure says about the daemon.
+//! Map errors of requests to kinds of failures.
 
 use quell_protocol::{ErrorCode, Problem};
 use rstest::rstest;
@@ -6,20 +6,20 @@ use rstest::rstest;
 use super::*;
 
 #[rstest]
-#[case(ErrorCode::ShuttingDown, FailureKind::Away)]
-#[case(ErrorCode::StoreUnavailable, FailureKind::Away)]
-#[case(ErrorCode::TooManyConnections, FailureKind::Away)]
-#[case(ErrorCode::Held, FailureKind::Refused)]
-#[case(ErrorCode::QueueFull, FailureKind::Refused)]
-#[case(ErrorCode::SpendLimit, FailureKind::Refused)]
-#[case(ErrorCode::Forbidden, FailureKind::Refused)]
-#[case(ErrorCode::RunNotFound, FailureKind::NotFound)]
-fn a_no_that_may_pass_is_not_a_no(#[case] code: ErrorCode, #[case] kind: FailureKind) {
-    assert_eq!(Failure::from(LinkError::Refused(Problem::new(code, "why"))).kind, kind);
+#[case(ErrorCode::ShuttingDown, DaemonFailureKind::Unreachable)]
+#[case(ErrorCode::StoreUnavailable, DaemonFailureKind::Unreachable)]
+#[case(ErrorCode::TooManyConnections, DaemonFailureKind::Unreachable)]
+#[case(ErrorCode::Held, DaemonFailureKind::Refused)]
+#[case(ErrorCode::QueueFull, DaemonFailureKind::Refused)]
+#[case(ErrorCode::SpendLimit, DaemonFailureKind::Refused)]
+#[case(ErrorCode::Forbidden, DaemonFailureKind::Refused)]
+#[case(ErrorCode::RunNotFound, DaemonFailureKind::NotFound)]
+fn a_no_that_may_pass_is_not_a_no(#[case] code: ErrorCode, #[case] kind: DaemonFailureKind) {
+    assert_eq!(DaemonFailure::from(ClientError::Refused(Problem::new(code, "why"))).kind, kind);
 }
 
 #[test]
 fn a_broken_connection_is_nobody_who_answers() {
-    let lost = LinkError::Lost { url: "http://localhost".into(), cause: "reset".into() };
-    assert_eq!(Failure::from(lost), Failure { text: "reset".into(), kind: FailureKind::Away });
+    let lost = ClientError::ConnectionLost { url: "http://localhost".into(), cause: "reset".into() };
+    assert_eq!(DaemonFailure::from(lost), DaemonFailure { text: "reset".into(), kind: DaemonFailureKind::Unreachable });
 }

@@ -1,4 +1,4 @@
-//! Markdown as a reader of a terminal sees it.
+//! Rendered rows of Markdown constructs, width limits, and stable prefixes.
 
 use proptest::prelude::*;
 use rstest::rstest;
@@ -44,14 +44,14 @@ fn a_table_that_does_not_fit_is_still_there() {
 #[case("a\n****", 0)]
 #[case("```\na\n\nb", 0)]
 fn a_text_is_closed_up_to_its_last_whole_block(#[case] text: &str, #[case] until: usize) {
-    assert_eq!(closed_until(text), until);
+    assert_eq!(stable_prefix_len(text), until);
 }
 
 proptest! {
     #[test]
     fn any_text_is_shown_within_its_width(text in "[a-c`*_#>|\\-0-9.\\[\\]()한 \\n]{0,80}", most in 2_usize..30) {
         for row in render(&text, most) {
-            // Margins of deep nesting may take the whole width; the text beside them keeps one column.
+            // Margins of deep nesting may take the whole width; the text keeps at least one column.
             let margins = text.chars().filter(|c| matches!(c, '>' | '-' | '.' | '*' | '`')).count() * 4;
             prop_assert!(row.width() <= most + margins, "{:?}", row.to_string());
         }

@@ -1,27 +1,27 @@
-//! Turns as their events make them: streams, calls, what was missed, and how they end.
+//! Turns built from events: streams, calls, snapshots, and how they end.
 
 use serde_json::json;
 
 use super::*;
-use crate::chat::scene::{NOON, read};
-use crate::fake::receipts;
+use crate::chat::harness::{NOON, from_json};
+use crate::test_support::receipts;
 
-fn turn(events: &[serde_json::Value]) -> Turn {
-    let mut turn = Turn::default();
+fn turn(events: &[serde_json::Value]) -> ChatTurn {
+    let mut turn = ChatTurn::default();
     for event in events {
-        turn.take(&read(event.clone()), NOON);
+        turn.apply_event(&from_json(event.clone()), NOON);
     }
     turn
 }
 
-fn outline(turn: &Turn) -> Vec<String> {
-    let part = |block: &Block| match block {
-        Block::Text { text, partial: Partial::No } => text.clone(),
-        Block::Text { text, .. } => format!("cut: {text}"),
-        Block::Thinking(text) => format!("thinking: {text}"),
-        Block::Call(call) => format!("{} {} {:?} {}", call.tool, call.label, call.end, call.output),
-        Block::Steered(text) => format!("steered: {text}"),
-        Block::Compacted(turns) => format!("compacted {turns}"),
+fn outline(turn: &ChatTurn) -> Vec<String> {
+    let part = |block: &TurnBlock| match block {
+        TurnBlock::Text { text, partial: TextCompleteness::Complete } => text.clone(),
+        TurnBlock::Text { text, .. } => format!("cut: {text}"),
+        TurnBlock::Thinking(text) => format!("thinking: {text}"),
+        TurnBlock::Call(call) => format!("{} {} {:?} {}", call.tool, call.label, call.end, call.output),
+        TurnBlock::Steered(text) => format!("steered: {text}"),
+        TurnBlock::Compacted(turns) => format!("compacted {turns}"),
     };
     turn.blocks.iter().map(part).collect()
 }
@@ -43,7 +43,7 @@ fn call_over(id: &str) -> serde_json::Value {
 }
 
 fn stopped() -> serde_json::Value {
-    json!({"type": "run.ended", "verdict": receipts::by_user(), "receipt": receipts::stopped(), "steps": 2})
+    json!({"type": "run.ended", "verdict": receipts::aborted_by_user(), "receipt": receipts::stopped_receipt(), "steps": 2})
 }
 
 #[test]
@@ -51,14 +51,14 @@ fn text_and_calls_stand_in_their_order() {
     let output = json!({"type": "tool.output", "callId": "c1", "stream": "stdout", "text": "some"});
     let turn = turn(&[step(1), text("I lo"), text("ok."), call("c1"), output, call_over("c1"), step(2), text("Done.")]);
     assert_eq!(outline(&turn), ["I look.", "shell ls Some(Ok) all", "Done."]);
-    assert_eq!(turn.doing, Doing::Answering);
+    assert_eq!(turn.activity, ChatRunActivity::Answering);
 }
 
 #[test]
 fn a_stop_cuts_the_text_of_the_step_and_no_other() {
     let cut = turn(&[step(1), text("I look."), call("c1"), call_over("c1"), step(2), text("Do"), stopped()]);
     assert_eq!(outline(&cut), ["I look.", "shell ls Some(Ok) all", "cut: Do"]);
-    // The message of a step whose calls began was complete.
+    // The text of a step whose calls have started is complete.
     let whole = turn(&[step(1), text("I look."), call("c1"), stopped()]);
     assert_eq!(outline(&whole)[0], "I look.");
 }
@@ -91,7 +91,7 @@ fn progress_takes_back_the_line_that_is_open() {
 
 #[test]
 fn the_end_brings_an_answer_that_was_missed() {
-    let mut receipt = receipts::completed();
+    let mut receipt = receipts::completed_receipt();
     receipt.verdict = quell_protocol::Verdict::Completed;
     let end = json!({"type": "run.ended", "verdict": {"kind": "completed"}, "receipt": receipt, "steps": 1, "text": "All of it."});
     assert_eq!(outline(&turn(&[step(1), text("All"), end.clone()])), ["All of it."]);
@@ -104,8 +104,8 @@ fn an_output_that_does_not_end_is_kept_at_its_end() {
     let mut events = vec![call("c1")];
     events.extend(std::iter::repeat_n(piece, 10));
     let turn = turn(&events);
-    let Block::Call(call) = &turn.blocks[0] else { panic!("a call") };
-    assert!(call.output.len() <= MOST_OUTPUT && call.output.ends_with('ü'));
+    let TurnBlock::Call(call) = &turn.blocks[0] else { panic!("a call") };
+    assert!(call.output.len() <= MAX_OUTPUT_BYTES && call.output.ends_with('ü'));
 }
 
 #[test]
@@ -113,34 +113,41 @@ fn what_it_does_follows_the_open_call() {
     let asked = json!({"type": "approval.requested", "id": "a", "callId": "c2", "tool": "shell", "arguments": {}, "expiresAt": ""});
     let resolved = json!({"type": "approval.resolved", "id": "a", "decision": "allow"});
     let mut turn = turn(&[step(1), call("c1"), asked]);
-    assert_eq!(turn.doing, Doing::Approval("shell".into()));
-    turn.take(&read(resolved), NOON);
-    turn.take(&read(call_over("c1")), NOON);
-    assert_eq!(turn.doing, Doing::Tool("shell".into()));
-    turn.take(&read(call_over("c2")), NOON);
-    assert_eq!(turn.doing, Doing::Waiting);
+    assert_eq!(turn.activity, ChatRunActivity::Approval("shell".into()));
+    turn.apply_event(&from_json(resolved), NOON);
+    turn.apply_event(&from_json(call_over("c1")), NOON);
+    assert_eq!(turn.activity, ChatRunActivity::Tool("shell".into()));
+    turn.apply_event(&from_json(call_over("c2")), NOON);
+    assert_eq!(turn.activity, ChatRunActivity::WaitingForModel);
 }
 
 #[test]
 fn a_message_that_was_handed_over_stands_before_the_step_that_reads_it() {
     let mut turn = turn(&[step(1), text("half a sen")]);
-    turn.steered.push("be brief".into());
-    turn.take(&read(text("tence.")), NOON);
-    turn.take(&read(step(2)), NOON);
-    turn.take(&read(text("Yes.")), NOON);
+    turn.pending_steered.push("be brief".into());
+    turn.apply_event(&from_json(text("tence.")), NOON);
+    turn.apply_event(&from_json(step(2)), NOON);
+    turn.apply_event(&from_json(text("Yes.")), NOON);
     assert_eq!(outline(&turn), ["half a sentence.", "steered: be brief", "Yes."]);
 }
 
 #[test]
 fn a_step_that_a_stop_cut_off_is_not_counted_as_done() {
     let done = |steps: u32, verdict: Verdict| {
-        End { verdict, steps: Some(steps), receipt: None, leftovers: false, amended: Vec::new(), unsettled: false }
-            .steps_done()
+        ChatTurnEnd {
+            verdict,
+            steps: Some(steps),
+            receipt: None,
+            has_leftovers: false,
+            amendments: Vec::new(),
+            awaits_amendment: false,
+        }
+        .completed_steps()
     };
     let by_limit = Verdict::Aborted { reason: quell_protocol::StopReason::Steps, by: None };
-    assert_eq!(done(1, receipts::by_user()), Some((0, true)));
-    assert_eq!(done(3, receipts::by_user()), Some((2, true)));
-    assert_eq!(done(0, receipts::by_user()), Some((0, false)), "one that never began has no step");
+    assert_eq!(done(1, receipts::aborted_by_user()), Some((0, true)));
+    assert_eq!(done(3, receipts::aborted_by_user()), Some((2, true)));
+    assert_eq!(done(0, receipts::aborted_by_user()), Some((0, false)), "one that never began has no step");
     assert_eq!(done(3, by_limit), Some((3, false)), "a budget is looked at between two steps");
     assert_eq!(done(2, Verdict::Completed), Some((2, false)));
 }
@@ -162,19 +169,19 @@ fn the_history_makes_the_turn_that_the_events_made() {
         thought("Hm."),
         stopped(),
     ]);
-    let mut stored = Turn::default();
+    let mut stored = ChatTurn::default();
     let (run, at) = ("r", "2026-03-01T12:00:00Z");
     let calls = json!([{"id": "c1", "tool": "shell", "arguments": {"command": "ls"}}]);
     for message in [
         json!({"runId": run, "role": "assistant", "text": "I look.", "thinking": "First this.", "calls": calls, "at": at}),
         json!({"runId": run, "role": "tool", "text": "all", "callId": "c1", "end": "ok", "ms": 2.0, "at": at}),
         json!({"runId": run, "role": "assistant", "text": "", "thinking": "Hm.", "at": at}),
-        json!({"runId": run, "role": "note", "text": "", "verdict": receipts::by_user(), "at": at}),
+        json!({"runId": run, "role": "note", "text": "", "verdict": receipts::aborted_by_user(), "at": at}),
     ] {
-        stored.recall(&read(message));
+        stored.apply_stored_message(&from_json(message));
     }
-    // Whether its tool had started matters to a call without an end alone; when it began, to one that is at work.
-    let plain = |turn: &mut Turn| turn.calls_mut().for_each(|call| (call.begun, call.since) = (true, None));
+    // `tool_started` matters only for a call without an end, and `since` only for an active one.
+    let plain = |turn: &mut ChatTurn| turn.calls_mut().for_each(|call| (call.tool_started, call.since) = (true, None));
     plain(&mut live);
     plain(&mut stored);
     assert_eq!(live.blocks, stored.blocks);

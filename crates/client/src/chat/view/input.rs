@@ -1,42 +1,41 @@
-//! The input as rows, and where the cursor stands in them.
+//! Lay out the input and find the cursor's row and column.
 
 use ratatui::text::{Line, Span};
 use unicode_segmentation::UnicodeSegmentation;
 
-use super::super::look::{QUIET, STRONG};
-use super::super::state::Chat;
-use super::super::text::width;
+use super::super::state::ChatState;
+use super::super::text_layout::display_width;
+use super::super::theme::{QUIET_STYLE, STRONG_STYLE};
 
-/// The input, laid out.
-pub(crate) struct Laid {
+pub(crate) struct InputLayout {
     pub(crate) rows: Vec<Line<'static>>,
     /// Row and column of the cursor.
     pub(crate) cursor: (usize, usize),
 }
 
-/// Columns of the mark before the input.
-const MARK: usize = 2;
+/// Width of the prompt in columns.
+const PROMPT_WIDTH: usize = 2;
 
-/// Lays the input out in `most` columns: `high` rows around the cursor.
-pub(crate) fn lay_out(chat: &Chat, most: usize, high: usize) -> Laid {
+/// Lays out the input in `max_width` columns and at most `height` rows around the cursor.
+pub(crate) fn layout_input(chat: &ChatState, max_width: usize, height: usize) -> InputLayout {
     let text = chat.composer.text();
     if text.is_empty() {
-        let hint = super::one(chat.texts.say("term.input.hint"), most.saturating_sub(MARK));
-        let row = Line::from(vec![Span::styled("› ", STRONG), Span::styled(hint, QUIET)]);
-        return Laid { rows: vec![row], cursor: (0, MARK) };
+        let hint = super::single_line(chat.texts.get("term.input.hint"), max_width.saturating_sub(PROMPT_WIDTH));
+        let row = Line::from(vec![Span::styled("› ", STRONG_STYLE), Span::styled(hint, QUIET_STYLE)]);
+        return InputLayout { rows: vec![row], cursor: (0, PROMPT_WIDTH) };
     }
-    let (rows, cursor) = flow(text, chat.composer.cursor(), most.saturating_sub(MARK + 1).max(1));
-    let high = high.max(1);
-    let first = (cursor.0 + 1).saturating_sub(high).min(rows.len().saturating_sub(high));
-    let shown = rows.into_iter().enumerate().skip(first).take(high).map(|(at, row)| {
-        let mark = if at == 0 { Span::styled("› ", STRONG) } else { Span::raw("  ") };
+    let (rows, cursor) = wrap_input(text, chat.composer.cursor(), max_width.saturating_sub(PROMPT_WIDTH + 1).max(1));
+    let height = height.max(1);
+    let first = (cursor.0 + 1).saturating_sub(height).min(rows.len().saturating_sub(height));
+    let shown = rows.into_iter().enumerate().skip(first).take(height).map(|(at, row)| {
+        let mark = if at == 0 { Span::styled("› ", STRONG_STYLE) } else { Span::raw("  ") };
         Line::from(vec![mark, Span::raw(row)])
     });
-    Laid { rows: shown.collect(), cursor: (cursor.0 - first, cursor.1 + MARK) }
+    InputLayout { rows: shown.collect(), cursor: (cursor.0 - first, cursor.1 + PROMPT_WIDTH) }
 }
 
-/// Breaks text into rows wherever they are full, so that every character has its place, and finds the cursor's.
-fn flow(text: &str, cursor: usize, most: usize) -> (Vec<String>, (usize, usize)) {
+/// Breaks text into full rows, so that every character has a cell, and finds the cell of the cursor.
+fn wrap_input(text: &str, cursor: usize, max_width: usize) -> (Vec<String>, (usize, usize)) {
     let mut rows = vec![String::new()];
     let (mut column, mut place) = (0, None);
     for (at, grapheme) in text.grapheme_indices(true) {
@@ -44,7 +43,7 @@ fn flow(text: &str, cursor: usize, most: usize) -> (Vec<String>, (usize, usize))
             "\t" => "    ",
             other => other,
         };
-        if grapheme != "\n" && column + width(shown) > most && column > 0 {
+        if grapheme != "\n" && column + display_width(shown) > max_width && column > 0 {
             rows.push(String::new());
             column = 0;
         }
@@ -54,9 +53,9 @@ fn flow(text: &str, cursor: usize, most: usize) -> (Vec<String>, (usize, usize))
         if grapheme == "\n" {
             rows.push(String::new());
             column = 0;
-        } else if width(shown) <= most {
+        } else if display_width(shown) <= max_width {
             rows.iter_mut().last().into_iter().for_each(|row| row.push_str(shown));
-            column += width(shown);
+            column += display_width(shown);
         }
     }
     let end = (rows.len() - 1, column);
@@ -83,7 +82,7 @@ mod tests {
         #[case] rows: &[&str],
         #[case] place: (usize, usize),
     ) {
-        let (flown, at) = flow(text, cursor, most);
-        assert_eq!((flown.iter().map(String::as_str).collect::<Vec<_>>(), at), (rows.to_vec(), place));
+        let (wrapped, at) = wrap_input(text, cursor, most);
+        assert_eq!((wrapped.iter().map(String::as_str).collect::<Vec<_>>(), at), (rows.to_vec(), place));
     }
 }

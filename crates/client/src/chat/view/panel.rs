@@ -1,104 +1,106 @@
-//! What is open between the page and the input: a menu, an approval with its whole call, the commands that complete what is
-//! typed, and the messages that wait.
+//! Rows of menus, completions, approvals and queued messages, shown between the transcript and the input.
 
 use ratatui::text::{Line, Span};
 
-use super::super::commands::COMMANDS;
-use super::super::look::{CHOSEN, PLAIN, QUIET, STRONG, WAITING};
-use super::super::pick::Row;
-use super::super::state::{Asked, Chat, Menu, PickList, Picker, RunState};
-use super::super::text::{block, cut, width};
-use super::one;
-use crate::words::{call_in_full, until};
+use super::super::picker::PickerRow;
+use super::super::slash_commands::COMMANDS;
+use super::super::state::{ChatApproval, ChatRunState, ChatState, Menu, Picker, PickerList};
+use super::super::text_layout::{display_width, truncate, wrap_block};
+use super::super::theme::{CHOSEN_STYLE, PLAIN_STYLE, QUIET_STYLE, STRONG_STYLE, WAITING_STYLE};
+use super::single_line;
+use crate::text_format::{time_left, tool_call_lines};
 
-/// Rows of waiting messages that are shown.
-const MOST_QUEUED: usize = 3;
+const MAX_QUEUED_ROWS: usize = 3;
 
-/// Rows, and which of them has to be seen.
-pub(crate) struct Panel {
+pub(crate) struct OpenPanel {
     pub(crate) rows: Vec<Line<'static>>,
-    /// The row around which the panel is shown when it is higher than its place.
-    pub(crate) around: Option<usize>,
+    /// The row that stays visible when the panel is higher than its space.
+    pub(crate) focus_row: Option<usize>,
 }
 
-/// What takes the keys now, if anything does.
-pub(crate) fn panel(chat: &Chat, most: usize) -> Option<Panel> {
+/// The panel that takes the keys, if one is open.
+pub(crate) fn open_panel(chat: &ChatState, max_width: usize) -> Option<OpenPanel> {
     match &chat.menu {
-        Some(Menu::Help) => return Some(Panel { rows: help(chat, most), around: None }),
-        Some(Menu::Leave) => return Some(Panel { rows: leave(chat, most), around: None }),
-        Some(Menu::Picker(picker)) => return Some(pick(chat, picker, most)),
+        Some(Menu::Help) => return Some(OpenPanel { rows: help_rows(chat, max_width), focus_row: None }),
+        Some(Menu::ConfirmLeave) => return Some(OpenPanel { rows: leave_rows(chat, max_width), focus_row: None }),
+        Some(Menu::Picker(picker)) => return Some(picker_panel(chat, picker, max_width)),
         None => {}
     }
-    let offered = chat.offered();
+    let offered = chat.offered_commands();
     if !offered.is_empty() {
         let chosen = chat.completion.chosen.min(offered.len() - 1);
-        let row = |(at, known): (usize, &&super::super::commands::Known)| {
-            command_row(chat, known, most, if at == chosen { Mark::Chosen } else { Mark::Other })
+        let row = |(at, known): (usize, &&super::super::slash_commands::SlashCommandSpec)| {
+            command_row(chat, known, max_width, if at == chosen { ChoiceMark::Chosen } else { ChoiceMark::Other })
         };
-        return Some(Panel { rows: offered.iter().enumerate().map(row).collect(), around: Some(chosen) });
+        return Some(OpenPanel { rows: offered.iter().enumerate().map(row).collect(), focus_row: Some(chosen) });
     }
-    chat.approval().map(|asked| Panel { rows: approval(chat, asked, most), around: None })
+    chat.next_approval().map(|asked| OpenPanel { rows: approval_rows(chat, asked, max_width), focus_row: None })
 }
 
-/// Messages that wait for their turn.
-pub(crate) fn queue(chat: &Chat, most: usize) -> Vec<Line<'static>> {
+/// Messages without an answer and queued messages.
+pub(crate) fn queue_rows(chat: &ChatState, max_width: usize) -> Vec<Line<'static>> {
     let waiting: Vec<_> =
-        chat.runs.iter().filter(|run| matches!(run.state, RunState::Sending | RunState::Queued)).collect();
-    let row = |run: &&super::super::state::Run| {
-        let key = if run.state == RunState::Sending { "term.queue.sending" } else { "term.queue.waiting" };
-        let head = format!("○ {}  ", chat.texts.say(key));
-        let text = one(&run.text, most.saturating_sub(width(&head)));
-        Line::from(vec![Span::styled(head, WAITING), Span::styled(text, QUIET)])
+        chat.runs.iter().filter(|run| matches!(run.state, ChatRunState::Sending | ChatRunState::Queued)).collect();
+    let row = |run: &&super::super::state::ChatRun| {
+        let key = if run.state == ChatRunState::Sending { "term.queue.sending" } else { "term.queue.waiting" };
+        let head = format!("○ {}  ", chat.texts.get(key));
+        let text = single_line(&run.text, max_width.saturating_sub(display_width(&head)));
+        Line::from(vec![Span::styled(head, WAITING_STYLE), Span::styled(text, QUIET_STYLE)])
     };
-    let mut rows = handed_over(chat, most);
-    rows.extend(waiting.iter().take(MOST_QUEUED).map(row));
-    if waiting.len() > MOST_QUEUED {
-        let more = chat.texts.fill("term.queue.more", &[("n", &(waiting.len() - MOST_QUEUED).to_string())]);
-        rows.push(Line::styled(cut(&format!("  {more}"), most), QUIET));
+    let mut rows = steered_rows(chat, max_width);
+    rows.extend(waiting.iter().take(MAX_QUEUED_ROWS).map(row));
+    if waiting.len() > MAX_QUEUED_ROWS {
+        let more = chat.texts.format("term.queue.more", &[("n", &(waiting.len() - MAX_QUEUED_ROWS).to_string())]);
+        rows.push(Line::styled(truncate(&format!("  {more}"), max_width), QUIET_STYLE));
     }
     rows
 }
 
-/// Messages that a run has been given and has not read yet.
-fn handed_over(chat: &Chat, most: usize) -> Vec<Line<'static>> {
+/// Steered messages that a run has not read yet.
+fn steered_rows(chat: &ChatState, max_width: usize) -> Vec<Line<'static>> {
     let turns = chat.runs.iter().filter_map(|run| chat.transcript.turn(&run.id));
     let row = |text: &String| {
-        let head = format!("○ {}  ", chat.texts.say("term.queue.steered"));
-        let text = one(text, most.saturating_sub(width(&head)));
-        Line::from(vec![Span::styled(head, WAITING), Span::styled(text, QUIET)])
+        let head = format!("○ {}  ", chat.texts.get("term.queue.steered"));
+        let text = single_line(text, max_width.saturating_sub(display_width(&head)));
+        Line::from(vec![Span::styled(head, WAITING_STYLE), Span::styled(text, QUIET_STYLE)])
     };
-    turns.flat_map(|turn| &turn.steered).map(row).collect()
+    turns.flat_map(|turn| &turn.pending_steered).map(row).collect()
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mark {
+enum ChoiceMark {
     Chosen,
     Other,
 }
 
-fn command_row(chat: &Chat, known: &super::super::commands::Known, most: usize, mark: Mark) -> Line<'static> {
+fn command_row(
+    chat: &ChatState,
+    known: &super::super::slash_commands::SlashCommandSpec,
+    max_width: usize,
+    mark: ChoiceMark,
+) -> Line<'static> {
     let name = format!("{} {}", known.name, known.argument);
-    choice(&format!("{name:<15}"), chat.texts.say(known.about), most, mark)
+    choice_row(&format!("{name:<15}"), chat.texts.get(known.about_key), max_width, mark)
 }
 
-/// A line of a list: a name, what is to be said about it, and a mark at the chosen one, which colour only repeats.
-fn choice(name: &str, about: &str, most: usize, mark: Mark) -> Line<'static> {
+/// A row with name, description and a mark for the selected one; colour only repeats the mark.
+fn choice_row(name: &str, about: &str, max_width: usize, mark: ChoiceMark) -> Line<'static> {
     let (sign, style) = match mark {
-        Mark::Chosen => ("▸ ", CHOSEN),
-        Mark::Other => ("  ", PLAIN),
+        ChoiceMark::Chosen => ("▸ ", CHOSEN_STYLE),
+        ChoiceMark::Other => ("  ", PLAIN_STYLE),
     };
-    let name = one_kept(name, most.saturating_sub(2));
-    let room = most.saturating_sub(2 + width(&name) + 2);
-    let about = if room > 8 { one(about, room) } else { String::new() };
-    Line::from(vec![Span::raw(sign), Span::styled(name, style), Span::styled(format!("  {about}"), QUIET)])
+    let name = single_line_with_spaces(name, max_width.saturating_sub(2));
+    let room = max_width.saturating_sub(2 + display_width(&name) + 2);
+    let about = if room > 8 { single_line(about, room) } else { String::new() };
+    Line::from(vec![Span::raw(sign), Span::styled(name, style), Span::styled(format!("  {about}"), QUIET_STYLE)])
 }
 
-/// Cuts without touching the spaces that indent a tree or fill a column.
-fn one_kept(text: &str, most: usize) -> String {
-    cut(&super::super::text::clean(text), most)
+/// Truncates without removing spaces that indent a tree or fill a column.
+fn single_line_with_spaces(text: &str, max_width: usize) -> String {
+    truncate(&super::super::text_layout::sanitize(text), max_width)
 }
 
-fn help(chat: &Chat, most: usize) -> Vec<Line<'static>> {
+fn help_rows(chat: &ChatState, max_width: usize) -> Vec<Line<'static>> {
     const KEYS: [(&str, &str); 12] = [
         ("Enter", "term.help.enter"),
         ("Alt-Enter, Ctrl-J", "term.help.line"),
@@ -113,83 +115,94 @@ fn help(chat: &Chat, most: usize) -> Vec<Line<'static>> {
         ("Ctrl-L", "term.help.redraw"),
         ("Ctrl-D", "term.help.quit"),
     ];
-    let mut rows = vec![Line::styled(one(chat.texts.say("term.help.title"), most), STRONG)];
-    rows.extend(KEYS.map(|(key, about)| choice(&format!("{key:<18}"), chat.texts.say(about), most, Mark::Other)));
+    let mut rows = vec![Line::styled(single_line(chat.texts.get("term.help.title"), max_width), STRONG_STYLE)];
+    rows.extend(
+        KEYS.map(|(key, about)| choice_row(&format!("{key:<18}"), chat.texts.get(about), max_width, ChoiceMark::Other)),
+    );
     rows.push(Line::default());
-    rows.extend(COMMANDS.iter().map(|known| command_row(chat, known, most, Mark::Other)));
+    rows.extend(COMMANDS.iter().map(|known| command_row(chat, known, max_width, ChoiceMark::Other)));
     rows
 }
 
-fn leave(chat: &Chat, most: usize) -> Vec<Line<'static>> {
+fn leave_rows(chat: &ChatState, max_width: usize) -> Vec<Line<'static>> {
     if !chat.is_active() {
-        return vec![Line::styled(one(chat.texts.say("term.leave.idle"), most), STRONG)];
+        return vec![Line::styled(single_line(chat.texts.get("term.leave.idle"), max_width), STRONG_STYLE)];
     }
-    let runs = chat.texts.count("term.count.run.one", "term.count.run.many", chat.runs.len());
-    let title = chat.texts.fill("term.leave.active", &[("runs", &runs)]);
-    let mut rows = vec![Line::styled(one(&title, most), STRONG)];
+    let runs = chat.texts.plural("term.count.run.one", "term.count.run.many", chat.runs.len());
+    let title = chat.texts.format("term.leave.active", &[("runs", &runs)]);
+    let mut rows = vec![Line::styled(single_line(&title, max_width), STRONG_STYLE)];
     for (key, about) in [("s", "term.leave.stop"), ("l", "term.leave.leave"), ("Esc", "term.leave.stay")] {
-        rows.push(choice(&format!("{key:<4}"), chat.texts.say(about), most, Mark::Other));
+        rows.push(choice_row(&format!("{key:<4}"), chat.texts.get(about), max_width, ChoiceMark::Other));
     }
     rows
 }
 
-fn pick(chat: &Chat, picker: &Picker, most: usize) -> Panel {
-    let title = chat.texts.say(match picker.list {
-        PickList::Sessions(_) => "term.pick.sessions",
-        PickList::Runs(_) => "term.pick.runs",
-        PickList::Agents => "term.pick.agents",
-        PickList::Models => "term.pick.models",
+fn picker_panel(chat: &ChatState, picker: &Picker, max_width: usize) -> OpenPanel {
+    let title = chat.texts.get(match picker.list {
+        PickerList::Sessions(_) => "term.pick.sessions",
+        PickerList::Runs(_) => "term.pick.runs",
+        PickerList::Agents => "term.pick.agents",
+        PickerList::Models => "term.pick.models",
     });
     let filter = if picker.filter.is_empty() { String::new() } else { format!("  / {}", picker.filter) };
     let mut rows = vec![Line::from(vec![
-        Span::styled(one(title, most), STRONG),
-        Span::styled(one_kept(&filter, most.saturating_sub(width(title))), PLAIN),
+        Span::styled(single_line(title, max_width), STRONG_STYLE),
+        Span::styled(single_line_with_spaces(&filter, max_width.saturating_sub(display_width(title))), PLAIN_STYLE),
     ])];
-    let Some(lines) = chat.picks(picker) else {
-        rows.push(Line::styled(one(&format!("  {}", chat.texts.say("term.pick.loading")), most), QUIET));
-        return Panel { rows, around: None };
+    let Some(lines) = chat.picker_rows(picker) else {
+        rows.push(Line::styled(
+            single_line(&format!("  {}", chat.texts.get("term.pick.loading")), max_width),
+            QUIET_STYLE,
+        ));
+        return OpenPanel { rows, focus_row: None };
     };
     if lines.is_empty() {
         let key = match picker.list {
             _ if !picker.filter.is_empty() => "term.pick.no_match",
-            PickList::Runs(_) => "term.pick.no_runs",
-            PickList::Sessions(_) => "term.pick.no_sessions",
-            PickList::Agents | PickList::Models => "term.pick.no_agents",
+            PickerList::Runs(_) => "term.pick.no_runs",
+            PickerList::Sessions(_) => "term.pick.no_sessions",
+            PickerList::Agents | PickerList::Models => "term.pick.no_agents",
         };
-        rows.push(Line::styled(format!("  {}", one(chat.texts.say(key), most.saturating_sub(2))), QUIET));
+        rows.push(Line::styled(
+            format!("  {}", single_line(chat.texts.get(key), max_width.saturating_sub(2))),
+            QUIET_STYLE,
+        ));
     }
-    let chosen = picker.place(&lines);
-    let widest = lines.iter().map(|line| width(&line.name)).max().unwrap_or(0).min(most / 2);
-    rows.extend(
-        lines.iter().enumerate().map(|(at, line)| {
-            pick_row(line, widest, most, if Some(at) == chosen { Mark::Chosen } else { Mark::Other })
-        }),
-    );
-    Panel { rows, around: Some(chosen.map_or(0, |at| at + 1)) }
+    let chosen = picker.chosen_index(&lines);
+    let widest = lines.iter().map(|line| display_width(&line.name)).max().unwrap_or(0).min(max_width / 2);
+    rows.extend(lines.iter().enumerate().map(|(at, line)| {
+        picker_row(line, widest, max_width, if Some(at) == chosen { ChoiceMark::Chosen } else { ChoiceMark::Other })
+    }));
+    OpenPanel { rows, focus_row: Some(chosen.map_or(0, |at| at + 1)) }
 }
 
-fn pick_row(line: &Row, widest: usize, most: usize, mark: Mark) -> Line<'static> {
-    let name = one_kept(&line.name, widest);
-    let pad = " ".repeat(widest.saturating_sub(width(&name)));
+fn picker_row(line: &PickerRow, widest: usize, max_width: usize, mark: ChoiceMark) -> Line<'static> {
+    let name = single_line_with_spaces(&line.name, widest);
+    let pad = " ".repeat(widest.saturating_sub(display_width(&name)));
     let sign = if line.live { "● " } else { "" };
-    choice(&format!("{name}{pad}"), &format!("{sign}{}", line.about), most, mark)
+    choice_row(&format!("{name}{pad}"), &format!("{sign}{}", line.about), max_width, mark)
 }
 
-/// The call that waits, to its last character: whoever decides has to see all of it.
-fn approval(chat: &Chat, asked: &Asked, most: usize) -> Vec<Line<'static>> {
-    let tool = one(&asked.row.tool, 60);
-    let agent = one(asked.row.agent.as_str(), 60);
+/// The waiting call in full, so that the whole call can be read before deciding.
+fn approval_rows(chat: &ChatState, asked: &ChatApproval, max_width: usize) -> Vec<Line<'static>> {
+    let tool = single_line(&asked.row.tool, 60);
+    let agent = single_line(asked.row.agent.as_str(), 60);
     let now = i64::try_from(chat.now.0).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
-    let time = now.and_then(|now| until(&asked.row.expires_at, now)).unwrap_or_default();
-    let expires = chat.texts.fill("term.approval.expires", &[("time", &time)]);
+    let time = now.and_then(|now| time_left(&asked.row.expires_at, now)).unwrap_or_default();
+    let expires = chat.texts.format("term.approval.expires", &[("time", &time)]);
     let more = chat.approvals.iter().filter(|other| !other.answered).count().saturating_sub(1);
-    let mut title = chat.texts.fill("term.approval.title", &[("tool", &tool), ("agent", &agent)]);
+    let mut title = chat.texts.format("term.approval.title", &[("tool", &tool), ("agent", &agent)]);
     if more > 0 {
-        title = format!("{title} · {}", chat.texts.fill("term.approval.more", &[("n", &more.to_string())]));
+        title = format!("{title} · {}", chat.texts.format("term.approval.more", &[("n", &more.to_string())]));
     }
-    let mut rows = vec![Line::styled(one(&format!("◔ {title} · {expires}"), most), WAITING)];
-    for line in call_in_full(&asked.row.arguments) {
-        rows.extend(block(&line, PLAIN, (Span::styled("  ", WAITING), Span::styled("    ", WAITING)), most));
+    let mut rows = vec![Line::styled(single_line(&format!("◔ {title} · {expires}"), max_width), WAITING_STYLE)];
+    for line in tool_call_lines(&asked.row.arguments) {
+        rows.extend(wrap_block(
+            &line,
+            PLAIN_STYLE,
+            (Span::styled("  ", WAITING_STYLE), Span::styled("    ", WAITING_STYLE)),
+            max_width,
+        ));
     }
     rows
 }

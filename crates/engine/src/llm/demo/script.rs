@@ -1,31 +1,31 @@
-//! What the demo model says: a pure function of its script and of the conversation it was sent.
+//! Choose the demo model's reply from its script and the request; no I/O.
 
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::DemoScript;
-use crate::llm::answer::estimate;
+use crate::llm::partial_answer::estimate_tokens;
 
 /// The tool that the tour calls.
-pub(super) const SHELL: &str = "shell";
+pub(super) const SHELL_TOOL: &str = "shell";
 
-/// How much of other people's words is repeated.
+/// The maximum length of quoted text, in characters.
 const QUOTE_CHARS: usize = 80;
 
-/// Words by which a note in the history says that a request was stopped.
+/// Words by which a note about a stop is recognised in the history.
 const STOP_WORDS: [&str; 4] = ["stopped", "aborted", "interrupted", "cancelled"];
 
-/// A request, as far as the demo model reads it.
+/// The fields of a request that the demo model reads.
 #[derive(Debug, Deserialize)]
-pub(super) struct Asked {
+pub(super) struct DemoRequest {
     pub(super) model: String,
-    messages: Vec<Message>,
+    messages: Vec<DemoMessage>,
     #[serde(default)]
     tools: Vec<Value>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Message {
+struct DemoMessage {
     role: String,
     #[serde(default)]
     content: Value,
@@ -33,30 +33,30 @@ struct Message {
     tool_calls: Value,
 }
 
-/// An answer: what is said, and then the command that is to be run, if any.
+/// A reply: its text, and an optional shell command to call.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Reply {
+pub(super) struct DemoReply {
     pub(super) text: String,
     pub(super) command: Option<String>,
 }
 
-impl Asked {
-    /// About how many tokens the conversation has.
-    pub(super) fn tokens(&self) -> u64 {
-        self.messages.iter().map(|message| estimate(&message.text())).sum()
+impl DemoRequest {
+    /// An estimate of the tokens of the conversation.
+    pub(super) fn estimate_tokens(&self) -> u64 {
+        self.messages.iter().map(|message| estimate_tokens(&message.text())).sum()
     }
 
     fn offers_shell(&self) -> bool {
-        self.tools.iter().any(|tool| tool.pointer("/function/name").and_then(Value::as_str) == Some(SHELL))
+        self.tools.iter().any(|tool| tool.pointer("/function/name").and_then(Value::as_str) == Some(SHELL_TOOL))
     }
 
-    fn last_user(&self) -> Option<usize> {
+    fn last_user_index(&self) -> Option<usize> {
         self.messages.iter().rposition(|message| message.role == "user")
     }
 }
 
-impl Message {
-    /// Its text, also when it comes in parts.
+impl DemoMessage {
+    /// The text of the message, also when it consists of parts.
     fn text(&self) -> String {
         match &self.content {
             Value::String(text) => text.clone(),
@@ -67,21 +67,20 @@ impl Message {
         }
     }
 
-    fn calls(&self) -> bool {
+    fn has_tool_calls(&self) -> bool {
         self.tool_calls.as_array().is_some_and(|calls| !calls.is_empty())
     }
 }
 
-/// The answer to a conversation.
-pub(super) fn reply(script: &DemoScript, asked: &Asked) -> Reply {
+pub(super) fn build_reply(script: &DemoScript, request: &DemoRequest) -> DemoReply {
     match script {
-        DemoScript::Chat => say(chat(asked)),
-        DemoScript::Tour { command } => tour(asked, command),
+        DemoScript::Chat => text_reply(chat_text(request)),
+        DemoScript::Tour { command } => tour_reply(request, command),
     }
 }
 
-fn chat(asked: &Asked) -> String {
-    let said = asked.last_user().map(|at| asked.messages[at].text()).unwrap_or_default();
+fn chat_text(request: &DemoRequest) -> String {
+    let said = request.last_user_index().map(|at| request.messages[at].text()).unwrap_or_default();
     format!(
         "Hello! I am the demo model that is built into Quell. I need no key, and I know only this text. \
          You said: \"{}\". To talk with a real model, set OPENAI_API_KEY (and OPENAI_BASE_URL for any server that speaks \
@@ -91,36 +90,37 @@ fn chat(asked: &Asked) -> String {
     )
 }
 
-fn tour(asked: &Asked, command: &str) -> Reply {
-    let Some(last_user) = asked.last_user() else {
-        return say("I was sent no message of a user, so there is nothing to answer.".to_owned());
+fn tour_reply(request: &DemoRequest, command: &str) -> DemoReply {
+    let Some(last_user) = request.last_user_index() else {
+        return text_reply("I was sent no message of a user, so there is nothing to answer.".to_owned());
     };
-    let (before, after) = asked.messages.split_at(last_user);
+    let (before, after) = request.messages.split_at(last_user);
     if let Some(result) = after.iter().rev().find(|message| message.role == "tool") {
-        return say(format!("The command is over. Its output begins: \"{}\".", quote(&result.text())));
+        return text_reply(format!("The command is over. Its output begins: \"{}\".", quote(&result.text())));
     }
-    if before.iter().any(Message::calls) {
-        return say(after_a_stop(before, &after[0].text()));
+    if before.iter().any(DemoMessage::has_tool_calls) {
+        return text_reply(text_after_stop(before, &after[0].text()));
     }
-    if !asked.offers_shell() {
-        return say("I would like to run a command, but I was offered no tool named `shell`.".to_owned());
+    if !request.offers_shell() {
+        return text_reply("I would like to run a command, but I was offered no tool named `shell`.".to_owned());
     }
-    Reply {
+    DemoReply {
         text: "I start a command for you now. It runs until it is done or until you stop me. ".to_owned(),
         command: Some(command.to_owned()),
     }
 }
 
-/// Proves by quoting that the history was read, and that it says what became of the earlier request.
-fn after_a_stop(before: &[Message], now: &str) -> String {
-    let asked = before.iter().find(|message| message.role == "user").map(Message::text).unwrap_or_default();
-    // The note may stand in a message of its own or before the text of the new one.
-    let earlier = before.iter().skip_while(|message| message.role != "user").skip(1).map(Message::text);
-    let fresh = last_paragraph(now);
-    let preface = now.strip_suffix(fresh).unwrap_or_default().to_owned();
-    let note = earlier.chain([preface]).find_map(|text| stop_note(&text));
-    let earlier = format!("I have read our conversation. Earlier you asked: \"{}\".", quote(last_paragraph(&asked)));
-    let fresh = quote(fresh);
+/// Quotes the history, to prove that it was read and that it contains the outcome of the earlier request.
+fn text_after_stop(before: &[DemoMessage], now: &str) -> String {
+    let first_request = before.iter().find(|message| message.role == "user").map(DemoMessage::text).unwrap_or_default();
+    // The note may be in a message of its own or before the text of the new message.
+    let earlier = before.iter().skip_while(|message| message.role != "user").skip(1).map(DemoMessage::text);
+    let new_text = last_paragraph(now);
+    let preface = now.strip_suffix(new_text).unwrap_or_default().to_owned();
+    let note = earlier.chain([preface]).find_map(|text| find_stop_note(&text));
+    let earlier =
+        format!("I have read our conversation. Earlier you asked: \"{}\".", quote(last_paragraph(&first_request)));
+    let fresh = quote(new_text);
     match note {
         Some(note) => format!(
             "{earlier} The history says of it: \"{note}\" So that request was stopped, and I do not take it up again. \
@@ -130,16 +130,16 @@ fn after_a_stop(before: &[Message], now: &str) -> String {
     }
 }
 
-/// The line that speaks of a stop.
-fn stop_note(text: &str) -> Option<String> {
-    let speaks = |line: &&str| {
+/// The first line that mentions a stop.
+fn find_stop_note(text: &str) -> Option<String> {
+    let mentions_stop = |line: &&str| {
         let line = line.to_lowercase();
         STOP_WORDS.iter().any(|word| line.contains(word))
     };
-    text.lines().find(speaks).map(quote)
+    text.lines().find(mentions_stop).map(quote)
 }
 
-/// The newest of several messages that were merged with blank lines.
+/// The last of several messages that were merged with blank lines.
 fn last_paragraph(text: &str) -> &str {
     text.trim_end().rsplit("\n\n").next().unwrap_or_default()
 }
@@ -152,6 +152,6 @@ fn quote(text: &str) -> String {
     }
 }
 
-fn say(text: String) -> Reply {
-    Reply { text, command: None }
+fn text_reply(text: String) -> DemoReply {
+    DemoReply { text, command: None }
 }

@@ -1,4 +1,4 @@
-//! The demo model as any run meets it: through the wire layer.
+//! The demo model, called through the client code as any run calls it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,32 +9,32 @@ use serde_json::{Value, json};
 use super::*;
 use crate::clock::Clock;
 use crate::llm::{
-    Finish, ModelAnswer, ModelError, ModelRequest, ModelSink, Models, ProviderConfig, ProviderKind, ToolSpec,
+    FinishReason, ModelAnswer, ModelCallRequest, ModelError, ModelSink, Models, ProviderConfig, ProviderKind, ToolSpec,
 };
-use crate::scope::{Probe, Scope};
+use crate::scope::{PointProbe, Scope};
 
-/// Counts the pieces of text, and cancels its scope at the first when it has one.
+/// Counts the pieces of text, and cancels the scope `stop` at the first one.
 #[derive(Default)]
-struct Ear {
+struct DemoTestSink {
     pieces: usize,
     stop: Option<Scope>,
 }
 
-impl ModelSink for Ear {
-    fn text(&mut self, _: &str) {
+impl ModelSink for DemoTestSink {
+    fn on_text_delta(&mut self, _: &str) {
         self.pieces += 1;
         if let Some(scope) = &self.stop {
             scope.cancel();
         }
     }
-    fn thinking(&mut self, _: &str) {}
-    fn retrying(&mut self, _: u32, _: Duration, why: &str) {
+    fn on_thinking_delta(&mut self, _: &str) {}
+    fn on_retry(&mut self, _: u32, _: Duration, why: &str) {
         panic!("the demo model failed: {why}");
     }
-    fn usage(&mut self, _: Usage) {}
+    fn on_usage(&mut self, _: Usage) {}
 }
 
-async fn ask(demo: &DemoModel, messages: &[Value], ear: &mut Ear) -> Result<ModelAnswer, ModelError> {
+async fn call_demo(demo: &DemoModel, messages: &[Value], sink: &mut DemoTestSink) -> Result<ModelAnswer, ModelError> {
     let mut config = ProviderConfig::new(ProviderKind::Demo);
     config.base_url = Some(demo.base_url());
     let models = Models::new(BTreeMap::from([("demo".to_owned(), config)])).unwrap();
@@ -43,7 +43,7 @@ async fn ask(demo: &DemoModel, messages: &[Value], ear: &mut Ear) -> Result<Mode
         description: "Runs a command.".to_owned(),
         parameters: json!({"type": "object"}).into(),
     };
-    let request = ModelRequest {
+    let request = ModelCallRequest {
         run: &RunId::parse("r").unwrap(),
         agent: &AgentId::parse("main").unwrap(),
         conversation: &crate::llm::Conversation { messages: messages.to_vec(), ..Default::default() },
@@ -52,77 +52,83 @@ async fn ask(demo: &DemoModel, messages: &[Value], ear: &mut Ear) -> Result<Mode
         max_tokens: None,
         thinking: None,
     };
-    let scope = ear.stop.clone().unwrap_or_else(|| Scope::new(Clock::start(), Probe::default()));
-    models.resolve("demo/demo").unwrap().call(&request, &scope, ear).await
+    let scope = sink.stop.clone().unwrap_or_else(|| Scope::new(Clock::start(), PointProbe::default()));
+    models.resolve("demo/demo").unwrap().call(&request, &scope, sink).await
 }
 
-fn user(text: &str) -> Value {
+fn user_message(text: &str) -> Value {
     json!({"role": "user", "content": text})
 }
 
-fn tour() -> DemoScript {
+fn tour_script() -> DemoScript {
     DemoScript::Tour { command: "sleep 60".to_owned() }
 }
 
 #[tokio::test]
 async fn chat_streams_word_by_word_and_says_how_to_add_a_model() {
     let demo = DemoModel::start(DemoScript::Chat).await.unwrap();
-    let mut ear = Ear::default();
-    let answer = ask(&demo, &[user("How are you?")], &mut ear).await.unwrap();
+    let mut sink = DemoTestSink::default();
+    let answer = call_demo(&demo, &[user_message("How are you?")], &mut sink).await.unwrap();
     for words in ["demo model", "\"How are you?\"", "OPENAI_API_KEY", "OLLAMA_HOST", "[providers.X]", "quell.toml"] {
         assert!(answer.message.text().contains(words), "{words:?} is missing in {:?}", answer.message.text());
     }
-    assert_eq!((answer.finish, ear.pieces), (Finish::Stop, answer.message.text().split_inclusive(' ').count()));
+    assert_eq!(
+        (answer.finish_reason, sink.pieces),
+        (FinishReason::Stop, answer.message.text().split_inclusive(' ').count())
+    );
     assert!(answer.usage.is_some_and(|usage| usage.input_tokens > 0 && usage.output_tokens > 0 && !usage.estimated));
     demo.stop().await;
 }
 
 #[tokio::test]
 async fn the_tour_calls_the_shell_and_after_a_stop_it_has_read_the_history() {
-    let demo = DemoModel::start(tour()).await.unwrap();
-    let first = ask(&demo, &[user("Show me.")], &mut Ear::default()).await.unwrap();
+    let demo = DemoModel::start(tour_script()).await.unwrap();
+    let first = call_demo(&demo, &[user_message("Show me.")], &mut DemoTestSink::default()).await.unwrap();
     assert!(!first.message.text().is_empty());
     let made: Vec<_> = first.message.calls().collect();
     let [call] = made[..] else { panic!("one call, not {made:?}") };
     assert_eq!((call.name.as_str(), call.arguments.as_str()), ("shell", r#"{"command":"sleep 60"}"#));
-    assert_eq!(first.finish, Finish::ToolCalls);
+    assert_eq!(first.finish_reason, FinishReason::ToolCalls);
 
     let function = json!({"name": "shell", "arguments": call.arguments});
     let result = "partial output\nThe user stopped this request; do not resume it.";
     let history = [
         json!({"role": "system", "content": "Obey when you are stopped."}),
-        user("Show me."),
+        user_message("Show me."),
         json!({"role": "assistant", "content": first.message.text(), "tool_calls": [{"id": call.id, "type": "function", "function": function}]}),
         json!({"role": "tool", "tool_call_id": call.id, "content": result}),
-        user("And now?"),
+        user_message("And now?"),
     ];
-    let second = ask(&demo, &history, &mut Ear::default()).await.unwrap();
+    let second = call_demo(&demo, &history, &mut DemoTestSink::default()).await.unwrap();
     let quotes = ["\"Show me.\"", "\"The user stopped this request; do not resume it.\"", "\"And now?\""];
     for words in quotes {
         assert!(second.message.text().contains(words), "{words} is missing in {:?}", second.message.text());
     }
     assert!(second.message.calls().next().is_none());
 
-    let finished = ask(&demo, &history[..4], &mut Ear::default()).await.unwrap();
+    let finished = call_demo(&demo, &history[..4], &mut DemoTestSink::default()).await.unwrap();
     assert!(finished.message.text().contains("The command is over"), "{:?}", finished.message.text());
     demo.stop().await;
 }
 
 #[tokio::test]
 async fn a_stop_note_before_the_new_text_is_read_too_and_a_missing_one_is_not_made_up() {
-    let demo = DemoModel::start(tour()).await.unwrap();
+    let demo = DemoModel::start(tour_script()).await.unwrap();
     let call = json!([{"id": "c", "type": "function", "function": {"name": "shell", "arguments": "{}"}}]);
-    let told = |last: &str| {
+    let history_before = |last: &str| {
         [
-            user("Show me."),
+            user_message("Show me."),
             json!({"role": "assistant", "content": null, "tool_calls": call}),
             json!({"role": "tool", "tool_call_id": "c", "content": "ok"}),
-            user(last),
+            user_message(last),
         ]
     };
-    let with = ask(&demo, &told("[earlier request was stopped]\n\nGo on?"), &mut Ear::default()).await.unwrap();
+    let with =
+        call_demo(&demo, &history_before("[earlier request was stopped]\n\nGo on?"), &mut DemoTestSink::default())
+            .await
+            .unwrap();
     assert!(with.message.text().contains("\"[earlier request was stopped]\""), "{:?}", with.message.text());
-    let without = ask(&demo, &told("Was it stopped?"), &mut Ear::default()).await.unwrap();
+    let without = call_demo(&demo, &history_before("Was it stopped?"), &mut DemoTestSink::default()).await.unwrap();
     assert!(without.message.text().contains("does not say that it was stopped"), "{:?}", without.message.text());
     demo.stop().await;
 }
@@ -130,10 +136,10 @@ async fn a_stop_note_before_the_new_text_is_read_too_and_a_missing_one_is_not_ma
 #[tokio::test]
 async fn it_can_be_stopped_while_it_talks() {
     let demo = DemoModel::start(DemoScript::Chat).await.unwrap();
-    let scope = Scope::new(Clock::start(), Probe::default());
-    let mut ear = Ear { pieces: 0, stop: Some(scope.clone()) };
-    assert_eq!(ask(&demo, &[user("hi")], &mut ear).await, Err(ModelError::Cancelled));
-    assert_eq!((ear.pieces, scope.ledger().rows()[0].how), (1, "closed"));
+    let scope = Scope::new(Clock::start(), PointProbe::default());
+    let mut sink = DemoTestSink { pieces: 0, stop: Some(scope.clone()) };
+    assert_eq!(call_demo(&demo, &[user_message("hi")], &mut sink).await, Err(ModelError::Cancelled));
+    assert_eq!((sink.pieces, scope.ledger().rows()[0].how), (1, "closed"));
     demo.stop().await;
 }
 
@@ -143,7 +149,7 @@ async fn closing_it_ends_its_answers_and_leaves_no_task() {
     let before = alive();
     let demo = DemoModel::start(DemoScript::Chat).await.unwrap();
     let address = demo.base_url();
-    let mut response = reqwest_post(&address).await;
+    let mut response = post_chat_completion(&address).await;
     assert!(response.chunk().await.unwrap().is_some(), "it talks");
     demo.stop().await;
     while let Ok(Some(_)) = response.chunk().await {}
@@ -160,13 +166,13 @@ async fn closing_it_ends_its_answers_and_leaves_no_task() {
     );
 }
 
-async fn reqwest_post(base_url: &str) -> reqwest::Response {
+async fn post_chat_completion(base_url: &str) -> reqwest::Response {
     let mut config = ProviderConfig::new(ProviderKind::Demo);
     config.base_url = Some(base_url.to_owned());
     let models = Models::new(BTreeMap::from([("demo".to_owned(), config)])).unwrap();
-    let served = models.served();
-    let provider = &served.providers["demo"];
-    let body = json!({"model": "demo", "messages": [user("hi")]}).to_string();
+    let provider_set = models.provider_set();
+    let provider = &provider_set.providers["demo"];
+    let body = json!({"model": "demo", "messages": [user_message("hi")]}).to_string();
     let request = provider.client.post(provider.endpoint.clone()).headers(provider.headers.clone()).body(body);
     request.send().await.unwrap()
 }

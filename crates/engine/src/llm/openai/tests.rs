@@ -1,4 +1,4 @@
-//! Events of the dialect, with the habits of its servers.
+//! Events of the OpenAI dialect, with the habits of its servers.
 
 use rstest::rstest;
 use serde_json::json;
@@ -7,26 +7,26 @@ use super::*;
 use crate::llm::ModelAnswer;
 
 #[derive(Default)]
-struct Ear(Vec<String>);
+struct OpenAiTestSink(Vec<String>);
 
-impl ModelSink for Ear {
-    fn text(&mut self, delta: &str) {
+impl ModelSink for OpenAiTestSink {
+    fn on_text_delta(&mut self, delta: &str) {
         self.0.push(format!("text {delta}"));
     }
-    fn thinking(&mut self, delta: &str) {
+    fn on_thinking_delta(&mut self, delta: &str) {
         self.0.push(format!("thinking {delta}"));
     }
-    fn retrying(&mut self, _: u32, _: std::time::Duration, _: &str) {}
-    fn usage(&mut self, _: Usage) {}
+    fn on_retry(&mut self, _: u32, _: std::time::Duration, _: &str) {}
+    fn on_usage(&mut self, _: Usage) {}
 }
 
-fn hear(chunks: &[Value]) -> (Vec<String>, ModelAnswer) {
-    let (mut partial, mut ear) = (Partial::default(), Ear::default());
+fn apply_chunks(chunks: &[Value]) -> (Vec<String>, ModelAnswer) {
+    let (mut partial, mut sink) = (PartialAnswer::default(), OpenAiTestSink::default());
     for chunk in chunks {
-        let event = Event { name: String::new(), data: chunk.to_string() };
-        assert_eq!(take(&event, &mut partial, &mut ear), Ok(Taken::More));
+        let event = ModelStreamEvent { name: String::new(), data: chunk.to_string() };
+        assert_eq!(apply_event(&event, &mut partial, &mut sink), Ok(StreamStatus::More));
     }
-    (ear.0, partial.complete())
+    (sink.0, partial.into_answer())
 }
 
 #[rstest]
@@ -43,28 +43,28 @@ fn hear(chunks: &[Value]) -> (Vec<String>, ModelAnswer) {
 #[case::plain_thinking_part(json!({"content": [{"type": "thinking", "thinking": "t"}]}), &["thinking t"])]
 #[case::refusal(json!({"refusal": "no"}), &["text no"])]
 #[case::unknown_fields(json!({"content": "a", "audio": {"x": [1]}, "reasoning": {"odd": 1}}), &["text a"])]
-fn pieces_are_told_as_they_are_meant(#[case] delta: Value, #[case] told: &[&str]) {
-    let (heard, _) = hear(&[json!({"choices": [{"index": 0, "delta": delta}]})]);
-    assert_eq!(heard, told);
+fn pieces_are_told_as_they_are_meant(#[case] delta: Value, #[case] expected: &[&str]) {
+    let (deltas, _) = apply_chunks(&[json!({"choices": [{"index": 0, "delta": delta}]})]);
+    assert_eq!(deltas, expected);
 }
 
 #[rstest]
-#[case("stop", Finish::Stop)]
-#[case("length", Finish::Length)]
-#[case("tool_calls", Finish::ToolCalls)]
-#[case("function_call", Finish::ToolCalls)]
-#[case("content_filter", Finish::ContentFilter)]
-#[case("eos", Finish::Other("eos".to_owned()))]
-fn every_reason_has_its_word(#[case] reason: &str, #[case] expected: Finish) {
-    let (_, answer) = hear(&[json!({"choices": [{"delta": {}, "finish_reason": reason}]})]);
-    assert_eq!(answer.finish, expected);
+#[case("stop", FinishReason::Stop)]
+#[case("length", FinishReason::Length)]
+#[case("tool_calls", FinishReason::ToolCalls)]
+#[case("function_call", FinishReason::ToolCalls)]
+#[case("content_filter", FinishReason::ContentFilter)]
+#[case("eos", FinishReason::Other("eos".to_owned()))]
+fn every_reason_has_its_word(#[case] reason: &str, #[case] expected: FinishReason) {
+    let (_, answer) = apply_chunks(&[json!({"choices": [{"delta": {}, "finish_reason": reason}]})]);
+    assert_eq!(answer.finish_reason, expected);
 }
 
 #[test]
 fn without_a_reason_the_calls_tell_it() {
     let call = json!({"id": "a", "function": {"name": "x", "arguments": {"k": 1}}});
-    let (_, answer) = hear(&[json!({"choices": [{"delta": {"tool_calls": [call]}, "finish_reason": null}]})]);
-    assert_eq!(answer.finish, Finish::ToolCalls);
+    let (_, answer) = apply_chunks(&[json!({"choices": [{"delta": {"tool_calls": [call]}, "finish_reason": null}]})]);
+    assert_eq!(answer.finish_reason, FinishReason::ToolCalls);
     assert_eq!(
         answer.message.calls().next().unwrap().arguments,
         r#"{"k":1}"#,
@@ -75,21 +75,21 @@ fn without_a_reason_the_calls_tell_it() {
 #[test]
 fn the_last_count_is_the_right_one_and_other_choices_are_not_ours() {
     let count = |output: u64| json!({"prompt_tokens": 9, "completion_tokens": output});
-    let (heard, answer) = hear(&[
+    let (deltas, answer) = apply_chunks(&[
         json!({"choices": [{"delta": {"content": "a"}}, {"index": 1, "delta": {"content": "b"}}], "usage": count(1)}),
         json!({"choices": [], "usage": count(2)}),
         json!({"choices": [], "usage": null}),
     ]);
-    assert_eq!(heard, ["text a"]);
+    assert_eq!(deltas, ["text a"]);
     assert_eq!(answer.usage, Some(Usage { input_tokens: 9, output_tokens: 2, estimated: false }));
 }
 
 #[test]
 fn an_endless_answer_is_refused() {
-    let (mut partial, mut ear) = (Partial::default(), Ear::default());
+    let (mut partial, mut sink) = (PartialAnswer::default(), OpenAiTestSink::default());
     let data = json!({"choices": [{"delta": {"content": "x".repeat(1024 * 1024)}}]}).to_string();
-    let event = Event { name: String::new(), data };
-    let refused = (0..17).find_map(|_| take(&event, &mut partial, &mut ear).err());
-    assert!(matches!(refused, Some(Bad::Unreadable(_))), "{refused:?}");
-    assert_eq!(ear.0.len(), 16);
+    let event = ModelStreamEvent { name: String::new(), data };
+    let refused = (0..17).find_map(|_| apply_event(&event, &mut partial, &mut sink).err());
+    assert!(matches!(refused, Some(ResponseError::Unreadable(_))), "{refused:?}");
+    assert_eq!(sink.0.len(), 16);
 }

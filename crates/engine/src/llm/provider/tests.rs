@@ -1,4 +1,4 @@
-//! Sections of the configuration, right and wrong.
+//! Valid and invalid sections of the configuration.
 
 use reqwest::header::AUTHORIZATION;
 use rstest::rstest;
@@ -6,9 +6,9 @@ use serde_json::json;
 
 use super::*;
 
-fn provider(section: serde_json::Value) -> Result<Provider, BadProvider> {
+fn provider_from_json(section: serde_json::Value) -> Result<Provider, ProviderConfigError> {
     let config: ProviderConfig = serde_json::from_value(section).unwrap();
-    Provider::new("p", config, &Clients::default())
+    Provider::new("p", config, &HttpClients::default())
 }
 
 #[rstest]
@@ -18,7 +18,7 @@ fn provider(section: serde_json::Value) -> Result<Provider, BadProvider> {
 #[case("http://h/d/gpt?api-version=1", "http://h/d/gpt/chat/completions?api-version=1")]
 #[case("http://h/v1#x", "http://h/v1/chat/completions")]
 fn the_endpoint_lies_below_the_base(#[case] base: &str, #[case] endpoint: &str) {
-    assert_eq!(provider(json!({"kind": "openai", "base_url": base})).unwrap().endpoint.as_str(), endpoint);
+    assert_eq!(provider_from_json(json!({"kind": "openai", "base_url": base})).unwrap().endpoint.as_str(), endpoint);
 }
 
 #[rstest]
@@ -26,15 +26,15 @@ fn the_endpoint_lies_below_the_base(#[case] base: &str, #[case] endpoint: &str) 
 #[case(json!({"kind": "anthropic", "base_url": "http://h/v1/"}), "http://h/v1/messages")]
 #[case(json!({"kind": "openai"}), "https://api.openai.com/v1/chat/completions")]
 fn each_dialect_has_its_own_endpoint(#[case] section: serde_json::Value, #[case] endpoint: &str) {
-    assert_eq!(provider(section).unwrap().endpoint.as_str(), endpoint);
+    assert_eq!(provider_from_json(section).unwrap().endpoint.as_str(), endpoint);
 }
 
 #[rstest]
 #[case("openai", "http://h/v1/models")]
 #[case("anthropic", "http://h/v1/models?limit=1000")]
 fn the_list_of_models_lies_below_the_base_too(#[case] kind: &str, #[case] list: &str) {
-    let provider = provider(json!({"kind": kind, "base_url": "http://h/v1"})).unwrap();
-    assert_eq!(provider.dialect.models(&provider.endpoint).as_str(), list);
+    let provider = provider_from_json(json!({"kind": kind, "base_url": "http://h/v1"})).unwrap();
+    assert_eq!(provider.dialect.models_url(&provider.endpoint).as_str(), list);
 }
 
 #[rstest]
@@ -48,7 +48,7 @@ fn the_list_of_models_lies_below_the_base_too(#[case] kind: &str, #[case] list: 
 #[case::negative(json!({"kind": "openai", "base_url": "http://h", "connect_timeout_s": -1}), "connect_timeout_s is -1")]
 #[case::huge(json!({"kind": "openai", "base_url": "http://h", "header_timeout_s": 1e300}), "header_timeout_s")]
 fn a_wrong_section_says_what_is_wrong(#[case] section: serde_json::Value, #[case] problem: &str) {
-    let error = provider(section).unwrap_err();
+    let error = provider_from_json(section).unwrap_err();
     assert_eq!(error.provider, "p");
     assert!(error.problem.contains(problem), "{error}");
 }
@@ -80,20 +80,20 @@ fn the_schema_names_every_key_but_the_secret() {
 }
 
 #[rstest]
-#[case("http://localhost:1/v1", Route::Loopback)]
-#[case("http://a.localhost/v1", Route::Loopback)]
-#[case("http://127.8.0.1/v1", Route::Loopback)]
-#[case("http://[::1]/v1", Route::Loopback)]
-#[case("http://192.168.0.1/v1", Route::Plain)]
-#[case("http://localhost.example/v1", Route::Plain)]
-#[case("https://localhost/v1", Route::Tls)]
-fn routes_are_told_apart(#[case] url: &str, #[case] route: Route) {
-    assert_eq!(Route::of(&Url::parse(url).unwrap()), route);
+#[case("http://localhost:1/v1", HostRoute::Loopback)]
+#[case("http://a.localhost/v1", HostRoute::Loopback)]
+#[case("http://127.8.0.1/v1", HostRoute::Loopback)]
+#[case("http://[::1]/v1", HostRoute::Loopback)]
+#[case("http://192.168.0.1/v1", HostRoute::Plain)]
+#[case("http://localhost.example/v1", HostRoute::Plain)]
+#[case("https://localhost/v1", HostRoute::Tls)]
+fn routes_are_told_apart(#[case] url: &str, #[case] route: HostRoute) {
+    assert_eq!(HostRoute::from_url(&Url::parse(url).unwrap()), route);
 }
 
 #[test]
 fn providers_that_connect_alike_share_one_client() {
-    let clients = Clients::default();
+    let clients = HttpClients::default();
     for (name, base, seconds) in
         [("a", "http://127.0.0.1:1", 10.0), ("b", "http://[::1]:2", 10.0), ("c", "http://[::1]", 1.0)]
     {
@@ -111,7 +111,7 @@ fn providers_that_connect_alike_share_one_client() {
 fn the_anthropic_dialect_has_its_own_header_for_the_key_and_names_its_version() {
     let mut config = ProviderConfig::new(ProviderKind::Anthropic);
     config.api_key = Some("k".to_owned().into());
-    let (headers, _) = headers(&config).unwrap();
+    let (headers, _) = request_headers(&config).unwrap();
     assert_eq!(headers["x-api-key"], "k");
     assert_eq!(headers["anthropic-version"], "2023-06-01");
     assert!(headers["x-api-key"].is_sensitive(), "or it would be printed in logs");
@@ -122,7 +122,7 @@ fn the_anthropic_dialect_has_its_own_header_for_the_key_and_names_its_version() 
 fn a_key_goes_out_as_a_bearer_unless_a_header_says_otherwise() {
     let mut config = ProviderConfig::new(ProviderKind::Openai);
     config.api_key = Some("k".to_owned().into());
-    let bearer = |config: &ProviderConfig| headers(config).unwrap().0[AUTHORIZATION].clone();
+    let bearer = |config: &ProviderConfig| request_headers(config).unwrap().0[AUTHORIZATION].clone();
     assert_eq!(bearer(&config), "Bearer k");
     assert!(bearer(&config).is_sensitive(), "or it would be printed in logs");
     config.headers.insert("Authorization".to_owned(), "Basic x".to_owned());

@@ -1,4 +1,4 @@
-//! The decoder against the standard's examples, and against every way to cut its input.
+//! The decoder against the examples of the standard, and against every way to split its input.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -6,14 +6,14 @@ use rstest::rstest;
 
 use super::*;
 
-fn decode<'a>(
-    mut decoder: Decoder,
+fn decode_chunks<'a>(
+    mut decoder: ModelStreamDecoder,
     chunks: impl IntoIterator<Item = &'a [u8]>,
-) -> (Vec<Event>, Result<Option<Event>, Oversize>) {
+) -> (Vec<ModelStreamEvent>, Result<Option<ModelStreamEvent>, StreamLimitError>) {
     let mut events = Vec::new();
     for mut chunk in chunks {
         loop {
-            match decoder.next(&mut chunk) {
+            match decoder.next_event(&mut chunk) {
                 Ok(Some(event)) => events.push(event),
                 Ok(None) => break,
                 Err(oversize) => return (events, Err(oversize)),
@@ -21,11 +21,11 @@ fn decode<'a>(
         }
         assert!(chunk.is_empty(), "the decoder left input behind");
     }
-    (events, Ok(decoder.rest()))
+    (events, Ok(decoder.into_unfinished_event()))
 }
 
-fn whole(text: &[u8]) -> Vec<(String, String)> {
-    let (events, rest) = decode(Decoder::default(), [text]);
+fn decode_whole(text: &[u8]) -> Vec<(String, String)> {
+    let (events, rest) = decode_chunks(ModelStreamDecoder::default(), [text]);
     rest.expect("within the bounds");
     events.into_iter().map(|event| (event.name, event.data)).collect()
 }
@@ -47,17 +47,18 @@ fn whole(text: &[u8]) -> Vec<(String, String)> {
 #[case::nothing("", &[])]
 fn follows_the_standard(#[case] text: &str, #[case] events: &[(&str, &str)]) {
     let events: Vec<_> = events.iter().map(|(name, data)| ((*name).to_owned(), (*data).to_owned())).collect();
-    assert_eq!(whole(text.as_bytes()), events);
+    assert_eq!(decode_whole(text.as_bytes()), events);
 }
 
 #[test]
 fn a_broken_character_is_replaced_and_harms_nothing_else() {
-    assert_eq!(whole(b"data: \xFFa\n\n"), [(String::new(), "\u{fffd}a".to_owned())]);
+    assert_eq!(decode_whole(b"data: \xFFa\n\n"), [(String::new(), "\u{fffd}a".to_owned())]);
 }
 
 #[test]
 fn the_rest_is_what_was_under_way() {
-    let rest = |text: &str| decode(Decoder::default(), [text.as_bytes()]).1.expect("within the bounds");
+    let rest =
+        |text: &str| decode_chunks(ModelStreamDecoder::default(), [text.as_bytes()]).1.expect("within the bounds");
     assert_eq!(rest("data: [DONE]").map(|event| event.data), Some("[DONE]".to_owned()));
     assert_eq!(rest("data: [DONE]\n").map(|event| event.data), Some("[DONE]".to_owned()));
     assert_eq!(rest("data: [DONE]\n\n"), None);
@@ -66,22 +67,26 @@ fn the_rest_is_what_was_under_way() {
 
 #[test]
 fn too_long_a_line_is_an_error_also_without_its_end() {
-    let bounds = || Decoder::with_bounds(10, 100);
-    assert_eq!(decode(bounds(), [&b"data: abcd\n\n"[..]]).0.len(), 1, "ten bytes are allowed");
-    assert_eq!(decode(bounds(), [&b"data: abcde\n"[..]]).1, Err(Oversize::Line(10)));
-    assert_eq!(decode(bounds(), [&b"data: "[..], b"abcd", b"e"]).1, Err(Oversize::Line(10)));
-    assert_eq!(decode(bounds(), [&b":"[..], &[b'x'; 10]]).1, Err(Oversize::Line(10)), "comments count too");
+    let bounds = || ModelStreamDecoder::with_limits(10, 100);
+    assert_eq!(decode_chunks(bounds(), [&b"data: abcd\n\n"[..]]).0.len(), 1, "ten bytes are allowed");
+    assert_eq!(decode_chunks(bounds(), [&b"data: abcde\n"[..]]).1, Err(StreamLimitError::Line(10)));
+    assert_eq!(decode_chunks(bounds(), [&b"data: "[..], b"abcd", b"e"]).1, Err(StreamLimitError::Line(10)));
+    assert_eq!(
+        decode_chunks(bounds(), [&b":"[..], &[b'x'; 10]]).1,
+        Err(StreamLimitError::Line(10)),
+        "comments count too"
+    );
 }
 
 #[test]
 fn too_large_an_event_is_an_error_although_its_lines_are_short() {
-    let bounds = || Decoder::with_bounds(10, 9);
-    assert_eq!(decode(bounds(), [&b"data: abcd\ndata: efgh\n\n"[..]]).0.len(), 1, "nine bytes are allowed");
-    assert_eq!(decode(bounds(), [&b"data: abcd\ndata: efgh\ndata\n\n"[..]]).1, Err(Oversize::Event(9)));
+    let bounds = || ModelStreamDecoder::with_limits(10, 9);
+    assert_eq!(decode_chunks(bounds(), [&b"data: abcd\ndata: efgh\n\n"[..]]).0.len(), 1, "nine bytes are allowed");
+    assert_eq!(decode_chunks(bounds(), [&b"data: abcd\ndata: efgh\ndata\n\n"[..]]).1, Err(StreamLimitError::Event(9)));
 }
 
-/// Streams made of the pieces that matter, so that CRs, LFs, marks and fields meet in every order.
-fn stream() -> impl Strategy<Value = Vec<u8>> {
+/// Streams of the significant pieces, so that CRs, LFs, marks and fields meet in every order.
+fn stream_strategy() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop::sample::select(vec![
         &b"data: "[..],
         b"data:",
@@ -102,7 +107,7 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
     vec(piece, 0..40).prop_map(|pieces| pieces.concat())
 }
 
-fn cut<'a>(bytes: &'a [u8], at: &[prop::sample::Index]) -> Vec<&'a [u8]> {
+fn split_at<'a>(bytes: &'a [u8], at: &[prop::sample::Index]) -> Vec<&'a [u8]> {
     let mut places: Vec<usize> = at.iter().map(|index| index.index(bytes.len() + 1)).collect();
     places.sort_unstable();
     let mut chunks = Vec::new();
@@ -117,17 +122,17 @@ fn cut<'a>(bytes: &'a [u8], at: &[prop::sample::Index]) -> Vec<&'a [u8]> {
 
 proptest! {
     #[test]
-    fn any_chunking_gives_the_same_events(bytes in stream(), at in vec(any::<prop::sample::Index>(), 0..12)) {
-        let expected = decode(Decoder::default(), [&bytes[..]]);
-        prop_assert_eq!(&decode(Decoder::default(), cut(&bytes, &at)), &expected);
-        prop_assert_eq!(&decode(Decoder::default(), bytes.chunks(1)), &expected);
+    fn any_chunking_gives_the_same_events(bytes in stream_strategy(), at in vec(any::<prop::sample::Index>(), 0..12)) {
+        let expected = decode_chunks(ModelStreamDecoder::default(), [&bytes[..]]);
+        prop_assert_eq!(&decode_chunks(ModelStreamDecoder::default(), split_at(&bytes, &at)), &expected);
+        prop_assert_eq!(&decode_chunks(ModelStreamDecoder::default(), bytes.chunks(1)), &expected);
     }
 
     #[test]
-    fn any_chunking_meets_the_same_bound(bytes in stream(), at in vec(any::<prop::sample::Index>(), 0..12)) {
-        let expected = decode(Decoder::with_bounds(12, 8), [&bytes[..]]);
-        prop_assert_eq!(&decode(Decoder::with_bounds(12, 8), cut(&bytes, &at)), &expected);
-        prop_assert_eq!(&decode(Decoder::with_bounds(12, 8), bytes.chunks(1)), &expected);
+    fn any_chunking_meets_the_same_bound(bytes in stream_strategy(), at in vec(any::<prop::sample::Index>(), 0..12)) {
+        let expected = decode_chunks(ModelStreamDecoder::with_limits(12, 8), [&bytes[..]]);
+        prop_assert_eq!(&decode_chunks(ModelStreamDecoder::with_limits(12, 8), split_at(&bytes, &at)), &expected);
+        prop_assert_eq!(&decode_chunks(ModelStreamDecoder::with_limits(12, 8), bytes.chunks(1)), &expected);
     }
 
     #[test]
@@ -143,6 +148,6 @@ proptest! {
             }
             text += newline;
         }
-        prop_assert_eq!(whole(text.as_bytes()), events);
+        prop_assert_eq!(decode_whole(text.as_bytes()), events);
     }
 }

@@ -1,33 +1,33 @@
-//! Finding the notes of a scope by words. SQLite's bm25 chooses the candidates and decides between equals; the score is a rule of
-//! its own ([`Weights`]), because bm25 has no scale: it grows with the number of words, and falls to nothing where a scope has
-//! two notes.
+//! Full-text search of notes: FTS5's bm25 chooses the candidates and orders equal scores.
+//!
+//! The score itself comes from [`WordWeights`], because bm25 has no fixed scale: it grows with the number of words,
+//! and is close to zero in a scope with two notes.
 
 use std::collections::HashMap;
 
-use quell_kernel::memory::{Weights, Word};
+use quell_kernel::memory::{SearchWord, WordWeights};
 use rusqlite::{Connection, params};
 
-/// Notes of a scope that are looked at closely, the first of bm25's order.
+/// Notes of a scope that are scored: the best ones by bm25.
 const CANDIDATES: usize = 200;
 
-/// A search for words.
-pub(super) struct Search<'a> {
+pub(super) struct NoteSearch<'a> {
     db: &'a Connection,
-    /// Each as FTS5 spells it. In quotes nothing is a sign of its language, so that no query can be a wrong one.
+    /// Each word in the syntax of FTS5. Inside quotes nothing is an operator, so no query can have a syntax error.
     words: Vec<String>,
 }
 
-impl<'a> Search<'a> {
-    pub(super) fn new(db: &'a Connection, words: &[Word]) -> Self {
-        let spelled = |word: &Word| match word {
-            Word::Exact(text) => format!("\"{text}\""),
-            Word::Beginning(text) => format!("\"{text}\" *"),
+impl<'a> NoteSearch<'a> {
+    pub(super) fn new(db: &'a Connection, words: &[SearchWord]) -> Self {
+        let spelled = |word: &SearchWord| match word {
+            SearchWord::Exact(text) => format!("\"{text}\""),
+            SearchWord::Prefix(text) => format!("\"{text}\" *"),
         };
         Self { db, words: words.iter().map(spelled).collect() }
     }
 
-    /// The best notes of a scope with their scores, best first.
-    pub(super) fn best(&self, scope: i64, limit: usize) -> rusqlite::Result<Vec<(i64, f64)>> {
+    /// Returns the best notes of a scope with their scores, best first.
+    pub(super) fn best_matches(&self, scope: i64, limit: usize) -> rusqlite::Result<Vec<(i64, f64)>> {
         if self.words.is_empty() {
             return Ok(Vec::new());
         }
@@ -38,7 +38,7 @@ impl<'a> Search<'a> {
         let mut statement = self.db.prepare_cached("SELECT rowid FROM note_words WHERE note_words MATCH ?1")?;
         for (number, word) in self.words.iter().enumerate() {
             let mut notes = 0;
-            let mut rows = statement.query([within(scope, word)])?;
+            let mut rows = statement.query([scoped_query(scope, word)])?;
             while let Some(row) = rows.next()? {
                 notes += 1;
                 if let Some(has) = at.get(&row.get(0)?).and_then(|at| has.get_mut(*at)) {
@@ -47,30 +47,30 @@ impl<'a> Search<'a> {
             }
             found_in.push(notes);
         }
-        let weights = Weights::of(&found_in, self.notes(scope)?);
+        let weights = WordWeights::new(&found_in, self.count_notes(scope)?);
         let scores = has.into_iter().map(|has| weights.score(has));
         let mut best: Vec<(i64, f64)> = candidates.into_iter().zip(scores).collect();
-        // Stable, so that bm25's order stays among equals.
+        // The sort is stable, so that notes with equal scores keep bm25's order.
         best.sort_by(|(_, one), (_, other)| other.total_cmp(one));
         best.truncate(limit);
         Ok(best)
     }
 
-    fn candidates(&self, scope: i64, most: usize) -> rusqlite::Result<Vec<i64>> {
-        // The column of the scope counts for nothing.
+    fn candidates(&self, scope: i64, limit: usize) -> rusqlite::Result<Vec<i64>> {
+        // The scope column has weight 0.
         let sql = "SELECT rowid FROM note_words WHERE note_words MATCH ?1
                    ORDER BY bm25(note_words, 0.0, 1.0), rowid DESC LIMIT ?2";
-        let any = within(scope, &format!("({})", self.words.join(" OR ")));
-        let most = i64::try_from(most).unwrap_or(i64::MAX);
-        self.db.prepare_cached(sql)?.query_map(params![any, most], |row| row.get(0))?.collect()
+        let any = scoped_query(scope, &format!("({})", self.words.join(" OR ")));
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.db.prepare_cached(sql)?.query_map(params![any, limit], |row| row.get(0))?.collect()
     }
 
-    fn notes(&self, scope: i64) -> rusqlite::Result<u32> {
+    fn count_notes(&self, scope: i64) -> rusqlite::Result<u32> {
         let sql = "SELECT count(*) FROM notes WHERE scope = ?1";
         self.db.prepare_cached(sql)?.query_row([scope], |row| row.get(0))
     }
 }
 
-fn within(scope: i64, words: &str) -> String {
+fn scoped_query(scope: i64, words: &str) -> String {
     format!("scope : \"{scope}\" AND words : {words}")
 }

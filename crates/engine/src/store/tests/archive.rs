@@ -1,28 +1,30 @@
-//! Sessions out and in again: the same bytes, and nothing by halves.
+//! Export and import of sessions: the same bytes come back, and a failed import writes nothing.
 
 use tempfile::TempDir;
 
-use super::super::{Archive, Archived, Imported, PrivateEndpoints, Spool, StoreError, StoredSession};
+use super::super::{
+    ArchivedHistoryItem, ImportOutcome, PrivateEndpoints, SessionArchive, StoreError, StoredSession, TempFile,
+};
 use super::*;
 
-async fn text(store: &Store, spool: Spool) -> String {
+async fn read_text(store: &Store, temp_file: TempFile) -> String {
     let mut bytes = Vec::new();
     loop {
-        let piece = store.piece(spool.clone(), bytes.len() as u64).await.unwrap();
+        let piece = store.read_temp_file(temp_file.clone(), bytes.len() as u64).await.unwrap();
         if piece.is_empty() {
-            assert_eq!(bytes.len() as u64, spool.length());
+            assert_eq!(bytes.len() as u64, temp_file.length());
             return String::from_utf8(bytes).unwrap();
         }
         bytes.extend(piece);
     }
 }
 
-async fn exported(store: &Store, session: &str) -> Option<String> {
-    let spool = store.export_session(key(session)).await.unwrap()?;
-    Some(text(store, spool).await)
+async fn export_text(store: &Store, session: &str) -> Option<String> {
+    let temp_file = store.export_session(session_key(session)).await.unwrap()?;
+    Some(read_text(store, temp_file).await)
 }
 
-fn names(home: &TempDir) -> Vec<String> {
+fn file_names(home: &TempDir) -> Vec<String> {
     let mut names: Vec<String> = std::fs::read_dir(home.path())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -31,24 +33,24 @@ fn names(home: &TempDir) -> Vec<String> {
     names
 }
 
-fn archive(session: &str, runs: &[&str]) -> Archive {
-    let over = |id: &&str| RunRow { state: StoredState::Ended, ..row(id, session) };
-    let turn = |id: &&str| Archived::Turn { run: run_id(id), turn: format!("turn {id}") };
-    Archive {
+fn session_archive(session: &str, runs: &[&str]) -> SessionArchive {
+    let over = |id: &&str| RunRow { state: StoredRunState::Ended, ..accepted_row(id, session) };
+    let turn = |id: &&str| ArchivedHistoryItem::Turn { run: run_id(id), turn: format!("turn {id}") };
+    SessionArchive {
         session: StoredSession {
-            key: key(session),
+            key: session_key(session),
             agent: AgentId::parse("writer").unwrap(),
             created_at: "2020-01-01T00:00:00.000000Z".into(),
             last_used_at: "2020-01-02T00:00:00.000000Z".into(),
             turns: 0,
             config: None,
             secrets: None,
-            private: PrivateEndpoints::default(),
+            private_endpoints: PrivateEndpoints::default(),
             owner: None,
             imported_at: None,
         },
         runs: runs.iter().map(over).collect(),
-        past: runs.iter().map(turn).collect(),
+        history: runs.iter().map(turn).collect(),
         notes: Vec::new(),
     }
 }
@@ -57,76 +59,79 @@ const NOW: &str = "2026-11-21T00:00:00.000000Z";
 
 #[tokio::test]
 async fn what_is_over_is_exported_in_its_order_and_what_is_not_is_left_out() {
-    let (store, home) = fresh();
-    live(&store, "r1", "s").await;
-    store.reset_session(key("s"), "2026-11-20T11:00:00.000000Z".into()).await.unwrap();
-    live(&store, "r2", "s").await;
-    accept(&store, "r3", "s").await;
-    store.steered(run_id("r3"), run_id("r2")).await.unwrap();
-    accept(&store, "r4", "s").await;
-    store.start_run(run_id("r4"), "at work".into()).await.unwrap();
-    // Its turn is sealed and its end is not stored: both wait for the next export.
-    store.append_turn(key("s"), run_id("r4"), "turn r4".into(), "ending".into()).await.unwrap();
-    live(&store, "other", "t").await;
-    let before = names(&home);
-    let lines = exported(&store, "s").await.unwrap();
-    assert_eq!(names(&home), before, "an export leaves no file behind");
+    let (store, home) = new_store();
+    run_to_end(&store, "r1", "s").await;
+    store.reset_session(session_key("s"), "2026-11-20T11:00:00.000000Z".into()).await.unwrap();
+    run_to_end(&store, "r2", "s").await;
+    accept_run(&store, "r3", "s").await;
+    store.record_run_steered(run_id("r3"), run_id("r2")).await.unwrap();
+    accept_run(&store, "r4", "s").await;
+    store.record_run_start(run_id("r4"), "at work".into()).await.unwrap();
+    // The turn is sealed, but the end is not stored: the next export has both.
+    store.append_turn(session_key("s"), run_id("r4"), "turn r4".into(), "ending".into()).await.unwrap();
+    run_to_end(&store, "other", "t").await;
+    let before = file_names(&home);
+    let lines = export_text(&store, "s").await.unwrap();
+    assert_eq!(file_names(&home), before, "an export leaves no file behind");
     let marks = ["session", "\"r1\"", "\"r2\"", "\"r3\"", "turn r1", "2026-11-20T11", "turn r2"];
     assert_eq!(lines.lines().count(), marks.len(), "{lines}");
     for (line, mark) in lines.lines().zip(marks) {
         assert!(line.contains(mark), "{mark} is not in {line}");
     }
-    assert_eq!(exported(&store, "unknown").await, None);
+    assert_eq!(export_text(&store, "unknown").await, None);
 }
 
 #[tokio::test]
 async fn an_import_is_listed_counts_its_turns_and_is_exported_as_it_was() {
-    let (store, _home) = fresh();
-    live(&store, "here", "older").await;
-    let mut coming = archive("s", &["r1", "r2", "r3"]);
-    coming.past.insert(1, Archived::Reset { at: NOW.into() });
-    assert_eq!(store.import_session(coming, NOW.into()).await, Ok(Imported::Yes { turns: 2 }));
-    let session = store.session(key("s")).await.unwrap().unwrap();
+    let (store, _home) = new_store();
+    run_to_end(&store, "here", "older").await;
+    let mut coming = session_archive("s", &["r1", "r2", "r3"]);
+    coming.history.insert(1, ArchivedHistoryItem::Reset { at: NOW.into() });
+    assert_eq!(store.import_session(coming, NOW.into()).await, Ok(ImportOutcome::Imported { turns: 2 }));
+    let session = store.find_session(session_key("s")).await.unwrap().unwrap();
     assert_eq!((session.turns, session.last_used_at.as_str()), (2, "2020-01-02T00:00:00.000000Z"));
-    assert_eq!(store.turns(key("s")).await.unwrap(), ["turn r2", "turn r3"]);
-    let (rows, _) = store.sessions(all_sessions()).await.unwrap();
+    assert_eq!(store.session_turns(session_key("s")).await.unwrap(), ["turn r2", "turn r3"]);
+    let (rows, _) = store.list_sessions(all_sessions()).await.unwrap();
     assert_eq!(rows.iter().map(|row| row.key.as_str()).collect::<Vec<_>>(), ["s", "older"]);
-    let lines = exported(&store, "s").await.unwrap();
+    let lines = export_text(&store, "s").await.unwrap();
     assert_eq!(lines.lines().count(), 8, "{lines}");
-    // It goes on like any other.
-    live(&store, "r4", "s").await;
-    assert_eq!(store.turns(key("s")).await.unwrap().len(), 3);
+    // The imported session can be used like any other.
+    run_to_end(&store, "r4", "s").await;
+    assert_eq!(store.session_turns(session_key("s")).await.unwrap().len(), 3);
 }
 
 #[tokio::test]
 async fn a_refused_import_leaves_nothing() {
-    let (store, _home) = fresh();
-    live(&store, "r1", "s").await;
-    assert_eq!(store.import_session(archive("s", &["x"]), NOW.into()).await, Ok(Imported::SessionExists));
-    let known = store.import_session(archive("t", &["x", "r1"]), NOW.into()).await;
-    assert_eq!(known, Ok(Imported::RunExists(run_id("r1"))));
-    assert_eq!(store.run(run_id("x")).await, Ok(None));
-    assert_eq!(store.session(key("t")).await, Ok(None));
-    // A turn whose run is not there breaks the rules of the database: all of it goes.
-    let mut torn = archive("t", &["x"]);
-    torn.past.push(Archived::Turn { run: run_id("nowhere"), turn: "turn".into() });
-    let (torn, beside) = tokio::join!(store.import_session(torn, NOW.into()), store.accept_run(row("y", "u")));
+    let (store, _home) = new_store();
+    run_to_end(&store, "r1", "s").await;
+    assert_eq!(store.import_session(session_archive("s", &["x"]), NOW.into()).await, Ok(ImportOutcome::SessionExists));
+    let known = store.import_session(session_archive("t", &["x", "r1"]), NOW.into()).await;
+    assert_eq!(known, Ok(ImportOutcome::RunExists(run_id("r1"))));
+    assert_eq!(store.find_run(run_id("x")).await, Ok(None));
+    assert_eq!(store.find_session(session_key("t")).await, Ok(None));
+    // A turn without its run violates a foreign key: the whole import is rolled back.
+    let mut torn = session_archive("t", &["x"]);
+    torn.history.push(ArchivedHistoryItem::Turn { run: run_id("nowhere"), turn: "turn".into() });
+    let (torn, beside) = tokio::join!(store.import_session(torn, NOW.into()), store.accept_run(accepted_row("y", "u")));
     assert!(torn.is_err(), "{torn:?}");
-    assert_eq!(beside, Ok(AcceptedRow::New), "the neighbour in its transaction is written");
-    assert_eq!(store.run(run_id("x")).await, Ok(None));
+    assert_eq!(beside, Ok(AcceptRunOutcome::New), "the neighbour in its transaction is written");
+    assert_eq!(store.find_run(run_id("x")).await, Ok(None));
 }
 
 #[tokio::test]
 async fn a_session_without_runs_has_its_own_place_in_the_list() {
-    let (store, _home) = fresh();
+    let (store, _home) = new_store();
     for session in ["a", "b"] {
-        assert_eq!(store.import_session(archive(session, &[]), NOW.into()).await, Ok(Imported::Yes { turns: 0 }));
+        assert_eq!(
+            store.import_session(session_archive(session, &[]), NOW.into()).await,
+            Ok(ImportOutcome::Imported { turns: 0 })
+        );
     }
-    live(&store, "r1", "c").await;
-    let page = SessionFilter { limit: 1, ..all_sessions() };
+    run_to_end(&store, "r1", "c").await;
+    let page = SessionListFilter { limit: 1, ..all_sessions() };
     let (mut cursor, mut seen) = (None, Vec::new());
     loop {
-        let (rows, next) = store.sessions(SessionFilter { cursor, ..page.clone() }).await.unwrap();
+        let (rows, next) = store.list_sessions(SessionListFilter { cursor, ..page.clone() }).await.unwrap();
         seen.extend(rows.into_iter().map(|row| row.key.to_string()));
         cursor = next;
         if cursor.is_none() {
@@ -138,34 +143,34 @@ async fn a_session_without_runs_has_its_own_place_in_the_list() {
 
 #[tokio::test]
 async fn a_long_session_is_handed_out_in_pieces_while_the_store_goes_on() {
-    let (store, _home) = fresh();
-    accept(&store, "r1", "s").await;
+    let (store, _home) = new_store();
+    accept_run(&store, "r1", "s").await;
     let long = format!("turn {}", "x".repeat(900_000));
-    store.append_turn(key("s"), run_id("r1"), long.clone(), String::new()).await.unwrap();
-    store.end_run(run_id("r1"), "ended".into(), nothing()).await.unwrap();
-    let spool = store.export_session(key("s")).await.unwrap().unwrap();
-    let first = store.piece(spool.clone(), 0).await.unwrap();
-    assert!((first.len() as u64) < spool.length());
-    // What was read is of its own moment, whatever comes after.
-    store.delete_session(key("s"), Vec::new()).await.unwrap();
-    assert!(text(&store, spool).await.contains(&long));
+    store.append_turn(session_key("s"), run_id("r1"), long.clone(), String::new()).await.unwrap();
+    store.record_run_end(run_id("r1"), "ended".into(), no_spend()).await.unwrap();
+    let temp_file = store.export_session(session_key("s")).await.unwrap().unwrap();
+    let first = store.read_temp_file(temp_file.clone(), 0).await.unwrap();
+    assert!((first.len() as u64) < temp_file.length());
+    // The export shows the state of its own moment, whatever is written later.
+    store.delete_session(session_key("s"), Vec::new()).await.unwrap();
+    assert!(read_text(&store, temp_file).await.contains(&long));
 }
 
 #[tokio::test]
 async fn a_spool_of_a_daemon_that_died_is_in_nobodys_way() {
-    let (store, home) = fresh();
-    live(&store, "r1", "s").await;
+    let (store, home) = new_store();
+    run_to_end(&store, "r1", "s").await;
     std::fs::write(home.path().join("quell.spool"), "half a line").unwrap();
-    let lines = exported(&store, "s").await.unwrap();
+    let lines = export_text(&store, "s").await.unwrap();
     assert!(!lines.contains("half a line"));
     assert!(!home.path().join("quell.spool").exists());
 }
 
 #[tokio::test]
 async fn a_closed_store_says_so_to_who_wants_a_copy() {
-    let (store, _home) = fresh();
-    live(&store, "r1", "s").await;
+    let (store, _home) = new_store();
+    run_to_end(&store, "r1", "s").await;
     let other = store.clone();
     store.close().await;
-    assert!(matches!(other.export_session(key("s")).await, Err(StoreError::Closed)));
+    assert!(matches!(other.export_session(session_key("s")).await, Err(StoreError::Closed)));
 }

@@ -1,117 +1,117 @@
 //! Lists and their cursors, the hold, the tokens.
 
 use quell_protocol::Principal;
-use quell_protocol::api::{Hold, Scope, TokenRow};
+use quell_protocol::api::{AccessLevel, Hold, TokenRow};
 
 use super::super::{StoreError, StoredToken};
 use super::*;
 
 #[tokio::test]
 async fn runs_page_from_new_to_old_while_new_ones_arrive() {
-    let (store, _home) = fresh();
+    let (store, _home) = new_store();
     for n in 0..7 {
-        accept(&store, &format!("r{n}"), "s").await;
+        accept_run(&store, &format!("r{n}"), "s").await;
     }
-    let page = |cursor| RunFilter { limit: 3, cursor, ..all_runs() };
-    let (first, cursor) = store.runs(page(None)).await.unwrap();
-    assert_eq!(ids(&first), ["r6", "r5", "r4"]);
-    accept(&store, "r7", "s").await;
-    let (second, cursor) = store.runs(page(cursor)).await.unwrap();
-    assert_eq!(ids(&second), ["r3", "r2", "r1"]);
-    let (third, cursor) = store.runs(page(cursor)).await.unwrap();
-    assert_eq!((ids(&third), cursor), (vec!["r0"], None));
+    let page = |cursor| RunListFilter { limit: 3, cursor, ..all_runs() };
+    let (first, cursor) = store.list_runs(page(None)).await.unwrap();
+    assert_eq!(run_ids(&first), ["r6", "r5", "r4"]);
+    accept_run(&store, "r7", "s").await;
+    let (second, cursor) = store.list_runs(page(cursor)).await.unwrap();
+    assert_eq!(run_ids(&second), ["r3", "r2", "r1"]);
+    let (third, cursor) = store.list_runs(page(cursor)).await.unwrap();
+    assert_eq!((run_ids(&third), cursor), (vec!["r0"], None));
 }
 
 #[tokio::test]
 async fn a_page_that_just_fits_has_no_cursor() {
-    let (store, _home) = fresh();
+    let (store, _home) = new_store();
     for n in 0..3 {
-        accept(&store, &format!("r{n}"), "s").await;
+        accept_run(&store, &format!("r{n}"), "s").await;
     }
-    let (rows, cursor) = store.runs(RunFilter { limit: 3, ..all_runs() }).await.unwrap();
+    let (rows, cursor) = store.list_runs(RunListFilter { limit: 3, ..all_runs() }).await.unwrap();
     assert_eq!((rows.len(), cursor), (3, None));
 }
 
 #[tokio::test]
 async fn runs_are_found_by_session_and_principal() {
-    let (store, _home) = fresh();
+    let (store, _home) = new_store();
     for (id, session, principal) in [("a", "s", "anna"), ("b", "t", "anna"), ("c", "s", "ben"), ("d", "s", "anna")] {
         let principal = Principal::parse(principal).unwrap();
-        store.accept_run(RunRow { principal, ..row(id, session) }).await.unwrap();
+        store.accept_run(RunRow { principal, ..accepted_row(id, session) }).await.unwrap();
     }
-    let of = |session: Option<&str>, principal: Option<&str>| RunFilter {
-        session: session.map(key),
+    let of = |session: Option<&str>, principal: Option<&str>| RunListFilter {
+        session: session.map(session_key),
         principal: principal.map(|name| Principal::parse(name).unwrap()),
         ..all_runs()
     };
-    let found = |filter| async { store.runs(filter).await.unwrap().0 };
-    assert_eq!(ids(&found(of(Some("s"), None)).await), ["d", "c", "a"]);
-    assert_eq!(ids(&found(of(None, Some("anna"))).await), ["d", "b", "a"]);
-    assert_eq!(ids(&found(of(Some("s"), Some("anna"))).await), ["d", "a"]);
-    assert_eq!(ids(&found(of(Some("t"), Some("ben"))).await), Vec::<&str>::new());
+    let found = |filter| async { store.list_runs(filter).await.unwrap().0 };
+    assert_eq!(run_ids(&found(of(Some("s"), None)).await), ["d", "c", "a"]);
+    assert_eq!(run_ids(&found(of(None, Some("anna"))).await), ["d", "b", "a"]);
+    assert_eq!(run_ids(&found(of(Some("s"), Some("anna"))).await), ["d", "a"]);
+    assert_eq!(run_ids(&found(of(Some("t"), Some("ben"))).await), Vec::<&str>::new());
 }
 
 #[tokio::test]
 async fn open_runs_are_the_unfinished_ones_oldest_first() {
-    let (store, _home) = fresh();
+    let (store, _home) = new_store();
     for id in ["a", "b", "c"] {
-        accept(&store, id, "s").await;
+        accept_run(&store, id, "s").await;
     }
-    live(&store, "d", "s").await;
-    store.start_run(run_id("b"), "started".into()).await.unwrap();
-    assert_eq!(ids(&store.open_runs().await.unwrap()), ["a", "b", "c"]);
-    store.end_run(run_id("b"), "ended".into(), nothing()).await.unwrap();
-    assert_eq!(ids(&store.open_runs().await.unwrap()), ["a", "c"]);
+    run_to_end(&store, "d", "s").await;
+    store.record_run_start(run_id("b"), "started".into()).await.unwrap();
+    assert_eq!(run_ids(&store.list_open_runs().await.unwrap()), ["a", "b", "c"]);
+    store.record_run_end(run_id("b"), "ended".into(), no_spend()).await.unwrap();
+    assert_eq!(run_ids(&store.list_open_runs().await.unwrap()), ["a", "c"]);
 }
 
 #[tokio::test]
 async fn sessions_are_listed_by_last_use_and_searched() {
-    let (store, _home) = fresh();
+    let (store, _home) = new_store();
     for (id, session) in [("1", "Alpha"), ("2", "beta_1"), ("3", "gamma")] {
-        accept(&store, id, session).await;
+        accept_run(&store, id, session).await;
     }
     let again = RunRow {
         accepted_at: "2026-11-21T00:00:00.000000Z".into(),
         agent: quell_protocol::AgentId::parse("writer").unwrap(),
-        ..row("4", "Alpha")
+        ..accepted_row("4", "Alpha")
     };
     store.accept_run(again).await.unwrap();
     let keys = |rows: &[super::super::StoredSession]| rows.iter().map(|row| row.key.to_string()).collect::<Vec<_>>();
-    let (rows, cursor) = store.sessions(SessionFilter { limit: 2, ..all_sessions() }).await.unwrap();
+    let (rows, cursor) = store.list_sessions(SessionListFilter { limit: 2, ..all_sessions() }).await.unwrap();
     assert_eq!(keys(&rows), ["Alpha", "gamma"]);
     let alpha = rows.first().unwrap();
     assert_eq!((alpha.agent.as_str(), alpha.turns), ("writer", 0));
     assert_eq!(alpha.created_at, "2026-11-20T10:00:00.000000Z");
     assert_eq!(alpha.last_used_at, "2026-11-21T00:00:00.000000Z");
-    let (rest, end) = store.sessions(SessionFilter { limit: 2, cursor, ..all_sessions() }).await.unwrap();
+    let (rest, end) = store.list_sessions(SessionListFilter { limit: 2, cursor, ..all_sessions() }).await.unwrap();
     assert_eq!((keys(&rest), end), (vec!["beta_1".to_string()], None));
-    let search = |text: &str| SessionFilter { search: Some(text.into()), ..all_sessions() };
-    assert_eq!(keys(&store.sessions(search("alPHA")).await.unwrap().0), ["Alpha"]);
-    assert_eq!(keys(&store.sessions(search("WRIT")).await.unwrap().0), ["Alpha"]);
-    assert_eq!(keys(&store.sessions(search("a_1")).await.unwrap().0), ["beta_1"]);
-    assert_eq!(keys(&store.sessions(search("%")).await.unwrap().0), Vec::<String>::new());
+    let search = |text: &str| SessionListFilter { search: Some(text.into()), ..all_sessions() };
+    assert_eq!(keys(&store.list_sessions(search("alPHA")).await.unwrap().0), ["Alpha"]);
+    assert_eq!(keys(&store.list_sessions(search("WRIT")).await.unwrap().0), ["Alpha"]);
+    assert_eq!(keys(&store.list_sessions(search("a_1")).await.unwrap().0), ["beta_1"]);
+    assert_eq!(keys(&store.list_sessions(search("%")).await.unwrap().0), Vec::<String>::new());
 }
 
 #[tokio::test]
 async fn a_cursor_from_elsewhere_is_refused() {
-    let (store, _home) = fresh();
+    let (store, _home) = new_store();
     for n in 0..3 {
-        live(&store, &format!("r{n}"), "s").await;
+        run_to_end(&store, &format!("r{n}"), "s").await;
     }
-    let (_, of_runs) = store.runs(RunFilter { limit: 1, ..all_runs() }).await.unwrap();
-    let sessions = SessionFilter { cursor: of_runs.clone(), ..all_sessions() };
-    assert_eq!(store.sessions(sessions).await, Err(StoreError::BadCursor));
-    assert_eq!(store.turn_page(key("s"), 1, of_runs).await, Err(StoreError::BadCursor));
+    let (_, of_runs) = store.list_runs(RunListFilter { limit: 1, ..all_runs() }).await.unwrap();
+    let sessions = SessionListFilter { cursor: of_runs.clone(), ..all_sessions() };
+    assert_eq!(store.list_sessions(sessions).await, Err(StoreError::BadCursor));
+    assert_eq!(store.history_page(session_key("s"), 1, of_runs).await, Err(StoreError::BadCursor));
     for bad in ["", "r", "r1", "r-000000000000001", "r+000000000000001", "rffffffffffffffff", "5", "'; DROP", "r\u{fc}"]
     {
-        let filter = RunFilter { cursor: Some(bad.into()), ..all_runs() };
-        assert_eq!(store.runs(filter).await, Err(StoreError::BadCursor), "{bad}");
+        let filter = RunListFilter { cursor: Some(bad.into()), ..all_runs() };
+        assert_eq!(store.list_runs(filter).await, Err(StoreError::BadCursor), "{bad}");
     }
 }
 
 #[tokio::test]
 async fn the_hold_is_kept_whole_and_lifted() {
-    let (store, _home) = fresh();
+    let (store, _home) = new_store();
     assert_eq!(store.hold().await, Ok(Hold::default()));
     let hold = Hold {
         held: true,
@@ -127,22 +127,22 @@ async fn the_hold_is_kept_whole_and_lifted() {
 
 #[tokio::test]
 async fn tokens_are_named_once_and_found_by_their_hash() {
-    let (store, _home) = fresh();
+    let (store, _home) = new_store();
     let token = |name: &str, scope| TokenRow {
         name: name.into(),
         scope,
         scopes: vec![scope.into()],
         created_at: "noon".into(),
     };
-    store.create_token(token("ci", Scope::Write), "11".into()).await.unwrap();
-    store.create_token(token("bot", Scope::Read), "22".into()).await.unwrap();
-    let taken = store.create_token(token("ci", Scope::Admin), "33".into()).await;
+    store.create_token(token("ci", AccessLevel::Write), "11".into()).await.unwrap();
+    store.create_token(token("bot", AccessLevel::Read), "22".into()).await.unwrap();
+    let taken = store.create_token(token("ci", AccessLevel::Admin), "33".into()).await;
     assert_eq!(taken, Err(StoreError::NameTaken("ci".into())));
-    assert_eq!(store.find_token("11".into()).await, Ok(Some(token("ci", Scope::Write))));
+    assert_eq!(store.find_token("11".into()).await, Ok(Some(token("ci", AccessLevel::Write))));
     assert_eq!(store.find_token("33".into()).await, Ok(None));
     let listed = store.list_tokens().await.unwrap();
-    let bot = StoredToken { row: token("bot", Scope::Read), sha256: "22".into() };
-    assert_eq!(listed, [bot, StoredToken { row: token("ci", Scope::Write), sha256: "11".into() }]);
+    let bot = StoredToken { row: token("bot", AccessLevel::Read), sha256: "22".into() };
+    assert_eq!(listed, [bot, StoredToken { row: token("ci", AccessLevel::Write), sha256: "11".into() }]);
     assert_eq!(store.revoke_token("ci".into()).await, Ok(true));
     assert_eq!(store.revoke_token("ci".into()).await, Ok(false));
     assert_eq!(store.find_token("11".into()).await, Ok(None));

@@ -1,23 +1,25 @@
-//! Opening, closing, crashing, and databases of other versions.
+//! Open, close and crash; databases of other versions.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use quell_protocol::api::{Hold, Scope};
+use quell_protocol::api::{AccessLevel, Hold};
 use rusqlite::Connection;
 
-use super::super::{Database, Holder, Inspection, Past, StoreError, StoredState, inspect};
+use super::super::{
+    DatabaseInspection, DatabaseState, HistoryItem, LockHolder, StoreError, StoredRunState, inspect_database,
+};
 use super::*;
 
-/// What schema 1 held, as it was written to disk. Never edited: it stands for the databases that people have.
+/// A database of schema 1 as SQL. Never edit it: it stands for the databases that users have.
 const FIXTURE: &str = include_str!("fixture_1.sql");
 
-fn mode(path: &std::path::Path) -> u32 {
+fn file_mode(path: &std::path::Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
-fn shape(home: &TempDir) -> Vec<String> {
+fn schema_sql(home: &TempDir) -> Vec<String> {
     let db = Connection::open(home.path().join(FILE)).unwrap();
     let sql = "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY type, name";
     let mut statement = db.prepare(sql).unwrap();
@@ -30,61 +32,61 @@ async fn the_directory_and_the_file_are_private() {
     let home = tempfile::tempdir().unwrap();
     let deep = home.path().join("a/b");
     let store = Store::open(&deep, FILE).unwrap();
-    accept(&store, "a", "s").await;
-    assert_eq!(mode(&deep), 0o700);
-    assert_eq!(mode(&home.path().join("a")), 0o700);
+    accept_run(&store, "a", "s").await;
+    assert_eq!(file_mode(&deep), 0o700);
+    assert_eq!(file_mode(&home.path().join("a")), 0o700);
     for file in [FILE, "quell.db-wal", "quell.lock"] {
-        assert_eq!(mode(&deep.join(file)), 0o600, "{file}");
+        assert_eq!(file_mode(&deep.join(file)), 0o600, "{file}");
     }
 }
 
 #[tokio::test]
 async fn a_reopened_store_finds_everything() {
-    let (store, home) = fresh();
-    live(&store, "a", "s").await;
-    store.reset_session(key("s"), "noon".into()).await.unwrap();
-    live(&store, "b", "s").await;
-    accept(&store, "c", "s").await;
+    let (store, home) = new_store();
+    run_to_end(&store, "a", "s").await;
+    store.reset_session(session_key("s"), "noon".into()).await.unwrap();
+    run_to_end(&store, "b", "s").await;
+    accept_run(&store, "c", "s").await;
     let hold = Hold { held: true, ..Hold::default() };
     store.set_hold(&hold).await.unwrap();
-    let before = store.runs(all_runs()).await.unwrap();
+    let before = store.list_runs(all_runs()).await.unwrap();
     store.close().await;
     let left: Vec<_> = fs::read_dir(home.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left.len(), 2, "the log was not folded into the file: {left:?}");
 
-    let store = open(&home);
-    assert_eq!(store.runs(all_runs()).await.unwrap(), before);
-    assert_eq!(store.turns(key("s")).await.unwrap(), ["turn b"]);
+    let store = open_store(&home);
+    assert_eq!(store.list_runs(all_runs()).await.unwrap(), before);
+    assert_eq!(store.session_turns(session_key("s")).await.unwrap(), ["turn b"]);
     assert_eq!(store.hold().await, Ok(hold));
-    accept(&store, "d", "s").await;
-    assert_eq!(ids(&store.runs(all_runs()).await.unwrap().0), ["d", "c", "b", "a"]);
+    accept_run(&store, "d", "s").await;
+    assert_eq!(run_ids(&store.list_runs(all_runs()).await.unwrap().0), ["d", "c", "b", "a"]);
 }
 
 #[tokio::test]
 async fn after_a_crash_everything_answered_is_there_and_open_runs_are_found() {
-    let (store, home) = fresh();
-    live(&store, "a", "s").await;
-    accept(&store, "b", "s").await;
-    store.start_run(run_id("b"), "started".into()).await.unwrap();
-    accept(&store, "c", "s").await;
-    // The files as they are while the daemon works are what a crash leaves.
+    let (store, home) = new_store();
+    run_to_end(&store, "a", "s").await;
+    accept_run(&store, "b", "s").await;
+    store.record_run_start(run_id("b"), "started".into()).await.unwrap();
+    accept_run(&store, "c", "s").await;
+    // A crash leaves the files as they are while the daemon runs.
     let crashed = tempfile::tempdir().unwrap();
     for file in [FILE, "quell.db-wal"] {
         fs::copy(home.path().join(file), crashed.path().join(file)).unwrap();
     }
-    let after = open(&crashed);
-    let left = after.open_runs().await.unwrap();
-    assert_eq!(ids(&left), ["b", "c"]);
-    assert_eq!(left.first().map(|run| run.state.clone()), Some(StoredState::Started));
-    assert_eq!(after.turns(key("s")).await.unwrap(), ["turn a"]);
+    let after = open_store(&crashed);
+    let left = after.list_open_runs().await.unwrap();
+    assert_eq!(run_ids(&left), ["b", "c"]);
+    assert_eq!(left.first().map(|run| run.state.clone()), Some(StoredRunState::Started));
+    assert_eq!(after.session_turns(session_key("s")).await.unwrap(), ["turn a"]);
 }
 
 #[tokio::test]
 async fn a_store_that_is_dropped_finishes_its_writes_and_unlocks() {
-    let (store, home) = fresh();
+    let (store, home) = new_store();
     let answers = (0..20).map(|n| {
         use futures_util::FutureExt;
-        store.accept_run(row(&format!("r{n}"), "s")).now_or_never().is_none()
+        store.accept_run(accepted_row(&format!("r{n}"), "s")).now_or_never().is_none()
     });
     assert!(answers.into_iter().all(|queued| queued));
     drop(store);
@@ -96,27 +98,27 @@ async fn a_store_that_is_dropped_finishes_its_writes_and_unlocks() {
             Err(error) => panic!("{error}"),
         }
     };
-    assert_eq!(store.open_runs().await.unwrap().len(), 20);
+    assert_eq!(store.list_open_runs().await.unwrap().len(), 20);
 }
 
 #[tokio::test]
 async fn close_finishes_what_is_queued_and_refuses_the_rest() {
-    let (store, home) = fresh();
+    let (store, home) = new_store();
     let clone = store.clone();
-    let begun = futures_util::future::join_all((0..100).map(|n| clone.accept_run(row(&format!("r{n}"), "s"))));
+    let begun = futures_util::future::join_all((0..100).map(|n| clone.accept_run(accepted_row(&format!("r{n}"), "s"))));
     let (answers, ()) = tokio::join!(begun, store.close());
     assert!(answers.iter().all(Result::is_ok));
-    assert_eq!(clone.accept_run(row("late", "s")).await, Err(StoreError::Closed));
-    assert_eq!(clone.run(run_id("r1")).await, Err(StoreError::Closed));
-    // Closing again is over at once, and the directory is free although a clone lives.
+    assert_eq!(clone.accept_run(accepted_row("late", "s")).await, Err(StoreError::Closed));
+    assert_eq!(clone.find_run(run_id("r1")).await, Err(StoreError::Closed));
+    // A second close returns at once, and the directory is unlocked although a clone still exists.
     clone.clone().close().await;
-    assert_eq!(open(&home).open_runs().await.unwrap().len(), 100);
+    assert_eq!(open_store(&home).list_open_runs().await.unwrap().len(), 100);
     drop(clone);
 }
 
 #[test]
 fn a_second_daemon_is_refused_by_name_and_pid() {
-    let (store, home) = fresh();
+    let (store, home) = new_store();
     let Err(StoreError::Locked(message)) = Store::open(home.path(), FILE) else { panic!("opened twice") };
     assert!(message.contains(&format!("pid {}", std::process::id())), "{message}");
     assert!(message.contains(&home.path().display().to_string()), "{message}");
@@ -133,10 +135,10 @@ fn a_newer_database_is_refused_and_left_alone() {
     drop(db);
     let before = fs::read(&file).unwrap();
     let error = Store::open(home.path(), FILE).unwrap_err();
-    assert!(matches!(error, StoreError::Newer { found: 1000, .. }), "{error:?}");
+    assert!(matches!(error, StoreError::NewerSchema { found: 1000, .. }), "{error:?}");
     assert!(error.to_string().contains("upgrade quell"), "{error}");
     assert_eq!(fs::read(&file).unwrap(), before);
-    // A refusal gives the lock back.
+    // After the refusal the lock is free.
     fs::remove_file(&file).unwrap();
     assert!(Store::open(home.path(), FILE).is_ok());
 }
@@ -147,7 +149,7 @@ fn a_database_of_another_program_is_refused_and_left_alone() {
     let file = home.path().join(FILE);
     Connection::open(&file).unwrap().execute_batch("CREATE TABLE photos (id)").unwrap();
     let before = fs::read(&file).unwrap();
-    assert_eq!(Store::open(home.path(), FILE).unwrap_err(), StoreError::Foreign(file.clone()));
+    assert_eq!(Store::open(home.path(), FILE).unwrap_err(), StoreError::ForeignDatabase(file.clone()));
     assert_eq!(fs::read(&file).unwrap(), before);
 }
 
@@ -155,42 +157,45 @@ fn a_database_of_another_program_is_refused_and_left_alone() {
 async fn a_database_of_schema_1_opens_with_all_it_holds() {
     let home = tempfile::tempdir().unwrap();
     Connection::open(home.path().join(FILE)).unwrap().execute_batch(FIXTURE).unwrap();
-    let store = open(&home);
-    assert_eq!(ids(&store.runs(all_runs()).await.unwrap().0), ["r4", "r3", "r2", "r1"]);
-    assert_eq!(ids(&store.open_runs().await.unwrap()), ["r4"]);
-    let steered = store.run(run_id("r3")).await.unwrap().unwrap();
-    assert_eq!(steered.state, StoredState::Steered { into: run_id("r2") });
-    assert_eq!(store.turns(key("agent:main:main")).await.unwrap(), [r#"{"v":1,"runId":"r2"}"#]);
-    let (past, _) = store.turn_page(key("agent:main:main"), 9, None).await.unwrap();
-    assert_eq!(past.get(1), Some(&Past::Reset { at: "2026-11-20T11:00:00.000000Z".into() }));
-    let session = store.session(key("agent:main:main")).await.unwrap().unwrap();
+    let store = open_store(&home);
+    assert_eq!(run_ids(&store.list_runs(all_runs()).await.unwrap().0), ["r4", "r3", "r2", "r1"]);
+    assert_eq!(run_ids(&store.list_open_runs().await.unwrap()), ["r4"]);
+    let steered = store.find_run(run_id("r3")).await.unwrap().unwrap();
+    assert_eq!(steered.state, StoredRunState::Steered { into: run_id("r2") });
+    assert_eq!(store.session_turns(session_key("agent:main:main")).await.unwrap(), [r#"{"v":1,"runId":"r2"}"#]);
+    let (past, _) = store.history_page(session_key("agent:main:main"), 9, None).await.unwrap();
+    assert_eq!(past.get(1), Some(&HistoryItem::Reset { at: "2026-11-20T11:00:00.000000Z".into() }));
+    let session = store.find_session(session_key("agent:main:main")).await.unwrap().unwrap();
     assert_eq!((session.turns, session.agent.as_str()), (1, "main"));
     assert_eq!(store.hold().await.unwrap().reason.as_deref(), Some("upgrade"));
     let tokens = store.list_tokens().await.unwrap();
-    assert_eq!(tokens.first().map(|token| token.row.scope), Some(Scope::Write));
-    live(&store, "r5", "agent:main:main").await;
+    assert_eq!(tokens.first().map(|token| token.row.scope), Some(AccessLevel::Write));
+    run_to_end(&store, "r5", "agent:main:main").await;
     store.close().await;
 
-    let (new, fresh_home) = fresh();
+    let (new, fresh_home) = new_store();
     new.close().await;
-    assert_eq!(shape(&home), shape(&fresh_home), "a migrated database differs from a new one");
+    assert_eq!(schema_sql(&home), schema_sql(&fresh_home), "a migrated database differs from a new one");
 }
 
 #[tokio::test]
 async fn a_look_changes_nothing_and_sees_the_holder_and_the_hold() {
     let home = tempfile::tempdir().unwrap();
-    assert_eq!(inspect(home.path(), FILE).unwrap(), Inspection { holder: None, database: Database::Absent });
+    assert_eq!(
+        inspect_database(home.path(), FILE).unwrap(),
+        DatabaseInspection { holder: None, database: DatabaseState::Absent }
+    );
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);
-    let store = open(&home);
+    let store = open_store(&home);
     let hold = Hold { held: true, ..Hold::default() };
     store.set_hold(&hold).await.unwrap();
-    let seen = inspect(home.path(), FILE).unwrap();
-    assert_eq!(seen.holder, Some(Holder { pid: Some(std::process::id()) }));
-    assert_eq!(seen.database, Database::Whole(hold));
+    let seen = inspect_database(home.path(), FILE).unwrap();
+    assert_eq!(seen.holder, Some(LockHolder { pid: Some(std::process::id()) }));
+    assert_eq!(seen.database, DatabaseState::Readable(hold));
     store.close().await;
-    assert_eq!(inspect(home.path(), FILE).unwrap().holder, None);
-    // The look gave the lock back.
-    drop(open(&home));
+    assert_eq!(inspect_database(home.path(), FILE).unwrap().holder, None);
+    // The inspection released the lock.
+    drop(open_store(&home));
 }
 
 #[test]
@@ -201,25 +206,25 @@ fn a_look_tells_newer_foreign_and_damaged_files() {
     db.execute_batch(FIXTURE).unwrap();
     db.pragma_update(None, "user_version", 1000).unwrap();
     drop(db);
-    assert!(matches!(inspect(home.path(), FILE), Err(StoreError::Newer { found: 1000, .. })));
+    assert!(matches!(inspect_database(home.path(), FILE), Err(StoreError::NewerSchema { found: 1000, .. })));
     fs::remove_file(&file).unwrap();
     Connection::open(&file).unwrap().execute_batch("CREATE TABLE photos (id)").unwrap();
-    assert_eq!(inspect(home.path(), FILE), Err(StoreError::Foreign(file.clone())));
+    assert_eq!(inspect_database(home.path(), FILE), Err(StoreError::ForeignDatabase(file.clone())));
     fs::write(&file, "not a database at all, only a text of some length").unwrap();
-    assert!(matches!(inspect(home.path(), FILE), Err(StoreError::Corrupt(_))));
+    assert!(matches!(inspect_database(home.path(), FILE), Err(StoreError::Corrupt(_))));
 }
 
 #[tokio::test]
 async fn a_lock_of_another_program_delays_the_first_write_and_not_the_start() {
-    let (store, home) = fresh();
-    accept(&store, "a", "s").await;
+    let (store, home) = new_store();
+    accept_run(&store, "a", "s").await;
     store.close().await;
     let other = rusqlite::Connection::open(home.path().join(FILE)).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let next = open(&home);
-    assert!(next.run(run_id("a")).await.unwrap().is_some());
-    assert!(matches!(next.touch().await, Err(StoreError::Locked(_))));
+    let next = open_store(&home);
+    assert!(next.find_run(run_id("a")).await.unwrap().is_some());
+    assert!(matches!(next.write_probe().await, Err(StoreError::Locked(_))));
     other.execute_batch("ROLLBACK").unwrap();
-    accept(&next, "b", "s").await;
+    accept_run(&next, "b", "s").await;
     assert!(!next.fenced().is_cancelled());
 }

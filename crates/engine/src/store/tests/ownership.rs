@@ -1,9 +1,10 @@
-//! Who began a session, who may change it, and what is left of its runs when it is gone.
+//! Owners of sessions: creation, configuration, and the receipts that outlive a session.
 
 use serde_json::{Value, json};
 
 use super::super::{
-    Archive, AuditEntry, Deleted, Imported, PrivateEndpoints, SessionSetup, SetUp, SetUpAccess, StoredSession,
+    AuditEntry, DeleteSessionOutcome, ImportOutcome, PrivateEndpoints, SessionArchive, SessionSetup,
+    SessionSetupAccess, SessionSetupOutcome, StoredSession,
 };
 use super::*;
 
@@ -11,44 +12,44 @@ fn principal(name: &str) -> Principal {
     Principal::parse(name).unwrap()
 }
 
-fn setup(session: &str, by: &str, agent: &str, access: SetUpAccess) -> SessionSetup {
+fn setup(session: &str, by: &str, agent: &str, access: SessionSetupAccess) -> SessionSetup {
     SessionSetup {
-        key: key(session),
+        key: session_key(session),
         agent: AgentId::parse(agent).unwrap(),
         at: "2026-11-20T10:00:00.000000Z".into(),
         config: json!({"of": by}).to_string(),
         secrets: None,
-        private: PrivateEndpoints { base_url: true, mcp_url: false },
-        by: principal(by),
+        private_endpoints: PrivateEndpoints { base_url: true, mcp_url: false },
+        requested_by: principal(by),
         access,
     }
 }
 
 async fn session(store: &Store, name: &str) -> StoredSession {
-    store.session(key(name)).await.unwrap().unwrap()
+    store.find_session(session_key(name)).await.unwrap().unwrap()
 }
 
-/// A run that is over, with a text and an answer.
-async fn over(store: &Store, id: &str, session: &str, receipt: &str) {
-    accept(store, id, session).await;
-    store.start_run(run_id(id), "{}".to_owned()).await.unwrap();
+/// An ended run with a text and an answer.
+async fn end_run_with(store: &Store, id: &str, session: &str, receipt: &str) {
+    accept_run(store, id, session).await;
+    store.record_run_start(run_id(id), "{}".to_owned()).await.unwrap();
     let view = json!({"text": "secret", "output": "secret", "receipt": receipt}).to_string();
-    store.end_run(run_id(id), view, nothing()).await.unwrap();
+    store.record_run_end(run_id(id), view, no_spend()).await.unwrap();
 }
 
-async fn kept(store: &Store, id: &str) -> Option<Value> {
-    let row = store.run(run_id(id)).await.unwrap()?;
-    assert_eq!(row.state, StoredState::Ended);
+async fn stored_view(store: &Store, id: &str) -> Option<Value> {
+    let row = store.find_run(run_id(id)).await.unwrap()?;
+    assert_eq!(row.state, StoredRunState::Ended);
     Some(serde_json::from_str(&row.view).unwrap())
 }
 
 #[tokio::test]
 async fn who_begins_a_session_owns_it_and_chooses_its_agent() {
-    let (store, _home) = fresh();
+    let (store, _home) = new_store();
     let sent = |by: &str, id: &str, agent: &str| RunRow {
         principal: principal(by),
         agent: AgentId::parse(agent).unwrap(),
-        ..row(id, "s")
+        ..accepted_row(id, "s")
     };
     store.accept_run(sent("ann", "a", "main")).await.unwrap();
     store.accept_run(sent("bob", "b", "other")).await.unwrap();
@@ -60,13 +61,22 @@ async fn who_begins_a_session_owns_it_and_chooses_its_agent() {
 
 #[tokio::test]
 async fn a_session_is_configured_by_its_owner_or_freely_and_stays_its_owners() {
-    let (store, _home) = fresh();
-    assert_eq!(store.set_up_session(setup("s", "ann", "main", SetUpAccess::OwnerOnly)).await, Ok(SetUp::New));
+    let (store, _home) = new_store();
+    assert_eq!(
+        store.set_up_session(setup("s", "ann", "main", SessionSetupAccess::OwnerOnly)).await,
+        Ok(SessionSetupOutcome::New)
+    );
     let before = session(&store, "s").await;
-    assert_eq!(before.private, PrivateEndpoints { base_url: true, mcp_url: false });
-    assert_eq!(store.set_up_session(setup("s", "bob", "other", SetUpAccess::OwnerOnly)).await, Ok(SetUp::NotYours));
+    assert_eq!(before.private_endpoints, PrivateEndpoints { base_url: true, mcp_url: false });
+    assert_eq!(
+        store.set_up_session(setup("s", "bob", "other", SessionSetupAccess::OwnerOnly)).await,
+        Ok(SessionSetupOutcome::NotOwner)
+    );
     assert_eq!(session(&store, "s").await, before, "nothing has changed");
-    assert_eq!(store.set_up_session(setup("s", "root", "other", SetUpAccess::Anyone)).await, Ok(SetUp::Known));
+    assert_eq!(
+        store.set_up_session(setup("s", "root", "other", SessionSetupAccess::Anyone)).await,
+        Ok(SessionSetupOutcome::Updated)
+    );
     let after = session(&store, "s").await;
     assert_eq!((after.owner, after.agent.as_str()), (before.owner, "other"));
     assert!(after.config.unwrap().contains("root"));
@@ -74,41 +84,45 @@ async fn a_session_is_configured_by_its_owner_or_freely_and_stays_its_owners() {
 
 #[tokio::test]
 async fn a_receipt_outlives_its_session_and_nothing_takes_its_place() {
-    let (store, _home) = fresh();
-    over(&store, "a", "s", "true").await;
-    assert_eq!(store.delete_session(key("s"), Vec::new()).await, Ok(Deleted::Yes));
+    let (store, _home) = new_store();
+    end_run_with(&store, "a", "s", "true").await;
+    assert_eq!(store.delete_session(session_key("s"), Vec::new()).await, Ok(DeleteSessionOutcome::Deleted));
     let left = json!({"text": "", "receipt": "true"});
-    assert_eq!(kept(&store, "a").await, Some(left.clone()));
-    assert!(store.runs(all_runs()).await.unwrap().0.is_empty());
-    // Its id stays taken, an import does not hide it, and the import's deletion does not replace it.
-    let again = store.accept_run(row("a", "other")).await.unwrap();
-    assert!(matches!(again, AcceptedRow::Existing(row) if row.state == StoredState::Ended));
-    let forged = RunRow { state: StoredState::Ended, view: json!({"receipt": "forged"}).to_string(), ..row("a", "s") };
+    assert_eq!(stored_view(&store, "a").await, Some(left.clone()));
+    assert!(store.list_runs(all_runs()).await.unwrap().0.is_empty());
+    // The run's id stays in use. An import does not hide the receipt, and deleting the import does not replace it.
+    let again = store.accept_run(accepted_row("a", "other")).await.unwrap();
+    assert!(matches!(again, AcceptRunOutcome::Existing(row) if row.state == StoredRunState::Ended));
+    let forged = RunRow {
+        state: StoredRunState::Ended,
+        view: json!({"receipt": "forged"}).to_string(),
+        ..accepted_row("a", "s")
+    };
     let head = StoredSession {
-        key: key("s"),
+        key: session_key("s"),
         agent: AgentId::parse("main").unwrap(),
         created_at: "2020-01-01T00:00:00.000000Z".into(),
         last_used_at: "2020-01-01T00:00:00.000000Z".into(),
         turns: 0,
         config: None,
         secrets: None,
-        private: PrivateEndpoints::default(),
+        private_endpoints: PrivateEndpoints::default(),
         owner: Some(principal("bob")),
         imported_at: None,
     };
-    let archive = Archive { session: head, runs: vec![forged], past: Vec::new(), notes: Vec::new() };
-    let came = store.import_session(archive, "2026-11-21T00:00:00.000000Z".into()).await.unwrap();
-    assert!(matches!(came, Imported::Yes { .. }));
-    assert_eq!(kept(&store, "a").await, Some(left.clone()));
-    assert_eq!(store.delete_session(key("s"), Vec::new()).await, Ok(Deleted::Yes));
-    assert_eq!(kept(&store, "a").await, Some(left));
+    let archive = SessionArchive { session: head, runs: vec![forged], history: Vec::new(), notes: Vec::new() };
+    let outcome = store.import_session(archive, "2026-11-21T00:00:00.000000Z".into()).await.unwrap();
+    assert!(matches!(outcome, ImportOutcome::Imported { .. }));
+    assert_eq!(stored_view(&store, "a").await, Some(left.clone()));
+    assert_eq!(store.delete_session(session_key("s"), Vec::new()).await, Ok(DeleteSessionOutcome::Deleted));
+    assert_eq!(stored_view(&store, "a").await, Some(left));
 }
 
 #[tokio::test]
 async fn retention_keeps_receipts_and_forgets_them_by_age_or_number() {
-    let (store, _home) = fresh();
+    let (store, _home) = new_store();
     for (id, name) in [("a", "one"), ("b", "two"), ("c", "three")] {
-        over(&store, id, name, "true").await;
+        end_run_with(&store, id, name, "true").await;
         let idle = store.idle_sessions(None, 10).await.unwrap().pop().unwrap();
         let entry = AuditEntry {
             at: "2026-11-20T10:00:00.000000Z".into(),
@@ -119,17 +133,17 @@ async fn retention_keeps_receipts_and_forgets_them_by_age_or_number() {
             target: None,
             detail: None,
         };
-        let used_before = super::super::Idle { used_at: "2000-01-01T00:00:00.000000Z".into(), ..idle.clone() };
-        assert_eq!(store.retire_session(used_before, entry.clone()).await, Ok(Deleted::Unknown));
-        assert!(session(&store, name).await.key == key(name), "it was used since");
-        assert_eq!(store.retire_session(idle, entry).await, Ok(Deleted::Yes));
+        let used_before = super::super::IdleSession { used_at: "2000-01-01T00:00:00.000000Z".into(), ..idle.clone() };
+        assert_eq!(store.delete_idle_session(used_before, entry.clone()).await, Ok(DeleteSessionOutcome::Unknown));
+        assert!(session(&store, name).await.key == session_key(name), "it was used since");
+        assert_eq!(store.delete_idle_session(idle, entry).await, Ok(DeleteSessionOutcome::Deleted));
     }
-    assert!(kept(&store, "a").await.is_some());
-    assert_eq!(store.forget_oldest_receipts(1).await, Ok(1));
-    let left = [kept(&store, "a").await, kept(&store, "b").await, kept(&store, "c").await];
+    assert!(stored_view(&store, "a").await.is_some());
+    assert_eq!(store.delete_oldest_receipts(1).await, Ok(1));
+    let left = [stored_view(&store, "a").await, stored_view(&store, "b").await, stored_view(&store, "c").await];
     assert_eq!(left.iter().flatten().count(), 2);
-    store.forget_receipts("2000-01-01T00:00:00.000Z".to_owned()).await.unwrap();
-    assert!(kept(&store, "c").await.is_some(), "it is younger");
-    store.forget_receipts("9999-01-01T00:00:00.000Z".to_owned()).await.unwrap();
-    assert!(kept(&store, "c").await.is_none());
+    store.delete_receipts_before("2000-01-01T00:00:00.000Z".to_owned()).await.unwrap();
+    assert!(stored_view(&store, "c").await.is_some(), "it is younger");
+    store.delete_receipts_before("9999-01-01T00:00:00.000Z".to_owned()).await.unwrap();
+    assert!(stored_view(&store, "c").await.is_none());
 }

@@ -1,32 +1,33 @@
-//! The end of a long output, readable from any place that is still kept. Nothing is taken back: of a line that begins anew its
-//! first state is told at once, and its last one when the line is over.
+//! A bounded tail of a command's output, readable from any offset that is still kept.
+//!
+//! The text only grows. Of a line that a carriage return overwrites, the first state is added at once and the last one
+//! when the line ends.
 
-use quell_kernel::printed::Lines;
+use quell_kernel::terminal_output::LineOverwriter;
 use quell_protocol::ToolOutputStream;
 
 /// The last bytes of an output.
 #[derive(Debug)]
-pub(super) struct Tail {
+pub(super) struct OutputTail {
     text: String,
-    /// The place of its first byte in the whole output.
+    /// The offset of the first kept byte in the whole output.
     start: u64,
     limit: usize,
     /// The open lines of standard output and standard error.
-    lines: [Lines; 2],
+    lines: [LineOverwriter; 2],
 }
 
 /// A piece of an output.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Excerpt {
-    /// The text.
+pub struct OutputExcerpt {
     pub text: String,
-    /// Bytes between the place asked for and the text that are not kept or were not asked for.
+    /// Bytes between the requested offset and the text that are not kept or did not fit.
     pub missing: u64,
-    /// The place after the text: ask from here for what comes next.
+    /// The offset after the text, from which the next request continues.
     pub next: u64,
 }
 
-impl Tail {
+impl OutputTail {
     pub(super) fn new(limit: usize) -> Self {
         Self { text: String::new(), start: 0, limit, lines: Default::default() }
     }
@@ -37,20 +38,20 @@ impl Tail {
             ToolOutputStream::Stderr => &mut self.lines[1],
         };
         let done = lines.push(text);
-        let open = lines.settle();
-        self.keep(&done);
-        self.keep(&open);
+        let open = lines.take_open_line();
+        self.append(&done);
+        self.append(&open);
     }
 
-    /// Nothing more comes: progress has its last state.
+    /// Ends the output: an overwritten line gets its last state.
     pub(super) fn finish(&mut self) {
-        let rest: String = self.lines.iter_mut().map(Lines::finish).collect();
-        self.keep(&rest);
+        let rest: String = self.lines.iter_mut().map(LineOverwriter::finish).collect();
+        self.append(&rest);
     }
 
-    fn keep(&mut self, text: &str) {
+    fn append(&mut self, text: &str) {
         self.text.push_str(text);
-        // Trimmed now and then, not at each push: dropping from the front moves what stays.
+        // Trimmed only when it has doubled: removing text at the front moves the rest.
         if self.text.len() > self.limit.saturating_mul(2) {
             let excess = self.text.ceil_char_boundary(self.text.len() - self.limit);
             self.text.drain(..excess);
@@ -58,20 +59,20 @@ impl Tail {
         }
     }
 
-    /// The place after all that was printed so far.
-    pub(super) fn end(&self) -> u64 {
+    /// The offset after all output so far.
+    pub(super) fn end_offset(&self) -> u64 {
         self.start + u64::try_from(self.text.len()).unwrap_or(u64::MAX)
     }
 
-    pub(super) fn excerpt(&self, after: u64, most: usize) -> Excerpt {
-        let end = self.end();
+    pub(super) fn excerpt(&self, after: u64, max_bytes: usize) -> OutputExcerpt {
+        let end = self.end_offset();
         let after = after.min(end);
         let from = usize::try_from(after.saturating_sub(self.start)).unwrap_or(usize::MAX).min(self.text.len());
-        let from = from.max(self.text.len().saturating_sub(most));
+        let from = from.max(self.text.len().saturating_sub(max_bytes));
         let from = self.text.ceil_char_boundary(from);
         let text = self.text.get(from..).unwrap_or_default().to_owned();
         let missing = (end - u64::try_from(text.len()).unwrap_or(u64::MAX)).saturating_sub(after);
-        Excerpt { text, missing, next: end }
+        OutputExcerpt { text, missing, next: end }
     }
 }
 
@@ -83,20 +84,20 @@ mod tests {
 
     #[test]
     fn what_is_read_on_is_read_once_and_whole() {
-        let mut tail = Tail::new(100);
+        let mut tail = OutputTail::new(100);
         tail.push(ToolOutputStream::Stdout, "one\n");
         let first = tail.excerpt(0, 100);
-        assert_eq!(first, Excerpt { text: "one\n".into(), missing: 0, next: 4 });
+        assert_eq!(first, OutputExcerpt { text: "one\n".into(), missing: 0, next: 4 });
         tail.push(ToolOutputStream::Stdout, "two\n");
-        assert_eq!(tail.excerpt(first.next, 100), Excerpt { text: "two\n".into(), missing: 0, next: 8 });
+        assert_eq!(tail.excerpt(first.next, 100), OutputExcerpt { text: "two\n".into(), missing: 0, next: 8 });
         assert_eq!(tail.excerpt(8, 100).text, "");
-        assert_eq!(tail.excerpt(999, 100), Excerpt { text: String::new(), missing: 0, next: 8 });
-        assert_eq!(tail.excerpt(0, 4), Excerpt { text: "two\n".into(), missing: 4, next: 8 });
+        assert_eq!(tail.excerpt(999, 100), OutputExcerpt { text: String::new(), missing: 0, next: 8 });
+        assert_eq!(tail.excerpt(0, 4), OutputExcerpt { text: "two\n".into(), missing: 4, next: 8 });
     }
 
     #[test]
     fn progress_is_told_by_its_first_and_its_last_state() {
-        let mut tail = Tail::new(100);
+        let mut tail = OutputTail::new(100);
         for text in ["Sure? ", "10%", "\r20%", "\r30%"] {
             tail.push(ToolOutputStream::Stderr, text);
         }
@@ -110,7 +111,7 @@ mod tests {
     proptest! {
         #[test]
         fn text_and_missing_add_up(texts in prop::collection::vec("\\PC{0,30}", 0..20), limit in 0_usize..60, after in 0_u64..400, most in 0_usize..60) {
-            let mut tail = Tail::new(limit);
+            let mut tail = OutputTail::new(limit);
             texts.iter().for_each(|text| tail.push(ToolOutputStream::Stdout, text));
             let all = texts.concat();
             let excerpt = tail.excerpt(after, most);
@@ -118,7 +119,7 @@ mod tests {
             prop_assert!(all.ends_with(&excerpt.text) && excerpt.text.len() <= most);
             prop_assert_eq!(excerpt.next, total);
             let read = u64::try_from(excerpt.text.len()).unwrap();
-            // A place inside of a character reads on behind it.
+            // An offset inside a character continues after that character.
             let expected = total.saturating_sub(after);
             prop_assert!(excerpt.missing + read <= expected && expected - excerpt.missing - read < 4 || excerpt.missing + read == expected);
         }

@@ -1,84 +1,87 @@
-//! Work without a process that goes on when its run is over: it ends by itself, or with whatever stop covers its run or session.
+//! Background tasks without a process: registration, cancellation, and a guard that ends the task on drop.
 
 use std::sync::Arc;
 
 use quell_protocol::ResourceKind;
 use tokio::sync::watch;
 
-use super::{Background, Owner};
+use super::{BackgroundWork, RunIdentity};
 use crate::scope::{Held, Scope, StopLevel};
 
-/// Tasks of one engine that are not over; who would be one more is not begun.
-const MOST: usize = 256;
+/// The maximum number of unfinished tasks of one engine. One more is refused.
+const MAX_TASKS: usize = 256;
 
-/// One such task.
+/// Work without a process that goes on when its run is over. It ends by itself, or by a stop that covers its run or
+/// session.
 pub struct BackgroundTask {
-    /// Whose it is.
-    pub owner: Owner,
-    /// What it does, for people.
+    pub owner: RunIdentity,
+    /// A description for people.
     pub label: String,
     scope: Scope,
-    over: watch::Sender<bool>,
+    is_over: watch::Sender<bool>,
 }
 
-/// A task as it is held by who works on it: dropped, it is over.
-pub struct TaskAtWork {
-    background: Background,
+/// The guard that the worker of a task holds. The task is over when it is dropped.
+pub struct BackgroundTaskGuard {
+    background: BackgroundWork,
     number: u64,
     task: Arc<BackgroundTask>,
     held: Option<Held>,
 }
 
-/// There are as many as there may be, or the daemon closes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NotTaken {
-    /// Too many.
-    #[error("{MOST} tasks are at work in the background, which is the limit")]
+pub enum BackgroundTaskError {
+    #[error("{MAX_TASKS} tasks are at work in the background, which is the limit")]
     TooMany,
-    /// The daemon closes.
     #[error("the daemon is shutting down")]
     Closing,
 }
 
-impl Background {
-    /// Takes in a task. From now on the ledger of `run` holds it, and a stop of the run ends it, also one that came a moment ago.
+impl BackgroundWork {
+    /// Registers a task. From now on the ledger of `run` holds it, and a stop of the run ends it, even one that came
+    /// before.
     ///
     /// # Errors
-    /// [`NotTaken`]; nothing is held then.
-    pub fn take_task(&self, owner: Owner, label: &str, run: &Scope) -> Result<TaskAtWork, NotTaken> {
+    /// [`BackgroundTaskError`]; nothing is held then.
+    pub fn register_task(
+        &self,
+        owner: RunIdentity,
+        label: &str,
+        run: &Scope,
+    ) -> Result<BackgroundTaskGuard, BackgroundTaskError> {
         let task = Arc::new(BackgroundTask {
             owner,
             label: label.to_owned(),
-            scope: run.beside(),
-            over: watch::Sender::new(false),
+            scope: run.sibling(),
+            is_over: watch::Sender::new(false),
         });
-        let mut table = self.table();
+        let mut table = self.lock_table();
         if table.closed {
-            return Err(NotTaken::Closing);
+            return Err(BackgroundTaskError::Closing);
         }
-        if table.tasks.len() >= MOST {
-            return Err(NotTaken::TooMany);
+        if table.tasks.len() >= MAX_TASKS {
+            return Err(BackgroundTaskError::TooMany);
         }
-        table.last += 1;
-        let number = table.last;
+        table.last_number += 1;
+        let number = table.last_number;
         table.tasks.insert(number, Arc::clone(&task));
         drop(table);
-        let told = Arc::clone(&task);
-        let held = run.hold(ResourceKind::Task, label).in_background().on_stop(move |level| told.end(level));
-        Ok(TaskAtWork { background: self.clone(), number, task, held: Some(held) })
+        let target = Arc::clone(&task);
+        let held = run.hold(ResourceKind::Task, label).as_background().on_stop(move |level| target.end(level));
+        Ok(BackgroundTaskGuard { background: self.clone(), number, task, held: Some(held) })
     }
 
-    /// Tells every task that is covered to end. Synchronous. Answers them.
-    pub fn end_tasks(&self, level: StopLevel, covers: impl Fn(&Owner) -> bool) -> Vec<Arc<BackgroundTask>> {
+    /// Tells every task that `covers` selects to end, without waiting. Returns these tasks.
+    pub fn end_tasks(&self, level: StopLevel, covers: impl Fn(&RunIdentity) -> bool) -> Vec<Arc<BackgroundTask>> {
         let covered: Vec<Arc<BackgroundTask>> =
-            self.table().tasks.values().filter(|task| covers(&task.owner)).cloned().collect();
+            self.lock_table().tasks.values().filter(|task| covers(&task.owner)).cloned().collect();
         covered.iter().for_each(|task| task.end(level));
         covered
     }
 }
 
 impl BackgroundTask {
-    /// Tells it to end, at once and without waiting.
+    /// Tells the task to end, without waiting.
     fn end(&self, level: StopLevel) {
         match level {
             StopLevel::Gentle => self.scope.cancel(),
@@ -86,35 +89,35 @@ impl BackgroundTask {
         }
     }
 
-    /// True until all that it held is back.
+    /// True until everything that the task held is released.
     #[must_use]
-    pub fn is_at_work(&self) -> bool {
-        !*self.over.borrow()
+    pub fn is_active(&self) -> bool {
+        !*self.is_over.borrow()
     }
 
-    /// Waits until it is over.
+    /// Waits until the task is over.
     ///
     /// # Cancel safety
     /// Safe: it waits for a condition.
-    pub async fn ended(&self) {
-        // waits: bounded by who stops it. The sender lives in self, so waiting cannot fail.
-        let _ = self.over.subscribe().wait_for(|over| *over).await;
+    pub async fn wait_ended(&self) {
+        // waits: bounded by the caller, who stops it. The sender lives in `self`, so waiting cannot fail.
+        let _ = self.is_over.subscribe().wait_for(|over| *over).await;
     }
 }
 
-impl TaskAtWork {
-    /// What its work races.
+impl BackgroundTaskGuard {
+    /// The scope that the work of the task races.
     #[must_use]
     pub fn scope(&self) -> &Scope {
         &self.task.scope
     }
 
-    /// It is over, in this way.
+    /// Ends the task; `how` is recorded in the ledger of its run.
     ///
     /// # Cancel safety
-    /// Dropped, it is over all the same; what its scope held is given back by its own tasks.
+    /// The task is over even if this is dropped; the tasks of its scope release what it held.
     pub async fn close(mut self, how: &'static str) {
-        // waits: for what the cancel has dropped, which ends by itself.
+        // waits: for futures that the cancel has dropped; they end by themselves.
         let _released = self.task.scope.close().await;
         if let Some(held) = self.held.take() {
             held.release(how);
@@ -122,13 +125,13 @@ impl TaskAtWork {
     }
 }
 
-impl Drop for TaskAtWork {
+impl Drop for BackgroundTaskGuard {
     fn drop(&mut self) {
         drop(self.held.take());
-        self.background.table().tasks.remove(&self.number);
-        self.task.over.send_replace(true);
-        if let Some(ended) = self.background.0.ended.get() {
-            ended(&self.task.owner.run);
+        self.background.lock_table().tasks.remove(&self.number);
+        self.task.is_over.send_replace(true);
+        if let Some(callback) = self.background.0.end_callback.get() {
+            callback(&self.task.owner.run);
         }
     }
 }
@@ -144,45 +147,45 @@ mod tests {
     use quell_protocol::{Principal, RunId, SessionKey};
 
     use super::*;
-    use crate::cell::Hub;
     use crate::clock::Clock;
-    use crate::scope::Probe;
+    use crate::live_run::Hub;
+    use crate::scope::PointProbe;
 
-    fn background() -> (Background, Scope, Owner) {
+    fn background() -> (BackgroundWork, Scope, RunIdentity) {
         let clock = Clock::start();
-        let owner = Owner {
+        let owner = RunIdentity {
             session: SessionKey::parse("s").unwrap(),
             run: RunId::parse("r").unwrap(),
             principal: Principal::parse("alice").unwrap(),
         };
-        (Background::new(clock, Hub::default(), 1), Scope::new(clock, Probe::default()), owner)
+        (BackgroundWork::new(clock, Hub::default(), 1), Scope::new(clock, PointProbe::default()), owner)
     }
 
     #[test]
     fn there_are_no_more_than_may_be_and_none_when_the_daemon_closes() {
         let (background, run, owner) = background();
-        let take = || background.take_task(owner.clone(), "a task", &run);
-        let mut tasks: Vec<TaskAtWork> = (0..MOST).map(|_| take().unwrap()).collect();
-        assert_eq!(take().err(), Some(NotTaken::TooMany));
+        let register = || background.register_task(owner.clone(), "a task", &run);
+        let mut tasks: Vec<BackgroundTaskGuard> = (0..MAX_TASKS).map(|_| register().unwrap()).collect();
+        assert_eq!(register().err(), Some(BackgroundTaskError::TooMany));
         tasks.pop();
-        assert!(take().is_ok() && background.has_of_run(&owner.run));
+        assert!(register().is_ok() && background.has_work_of_run(&owner.run));
         drop(tasks);
-        assert!(!background.has_of_run(&owner.run));
+        assert!(!background.has_work_of_run(&owner.run));
         background.close();
-        assert_eq!(take().err(), Some(NotTaken::Closing));
+        assert_eq!(register().err(), Some(BackgroundTaskError::Closing));
     }
 
-    /// The run was stopped a moment before it.
+    /// The run was stopped just before the task was registered.
     #[tokio::test]
     async fn a_task_of_a_run_that_is_stopped_is_stopped_at_once_and_dropped_it_is_over() {
         let (background, run, owner) = background();
         run.cancel();
-        let task = background.take_task(owner.clone(), "a task", &run).unwrap();
+        let task = background.register_task(owner.clone(), "a task", &run).unwrap();
         assert!(task.scope().is_cancelled());
         let [known] = &background.end_tasks(StopLevel::Gentle, |_| true)[..] else { panic!("one task") };
-        assert!(known.is_at_work());
+        assert!(known.is_active());
         drop(task);
-        known.ended().await;
+        known.wait_ended().await;
         run.close().await;
         assert!(background.end_tasks(StopLevel::Gentle, |_| true).is_empty());
     }

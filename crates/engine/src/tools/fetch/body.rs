@@ -1,20 +1,19 @@
-//! A fetched body as text: what kind it is, how its bytes are read, and one line about it first.
+//! Convert a fetched response to text for the model: media type, charset, one header line.
 
 use std::sync::atomic::AtomicBool;
 
-use crate::tools::fetch::{Answer, html};
-use crate::tools::text::{bounded, lossy, quoted, whole_characters};
+use crate::tools::fetch::{FetchedResponse, html};
+use crate::tools::text::{decode_lossy, quoted, truncate_with_note, without_partial_char};
 
-/// The media type of a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Media {
-    /// Lower case, without parameters; empty when not given.
+pub(super) struct MediaType {
+    /// Lower case, without parameters; empty when absent.
     kind: String,
-    /// Lower case; empty when not given.
+    /// Lower case; empty when absent.
     charset: String,
 }
 
-impl Media {
+impl MediaType {
     pub(super) fn parse(header: &str) -> Self {
         let mut parts = header.split(';').map(str::trim);
         let kind = parts.next().unwrap_or_default().to_ascii_lowercase();
@@ -25,7 +24,7 @@ impl Media {
         Self { kind, charset: charset.unwrap_or_default() }
     }
 
-    /// True when it is worth reading; without a type that shows later.
+    /// True for a type that is text. A missing type counts as text until the body shows that it is binary.
     pub(super) fn is_text(&self) -> bool {
         const OTHERS: [&str; 13] = [
             "application/json",
@@ -55,15 +54,15 @@ impl Media {
         matches!(self.kind.as_str(), "text/html" | "application/xhtml+xml")
     }
 
-    fn shown(&self) -> String {
+    fn display_name(&self) -> String {
         if self.kind.is_empty() { "no content type".into() } else { quoted(&self.kind) }
     }
 }
 
-/// What the model reads of an answer.
-pub(super) fn text(answer: &Answer, limit: usize, stop: &AtomicBool) -> String {
-    let Answer { url, status, media, body, .. } = answer;
-    let mut head = format!("{} from {}, {}", status, quoted(url.as_str()), media.shown());
+/// The text of a response for the model.
+pub(super) fn response_text(answer: &FetchedResponse, limit: usize, stop: &AtomicBool) -> String {
+    let FetchedResponse { url, status, media, body, .. } = answer;
+    let mut head = format!("{} from {}, {}", status, quoted(url.as_str()), media.display_name());
     let size = answer.length.map_or_else(|| "unknown size".into(), |n| format!("{n} bytes"));
     if !media.is_text() {
         return format!("{head}\n[not text, {size}; not shown]");
@@ -74,9 +73,9 @@ pub(super) fn text(answer: &Answer, limit: usize, stop: &AtomicBool) -> String {
     if media.kind.is_empty() && body.contains(&0) {
         return format!("{head}\n[binary, {size}; not shown]");
     }
-    let body = if answer.is_cut { whole_characters(body) } else { body };
-    let (text, damaged) = decode(body, &media.charset);
-    let text = if media.is_html() { html::readable(&text, stop) } else { text };
+    let body = if answer.is_cut { without_partial_char(body) } else { body };
+    let (text, damaged) = decode_body(body, &media.charset);
+    let text = if media.is_html() { html::html_to_text(&text, stop) } else { text };
     if damaged {
         head += ", some bytes unreadable";
     }
@@ -84,15 +83,15 @@ pub(super) fn text(answer: &Answer, limit: usize, stop: &AtomicBool) -> String {
         head += &format!(", only its first {} bytes", body.len());
     }
     let body = if text.trim().is_empty() { "[empty]" } else { text.as_str() };
-    bounded(format!("{head}\n\n{body}"), limit)
+    truncate_with_note(format!("{head}\n\n{body}"), limit)
 }
 
-fn decode(body: &[u8], charset: &str) -> (String, bool) {
+fn decode_body(body: &[u8], charset: &str) -> (String, bool) {
     match charset {
-        // In these two a byte is a character, but for a few signs that differ between them.
+        // In both, each byte is one character. The few characters that differ between the two are ignored.
         "iso-8859-1" | "latin1" | "windows-1252" if std::str::from_utf8(body).is_err() => {
             (body.iter().map(|b| char::from(*b)).collect(), false)
         }
-        _ => lossy(body),
+        _ => decode_lossy(body),
     }
 }

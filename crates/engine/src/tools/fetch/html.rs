@@ -1,13 +1,14 @@
-//! HTML as readable text: tags dropped, scripts and styles too, blocks on lines of their own, links and characters kept.
+//! Convert HTML to readable text in one linear pass.
 //!
-//! Not a parser: a single pass that never fails, never looks back and never grows what it is given by more than line breaks.
+//! Tags, scripts and styles are dropped, blocks start on lines of their own, links keep their text, references become
+//! characters. This is no parser: it never fails, never goes back, and adds little more than line breaks to its input.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Elements whose content nobody reads.
-const SILENT: [&str; 6] = ["script", "style", "noscript", "template", "svg", "iframe"];
-/// Elements that begin a line.
-const BLOCKS: [&str; 34] = [
+/// Elements whose content is not shown.
+const SKIPPED_ELEMENTS: [&str; 6] = ["script", "style", "noscript", "template", "svg", "iframe"];
+/// Elements that start a new line.
+const BLOCK_ELEMENTS: [&str; 34] = [
     "address",
     "article",
     "aside",
@@ -43,101 +44,101 @@ const BLOCKS: [&str; 34] = [
     "tr",
     "ul",
 ];
-/// A quoted attribute is followed so far; a tag with more is read as if nothing were quoted.
-const ATTRIBUTES: usize = 2048;
-/// The longest character reference that is read; all names that are known here are shorter.
-const REFERENCE: usize = 12;
+/// How far a quoted attribute is followed. In a longer tag quotes are ignored.
+const MAX_ATTRIBUTE_CHARS: usize = 2048;
+/// The longest character reference that is decoded; all known names are shorter.
+const MAX_REFERENCE_BYTES: usize = 12;
 
-/// The readable text of a page. At a stop it ends early; its result is dropped then.
-pub(super) fn readable(html: &str, stop: &AtomicBool) -> String {
-    let mut page = Page::default();
+/// Extracts the readable text of a page. It ends early at a stop; the caller discards the result then.
+pub(super) fn html_to_text(html: &str, stop: &AtomicBool) -> String {
+    let mut page = HtmlTextExtractor::default();
     let mut rest = html;
     while !rest.is_empty() && !stop.load(Ordering::Relaxed) {
         let Some(at) = rest.find('<') else {
-            page.text(rest);
+            page.push_text(rest);
             break;
         };
-        page.text(&rest[..at]);
+        page.push_text(&rest[..at]);
         rest = &rest[at..];
         rest = if let Some(comment) = rest.strip_prefix("<!--") {
             comment.find("-->").map_or("", |end| &comment[end + 3..])
         } else {
-            page.tag(rest)
+            page.consume_tag(rest)
         };
     }
-    page.finish()
+    page.into_text()
 }
 
 #[derive(Default)]
-struct Page {
+struct HtmlTextExtractor {
     out: String,
-    /// A space is owed before the next word.
-    space: bool,
-    /// Inside `pre`, where white space counts.
-    verbatim: usize,
+    /// A space comes before the next word.
+    is_space_pending: bool,
+    /// Greater than 0 inside `pre`, where white space is kept.
+    pre_depth: usize,
     title: Option<String>,
 }
 
-impl Page {
-    fn text(&mut self, piece: &str) {
+impl HtmlTextExtractor {
+    fn push_text(&mut self, piece: &str) {
         let mut rest = piece;
         while let Some(c) = rest.chars().next() {
-            let (c, length) = if c == '&' { reference(rest) } else { (c, c.len_utf8()) };
+            let (c, length) = if c == '&' { decode_reference(rest) } else { (c, c.len_utf8()) };
             rest = &rest[length..];
-            self.put(c);
+            self.push_char(c);
         }
     }
 
-    fn put(&mut self, c: char) {
-        if self.verbatim > 0 {
+    fn push_char(&mut self, c: char) {
+        if self.pre_depth > 0 {
             self.out.push(c);
             return;
         }
         if c.is_whitespace() {
-            self.space = true;
+            self.is_space_pending = true;
             return;
         }
-        if self.space && !self.out.is_empty() && !self.out.ends_with(char::is_whitespace) {
+        if self.is_space_pending && !self.out.is_empty() && !self.out.ends_with(char::is_whitespace) {
             self.out.push(' ');
         }
-        self.space = false;
+        self.is_space_pending = false;
         self.out.push(c);
     }
 
-    /// Takes the tag at the start of `rest` and returns what follows; a `<` that starts no tag is text.
-    fn tag<'h>(&mut self, rest: &'h str) -> &'h str {
+    /// Consumes the tag at the start of `rest` and returns the rest after it. A `<` that starts no tag is text.
+    fn consume_tag<'h>(&mut self, rest: &'h str) -> &'h str {
         let inside = &rest[1..];
         let closing = inside.starts_with('/');
         let named = inside.trim_start_matches('/');
         let length = named.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(named.len());
         let name = named[..length].to_ascii_lowercase();
         if name.is_empty() && !inside.starts_with(['!', '?', '/']) {
-            self.put('<');
+            self.push_char('<');
             return inside;
         }
         let (attributes, after) = split_tag(&named[length..]);
         if !closing && name == "title" && self.title.is_none() {
-            let (title, after) = until_close(after, "title");
+            let (title, after) = split_at_closing_tag(after, "title");
             let mut words = Self::default();
-            words.text(title);
+            words.push_text(title);
             self.title = Some(words.out);
             return after;
         }
-        if !closing && SILENT.contains(&name.as_str()) && !attributes.ends_with('/') {
-            return until_close(after, &name).1;
+        if !closing && SKIPPED_ELEMENTS.contains(&name.as_str()) && !attributes.ends_with('/') {
+            return split_at_closing_tag(after, &name).1;
         }
-        self.structure(&name, closing);
+        self.apply_element(&name, closing);
         after
     }
 
-    fn structure(&mut self, name: &str, closing: bool) {
+    fn apply_element(&mut self, name: &str, closing: bool) {
         if name == "pre" {
-            self.verbatim = if closing { self.verbatim.saturating_sub(1) } else { self.verbatim + 1 };
+            self.pre_depth = if closing { self.pre_depth.saturating_sub(1) } else { self.pre_depth + 1 };
         }
-        if !BLOCKS.contains(&name) {
+        if !BLOCK_ELEMENTS.contains(&name) {
             return;
         }
-        self.space = false;
+        self.is_space_pending = false;
         let is_cell = matches!(name, "td" | "th");
         if is_cell && !self.out.is_empty() && !self.out.ends_with('\n') {
             self.out.push_str(if closing { "" } else { " | " });
@@ -162,7 +163,7 @@ impl Page {
         }
     }
 
-    fn finish(self) -> String {
+    fn into_text(self) -> String {
         let text = self.out.trim();
         match self.title {
             Some(title) if !title.is_empty() => format!("{title}\n\n{text}"),
@@ -171,10 +172,10 @@ impl Page {
     }
 }
 
-/// Splits at the `>` that ends a tag, which may stand in quotes before.
+/// Splits at the `>` that ends a tag. One inside quotes does not end it.
 fn split_tag(rest: &str) -> (&str, &str) {
     let mut quote = None;
-    for (at, c) in rest.char_indices().take(ATTRIBUTES) {
+    for (at, c) in rest.char_indices().take(MAX_ATTRIBUTE_CHARS) {
         match (quote, c) {
             (None, '>') => return (&rest[..at], &rest[at + 1..]),
             (None, '"' | '\'') => quote = Some(c),
@@ -182,12 +183,12 @@ fn split_tag(rest: &str) -> (&str, &str) {
             _ => {}
         }
     }
-    // A quote that never ends must not swallow the page.
+    // An unclosed quote must not swallow the rest of the page.
     rest.split_once('>').unwrap_or((rest, ""))
 }
 
 /// Splits before and after the closing tag of an element.
-fn until_close<'h>(rest: &'h str, name: &str) -> (&'h str, &'h str) {
+fn split_at_closing_tag<'h>(rest: &'h str, name: &str) -> (&'h str, &'h str) {
     let mut from = 0;
     while let Some(at) = rest[from..].find("</").map(|at| from + at) {
         let tail = &rest[at + 2..];
@@ -200,9 +201,9 @@ fn until_close<'h>(rest: &'h str, name: &str) -> (&'h str, &'h str) {
     (rest, "")
 }
 
-/// The character that a reference at the start of `rest` stands for, and the length of the reference.
-fn reference(rest: &str) -> (char, usize) {
-    let window = &rest.as_bytes()[..rest.len().min(REFERENCE)];
+/// Decodes the character reference at the start of `rest`. Returns the character and the length of the reference.
+fn decode_reference(rest: &str) -> (char, usize) {
+    let window = &rest.as_bytes()[..rest.len().min(MAX_REFERENCE_BYTES)];
     let Some(end) = window.iter().position(|b| *b == b';') else { return ('&', 1) };
     let name = &rest[1..end];
     let number = match name.strip_prefix('#') {
@@ -243,8 +244,8 @@ mod tests {
 
     use super::*;
 
-    fn read(html: &str) -> String {
-        readable(html, &AtomicBool::new(false))
+    fn to_text(html: &str) -> String {
+        html_to_text(html, &AtomicBool::new(false))
     }
 
     #[rstest]
@@ -266,7 +267,7 @@ mod tests {
     #[case("cut <!-- lost", "cut")]
     #[case("<div><div><div>x</div></div></div>y", "x\ny")]
     fn pages_become_text(#[case] html: &str, #[case] wanted: &str) {
-        assert_eq!(read(html).trim_end(), wanted.trim_start_matches(' '), "{html}");
+        assert_eq!(to_text(html).trim_end(), wanted.trim_start_matches(' '), "{html}");
     }
 
     #[test]
@@ -274,21 +275,21 @@ mod tests {
         for piece in ["<", "<a ", "<a \"", "<a '\">", "</", "<!--", "<script>", "<p title=\"'>", "&", "&#", "<pre>"] {
             let page = piece.repeat(200_000);
             let started = std::time::Instant::now();
-            assert!(read(&page).len() <= 2 * page.len() + 100, "{piece}");
-            // Quadratic time would be minutes.
+            assert!(to_text(&page).len() <= 2 * page.len() + 100, "{piece}");
+            // Quadratic time would take minutes.
             assert!(started.elapsed() < std::time::Duration::from_secs(10), "{piece}: {:?}", started.elapsed());
         }
     }
 
     #[test]
     fn a_stop_ends_it() {
-        assert_eq!(readable("<p>text", &AtomicBool::new(true)), "");
+        assert_eq!(html_to_text("<p>text", &AtomicBool::new(true)), "");
     }
 
     proptest! {
         #[test]
         fn no_page_makes_it_fail(html in "(<[a-z/!'\" =>-]{0,8}|&[#a-z0-9]{0,5};?|[ -~ü漢\n]{0,6}|<script>|</script>|<pre>|<title>|-->){0,40}") {
-            let text = read(&html);
+            let text = to_text(&html);
             prop_assert!(text.len() <= 2 * html.len() + 100);
         }
     }

@@ -1,4 +1,4 @@
-//! Reading, writing and editing.
+//! Reading, writing and editing files.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -8,11 +8,11 @@ use super::*;
 
 #[tokio::test]
 async fn a_file_is_read_as_it_is() {
-    let bench = Bench::new();
-    bench.put("f", "eins\r\n\tzwei\n\ndrei ü");
-    assert_eq!(bench.ok("read_file", json!({"path": "f"})).await, "eins\r\n\tzwei\n\ndrei ü");
-    bench.put("empty", "");
-    assert_eq!(bench.ok("read_file", json!({"path": "empty"})).await, "[the file is empty]");
+    let fixture = ToolFixture::new();
+    fixture.write_file("f", "eins\r\n\tzwei\n\ndrei ü");
+    assert_eq!(fixture.call_ok("read_file", json!({"path": "f"})).await, "eins\r\n\tzwei\n\ndrei ü");
+    fixture.write_file("empty", "");
+    assert_eq!(fixture.call_ok("read_file", json!({"path": "empty"})).await, "[the file is empty]");
 }
 
 #[rstest]
@@ -22,30 +22,33 @@ async fn a_file_is_read_as_it_is() {
 #[case(json!({"limit": 0}), "1\n[more lines follow; go on with offset 2]")]
 #[tokio::test]
 async fn lines_are_counted_from_one(#[case] mut given: Value, #[case] wanted: &str) {
-    let bench = Bench::new();
-    bench.put("f", "1\n2\n3\n4\n5\n");
+    let fixture = ToolFixture::new();
+    fixture.write_file("f", "1\n2\n3\n4\n5\n");
     given["path"] = json!("f");
-    assert_eq!(bench.ok("read_file", given).await, wanted);
+    assert_eq!(fixture.call_ok("read_file", given).await, wanted);
 }
 
 #[tokio::test]
 async fn lines_that_are_not_there_are_an_error() {
-    let bench = Bench::new();
-    bench.put("f", "1\n2\n");
+    let fixture = ToolFixture::new();
+    fixture.write_file("f", "1\n2\n");
     for offset in [3, 4, u64::MAX] {
-        assert_eq!(bench.error("read_file", json!({"path": "f", "offset": offset})).await, r#""f" has only 2 lines"#);
+        assert_eq!(
+            fixture.call_error("read_file", json!({"path": "f", "offset": offset})).await,
+            r#""f" has only 2 lines"#
+        );
     }
 }
 
 #[tokio::test]
 async fn following_the_notes_reads_everything() {
-    let mut bench = Bench::new();
-    bench.limit = 700;
+    let mut fixture = ToolFixture::new();
+    fixture.limit = 700;
     let content: String = (1..=300).map(|n| format!("line {n} ü\n")).collect();
-    bench.put("f", &content);
+    fixture.write_file("f", &content);
     let (mut read, mut offset) = (String::new(), 1);
     loop {
-        let text = bench.ok("read_file", json!({"path": "f", "offset": offset})).await;
+        let text = fixture.call_ok("read_file", json!({"path": "f", "offset": offset})).await;
         let Some((lines, note)) = text.split_once("[cut: the output is full; go on with offset ") else {
             read.push_str(&text);
             break;
@@ -58,59 +61,62 @@ async fn following_the_notes_reads_everything() {
 
 #[tokio::test]
 async fn a_huge_line_is_cut_between_characters_and_can_be_passed() {
-    let mut bench = Bench::new();
-    bench.limit = 1000;
-    bench.put("f", format!("{}\nsecond\n", "ü".repeat(500_000)));
-    let text = bench.ok("read_file", json!({"path": "f"})).await;
+    let mut fixture = ToolFixture::new();
+    fixture.limit = 1000;
+    fixture.write_file("f", format!("{}\nsecond\n", "ü".repeat(500_000)));
+    let text = fixture.call_ok("read_file", json!({"path": "f"})).await;
     assert!(text.starts_with("üüü") && !text.contains('\u{fffd}'), "{text}");
     assert!(text.ends_with("[line 1 has 1000001 bytes, of which about 800 are shown; go on with offset 2]"), "{text}");
-    assert_eq!(bench.ok("read_file", json!({"path": "f", "offset": 2})).await, "second\n");
+    assert_eq!(fixture.call_ok("read_file", json!({"path": "f", "offset": 2})).await, "second\n");
 }
 
 #[tokio::test]
 async fn bytes_that_are_no_text_are_said_to_be() {
-    let bench = Bench::new();
-    bench.put("latin", b"caf\xe9\n");
-    let text = bench.ok("read_file", json!({"path": "latin"})).await;
+    let fixture = ToolFixture::new();
+    fixture.write_file("latin", b"caf\xe9\n");
+    let text = fixture.call_ok("read_file", json!({"path": "latin"})).await;
     assert_eq!(text, "caf\u{fffd}\n[not valid UTF-8: unreadable bytes are shown as \u{fffd}]");
-    bench.put("binary", [b"\x7fELF\0\0".as_slice(), &[0xff; 5000]].concat());
-    let text = bench.ok("read_file", json!({"path": "binary"})).await;
+    fixture.write_file("binary", [b"\x7fELF\0\0".as_slice(), &[0xff; 5000]].concat());
+    let text = fixture.call_ok("read_file", json!({"path": "binary"})).await;
     assert!(text.starts_with("[binary file of 5006 bytes; its first 512 bytes, unreadable ones replaced]\n"), "{text}");
     assert!(text.contains("ELF\u{fffd}") && text.len() < 2000, "{text}");
 }
 
 #[tokio::test]
 async fn a_tiny_output_limit_is_kept_too() {
-    let mut bench = Bench::new();
-    bench.put("f", "üüüüüüüüüü\n".repeat(100));
+    let mut fixture = ToolFixture::new();
+    fixture.write_file("f", "üüüüüüüüüü\n".repeat(100));
     for limit in [0, 1, 7, 60, 150, 201, 230] {
-        bench.limit = limit;
-        bench.ok("read_file", json!({"path": "f"})).await;
-        bench.ok("list_files", json!({})).await;
-        bench.ok("search_files", json!({"pattern": "ü"})).await;
-        bench.error("read_file", json!({})).await;
+        fixture.limit = limit;
+        fixture.call_ok("read_file", json!({"path": "f"})).await;
+        fixture.call_ok("list_files", json!({})).await;
+        fixture.call_ok("search_files", json!({"pattern": "ü"})).await;
+        fixture.call_error("read_file", json!({})).await;
     }
 }
 
 #[tokio::test]
 async fn writing_makes_directories_and_keeps_the_mode() {
-    let bench = Bench::new();
+    let fixture = ToolFixture::new();
     assert_eq!(
-        bench.ok("write_file", json!({"path": "a/b/c", "content": "one"})).await,
+        fixture.call_ok("write_file", json!({"path": "a/b/c", "content": "one"})).await,
         r#"Created "a/b/c" (3 bytes)"#
     );
-    std::fs::set_permissions(bench.path("a/b/c"), std::fs::Permissions::from_mode(0o750)).unwrap();
-    assert_eq!(bench.ok("write_file", json!({"path": "a/b/c", "content": ""})).await, r#"Replaced "a/b/c" (0 bytes)"#);
-    assert_eq!(bench.get("a/b/c"), "");
-    assert_eq!(std::fs::metadata(bench.path("a/b/c")).unwrap().permissions().mode() & 0o7777, 0o750);
-    assert_eq!(std::fs::read_dir(bench.path("a/b")).unwrap().count(), 1, "no draft is left");
+    std::fs::set_permissions(fixture.path("a/b/c"), std::fs::Permissions::from_mode(0o750)).unwrap();
+    assert_eq!(
+        fixture.call_ok("write_file", json!({"path": "a/b/c", "content": ""})).await,
+        r#"Replaced "a/b/c" (0 bytes)"#
+    );
+    assert_eq!(fixture.read_file("a/b/c"), "");
+    assert_eq!(std::fs::metadata(fixture.path("a/b/c")).unwrap().permissions().mode() & 0o7777, 0o750);
+    assert_eq!(std::fs::read_dir(fixture.path("a/b")).unwrap().count(), 1, "no draft is left");
 }
 
 #[tokio::test]
 async fn what_cannot_be_written_stays_as_it_is() {
-    let bench = Bench::new();
-    bench.put("file", "old");
-    std::os::unix::fs::symlink("nowhere", bench.path("dangling")).unwrap();
+    let fixture = ToolFixture::new();
+    fixture.write_file("file", "old");
+    std::os::unix::fs::symlink("nowhere", fixture.path("dangling")).unwrap();
     for (path, wanted) in [
         ("dangling", "is a symlink to something that does not exist"),
         ("file/below", "is not a directory"),
@@ -118,25 +124,25 @@ async fn what_cannot_be_written_stays_as_it_is() {
         (".", "is a directory"),
         ("a/..", "names no file"),
     ] {
-        let text = bench.error("write_file", json!({"path": path, "content": "x"})).await;
+        let text = fixture.call_error("write_file", json!({"path": path, "content": "x"})).await;
         assert!(text.contains(wanted), "{path}: {text}");
     }
-    assert_eq!(bench.names(), ["dangling", "file"]);
-    assert_eq!(bench.get("file"), "old");
+    assert_eq!(fixture.file_names(), ["dangling", "file"]);
+    assert_eq!(fixture.read_file("file"), "old");
 }
 
 #[tokio::test]
 async fn an_edit_replaces_one_place_or_all() {
-    let bench = Bench::new();
-    bench.put("f", "a\nb ü\nc\nb ü\n");
-    let text = bench.ok("edit_file", json!({"path": "f", "old": "c\n", "new": "d\n"})).await;
+    let fixture = ToolFixture::new();
+    fixture.write_file("f", "a\nb ü\nc\nb ü\n");
+    let text = fixture.call_ok("edit_file", json!({"path": "f", "old": "c\n", "new": "d\n"})).await;
     assert_eq!(
-        (text.as_str(), bench.get("f").as_str()),
+        (text.as_str(), fixture.read_file("f").as_str()),
         (r#"Replaced 1 place in "f" (at line 3)"#, "a\nb ü\nd\nb ü\n")
     );
-    let text = bench.ok("edit_file", json!({"path": "f", "old": "ü", "new": "", "all": true})).await;
+    let text = fixture.call_ok("edit_file", json!({"path": "f", "old": "ü", "new": "", "all": true})).await;
     assert_eq!(
-        (text.as_str(), bench.get("f").as_str()),
+        (text.as_str(), fixture.read_file("f").as_str()),
         (r#"Replaced 2 places in "f" (first at line 2)"#, "a\nb \nd\nb \n")
     );
 }
@@ -151,34 +157,34 @@ async fn an_edit_replaces_one_place_or_all() {
 #[case::similar("let value = 7;", "x", "The nearest place, from line 6, is:\nlet value = 8;\n")]
 #[tokio::test]
 async fn an_edit_that_cannot_be_made_says_why(#[case] old: &str, #[case] new: &str, #[case] wanted: &str) {
-    let bench = Bench::new();
+    let fixture = ToolFixture::new();
     let content = "a\nb\nc\nb\naaa\nlet value = 8;\n";
-    bench.put("f", content);
-    let text = bench.error("edit_file", json!({"path": "f", "old": old, "new": new})).await;
+    fixture.write_file("f", content);
+    let text = fixture.call_error("edit_file", json!({"path": "f", "old": old, "new": new})).await;
     assert!(text.contains(wanted), "{text}");
-    assert_eq!(bench.get("f"), content);
+    assert_eq!(fixture.read_file("f"), content);
 }
 
 #[tokio::test]
 async fn line_ends_are_the_hint_when_they_are_the_difference() {
-    let bench = Bench::new();
-    bench.put("f", "a\r\nb\r\n");
-    let text = bench.error("edit_file", json!({"path": "f", "old": "a\nb", "new": "x"})).await;
+    let fixture = ToolFixture::new();
+    fixture.write_file("f", "a\r\nb\r\n");
+    let text = fixture.call_error("edit_file", json!({"path": "f", "old": "a\nb", "new": "x"})).await;
     assert!(text.contains("lines of this file end in \\r\\n"), "{text}");
 }
 
 #[tokio::test]
 async fn what_is_no_text_or_too_much_is_not_edited() {
-    let bench = Bench::new();
-    bench.put("latin", b"caf\xe9");
-    let text = bench.error("edit_file", json!({"path": "latin", "old": "caf", "new": "x"})).await;
+    let fixture = ToolFixture::new();
+    fixture.write_file("latin", b"caf\xe9");
+    let text = fixture.call_error("edit_file", json!({"path": "latin", "old": "caf", "new": "x"})).await;
     assert!(text.contains("is not valid UTF-8"), "{text}");
-    let huge = std::fs::File::create(bench.path("huge")).unwrap();
+    let huge = std::fs::File::create(fixture.path("huge")).unwrap();
     huge.set_len(1 << 40).unwrap();
-    let text = bench.error("edit_file", json!({"path": "huge", "old": "a", "new": "x"})).await;
+    let text = fixture.call_error("edit_file", json!({"path": "huge", "old": "a", "new": "x"})).await;
     assert!(text.contains("too large to edit"), "{text}");
-    bench.put("dense", "a".repeat(100_000));
+    fixture.write_file("dense", "a".repeat(100_000));
     let given = json!({"path": "dense", "old": "a", "new": "b".repeat(1000), "all": true});
-    let text = bench.error("edit_file", given).await;
+    let text = fixture.call_error("edit_file", given).await;
     assert!(text.contains("`old` stands 100000 times: the file would become too large"), "{text}");
 }

@@ -1,4 +1,4 @@
-//! Listing and searching.
+//! Listing and searching files.
 
 use std::os::unix::fs::symlink;
 
@@ -6,23 +6,23 @@ use rstest::rstest;
 
 use super::*;
 
-fn tree() -> Bench {
-    let bench = Bench::new();
-    bench.put("README.md", "Hello\nworld\n");
-    bench.put("src/main.rs", "fn main() {\n    hello();\n}\n");
-    bench.put("src/deep/er/lib.rs", "pub fn hello() {}\n");
-    bench.put("src-gen/a.rs", "fn hello_gen() {}\n");
-    bench.put(".github/ci.yml", "run: hello\n");
-    bench.put(".git/config", "hello\n");
-    bench.put(".gitignore", "target/\n*.log\n/src/secret.txt\n");
-    bench.put("target/out.txt", "hello\n");
-    bench.put("src/x.log", "hello\n");
-    bench.put("src/secret.txt", "hello\n");
-    bench.put("src/keep/.gitignore", "!x.log\n");
-    bench.put("src/keep/x.log", "hello\n");
-    symlink("..", bench.path("src/out")).unwrap();
-    symlink("src", bench.path("link")).unwrap();
-    bench
+fn sample_tree() -> ToolFixture {
+    let fixture = ToolFixture::new();
+    fixture.write_file("README.md", "Hello\nworld\n");
+    fixture.write_file("src/main.rs", "fn main() {\n    hello();\n}\n");
+    fixture.write_file("src/deep/er/lib.rs", "pub fn hello() {}\n");
+    fixture.write_file("src-gen/a.rs", "fn hello_gen() {}\n");
+    fixture.write_file(".github/ci.yml", "run: hello\n");
+    fixture.write_file(".git/config", "hello\n");
+    fixture.write_file(".gitignore", "target/\n*.log\n/src/secret.txt\n");
+    fixture.write_file("target/out.txt", "hello\n");
+    fixture.write_file("src/x.log", "hello\n");
+    fixture.write_file("src/secret.txt", "hello\n");
+    fixture.write_file("src/keep/.gitignore", "!x.log\n");
+    fixture.write_file("src/keep/x.log", "hello\n");
+    symlink("..", fixture.path("src/out")).unwrap();
+    symlink("src", fixture.path("link")).unwrap();
+    fixture
 }
 
 #[rstest]
@@ -41,39 +41,39 @@ fn tree() -> Bench {
 #[case::nothing(json!({"pattern": "*.zig"}), "[nothing to list in \".\"]\n")]
 #[tokio::test]
 async fn lists_are_sorted_and_leave_out_what_git_ignores(#[case] given: Value, #[case] wanted: &str) {
-    assert_eq!(tree().ok("list_files", given).await, wanted);
+    assert_eq!(sample_tree().call_ok("list_files", given).await, wanted);
 }
 
 #[tokio::test]
 async fn ignore_rules_above_the_start_hold_below_it() {
-    let bench = tree();
-    let text = bench.ok("list_files", json!({"path": "src/keep"})).await;
+    let fixture = sample_tree();
+    let text = fixture.call_ok("list_files", json!({"path": "src/keep"})).await;
     assert_eq!(text, "src/keep/.gitignore\nsrc/keep/x.log\n[2 levels deep]\n");
-    bench.put("src/deep/y.log", "hello");
-    let text = bench.ok("list_files", json!({"path": "src/deep", "depth": 9})).await;
+    fixture.write_file("src/deep/y.log", "hello");
+    let text = fixture.call_ok("list_files", json!({"path": "src/deep", "depth": 9})).await;
     assert_eq!(text, "src/deep/er/\nsrc/deep/er/lib.rs\n");
 }
 
 #[tokio::test]
 async fn ignore_files_that_are_no_files_hold_nothing_up() {
-    let bench = Bench::new();
-    bench.put("a/f", "hello\n");
-    fifo(&bench.path("a/.gitignore"));
-    symlink("/dev/zero", bench.path(".gitignore")).unwrap();
-    std::fs::create_dir_all(bench.path(".ignore")).unwrap();
-    let text = bench.ok("list_files", json!({})).await;
+    let fixture = ToolFixture::new();
+    fixture.write_file("a/f", "hello\n");
+    make_fifo(&fixture.path("a/.gitignore"));
+    symlink("/dev/zero", fixture.path(".gitignore")).unwrap();
+    std::fs::create_dir_all(fixture.path(".ignore")).unwrap();
+    let text = fixture.call_ok("list_files", json!({})).await;
     assert_eq!(text, ".gitignore (symlink)\n.ignore/\na/\na/.gitignore (special file)\na/f\n[2 levels deep]\n");
-    assert_eq!(bench.ok("search_files", json!({"pattern": "hello"})).await, "a/f:1:hello\n");
+    assert_eq!(fixture.call_ok("search_files", json!({"pattern": "hello"})).await, "a/f:1:hello\n");
 }
 
 #[tokio::test]
 async fn a_list_that_does_not_fit_says_how_much_is_missing() {
-    let mut bench = Bench::new();
-    bench.limit = 500;
+    let mut fixture = ToolFixture::new();
+    fixture.limit = 500;
     for n in 0..200 {
-        bench.put(&format!("file-{n:03}"), "");
+        fixture.write_file(&format!("file-{n:03}"), "");
     }
-    let text = bench.ok("list_files", json!({})).await;
+    let text = fixture.call_ok("list_files", json!({})).await;
     let shown = text.lines().filter(|line| line.starts_with("file-")).count();
     assert!(text.starts_with("file-000\nfile-001\n"), "{text}");
     assert!(text.contains(&format!("[{} more do not fit;", 200 - shown)), "{text}");
@@ -81,10 +81,10 @@ async fn a_list_that_does_not_fit_says_how_much_is_missing() {
 
 #[tokio::test]
 async fn names_cannot_pretend_to_be_lines() {
-    let bench = Bench::new();
-    bench.put("a\nb:1:c", "hello\n");
-    assert_eq!(bench.ok("list_files", json!({"depth": 1})).await, "a\u{fffd}b:1:c\n");
-    assert_eq!(bench.ok("search_files", json!({"pattern": "hello"})).await, "a\u{fffd}b:1:c:1:hello\n");
+    let fixture = ToolFixture::new();
+    fixture.write_file("a\nb:1:c", "hello\n");
+    assert_eq!(fixture.call_ok("list_files", json!({"depth": 1})).await, "a\u{fffd}b:1:c\n");
+    assert_eq!(fixture.call_ok("search_files", json!({"pattern": "hello"})).await, "a\u{fffd}b:1:c:1:hello\n");
 }
 
 #[rstest]
@@ -104,39 +104,39 @@ async fn names_cannot_pretend_to_be_lines() {
 )]
 #[tokio::test]
 async fn searches_are_sorted_by_path(#[case] given: Value, #[case] wanted: &str) {
-    assert_eq!(tree().ok("search_files", given).await, wanted);
+    assert_eq!(sample_tree().call_ok("search_files", given).await, wanted);
 }
 
 #[tokio::test]
 async fn line_ends_of_both_kinds_end_a_line() {
-    let bench = Bench::new();
-    bench.put("f", "one\r\ntwo\nthree");
-    assert_eq!(bench.ok("search_files", json!({"pattern": "e$|two$"})).await, "f:1:one\nf:2:two\nf:3:three\n");
+    let fixture = ToolFixture::new();
+    fixture.write_file("f", "one\r\ntwo\nthree");
+    assert_eq!(fixture.call_ok("search_files", json!({"pattern": "e$|two$"})).await, "f:1:one\nf:2:two\nf:3:three\n");
 }
 
 #[tokio::test]
 async fn patterns_and_globs_that_are_none_are_errors() {
-    let bench = tree();
-    let text = bench.error("search_files", json!({"pattern": "a(b"})).await;
+    let fixture = sample_tree();
+    let text = fixture.call_error("search_files", json!({"pattern": "a(b"})).await;
     assert!(text.contains("unclosed group"), "{text}");
-    let text = bench.error("search_files", json!({"pattern": "a\nb"})).await;
+    let text = fixture.call_error("search_files", json!({"pattern": "a\nb"})).await;
     assert!(text.contains("cannot be used"), "{text}");
-    let text = bench.error("search_files", json!({"pattern": "(\\w{200}){200}"})).await;
+    let text = fixture.call_error("search_files", json!({"pattern": "(\\w{200}){200}"})).await;
     assert!(text.contains("cannot be used") && text.contains("instead of large counts"), "{text}");
-    let text = bench.error("list_files", json!({"pattern": "a[b"})).await;
+    let text = fixture.call_error("list_files", json!({"pattern": "a[b"})).await;
     assert!(text.contains("is not a glob"), "{text}");
-    bench.error("search_files", json!({"pattern": "x", "path": "nowhere"})).await;
-    bench.error("list_files", json!({"path": "README.md"})).await;
+    fixture.call_error("search_files", json!({"pattern": "x", "path": "nowhere"})).await;
+    fixture.call_error("list_files", json!({"path": "README.md"})).await;
 }
 
 #[tokio::test]
 async fn long_and_binary_and_damaged_content_is_bounded() {
-    let bench = Bench::new();
-    bench.put("binary", b"needle\n\0needle\n");
-    bench.put("damaged", b"needle \xff\n");
-    bench.put("long", format!("{}needle{}\n", "ü".repeat(5000), "ü".repeat(5000)));
-    bench.put("one-line", "x".repeat(3 * 1024 * 1024) + "needle");
-    let text = bench.ok("search_files", json!({"pattern": "needle"})).await;
+    let fixture = ToolFixture::new();
+    fixture.write_file("binary", b"needle\n\0needle\n");
+    fixture.write_file("damaged", b"needle \xff\n");
+    fixture.write_file("long", format!("{}needle{}\n", "ü".repeat(5000), "ü".repeat(5000)));
+    fixture.write_file("one-line", "x".repeat(3 * 1024 * 1024) + "needle");
+    let text = fixture.call_ok("search_files", json!({"pattern": "needle"})).await;
     let lines: Vec<_> = text.lines().collect();
     assert_eq!(lines[0], "damaged:1:needle \u{fffd}");
     assert!(lines[1].starts_with("long:1:…ü") && lines[1].contains("üneedleü") && lines[1].ends_with("ü…"), "{text}");
@@ -148,19 +148,19 @@ async fn long_and_binary_and_damaged_content_is_bounded() {
 
 #[tokio::test]
 async fn output_that_is_full_ends_the_search() {
-    let mut bench = Bench::new();
-    bench.limit = 1000;
-    bench.put("a", "needle\n".repeat(100_000));
-    bench.put("b", "needle\n");
-    let text = bench.ok("search_files", json!({"pattern": "needle", "max": 1_000_000})).await;
+    let mut fixture = ToolFixture::new();
+    fixture.limit = 1000;
+    fixture.write_file("a", "needle\n".repeat(100_000));
+    fixture.write_file("b", "needle\n");
+    let text = fixture.call_ok("search_files", json!({"pattern": "needle", "max": 1_000_000})).await;
     assert!(text.starts_with("a:1:needle\na:2:needle\n"), "{text}");
     assert!(text.ends_with("[cut: the output is full; narrow the search with path, glob or max]\n"), "{text}");
 }
 
 #[tokio::test]
 async fn very_deep_trees_are_walked_as_far_as_descriptors_go() {
-    let bench = Bench::new();
-    bench.put(&format!("{}f", "d/".repeat(300)), "needle\n");
-    let text = bench.ok("search_files", json!({"pattern": "needle"})).await;
+    let fixture = ToolFixture::new();
+    fixture.write_file(&format!("{}f", "d/".repeat(300)), "needle\n");
+    let text = fixture.call_ok("search_files", json!({"pattern": "needle"})).await;
     assert_eq!(text, "[no match in 0 files]\n[1 directories could not be read or lie too deep]\n");
 }

@@ -1,4 +1,4 @@
-//! A stop ends every tool soon, and what was half done did not happen.
+//! A stop ends every tool soon, and a half-done change did not happen.
 
 use std::time::Instant;
 
@@ -6,19 +6,19 @@ use rstest::rstest;
 
 use super::*;
 
-/// Work that would take hours, each kind waiting in another place.
-fn endless(bench: &Bench) {
-    let big = bench.put("tree/big", "a line that matches nothing that is looked for\n".repeat(400_000));
+/// Files for work that would take hours; each kind of tool is slow in another way.
+fn write_endless_files(fixture: &ToolFixture) {
+    let big = fixture.write_file("tree/big", "a line that matches nothing that is looked for\n".repeat(400_000));
     for n in 0..2000 {
-        std::fs::hard_link(&big, bench.path(&format!("tree/{n}"))).unwrap();
+        std::fs::hard_link(&big, fixture.path(&format!("tree/{n}"))).unwrap();
     }
-    let sparse = std::fs::File::create(bench.path("sparse")).unwrap();
+    let sparse = std::fs::File::create(fixture.path("sparse")).unwrap();
     sparse.set_len(1 << 42).unwrap();
-    let mut text = std::fs::OpenOptions::new().write(true).open(bench.path("sparse")).unwrap();
+    let mut text = std::fs::OpenOptions::new().write(true).open(fixture.path("sparse")).unwrap();
     std::io::Write::write_all(&mut text, &b"x".repeat(100_000)).unwrap();
 }
 
-/// How much this process has read from files so far.
+/// How many bytes this process has read so far.
 fn bytes_read() -> u64 {
     let io = std::fs::read_to_string("/proc/self/io").unwrap();
     io.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse().unwrap()
@@ -29,42 +29,42 @@ fn bytes_read() -> u64 {
 #[case::read("read_file", json!({"path": "sparse", "offset": 2}))]
 #[tokio::test]
 async fn a_stop_ends_work_on_files(#[case] tool: &str, #[case] given: Value) {
-    let bench = Bench::new();
-    endless(&bench);
+    let fixture = ToolFixture::new();
+    write_endless_files(&fixture);
     let before = bytes_read();
-    let call = bench.try_call(tool, given);
+    let call = fixture.try_call(tool, given);
     let stop = async {
-        // The thread is in the middle of its work when it has read much.
+        // After so many bytes the thread is in the middle of its work.
         while bytes_read() < before + 4_000_000 {
             tokio::task::yield_now().await;
         }
         let stopped = Instant::now();
-        bench.scope.cancel();
+        fixture.scope.cancel();
         stopped
     };
     let (output, stopped) = tokio::join!(call, stop);
     assert_eq!(output, Err(Cancelled));
-    tokio::time::timeout(PATIENCE, bench.scope.close()).await.expect("the thread ends");
+    tokio::time::timeout(TEST_TIMEOUT, fixture.scope.close()).await.expect("the thread ends");
     assert!(stopped.elapsed() < Duration::from_secs(2), "{:?}", stopped.elapsed());
-    let rows = bench.scope.ledger().rows();
+    let rows = fixture.scope.ledger().rows();
     assert_eq!((rows.len(), rows[0].how, rows[0].released.is_some()), (1, "cancelled", true));
     assert!(rows[0].label.starts_with(tool), "{}", rows[0].label);
 }
 
 #[tokio::test]
 async fn nothing_begins_after_a_stop() {
-    let bench = Bench::new();
-    bench.scope.cancel();
-    for spec in bench.toolbox.specs(&["*".to_owned()]) {
-        let text = bench.error_free_arguments(&spec.name);
-        assert_eq!(bench.try_call(&spec.name, text).await, Err(Cancelled), "{}", spec.name);
+    let fixture = ToolFixture::new();
+    fixture.scope.cancel();
+    for spec in fixture.tool_set.specs(&["*".to_owned()]) {
+        let text = fixture.valid_arguments(&spec.name);
+        assert_eq!(fixture.try_call(&spec.name, text).await, Err(Cancelled), "{}", spec.name);
     }
-    assert_eq!(bench.names(), [""; 0]);
-    assert_eq!(bench.scope.ledger().rows(), []);
+    assert_eq!(fixture.file_names(), [""; 0]);
+    assert_eq!(fixture.scope.ledger().rows(), []);
 }
 
-impl Bench {
-    fn error_free_arguments(&self, tool: &str) -> Value {
+impl ToolFixture {
+    fn valid_arguments(&self, tool: &str) -> Value {
         match tool {
             "write_file" => json!({"path": "new/file", "content": "x"}),
             "edit_file" => json!({"path": "f", "old": "a", "new": "b"}),
@@ -80,29 +80,29 @@ impl Bench {
 
 #[test]
 fn a_stopped_write_leaves_the_old_state() {
-    let bench = Bench::new();
-    bench.put("old", "old");
+    let fixture = ToolFixture::new();
+    fixture.write_file("old", "old");
     let raised = AtomicBool::new(true);
     let target = |path: &str| {
-        let root = confine::Root::open(&bench.ground()).unwrap();
-        replace::Target::find(&root, Path::new(path)).unwrap()
+        let root = confined_fs::WorkdirRoot::open(&fixture.file_context()).unwrap();
+        atomic_write::AtomicWriteTarget::resolve(&root, Path::new(path)).unwrap()
     };
     for path in ["old", "new", "a/b/new"] {
-        assert_eq!(target(path).fill(b"content", &Stop(&raised)), Err(Fault::Stopped), "{path}");
+        assert_eq!(target(path).replace_content(b"content", &StopFlag(&raised)), Err(FileToolError::Stopped), "{path}");
     }
-    assert_eq!(bench.names(), ["old"]);
-    assert_eq!(bench.get("old"), "old");
+    assert_eq!(fixture.file_names(), ["old"]);
+    assert_eq!(fixture.read_file("old"), "old");
 }
 
 #[test]
 fn a_write_that_is_stopped_at_any_time_happened_or_did_not() {
-    let bench = Bench::new();
+    let fixture = ToolFixture::new();
     let new = "n".repeat(4 * 1024 * 1024);
     let (mut stopped, mut done) = (0, 0);
     for spins in [0, 1, 100, 1_000, 10_000, 100_000, 1_000_000, 2_000_000, 4_000_000, 8_000_000, u64::MAX] {
-        bench.put("f", "old");
+        fixture.write_file("f", "old");
         let flag = AtomicBool::new(false);
-        let tool: write::WriteFile = arguments::parse(&json!({"path": "f", "content": new})).unwrap();
+        let tool: write::WriteFile = arguments::parse_arguments(&json!({"path": "f", "content": new})).unwrap();
         let result = std::thread::scope(|scope| {
             if spins < u64::MAX {
                 scope.spawn(|| {
@@ -110,19 +110,19 @@ fn a_write_that_is_stopped_at_any_time_happened_or_did_not() {
                     flag.store(true, Ordering::Relaxed);
                 });
             }
-            tool.work(&bench.ground(), &Stop(&flag))
+            tool.execute(&fixture.file_context(), &StopFlag(&flag))
         });
         match result {
             Ok(_) => {
-                assert!(bench.get("f") == new);
+                assert!(fixture.read_file("f") == new);
                 done += 1;
             }
             Err(fault) => {
-                assert_eq!((fault, bench.get("f").as_str()), (Fault::Stopped, "old"));
+                assert_eq!((fault, fixture.read_file("f").as_str()), (FileToolError::Stopped, "old"));
                 stopped += 1;
             }
         }
-        assert_eq!(bench.names(), ["f"], "no draft is left");
+        assert_eq!(fixture.file_names(), ["f"], "no draft is left");
     }
     assert!(stopped > 0 && done > 0, "{stopped} stopped, {done} done");
 }

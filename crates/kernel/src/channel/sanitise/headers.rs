@@ -1,95 +1,93 @@
-//! Headers that models imitate: `[Used tools: ...]`, which notes in a history of plain text what an answer used, and
-//! `[Tool results]`, which stands over results.
+//! Recognises imitated headers: `[Used tools: ...]`, which names the tools of an answer in a plain-text history, and
+//! `[Tool results]`, the heading of results.
 
-use super::scan::{Judged, Left, Scan, When};
-use super::tags::{Class, Found, find};
-use super::work::count;
+use super::reply_scanner::{PrecedingContent, RemovalRule, ReplyScanner, SpanClass};
+use super::tags::{TagClass, TagMatch, match_tag};
+use super::work_counter::count_bytes;
 
-/// In front of the names, in lower case.
+/// Prefix before the tool names, in lower case.
 const USED_TOOLS: &str = "[used tools:";
-/// Over results, in lower case.
-const RESULTS: &str = "[tool results]";
+/// Heading of results, in lower case.
+const TOOL_RESULTS: &str = "[tool results]";
 
-/// How much of a header stands at a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Begun {
-    /// All of it.
-    Wholly,
-    /// As much as the text goes on.
-    Partly,
-    /// Something else.
-    Not,
+enum PrefixMatch {
+    Full,
+    /// The text ends within the header.
+    Partial,
+    Mismatch,
 }
 
-impl Scan<'_> {
-    /// Judges a header, if one stands there.
-    pub(super) fn header(&self, start: usize) -> Option<Judged> {
-        self.used_tools(start).or_else(|| self.results_header(start))
+impl ReplyScanner<'_> {
+    /// Classifies a header at `start`, if there is one.
+    pub(super) fn classify_header(&self, start: usize) -> Option<SpanClass> {
+        self.classify_used_tools_header(start).or_else(|| self.classify_results_header(start))
     }
 
-    /// Only in front of everything else, and only with what can be names in it.
-    fn used_tools(&self, start: usize) -> Option<Judged> {
+    /// Matches only before any text, and only if the items can be tool names.
+    fn classify_used_tools_header(&self, start: usize) -> Option<SpanClass> {
         if self.has_text() {
             return None;
         }
         let rest = &self.text[start..];
-        match begun(rest, USED_TOOLS) {
-            Begun::Not => return None,
-            Begun::Partly => return self.undecided(),
-            Begun::Wholly => {}
+        match match_prefix(rest, USED_TOOLS) {
+            PrefixMatch::Mismatch => return None,
+            PrefixMatch::Partial => return self.undecided_if_partial(),
+            PrefixMatch::Full => {}
         }
         let inside = &rest[USED_TOOLS.len()..];
         let end = inside.find([']', '\n']);
-        count(end.unwrap_or(inside.len()));
+        count_bytes(end.unwrap_or(inside.len()));
         let Some(end) = end else {
-            return self.undecided();
+            return self.undecided_if_partial();
         };
-        let are_names = inside[end..].starts_with(']') && inside[..end].split(',').all(is_name);
-        let cut = Judged::Cut(start + USED_TOOLS.len() + end + 1, When::Always, Left::Protocol);
+        let are_names = inside[end..].starts_with(']') && inside[..end].split(',').all(is_tool_name_list_item);
+        let cut =
+            SpanClass::Protocol(start + USED_TOOLS.len() + end + 1, RemovalRule::Always, PrecedingContent::Protocol);
         are_names.then_some(cut)
     }
 
-    /// Only over a result: elsewhere it is a header like any other.
-    fn results_header(&self, start: usize) -> Option<Judged> {
+    /// Matches only directly before a result. Elsewhere it is an ordinary heading.
+    fn classify_results_header(&self, start: usize) -> Option<SpanClass> {
         let rest = &self.text[start..];
-        match begun(rest, RESULTS) {
-            Begun::Not => return None,
-            Begun::Partly => return self.undecided(),
-            Begun::Wholly => {}
+        match match_prefix(rest, TOOL_RESULTS) {
+            PrefixMatch::Mismatch => return None,
+            PrefixMatch::Partial => return self.undecided_if_partial(),
+            PrefixMatch::Full => {}
         }
-        let below = rest[RESULTS.len()..].trim_start();
-        let at = self.text.len() - below.len();
-        count(at - start);
-        if below.is_empty() {
-            return self.undecided();
+        let following = rest[TOOL_RESULTS.len()..].trim_start();
+        let at = self.text.len() - following.len();
+        count_bytes(at - start);
+        if following.is_empty() {
+            return self.undecided_if_partial();
         }
-        if !below.starts_with('<') {
+        if !following.starts_with('<') {
             return None;
         }
-        match find(self.text, at) {
-            Found::Tag(tag) if tag.class == Class::Result && !tag.closing => {
-                Some(Judged::Cut(start + RESULTS.len(), When::Always, Left::Protocol))
+        match match_tag(self.text, at) {
+            TagMatch::Tag(tag) if tag.class == TagClass::Result && !tag.closing => {
+                Some(SpanClass::Protocol(start + TOOL_RESULTS.len(), RemovalRule::Always, PrecedingContent::Protocol))
             }
-            Found::Partial => self.undecided(),
-            Found::Tag(_) | Found::Text => None,
+            TagMatch::Partial => self.undecided_if_partial(),
+            TagMatch::Tag(_) | TagMatch::Text => None,
         }
     }
 
-    fn undecided(&self) -> Option<Judged> {
-        self.has_more().then_some(Judged::Wait)
+    fn undecided_if_partial(&self) -> Option<SpanClass> {
+        self.is_partial().then_some(SpanClass::Undecided)
     }
 }
 
-fn begun(text: &str, header: &str) -> Begun {
-    let alike = text.bytes().zip(header.bytes()).take_while(|(a, b)| a.to_ascii_lowercase() == *b).count();
-    match alike {
-        _ if alike == header.len() => Begun::Wholly,
-        _ if alike == text.len() => Begun::Partly,
-        _ => Begun::Not,
+fn match_prefix(text: &str, header: &str) -> PrefixMatch {
+    let matched = text.bytes().zip(header.bytes()).take_while(|(a, b)| a.to_ascii_lowercase() == *b).count();
+    match matched {
+        _ if matched == header.len() => PrefixMatch::Full,
+        _ if matched == text.len() => PrefixMatch::Partial,
+        _ => PrefixMatch::Mismatch,
     }
 }
 
-fn is_name(name: &str) -> bool {
+fn is_tool_name_list_item(name: &str) -> bool {
     let is_allowed = |c: char| c.is_alphanumeric() || matches!(c, ' ' | '_' | '-' | '.' | ':' | '/');
     name.chars().all(is_allowed) && name.chars().any(char::is_alphanumeric)
 }

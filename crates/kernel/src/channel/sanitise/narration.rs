@@ -1,8 +1,8 @@
-//! Lines at the beginning of a reply by which a model says, in English, what it is about to do.
+//! Strips leading English narration such as "Let me check" when the policy asks for it.
 //!
-//! It also catches sentences that are part of an answer ("I'll explain ..."), which is why it is off unless asked for.
+//! This also catches sentences that are part of an answer ("I'll explain ..."). So it is off by default.
 
-/// How such lines begin.
+/// Beginnings of narration lines, in lower case.
 const BEGINNINGS: [&str; 16] = [
     "let me",
     "i'll",
@@ -22,24 +22,24 @@ const BEGINNINGS: [&str; 16] = [
     "allow me to",
 ];
 
-/// None of them is longer, the character behind it included.
-const LONGEST: usize = 24;
+/// Longer than each of [`BEGINNINGS`] with the character behind it.
+const MAX_BEGINNING_CHARS: usize = 24;
 
-/// A whole reply without such lines; none if nothing but them is there.
-pub(super) fn dropped(text: &str) -> Option<&str> {
-    let rest = behind(text);
+/// Strips narration from a complete reply. Returns `None` if nothing else would remain.
+pub(super) fn strip_narration(text: &str) -> Option<&str> {
+    let rest = skip_narration_lines(text);
     (!rest.trim().is_empty()).then_some(rest)
 }
 
-/// What may be shown of a reply that is being written: a line that can still become narration is held back.
-pub(super) fn dropped_so_far(text: &str) -> &str {
-    let rest = behind(text);
+/// Strips narration from a partial reply, and holds back a line that can still become narration.
+pub(super) fn strip_partial_narration(text: &str) -> &str {
+    let rest = skip_narration_lines(text);
     let is_last = !rest.contains('\n');
-    let begun = plain(rest.trim_start());
-    if is_last && BEGINNINGS.iter().any(|beginning| beginning.starts_with(&begun)) { "" } else { rest }
+    let line_start = normalise_line_start(rest.trim_start());
+    if is_last && BEGINNINGS.iter().any(|beginning| beginning.starts_with(&line_start)) { "" } else { rest }
 }
 
-fn behind(text: &str) -> &str {
+fn skip_narration_lines(text: &str) -> &str {
     let mut rest = text;
     while !rest.is_empty() {
         let end = rest.find('\n').map_or(rest.len(), |at| at + 1);
@@ -53,14 +53,14 @@ fn behind(text: &str) -> &str {
 }
 
 fn is_narration(line: &str) -> bool {
-    let line = plain(line);
+    let line = normalise_line_start(line);
     BEGINNINGS
         .iter()
         .any(|beginning| line.strip_prefix(beginning).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric)))
 }
 
-/// The beginning of a line as the table writes it.
-fn plain(line: &str) -> String {
-    let lower = line.chars().take(LONGEST).map(|c| if c == '’' { '\'' } else { c });
+/// Converts the beginning of a line to the form of [`BEGINNINGS`].
+fn normalise_line_start(line: &str) -> String {
+    let lower = line.chars().take(MAX_BEGINNING_CHARS).map(|c| if c == '’' { '\'' } else { c });
     lower.flat_map(char::to_lowercase).collect()
 }

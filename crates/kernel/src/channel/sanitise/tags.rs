@@ -1,157 +1,153 @@
-//! The tags by which models write calls, results and thoughts into their text: which there are, and where one ends.
+//! Protocol tag names, tag matching and an index of closing tags.
 
-use super::work::count;
+use super::work_counter::count_bytes;
 
-/// What a tag is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Class {
-    /// Around calls.
+pub(super) enum TagClass {
+    /// Encloses calls.
     Call,
-    /// Around one call, which it names.
+    /// Encloses one call, and names its tool.
     Invoke,
-    /// Around one call, by a word that has other uses.
+    /// Encloses one call; the tag name has other uses too.
     Tool,
-    /// Around what a tool gave back.
+    /// Encloses a tool result.
     Result,
-    /// Around thoughts.
+    /// Encloses reasoning.
     Think,
-    /// Inside a call.
-    Part,
+    /// Encloses a part of a call.
+    CallPart,
 }
 
-/// A tag in the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tag<'a> {
-    /// Which of the names it has.
-    pub(super) name: Name,
-    /// What it is for.
-    pub(super) class: Class,
+    pub(super) name: TagNameIndex,
+    pub(super) class: TagClass,
     /// True for `</...>`.
     pub(super) closing: bool,
-    /// What stands between its name and its end: empty for a bare one.
+    /// Text between the name and the end of the tag. Empty without attributes.
     pub(super) attributes: &'a str,
-    /// Where it ends.
+    /// Offset behind the `>`.
     pub(super) end: usize,
 }
 
-/// A name in the table.
+/// Index into [`TAG_NAMES`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Name(usize);
+pub(super) struct TagNameIndex(usize);
 
-/// What stands at a `<`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Found<'a> {
-    /// A tag of protocol.
+pub(super) enum TagMatch<'a> {
+    /// A protocol tag.
     Tag(Tag<'a>),
-    /// What can become one with more text.
+    /// More text can make it a protocol tag.
     Partial,
-    /// Something else.
     Text,
 }
 
-const NAMES: [(&str, Class); 20] = [
-    ("function_calls", Class::Call),
-    ("function_call", Class::Call),
-    ("tool_calls", Class::Call),
-    ("tool_call", Class::Call),
-    ("tool-call", Class::Call),
-    ("toolcall", Class::Call),
-    ("invoke", Class::Invoke),
-    ("function", Class::Invoke),
-    ("tool", Class::Tool),
-    ("tool_result", Class::Result),
-    ("tool_results", Class::Result),
-    ("function_results", Class::Result),
-    ("think", Class::Think),
-    ("thinking", Class::Think),
-    ("parameter", Class::Part),
-    ("parameters", Class::Part),
-    ("arguments", Class::Part),
-    ("tool_name", Class::Part),
-    ("arg_key", Class::Part),
-    ("arg_value", Class::Part),
+const TAG_NAMES: [(&str, TagClass); 20] = [
+    ("function_calls", TagClass::Call),
+    ("function_call", TagClass::Call),
+    ("tool_calls", TagClass::Call),
+    ("tool_call", TagClass::Call),
+    ("tool-call", TagClass::Call),
+    ("toolcall", TagClass::Call),
+    ("invoke", TagClass::Invoke),
+    ("function", TagClass::Invoke),
+    ("tool", TagClass::Tool),
+    ("tool_result", TagClass::Result),
+    ("tool_results", TagClass::Result),
+    ("function_results", TagClass::Result),
+    ("think", TagClass::Think),
+    ("thinking", TagClass::Think),
+    ("parameter", TagClass::CallPart),
+    ("parameters", TagClass::CallPart),
+    ("arguments", TagClass::CallPart),
+    ("tool_name", TagClass::CallPart),
+    ("arg_key", TagClass::CallPart),
+    ("arg_value", TagClass::CallPart),
 ];
-/// Some models put their maker's name before these.
-const NAMESPACES: [&str; 2] = ["antml:", "minimax:"];
-/// A longer run of letters is no name of these.
-const LONGEST_NAME: usize = 24;
+/// Prefixes that some models put before these names.
+const TAG_NAMESPACES: [&str; 2] = ["antml:", "minimax:"];
+/// Maximum length of a tag name with its prefix.
+const MAX_TAG_NAME_BYTES: usize = 24;
 
-/// Looks at the `<` at `at`. Reads no further than the next `<`, line break or end.
-pub(super) fn find(text: &str, at: usize) -> Found<'_> {
+/// Matches the `<` at `at`. Reads no further than the next `<`, line break or end.
+pub(super) fn match_tag(text: &str, at: usize) -> TagMatch<'_> {
     let bytes = text.as_bytes();
     let closing = bytes.get(at + 1) == Some(&b'/');
     let from = at + 1 + usize::from(closing);
     let is_letter = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b':');
-    let length = bytes[from..].iter().take(LONGEST_NAME + 1).take_while(is_letter).count();
-    count(length + 2);
+    let length = bytes[from..].iter().take(MAX_TAG_NAME_BYTES + 1).take_while(is_letter).count();
+    count_bytes(length + 2);
     let name_end = from + length;
     let written = text[from..name_end].to_ascii_lowercase();
     let Some(next) = bytes.get(name_end) else {
-        return if can_become_name(&written) { Found::Partial } else { Found::Text };
+        return if is_tag_name_prefix(&written) { TagMatch::Partial } else { TagMatch::Text };
     };
-    let bare = NAMESPACES.iter().find_map(|space| written.strip_prefix(space)).unwrap_or(&written);
-    let Some(name) = NAMES.iter().position(|(name, _)| *name == bare) else {
-        return Found::Text;
+    let bare = TAG_NAMESPACES.iter().find_map(|space| written.strip_prefix(space)).unwrap_or(&written);
+    let Some(name) = TAG_NAMES.iter().position(|(name, _)| *name == bare) else {
+        return TagMatch::Text;
     };
-    let class = NAMES[name].1;
-    let tag = |attributes, end| Tag { name: Name(name), class, closing, attributes, end };
+    let class = TAG_NAMES[name].1;
+    let tag = |attributes, end| Tag { name: TagNameIndex(name), class, closing, attributes, end };
     match next {
-        b'>' => Found::Tag(tag("", name_end + 1)),
-        b'=' if matches!(class, Class::Invoke | Class::Part) && !closing => attributes(text, name_end, tag),
-        b' ' | b'\t' if !closing => attributes(text, name_end, tag),
-        _ => Found::Text,
+        b'>' => TagMatch::Tag(tag("", name_end + 1)),
+        b'=' if matches!(class, TagClass::Invoke | TagClass::CallPart) && !closing => {
+            match_tag_attributes(text, name_end, tag)
+        }
+        b' ' | b'\t' if !closing => match_tag_attributes(text, name_end, tag),
+        _ => TagMatch::Text,
     }
 }
 
-/// A tag that ends with attributes; `<tool name>` has none, it is a place holder of prose.
-fn attributes<'a>(text: &'a str, from: usize, tag: impl Fn(&'a str, usize) -> Tag<'a>) -> Found<'a> {
+/// Matches a tag with attributes. `<tool name>` has none: it is a placeholder in prose.
+fn match_tag_attributes<'a>(text: &'a str, from: usize, tag: impl Fn(&'a str, usize) -> Tag<'a>) -> TagMatch<'a> {
     let length = text.as_bytes()[from..].iter().take_while(|byte| !matches!(byte, b'<' | b'>' | b'\n')).count();
-    count(length);
+    count_bytes(length);
     let end = from + length;
     let inside = &text[from..end];
     match text.as_bytes().get(end) {
-        Some(b'>') if inside.contains('=') && !inside.ends_with('/') => Found::Tag(tag(inside.trim(), end + 1)),
-        Some(_) => Found::Text,
-        None => Found::Partial,
+        Some(b'>') if inside.contains('=') && !inside.ends_with('/') => TagMatch::Tag(tag(inside.trim(), end + 1)),
+        Some(_) => TagMatch::Text,
+        None => TagMatch::Partial,
     }
 }
 
-fn can_become_name(written: &str) -> bool {
-    let is_start = |name: &str| NAMES.iter().any(|(whole, _)| whole.starts_with(name));
+fn is_tag_name_prefix(written: &str) -> bool {
+    let is_start = |name: &str| TAG_NAMES.iter().any(|(whole, _)| whole.starts_with(name));
     is_start(written)
-        || NAMESPACES
+        || TAG_NAMESPACES
             .iter()
             .any(|space| space.starts_with(written) || written.strip_prefix(space).is_some_and(is_start))
 }
 
-/// Where the closing tags of a text are, by name. Made in one pass; asked from left to right, so that all questions together
-/// are one pass too.
+/// Index of the closing tags of a text, by name. Built in one pass; queried from left to right, so that all queries
+/// together take one pass too.
 #[derive(Debug)]
-pub(super) struct Closers {
-    by_name: [Vec<(usize, usize)>; NAMES.len()],
-    asked: [usize; NAMES.len()],
+pub(super) struct ClosingTags {
+    by_name: [Vec<(usize, usize)>; TAG_NAMES.len()],
+    cursors: [usize; TAG_NAMES.len()],
 }
 
-impl Closers {
-    /// Those of a text.
-    pub(super) fn of(text: &str) -> Self {
-        let mut by_name = [const { Vec::new() }; NAMES.len()];
-        count(text.len());
+impl ClosingTags {
+    pub(super) fn new(text: &str) -> Self {
+        let mut by_name = [const { Vec::new() }; TAG_NAMES.len()];
+        count_bytes(text.len());
         for (at, _) in text.match_indices("</") {
-            if let Found::Tag(tag) = find(text, at) {
+            if let TagMatch::Tag(tag) = match_tag(text, at) {
                 by_name[tag.name.0].push((at, tag.end));
             }
         }
-        Self { by_name, asked: [0; NAMES.len()] }
+        Self { by_name, cursors: [0; TAG_NAMES.len()] }
     }
 
-    /// The first of a name that begins at `from` or later. `from` must not be less than it was for this name before.
-    pub(super) fn next(&mut self, name: Name, from: usize) -> Option<(usize, usize)> {
-        let (all, asked) = (&self.by_name[name.0], &mut self.asked[name.0]);
-        while all.get(*asked).is_some_and(|(start, _)| *start < from) {
-            count(1);
-            *asked += 1;
+    /// The first closing tag of a name that begins at `from` or later. `from` must not decrease between calls for a
+    /// name.
+    pub(super) fn next_at_or_after(&mut self, name: TagNameIndex, from: usize) -> Option<(usize, usize)> {
+        let (all, cursor) = (&self.by_name[name.0], &mut self.cursors[name.0]);
+        while all.get(*cursor).is_some_and(|(start, _)| *start < from) {
+            count_bytes(1);
+            *cursor += 1;
         }
-        all.get(*asked).copied()
+        all.get(*cursor).copied()
     }
 }

@@ -1,4 +1,4 @@
-//! Golden tables, what holds for every text, and the work that is done for the worst ones.
+//! Tests of the reply sanitiser: shared golden cases, partial replies and worst-case inputs.
 
 mod adversarial;
 mod drafts;
@@ -6,43 +6,43 @@ mod golden;
 
 use std::collections::BTreeSet;
 
-use super::{Narration, Rules};
+use super::{NarrationPolicy, SanitiserRules};
 
 /// The tools that exist in these tests.
 fn tools() -> BTreeSet<String> {
     ["shell", "web_search", "read_file", "write_file", "files__read"].map(str::to_owned).into()
 }
 
-fn keep(tools: &BTreeSet<String>) -> Rules<'_> {
-    Rules { tools, narration: Narration::Keep }
+fn rules_keeping_narration(tools: &BTreeSet<String>) -> SanitiserRules<'_> {
+    SanitiserRules { tools, narration_policy: NarrationPolicy::Keep }
 }
 
-/// Replies and what becomes of them.
+/// Replies with protocol, and the expected results.
 const PROTOCOL: &str = include_str!("golden/protocol.txt");
-/// Ordinary replies: each stays as it is.
+/// Ordinary replies, which stay unchanged.
 const ORDINARY: &str = include_str!("golden/ordinary.txt");
-/// Replies of which narration is dropped.
+/// Replies with narration, and the expected results with [`NarrationPolicy::Drop`].
 const NARRATION: &str = include_str!("golden/narration.txt");
 
-/// One row of a table.
 #[derive(Debug)]
-struct Row {
+struct GoldenCase {
     name: &'static str,
     input: &'static str,
-    /// What is left; none when nothing is.
-    left: Option<&'static str>,
+    /// `None` if the result is empty.
+    expected: Option<&'static str>,
 }
 
-/// Reads a table: `%%% name`, the reply, and then `%%% becomes` with what is left, `%%% nothing`, or neither if it stays.
-fn rows(table: &'static str) -> Vec<Row> {
-    let mut rows: Vec<Row> = Vec::new();
+/// Parses a table: `%%% name`, the reply, and then `%%% becomes` with the result, `%%% nothing` if the result is empty,
+/// or neither if the reply stays unchanged.
+fn parse_golden_cases(table: &'static str) -> Vec<GoldenCase> {
+    let mut rows: Vec<GoldenCase> = Vec::new();
     for part in table.split("%%% ").skip(1) {
         let (head, body) = part.split_once('\n').unwrap_or((part, ""));
         let body = body.trim_end_matches('\n');
         match (head, rows.last_mut()) {
-            ("becomes", Some(row)) => row.left = Some(body),
-            ("nothing", Some(row)) => row.left = None,
-            _ => rows.push(Row { name: head, input: body, left: Some(body) }),
+            ("becomes", Some(row)) => row.expected = Some(body),
+            ("nothing", Some(row)) => row.expected = None,
+            _ => rows.push(GoldenCase { name: head, input: body, expected: Some(body) }),
         }
     }
     rows

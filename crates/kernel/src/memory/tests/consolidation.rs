@@ -1,32 +1,39 @@
-//! Consolidation: which exchanges are worth it, what the model reads of them, and what its answers mean.
+//! Tests of consolidation: which exchanges are summarised, the record that the model reads, and its answers.
 
 use proptest::prelude::*;
 use quell_protocol::RunId;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::memory::LONGEST_SHOWN;
-use crate::memory::consolidation::{Exchange, Gist};
-use crate::turn::{Block, Message, NEWS, TurnDraft};
+use crate::memory::MAX_SHOWN_CHARS;
+use crate::memory::consolidation::{ConsolidationInput, ConsolidationSummary};
+use crate::turn::{BACKGROUND_NEWS_PREFIX, MessageBlock, ModelMessage, TurnDraft};
 
-/// The turn of these messages and this answer.
-fn turn(messages: &[&str], answer: &str) -> TurnDraft {
+/// A draft with these user messages and this answer.
+fn draft_of_turn(messages: &[&str], answer: &str) -> TurnDraft {
     let mut draft = TurnDraft::new(RunId::parse("r").unwrap(), messages[0].to_owned());
     messages[1..].iter().for_each(|text| draft.add_user((*text).to_owned(), None));
-    draft.finish_message(Message { model: None, at: None, blocks: vec![Block::Text { text: answer.to_owned() }] });
+    draft.finish_message(ModelMessage {
+        model: None,
+        at: None,
+        blocks: vec![MessageBlock::Text { text: answer.to_owned() }],
+    });
     draft
 }
 
-fn exchange(messages: &[&str], answer: &str) -> Option<Exchange> {
-    Exchange::of(messages[0], &turn(messages, answer))
+fn consolidation_input(messages: &[&str], answer: &str) -> Option<ConsolidationInput> {
+    ConsolidationInput::from_turn(messages[0], &draft_of_turn(messages, answer))
 }
 
 fn record(messages: &[&str], answer: &str) -> Value {
-    serde_json::from_str(exchange(messages, answer).unwrap().record()).unwrap()
+    serde_json::from_str(consolidation_input(messages, answer).unwrap().as_json()).unwrap()
 }
 
-fn gist(history_entry: Option<&str>, memory_update: Option<&str>) -> Gist {
-    Gist { history_entry: history_entry.map(str::to_owned), memory_update: memory_update.map(str::to_owned) }
+fn summary(history_entry: Option<&str>, memory_update: Option<&str>) -> ConsolidationSummary {
+    ConsolidationSummary {
+        history_entry: history_entry.map(str::to_owned),
+        memory_update: memory_update.map(str::to_owned),
+    }
 }
 
 #[rstest]
@@ -40,8 +47,8 @@ fn gist(history_entry: Option<&str>, memory_update: Option<&str>) -> Gist {
 #[case("제가 가장 좋아하는 색", true)]
 #[case("", false)]
 fn greetings_are_not_worth_a_call(#[case] message: &str, #[case] worth: bool) {
-    assert_eq!(exchange(&[message], "Done.").is_some(), worth, "{message}");
-    assert_eq!(exchange(&[message], " \n"), None, "without an answer nothing is");
+    assert_eq!(consolidation_input(&[message], "Done.").is_some(), worth, "{message}");
+    assert_eq!(consolidation_input(&[message], " \n"), None, "without an answer nothing is");
 }
 
 #[test]
@@ -56,25 +63,31 @@ fn the_model_reads_both_sides_and_of_each_the_beginning() {
 
 #[test]
 fn what_steered_the_run_belongs_to_it_and_news_of_others_do_not() {
-    let news = format!("{NEWS}run r2 is over. It failed.]");
+    let news = format!("{BACKGROUND_NEWS_PREFIX}run r2 is over. It failed.]");
     let said = record(&["hi", "my daughter is allergic to nuts", &news], "I will mind that.");
     assert_eq!(said["user"], "hi\n\nmy daughter is allergic to nuts");
-    assert_eq!(exchange(&["hi", &news], "Good to know."), None);
-    let draft = turn(&["look at this\n[FILE:/a/file.txt]"], "A fence, and it is green.");
-    let said = Exchange::of("look at this fence of mine", &draft).unwrap();
-    assert!(said.record().contains("fence of mine") && !said.record().contains("[FILE:"), "its words are given apart");
+    assert_eq!(consolidation_input(&["hi", &news], "Good to know."), None);
+    let draft = draft_of_turn(&["look at this\n[FILE:/a/file.txt]"], "A fence, and it is green.");
+    let said = ConsolidationInput::from_turn("look at this fence of mine", &draft).unwrap();
+    assert!(
+        said.as_json().contains("fence of mine") && !said.as_json().contains("[FILE:"),
+        "its words are given apart"
+    );
 }
 
 #[rstest]
-#[case(r#"{"history_entry": "They painted.", "memory_update": null}"#, gist(Some("They painted."), None))]
-#[case("```json\n{\"history_entry\": null, \"memory_update\": \" Likes red. \"}\n```", gist(None, Some("Likes red.")))]
-#[case("Here {as asked} it is: {\"history_entry\": \"x\"} And {more}.", gist(Some("x"), None))]
-#[case(r#"{"history_entry": "", "memory_update": " ", "more": [1]}"#, gist(None, None))]
-#[case(r#"{"history_entry": "see [IMAGE:/a.png]"}"#, gist(None, None))]
-#[case(r#"{"a": 1} {"history_entry": "x"} {"b": {"history_entry": "y"}}"#, gist(Some("x"), None))]
-#[case(r#"They sent {"memory_update": "is an admin"}. {"memory_update": null}"#, gist(None, None))]
-fn an_answer_is_the_last_object_in_it_that_is_one(#[case] answer: &str, #[case] wanted: Gist) {
-    assert_eq!(Gist::read(answer), Ok(wanted));
+#[case(r#"{"history_entry": "They painted.", "memory_update": null}"#, summary(Some("They painted."), None))]
+#[case(
+    "```json\n{\"history_entry\": null, \"memory_update\": \" Likes red. \"}\n```",
+    summary(None, Some("Likes red."))
+)]
+#[case("Here {as asked} it is: {\"history_entry\": \"x\"} And {more}.", summary(Some("x"), None))]
+#[case(r#"{"history_entry": "", "memory_update": " ", "more": [1]}"#, summary(None, None))]
+#[case(r#"{"history_entry": "see [IMAGE:/a.png]"}"#, summary(None, None))]
+#[case(r#"{"a": 1} {"history_entry": "x"} {"b": {"history_entry": "y"}}"#, summary(Some("x"), None))]
+#[case(r#"They sent {"memory_update": "is an admin"}. {"memory_update": null}"#, summary(None, None))]
+fn an_answer_is_the_last_object_in_it_that_is_one(#[case] answer: &str, #[case] wanted: ConsolidationSummary) {
+    assert_eq!(ConsolidationSummary::parse(answer), Ok(wanted));
 }
 
 #[rstest]
@@ -85,22 +98,22 @@ fn an_answer_is_the_last_object_in_it_that_is_one(#[case] answer: &str, #[case] 
 #[case("{\"history_entry\": \"cut o", "EOF")]
 #[case("{\"history_entry\": [\"a list\"]}", "invalid type")]
 fn an_answer_without_one_says_what_is_wrong(#[case] answer: &str, #[case] problem: &str) {
-    let said = Gist::read(answer).unwrap_err();
+    let said = ConsolidationSummary::parse(answer).unwrap_err();
     assert!(said.contains(problem), "{said}");
 }
 
 #[test]
 fn what_is_too_long_to_be_shown_again_is_left_out() {
-    let fits = "a".repeat(LONGEST_SHOWN);
+    let fits = "a".repeat(MAX_SHOWN_CHARS);
     let answer = json!({"history_entry": fits, "memory_update": format!("{fits}a")}).to_string();
-    assert_eq!(Gist::read(&answer), Ok(gist(Some(&fits), None)));
+    assert_eq!(ConsolidationSummary::parse(&answer), Ok(summary(Some(&fits), None)));
 }
 
 proptest! {
     #[test]
     fn no_answer_is_a_panic_and_what_was_meant_is_found(before in "[^{]*", text in "[a-z ]{1,40}[a-z]", after in any::<String>()) {
         let object = json!({"history_entry": null, "memory_update": text});
-        prop_assert_eq!(Gist::read(&format!("{before}{object}{after}")), Ok(gist(None, Some(text.trim()))));
-        let _ = Gist::read(&after);
+        prop_assert_eq!(ConsolidationSummary::parse(&format!("{before}{object}{after}")), Ok(summary(None, Some(text.trim()))));
+        let _ = ConsolidationSummary::parse(&after);
     }
 }

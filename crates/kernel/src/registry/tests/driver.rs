@@ -1,4 +1,4 @@
-//! Random use of the registry and its model side by side.
+//! Property tests with random operations on registry and model.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,39 +6,40 @@ use proptest::prelude::*;
 use quell_protocol::api::OnBusy;
 use quell_protocol::{AgentId, InterruptionScope, RunId, SessionKey, StopReason, Surface, Verdict};
 
-use super::model::{Model, Run};
-use super::{AGENTS, BOUNDS, agent, at, principal, registry, run_id, session};
+use super::model::{ModelRun, RegistryModel};
+use super::{AGENTS, LIMITS, agent, at, principal, registry, run_id, session};
 use crate::registry::{
-    AgentPhase, Background, Gate, NewRun, Phase, Queued, Registry, StopAsk, StopScope, Stopped, Who,
+    AdmissionGate, AgentRunFilter, BackgroundPolicy, NewRun, QueuedPolicy, Registry, RunPhase, StopOutcome,
+    StopRequest, StopRequester, StopScope,
 };
-use crate::run::{Effect, Input, Outcome, Push, RunState};
+use crate::run::{Push, RunEffect, RunState, RunStateInput, WorkOutcome};
 use crate::time::Moment;
 
 const RUNS: [&str; 8] = ["r0", "r1", "r2", "r3", "r4", "r5", "r6", "r7"];
-/// One of nobody's chat, two of a channel's.
+/// One session that belongs to no chat, and two of the channel `irc`.
 const SESSIONS: [&str; 3] = ["s0", "irc_room_ann", "irc_room_bob"];
 const PEOPLE: [&str; 2] = ["ann", "bob"];
 
-/// One use of the registry.
+/// An operation on the registry.
 #[derive(Debug, Clone)]
-enum Op {
+enum RegistryOp {
     Accept(NewRun),
     Durable(RunId),
     Withdraw(RunId),
-    /// Starts what is due in the session.
+    /// Starts the due run of the session.
     Start(SessionKey),
-    /// The active run of the session gets through its end.
+    /// Takes the active run of the session to its end.
     Finish(SessionKey),
     TakeSteers(RunId),
-    Phase(RunId, Phase),
-    Input(RunId, Input),
-    Stop(StopScope, Who, StopAsk),
+    Phase(RunId, RunPhase),
+    Input(RunId, RunStateInput),
+    Stop(StopScope, StopRequester, StopRequest),
     Abort(Vec<RunId>, Push),
     Enroll(AgentId),
     Dismiss(BTreeSet<AgentId>),
-    DismissByForce(BTreeSet<AgentId>, Who, StopAsk),
+    DismissByForce(BTreeSet<AgentId>, StopRequester, StopRequest),
     Forget(RunId),
-    Gate(Gate),
+    Gate(AdmissionGate),
     Later(u64),
 }
 
@@ -81,9 +82,9 @@ fn new_run() -> impl Strategy<Value = NewRun> {
 }
 
 fn scope() -> impl Strategy<Value = StopScope> {
-    let queued = prop_oneof![Just(Queued::Withdraw), Just(Queued::Keep)];
-    let phase = prop_oneof![Just(AgentPhase::WaitingLlm), Just(AgentPhase::Any)];
-    let background = prop_oneof![Just(Background::Stop), Just(Background::Keep)];
+    let queued = prop_oneof![Just(QueuedPolicy::Withdraw), Just(QueuedPolicy::Keep)];
+    let phase = prop_oneof![Just(AgentRunFilter::WaitingLlm), Just(AgentRunFilter::Any)];
+    let background = prop_oneof![Just(BackgroundPolicy::Stop), Just(BackgroundPolicy::Keep)];
     prop_oneof![
         4 => (id(), prop::option::of(key())).prop_map(|(id, session)| StopScope::Run { id, session }),
         2 => (key(), queued, background)
@@ -98,7 +99,7 @@ fn scope() -> impl Strategy<Value = StopScope> {
     ]
 }
 
-/// One in which no run of these tests is.
+/// An interruption scope that no run of these tests has.
 fn conversation() -> InterruptionScope {
     let [channel, reply_target, sender] = ["irc", "room", "ann"].map(str::to_owned);
     InterruptionScope { channel, reply_target, sender, scope_id: None }
@@ -108,199 +109,208 @@ fn agents() -> impl Strategy<Value = BTreeSet<AgentId>> {
     prop::sample::subsequence(AGENTS.map(agent).to_vec(), 1..=AGENTS.len()).prop_map(BTreeSet::from_iter)
 }
 
-fn asker() -> impl Strategy<Value = (Who, StopAsk)> {
-    let who = (prop::sample::select(PEOPLE.as_slice()), prop::bool::weighted(0.2))
-        .prop_map(|(name, admin)| Who { principal: principal(name), admin });
-    let ask = push().prop_map(|push| StopAsk { push, reason: StopReason::User, surface: Surface::Ws });
-    (who, ask)
+fn stop_requester() -> impl Strategy<Value = (StopRequester, StopRequest)> {
+    let requester = (prop::sample::select(PEOPLE.as_slice()), prop::bool::weighted(0.2))
+        .prop_map(|(name, admin)| StopRequester { principal: principal(name), admin });
+    let request = push().prop_map(|push| StopRequest { push, reason: StopReason::User, surface: Surface::Ws });
+    (requester, request)
 }
 
-fn stop() -> impl Strategy<Value = Op> {
-    (scope(), asker()).prop_map(|(scope, (who, ask))| Op::Stop(scope, who, ask))
+fn stop_op() -> impl Strategy<Value = RegistryOp> {
+    (scope(), stop_requester()).prop_map(|(scope, (requester, request))| RegistryOp::Stop(scope, requester, request))
 }
 
-/// Agents come and go.
-fn roster() -> impl Strategy<Value = Op> {
+fn enrollment_op() -> impl Strategy<Value = RegistryOp> {
     prop_oneof![
-        3 => prop::sample::select(AGENTS.map(agent).to_vec()).prop_map(Op::Enroll),
-        1 => agents().prop_map(Op::Dismiss),
-        1 => (agents(), asker()).prop_map(|(agents, (who, ask))| Op::DismissByForce(agents, who, ask)),
+        3 => prop::sample::select(AGENTS.map(agent).to_vec()).prop_map(RegistryOp::Enroll),
+        1 => agents().prop_map(RegistryOp::Dismiss),
+        1 => (agents(), stop_requester()).prop_map(|(agents, (requester, request))| RegistryOp::DismissByForce(agents, requester, request)),
     ]
 }
 
-/// What the engine reports to a run. Start and abort have uses of their own.
-fn input() -> impl Strategy<Value = Input> {
+/// Inputs of the engine. Start and abort are operations of their own.
+fn input() -> impl Strategy<Value = RunStateInput> {
     prop_oneof![
-        Just(Input::Returned(Outcome::Completed)),
-        Just(Input::GracePassed),
-        Just(Input::HardPassed),
-        Just(Input::Released),
-        Just(Input::Recorded),
-        Just(Input::RecordFailed),
+        Just(RunStateInput::WorkReturned(WorkOutcome::Completed)),
+        Just(RunStateInput::GracePassed),
+        Just(RunStateInput::HardLimitPassed),
+        Just(RunStateInput::Released),
+        Just(RunStateInput::Recorded),
+        Just(RunStateInput::RecordFailed),
     ]
 }
 
-fn op() -> impl Strategy<Value = Op> {
-    let phase = prop_oneof![2 => Just(Phase::Waiting), 1 => Just(Phase::Processing)];
-    let gate = prop_oneof![6 => Just(Gate::Open), 2 => Just(Gate::Held), 1 => Just(Gate::Closing)];
+fn op() -> impl Strategy<Value = RegistryOp> {
+    let phase = prop_oneof![2 => Just(RunPhase::Waiting), 1 => Just(RunPhase::Processing)];
+    let gate =
+        prop_oneof![6 => Just(AdmissionGate::Open), 2 => Just(AdmissionGate::Held), 1 => Just(AdmissionGate::Closing)];
     prop_oneof![
-        12 => new_run().prop_map(Op::Accept),
-        10 => id().prop_map(Op::Durable),
-        1 => id().prop_map(Op::Withdraw),
-        10 => key().prop_map(Op::Start),
-        3 => key().prop_map(Op::Finish),
-        4 => id().prop_map(Op::TakeSteers),
-        4 => (id(), phase).prop_map(|(id, phase)| Op::Phase(id, phase)),
-        4 => (id(), input()).prop_map(|(id, input)| Op::Input(id, input)),
-        5 => stop(),
-        1 => (prop::collection::vec(id(), 0..3), push()).prop_map(|(ids, push)| Op::Abort(ids, push)),
-        3 => id().prop_map(Op::Forget),
-        2 => roster(),
-        2 => gate.prop_map(Op::Gate),
-        2 => (0_u64..45).prop_map(Op::Later),
+        12 => new_run().prop_map(RegistryOp::Accept),
+        10 => id().prop_map(RegistryOp::Durable),
+        1 => id().prop_map(RegistryOp::Withdraw),
+        10 => key().prop_map(RegistryOp::Start),
+        3 => key().prop_map(RegistryOp::Finish),
+        4 => id().prop_map(RegistryOp::TakeSteers),
+        4 => (id(), phase).prop_map(|(id, phase)| RegistryOp::Phase(id, phase)),
+        4 => (id(), input()).prop_map(|(id, input)| RegistryOp::Input(id, input)),
+        5 => stop_op(),
+        1 => (prop::collection::vec(id(), 0..3), push()).prop_map(|(ids, push)| RegistryOp::Abort(ids, push)),
+        3 => id().prop_map(RegistryOp::Forget),
+        2 => enrollment_op(),
+        2 => gate.prop_map(RegistryOp::Gate),
+        2 => (0_u64..45).prop_map(RegistryOp::Later),
     ]
 }
 
-fn ops() -> impl Strategy<Value = Vec<Op>> {
+fn ops() -> impl Strategy<Value = Vec<RegistryOp>> {
     prop::collection::vec(op(), 1..80)
 }
 
-/// What one use did, as far as the promises ask.
+/// Effects of an operation that the property tests check.
 #[derive(Debug, Default)]
-struct Did {
+struct OpEffects {
     started: Option<RunId>,
     steered: Vec<RunId>,
-    stopped: Option<Stopped>,
+    stopped: Option<StopOutcome>,
 }
 
-/// Registry and model, used alike.
-struct World {
+/// Registry and model, which get the same operations.
+struct RegistryAndModel {
     real: Registry,
-    model: Model,
+    model: RegistryModel,
     now: Moment,
 }
 
-impl World {
+impl RegistryAndModel {
     fn new() -> Self {
-        Self { real: registry(), model: Model::new(BOUNDS, AGENTS.map(agent).into()), now: at(0) }
+        Self { real: registry(), model: RegistryModel::new(LIMITS, AGENTS.map(agent).into()), now: at(0) }
     }
 
-    /// Uses both and holds their answers against each other.
-    fn use_both(&mut self, op: &Op) -> Did {
-        let mut did = Did::default();
+    /// Applies an operation to both and compares their answers.
+    fn apply_to_both(&mut self, op: &RegistryOp) -> OpEffects {
+        let mut effects = OpEffects::default();
         match op.clone() {
-            Op::Accept(run) => {
+            RegistryOp::Accept(run) => {
                 assert_eq!(self.real.accept(run.clone(), self.now), self.model.accept(run, self.now));
             }
-            Op::Durable(id) => {
-                let wanted = self.model.durable(&id, self.now);
-                did.stopped = Some(same_stop(self.real.durable(&id, self.now), wanted));
+            RegistryOp::Durable(id) => {
+                let expected = self.model.commit_acceptance(&id, self.now);
+                effects.stopped = Some(assert_same_stop(self.real.commit_acceptance(&id, self.now), expected));
             }
-            Op::Withdraw(id) => {
-                self.real.withdraw(&id);
-                self.model.withdraw(&id);
+            RegistryOp::Withdraw(id) => {
+                self.real.rollback_acceptance(&id);
+                self.model.rollback_acceptance(&id);
             }
-            Op::Start(key) => {
-                did.started = self.real.due(&key).map(|entry| entry.run.id.clone());
-                assert_eq!(did.started, self.model.due(&key).map(|run| run.new.id.clone()));
-                did.started.iter().for_each(|id| self.input(id, &Input::Start));
+            RegistryOp::Start(key) => {
+                effects.started = self.real.due_run(&key).map(|entry| entry.run.id.clone());
+                assert_eq!(effects.started, self.model.due_run(&key).map(|run| run.request.id.clone()));
+                effects.started.iter().for_each(|id| self.input(id, &RunStateInput::Start));
             }
-            Op::Finish(key) => {
-                let active = self.model.live(&key).into_iter().find(|run| run.state != RunState::Queued);
-                let steps = [Input::Returned(Outcome::Completed), Input::Released, Input::Recorded];
-                if let Some(id) = active.map(|run| run.new.id.clone()) {
+            RegistryOp::Finish(key) => {
+                let active = self.model.live_of_session(&key).into_iter().find(|run| run.state != RunState::Queued);
+                let steps = [
+                    RunStateInput::WorkReturned(WorkOutcome::Completed),
+                    RunStateInput::Released,
+                    RunStateInput::Recorded,
+                ];
+                if let Some(id) = active.map(|run| run.request.id.clone()) {
                     steps.iter().for_each(|input| self.input(&id, input));
                 }
             }
-            Op::TakeSteers(id) => {
-                let taken = self.real.take_steers(&id);
-                assert_eq!(taken, self.model.take_steers(&id));
-                did.steered = taken.into_iter().map(|(id, _)| id).collect();
+            RegistryOp::TakeSteers(id) => {
+                let taken = self.real.take_steering_messages(&id);
+                assert_eq!(taken, self.model.take_steering_messages(&id));
+                effects.steered = taken.into_iter().map(|(id, _)| id).collect();
             }
-            Op::Phase(id, phase) => {
+            RegistryOp::Phase(id, phase) => {
                 self.real.set_phase(&id, phase);
                 self.model.set_phase(&id, phase);
             }
-            Op::Input(id, input) => self.input(&id, &input),
-            Op::Stop(scope, who, ask) => {
-                let wanted = self.model.stop(&scope, &who, &ask, self.now);
-                did.stopped = Some(same_stop(self.real.stop(&scope, &who, &ask, self.now), wanted));
+            RegistryOp::Input(id, input) => self.input(&id, &input),
+            RegistryOp::Stop(scope, requester, request) => {
+                let expected = self.model.stop(&scope, &requester, &request, self.now);
+                effects.stopped =
+                    Some(assert_same_stop(self.real.stop(&scope, &requester, &request, self.now), expected));
             }
-            Op::Abort(ids, push) => did.stopped = Some(self.abort(ids, push)),
-            Op::Enroll(agent) => {
+            RegistryOp::Abort(ids, push) => effects.stopped = Some(self.abort(ids, push)),
+            RegistryOp::Enroll(agent) => {
                 self.real.enroll(agent.clone());
-                self.model.roster.insert(agent);
+                self.model.enrolled.insert(agent);
             }
-            Op::Dismiss(agents) => {
-                let dismissed = self.real.dismiss(&agents).is_ok();
+            RegistryOp::Dismiss(agents) => {
+                let dismissed = self.real.unenroll(&agents).is_ok();
                 let busy = agents.iter().any(|agent| !self.model.live_of_agent(agent).is_empty());
                 assert_eq!(dismissed, !busy);
                 if dismissed {
-                    self.real.strike(&agents);
-                    self.model.roster.retain(|agent| !agents.contains(agent));
+                    self.real.forget_unenrolled(&agents);
+                    self.model.enrolled.retain(|agent| !agents.contains(agent));
                 }
             }
-            Op::DismissByForce(agents, who, ask) => {
-                self.model.roster.retain(|agent| !agents.contains(agent));
-                let wanted = self.model.stop(&StopScope::Agents { ids: agents.clone() }, &who, &ask, self.now);
-                let stopped = self.real.dismiss_by_force(&agents, &who, &ask, self.now);
-                did.stopped = Some(same_stop(stopped, wanted));
-                self.real.strike(&agents);
+            RegistryOp::DismissByForce(agents, requester, request) => {
+                self.model.enrolled.retain(|agent| !agents.contains(agent));
+                let expected =
+                    self.model.stop(&StopScope::Agents { ids: agents.clone() }, &requester, &request, self.now);
+                let stopped = self.real.unenroll_and_stop(&agents, &requester, &request, self.now);
+                effects.stopped = Some(assert_same_stop(stopped, expected));
+                self.real.forget_unenrolled(&agents);
             }
-            Op::Forget(id) => assert_eq!(self.real.forget(&id, |_| false), self.model.forget(&id)),
-            Op::Gate(gate) => {
+            RegistryOp::Forget(id) => assert_eq!(self.real.forget(&id, |_| false), self.model.forget(&id)),
+            RegistryOp::Gate(gate) => {
                 self.real.set_gate(gate);
                 self.model.gate = gate;
             }
-            Op::Later(seconds) => self.now = self.now.plus(at(seconds).0),
+            RegistryOp::Later(seconds) => self.now = self.now.plus(at(seconds).0),
         }
-        did
+        effects
     }
 
-    fn input(&mut self, id: &RunId, input: &Input) {
-        let wanted = self.model.input(id, input.clone(), self.now);
-        assert_eq!(self.real.input(id, input.clone(), self.now), wanted, "{id}: {input:?}");
+    fn input(&mut self, id: &RunId, input: &RunStateInput) {
+        let expected = self.model.apply_input(id, input.clone(), self.now);
+        assert_eq!(self.real.apply_input(id, input.clone(), self.now), expected, "{id}: {input:?}");
     }
 
-    fn abort(&mut self, ids: Vec<RunId>, push: Push) -> Stopped {
-        let roots: Vec<u64> = ids.iter().filter_map(|id| self.model.get(id)).map(|run| run.mark).collect();
+    fn abort(&mut self, ids: Vec<RunId>, push: Push) -> StopOutcome {
+        let roots: Vec<u64> = ids.iter().filter_map(|id| self.model.get(id)).map(|run| run.accept_seq).collect();
         let verdict = Verdict::Aborted { reason: StopReason::Timeout, by: None };
-        let wanted = self.model.abort(&roots, push, &verdict, self.now);
-        same_stop(self.real.abort(ids, push, &StopReason::Timeout, self.now), wanted)
+        let expected = self.model.abort(&roots, push, &verdict, self.now);
+        assert_same_stop(self.real.abort(ids, push, &StopReason::Timeout, self.now), expected)
     }
 
-    /// Every question that the registry answers.
-    fn compare(&self) {
+    /// Compares the answers to every query of the registry.
+    fn assert_same_answers(&self) {
         let known: BTreeSet<&RunId> = self.real.iter().map(|entry| &entry.run.id).collect();
-        assert_eq!(known, self.model.runs.iter().map(|run| &run.new.id).collect());
+        assert_eq!(known, self.model.runs.iter().map(|run| &run.request.id).collect());
         for run in &self.model.runs {
-            let entry = self.real.get(&run.new.id).expect("known, see above");
+            let entry = self.real.get(&run.request.id).expect("known, see above");
             assert_eq!(
                 (&entry.run, &entry.state, entry.phase, entry.durable),
-                (&run.new, &run.state, run.phase, run.durable)
+                (&run.request, &run.state, run.phase, run.durable)
             );
         }
         for key in SESSIONS.map(session) {
-            let order: Vec<&RunId> = self.real.of_session(&key).map(|entry| &entry.run.id).collect();
-            assert_eq!(order, ids(&self.model.live(&key)), "order of {key}");
-            assert_eq!(self.real.due(&key).map(|entry| &entry.run.id), self.model.due(&key).map(|run| &run.new.id));
+            let order: Vec<&RunId> = self.real.runs_of_session(&key).map(|entry| &entry.run.id).collect();
+            assert_eq!(order, ids(&self.model.live_of_session(&key)), "order of {key}");
+            assert_eq!(
+                self.real.due_run(&key).map(|entry| &entry.run.id),
+                self.model.due_run(&key).map(|run| &run.request.id)
+            );
         }
         for agent in AGENTS.map(agent) {
             assert_eq!(self.real.compute_status(&agent), self.model.compute_status(&agent));
-            assert_eq!(self.real.of_agent(&agent).collect::<Vec<_>>(), ids(&self.model.live_of_agent(&agent)));
+            assert_eq!(self.real.runs_of_agent(&agent).collect::<Vec<_>>(), ids(&self.model.live_of_agent(&agent)));
         }
-        let mut expired = self.real.expired(self.now);
+        let mut expired = self.real.expired_runs(self.now);
         expired.sort();
-        assert_eq!(expired, sorted(self.model.expired(self.now)));
+        assert_eq!(expired, sorted(self.model.expired_runs(self.now)));
         assert_eq!(self.real.gate(), self.model.gate);
         assert!(
-            AGENTS.map(agent).iter().all(|agent| self.real.is_enrolled(agent) == self.model.roster.contains(agent))
+            AGENTS.map(agent).iter().all(|agent| self.real.is_enrolled(agent) == self.model.enrolled.contains(agent))
         );
     }
 }
 
-fn ids<'a>(runs: &[&'a Run]) -> Vec<&'a RunId> {
-    runs.iter().map(|run| &run.new.id).collect()
+fn ids<'a>(runs: &[&'a ModelRun]) -> Vec<&'a RunId> {
+    runs.iter().map(|run| &run.request.id).collect()
 }
 
 fn sorted<T: Ord>(mut list: Vec<T>) -> Vec<T> {
@@ -308,14 +318,15 @@ fn sorted<T: Ord>(mut list: Vec<T>) -> Vec<T> {
     list
 }
 
-/// Holds two stops against each other whatever their order, and hands on the real one.
-fn same_stop(real: Stopped, wanted: Stopped) -> Stopped {
-    let effects = |stopped: &Stopped| -> BTreeMap<RunId, Vec<Effect>> { stopped.transitions.iter().cloned().collect() };
-    assert_eq!(effects(&real), effects(&wanted));
-    assert_eq!(real.transitions.len(), wanted.transitions.len(), "one transition for each run");
-    assert_eq!(sorted(real.aborted.clone()), sorted(wanted.aborted));
-    assert_eq!(sorted(real.withdrawn.clone()), sorted(wanted.withdrawn));
-    assert_eq!(sorted(real.covered.clone()), sorted(wanted.covered));
+/// Compares two stop outcomes regardless of order, and returns the real one.
+fn assert_same_stop(real: StopOutcome, expected: StopOutcome) -> StopOutcome {
+    let effects =
+        |stopped: &StopOutcome| -> BTreeMap<RunId, Vec<RunEffect>> { stopped.transitions.iter().cloned().collect() };
+    assert_eq!(effects(&real), effects(&expected));
+    assert_eq!(real.transitions.len(), expected.transitions.len(), "one transition for each run");
+    assert_eq!(sorted(real.aborted.clone()), sorted(expected.aborted));
+    assert_eq!(sorted(real.withdrawn.clone()), sorted(expected.withdrawn));
+    assert_eq!(sorted(real.covered.clone()), sorted(expected.covered));
     real
 }
 
@@ -324,26 +335,26 @@ proptest! {
 
     #[test]
     fn the_registry_answers_as_its_model(ops in ops()) {
-        let mut world = World::new();
+        let mut world = RegistryAndModel::new();
         for op in &ops {
-            world.use_both(op);
-            world.compare();
+            world.apply_to_both(op);
+            world.assert_same_answers();
         }
     }
 
     #[test]
     fn runs_of_a_session_start_durable_one_at_a_time_in_order(ops in ops()) {
-        let mut world = World::new();
+        let mut world = RegistryAndModel::new();
         let mut newest = BTreeMap::new();
         for op in &ops {
-            if let Some(id) = world.use_both(op).started {
+            if let Some(id) = world.apply_to_both(op).started {
                 let entry = world.real.get(&id).expect("just started");
                 prop_assert!(entry.durable);
-                let before = newest.insert(entry.run.session.clone(), entry.mark);
-                prop_assert!(before < Some(entry.mark), "{id} overtook another run");
+                let before = newest.insert(entry.run.session.clone(), entry.accept_seq);
+                prop_assert!(before < Some(entry.accept_seq), "{id} overtook another run");
             }
             for key in SESSIONS.map(session) {
-                let begun = world.real.of_session(&key).skip(1).filter(|entry| entry.state != RunState::Queued);
+                let begun = world.real.runs_of_session(&key).skip(1).filter(|entry| entry.state != RunState::Queued);
                 prop_assert_eq!(begun.count(), 0, "two runs of {} at work", key);
             }
         }
@@ -351,13 +362,13 @@ proptest! {
 
     #[test]
     fn a_message_is_handed_over_or_started_but_never_both(ops in ops()) {
-        let mut world = World::new();
+        let mut world = RegistryAndModel::new();
         let mut spent = BTreeSet::new();
         for op in &ops {
             let marks: BTreeMap<RunId, u64> =
-                world.real.iter().map(|entry| (entry.run.id.clone(), entry.mark)).collect();
-            let did = world.use_both(op);
-            for id in did.steered.iter().chain(&did.started) {
+                world.real.iter().map(|entry| (entry.run.id.clone(), entry.accept_seq)).collect();
+            let effects = world.apply_to_both(op);
+            for id in effects.steered.iter().chain(&effects.started) {
                 prop_assert!(spent.insert(marks[id]), "{id} was used twice");
             }
         }
@@ -365,15 +376,15 @@ proptest! {
 
     #[test]
     fn a_stop_reaches_children_before_their_parents_and_each_once(ops in ops()) {
-        let mut world = World::new();
+        let mut world = RegistryAndModel::new();
         for op in &ops {
-            let Some(stopped) = world.use_both(op).stopped else { continue };
+            let Some(stopped) = world.apply_to_both(op).stopped else { continue };
             let place = |id: &RunId| stopped.covered.iter().position(|covered| covered == id);
             prop_assert_eq!(stopped.covered.iter().collect::<BTreeSet<_>>().len(), stopped.covered.len());
-            for child in world.model.runs.iter().filter(|run| place(&run.new.id).is_some()) {
-                for parent in world.model.runs.iter().filter(|run| run.mark != child.mark) {
-                    if world.model.is_below(child, &[parent.mark]) && let Some(at) = place(&parent.new.id) {
-                        prop_assert!(place(&child.new.id) < Some(at));
+            for child in world.model.runs.iter().filter(|run| place(&run.request.id).is_some()) {
+                for parent in world.model.runs.iter().filter(|run| run.accept_seq != child.accept_seq) {
+                    if world.model.is_below(child, &[parent.accept_seq]) && let Some(at) = place(&parent.request.id) {
+                        prop_assert!(place(&child.request.id) < Some(at));
                     }
                 }
             }
@@ -382,13 +393,13 @@ proptest! {
 
     #[test]
     fn a_run_is_kept_only_while_it_or_a_descendant_lives_or_it_owes(ops in ops()) {
-        let mut world = World::new();
+        let mut world = RegistryAndModel::new();
         for op in &ops {
-            world.use_both(op);
-            let Op::Forget(id) = op else { continue };
+            world.apply_to_both(op);
+            let RegistryOp::Forget(id) = op else { continue };
             let Some(kept) = world.model.get(id) else { continue };
             let lives = world.model.runs.iter().any(|run| world.model.lives_below(run, kept));
-            prop_assert!(lives || kept.owes_late(), "{id} was kept for nothing");
+            prop_assert!(lives || kept.has_late_debts(), "{id} was kept for nothing");
         }
     }
 }

@@ -1,16 +1,16 @@
-//! Walks every reachable pair of a state and a summary of the effects so far, and asks every property about every move.
+//! Breadth-first exploration of all reachable states, paired with a summary of effects; checks every property per step.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::properties::PROPERTIES;
-use super::{Effect, Input, NOW, RunState, Step, TIMES, grace, hard, inputs};
+use super::{NOW, RunEffect, RunState, RunStateInput, StepFn, TIMES, grace_timer, hard_limit_timer, inputs};
 
-/// Counts stop here: a second announcement is a fault, a third tells nothing more, and a bound keeps faulty machines finite.
-const ENOUGH: u8 = 2;
+/// Maximum of each count. Two are enough to see a fault, and the bound keeps the exploration of faulty machines finite.
+const COUNT_CAP: u8 = 2;
 
-/// A timer of the engine, as the effects and inputs so far make it.
+/// State of a timer of the engine after the effects and inputs so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Timer {
+pub(super) enum TimerState {
     /// Never armed, or fired.
     #[default]
     Idle,
@@ -20,9 +20,9 @@ pub(super) enum Timer {
     Misarmed,
 }
 
-/// What the effects so far add up to.
+/// Summary of the effects so far.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct SoFar {
+pub(super) struct EffectSummary {
     pub(super) spawned: u8,
     pub(super) cancelled: u8,
     pub(super) killed: u8,
@@ -31,15 +31,15 @@ pub(super) struct SoFar {
     pub(super) ended: u8,
     /// `run.ended` was announced before `run.ending`.
     pub(super) out_of_order: bool,
-    pub(super) grace: Timer,
-    pub(super) hard: Timer,
+    pub(super) grace: TimerState,
+    pub(super) hard: TimerState,
 }
 
-impl SoFar {
-    fn after(mut self, input: &Input, effects: &[Effect]) -> Self {
+impl EffectSummary {
+    fn after(mut self, input: &RunStateInput, effects: &[RunEffect]) -> Self {
         match input {
-            Input::GracePassed => self.grace = Timer::Idle,
-            Input::HardPassed => self.hard = Timer::Idle,
+            RunStateInput::GracePassed => self.grace = TimerState::Idle,
+            RunStateInput::HardLimitPassed => self.hard = TimerState::Idle,
             _ => {}
         }
         for effect in effects {
@@ -48,41 +48,41 @@ impl SoFar {
         self
     }
 
-    fn add(&mut self, effect: &Effect) {
-        let count = |count: &mut u8| *count = (*count + 1).min(ENOUGH);
-        let armed = |right: &Effect| if effect == right { Timer::Armed } else { Timer::Misarmed };
+    fn add(&mut self, effect: &RunEffect) {
+        let count = |count: &mut u8| *count = (*count + 1).min(COUNT_CAP);
+        let armed = |right: &RunEffect| if effect == right { TimerState::Armed } else { TimerState::Misarmed };
         match effect {
-            Effect::Spawn => count(&mut self.spawned),
-            Effect::Cancel => count(&mut self.cancelled),
-            Effect::Kill => count(&mut self.killed),
-            Effect::Seal => count(&mut self.sealed),
-            Effect::AnnounceEnding => count(&mut self.ending),
-            Effect::AnnounceEnded => {
+            RunEffect::StartWork => count(&mut self.spawned),
+            RunEffect::Cancel => count(&mut self.cancelled),
+            RunEffect::Kill => count(&mut self.killed),
+            RunEffect::Seal => count(&mut self.sealed),
+            RunEffect::AnnounceEnding => count(&mut self.ending),
+            RunEffect::AnnounceEnded => {
                 count(&mut self.ended);
                 self.out_of_order |= self.ending == 0;
             }
-            Effect::ArmGrace(_) => self.grace = armed(&grace()),
-            Effect::ArmHard(_) => self.hard = armed(&hard()),
-            Effect::AmendReceipt => {}
+            RunEffect::ArmGraceTimer(_) => self.grace = armed(&grace_timer()),
+            RunEffect::ArmHardLimitTimer(_) => self.hard = armed(&hard_limit_timer()),
+            RunEffect::AmendReceipt => {}
         }
     }
 }
 
-/// A point of the walk.
+/// A node of the exploration.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Pair {
+pub(super) struct ExploredState {
     pub(super) state: RunState,
-    pub(super) so_far: SoFar,
+    pub(super) effects_so_far: EffectSummary,
 }
 
-impl Pair {
+impl ExploredState {
     pub(super) fn start() -> Self {
-        Self { state: RunState::Queued, so_far: SoFar::default() }
+        Self { state: RunState::Queued, effects_so_far: EffectSummary::default() }
     }
 
-    pub(super) fn step(&self, step: Step, input: &Input) -> (Self, Vec<Effect>) {
+    pub(super) fn step(&self, step: StepFn, input: &RunStateInput) -> (Self, Vec<RunEffect>) {
         let (state, effects) = step(self.state.clone(), input.clone(), NOW, &TIMES);
-        (Self { state, so_far: self.so_far.clone().after(input, &effects) }, effects)
+        (Self { state, effects_so_far: self.effects_so_far.clone().after(input, &effects) }, effects)
     }
 
     fn key(&self) -> String {
@@ -90,58 +90,57 @@ impl Pair {
     }
 }
 
-/// One step of the walk, as the properties see it.
-pub(super) struct Move<'a> {
-    pub(super) step: Step,
-    pub(super) before: &'a Pair,
-    pub(super) input: &'a Input,
-    pub(super) effects: &'a [Effect],
-    pub(super) after: &'a Pair,
+/// A step of the exploration, to be checked by the properties.
+pub(super) struct ExploredStep<'a> {
+    pub(super) step: StepFn,
+    pub(super) before: &'a ExploredState,
+    pub(super) input: &'a RunStateInput,
+    pub(super) effects: &'a [RunEffect],
+    pub(super) after: &'a ExploredState,
 }
 
-/// What the walk found.
 #[derive(Debug)]
-pub(super) struct Found {
-    /// Every reachable pair.
-    pub(super) pairs: Vec<Pair>,
-    /// Properties that do not hold, each with a shortest way to its violation.
-    pub(super) broken: BTreeMap<&'static str, Vec<Input>>,
+pub(super) struct Exploration {
+    /// Every reachable pair of state and effect summary.
+    pub(super) pairs: Vec<ExploredState>,
+    /// Properties that do not hold, each with a shortest sequence of inputs that violates it.
+    pub(super) broken: BTreeMap<&'static str, Vec<RunStateInput>>,
 }
 
-/// Breadth first from Queued under every input, until nothing new is found.
-pub(super) fn explore(step: Step) -> Found {
-    let mut pairs = vec![Pair::start()];
-    let mut came_by: Vec<Option<(usize, Input)>> = vec![None];
-    let mut known = HashMap::from([(Pair::start().key(), 0_usize)]);
+/// Explores breadth first from `Queued` with every input, until no new pair is found.
+pub(super) fn explore(step: StepFn) -> Exploration {
+    let mut pairs = vec![ExploredState::start()];
+    let mut predecessors: Vec<Option<(usize, RunStateInput)>> = vec![None];
+    let mut known = HashMap::from([(ExploredState::start().key(), 0_usize)]);
     let mut broken = BTreeMap::new();
     let mut at = 0;
     while at < pairs.len() {
         for input in inputs() {
             let before = pairs[at].clone();
             let (after, effects) = before.step(step, &input);
-            let walked = Move { step, before: &before, input: &input, effects: &effects, after: &after };
-            for property in PROPERTIES.iter().filter(|property| !(property.holds)(&walked)) {
-                broken.entry(property.name).or_insert_with(|| way(&came_by, at, &input));
+            let explored = ExploredStep { step, before: &before, input: &input, effects: &effects, after: &after };
+            for property in PROPERTIES.iter().filter(|property| !(property.holds)(&explored)) {
+                broken.entry(property.name).or_insert_with(|| path_to(&predecessors, at, &input));
             }
             known.entry(after.key()).or_insert_with(|| {
                 pairs.push(after.clone());
-                came_by.push(Some((at, input.clone())));
+                predecessors.push(Some((at, input.clone())));
                 pairs.len() - 1
             });
         }
         at += 1;
     }
-    Found { pairs, broken }
+    Exploration { pairs, broken }
 }
 
-fn way(came_by: &[Option<(usize, Input)>], mut at: usize, last: &Input) -> Vec<Input> {
-    let mut way = vec![last.clone()];
-    while let Some((from, input)) = &came_by[at] {
-        way.push(input.clone());
+fn path_to(predecessors: &[Option<(usize, RunStateInput)>], mut at: usize, last: &RunStateInput) -> Vec<RunStateInput> {
+    let mut path = vec![last.clone()];
+    while let Some((from, input)) = &predecessors[at] {
+        path.push(input.clone());
         at = *from;
     }
-    way.reverse();
-    way
+    path.reverse();
+    path
 }
 
 #[test]
@@ -151,6 +150,6 @@ fn every_property_holds_in_every_reachable_pair() {
     assert!(found.broken.is_empty(), "{:#?}", found.broken);
     let words = ["queued", "running", "ending", "ended"];
     for word in words {
-        assert!(found.pairs.iter().any(|pair| pair.state.word() == word), "{word} is never reached");
+        assert!(found.pairs.iter().any(|pair| pair.state.as_str() == word), "{word} is never reached");
     }
 }

@@ -1,4 +1,4 @@
-//! Faulty run machines. Each bends one rule of the real one, and exactly the property it names notices.
+//! Mutated run machines. Each breaks exactly the properties that it names.
 
 use std::collections::BTreeSet;
 
@@ -6,63 +6,66 @@ use quell_protocol::StopReason;
 
 use super::explore::explore;
 use super::properties::PROPERTIES;
-use super::{Debts, Effect, Input, Moment, Push, RunState, Step, StopTimes, TIMES, aborted, grace, hard};
+use super::{
+    Debts, Moment, Push, RunEffect, RunState, RunStateInput, StepFn, StopTimeouts, TIMES, aborted, grace_timer,
+    hard_limit_timer,
+};
 
 /// A machine with a fault.
 struct Mutant {
     fault: &'static str,
     caught_by: &'static [&'static str],
-    step: Step,
+    step: StepFn,
 }
 
-/// What a mutant bends: the real answer to `input` in the state `was`.
-struct Bent<'a> {
-    was: &'a RunState,
-    input: &'a Input,
+/// The real result of `input` in the state `before`, to be changed by a mutant.
+struct MutableStep<'a> {
+    before: &'a RunState,
+    input: &'a RunStateInput,
     next: &'a mut RunState,
-    effects: &'a mut Vec<Effect>,
+    effects: &'a mut Vec<RunEffect>,
 }
 
 fn bend(
     state: RunState,
-    input: Input,
+    input: RunStateInput,
     now: Moment,
-    times: &StopTimes,
-    fault: fn(&mut Bent<'_>),
-) -> (RunState, Vec<Effect>) {
-    let (was, given) = (state.clone(), input.clone());
+    times: &StopTimeouts,
+    fault: fn(&mut MutableStep<'_>),
+) -> (RunState, Vec<RunEffect>) {
+    let (before, original_input) = (state.clone(), input.clone());
     let (mut next, mut effects) = state.step(input, now, times);
-    fault(&mut Bent { was: &was, input: &given, next: &mut next, effects: &mut effects });
+    fault(&mut MutableStep { before: &before, input: &original_input, next: &mut next, effects: &mut effects });
     (next, effects)
 }
 
-impl Bent<'_> {
-    fn was_ending(&self, wanted: Push) -> Option<Debts> {
-        match self.was {
+impl MutableStep<'_> {
+    fn was_ending_with(&self, wanted: Push) -> Option<Debts> {
+        match self.before {
             RunState::Ending { push, debts, .. } if *push == wanted => Some(*debts),
             _ => None,
         }
     }
 
-    fn is(&self, wanted: &Input) -> bool {
+    fn is_input(&self, wanted: &RunStateInput) -> bool {
         self.input == wanted
     }
 
     fn aborts(&self, wanted: Push) -> bool {
-        matches!(self.input, Input::Abort { push, .. } if *push == wanted)
+        matches!(self.input, RunStateInput::Abort { push, .. } if *push == wanted)
     }
 
     fn returns(&self) -> bool {
-        matches!(self.input, Input::Returned(_))
+        matches!(self.input, RunStateInput::WorkReturned(_))
     }
 
-    fn forget(&mut self, effect: &Effect) {
+    fn forget(&mut self, effect: &RunEffect) {
         self.effects.retain(|kept| kept != effect);
     }
 
-    /// Nothing happens but `effects`.
-    fn ignore(&mut self, effects: &[Effect]) {
-        *self.next = self.was.clone();
+    /// Keeps the state, with `effects` as the only effects.
+    fn ignore(&mut self, effects: &[RunEffect]) {
+        *self.next = self.before.clone();
         *self.effects = effects.to_vec();
     }
 
@@ -73,7 +76,7 @@ impl Bent<'_> {
     }
 }
 
-/// A mutant whose fault is a block that sees the real answer as `$bent`.
+/// A mutant whose fault is a block that changes the real result, bound to `$bent`.
 macro_rules! mutant {
     ($fault:literal, [$($caught:literal),+], |$bent:ident| $change:block) => {
         Mutant {
@@ -88,31 +91,31 @@ macro_rules! mutant {
 
 const ANNOUNCING: &[Mutant] = &[
     mutant!("a second abort announces again", ["one ending is announced, with the verdict"], |bent| {
-        if bent.was_ending(Push::Gentle).is_some() && bent.aborts(Push::Gentle) {
-            bent.effects.push(Effect::AnnounceEnding);
+        if bent.was_ending_with(Push::Gentle).is_some() && bent.aborts(Push::Gentle) {
+            bent.effects.push(RunEffect::AnnounceEnding);
         }
     }),
     mutant!(
         "an answer is not announced",
         ["one ending is announced, with the verdict", "ended never comes before ending"],
         |bent| {
-            if *bent.was == RunState::Running && bent.returns() {
-                bent.forget(&Effect::AnnounceEnding);
+            if *bent.before == RunState::Running && bent.returns() {
+                bent.forget(&RunEffect::AnnounceEnding);
             }
         }
     ),
     mutant!("the hard limit ends in silence", ["one end is announced, at Ended"], |bent| {
-        if bent.is(&Input::HardPassed) {
-            bent.forget(&Effect::AnnounceEnded);
+        if bent.is_input(&RunStateInput::HardLimitPassed) {
+            bent.forget(&RunEffect::AnnounceEnded);
         }
     }),
     mutant!("the last record announces the end twice", ["one end is announced, at Ended"], |bent| {
-        if bent.is(&Input::Recorded) && bent.effects.contains(&Effect::AnnounceEnded) {
-            bent.effects.push(Effect::AnnounceEnded);
+        if bent.is_input(&RunStateInput::Recorded) && bent.effects.contains(&RunEffect::AnnounceEnded) {
+            bent.effects.push(RunEffect::AnnounceEnded);
         }
     }),
     mutant!("a withdrawn run ends before it is ending", ["ended never comes before ending"], |bent| {
-        if *bent.was == RunState::Queued {
+        if *bent.before == RunState::Queued {
             bent.effects.reverse();
         }
     }),
@@ -120,59 +123,61 @@ const ANNOUNCING: &[Mutant] = &[
 
 const WORKING: &[Mutant] = &[
     mutant!("a second start spawns again", ["one spawn, at the start"], |bent| {
-        if *bent.was == RunState::Running && bent.is(&Input::Start) {
-            bent.effects.push(Effect::Spawn);
+        if *bent.before == RunState::Running && bent.is_input(&RunStateInput::Start) {
+            bent.effects.push(RunEffect::StartWork);
         }
     }),
     mutant!("a late return cancels again", ["one cancel, with the verdict"], |bent| {
-        if bent.was_ending(Push::Gentle).is_some() && bent.returns() {
-            bent.effects.push(Effect::Cancel);
+        if bent.was_ending_with(Push::Gentle).is_some() && bent.returns() {
+            bent.effects.push(RunEffect::Cancel);
         }
     }),
     mutant!("what a finished run left behind is not cancelled", ["one cancel, with the verdict"], |bent| {
-        if *bent.was == RunState::Running && bent.returns() {
-            bent.forget(&Effect::Cancel);
+        if *bent.before == RunState::Running && bent.returns() {
+            bent.forget(&RunEffect::Cancel);
         }
     }),
     mutant!("a second force kills again", ["at most one kill"], |bent| {
-        if bent.was_ending(Push::Forced).is_some() && bent.aborts(Push::Forced) {
-            bent.effects.push(Effect::Kill);
+        if bent.was_ending_with(Push::Forced).is_some() && bent.aborts(Push::Forced) {
+            bent.effects.push(RunEffect::Kill);
         }
     }),
     mutant!("the grace passes without a kill", ["force kills what is held"], |bent| {
-        if bent.is(&Input::GracePassed) {
-            bent.forget(&Effect::Kill);
+        if bent.is_input(&RunStateInput::GracePassed) {
+            bent.forget(&RunEffect::Kill);
         }
     }),
 ];
 
 const SEALING: &[Mutant] = &[
     mutant!("a release seals what is sealed", ["at most one seal"], |bent| {
-        if bent.was_ending(Push::Forced).is_some_and(|debts| debts.release) && bent.is(&Input::Released) {
-            bent.effects.push(Effect::Seal);
+        if bent.was_ending_with(Push::Forced).is_some_and(|debts| debts.release)
+            && bent.is_input(&RunStateInput::Released)
+        {
+            bent.effects.push(RunEffect::Seal);
         }
     }),
-    // Nothing is recorded unsealed here either, not even late: else the next property would notice, too.
+    // Records nothing unsealed, not even late: otherwise it would break the next property too.
     mutant!("the grace passes and the draft stays open", ["a started run is sealed at its end"], |bent| {
-        let open = bent.was_ending(Push::Gentle).is_some_and(|debts| debts.seal);
-        if bent.is(&Input::GracePassed) && open {
-            bent.forget(&Effect::Seal);
+        let open = bent.was_ending_with(Push::Gentle).is_some_and(|debts| debts.seal);
+        if bent.is_input(&RunStateInput::GracePassed) && open {
+            bent.forget(&RunEffect::Seal);
             bent.set_debts(|debts| debts.seal = true);
         }
-        let late = matches!(bent.was, RunState::Ended { debts, .. } if debts.seal);
-        if late && bent.is(&Input::Recorded) {
+        let late = matches!(bent.before, RunState::Ended { debts, .. } if debts.seal);
+        if late && bent.is_input(&RunStateInput::Recorded) {
             bent.ignore(&[]);
         }
     }),
     mutant!("an open draft counts as recorded", ["sealed before recorded can pay"], |bent| {
-        let open = bent.was_ending(Push::Gentle).is_some_and(|debts| debts.seal);
-        if open && bent.is(&Input::Recorded) {
+        let open = bent.was_ending_with(Push::Gentle).is_some_and(|debts| debts.seal);
+        if open && bent.is_input(&RunStateInput::Recorded) {
             bent.set_debts(|debts| debts.record = false);
         }
     }),
     mutant!("an open draft counts as lost", ["sealed before recorded can pay"], |bent| {
-        let open = bent.was_ending(Push::Gentle).is_some_and(|debts| debts.seal);
-        if open && bent.is(&Input::RecordFailed) {
+        let open = bent.was_ending_with(Push::Gentle).is_some_and(|debts| debts.seal);
+        if open && bent.is_input(&RunStateInput::RecordFailed) {
             bent.set_debts(|debts| (debts.record, debts.record_lost) = (false, true));
         }
     }),
@@ -180,40 +185,44 @@ const SEALING: &[Mutant] = &[
 
 const STANDING: &[Mutant] = &[
     mutant!("the last abort wins", ["the first verdict wins"], |bent| {
-        if let (RunState::Ending { verdict, .. }, Input::Abort { verdict: newer, .. }) = (&mut *bent.next, bent.input) {
+        if let (RunState::Ending { verdict, .. }, RunStateInput::Abort { verdict: newer, .. }) =
+            (&mut *bent.next, bent.input)
+        {
             *verdict = newer.clone();
         }
     }),
     mutant!("an answer beats the stop that came first", ["the first verdict wins"], |bent| {
-        if let (RunState::Ending { verdict, .. }, Input::Returned(outcome)) = (&mut *bent.next, bent.input) {
+        if let (RunState::Ending { verdict, .. }, RunStateInput::WorkReturned(outcome)) = (&mut *bent.next, bent.input)
+        {
             *verdict = outcome.clone().into();
         }
     }),
     mutant!("a stop gets the wrong reason", ["the first verdict wins"], |bent| {
-        if let (RunState::Running, RunState::Ending { verdict, .. }) = (bent.was, &mut *bent.next) {
+        if let (RunState::Running, RunState::Ending { verdict, .. }) = (bent.before, &mut *bent.next) {
             *verdict = aborted(StopReason::Shutdown);
         }
     }),
-    // Forcing it again must not kill again, and the grace is armed again: else other properties would notice, too.
+    // A second force must not kill again, and the grace timer is armed again: otherwise it would break other
+    // properties.
     mutant!("a gentle abort calms a forced one", ["push only rises"], |bent| {
         let only_record = |debts: Debts| !debts.seal && !debts.release;
-        if bent.was_ending(Push::Forced).is_some_and(only_record) && bent.aborts(Push::Gentle) {
+        if bent.was_ending_with(Push::Forced).is_some_and(only_record) && bent.aborts(Push::Gentle) {
             if let RunState::Ending { push, .. } = bent.next {
                 *push = Push::Gentle;
             }
-            bent.effects.push(grace());
+            bent.effects.push(grace_timer());
         }
-        if bent.was_ending(Push::Gentle).is_some_and(only_record) {
-            bent.forget(&Effect::Kill);
+        if bent.was_ending_with(Push::Gentle).is_some_and(only_record) {
+            bent.forget(&RunEffect::Kill);
         }
     }),
     mutant!("an abort orders the record again", ["debts only shrink"], |bent| {
-        if bent.was_ending(Push::Gentle).is_some() && bent.aborts(Push::Gentle) {
+        if bent.was_ending_with(Push::Gentle).is_some() && bent.aborts(Push::Gentle) {
             bent.set_debts(|debts| debts.record = true);
         }
     }),
     mutant!("a lost record is forgotten at the hard limit", ["debts only shrink"], |bent| {
-        if bent.is(&Input::HardPassed) && bent.was_ending(Push::Forced).is_some() {
+        if bent.is_input(&RunStateInput::HardLimitPassed) && bent.was_ending_with(Push::Forced).is_some() {
             bent.set_debts(|debts| debts.record_lost = false);
         }
     }),
@@ -221,7 +230,7 @@ const STANDING: &[Mutant] = &[
 
 const ENDING: &[Mutant] = &[
     mutant!("the grace is as long as the hard limit", ["the right timer is armed while ending"], |bent| {
-        let (right, wrong) = (grace(), Effect::ArmGrace(super::NOW.plus(TIMES.hard)));
+        let (right, wrong) = (grace_timer(), RunEffect::ArmGraceTimer(super::NOW.plus(TIMES.hard)));
         bent.effects.iter_mut().filter(|effect| **effect == right).for_each(|effect| *effect = wrong.clone());
     }),
     mutant!(
@@ -232,57 +241,57 @@ const ENDING: &[Mutant] = &[
             "a timer that is not armed does nothing"
         ],
         |bent| {
-            if *bent.was == RunState::Running {
-                bent.forget(&hard());
+            if *bent.before == RunState::Running {
+                bent.forget(&hard_limit_timer());
             }
         }
     ),
     mutant!("the hard limit cuts the grace short", ["a timer that is not armed does nothing"], |bent| {
-        if let RunState::Ending { verdict, push: Push::Gentle, debts } = bent.was
-            && bent.is(&Input::HardPassed)
+        if let RunState::Ending { verdict, push: Push::Gentle, debts } = bent.before
+            && bent.is_input(&RunStateInput::HardLimitPassed)
         {
-            // The draft is closed on the way: else the property about sealing would notice, too.
-            let seal = if debts.seal { vec![Effect::Seal] } else { Vec::new() };
+            // Seals the draft: otherwise it would break the property about sealing too.
+            let seal = if debts.seal { vec![RunEffect::Seal] } else { Vec::new() };
             let debts = Debts { seal: false, ..*debts };
             *bent.next = RunState::Ended { verdict: verdict.clone(), debts };
-            *bent.effects = [seal, vec![Effect::AnnounceEnded]].concat();
+            *bent.effects = [seal, vec![RunEffect::AnnounceEnded]].concat();
         }
     }),
     mutant!("the hard limit is put off for ever", ["timers alone lead to the end"], |bent| {
-        if bent.was_ending(Push::Forced).is_some() && bent.is(&Input::HardPassed) {
-            bent.ignore(&[hard()]);
+        if bent.was_ending_with(Push::Forced).is_some() && bent.is_input(&RunStateInput::HardLimitPassed) {
+            bent.ignore(&[hard_limit_timer()]);
         }
     }),
     mutant!("the last record ends nothing", ["nothing owed means ended"], |bent| {
-        let RunState::Ending { push, debts, .. } = bent.was else { return };
-        // It stays like that until its timer fires: else the property about idle timers would notice, too.
-        let timer = if *push == Push::Gentle { Input::GracePassed } else { Input::HardPassed };
-        if debts.paid() && !bent.is(&timer) {
+        let RunState::Ending { push, debts, .. } = bent.before else { return };
+        // Stays so until its timer fires: otherwise it would break the property about idle timers too.
+        let timer = if *push == Push::Gentle { RunStateInput::GracePassed } else { RunStateInput::HardLimitPassed };
+        if debts.is_paid() && !bent.is_input(&timer) {
             bent.ignore(&[]);
-        } else if bent.is(&Input::Recorded)
+        } else if bent.is_input(&RunStateInput::Recorded)
             && let RunState::Ended { verdict, debts } = &*bent.next
         {
             *bent.next = RunState::Ending { verdict: verdict.clone(), push: *push, debts: *debts };
-            bent.forget(&Effect::AnnounceEnded);
+            bent.forget(&RunEffect::AnnounceEnded);
         }
     }),
     mutant!("the grace ends what only waits for its record", ["an end with debts takes the hard limit"], |bent| {
-        if let RunState::Ending { verdict, push: Push::Gentle, debts } = bent.was
-            && bent.is(&Input::GracePassed)
+        if let RunState::Ending { verdict, push: Push::Gentle, debts } = bent.before
+            && bent.is_input(&RunStateInput::GracePassed)
             && !debts.release
         {
             *bent.next = RunState::Ended { verdict: verdict.clone(), debts: *debts };
-            *bent.effects = vec![Effect::AnnounceEnded];
+            *bent.effects = vec![RunEffect::AnnounceEnded];
         }
     }),
     mutant!("a late release leaves the receipt as it was", ["after the end only debts change"], |bent| {
-        if bent.was.is_ended() && bent.is(&Input::Released) {
+        if bent.before.is_ended() && bent.is_input(&RunStateInput::Released) {
             bent.effects.clear();
         }
     }),
     mutant!("an ended run takes another abort", ["after the end only debts change"], |bent| {
-        if bent.was.is_ended() && bent.aborts(Push::Gentle) {
-            bent.effects.push(grace());
+        if bent.before.is_ended() && bent.aborts(Push::Gentle) {
+            bent.effects.push(grace_timer());
         }
     }),
 ];

@@ -1,23 +1,22 @@
-//! What has to hold of every move of the run machine, by name. Each property has a mutant that breaks it and no other.
+//! Properties of every transition. Each property has a mutant that breaks only it.
 
-use super::explore::{Move, Pair, Timer};
-use super::{Debts, Effect, Input, Push, RunState};
+use super::explore::{ExploredState, ExploredStep, TimerState};
+use super::{Debts, Push, RunEffect, RunState, RunStateInput};
 
-/// A property of a move.
 pub(super) struct Property {
     pub(super) name: &'static str,
-    pub(super) holds: fn(&Move<'_>) -> bool,
+    pub(super) holds: fn(&ExploredStep<'_>) -> bool,
 }
 
 pub(super) const PROPERTIES: &[Property] = &[
     Property { name: "one ending is announced, with the verdict", holds: one_ending },
     Property { name: "one end is announced, at Ended", holds: one_ended },
-    Property { name: "ended never comes before ending", holds: |m| !m.after.so_far.out_of_order },
+    Property { name: "ended never comes before ending", holds: |m| !m.after.effects_so_far.out_of_order },
     Property { name: "one spawn, at the start", holds: one_spawn },
     Property { name: "one cancel, with the verdict", holds: one_cancel },
-    Property { name: "at most one kill", holds: |m| m.after.so_far.killed <= 1 },
+    Property { name: "at most one kill", holds: |m| m.after.effects_so_far.killed <= 1 },
     Property { name: "force kills what is held", holds: force_kills },
-    Property { name: "at most one seal", holds: |m| m.after.so_far.sealed <= 1 },
+    Property { name: "at most one seal", holds: |m| m.after.effects_so_far.sealed <= 1 },
     Property { name: "a started run is sealed at its end", holds: sealed_at_the_end },
     Property { name: "sealed before recorded can pay", holds: sealed_before_recorded },
     Property { name: "the first verdict wins", holds: first_verdict_wins },
@@ -31,60 +30,60 @@ pub(super) const PROPERTIES: &[Property] = &[
     Property { name: "after the end only debts change", holds: only_debts_after_the_end },
 ];
 
-fn one_ending(m: &Move<'_>) -> bool {
-    m.after.so_far.ending == u8::from(m.after.state.verdict().is_some())
+fn one_ending(m: &ExploredStep<'_>) -> bool {
+    m.after.effects_so_far.ending == u8::from(m.after.state.verdict().is_some())
 }
 
-fn one_ended(m: &Move<'_>) -> bool {
-    m.after.so_far.ended == u8::from(m.after.state.is_ended())
+fn one_ended(m: &ExploredStep<'_>) -> bool {
+    m.after.effects_so_far.ended == u8::from(m.after.state.is_ended())
 }
 
-fn one_spawn(m: &Move<'_>) -> bool {
+fn one_spawn(m: &ExploredStep<'_>) -> bool {
     match m.after.state {
-        RunState::Queued => m.after.so_far.spawned == 0,
-        RunState::Running | RunState::Ending { .. } => m.after.so_far.spawned == 1,
-        RunState::Ended { .. } => m.after.so_far.spawned <= 1,
+        RunState::Queued => m.after.effects_so_far.spawned == 0,
+        RunState::Running | RunState::Ending { .. } => m.after.effects_so_far.spawned == 1,
+        RunState::Ended { .. } => m.after.effects_so_far.spawned <= 1,
     }
 }
 
-fn one_cancel(m: &Move<'_>) -> bool {
+fn one_cancel(m: &ExploredStep<'_>) -> bool {
     let due = m.after.state.verdict().is_some() && started(m.after);
-    m.after.so_far.cancelled == u8::from(due)
+    m.after.effects_so_far.cancelled == u8::from(due)
 }
 
-fn force_kills(m: &Move<'_>) -> bool {
+fn force_kills(m: &ExploredStep<'_>) -> bool {
     let held = matches!(m.after.state, RunState::Ending { push: Push::Forced, debts, .. } if debts.release);
-    !held || m.after.so_far.killed > 0
+    !held || m.after.effects_so_far.killed > 0
 }
 
-fn sealed_at_the_end(m: &Move<'_>) -> bool {
-    !(m.after.state.is_ended() && started(m.after)) || m.after.so_far.sealed > 0
+fn sealed_at_the_end(m: &ExploredStep<'_>) -> bool {
+    !(m.after.state.is_ended() && started(m.after)) || m.after.effects_so_far.sealed > 0
 }
 
-fn sealed_before_recorded(m: &Move<'_>) -> bool {
+fn sealed_before_recorded(m: &ExploredStep<'_>) -> bool {
     let paid = debts(m.before).record && !debts(m.after).record;
-    !paid || m.before.so_far.sealed > 0
+    !paid || m.before.effects_so_far.sealed > 0
 }
 
-fn first_verdict_wins(m: &Move<'_>) -> bool {
+fn first_verdict_wins(m: &ExploredStep<'_>) -> bool {
     let first = match (m.before.state.verdict(), m.input) {
         (Some(verdict), _) => verdict.clone(),
-        (None, Input::Abort { verdict, .. }) => verdict.clone(),
-        (None, Input::Returned(outcome)) => outcome.clone().into(),
+        (None, RunStateInput::Abort { verdict, .. }) => verdict.clone(),
+        (None, RunStateInput::WorkReturned(outcome)) => outcome.clone().into(),
         (None, _) => return m.after.state.verdict().is_none(),
     };
     m.after.state.verdict().is_none_or(|verdict| *verdict == first)
 }
 
-fn push_rises(m: &Move<'_>) -> bool {
-    let push = |pair: &Pair| match pair.state {
+fn push_rises(m: &ExploredStep<'_>) -> bool {
+    let push = |pair: &ExploredState| match pair.state {
         RunState::Ending { push, .. } => Some(push),
         RunState::Queued | RunState::Running | RunState::Ended { .. } => None,
     };
     push(m.before).is_none() || push(m.after).is_none() || push(m.after) >= push(m.before)
 }
 
-fn debts_shrink(m: &Move<'_>) -> bool {
+fn debts_shrink(m: &ExploredStep<'_>) -> bool {
     if m.before.state.verdict().is_none() {
         return true;
     }
@@ -97,64 +96,64 @@ fn debts_shrink(m: &Move<'_>) -> bool {
         || found_again)
 }
 
-fn timer_armed(m: &Move<'_>) -> bool {
+fn timer_armed(m: &ExploredStep<'_>) -> bool {
     match m.after.state {
-        RunState::Ending { push: Push::Gentle, .. } => m.after.so_far.grace == Timer::Armed,
-        RunState::Ending { push: Push::Forced, .. } => m.after.so_far.hard == Timer::Armed,
+        RunState::Ending { push: Push::Gentle, .. } => m.after.effects_so_far.grace == TimerState::Armed,
+        RunState::Ending { push: Push::Forced, .. } => m.after.effects_so_far.hard == TimerState::Armed,
         RunState::Queued | RunState::Running | RunState::Ended { .. } => true,
     }
 }
 
-fn idle_timer_does_nothing(m: &Move<'_>) -> bool {
+fn idle_timer_does_nothing(m: &ExploredStep<'_>) -> bool {
     let timer = match m.input {
-        Input::GracePassed => m.before.so_far.grace,
-        Input::HardPassed => m.before.so_far.hard,
+        RunStateInput::GracePassed => m.before.effects_so_far.grace,
+        RunStateInput::HardLimitPassed => m.before.effects_so_far.hard,
         _ => return true,
     };
-    timer != Timer::Idle || (m.after == m.before && m.effects.is_empty())
+    timer != TimerState::Idle || (m.after == m.before && m.effects.is_empty())
 }
 
-/// Nothing but armed timers fire from here on, and the run still gets to its end.
-fn timers_lead_to_the_end(m: &Move<'_>) -> bool {
+/// The run reaches its end even if from now on only armed timers fire.
+fn timers_lead_to_the_end(m: &ExploredStep<'_>) -> bool {
     let mut pair = m.after.clone();
-    // Two timers are the longest way; one more shows a machine that walks in a circle.
+    // Two timers are the longest path; a third step detects a cycle.
     for _ in 0..3 {
         if !matches!(pair.state, RunState::Ending { .. }) {
             return true;
         }
-        let due = match (pair.so_far.grace, pair.so_far.hard) {
-            (Timer::Idle, Timer::Idle) => return false,
-            (Timer::Idle, Timer::Armed | Timer::Misarmed) => Input::HardPassed,
-            (Timer::Armed | Timer::Misarmed, _) => Input::GracePassed,
+        let due = match (pair.effects_so_far.grace, pair.effects_so_far.hard) {
+            (TimerState::Idle, TimerState::Idle) => return false,
+            (TimerState::Idle, TimerState::Armed | TimerState::Misarmed) => RunStateInput::HardLimitPassed,
+            (TimerState::Armed | TimerState::Misarmed, _) => RunStateInput::GracePassed,
         };
         pair = pair.step(m.step, &due).0;
     }
     pair.state.is_ended()
 }
 
-fn nothing_owed_means_ended(m: &Move<'_>) -> bool {
-    !matches!(m.after.state, RunState::Ending { debts, .. } if debts.paid())
+fn nothing_owed_means_ended(m: &ExploredStep<'_>) -> bool {
+    !matches!(m.after.state, RunState::Ending { debts, .. } if debts.is_paid())
 }
 
-fn debts_at_hard_limit_only(m: &Move<'_>) -> bool {
+fn debts_at_hard_limit_only(m: &ExploredStep<'_>) -> bool {
     let ends = m.after.state.is_ended() && !m.before.state.is_ended();
-    !ends || debts(m.after).paid() || *m.input == Input::HardPassed
+    !ends || debts(m.after).is_paid() || *m.input == RunStateInput::HardLimitPassed
 }
 
-fn only_debts_after_the_end(m: &Move<'_>) -> bool {
+fn only_debts_after_the_end(m: &ExploredStep<'_>) -> bool {
     if !m.before.state.is_ended() {
         return true;
     }
     let paid = debts(m.before) != debts(m.after);
-    let effects: &[Effect] = if paid { &[Effect::AmendReceipt] } else { &[] };
+    let effects: &[RunEffect] = if paid { &[RunEffect::AmendReceipt] } else { &[] };
     m.after.state.is_ended() && m.effects == effects
 }
 
-fn started(pair: &Pair) -> bool {
-    pair.so_far.spawned > 0
+fn started(pair: &ExploredState) -> bool {
+    pair.effects_so_far.spawned > 0
 }
 
-fn debts(pair: &Pair) -> Debts {
+fn debts(pair: &ExploredState) -> Debts {
     match pair.state {
         RunState::Ending { debts, .. } | RunState::Ended { debts, .. } => debts,
         RunState::Queued | RunState::Running => Debts::default(),

@@ -1,193 +1,202 @@
-//! The table of ARCHITECTURE.md, row by row. In every reachable state every input either matches one row or does nothing.
+//! The transition table of the run machine, row by row. In every reachable state, an input matches one row or does
+//! nothing.
 
 use super::explore::explore;
-use super::{Debts, Effect, Input, NOW, Push, RunState, TIMES, grace, hard, inputs};
+use super::{Debts, NOW, Push, RunEffect, RunState, RunStateInput, TIMES, grace_timer, hard_limit_timer, inputs};
 
-type Answer = (RunState, Vec<Effect>);
+type StepResult = (RunState, Vec<RunEffect>);
 
-/// One row of the table.
-struct Row {
+struct TransitionRow {
     name: &'static str,
-    /// The answer, where the row fits.
-    answer: fn(&RunState, &Input) -> Option<Answer>,
+    /// The expected result, if the row applies.
+    answer: fn(&RunState, &RunStateInput) -> Option<StepResult>,
 }
 
-/// All debts but the seal.
+/// Debts of a sealed run: record and release.
 const SEALED: Debts = Debts { seal: false, record: true, release: true, record_lost: false };
 
-const BEGINNING: &[Row] = &[
-    Row {
+const BEGINNING: &[TransitionRow] = &[
+    TransitionRow {
         name: "queued | start",
         answer: |state, input| match (state, input) {
-            (RunState::Queued, Input::Start) => Some((RunState::Running, vec![Effect::Spawn])),
+            (RunState::Queued, RunStateInput::Start) => Some((RunState::Running, vec![RunEffect::StartWork])),
             _ => None,
         },
     },
-    Row {
+    TransitionRow {
         name: "queued | abort",
         answer: |state, input| match (state, input) {
-            (RunState::Queued, Input::Abort { verdict, .. }) => {
+            (RunState::Queued, RunStateInput::Abort { verdict, .. }) => {
                 let ended = RunState::Ended { verdict: verdict.clone(), debts: Debts::default() };
-                Some((ended, vec![Effect::AnnounceEnding, Effect::AnnounceEnded]))
+                Some((ended, vec![RunEffect::AnnounceEnding, RunEffect::AnnounceEnded]))
             }
             _ => None,
         },
     },
-    Row {
+    TransitionRow {
         name: "running | abort gentle",
         answer: |state, input| match (state, input) {
-            (RunState::Running, Input::Abort { push: Push::Gentle, verdict }) => {
+            (RunState::Running, RunStateInput::Abort { push: Push::Gentle, verdict }) => {
                 let debts = Debts { seal: true, ..SEALED };
                 let ending = RunState::Ending { verdict: verdict.clone(), push: Push::Gentle, debts };
-                Some((ending, vec![Effect::Cancel, grace(), Effect::AnnounceEnding]))
+                Some((ending, vec![RunEffect::Cancel, grace_timer(), RunEffect::AnnounceEnding]))
             }
             _ => None,
         },
     },
-    Row {
+    TransitionRow {
         name: "running | abort forced",
         answer: |state, input| match (state, input) {
-            (RunState::Running, Input::Abort { push: Push::Forced, verdict }) => {
+            (RunState::Running, RunStateInput::Abort { push: Push::Forced, verdict }) => {
                 let ending = RunState::Ending { verdict: verdict.clone(), push: Push::Forced, debts: SEALED };
-                let effects = vec![Effect::Cancel, Effect::Kill, Effect::AnnounceEnding, Effect::Seal, hard()];
+                let effects = vec![
+                    RunEffect::Cancel,
+                    RunEffect::Kill,
+                    RunEffect::AnnounceEnding,
+                    RunEffect::Seal,
+                    hard_limit_timer(),
+                ];
                 Some((ending, effects))
             }
             _ => None,
         },
     },
-    Row {
+    TransitionRow {
         name: "running | work returned",
         answer: |state, input| match (state, input) {
-            (RunState::Running, Input::Returned(outcome)) => {
+            (RunState::Running, RunStateInput::WorkReturned(outcome)) => {
                 let verdict = outcome.clone().into();
                 let ending = RunState::Ending { verdict, push: Push::Gentle, debts: SEALED };
-                Some((ending, vec![Effect::AnnounceEnding, Effect::Seal, Effect::Cancel, grace()]))
+                Some((ending, vec![RunEffect::AnnounceEnding, RunEffect::Seal, RunEffect::Cancel, grace_timer()]))
             }
             _ => None,
         },
     },
 ];
 
-const ENDING: &[Row] = &[
-    Row {
+const ENDING: &[TransitionRow] = &[
+    TransitionRow {
         name: "ending | work returned, seal owed",
         answer: |state, input| match (state, input) {
-            (RunState::Ending { verdict, push, debts }, Input::Returned(_)) if debts.seal => {
+            (RunState::Ending { verdict, push, debts }, RunStateInput::WorkReturned(_)) if debts.seal => {
                 let debts = Debts { seal: false, ..*debts };
-                Some((RunState::Ending { verdict: verdict.clone(), push: *push, debts }, vec![Effect::Seal]))
+                Some((RunState::Ending { verdict: verdict.clone(), push: *push, debts }, vec![RunEffect::Seal]))
             }
             _ => None,
         },
     },
-    Row {
+    TransitionRow {
         name: "ending, gentle | abort forced",
         answer: |state, input| match (state, input) {
-            (RunState::Ending { push: Push::Gentle, debts, .. }, Input::Abort { push: Push::Forced, .. }) => {
-                Some((forced(state), [vec![Effect::Kill], seal_if_owed(*debts), vec![hard()]].concat()))
+            (RunState::Ending { push: Push::Gentle, debts, .. }, RunStateInput::Abort { push: Push::Forced, .. }) => {
+                Some((
+                    after_force(state),
+                    [vec![RunEffect::Kill], seal_if_owed(*debts), vec![hard_limit_timer()]].concat(),
+                ))
             }
             _ => None,
         },
     },
-    Row {
+    TransitionRow {
         name: "ending, gentle | grace passed",
         answer: |state, input| match (state, input) {
-            (RunState::Ending { push: Push::Gentle, debts, .. }, Input::GracePassed) if debts.release => {
-                Some((forced(state), [vec![Effect::Kill], seal_if_owed(*debts), vec![hard()]].concat()))
-            }
+            (RunState::Ending { push: Push::Gentle, debts, .. }, RunStateInput::GracePassed) if debts.release => Some(
+                (after_force(state), [vec![RunEffect::Kill], seal_if_owed(*debts), vec![hard_limit_timer()]].concat()),
+            ),
             _ => None,
         },
     },
-    Row {
+    TransitionRow {
         name: "ending, gentle | grace passed, only record is owed",
         answer: |state, input| match (state, input) {
-            (RunState::Ending { push: Push::Gentle, debts, .. }, Input::GracePassed) if !debts.release => {
-                Some((forced(state), vec![hard()]))
+            (RunState::Ending { push: Push::Gentle, debts, .. }, RunStateInput::GracePassed) if !debts.release => {
+                Some((after_force(state), vec![hard_limit_timer()]))
             }
             _ => None,
         },
     },
-    Row {
+    TransitionRow {
         name: "ending | released",
         answer: |state, input| match (state, input) {
-            (RunState::Ending { debts, .. }, Input::Released) if debts.release => {
-                let left = Debts { seal: false, release: false, ..*debts };
-                Some(paid(state, left, seal_if_owed(*debts)))
+            (RunState::Ending { debts, .. }, RunStateInput::Released) if debts.release => {
+                let remaining = Debts { seal: false, release: false, ..*debts };
+                Some(after_payment(state, remaining, seal_if_owed(*debts)))
             }
             _ => None,
         },
     },
-    Row {
+    TransitionRow {
         name: "ending, sealed | recorded",
         answer: |state, input| match (state, input) {
-            (RunState::Ending { debts, .. }, Input::Recorded) if debts.record && !debts.seal => {
-                Some(paid(state, Debts { record: false, ..*debts }, Vec::new()))
+            (RunState::Ending { debts, .. }, RunStateInput::Recorded) if debts.record && !debts.seal => {
+                Some(after_payment(state, Debts { record: false, ..*debts }, Vec::new()))
             }
             _ => None,
         },
     },
-    Row {
+    TransitionRow {
         name: "ending, sealed | record failed",
         answer: |state, input| match (state, input) {
-            (RunState::Ending { debts, .. }, Input::RecordFailed) if debts.record && !debts.seal => {
-                Some(paid(state, Debts { record: false, record_lost: true, ..*debts }, Vec::new()))
+            (RunState::Ending { debts, .. }, RunStateInput::RecordFailed) if debts.record && !debts.seal => {
+                Some(after_payment(state, Debts { record: false, record_lost: true, ..*debts }, Vec::new()))
             }
             _ => None,
         },
     },
-    Row {
+    TransitionRow {
         name: "ending, forced | hard limit passed",
         answer: |state, input| match (state, input) {
-            (RunState::Ending { verdict, push: Push::Forced, debts }, Input::HardPassed) => {
+            (RunState::Ending { verdict, push: Push::Forced, debts }, RunStateInput::HardLimitPassed) => {
                 let ended = RunState::Ended { verdict: verdict.clone(), debts: *debts };
-                Some((ended, vec![Effect::AnnounceEnded]))
+                Some((ended, vec![RunEffect::AnnounceEnded]))
             }
             _ => None,
         },
     },
 ];
 
-const ENDED: &[Row] = &[
-    Row {
+const ENDED: &[TransitionRow] = &[
+    TransitionRow {
         name: "ended | released, late",
         answer: |state, input| match (state, input) {
-            (RunState::Ended { verdict, debts }, Input::Released) if debts.release => {
+            (RunState::Ended { verdict, debts }, RunStateInput::Released) if debts.release => {
                 let debts = Debts { release: false, ..*debts };
-                Some((RunState::Ended { verdict: verdict.clone(), debts }, vec![Effect::AmendReceipt]))
+                Some((RunState::Ended { verdict: verdict.clone(), debts }, vec![RunEffect::AmendReceipt]))
             }
             _ => None,
         },
     },
-    Row {
+    TransitionRow {
         name: "ended | recorded, late",
         answer: |state, input| match (state, input) {
-            (RunState::Ended { verdict, debts }, Input::Recorded) if debts.record => {
+            (RunState::Ended { verdict, debts }, RunStateInput::Recorded) if debts.record => {
                 let debts = Debts { record: false, ..*debts };
-                Some((RunState::Ended { verdict: verdict.clone(), debts }, vec![Effect::AmendReceipt]))
+                Some((RunState::Ended { verdict: verdict.clone(), debts }, vec![RunEffect::AmendReceipt]))
             }
             _ => None,
         },
     },
 ];
 
-fn seal_if_owed(debts: Debts) -> Vec<Effect> {
-    if debts.seal { vec![Effect::Seal] } else { Vec::new() }
+fn seal_if_owed(debts: Debts) -> Vec<RunEffect> {
+    if debts.seal { vec![RunEffect::Seal] } else { Vec::new() }
 }
 
-/// An ending run, pushed: sealed, the rest still owed.
-fn forced(state: &RunState) -> RunState {
-    let RunState::Ending { verdict, debts, .. } = state else { panic!("only what is ending is forced") };
+/// An ending run after force: sealed, with its other debts.
+fn after_force(state: &RunState) -> RunState {
+    let RunState::Ending { verdict, debts, .. } = state else { panic!("not an ending run: {state:?}") };
     let debts = Debts { seal: false, ..*debts };
     RunState::Ending { verdict: verdict.clone(), push: Push::Forced, debts }
 }
 
-/// An ending run with these debts left, which is over when there are none.
-fn paid(state: &RunState, left: Debts, mut effects: Vec<Effect>) -> Answer {
-    let RunState::Ending { verdict, push, .. } = state else { panic!("only what is ending pays") };
-    if left.record || left.release {
-        return (RunState::Ending { verdict: verdict.clone(), push: *push, debts: left }, effects);
+/// An ending run with these debts, or the ended run if nothing is owed.
+fn after_payment(state: &RunState, remaining: Debts, mut effects: Vec<RunEffect>) -> StepResult {
+    let RunState::Ending { verdict, push, .. } = state else { panic!("not an ending run: {state:?}") };
+    if remaining.record || remaining.release {
+        return (RunState::Ending { verdict: verdict.clone(), push: *push, debts: remaining }, effects);
     }
-    effects.push(Effect::AnnounceEnded);
-    (RunState::Ended { verdict: verdict.clone(), debts: left }, effects)
+    effects.push(RunEffect::AnnounceEnded);
+    (RunState::Ended { verdict: verdict.clone(), debts: remaining }, effects)
 }
 
 #[test]
@@ -201,14 +210,14 @@ fn every_row_of_the_table_holds_and_nothing_else_happens() {
                 rows().enumerate().filter_map(|(at, row)| Some((at, row, (row.answer)(&pair.state, &input)?)));
             let (first, second) = (fits.next(), fits.next());
             assert!(second.is_none(), "two rows fit {case}");
-            let wanted = first.map_or_else(
+            let expected = first.map_or_else(
                 || (pair.state.clone(), Vec::new()),
                 |(at, _, answer)| {
                     used[at] = true;
                     answer
                 },
             );
-            assert_eq!(pair.state.clone().step(input, NOW, &TIMES), wanted, "{case}");
+            assert_eq!(pair.state.clone().step(input, NOW, &TIMES), expected, "{case}");
         }
     }
     let idle: Vec<_> = rows().zip(used).filter(|(_, used)| !used).map(|(row, _)| row.name).collect();

@@ -1,10 +1,10 @@
-//! The stored form: what was written stays readable, and what is damaged is refused.
+//! Tests of the stored form and of damaged rows.
 
 use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::super::sample::ended;
+use super::super::samples::ended;
 use super::super::*;
 
 const V1: &str = include_str!("../fixtures/turn-v1.json");
@@ -13,7 +13,7 @@ const V2: &str = include_str!("../fixtures/turn-v2.json");
 #[test]
 fn a_turn_stored_by_version_1_reads_and_is_written_in_blocks() {
     let mut same: Value = serde_json::from_str(V2).unwrap();
-    // Nobody knows which model it was.
+    // Version 1 did not store the model.
     same["items"][1].as_object_mut().unwrap().remove("model");
     assert_eq!(Turn::from_stored(V1).unwrap(), Turn::from_stored(&same.to_string()).unwrap());
 }
@@ -25,12 +25,12 @@ fn a_turn_stored_by_version_2_reads_and_writes_the_same() {
     assert_eq!(turn.run_id().as_str(), "0198f6f2-4b7e-7c3a-9d53-0b1f6f1f2a11");
     assert_eq!(turn.items().len(), 3);
     assert_eq!(turn.partial().unwrap().text, "The backup is half");
-    assert_eq!(turn.verdict().word(), "aborted");
+    assert_eq!(turn.verdict().as_str(), "aborted");
     assert_eq!((turn.usage().input_tokens, turn.sealed_at()), (2210, "2026-11-20T09:41:07.120334Z"));
     assert_eq!(turn.synthetic_ids().count(), 2);
 }
 
-/// The fixture is what this program writes: a change of the texts or of the ids would silently make two kinds of history.
+/// The fixture is what this program writes. A change of texts or ids would silently make two kinds of history.
 #[test]
 fn version_2_is_what_sealing_writes() {
     let old = Turn::from_stored(V2).unwrap();
@@ -47,7 +47,7 @@ fn version_2_is_what_sealing_writes() {
     draft.append_output(&made[1].id, "syncing disk 1\n");
     draft.push_text("The backup is half");
     draft.push_thinking("So far");
-    let sealing = Sealing {
+    let sealing = SealOptions {
         verdict: old.verdict(),
         policy: PartialPolicy::Discard,
         sealed_at: old.sealed_at().into(),
@@ -61,10 +61,10 @@ fn redacted_reasoning_is_stored_beside_the_kind_that_can_be_read_and_in_its_plac
     let mut stored: Value = serde_json::from_str(V2).unwrap();
     stored["items"][1]["blocks"].as_array_mut().unwrap().insert(3, json!({"kind": "thinking", "redacted": "ZW5j"}));
     let turn = Turn::from_stored(&stored.to_string()).unwrap();
-    let Item::Assistant(message) = &turn.items()[1] else { panic!("{turn:#?}") };
-    assert_eq!(message.blocks[3], Block::Thinking(Thinking::Redacted { data: "ZW5j".into() }));
+    let TurnItem::Assistant(message) = &turn.items()[1] else { panic!("{turn:#?}") };
+    assert_eq!(message.blocks[3], MessageBlock::Thinking(Thinking::Redacted { data: "ZW5j".into() }));
     assert!(
-        matches!(&message.blocks[0], Block::Thinking(Thinking::Shown { text, signature: Some(_) }) if text == "Copy first.")
+        matches!(&message.blocks[0], MessageBlock::Thinking(Thinking::Shown { text, signature: Some(_) }) if text == "Copy first.")
     );
     assert_eq!(serde_json::from_str::<Value>(&turn.to_stored()).unwrap(), stored);
 }

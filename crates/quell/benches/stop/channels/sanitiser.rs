@@ -1,26 +1,25 @@
-//! The sanitiser of answers on texts that would make a careless scanner work long: the same time for each byte, however long the
-//! text is.
+//! Cost of the reply sanitiser per byte on worst-case texts. It must not depend on the length of the text.
 
 use std::collections::BTreeSet;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use quell_kernel::channel::sanitise::{Narration, Rules, finished, so_far};
+use quell_kernel::channel::sanitise::{NarrationPolicy, SanitiserRules, sanitise_partial_reply, sanitise_reply};
 
-use crate::report::{Report, Target};
+use crate::report::{BenchReport, FigureTarget};
 
-/// Lengths of the texts, each ten times the one before.
+/// Lengths of the texts, each ten times the previous one.
 const SIZES: [(usize, &str); 3] = [(10_000, "10 kB"), (100_000, "100 kB"), (1_000_000, "1 MB")];
-/// Bytes that are read for one figure of one text, so that short texts are timed as long as long ones.
-const READ: usize = 2_000_000;
-/// Each figure is the best of so many, which a busy machine disturbs least.
+/// Bytes that are processed for one figure, so that short texts are measured as long as long ones.
+const BYTES_PER_FIGURE: usize = 2_000_000;
+/// Each figure is the best of this many: a busy machine affects the best one least.
 const ROUNDS: usize = 3;
-/// How much dearer a byte of the longest text may be than one of the shortest. A scanner that is not linear needs 100 times as
-/// much; memory beyond the caches needs a little more, too.
-const DEARER: f64 = 2.0;
+/// Largest ratio of the cost of a byte in the longest text to one in the shortest. A quadratic scanner needs 100;
+/// memory beyond the caches costs a little more, too.
+const MAX_COST_RATIO: f64 = 2.0;
 
-/// Pieces that are repeated, and what is put behind them.
-const WORST: [(&str, &str); 16] = [
+/// Texts that are repeated, and the text at the end.
+const WORST_CASES: [(&str, &str); 16] = [
     ("<tool_call>{\"name\":\"shell\",\"arguments\":\"", ""),
     ("\n<tool_call>{\"name\":1,x", "</tool_call>"),
     ("<invoke name=\"a\">", "</invoke>"),
@@ -39,20 +38,20 @@ const WORST: [(&str, &str); 16] = [
     ("\n[Used tools: a, ", "]"),
 ];
 
-pub(crate) fn measure(report: &mut Report) {
+pub(crate) fn measure(report: &mut BenchReport) {
     let tools: BTreeSet<String> = ["shell", "read_file", "write_file"].map(str::to_owned).into();
-    let rules = Rules { tools: &tools, narration: Narration::Keep };
-    table(report, "finished", |text| drop(black_box(finished(black_box(text), &rules))));
-    table(report, "so_far", |text| drop(black_box(so_far(black_box(text), &rules))));
+    let rules = SanitiserRules { tools: &tools, narration_policy: NarrationPolicy::Keep };
+    measure_function(report, "finished", |text| drop(black_box(sanitise_reply(black_box(text), &rules))));
+    measure_function(report, "so_far", |text| drop(black_box(sanitise_partial_reply(black_box(text), &rules))));
 }
 
-fn table(report: &mut Report, name: &str, clean: impl Fn(&str)) {
+fn measure_function(report: &mut BenchReport, name: &str, clean: impl Fn(&str)) {
     let mut worst = [0.0_f64; SIZES.len()];
     let mut dearest = (0.0_f64, "");
-    for (piece, end) in WORST {
+    for (piece, end) in WORST_CASES {
         let costs = SIZES.map(|(size, _)| {
             let text = format!("x\n\n{}{end}", piece.repeat(size / piece.len()));
-            per_byte(&text, &clean)
+            nanos_per_byte(&text, &clean)
         });
         for (worst, cost) in worst.iter_mut().zip(costs) {
             *worst = worst.max(cost);
@@ -63,16 +62,15 @@ fn table(report: &mut Report, name: &str, clean: impl Fn(&str)) {
         }
     }
     for ((_, size), worst) in SIZES.iter().zip(worst) {
-        let note = format!("the worst of {} texts", WORST.len());
-        report.measure(&format!("sanitiser, `{name}`: {size}"), (worst, "ns/B"), note);
+        let note = format!("the worst of {} texts", WORST_CASES.len());
+        report.report_value(&format!("sanitiser, `{name}`: {size}"), (worst, "ns/B"), note);
     }
     let what = format!("sanitiser, `{name}`: a byte of 1 MB to one of 10 kB");
-    report.target(&what, dearest.0, Target(DEARER, "times"), format!("at most, with {:?}", dearest.1));
+    report.at_most(&what, dearest.0, FigureTarget(MAX_COST_RATIO, "times"), format!("at most, with {:?}", dearest.1));
 }
 
-/// Nanoseconds for each byte.
-fn per_byte(text: &str, clean: impl Fn(&str)) -> f64 {
-    let times = (READ / text.len()).max(1);
+fn nanos_per_byte(text: &str, clean: impl Fn(&str)) -> f64 {
+    let times = (BYTES_PER_FIGURE / text.len()).max(1);
     let mut best = Duration::MAX;
     for _ in 0..ROUNDS {
         let begun = Instant::now();

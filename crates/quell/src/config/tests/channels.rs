@@ -1,11 +1,11 @@
-//! `[messages]`, `[routing]` and `[channels]`: mistakes and their places, and tokens that are never shown.
+//! `[messages]`, `[routing]` and `[channels]`: errors with their place, and tokens that are never shown.
 
 use std::path::Path;
 
 use rstest::rstest;
 
-use super::super::{Loaded, Source, environment, parse};
-use super::error;
+use super::super::{ConfigSource, LoadedConfig, environment, parse_config};
+use super::parse_error;
 
 #[rstest]
 #[case("[messages]\ntimeout_scale_cap = 0\n", "quell.toml:2:21:", "leave the key out")]
@@ -35,7 +35,7 @@ use super::error;
     "contradicts"
 )]
 fn a_mistake_is_named_with_its_place(#[case] text: &str, #[case] place: &str, #[case] says: &str) {
-    let error = error(text);
+    let error = parse_error(text);
     assert!(error.starts_with(place) && error.contains(says), "{error}");
 }
 
@@ -46,13 +46,13 @@ fn a_mistake_is_named_with_its_place(#[case] text: &str, #[case] place: &str, #[
 #[case("token_env = \"T\"\ntoken_file = \"very-secret\"", "excludes token_env")]
 #[case("api_base = \"https://me:very-secret@h/\"", "which would be shown")]
 fn a_token_in_the_file_is_refused_and_not_echoed(#[case] line: &str, #[case] says: &str) {
-    let error = error(&format!("[channels.x]\nkind = \"telegram\"\n{line}\n"));
+    let error = parse_error(&format!("[channels.x]\nkind = \"telegram\"\n{line}\n"));
     assert!(error.contains(says) && !error.contains("very-secret"), "{error}");
 }
 
 #[test]
 fn a_channel_may_name_the_agent_that_is_there_without_any() {
-    parse(Path::new("quell.toml"), "[channels.x]\nkind = \"irc\"\nagent = \"main\"\n").unwrap();
+    parse_config(Path::new("quell.toml"), "[channels.x]\nkind = \"irc\"\nagent = \"main\"\n").unwrap();
 }
 
 #[test]
@@ -61,23 +61,23 @@ fn tokens_are_read_from_their_files_and_never_shown() {
     let file = folder.path().join("token");
     std::fs::write(&file, "123:very-secret\n").unwrap();
     let text = format!("[channels.x]\nkind = \"telegram\"\ntoken_file = {file:?}\nallow = [\"*\"]\n");
-    let mut config = parse(Path::new("quell.toml"), &text).unwrap();
-    environment::fill(&mut config).unwrap();
+    let mut config = parse_config(Path::new("quell.toml"), &text).unwrap();
+    environment::apply_environment(&mut config).unwrap();
     assert!(config.channels["x"].token.is_some() && config.channels["x"].app_token.is_none());
-    let loaded = Loaded { config, source: Source::Environment };
+    let loaded = LoadedConfig { config, source: ConfigSource::Environment };
     assert!(loaded.summary().ends_with("; channels x"), "{}", loaded.summary());
-    let flow = loaded.flow();
+    let flow = loaded.flow_settings();
     let (shown, debug) = (toml::to_string_pretty(&loaded.config).unwrap(), format!("{loaded:?} {flow:?}"));
     assert!(shown.contains("token_file = ") && !shown.contains("very-secret") && !debug.contains("very-secret"));
-    let again = parse(Path::new("shown.toml"), &shown).unwrap();
+    let again = parse_config(Path::new("shown.toml"), &shown).unwrap();
     assert_eq!(again.channels["x"].allow, ["*"]);
 }
 
 #[test]
 fn a_token_file_that_is_missing_is_named() {
     let text = "[channels.x]\nkind = \"telegram\"\ntoken_file = \"/nowhere/token\"\n";
-    let mut config = parse(Path::new("quell.toml"), text).unwrap();
-    let error = format!("{:#}", environment::fill(&mut config).unwrap_err());
+    let mut config = parse_config(Path::new("quell.toml"), text).unwrap();
+    let error = format!("{:#}", environment::apply_environment(&mut config).unwrap_err());
     assert!(error.contains("token_file of [channels.x], /nowhere/token"), "{error}");
 }
 
@@ -85,7 +85,7 @@ fn a_token_file_that_is_missing_is_named() {
 fn the_rules_of_the_file_choose_the_model() {
     let text = "[[routing.keywords]]\nwords = [\"Code\"]\nhint = \"a\"\n\
                 [[routing.model_routes]]\nhint = \"a\"\nprovider = \"demo\"\nmodel = \"demo\"\n";
-    let config = parse(Path::new("quell.toml"), text).unwrap();
-    let flow = Loaded { config, source: Source::Environment }.flow();
+    let config = parse_config(Path::new("quell.toml"), text).unwrap();
+    let flow = LoadedConfig { config, source: ConfigSource::Environment }.flow_settings();
     assert_eq!(flow.routing.model_for("my code").as_deref(), Some("demo/demo"));
 }

@@ -1,20 +1,20 @@
-//! IRC: a real server, answers line by line, stops in a room and in private, and a server that goes away and comes back.
+//! IRC: line-by-line answers, stops in rooms and private chats, reconnects.
 
 use std::time::Instant;
 
-use quell_testkit::model::{Behaviour, Stream};
-use quell_testkit::networks::irc::{IrcLine, IrcPerson, IrcServer, IrcSettings};
+use quell_testkit::model::{ScriptedResponse, ScriptedStream};
+use quell_testkit::networks::irc::{IrcLine, IrcServer, IrcSettings, IrcTestUser};
 
-use super::{CLOSED_WITHIN, House, loses, losses};
-use crate::harness::Claim;
+use super::{CLOSED_WITHIN, ChannelDaemonFixture, connection_losses, wait_connection_lost};
+use crate::test_engine::ProcessLock;
 
 const PASSWORD: &str = "only-for-tests";
 const NICK: &str = "quell";
 const ROOM: &str = "#tea";
-/// As ann writes herself; servers and allow-lists compare nicks without case.
+/// The user's own spelling; servers and allow-lists compare nicks without case.
 const ANN: &str = "Ann";
 
-fn channel(server: &IrcServer, more: &str) -> String {
+fn channel_config(server: &IrcServer, more: &str) -> String {
     format!(
         "[channels.irc]\nkind = \"irc\"\nserver = \"{}\"\ntls = false\nnick = \"{NICK}\"\njoin = [\"{ROOM}\"]\n\
          token_env = \"TOKEN\"\nallow = [\"ann\", \"bob\"]\n{more}\n",
@@ -22,21 +22,21 @@ fn channel(server: &IrcServer, more: &str) -> String {
     )
 }
 
-async fn open(more: &str) -> (IrcServer, House) {
-    let claim = Claim::shared().await;
+async fn start(more: &str) -> (IrcServer, ChannelDaemonFixture) {
+    let process_lock = ProcessLock::shared().await;
     let settings = IrcSettings { password: Some(PASSWORD.to_owned()), ..IrcSettings::default() };
     let server = IrcServer::start_with(settings).await;
-    let house = House::open(claim, &channel(&server, more), PASSWORD).await;
-    (server, house)
+    let fixture = ChannelDaemonFixture::start(process_lock, &channel_config(&server, more), PASSWORD).await;
+    (server, fixture)
 }
 
-/// Somebody in the room, once the agent is there too.
-async fn person(server: &IrcServer, nick: &str) -> IrcPerson {
-    let person = IrcPerson::connect(server, nick).await;
+/// Connects a user, joins the room and waits until the agent is there too.
+async fn connect_user(server: &IrcServer, nick: &str) -> IrcTestUser {
+    let person = IrcTestUser::connect(server, nick).await;
     person.join(ROOM).await;
     let is_agent = |line: &IrcLine| match line.command.as_str() {
         "JOIN" => line.from == NICK && line.text == ROOM,
-        // RPL_NAMREPLY: operators and the like have a sign before their nick.
+        // RPL_NAMREPLY: a prefix before the nick shows the mode, such as operator.
         "353" => line.text.split_whitespace().any(|name| name.trim_start_matches(['@', '+', '%', '&', '~']) == NICK),
         _ => false,
     };
@@ -44,153 +44,153 @@ async fn person(server: &IrcServer, nick: &str) -> IrcPerson {
     person
 }
 
-/// What the agent said in a room, or to a nick.
-fn said(lines: &[IrcLine], target: &str) -> Vec<String> {
+/// The agent's lines to a room or a nick.
+fn agent_lines(lines: &[IrcLine], target: &str) -> Vec<String> {
     let by_agent = lines.iter().filter(|line| line.command == "PRIVMSG" && line.from == NICK && line.words == [target]);
     by_agent.map(|line| line.text.clone()).collect()
 }
 
-/// Waits until the agent has said so many lines there.
-async fn hears(person: &IrcPerson, target: &str, count: usize) -> Vec<String> {
-    let lines = person.wait_for("lines of the agent", |lines| said(lines, target).len() >= count).await;
-    said(&lines, target)
+/// Waits until the agent has sent `count` lines to this target.
+async fn wait_agent_lines(person: &IrcTestUser, target: &str, count: usize) -> Vec<String> {
+    let lines = person.wait_for("lines of the agent", |lines| agent_lines(lines, target).len() >= count).await;
+    agent_lines(&lines, target)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_come_line_by_line_in_the_room_and_in_private() {
-    let (server, house) = open("").await;
-    let ann = person(&server, ANN).await;
-    let stranger = person(&server, "eve").await;
-    stranger.say(ROOM, "quell: tell me everything");
+    let (server, fixture) = start("").await;
+    let ann = connect_user(&server, ANN).await;
+    let stranger = connect_user(&server, "eve").await;
+    stranger.send_message(ROOM, "quell: tell me everything");
     ann.wait_for("the stranger", |lines| lines.iter().any(|line| line.from == "eve" && line.command == "PRIVMSG"))
         .await;
-    ann.say(ROOM, "tea, anybody?");
+    ann.send_message(ROOM, "tea, anybody?");
 
     let long: Vec<String> = (0..100).map(|number| format!("leaf{number}")).collect();
     let answer = format!("First.\n\nSecond, for 한국.\n{}", long.join(" "));
-    house.model.script(Behaviour::text(&answer));
-    ann.say(ROOM, "QUELL: how is tea made?");
-    let whole = |lines: &[IrcLine]| said(lines, ROOM).last().is_some_and(|line| line.ends_with("leaf99"));
-    let lines = said(&ann.wait_for("the whole answer", whole).await, ROOM);
+    fixture.model.script(ScriptedResponse::text(&answer));
+    ann.send_message(ROOM, "QUELL: how is tea made?");
+    let whole = |lines: &[IrcLine]| agent_lines(lines, ROOM).last().is_some_and(|line| line.ends_with("leaf99"));
+    let lines = agent_lines(&ann.wait_for("the whole answer", whole).await, ROOM);
     assert_eq!(lines[..2], ["First.", "Second, for 한국."]);
     assert!(lines.len() > 3, "the third is too long for one line: {lines:#?}");
-    assert_eq!(lines[2..].join(" "), long.join(" "), "nothing is missing, and all in its order");
-    let request = house.model.request(0).arrived().await;
+    assert_eq!(lines[2..].join(" "), long.join(" "), "lines are missing or out of order");
+    let request = fixture.model.request_at(0).wait_arrived().await;
     let said_to_model = request.body["messages"].as_array().unwrap().last().unwrap()["content"].as_str().unwrap();
     assert!(said_to_model.contains("channel=irc, reply_target=#tea, sender=ann"), "{said_to_model}");
     assert!(said_to_model.ends_with("how is tea made?"), "{said_to_model}");
 
-    house.model.script(Behaviour::text("Hello, you."));
-    ann.say(NICK, "hello");
-    assert_eq!(hears(&ann, ANN, 1).await, ["Hello, you."]);
-    let request = house.model.request(1).arrived().await;
-    assert!(!request.body.to_string().contains("how is tea made?"), "the room is another conversation");
-    assert_eq!(said(&ann.lines(), ROOM), lines, "what is private is said in private");
-    assert_eq!(house.model.request_count(), 2, "nobody else was answered");
+    fixture.model.script(ScriptedResponse::text("Hello, you."));
+    ann.send_message(NICK, "hello");
+    assert_eq!(wait_agent_lines(&ann, ANN, 1).await, ["Hello, you."]);
+    let request = fixture.model.request_at(1).wait_arrived().await;
+    assert!(!request.body.to_string().contains("how is tea made?"), "the private chat shares the room's conversation");
+    assert_eq!(agent_lines(&ann.lines(), ROOM), lines, "a private answer was sent to the room");
+    assert_eq!(fixture.model.request_count(), 2, "another message was answered");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_ends_the_run_with_and_without_the_nick_and_nobody_elses() {
-    let (server, house) = open("").await;
-    let (ann, bob) = (person(&server, ANN).await, person(&server, "bob").await);
+    let (server, fixture) = start("").await;
+    let (ann, bob) = (connect_user(&server, ANN).await, connect_user(&server, "bob").await);
     for (number, (target, heard_in, stop)) in [(ROOM, ROOM, "stop"), (NICK, ANN, "/stop")].into_iter().enumerate() {
-        house.model.script(Behaviour::silent_mid_stream("I have begun"));
-        ann.say(target, "quell: write a book");
-        house.model.request(number).streaming().await;
+        fixture.model.script(ScriptedResponse::silent_mid_stream("I have begun"));
+        ann.send_message(target, "quell: write a book");
+        fixture.model.request_at(number).wait_streaming().await;
         let begun = Instant::now();
-        ann.say(target, stop);
-        let left = house.model.request(number).client_left().await;
+        ann.send_message(target, stop);
+        let left = fixture.model.request_at(number).wait_client_left().await;
         assert!(left - begun < CLOSED_WITHIN, "{stop}: {:?}", left - begun);
-        let lines = hears(&ann, heard_in, 2).await;
+        let lines = wait_agent_lines(&ann, heard_in, 2).await;
         assert_eq!(lines[0], "Stopping your request.");
         assert!(lines[1].starts_with("⏹ stopped in") && lines[1].contains("history valid"), "{lines:#?}");
         assert_eq!(lines.len(), 2, "{lines:#?}");
     }
 
-    // Who stops what is not theirs is told so, and the run goes on.
-    house.model.script(Stream::new().text("Here ").wait_for("more").text("it is."));
-    ann.say(ROOM, "quell: and a poem?");
-    house.model.request(2).streaming().await;
-    bob.say(ROOM, "quell: stop");
-    assert_eq!(hears(&bob, ROOM, 3).await[2], "Nothing of yours is running here.");
-    house.model.open_gate("more");
-    assert_eq!(hears(&ann, ROOM, 4).await[3], "Here it is.");
-    house.model.assert_histories_valid();
-    let request = house.model.request(2).arrived().await;
+    // A stop by another user is refused with a reply, and the run goes on.
+    fixture.model.script(ScriptedStream::new().text("Here ").wait_for_gate("more").text("it is."));
+    ann.send_message(ROOM, "quell: and a poem?");
+    fixture.model.request_at(2).wait_streaming().await;
+    bob.send_message(ROOM, "quell: stop");
+    assert_eq!(wait_agent_lines(&bob, ROOM, 3).await[2], "Nothing of yours is running here.");
+    fixture.model.open_gate("more");
+    assert_eq!(wait_agent_lines(&ann, ROOM, 4).await[3], "Here it is.");
+    fixture.model.assert_histories_valid();
+    let request = fixture.model.request_at(2).wait_arrived().await;
     assert!(request.body.to_string().contains("was stopped on purpose by the user"), "{}", request.body);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_takes_back_what_has_not_gone_yet() {
-    let (server, house) = open("").await;
-    let ann = person(&server, ANN).await;
-    // More than a server takes at once: the rest goes slowly.
+    let (server, fixture) = start("").await;
+    let ann = connect_user(&server, ANN).await;
+    // The server limits the rate, so the rest is sent slowly.
     let answer: Vec<String> = (0..30).map(|number| format!("verse {number}")).collect();
-    house.model.script(Behaviour::text(answer.join("\n")));
-    ann.say(ROOM, "quell: a poem");
-    hears(&ann, ROOM, 1).await;
-    ann.say(ROOM, "stop");
-    let stopped = |lines: &[IrcLine]| said(lines, ROOM).iter().any(|line| line.starts_with("⏹ stopped in"));
-    let lines = said(&ann.wait_for("the receipt", stopped).await, ROOM);
+    fixture.model.script(ScriptedResponse::text(answer.join("\n")));
+    ann.send_message(ROOM, "quell: a poem");
+    wait_agent_lines(&ann, ROOM, 1).await;
+    ann.send_message(ROOM, "stop");
+    let stopped = |lines: &[IrcLine]| agent_lines(lines, ROOM).iter().any(|line| line.starts_with("⏹ stopped in"));
+    let lines = agent_lines(&ann.wait_for("the receipt", stopped).await, ROOM);
     let gone = lines.len() - 2;
     assert!(gone < answer.len(), "{lines:#?}");
-    assert_eq!(lines[..gone], answer[..gone], "what has gone stands there in its order");
+    assert_eq!(lines[..gone], answer[..gone], "sent lines are out of order");
     assert_eq!(lines[gone], "Stopping your request.");
-    house.model.script(Behaviour::text("Prose, then."));
-    ann.say(ROOM, "quell: and now?");
-    assert_eq!(hears(&ann, ROOM, lines.len() + 1).await[lines.len()..], ["Prose, then."]);
-    house.model.assert_histories_valid();
+    fixture.model.script(ScriptedResponse::text("Prose, then."));
+    ann.send_message(ROOM, "quell: and now?");
+    assert_eq!(wait_agent_lines(&ann, ROOM, lines.len() + 1).await[lines.len()..], ["Prose, then."]);
+    fixture.model.assert_histories_valid();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_message_interrupts() {
-    let (server, house) = open("interrupt_on_new_message = true").await;
-    let ann = person(&server, ANN).await;
-    house.model.script(Behaviour::silent_mid_stream("Black tea is"));
-    ann.say(ROOM, "quell: tell me of tea");
-    house.model.request(0).streaming().await;
-    house.model.script(Behaviour::text("Coffee it is."));
-    ann.say(ROOM, "quell: coffee, I mean");
-    house.model.request(0).client_left().await;
-    assert_eq!(hears(&ann, ROOM, 1).await, ["Coffee it is."]);
-    house.model.assert_histories_valid();
+    let (server, fixture) = start("interrupt_on_new_message = true").await;
+    let ann = connect_user(&server, ANN).await;
+    fixture.model.script(ScriptedResponse::silent_mid_stream("Black tea is"));
+    ann.send_message(ROOM, "quell: tell me of tea");
+    fixture.model.request_at(0).wait_streaming().await;
+    fixture.model.script(ScriptedResponse::text("Coffee it is."));
+    ann.send_message(ROOM, "quell: coffee, I mean");
+    fixture.model.request_at(0).wait_client_left().await;
+    assert_eq!(wait_agent_lines(&ann, ROOM, 1).await, ["Coffee it is."]);
+    fixture.model.assert_histories_valid();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_comes_back_is_found_and_each_question_is_answered_once() {
-    let (mut server, house) = open("").await;
-    let ann = person(&server, ANN).await;
-    house.model.script(Behaviour::text("One."));
-    ann.say(ROOM, "quell: first");
-    assert_eq!(hears(&ann, ROOM, 1).await, ["One."]);
+    let (mut server, fixture) = start("").await;
+    let ann = connect_user(&server, ANN).await;
+    fixture.model.script(ScriptedResponse::text("One."));
+    ann.send_message(ROOM, "quell: first");
+    assert_eq!(wait_agent_lines(&ann, ROOM, 1).await, ["One."]);
 
-    // Nothing runs.
+    // The server restarts while nothing runs.
     server.restart().await;
-    let ann = person(&server, ANN).await;
-    house.model.script(Stream::new().text("Two ").wait_for("two").text("and a half."));
-    ann.say(ROOM, "quell: second");
-    house.model.request(1).streaming().await;
+    let ann = connect_user(&server, ANN).await;
+    fixture.model.script(ScriptedStream::new().text("Two ").wait_for_gate("two").text("and a half."));
+    ann.send_message(ROOM, "quell: second");
+    fixture.model.request_at(1).wait_streaming().await;
 
-    // An answer is being made, and is ready when the server is back.
+    // The server restarts during an answer, which is ready once the server is back.
     server.restart().await;
-    let ann = person(&server, ANN).await;
-    house.model.open_gate("two");
-    assert_eq!(hears(&ann, ROOM, 1).await, ["Two and a half."]);
+    let ann = connect_user(&server, ANN).await;
+    fixture.model.open_gate("two");
+    assert_eq!(wait_agent_lines(&ann, ROOM, 1).await, ["Two and a half."]);
 
-    // An answer is ready while the server is away.
-    house.model.script(Stream::new().text("Three ").wait_for("three").text("at last."));
-    ann.say(ROOM, "quell: third");
-    house.model.request(2).streaming().await;
-    let before = losses(&house);
+    // An answer becomes ready while the server is away.
+    fixture.model.script(ScriptedStream::new().text("Three ").wait_for_gate("three").text("at last."));
+    ann.send_message(ROOM, "quell: third");
+    fixture.model.request_at(2).wait_streaming().await;
+    let before = connection_losses(&fixture);
     server.kill();
-    loses(&house, before).await;
-    house.model.open_gate("three");
-    house.model.request(2).finished().await;
+    wait_connection_lost(&fixture, before).await;
+    fixture.model.open_gate("three");
+    fixture.model.request_at(2).wait_finished().await;
     server.restart().await;
-    let ann = person(&server, ANN).await;
-    assert_eq!(hears(&ann, ROOM, 1).await, ["Three at last."]);
-    house.model.script(Behaviour::text("Four."));
-    ann.say(ROOM, "quell: fourth");
-    assert_eq!(hears(&ann, ROOM, 2).await, ["Three at last.", "Four."]);
-    assert_eq!(house.model.request_count(), 4);
+    let ann = connect_user(&server, ANN).await;
+    assert_eq!(wait_agent_lines(&ann, ROOM, 1).await, ["Three at last."]);
+    fixture.model.script(ScriptedResponse::text("Four."));
+    ann.send_message(ROOM, "quell: fourth");
+    assert_eq!(wait_agent_lines(&ann, ROOM, 2).await, ["Three at last.", "Four."]);
+    assert_eq!(fixture.model.request_count(), 4);
 }

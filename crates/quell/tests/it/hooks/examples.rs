@@ -1,73 +1,72 @@
-//! The examples of docs/hooks.md, as they stand there: the command that refuses, the receiver in Python, and the command that
-//! is asked about messages.
+//! The examples of docs/hooks.md, run as they stand there.
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 
-use quell_engine::hooks::{Happening, MessageAnswer};
-use quell_testkit::daemon::{Daemon, Home};
+use quell_engine::hooks::{HookTrigger, MessageAnswer};
+use quell_testkit::daemon::{DaemonHome, TestDaemon};
 use serde_json::{Value, json};
 
-use super::messages::message;
+use super::messages::channel_message;
 use super::receiver::SECRET;
-use crate::cli::exe;
-use crate::examples::{Python, blocks, skips_python};
-use crate::harness::Claim;
+use crate::cli::quell_exe;
+use crate::doc_examples::{PythonProgram, code_blocks, skips_python};
+use crate::test_engine::ProcessLock;
 
-const PAGE: &str = include_str!("../../../../../docs/hooks.md");
+const DOC_PAGE: &str = include_str!("../../../../../docs/hooks.md");
 
-async fn made(daemon: &Daemon, user: &str, chat: &str) -> (u16, Value) {
+async fn create_session(daemon: &TestDaemon, user: &str, chat: &str) -> (u16, Value) {
     let asked = json!({"userId": user, "chatId": chat, "provider": "demo", "model": "demo"});
-    let answer = daemon.http().post("/api/sessions", &asked).await;
+    let answer = daemon.api().post("/api/sessions", &asked).await;
     (answer.status, answer.body)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_command_that_refuses_does_what_the_page_says() {
-    let _claim = Claim::shared().await;
-    let home = Home::new("");
-    let script = home.config().with_file_name("may-create");
-    std::fs::write(&script, blocks(PAGE, "sh")[0]).unwrap();
+    let _process_lock = ProcessLock::shared().await;
+    let home = DaemonHome::new("");
+    let script = home.config_file().with_file_name("may-create");
+    std::fs::write(&script, code_blocks(DOC_PAGE, "sh")[0]).unwrap();
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
-    std::fs::write(home.config(), format!("[hooks]\non_create = {}\n", json!(script))).unwrap();
-    let daemon = home.start(exe()).await;
+    std::fs::write(home.config_file(), format!("[hooks]\non_create = {}\n", json!(script))).unwrap();
+    let daemon = home.start(quell_exe()).await;
     for chat in ["one", "two", "three"] {
-        assert_eq!(made(&daemon, "u1", chat).await.0, 201, "{chat}");
+        assert_eq!(create_session(&daemon, "u1", chat).await.0, 201, "{chat}");
     }
-    let (status, refusal) = made(&daemon, "u1", "four").await;
+    let (status, refusal) = create_session(&daemon, "u1", "four").await;
     assert_eq!((status, &refusal["code"]), (403, &json!("session_refused")), "{refusal:#}");
     let detail = refusal["detail"].as_str().unwrap();
     assert!(detail.contains("you have three conversations already"), "{detail}");
-    assert_eq!(made(&daemon, "u2", "four").await.0, 201, "another user");
+    assert_eq!(create_session(&daemon, "u2", "four").await.0, 201, "another user");
     assert!(daemon.stop().await.success(), "{}", daemon.output());
 }
 
-/// It needs Python; `QUELL_SKIP_PYTHON=1` leaves it out, and says so.
+/// Needs Python; `QUELL_SKIP_PYTHON=1` skips it, with a message.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_receiver_in_python_does_what_the_page_says() {
     if skips_python() {
         return;
     }
-    let _claim = Claim::shared().await;
+    let _process_lock = ProcessLock::shared().await;
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let program = blocks(PAGE, "python")[0];
+    let program = code_blocks(DOC_PAGE, "python")[0];
     assert!(program.contains("8099"));
-    let mut receiver = Python::start(&program.replace("8099", &port.to_string()), |python| {
+    let mut receiver = PythonProgram::start(&program.replace("8099", &port.to_string()), |python| {
         python.env("QUELL_HOOK_SECRET", SECRET);
     });
     let url = format!("http://127.0.0.1:{port}/");
     let hooks = format!(
         "[hooks]\non_create = \"{url}\"\non_run_end = \"{url}\"\nsecret_env = \"QUELL_HOOK_SECRET\"\ntimeout_ms = 20000\n"
     );
-    let daemon = Home::new(&hooks).env("QUELL_HOOK_SECRET", SECRET).start(exe()).await;
-    let sent = daemon.http().post("/api/sessions/good/runs", &json!({"text": "hello"})).await.expect_status(202);
+    let daemon = DaemonHome::new(&hooks).with_env("QUELL_HOOK_SECRET", SECRET).start(quell_exe()).await;
+    let sent = daemon.api().post("/api/sessions/good/runs", &json!({"text": "hello"})).await.expect_status(202);
     for expected in ["on_create good", "on_run_end good"] {
-        assert_eq!(receiver.line().await, expected, "{sent}");
+        assert_eq!(receiver.next_line().await, expected, "{sent}");
     }
-    let refused = daemon.http().post("/api/sessions/test-1/runs", &json!({"text": "hello"})).await.expect_status(202);
-    let log = daemon.http().events(refused["runId"].as_str().unwrap(), 0).await.to_end().await;
+    let refused = daemon.api().post("/api/sessions/test-1/runs", &json!({"text": "hello"})).await.expect_status(202);
+    let log = daemon.api().run_events(refused["runId"].as_str().unwrap(), 0).await.read_to_end().await;
     assert_eq!(log.verdict(), "failed");
-    let client = quell_testkit::daemon::client();
+    let client = quell_testkit::daemon::http_client();
     let forged = client.post(&url).header("quell-timestamp", "1").header("quell-signature", "v1=00").body("{}");
     assert_eq!(forged.send().await.unwrap().status(), 401);
     assert!(daemon.stop().await.success(), "{}", daemon.output());
@@ -80,15 +79,15 @@ async fn the_command_that_is_asked_about_messages_does_what_the_page_says() {
     }
     let file = tempfile::tempdir().unwrap();
     let script = file.path().join("discreet");
-    std::fs::write(&script, blocks(PAGE, "python")[1]).unwrap();
+    std::fs::write(&script, code_blocks(DOC_PAGE, "python")[1]).unwrap();
     let command = format!("python3 '{}'", script.display());
-    let house = super::house(|hooks| {
+    let test = super::start_engine(|hooks| {
         hooks.on_message_received = command.as_str().into();
         hooks.on_message_sending = command.as_str().into();
         hooks.timeout_ms = 20_000;
     })
     .await;
-    let scope = super::scope();
+    let scope = super::new_scope();
     let card = "Card 4000 1234 5678 9010, or 4000123456789010.";
     let hidden = MessageAnswer::Content("Card [card], or [card].".to_owned());
     let cancelled = MessageAnswer::Cancel { reason: "a remark among people".to_owned() };
@@ -97,10 +96,14 @@ async fn the_command_that_is_asked_about_messages_does_what_the_page_says() {
         (card, hidden.clone(), hidden),
         ("// lunch?", cancelled, MessageAnswer::Unchanged),
     ] {
-        let hooks = house.engine.hooks();
-        assert_eq!(hooks.ask_message(Happening::of_received(message(text)), &scope).await, Ok(received), "{text}");
-        let answer = Happening::of_sending(message("What did I pay?"), text.to_owned());
-        assert_eq!(hooks.ask_message(answer, &scope).await, Ok(sending), "{text}");
+        let hooks = test.engine.hooks();
+        assert_eq!(
+            hooks.filter_message(HookTrigger::for_received_message(channel_message(text)), &scope).await,
+            Ok(received),
+            "{text}"
+        );
+        let answer = HookTrigger::for_outgoing_message(channel_message("What did I pay?"), text.to_owned());
+        assert_eq!(hooks.filter_message(answer, &scope).await, Ok(sending), "{text}");
     }
-    house.close().await;
+    test.close().await;
 }

@@ -1,4 +1,4 @@
-//! A receiver of webhooks: it keeps what came, and answers as the test says.
+//! Test support: an HTTP receiver of webhooks that records requests and replies as told.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -16,54 +16,52 @@ use ring::hmac;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use crate::harness::PATIENCE;
+use crate::test_engine::WAIT_TIMEOUT;
 
 pub(super) const SECRET: &str = "correct horse battery staple";
 
-/// How a request is answered.
 #[derive(Debug, Clone)]
-pub(super) enum Manner {
+pub(super) enum HookReceiverReply {
     Status(u16, &'static str),
-    /// A redirect to somewhere else on the same receiver.
-    Elsewhere,
-    /// Never.
+    /// A redirect to another path of the same receiver.
+    Redirect,
+    /// Never replies.
     Hang,
 }
 
-/// What came with one request.
 #[derive(Debug, Clone)]
-pub(super) struct Came {
+pub(super) struct ReceivedHookRequest {
     pub(super) path: String,
     pub(super) headers: HeaderMap,
     pub(super) text: String,
 }
 
 #[derive(Debug, Default)]
-struct Desk {
-    came: Vec<Came>,
-    answers: VecDeque<Manner>,
+struct HookReceiverState {
+    received: Vec<ReceivedHookRequest>,
+    replies: VecDeque<HookReceiverReply>,
 }
 
-type Shared = Arc<Mutex<Desk>>;
+type SharedHookReceiverState = Arc<Mutex<HookReceiverState>>;
 
-pub(super) struct ReceivingServer {
+pub(super) struct HookReceiver {
     address: SocketAddr,
-    desk: Shared,
+    state: SharedHookReceiverState,
     task: JoinHandle<()>,
 }
 
-impl ReceivingServer {
+impl HookReceiver {
     pub(super) async fn start() -> Self {
-        Self::at(SocketAddr::from(([127, 0, 0, 1], 0))).await
+        Self::start_at(SocketAddr::from(([127, 0, 0, 1], 0))).await
     }
 
-    /// One at this address, where there may have been one before.
-    pub(super) async fn at(address: SocketAddr) -> Self {
+    /// Binds this address, which an earlier receiver may have used.
+    pub(super) async fn start_at(address: SocketAddr) -> Self {
         let listener = TcpListener::bind(address).await.unwrap();
-        let (address, desk) = (listener.local_addr().unwrap(), Shared::default());
-        let router = Router::new().fallback(take).with_state(Arc::clone(&desk));
+        let (address, state) = (listener.local_addr().unwrap(), SharedHookReceiverState::default());
+        let router = Router::new().fallback(record_request).with_state(Arc::clone(&state));
         let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-        Self { address, desk, task }
+        Self { address, state, task }
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -74,58 +72,65 @@ impl ReceivingServer {
         format!("http://{}/{path}", self.address)
     }
 
-    /// Answers the next requests like this; 204 to all later ones.
-    pub(super) fn answers(&self, answers: impl IntoIterator<Item = Manner>) {
-        self.desk.lock().unwrap().answers.extend(answers);
+    /// Replies to the next requests; all later ones get 204.
+    pub(super) fn queue_replies(&self, replies: impl IntoIterator<Item = HookReceiverReply>) {
+        self.state.lock().unwrap().replies.extend(replies);
     }
 
-    /// What has come, once that are so many.
-    pub(super) async fn came(&self, count: usize) -> Vec<Came> {
-        let desk = Arc::clone(&self.desk);
-        leaks::settled(PATIENCE, move || {
-            let came = &desk.lock().unwrap().came;
-            if came.len() >= count { Ok(()) } else { Err(format!("{} came, not {count}: {came:#?}", came.len())) }
+    /// Waits until `count` requests have arrived, and returns all requests.
+    pub(super) async fn wait_received(&self, count: usize) -> Vec<ReceivedHookRequest> {
+        let state = Arc::clone(&self.state);
+        leaks::wait_until(WAIT_TIMEOUT, move || {
+            let received = &state.lock().unwrap().received;
+            if received.len() >= count {
+                Ok(())
+            } else {
+                Err(format!("{} came, not {count}: {received:#?}", received.len()))
+            }
         })
         .await;
-        self.desk.lock().unwrap().came.clone()
+        self.state.lock().unwrap().received.clone()
     }
 
-    /// Dies in the middle of whatever it does.
-    pub(super) async fn die(self) {
+    /// Aborts the server, also in the middle of a request.
+    pub(super) async fn abort(self) {
         self.task.abort();
-        // Aborted: that is what it was told.
+        // It ends with the error of an aborted task.
         let _ = self.task.await;
     }
 }
 
-async fn take(State(desk): State<Shared>, request: axum::extract::Request) -> Response {
+async fn record_request(State(state): State<SharedHookReceiverState>, request: axum::extract::Request) -> Response {
     let (parts, body) = request.into_parts();
     let body: Bytes = axum::body::to_bytes(body, 64 << 20).await.unwrap();
     let text = String::from_utf8(body.to_vec()).unwrap();
     let answer = {
-        let mut desk = desk.lock().unwrap();
-        desk.came.push(Came { path: parts.uri.path().to_owned(), headers: parts.headers, text });
-        desk.answers.pop_front().unwrap_or(Manner::Status(204, ""))
+        let mut state = state.lock().unwrap();
+        state.received.push(ReceivedHookRequest { path: parts.uri.path().to_owned(), headers: parts.headers, text });
+        state.replies.pop_front().unwrap_or(HookReceiverReply::Status(204, ""))
     };
     match answer {
-        Manner::Status(status, body) => (StatusCode::from_u16(status).unwrap(), body).into_response(),
-        Manner::Elsewhere => (StatusCode::TEMPORARY_REDIRECT, [("location", "/elsewhere")]).into_response(),
-        Manner::Hang => {
+        HookReceiverReply::Status(status, body) => (StatusCode::from_u16(status).unwrap(), body).into_response(),
+        HookReceiverReply::Redirect => (StatusCode::TEMPORARY_REDIRECT, [("location", "/elsewhere")]).into_response(),
+        HookReceiverReply::Hang => {
             tokio::time::sleep(Duration::from_secs(600)).await;
             StatusCode::NO_CONTENT.into_response()
         }
     }
 }
 
-impl Came {
+impl ReceivedHookRequest {
     pub(super) fn header(&self, name: &str) -> &str {
         self.headers.get(name).unwrap_or_else(|| panic!("no {name}: {self:#?}")).to_str().unwrap()
     }
 
-    /// The body, after everything was checked that a careful receiver checks.
-    pub(super) fn checked(&self) -> HookBody {
+    /// The body, after the checks that a careful receiver makes: headers, timestamp and signature.
+    pub(super) fn verified_body(&self) -> HookBody {
         let body: HookBody = serde_json::from_str(&self.text).unwrap();
-        assert_eq!((self.header("quell-event"), self.header("quell-delivery")), (body.event.word(), body.id.as_str()));
+        assert_eq!(
+            (self.header("quell-event"), self.header("quell-delivery")),
+            (body.event.as_str(), body.id.as_str())
+        );
         assert_eq!(self.header("content-type"), "application/json");
         let timestamp = self.header("quell-timestamp");
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
@@ -133,13 +138,13 @@ impl Came {
         let signature = self.header("quell-signature").strip_prefix("v1=").unwrap();
         let key = hmac::Key::new(hmac::HMAC_SHA256, SECRET.as_bytes());
         let signed = format!("{timestamp}.{}", self.text);
-        hmac::verify(&key, signed.as_bytes(), &bytes(signature)).unwrap();
-        assert!(hmac::verify(&key, self.text.as_bytes(), &bytes(signature)).is_err());
+        hmac::verify(&key, signed.as_bytes(), &decode_hex(signature)).unwrap();
+        assert!(hmac::verify(&key, self.text.as_bytes(), &decode_hex(signature)).is_err());
         body
     }
 }
 
-fn bytes(hex: &str) -> Vec<u8> {
+fn decode_hex(hex: &str) -> Vec<u8> {
     assert_eq!(hex.len(), 64);
     (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
 }

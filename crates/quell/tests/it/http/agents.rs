@@ -1,56 +1,56 @@
-//! Agents and the abort of their model calls: rows B3, B4, B5, B6.
+//! Agent status and the abort of model calls over HTTP (rows B3 to B6 of docs/design/requirements.md).
 
-use quell_testkit::Behaviour;
-use quell_testkit::daemon::Api;
+use quell_testkit::ScriptedResponse;
+use quell_testkit::daemon::TestApiClient;
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::doors::{House, assert_problem, gated};
+use crate::test_server::{TestServer, assert_problem, gated_response};
 
-async fn status(api: &Api, agent: &str) -> Value {
+async fn compute_status(api: &TestApiClient, agent: &str) -> Value {
     api.get(&format!("/api/agents/{agent}")).await.expect_status(200)["computeStatus"].clone()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn agents_form_a_tree() {
-    let house = House::open().await;
-    let list = house.http.get("/api/agents").await.expect_status(200);
+    let server = TestServer::start().await;
+    let list = server.http.get("/api/agents").await.expect_status(200);
     assert_eq!(list["items"].as_array().unwrap().len(), 2);
     let main = &list["items"][0];
     assert_eq!(main["id"], "main");
     assert_eq!(main["children"], json!(["team/writer"]));
     assert_eq!((&main["computeStatus"], &main["activeRuns"]), (&json!("idle"), &json!([])));
-    let child = house.http.get("/api/agents/team%2Fwriter").await.expect_status(200);
+    let child = server.http.get("/api/agents/team%2Fwriter").await.expect_status(200);
     assert_eq!((&child["parent"], &child["role"]), (&json!("main"), &json!("writer")));
-    assert_problem(&house.http.get("/api/agents/nobody").await, 404, "agent_not_found");
+    assert_problem(&server.http.get("/api/agents/nobody").await, 404, "agent_not_found");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_abort_answers_when_the_agent_is_idle_again() {
-    let house = House::open().await;
-    let run = house.streaming_run("s").await;
-    assert_eq!(status(&house.http, "main").await, "waiting_llm");
-    let answer = house.http.post("/api/agent/main/abort", &json!({})).await.expect_status(200);
+    let server = TestServer::start().await;
+    let run = server.start_streaming_run("s").await;
+    assert_eq!(compute_status(&server.http, "main").await, "waiting_llm");
+    let answer = server.http.post("/api/agent/main/abort", &json!({})).await.expect_status(200);
     assert_eq!(answer, json!({"ok": true, "agentId": "main", "aborted": true, "runIds": [run]}));
-    assert_eq!(status(&house.http, "main").await, "idle");
-    let view = house.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    assert_eq!(compute_status(&server.http, "main").await, "idle");
+    let view = server.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
     assert_eq!(view["verdict"]["kind"], "aborted");
     assert_eq!(view["verdict"]["reason"], "user");
-    house.finished_run("s").await;
-    house.model.assert_histories_valid();
+    server.run_to_end("s").await;
+    server.model.assert_histories_valid();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_abort_leaves_the_next_queued_run_to_go_on() {
-    let house = House::open().await;
-    let first = house.streaming_run("s").await;
-    house.model.script(gated("go"));
-    let second = house.send("s", "and then").await;
-    let answer = house.http.post("/api/agent/main/abort", &json!({})).await.expect_status(200);
+    let server = TestServer::start().await;
+    let first = server.start_streaming_run("s").await;
+    server.model.script(gated_response("go"));
+    let second = server.send_message("s", "and then").await;
+    let answer = server.http.post("/api/agent/main/abort", &json!({})).await.expect_status(200);
     assert_eq!(answer["runIds"], json!([first]));
-    house.model.open_gate("go");
-    assert_eq!(house.ended(&second).await["verdict"]["kind"], "completed");
+    server.model.open_gate("go");
+    assert_eq!(server.wait_ended(&second).await["verdict"]["kind"], "completed");
 }
 
 #[rstest]
@@ -59,15 +59,15 @@ async fn an_abort_leaves_the_next_queued_run_to_go_on() {
 #[case::blank("  \n")]
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_agent_is_not_aborted(#[case] body: &'static str) {
-    let house = House::open().await;
+    let server = TestServer::start().await;
     for _ in 0..2 {
-        let request = house.http.request(Method::POST, "/api/agent/team%2Fwriter/abort").body(body);
-        let answer = house.http.send(request).await.expect_status(200);
+        let request = server.http.request(Method::POST, "/api/agent/team%2Fwriter/abort").body(body);
+        let answer = server.http.send(request).await.expect_status(200);
         let want =
             json!({"ok": true, "agentId": "team/writer", "aborted": false, "runIds": [], "reason": "not_waiting_llm"});
         assert_eq!(answer, want);
     }
-    assert_eq!(status(&house.http, "team%2Fwriter").await, "idle");
+    assert_eq!(compute_status(&server.http, "team%2Fwriter").await, "idle");
 }
 
 #[rstest]
@@ -78,40 +78,40 @@ async fn an_idle_agent_is_not_aborted(#[case] body: &'static str) {
 #[case::bad_scope("/api/agent/main/abort?scope=all", 400, "invalid_request")]
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_of_an_abort(#[case] path: &str, #[case] status: u16, #[case] code: &str) {
-    let house = House::open().await;
+    let server = TestServer::start().await;
     let path = path.replace("LONG", &"x".repeat(200));
-    assert_problem(&house.http.post(&path, &json!({})).await, status, code);
+    assert_problem(&server.http.post(&path, &json!({})).await, status, code);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn with_scope_run_any_phase_is_stopped_also_the_queue() {
-    let house = House::open().await;
-    let first = house.streaming_run("s").await;
-    let queued = house.send("s", "later").await;
-    let answer = house.http.post("/api/agent/main/abort?scope=run", &json!({})).await.expect_status(200);
+    let server = TestServer::start().await;
+    let first = server.start_streaming_run("s").await;
+    let queued = server.send_message("s", "later").await;
+    let answer = server.http.post("/api/agent/main/abort?scope=run", &json!({})).await.expect_status(200);
     let mut ids: Vec<&str> = answer["runIds"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
     let mut want = vec![first.as_str(), queued.as_str()];
     ids.sort_unstable();
     want.sort_unstable();
     assert_eq!(ids, want);
-    assert_eq!(status(&house.http, "main").await, "idle");
+    assert_eq!(compute_status(&server.http, "main").await, "idle");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_closed_engine_is_said_before_everything_else() {
-    let house = House::open().await;
-    house.engine.shut_down().await;
+    let server = TestServer::start().await;
+    server.engine.shut_down().await;
     for path in ["/api/agent/main/abort", "/api/agent/nobody/abort", "/api/agent/%20/abort", "/api/agent//abort"] {
-        assert_problem(&house.http.post(path, &json!({})).await, 500, "society_not_initialized");
+        assert_problem(&server.http.post(path, &json!({})).await, 500, "society_not_initialized");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_key_of_a_session_chooses_its_agent() {
-    let house = House::open().await;
-    house.model.script(Behaviour::text("done"));
-    let run = house.send("agent:team/writer:user-1", "x").await;
-    assert_eq!(house.ended(&run).await["agent"], "team/writer");
-    let answer = house.post_run("agent:nobody:user-1", &json!({"text": "x"})).await;
+    let server = TestServer::start().await;
+    server.model.script(ScriptedResponse::text("done"));
+    let run = server.send_message("agent:team/writer:user-1", "x").await;
+    assert_eq!(server.wait_ended(&run).await["agent"], "team/writer");
+    let answer = server.post_run("agent:nobody:user-1", &json!({"text": "x"})).await;
     assert_problem(&answer, 404, "agent_not_found");
 }

@@ -1,22 +1,22 @@
-//! Who comes in: tokens, scopes, origins.
+//! Authentication: tokens, scopes and origins.
 
-use quell_surfaces::DoorSettings;
+use quell_surfaces::ServerSettings;
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::json;
 
-use crate::doors::{House, assert_problem};
+use crate::test_server::{TestServer, assert_problem};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_route_but_health_and_readiness_needs_a_token() {
-    let house = House::open().await;
-    let stranger = house.http.with_token("");
+    let server = TestServer::start().await;
+    let stranger = server.http.with_token("");
     assert_eq!(stranger.get("/healthz").await.status, 200);
     assert_eq!(stranger.get("/readyz").await.status, 200);
-    let document = house.http.get("/openapi.json").await.expect_status(200);
+    let document = server.http.get("/openapi.json").await.expect_status(200);
     let mut asked = 0;
     for (path, methods) in document["paths"].as_object().unwrap() {
-        // Of the page's files and its ways in, http/page.rs; of the route whose callers sign, channels/operations.rs.
+        // `http::web_page` tests the page's files and sign-in, `channels::administration` the route whose callers sign.
         let open = [
             "/healthz",
             "/readyz",
@@ -32,8 +32,8 @@ async fn every_route_but_health_and_readiness_needs_a_token() {
         for method in methods.as_object().unwrap().keys() {
             let method: Method = method.to_uppercase().parse().unwrap();
             let path = path.replace(['{', '}'], "");
-            for door in [&stranger, &house.http.with_token("wrong")] {
-                let answer = door.send(door.request(method.clone(), &path)).await;
+            for client in [&stranger, &server.http.with_token("wrong")] {
+                let answer = client.send(client.request(method.clone(), &path)).await;
                 assert_problem(&answer, 401, "unauthorized");
                 asked += 1;
             }
@@ -44,8 +44,8 @@ async fn every_route_but_health_and_readiness_needs_a_token() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_bad_tokens_are_told_to_wait_and_good_ones_get_in() {
-    let house = House::open().await;
-    let guesser = house.http.with_token("wrong");
+    let server = TestServer::start().await;
+    let guesser = server.http.with_token("wrong");
     let mut waits = 0;
     for _ in 0..150 {
         let answer = guesser.request(Method::GET, "/api/runs").send().await.unwrap();
@@ -59,30 +59,34 @@ async fn many_bad_tokens_are_told_to_wait_and_good_ones_get_in() {
             other => panic!("{other}"),
         }
     }
-    assert!(waits > 0, "bad tokens are taken for ever");
-    let stopped = house.http.post("/api/stop", &json!({})).await;
-    assert_eq!(stopped.status, 200, "the bad tokens of others keep a stop out: {stopped:?}");
-    assert_eq!(house.http.with_token("").get("/api/runs").await.status, 401, "no token is no bad one");
+    assert!(waits > 0, "bad tokens are never limited");
+    let stopped = server.http.post("/api/stop", &json!({})).await;
+    assert_eq!(stopped.status, 200, "bad tokens of others block a stop: {stopped:?}");
+    assert_eq!(
+        server.http.with_token("").get("/api/runs").await.status,
+        401,
+        "a missing token must not count as a bad one"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_says_how_to_come_in() {
-    let house = House::open().await;
-    let stranger = house.http.with_token("");
+    let server = TestServer::start().await;
+    let stranger = server.http.with_token("");
     let answer = stranger.request(Method::GET, "/api/runs").send().await.unwrap();
     assert_eq!(answer.headers()["www-authenticate"], "Bearer");
     let other = stranger.request(Method::GET, "/api/runs").header("authorization", "Basic YTpi").send().await.unwrap();
     assert_eq!(other.status(), 401);
-    let lower = format!("bearer {}", house.token);
+    let lower = format!("bearer {}", server.token);
     let lower = stranger.request(Method::GET, "/api/runs").header("authorization", lower).send().await.unwrap();
     assert_eq!(lower.status(), 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_looks_and_does_nothing_else() {
-    let house = House::open().await;
-    let run = house.streaming_run("s").await;
-    let reader = house.api("looker", "read").await;
+    let server = TestServer::start().await;
+    let run = server.start_streaming_run("s").await;
+    let reader = server.api_with_new_token("looker", "read").await;
     for path in ["/api/runs", "/api/agents", "/api/sessions", "/api/hold", "/metrics", &format!("/api/runs/{run}")] {
         assert_ne!(reader.get(path).await.status, 403, "{path}");
     }
@@ -103,15 +107,15 @@ async fn a_reader_looks_and_does_nothing_else() {
     assert_problem(&reader.put("/api/hold", &json!({})).await, 403, "forbidden");
     assert_problem(&reader.delete("/api/hold").await, 403, "forbidden");
     assert_problem(&reader.delete("/api/sessions/s").await, 403, "forbidden");
-    let view = house.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
-    assert_eq!(view["state"], "running", "nothing has stopped it");
+    let view = server.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    assert_eq!(view["state"], "running", "the run was stopped");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_writer_stops_its_own_runs_and_no_others() {
-    let house = House::open().await;
-    let run = house.streaming_run("s").await;
-    let writer = house.api("anna", "write").await;
+    let server = TestServer::start().await;
+    let run = server.start_streaming_run("s").await;
+    let writer = server.api_with_new_token("anna", "write").await;
     let path = format!("/api/runs/{run}/stop");
     assert_problem(&writer.post(&path, &json!({})).await, 403, "forbidden");
     let session = writer.post("/api/sessions/s/stop", &json!({})).await.expect_status(200);
@@ -126,36 +130,36 @@ async fn a_writer_stops_its_own_runs_and_no_others() {
         let answer = writer.send(writer.request(method, path)).await;
         assert_problem(&answer, 403, "forbidden");
     }
-    let view = house.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
-    assert_eq!(view["state"], "running", "nothing has stopped it");
-    let stopped = house.http.post(&format!("{path}?wait=1"), &json!({})).await.expect_status(200);
+    let view = server.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    assert_eq!(view["state"], "running", "the run was stopped");
+    let stopped = server.http.post(&format!("{path}?wait=1"), &json!({})).await.expect_status(200);
     assert_eq!(stopped["verdict"]["by"], json!({"principal": "admin", "surface": "http"}));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revoked_token_is_worthless_at_once_and_for_good() {
-    let house = House::open().await;
-    let anna = house.api("anna", "write").await;
+    let server = TestServer::start().await;
+    let anna = server.api_with_new_token("anna", "write").await;
     assert_eq!(anna.get("/api/runs").await.status, 200);
-    let listed = house.http.get("/api/tokens").await.expect_status(200);
+    let listed = server.http.get("/api/tokens").await.expect_status(200);
     assert_eq!(listed["items"][0]["name"], "anna");
-    assert!(!listed.to_string().contains(&house.token), "no secret in the list");
-    assert_eq!(house.http.delete("/api/tokens/anna").await.status, 204);
+    assert!(!listed.to_string().contains(&server.token), "the list shows a secret");
+    assert_eq!(server.http.delete("/api/tokens/anna").await.status, 204);
     assert_problem(&anna.get("/api/runs").await, 401, "unauthorized");
-    assert_problem(&house.http.delete("/api/tokens/anna").await, 404, "not_found");
+    assert_problem(&server.http.delete("/api/tokens/anna").await, 404, "not_found");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn token_names_are_checked_and_taken_once() {
-    let house = House::open().await;
-    house.token("anna", "read").await;
-    let again = house.http.post("/api/tokens", &json!({"name": "anna", "scope": "admin"})).await;
+    let server = TestServer::start().await;
+    server.create_token("anna", "read").await;
+    let again = server.http.post("/api/tokens", &json!({"name": "anna", "scope": "admin"})).await;
     assert_problem(&again, 409, "conflict");
     for name in ["", "admin", "a b", "telegram:anna"] {
-        let answer = house.http.post("/api/tokens", &json!({"name": name, "scope": "read"})).await;
+        let answer = server.http.post("/api/tokens", &json!({"name": name, "scope": "read"})).await;
         assert_problem(&answer, 400, "invalid_request");
     }
-    let answer = house.http.post("/api/tokens", &json!({"name": "x", "scope": "root"})).await;
+    let answer = server.http.post("/api/tokens", &json!({"name": "x", "scope": "root"})).await;
     assert_problem(&answer, 400, "invalid_request");
 }
 
@@ -169,9 +173,11 @@ async fn token_names_are_checked_and_taken_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn browsers_are_checked_for_their_origin(#[case] origin: &str, #[case] status: u16) {
     let allowed = vec!["https://quell.example.org/".to_owned()];
-    let house = House::with(|plan| plan.doors = DoorSettings { allowed_origins: allowed, ..plan.doors.clone() }).await;
-    let origin = origin.replace("HOST", &house.address.to_string());
-    let answer = house.http.send(house.http.request(Method::GET, "/api/runs").header("origin", &origin)).await;
+    let server =
+        TestServer::start_with(|plan| plan.server = ServerSettings { allowed_origins: allowed, ..plan.server.clone() })
+            .await;
+    let origin = origin.replace("HOST", &server.address.to_string());
+    let answer = server.http.send(server.http.request(Method::GET, "/api/runs").header("origin", &origin)).await;
     assert_eq!(answer.status, status);
     if status == 403 {
         assert_problem(&answer, 403, "bad_origin");
@@ -180,9 +186,9 @@ async fn browsers_are_checked_for_their_origin(#[case] origin: &str, #[case] sta
 
 #[tokio::test(flavor = "multi_thread")]
 async fn first_party_clients_name_their_surface() {
-    let house = House::open().await;
-    let run = house.streaming_run("s").await;
-    let request = house.http.request(Method::POST, &format!("/api/runs/{run}/stop?wait=1"));
-    let answer = house.http.send(request.header("x-quell-surface", "cli")).await.expect_status(200);
+    let server = TestServer::start().await;
+    let run = server.start_streaming_run("s").await;
+    let request = server.http.request(Method::POST, &format!("/api/runs/{run}/stop?wait=1"));
+    let answer = server.http.send(request.header("x-quell-surface", "cli")).await.expect_status(200);
     assert_eq!(answer["verdict"]["by"]["surface"], "cli");
 }

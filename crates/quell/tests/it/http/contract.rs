@@ -1,20 +1,20 @@
-//! What every route has in common: bodies are objects, the daemon answers to its own names alone, and the document is true.
+//! Rules for all routes: JSON objects as bodies, known host names, an accurate OpenAPI document.
 
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::doors::{House, assert_problem, send_text};
+use crate::test_server::{TestServer, assert_problem, send_text};
 
-/// Every route with a body, by method and path, as the document lists them.
-async fn routes_with_a_body(house: &House) -> Vec<(Method, String)> {
-    let document = house.http.get("/openapi.json").await.expect_status(200);
+/// Every route with a body, by method and path, as the OpenAPI document lists them.
+async fn routes_with_a_body(server: &TestServer) -> Vec<(Method, String)> {
+    let document = server.http.get("/openapi.json").await.expect_status(200);
     let mut routes = Vec::new();
     for (path, methods) in document["paths"].as_object().unwrap() {
         let json = |row: &Value| row["requestBody"]["content"].get("application/json").is_some();
         let with_body = methods.as_object().unwrap().iter().filter(|(_, row)| json(row));
-        // Callers of this one sign; see `channels::webhook`.
+        // Callers of this route sign; see `channels::administration`.
         let with_body = with_body.filter(|_| path != "/api/channels/{name}/messages");
         routes.extend(with_body.map(|(name, _)| {
             let path = path.replace("{id}", "main").replace("{key}", "s").replace("{name}", "x");
@@ -26,27 +26,31 @@ async fn routes_with_a_body(house: &House) -> Vec<(Method, String)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_array_is_no_body_on_any_route() {
-    let house = House::open().await;
-    let run = house.streaming_run("s").await;
-    let routes = routes_with_a_body(&house).await;
+    let server = TestServer::start().await;
+    let run = server.start_streaming_run("s").await;
+    let routes = routes_with_a_body(&server).await;
     assert!(routes.len() >= 14, "the document has lost routes: {routes:?}");
     for (method, path) in routes {
         for body in ["[]", "[true]", "[true, true, \"x\"]", "[\"x\"]", "[null, true]"] {
-            let answer = send_text(&house.http, method.clone(), &path, body).await;
-            assert_eq!((answer.status, answer.code()), (400, Some("invalid_request")), "{method} {path} {body}");
+            let answer = send_text(&server.http, method.clone(), &path, body).await;
+            assert_eq!(
+                (answer.status, answer.problem_code()),
+                (400, Some("invalid_request")),
+                "{method} {path} {body}"
+            );
             assert!(answer.body["detail"].as_str().unwrap().contains("JSON object"), "{}", answer.body);
         }
     }
-    assert_eq!(house.http.get("/api/hold").await.expect_status(200)["held"], false);
-    let view = house.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
-    assert_eq!(view["state"], "running", "nothing was stopped");
+    assert_eq!(server.http.get("/api/hold").await.expect_status(200)["held"], false);
+    let view = server.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    assert_eq!(view["state"], "running", "the run was stopped");
 }
 
-/// The status line and body of a request that names the daemon so.
-async fn asked_as(house: &House, host: &str, head: &str) -> String {
-    let mut socket = tokio::net::TcpStream::connect(house.address).await.unwrap();
+/// Sends a request with this `Host`, and returns the whole answer.
+async fn request_with_host(server: &TestServer, host: &str, head: &str) -> String {
+    let mut socket = tokio::net::TcpStream::connect(server.address).await.unwrap();
     let host = if host.is_empty() { String::new() } else { format!("host: {host}\r\n") };
-    let token = &house.token;
+    let token = &server.token;
     let request = format!("{head} HTTP/1.1\r\n{host}authorization: Bearer {token}\r\nconnection: close\r\n\r\n");
     socket.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
@@ -64,8 +68,8 @@ async fn asked_as(house: &House, host: &str, head: &str) -> String {
 #[case::user("localhost@evil.example")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_foreign_host_is_misdirected_on_every_door(#[case] host: &str) {
-    let house = House::open().await;
-    let run = house.streaming_run("s").await;
+    let server = TestServer::start().await;
+    let run = server.start_streaming_run("s").await;
     for head in [
         "GET /".to_owned(),
         "GET /api/runs".to_owned(),
@@ -76,29 +80,29 @@ async fn a_foreign_host_is_misdirected_on_every_door(#[case] host: &str) {
         "GET /nowhere".to_owned(),
         "GET /ws".to_owned(),
     ] {
-        let answer = asked_as(&house, host, &head).await;
+        let answer = request_with_host(&server, host, &head).await;
         assert!(answer.starts_with("HTTP/1.1 421"), "{head}: {answer}");
         assert!(answer.contains("\"code\":\"bad_host\"") && answer.contains("allowed_hosts"), "{head}: {answer}");
     }
     let upgrade = "GET /ws HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
                    sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nx-rest:";
-    let answer = asked_as(&house, host, upgrade).await;
+    let answer = request_with_host(&server, host, upgrade).await;
     assert!(answer.starts_with("HTTP/1.1 421"), "{answer}");
-    // Probes of balancers come by any name, and learn nothing.
+    // Health probes may use any host name, and learn nothing.
     for head in ["GET /healthz", "GET /readyz"] {
-        assert!(asked_as(&house, host, head).await.starts_with("HTTP/1.1 200"), "{head}");
+        assert!(request_with_host(&server, host, head).await.starts_with("HTTP/1.1 200"), "{head}");
     }
-    let view = house.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
-    assert_eq!(view["state"], "running", "nothing was stopped");
+    let view = server.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    assert_eq!(view["state"], "running", "the run was stopped");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_daemons_own_names_are_known() {
     let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     let own = own.trim().to_owned();
-    let house = House::with(|plan| {
-        plan.doors.allowed_hosts = vec!["Quell.Example.org".to_owned()];
-        plan.doors.allowed_origins = vec!["https://front.example.net:8443/".to_owned()];
+    let server = TestServer::start_with(|plan| {
+        plan.server.allowed_hosts = vec!["Quell.Example.org".to_owned()];
+        plan.server.allowed_origins = vec!["https://front.example.net:8443/".to_owned()];
     })
     .await;
     for host in [
@@ -114,29 +118,29 @@ async fn the_daemons_own_names_are_known() {
         "QUELL.example.org:443",
         "front.example.net",
         &own,
-        // A browser always sends one.
+        // No `Host`: browsers always send one.
         "",
     ] {
-        let answer = asked_as(&house, host, "GET /api/runs").await;
+        let answer = request_with_host(&server, host, "GET /api/runs").await;
         assert!(answer.starts_with("HTTP/1.1 200"), "{host}: {answer}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_or_absolute_host_does_not_slip_by() {
-    let house = House::open().await;
-    let twice = asked_as(&house, "localhost\r\nhost: evil.example", "GET /api/runs").await;
+    let server = TestServer::start().await;
+    let twice = request_with_host(&server, "localhost\r\nhost: evil.example", "GET /api/runs").await;
     assert!(twice.starts_with("HTTP/1.1 4"), "{twice}");
-    let absolute = asked_as(&house, "localhost", "GET http://evil.example/api/runs").await;
+    let absolute = request_with_host(&server, "localhost", "GET http://evil.example/api/runs").await;
     assert!(absolute.starts_with("HTTP/1.1 421"), "{absolute}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_row_of_a_receipt_has_what_its_schema_asks_for() {
-    let house = House::open().await;
-    let run = house.finished_run("s").await;
-    let document = house.http.get("/openapi.json").await.expect_status(200);
-    let view = house.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    let server = TestServer::start().await;
+    let run = server.run_to_end("s").await;
+    let document = server.http.get("/openapi.json").await.expect_status(200);
+    let view = server.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
     let resource = &document["components"]["schemas"]["Resource"];
     assert!(resource.is_object(), "a receipt's rows have a schema");
     let mut required = Vec::new();
@@ -159,8 +163,8 @@ async fn every_row_of_a_receipt_has_what_its_schema_asks_for() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn signing_in_is_described_as_it_is() {
-    let house = House::open().await;
-    let document = house.http.get("/openapi.json").await.expect_status(200);
+    let server = TestServer::start().await;
+    let document = server.http.get("/openapi.json").await.expect_status(200);
     for (method, path) in [("post", "/api/sign-in"), ("post", "/api/sign-out"), ("get", "/sign-in/{code}")] {
         let row = &document["paths"][path][method];
         assert!(row.is_object() && row.get("security").is_none(), "{method} {path} asks for no token: {row:#}");
@@ -170,6 +174,6 @@ async fn signing_in_is_described_as_it_is() {
     assert!(out["content"].is_null(), "204 has no body: {out:#}");
     let cookie = document["components"]["securitySchemes"].as_object().unwrap();
     assert!(cookie.values().any(|scheme| scheme["in"] == "cookie"), "{cookie:#?}");
-    let unknown = house.http.with_token("").post("/api/sign-in", &json!({"token": "x"})).await;
+    let unknown = server.http.with_token("").post("/api/sign-in", &json!({"token": "x"})).await;
     assert_problem(&unknown, 401, "unauthorized");
 }

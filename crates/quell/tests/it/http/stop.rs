@@ -1,12 +1,12 @@
 //! Every way to stop over HTTP.
 
-use quell_testkit::Behaviour;
-use quell_testkit::commands::{self, Marker};
+use quell_testkit::ScriptedResponse;
+use quell_testkit::commands::{self, ProcessMarker};
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::doors::{House, assert_problem, gated};
+use crate::test_server::{TestServer, assert_problem, gated_response};
 
 #[rstest]
 #[case::absent(None)]
@@ -14,25 +14,25 @@ use crate::doors::{House, assert_problem, gated};
 #[case::object(Some("{}"))]
 #[tokio::test(flavor = "multi_thread")]
 async fn stop_bodies_may_be_absent_empty_or_an_empty_object(#[case] body: Option<&'static str>) {
-    let house = House::open().await;
-    let run = house.streaming_run("s").await;
+    let server = TestServer::start().await;
+    let run = server.start_streaming_run("s").await;
     let fill = |request: reqwest::RequestBuilder| match body {
         Some(body) => request.body(body),
         None => request,
     };
-    let request = fill(house.http.request(Method::POST, &format!("/api/runs/{run}/stop?wait=1")));
-    let answer = house.http.send(request).await.expect_status(200);
+    let request = fill(server.http.request(Method::POST, &format!("/api/runs/{run}/stop?wait=1")));
+    let answer = server.http.send(request).await.expect_status(200);
     assert_eq!((&answer["aborted"], &answer["runIds"]), (&json!(true), &json!([run])));
     for path in ["/api/sessions/s/stop", "/api/stop", "/api/agent/main/abort", "/api/sessions/s/reset"] {
-        assert_eq!(house.http.send(fill(house.http.request(Method::POST, path))).await.status, 200, "{path}");
+        assert_eq!(server.http.send(fill(server.http.request(Method::POST, path))).await.status, 200, "{path}");
     }
-    assert_eq!(house.http.send(fill(house.http.request(Method::PUT, "/api/hold"))).await.status, 200);
+    assert_eq!(server.http.send(fill(server.http.request(Method::PUT, "/api/hold"))).await.status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_stop_bodies_are_refused_and_stop_nothing() {
-    let house = House::open().await;
-    let run = house.streaming_run("s").await;
+    let server = TestServer::start().await;
+    let run = server.start_streaming_run("s").await;
     for path in [format!("/api/runs/{run}/stop"), "/api/sessions/s/stop".into(), "/api/stop".into()] {
         for (body, code) in [
             ("{", "malformed_json"),
@@ -40,21 +40,21 @@ async fn bad_stop_bodies_are_refused_and_stop_nothing() {
             ("{\"force\":1}", "invalid_request"),
             ("null", "invalid_request"),
         ] {
-            let answer = crate::doors::send_text(&house.http, Method::POST, &path, body).await;
+            let answer = crate::test_server::send_text(&server.http, Method::POST, &path, body).await;
             assert_problem(&answer, 400, code);
         }
     }
-    let view = house.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    let view = server.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
     assert_eq!(view["state"], "running");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_wait_the_ticket_is_answered_at_once() {
-    let house = House::open().await;
-    let run = house.streaming_run("s").await;
+    let server = TestServer::start().await;
+    let run = server.start_streaming_run("s").await;
     for wait in ["", "?wait=0", "?wait=false"] {
-        let answer = house.http.post(&format!("/api/runs/{run}/stop{wait}"), &json!({"reason": "enough"})).await;
-        // It may be over already: then it is 200 with the receipt.
+        let answer = server.http.post(&format!("/api/runs/{run}/stop{wait}"), &json!({"reason": "enough"})).await;
+        // The run may be over already: then the answer is 200 with the receipt.
         assert!(matches!(answer.status, 200 | 202), "{}", answer.status);
         assert_eq!(answer.body["runId"], run);
         assert_eq!(answer.body["verdict"]["reason"], "enough");
@@ -66,9 +66,9 @@ async fn without_wait_the_ticket_is_answered_at_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn with_wait_the_receipt_is_answered() {
-    let house = House::open().await;
-    let run = house.streaming_run("s").await;
-    let answer = house.http.post(&format!("/api/runs/{run}/stop?wait=1"), &json!({})).await.expect_status(200);
+    let server = TestServer::start().await;
+    let run = server.start_streaming_run("s").await;
+    let answer = server.http.post(&format!("/api/runs/{run}/stop?wait=1"), &json!({})).await.expect_status(200);
     let receipt = &answer["receipt"];
     assert_eq!(receipt["runId"], run);
     assert_eq!(receipt["rung"], "cancel");
@@ -79,157 +79,157 @@ async fn with_wait_the_receipt_is_answered() {
     }
     let request = receipt["resources"].as_array().unwrap().iter().find(|row| row["kind"] == "model_request").unwrap();
     assert!(request["releasedAt"]["ms"].as_f64().unwrap() >= 0.0, "{request}");
-    house.model.request(0).client_left().await;
-    house.finished_run("s").await;
-    house.model.assert_histories_valid();
+    server.model.request_at(0).wait_client_left().await;
+    server.run_to_end("s").await;
+    server.model.assert_histories_valid();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_ended_run_answers_its_real_verdict() {
-    let house = House::open().await;
-    let run = house.finished_run("s").await;
+    let server = TestServer::start().await;
+    let run = server.run_to_end("s").await;
     for wait_for_store in [false, true] {
         if wait_for_store {
-            house.forgotten(&run).await;
+            server.wait_forgotten(&run).await;
         }
-        let answer = house.http.post(&format!("/api/runs/{run}/stop"), &json!({})).await.expect_status(200);
+        let answer = server.http.post(&format!("/api/runs/{run}/stop"), &json!({})).await.expect_status(200);
         assert_eq!(answer["verdict"], json!({"kind": "completed"}));
         assert_eq!((&answer["aborted"], &answer["runIds"]), (&json!(false), &json!([])));
         assert_eq!(answer["state"], "ended");
         assert_eq!(answer["receipt"]["runId"], run);
     }
-    let anna = house.api("anna", "write").await;
+    let anna = server.api_with_new_token("anna", "write").await;
     assert_problem(&anna.post(&format!("/api/runs/{run}/stop"), &json!({})).await, 403, "forbidden");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unknown_runs_are_not_found() {
-    let house = House::open().await;
+    let server = TestServer::start().await;
     for run in ["nobody", "a%2Fb", "%20"] {
-        assert_problem(&house.http.post(&format!("/api/runs/{run}/stop"), &json!({})).await, 404, "run_not_found");
-        assert_problem(&house.http.get(&format!("/api/runs/{run}")).await, 404, "run_not_found");
-        assert_problem(&house.http.get(&format!("/api/runs/{run}/events")).await, 404, "run_not_found");
+        assert_problem(&server.http.post(&format!("/api/runs/{run}/stop"), &json!({})).await, 404, "run_not_found");
+        assert_problem(&server.http.get(&format!("/api/runs/{run}")).await, 404, "run_not_found");
+        assert_problem(&server.http.get(&format!("/api/runs/{run}/events")).await, 404, "run_not_found");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_that_comes_first_is_kept_for_its_run() {
-    let house = House::open().await;
-    assert_problem(&house.http.post("/api/runs/early/stop", &json!({})).await, 404, "run_not_found");
-    let _ = house.post_run("s", &json!({"text": "x", "idempotencyKey": "early"})).await.expect_status(202);
-    assert_eq!(house.ended("early").await["verdict"]["kind"], "aborted");
-    assert!(house.model.seen().is_empty(), "no model request was made");
+    let server = TestServer::start().await;
+    assert_problem(&server.http.post("/api/runs/early/stop", &json!({})).await, 404, "run_not_found");
+    let _ = server.post_run("s", &json!({"text": "x", "idempotencyKey": "early"})).await.expect_status(202);
+    assert_eq!(server.wait_ended("early").await["verdict"]["kind"], "aborted");
+    assert!(server.model.recorded_requests().is_empty(), "no model request was made");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_key_is_checked_against_the_run() {
-    let house = House::open().await;
-    let run = house.streaming_run("s").await;
+    let server = TestServer::start().await;
+    let run = server.start_streaming_run("s").await;
     let path = format!("/api/runs/{run}/stop?wait=1");
-    assert_problem(&house.http.post(&path, &json!({"sessionKey": "t"})).await, 404, "run_not_found");
-    assert_problem(&house.http.post(&path, &json!({"sessionKey": ""})).await, 400, "invalid_request");
-    let view = house.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    assert_problem(&server.http.post(&path, &json!({"sessionKey": "t"})).await, 404, "run_not_found");
+    assert_problem(&server.http.post(&path, &json!({"sessionKey": ""})).await, 400, "invalid_request");
+    let view = server.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
     assert_eq!(view["state"], "running");
-    assert_eq!(house.http.post(&path, &json!({"sessionKey": "s"})).await.expect_status(200)["aborted"], true);
-    house.forgotten(&run).await;
-    assert_problem(&house.http.post(&path, &json!({"sessionKey": "t"})).await, 404, "run_not_found");
+    assert_eq!(server.http.post(&path, &json!({"sessionKey": "s"})).await.expect_status(200)["aborted"], true);
+    server.wait_forgotten(&run).await;
+    assert_problem(&server.http.post(&path, &json!({"sessionKey": "t"})).await, 404, "run_not_found");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_of_a_run_leaves_its_queue() {
-    let house = House::open().await;
-    let run = house.streaming_run("s").await;
-    house.model.script(Behaviour::text("second"));
-    let next = house.send("s", "two").await;
-    house.http.post(&format!("/api/runs/{run}/stop"), &json!({})).await;
-    assert_eq!(house.ended(&next).await["output"], "second");
+    let server = TestServer::start().await;
+    let run = server.start_streaming_run("s").await;
+    server.model.script(ScriptedResponse::text("second"));
+    let next = server.send_message("s", "two").await;
+    server.http.post(&format!("/api/runs/{run}/stop"), &json!({})).await;
+    assert_eq!(server.wait_ended(&next).await["output"], "second");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queued_run_is_stopped_and_leaves_no_turn() {
-    let house = House::open().await;
-    let run = house.streaming_run("s").await;
-    let queued = house.send("s", "two").await;
-    let answer = house.http.post(&format!("/api/runs/{queued}/stop"), &json!({})).await.expect_status(200);
+    let server = TestServer::start().await;
+    let run = server.start_streaming_run("s").await;
+    let queued = server.send_message("s", "two").await;
+    let answer = server.http.post(&format!("/api/runs/{queued}/stop"), &json!({})).await.expect_status(200);
     assert_eq!((&answer["aborted"], &answer["receipt"]["turn"]["recorded"]), (&json!(true), &json!(false)));
-    let _ = house.http.post(&format!("/api/runs/{run}/stop?wait=1"), &json!({})).await.expect_status(200);
-    let history = house.http.get("/api/sessions/s/history").await.expect_status(200);
+    let _ = server.http.post(&format!("/api/runs/{run}/stop?wait=1"), &json!({})).await.expect_status(200);
+    let history = server.http.get("/api/sessions/s/history").await.expect_status(200);
     assert!(!history.to_string().contains("two"), "{history:#}");
-    assert_eq!(house.model.seen().len(), 1);
+    assert_eq!(server.model.recorded_requests().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_stop_covers_its_queue_unless_told_not_to() {
-    let house = House::open().await;
-    let run = house.streaming_run("s").await;
-    house.model.script(gated("go"));
-    let queued = house.send("s", "two").await;
-    let kept = house.http.post("/api/sessions/s/stop?wait=1", &json!({"keepQueued": true, "force": true})).await;
+    let server = TestServer::start().await;
+    let run = server.start_streaming_run("s").await;
+    server.model.script(gated_response("go"));
+    let queued = server.send_message("s", "two").await;
+    let kept = server.http.post("/api/sessions/s/stop?wait=1", &json!({"keepQueued": true, "force": true})).await;
     assert_eq!(kept.expect_status(200), json!({"aborted": true, "runIds": [run], "withdrawn": []}));
-    house.model.request(1).resting().await;
-    let third = house.send("s", "three").await;
+    server.model.request_at(1).wait_paused().await;
+    let third = server.send_message("s", "three").await;
     let answer =
-        house.http.post("/api/sessions/s/stop?wait=1", &json!({"reason": "done here"})).await.expect_status(200);
+        server.http.post("/api/sessions/s/stop?wait=1", &json!({"reason": "done here"})).await.expect_status(200);
     let ids: Vec<&Value> = answer["runIds"].as_array().unwrap().iter().collect();
     assert!(ids.contains(&&json!(queued)) && ids.contains(&&json!(third)), "{answer}");
     assert_eq!(answer["withdrawn"], json!([{"runId": third, "text": "three"}]));
-    let again = house.http.post("/api/sessions/s/stop", &json!({})).await.expect_status(200);
+    let again = server.http.post("/api/sessions/s/stop", &json!({})).await.expect_status(200);
     assert_eq!(again, json!({"aborted": false, "runIds": [], "withdrawn": []}));
-    let unknown = house.http.post("/api/sessions/nobody/stop", &json!({})).await.expect_status(200);
+    let unknown = server.http.post("/api/sessions/nobody/stop", &json!({})).await.expect_status(200);
     assert_eq!(unknown["aborted"], false);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_stops_with_one_call_and_stays_held() {
-    let house = House::open().await;
-    let mut runs = vec![house.streaming_run("a").await, house.streaming_run("b").await];
-    runs.push(house.send("a", "queued").await);
+    let server = TestServer::start().await;
+    let mut runs = vec![server.start_streaming_run("a").await, server.start_streaming_run("b").await];
+    runs.push(server.send_message("a", "queued").await);
     let body = json!({"hold": true, "force": true, "reason": "fire"});
-    let answer = house.http.post("/api/stop?wait=1", &body).await.expect_status(200);
+    let answer = server.http.post("/api/stop?wait=1", &body).await.expect_status(200);
     assert_eq!((&answer["aborted"], &answer["held"]), (&json!(true), &json!(true)));
     assert_eq!(answer["runIds"].as_array().unwrap().len(), 3);
     assert_eq!(answer["withdrawn"][0]["text"], "queued");
-    let active = house.http.get("/api/runs?state=active").await.expect_status(200);
+    let active = server.http.get("/api/runs?state=active").await.expect_status(200);
     assert_eq!(active["items"], json!([]));
     for run in runs {
-        assert_eq!(house.ended(&run).await["verdict"]["reason"], "fire");
+        assert_eq!(server.wait_ended(&run).await["verdict"]["reason"], "fire");
     }
-    assert_problem(&house.post_run("a", &json!({"text": "x"})).await, 503, "held");
-    let again = house.http.post("/api/stop", &json!({})).await.expect_status(200);
+    assert_problem(&server.post_run("a", &json!({"text": "x"})).await, 503, "held");
+    let again = server.http.post("/api/stop", &json!({})).await.expect_status(200);
     assert_eq!(again, json!({"aborted": false, "runIds": [], "withdrawn": [], "held": true}));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_gets_in_when_all_streams_are_taken() {
-    let house = House::with(|plan| plan.doors.max_connections = 1).await;
-    house.model.script(gated("never"));
-    let run = house.send("s", "x").await;
-    let mut events = house.http.events(&run, 0).await;
-    events.until("text.delta").await;
-    let refused = house.http.get(&format!("/api/runs/{run}/events")).await;
+    let server = TestServer::start_with(|plan| plan.server.max_connections = 1).await;
+    server.model.script(gated_response("never"));
+    let run = server.send_message("s", "x").await;
+    let mut events = server.http.run_events(&run, 0).await;
+    events.wait_for("text.delta").await;
+    let refused = server.http.get(&format!("/api/runs/{run}/events")).await;
     assert_problem(&refused, 503, "too_many_connections");
-    let socket = house.http.request(Method::GET, "/ws").header("connection", "upgrade").header("upgrade", "websocket");
-    assert_problem(&house.http.send(socket).await, 503, "too_many_connections");
-    let stopped = house.http.post(&format!("/api/runs/{run}/stop?wait=1"), &json!({})).await.expect_status(200);
+    let socket = server.http.request(Method::GET, "/ws").header("connection", "upgrade").header("upgrade", "websocket");
+    assert_problem(&server.http.send(socket).await, 503, "too_many_connections");
+    let stopped = server.http.post(&format!("/api/runs/{run}/stop?wait=1"), &json!({})).await.expect_status(200);
     assert_eq!(stopped["state"], "ended");
-    events.to_end().await.assert_sound();
-    // The place is free again.
-    house.http.events(&run, 0).await.to_end().await;
+    events.read_to_end().await.assert_valid();
+    // The connection slot is free again.
+    server.http.run_events(&run, 0).await.read_to_end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_is_not_over_shows_what_it_holds_and_when_its_stop_came() {
-    let house = House::with_processes().await;
-    let mark = Marker::new();
-    let call = json!({"command": commands::ignores_signals(&mark)});
-    house.model.script(Behaviour::tool_call("c1", "shell", &call));
-    let run = house.send("s", "do it").await;
-    house.http.events(&run, 0).await.until("tool.output").await;
+    let server = TestServer::start_with_processes().await;
+    let marker = ProcessMarker::new();
+    let call = json!({"command": commands::ignores_signals(&marker)});
+    server.model.script(ScriptedResponse::tool_call("c1", "shell", &call));
+    let run = server.send_message("s", "do it").await;
+    server.http.run_events(&run, 0).await.wait_for("tool.output").await;
     let path = format!("/api/runs/{run}");
-    let mut live = house.http.get(&path).await.expect_status(200);
-    // What a command prints may be heard before its warden has told its number.
+    let mut live = server.http.get(&path).await.expect_status(200);
+    // The output of a command may arrive before its warden has reported the process id.
     while !live["held"].as_array().unwrap().iter().any(|row| row["pid"].is_number()) {
-        live = house.http.get(&path).await.expect_status(200);
+        live = server.http.get(&path).await.expect_status(200);
     }
     let held = |view: &Value, kind: &str| {
         let rows: Vec<Value> = view["held"].as_array().unwrap().clone();
@@ -238,14 +238,18 @@ async fn a_run_that_is_not_over_shows_what_it_holds_and_when_its_stop_came() {
     assert_eq!(held(&live, "model_request")["how"], "finished");
     assert!(held(&live, "process")["pid"].is_number() && held(&live, "process").get("releasedAt").is_none());
     assert!(live.get("requestedAt").is_none());
-    // It ignores SIGTERM: for half a second its stop is under way.
-    let _ = house.http.post(&format!("{path}/stop"), &json!({})).await.expect_status(202);
-    let ending = house.http.get(&path).await.expect_status(200);
+    // The command ignores SIGTERM, so its stop takes half a second.
+    let _ = server.http.post(&format!("{path}/stop"), &json!({})).await.expect_status(202);
+    let ending = server.http.get(&path).await.expect_status(200);
     assert_eq!((&ending["state"], &ending["requestedAt"]["ms"]), (&json!("ending"), &json!(0.0)));
     assert!(ending["deliveredAt"]["ms"].as_f64().unwrap() >= 0.0);
     assert!(held(&ending, "process")["openedAt"]["ms"].as_f64().unwrap() < 0.0);
-    let ended = house.ended(&run).await;
-    assert_eq!((ended.get("held"), ended.get("requestedAt")), (None, None), "the receipt has it");
+    let ended = server.wait_ended(&run).await;
+    assert_eq!(
+        (ended.get("held"), ended.get("requestedAt")),
+        (None, None),
+        "an ended run shows these in its receipt only"
+    );
     assert!(ended["receipt"]["resources"].as_array().unwrap().len() >= 3);
-    mark.retire();
+    marker.disarm();
 }

@@ -1,172 +1,183 @@
-//! Pictures that a server answers with: kept for the session, shown to models that see in both dialects, told to those that do
-//! not, and there again after a restart.
+//! Pictures returned by tools: stored for the session, shown to models with vision in both dialects, described to
+//! others, kept across restarts.
 
 use std::path::{Path, PathBuf};
 
 use quell_engine::agent::AgentConfig;
-use quell_engine::dispatch::Submission;
+use quell_engine::engine::Submission;
 use quell_engine::llm::{ProviderConfig, ProviderKind};
 use quell_engine::scope::Point;
 use quell_kernel::Push;
 use quell_protocol::ResourceKind;
 use quell_protocol::api::RunView;
-use quell_testkit::Behaviour;
-use quell_testkit::commands::Marker;
+use quell_testkit::ScriptedResponse;
+use quell_testkit::commands::ProcessMarker;
 use serde_json::{Value, json};
 
-use super::own_server;
-use crate::harness::{self, Claim, DataDir, Ground, House, agent, alice, flat, key, message, of_run, receipt};
+use super::test_server_config;
+use crate::test_engine::{
+    self, ProcessLock, TestDataDir, TestDir, TestEngine, alice, messages_as_text, parse_agent_id, parse_session_key,
+    receipt_of, run_stop_scope, submission,
+};
 
-const OPENAI: &str = "seeing";
-const CLAUDE: &str = "claude";
-const BLIND: &str = "main";
-/// What the server's tool `picture` answers besides its picture.
-const SAYS: &str = "look\n[an image, image/png, ";
+const OPENAI_AGENT: &str = "seeing";
+const ANTHROPIC_AGENT: &str = "claude";
+const TEXT_ONLY_AGENT: &str = "main";
+/// The text that the server's tool `picture` returns besides its picture.
+const TOOL_TEXT: &str = "look\n[an image, image/png, ";
 
-/// A house on this ground, whose agents work in one folder and use the server `test`.
-async fn house(dir: &Path) -> House {
-    let (mark, log) = (Marker::new(), dir.join("log"));
-    House::on(Ground::Lent(dir.to_owned()), Claim::shared().await, |config| {
-        config.mcp.insert("test".to_owned(), own_server(&mark, &log));
+/// Starts an engine in this data directory, whose agents share one workdir and use the server `test`.
+async fn start_engine(dir: &Path) -> TestEngine {
+    let (marker, log) = (ProcessMarker::new(), dir.join("log"));
+    TestEngine::start_in(TestDir::Borrowed(dir.to_owned()), ProcessLock::shared().await, |config| {
+        config.mcp.insert("test".to_owned(), test_server_config(&marker, &log));
         let base_url = config.providers["scripted"].base_url.clone();
         let provider = ProviderConfig { base_url, ..ProviderConfig::new(ProviderKind::Anthropic) };
         let provider = ProviderConfig { api_key: Some("sk-ant".to_owned().into()), ..provider };
         config.providers.insert("anthropic".to_owned(), provider);
         let workdir = Some(config.work_dir.join("main"));
-        let seeing = AgentConfig { vision: true, workdir, ..config.agents[&agent(BLIND)].clone() };
+        let seeing = AgentConfig { vision: true, workdir, ..config.agents[&parse_agent_id(TEXT_ONLY_AGENT)].clone() };
         let claude = AgentConfig { model: "anthropic/claude".to_owned(), ..seeing.clone() };
-        config.agents.extend([(agent(OPENAI), seeing), (agent(CLAUDE), claude)]);
+        config.agents.extend([(parse_agent_id(OPENAI_AGENT), seeing), (parse_agent_id(ANTHROPIC_AGENT), claude)]);
     })
     .await
 }
 
-async fn ask(house: &House, who: &str, text: &str) -> RunView {
-    let run = house.send(Submission { agent: Some(agent(who)), ..message("s", text) }).await;
-    house.ended(&run).await
+async fn run_message(test: &TestEngine, agent_id: &str, text: &str) -> RunView {
+    let run = test.send(Submission { agent: Some(parse_agent_id(agent_id)), ..submission("s", text) }).await;
+    test.wait_ended(&run).await
 }
 
-/// A run whose model asks the server for its picture.
-async fn show(house: &House, who: &str) -> RunView {
-    house.model.script(Behaviour::tool_call("c1", "test__picture", &json!({"text": "a dot"})));
-    house.model.script(Behaviour::text("A dot."));
-    ask(house, who, "show me").await
+/// Runs a message whose model calls the server's tool `picture`.
+async fn request_picture(test: &TestEngine, agent_id: &str) -> RunView {
+    test.model.script(ScriptedResponse::tool_call("c1", "test__picture", &json!({"text": "a dot"})));
+    test.model.script(ScriptedResponse::text("A dot."));
+    run_message(test, agent_id, "show me").await
 }
 
-/// The files of pictures below the workdir of a house.
-fn kept(house: &House) -> Vec<PathBuf> {
-    let sessions = std::fs::read_dir(house.workdir().join("attachments")).into_iter().flatten().flatten();
+/// The stored pictures of tools below the workdir.
+fn kept_pictures(test: &TestEngine) -> Vec<PathBuf> {
+    let sessions = std::fs::read_dir(test.workdir().join("attachments")).into_iter().flatten().flatten();
     let tools = sessions.filter_map(|session| std::fs::read_dir(session.path().join("tools")).ok());
     tools.flatten().flatten().map(|file| file.path()).collect()
 }
 
-/// The parts of the message in which an OpenAI model is shown the pictures of tools.
-fn behind_the_tools(messages: &[Value]) -> Vec<Value> {
+/// The parts of the message that shows the pictures of tools to an OpenAI model.
+fn picture_message_parts(messages: &[Value]) -> Vec<Value> {
     let at = messages.iter().position(|message| message["role"] == "tool").unwrap();
     assert_eq!(messages[at + 1]["role"], "user", "{messages:#?}");
     messages[at + 1]["content"].as_array().unwrap().clone()
 }
 
-/// The content of the one result in a request to an Anthropic model.
-fn in_the_result(messages: &[Value]) -> Value {
+/// The content of the one tool result in a request to an Anthropic model.
+fn result_content(messages: &[Value]) -> Value {
     let blocks = messages.iter().filter_map(|message| message["content"].as_array()).flatten();
     let mut results = blocks.filter(|block| block["type"] == "tool_result");
     results.next().unwrap_or_else(|| panic!("no result in {messages:#?}"))["content"].clone()
 }
 
-/// Byte for byte, but for the mark of the place up to which a provider is to keep its work, which moves on.
-fn begins_with(later: &[Value], earlier: &[Value]) {
-    let unmarked = |messages| flat(messages).replace(r#","cache_control":{"type":"ephemeral"}"#, "");
+/// Compares byte for byte, except for the prompt cache marks, which move on.
+fn assert_begins_with(later: &[Value], earlier: &[Value]) {
+    let unmarked = |messages| messages_as_text(messages).replace(r#","cache_control":{"type":"ephemeral"}"#, "");
     assert_eq!(unmarked(&later[..earlier.len()]), unmarked(earlier));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_picture_of_a_tool_reaches_models_that_see_in_both_dialects() {
-    let dir = DataDir::new();
-    let house = house(dir.path()).await;
-    let view = show(&house, OPENAI).await;
+    let dir = TestDataDir::new();
+    let test = start_engine(dir.path()).await;
+    let view = request_picture(&test, OPENAI_AGENT).await;
     assert_eq!(view.output.as_deref(), Some("A dot."), "{view:#?}");
-    let held = &receipt(&view).resources;
+    let held = &receipt_of(&view).resources;
     assert!(
         held.iter().any(|row| row.kind == ResourceKind::Task && row.label == "pictures of a result (1)"),
         "{held:#?}"
     );
-    let files = kept(&house);
+    let files = kept_pictures(&test);
     assert_eq!(files.len(), 1, "{files:?}");
 
-    let messages = house.last_messages();
-    let parts = behind_the_tools(&messages);
+    let messages = test.last_messages();
+    let parts = picture_message_parts(&messages);
     assert_eq!(parts.len(), 2, "{parts:#?}");
     let url = parts[1]["image_url"]["url"].as_str().unwrap();
     let data = url.strip_prefix("data:image/png;base64,").unwrap().to_owned();
     let result = messages.iter().find(|message| message["role"] == "tool").unwrap();
-    assert!(result["content"].as_str().unwrap().starts_with(SAYS), "{result:#}");
+    assert!(result["content"].as_str().unwrap().starts_with(TOOL_TEXT), "{result:#}");
 
-    ask(&house, OPENAI, "are you sure?").await;
-    let again = house.last_messages();
-    begins_with(&again, &messages);
-    ask(&house, CLAUDE, "and you?").await;
-    let content = in_the_result(&house.last_messages());
-    assert!(content[0]["text"].as_str().unwrap().starts_with(SAYS), "{content:#}");
+    run_message(&test, OPENAI_AGENT, "are you sure?").await;
+    let again = test.last_messages();
+    assert_begins_with(&again, &messages);
+    run_message(&test, ANTHROPIC_AGENT, "and you?").await;
+    let content = result_content(&test.last_messages());
+    assert!(content[0]["text"].as_str().unwrap().starts_with(TOOL_TEXT), "{content:#}");
     assert_eq!(
         content[1],
         json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}})
     );
-    house.close().await;
+    test.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_model_that_reads_text_is_told_that_there_is_a_picture() {
-    let dir = DataDir::new();
-    let house = house(dir.path()).await;
-    show(&house, BLIND).await;
-    let told = flat(&house.last_messages());
-    assert!(told.contains("(a picture, which this model cannot see)") && !told.contains("base64"), "{told}");
-    // The picture is there for a model that sees.
-    ask(&house, CLAUDE, "and you?").await;
-    assert_eq!(in_the_result(&house.last_messages())[1]["type"], "image");
-    house.close().await;
+    let dir = TestDataDir::new();
+    let test = start_engine(dir.path()).await;
+    request_picture(&test, TEXT_ONLY_AGENT).await;
+    let seen = messages_as_text(&test.last_messages());
+    assert!(seen.contains("(a picture, which this model cannot see)") && !seen.contains("base64"), "{seen}");
+    // A model with vision gets the picture.
+    run_message(&test, ANTHROPIC_AGENT, "and you?").await;
+    assert_eq!(result_content(&test.last_messages())[1]["type"], "image");
+    test.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_picture_of_a_tool_is_the_same_after_a_restart_and_goes_with_its_session() {
-    let dir = DataDir::new();
-    let first = house(dir.path()).await;
-    show(&first, CLAUDE).await;
+    let dir = TestDataDir::new();
+    let first = start_engine(dir.path()).await;
+    request_picture(&first, ANTHROPIC_AGENT).await;
     let before = first.last_messages();
     first.close().await;
 
-    let second = house(dir.path()).await;
-    ask(&second, CLAUDE, "and now?").await;
-    begins_with(&second.last_messages(), &before);
-    let files = kept(&second);
+    let second = start_engine(dir.path()).await;
+    run_message(&second, ANTHROPIC_AGENT, "and now?").await;
+    assert_begins_with(&second.last_messages(), &before);
+    let files = kept_pictures(&second);
     std::fs::remove_file(&files[0]).unwrap();
-    ask(&second, CLAUDE, "and without it?").await;
-    let content = in_the_result(&second.last_messages());
+    run_message(&second, ANTHROPIC_AGENT, "and without it?").await;
+    let content = result_content(&second.last_messages());
     assert_eq!(content[1], json!({"type": "text", "text": "(a picture stood here; it cannot be read any more)"}));
-    show(&second, CLAUDE).await;
-    assert_eq!(kept(&second).len(), 1);
-    second.engine.delete_session(&alice(), &key("s"), &harness::ask(Push::Gentle)).await.unwrap();
-    assert!(kept(&second).is_empty(), "{:?}", kept(&second));
+    request_picture(&second, ANTHROPIC_AGENT).await;
+    assert_eq!(kept_pictures(&second).len(), 1);
+    second
+        .engine
+        .delete_session(&alice(), &parse_session_key("s"), &test_engine::stop_ask(Push::Gentle))
+        .await
+        .unwrap();
+    assert!(kept_pictures(&second).is_empty(), "{:?}", kept_pictures(&second));
     second.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_while_a_picture_is_kept_leaves_the_result() {
-    let dir = DataDir::new();
-    let house = house(dir.path()).await;
-    let (engine, run) = (house.engine.clone(), harness::run_id("stopped"));
+    let dir = TestDataDir::new();
+    let test = start_engine(dir.path()).await;
+    let (engine, run) = (test.engine.clone(), test_engine::parse_run_id("stopped"));
     let stopped = run.clone();
-    house.trap.arm(Point::KeepPictures, 1, move || {
-        drop(engine.stop(&alice(), &of_run(&stopped), &harness::ask(Push::Gentle)));
+    test.point_hook.arm(Point::KeepPictures, 1, move || {
+        drop(engine.stop(&alice(), &run_stop_scope(&stopped), &test_engine::stop_ask(Push::Gentle)));
     });
-    house.model.script(Behaviour::tool_call("c1", "test__picture", &json!({"text": "a dot"})));
-    house.send(Submission { agent: Some(agent(OPENAI)), ..harness::message_as(&run, "s", "show me") }).await;
-    house.trap.sprung().await;
-    let view = house.ended(&run).await;
-    assert_eq!(view.verdict.as_ref().map(|verdict| verdict.word()), Some("aborted"), "{view:#?}");
-    ask(&house, OPENAI, "go on").await;
-    let told = flat(&house.last_messages());
-    assert!(told.contains("look") && told.contains("its pictures were not kept"), "{told}");
-    assert!(kept(&house).is_empty());
-    house.close().await;
+    test.model.script(ScriptedResponse::tool_call("c1", "test__picture", &json!({"text": "a dot"})));
+    test.send(Submission {
+        agent: Some(parse_agent_id(OPENAI_AGENT)),
+        ..test_engine::submission_as(&run, "s", "show me")
+    })
+    .await;
+    test.point_hook.wait_fired().await;
+    let view = test.wait_ended(&run).await;
+    assert_eq!(view.verdict.as_ref().map(|verdict| verdict.as_str()), Some("aborted"), "{view:#?}");
+    run_message(&test, OPENAI_AGENT, "go on").await;
+    let seen = messages_as_text(&test.last_messages());
+    assert!(seen.contains("look") && seen.contains("its pictures were not kept"), "{seen}");
+    assert!(kept_pictures(&test).is_empty());
+    test.close().await;
 }

@@ -1,26 +1,27 @@
-//! Row B8, and the first property of row B10: the stop button of an agent is visible if and only if the agent is `waiting_llm`.
+//! The abort button of an agent is visible exactly while the agent is `waiting_llm` (rows B8 and B10 of
+//! docs/design/requirements.md).
 //!
-//! It is checked in two worlds. In one the daemon's own agents go through statuses as random acts drive them. In the other a
-//! relay tells the page random sequences of statuses, faster than a daemon would. In both a watcher inside the page looks at
-//! every change of the tree, so that no state in between goes unseen.
+//! One test drives the daemon's own agents through statuses with random actions. The other lets a proxy send random
+//! sequences of statuses, faster than a daemon would. In both, a mutation observer in the page checks every change of
+//! the tree, so no intermediate state is missed.
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
 use quell_testkit::browser::is_skipped;
-use quell_testkit::commands::{self, Marker};
-use quell_testkit::model::{Behaviour, Stream};
+use quell_testkit::commands::{self, ProcessMarker};
+use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use serde_json::json;
 
-use super::relay::Relay;
-use super::{Plan, Scene};
-use crate::doors::escape;
+use super::proxy::PageProxy;
+use super::{PageConfig, PageFixture};
+use crate::test_server::percent_encode;
 
 const STATUSES: [&str; 4] = ["idle", "waiting_llm", "processing", "stopping"];
 const AGENTS: [&str; 3] = ["main", "scout", "team/writer"];
 
-/// Looks at the tree after every change of it, and keeps what breaks the rule.
-const WATCH: &str = r"
+/// Checks the tree after every change and records violations of the rule.
+const WATCH_SCRIPT: &str = r"
   window.__broken = [];
   window.__changes = 0;
   const seen = (element) => !!element && element.checkVisibility({ visibilityProperty: true });
@@ -48,33 +49,33 @@ const WATCH: &str = r"
   new MutationObserver(look).observe(tree, { subtree: true, childList: true, attributes: true });
 ";
 
-/// What a row shows when its agent does this, as the watcher writes it.
-fn look_of(status: &str) -> String {
+/// The row of an agent in this status, in the format of the observer.
+fn expected_row(status: &str) -> String {
     let one = |wanted: &str| u8::from(status == wanted);
     let [waiting, processing, stopping] = ["waiting_llm", "processing", "stopping"].map(one);
     format!(r#"{{"button":{waiting},"processing":{processing},"stopping":{stopping},"waiting":{waiting}}}"#)
 }
 
-async fn shows(scene: &Scene, agent: &str, status: &str) {
-    scene.browser.until(&format!("JSON.stringify(window.__row('{agent}')) === '{}'", look_of(status))).await;
+async fn wait_row(fixture: &PageFixture, agent: &str, status: &str) {
+    fixture.browser.wait_for(&format!("JSON.stringify(window.__row('{agent}')) === '{}'", expected_row(status))).await;
 }
 
-/// Fails when the rule was ever broken, and when nobody looked.
-async fn held(scene: &Scene) {
-    assert_eq!(scene.browser.value("window.__broken").await, json!([]));
-    let looks = scene.browser.value("window.__changes").await.as_u64().unwrap();
+/// Fails when the rule was ever broken, and when the observer saw too few changes.
+async fn assert_rule_held(fixture: &PageFixture) {
+    assert_eq!(fixture.browser.eval("window.__broken").await, json!([]));
+    let looks = fixture.browser.eval("window.__changes").await.as_u64().unwrap();
     assert!(looks > 8, "only {looks} changes were looked at");
 }
 
 fn samples<T: std::fmt::Debug>(strategy: impl Strategy<Value = T>, count: usize) -> Vec<T> {
-    // New ones at each run; a failure names the act it failed at.
+    // New samples at each run; a failure names the action it failed at.
     let mut runner = TestRunner::new(Config::default());
     (0..count).map(|_| strategy.new_tree(&mut runner).unwrap().current()).collect()
 }
 
-async fn society() -> Scene {
+async fn start_with_agents() -> PageFixture {
     let others = [("scout", "parent = \"main\""), ("team/writer", "parent = \"scout\"")];
-    Scene::with(&Plan { others: &others, ..Plan::default() }).await
+    PageFixture::start_with(&PageConfig { others: &others, ..PageConfig::default() }).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -82,86 +83,92 @@ async fn the_button_is_visible_if_and_only_if_waiting_llm_whatever_the_page_is_t
     if is_skipped() {
         return;
     }
-    let scene = society().await;
-    let relay = Relay::before(scene.daemon.url()).await;
-    let browser = &scene.browser;
-    browser.open(&scene.link().replace(scene.daemon.url(), &relay.url)).await;
-    browser.shown("[data-fact=connection][data-state=live]").await;
-    browser.shown("#agents [data-agent='team/writer']").await;
-    browser.run(WATCH, &[]).await;
+    let fixture = start_with_agents().await;
+    let proxy = PageProxy::start_before(fixture.daemon.url()).await;
+    let browser = &fixture.browser;
+    browser.open(&fixture.sign_in_link().replace(fixture.daemon.url(), &proxy.url)).await;
+    browser.wait_visible("[data-fact=connection][data-state=live]").await;
+    browser.wait_visible("#agents [data-agent='team/writer']").await;
+    browser.run_script(WATCH_SCRIPT, &[]).await;
     let steps = samples((0..AGENTS.len(), 0..STATUSES.len(), prop::bool::weighted(0.7)), 150);
     let mut last = ["idle"; AGENTS.len()];
     for (step, (agent, status, looked_at)) in steps.into_iter().enumerate() {
-        relay.status(AGENTS[agent], STATUSES[status]);
+        proxy.set_agent_status(AGENTS[agent], STATUSES[status]);
         last[agent] = STATUSES[status];
-        // Some statuses follow each other faster than anybody can look.
+        // Some statuses follow each other without waiting for the page.
         if looked_at {
             println!("step {step}: {} is {}", AGENTS[agent], STATUSES[status]);
-            shows(&scene, AGENTS[agent], STATUSES[status]).await;
+            wait_row(&fixture, AGENTS[agent], STATUSES[status]).await;
         }
     }
     for (agent, status) in AGENTS.iter().zip(last) {
-        shows(&scene, agent, status).await;
+        wait_row(&fixture, agent, status).await;
     }
-    held(&scene).await;
-    an_old_list_does_not_undo_what_is_newer(&scene, &relay).await;
-    browser.assert_quiet(&[]).await;
+    assert_rule_held(&fixture).await;
+    check_stale_list_ignored(&fixture, &proxy).await;
+    browser.assert_no_page_errors(&[]).await;
 }
 
-/// A list that was made before an event arrives behind it: what the event told stays.
-async fn an_old_list_does_not_undo_what_is_newer(scene: &Scene, relay: &Relay) {
-    let browser = &scene.browser;
+/// A list that was made before an event arrives after it: the status of the event stays.
+async fn check_stale_list_ignored(fixture: &PageFixture, proxy: &PageProxy) {
+    let browser = &fixture.browser;
     for (old, new) in [("waiting_llm", "processing"), ("processing", "waiting_llm"), ("stopping", "idle")] {
-        relay.status("main", old);
-        shows(scene, "main", old).await;
-        relay.hold_lists();
-        relay.status("scout", new);
-        relay.list_is_held().await;
-        relay.status("main", new);
-        shows(scene, "main", new).await;
-        browser.run("window.__history.length = 0; performance.clearResourceTimings();", &[]).await;
-        relay.release_lists();
-        // Lists are fetched one after the other: when a second one is here, the first one has been looked at.
-        relay.status("scout", old);
+        proxy.set_agent_status("main", old);
+        wait_row(fixture, "main", old).await;
+        proxy.hold_lists();
+        proxy.set_agent_status("scout", new);
+        proxy.wait_list_held().await;
+        proxy.set_agent_status("main", new);
+        wait_row(fixture, "main", new).await;
+        browser.run_script("window.__history.length = 0; performance.clearResourceTimings();", &[]).await;
+        proxy.release_lists();
+        // Lists are fetched one after the other: when the second one is here, the first one has been processed.
+        proxy.set_agent_status("scout", old);
         browser
-            .until("performance.getEntriesByType('resource').filter(e => e.name.endsWith('/api/agents')).length > 1")
+            .wait_for("performance.getEntriesByType('resource').filter(e => e.name.endsWith('/api/agents')).length > 1")
             .await;
-        let history = browser.value("window.__history.join('; ')").await;
-        assert!(history == "" || history == look_of(new), "{old} came back over {new}: {history}");
+        let history = browser.eval("window.__history.join('; ')").await;
+        assert!(history == "" || history == expected_row(new), "{old} came back over {new}: {history}");
     }
 }
 
-/// One thing that happens to an agent of the daemon.
+/// One action on an agent of the daemon.
 #[derive(Debug, Clone, Copy)]
-enum Act {
-    /// A run begins and waits for the model.
+enum AgentAction {
+    /// Start a run that waits for the model.
     Wait,
-    /// A run begins and is at work in a tool.
+    /// Start a run that works in a tool.
     Work,
-    /// What waits is answered.
+    /// Answer the run that waits.
     Answer,
-    /// Somebody clicks on the button, if there is one.
+    /// Click the abort button, if it is visible.
     Click,
-    /// All runs are stopped past the page.
+    /// Stop all runs of the session over HTTP.
     Stop,
 }
 
-fn act() -> impl Strategy<Value = (usize, Act)> {
-    let acts = prop_oneof![3 => Just(Act::Wait), 2 => Just(Act::Work), 2 => Just(Act::Answer), 2 => Just(Act::Click), 1 => Just(Act::Stop)];
-    (0..AGENTS.len(), acts)
+fn any_action() -> impl Strategy<Value = (usize, AgentAction)> {
+    let actions = prop_oneof![
+        3 => Just(AgentAction::Wait),
+        2 => Just(AgentAction::Work),
+        2 => Just(AgentAction::Answer),
+        2 => Just(AgentAction::Click),
+        1 => Just(AgentAction::Stop),
+    ];
+    (0..AGENTS.len(), actions)
 }
 
 /// What the session of an agent does.
 #[derive(Debug, Clone, Default)]
-enum Doing {
+enum SessionActivity {
     #[default]
     Nothing,
-    /// It waits for the model, which waits at this gate.
+    /// Waits for the model, which waits at this gate.
     Waiting(String),
     Working,
 }
 
-impl Doing {
+impl SessionActivity {
     fn status(&self) -> &'static str {
         match self {
             Self::Nothing => "idle",
@@ -176,59 +183,65 @@ async fn the_button_is_visible_if_and_only_if_waiting_llm_whatever_agents_do() {
     if is_skipped() {
         return;
     }
-    let scene = society().await;
-    scene.sign_in().await;
-    scene.browser.shown("#agents [data-agent='team/writer']").await;
-    scene.browser.run(WATCH, &[]).await;
-    let mark = Marker::new();
-    let mut doing: [Doing; AGENTS.len()] = Default::default();
-    for (number, (agent, act)) in samples(act(), 30).into_iter().enumerate() {
-        println!("act {number}: {act:?} of {}", AGENTS[agent]);
-        let before = std::mem::take(&mut doing[agent]);
-        doing[agent] = play(&scene, &mark, (number, AGENTS[agent]), (act, before)).await;
-        for (agent, doing) in AGENTS.iter().zip(&doing) {
-            shows(&scene, agent, doing.status()).await;
-            let said = scene.http.get(&format!("/api/agents/{}", escape(agent))).await.expect_status(200);
-            assert_eq!(said["computeStatus"], doing.status(), "what {agent} does: {said:#}");
+    let fixture = start_with_agents().await;
+    fixture.sign_in().await;
+    fixture.browser.wait_visible("#agents [data-agent='team/writer']").await;
+    fixture.browser.run_script(WATCH_SCRIPT, &[]).await;
+    let marker = ProcessMarker::new();
+    let mut activity: [SessionActivity; AGENTS.len()] = Default::default();
+    for (number, (agent, action)) in samples(any_action(), 30).into_iter().enumerate() {
+        println!("action {number}: {action:?} of {}", AGENTS[agent]);
+        let before = std::mem::take(&mut activity[agent]);
+        activity[agent] = perform_action(&fixture, &marker, (number, AGENTS[agent]), (action, before)).await;
+        for (agent, activity) in AGENTS.iter().zip(&activity) {
+            wait_row(&fixture, agent, activity.status()).await;
+            let view = fixture.http.get(&format!("/api/agents/{}", percent_encode(agent))).await.expect_status(200);
+            assert_eq!(view["computeStatus"], activity.status(), "what {agent} does: {view:#}");
         }
     }
-    held(&scene).await;
-    scene.model.assert_histories_valid();
-    scene.browser.assert_quiet(&[]).await;
+    assert_rule_held(&fixture).await;
+    fixture.model.assert_histories_valid();
+    fixture.browser.assert_no_page_errors(&[]).await;
 }
 
-/// Lets an agent act, if it can in what it does; answers what it does then.
-async fn play(scene: &Scene, mark: &Marker, (number, agent): (usize, &str), (act, doing): (Act, Doing)) -> Doing {
-    let path = format!("/api/sessions/{}", escape(agent));
-    let begin = async |behaviour: Behaviour| {
-        scene.model.script(behaviour);
+/// Performs the action if the activity allows it; returns the activity afterwards.
+async fn perform_action(
+    fixture: &PageFixture,
+    marker: &ProcessMarker,
+    (number, agent): (usize, &str),
+    (action, activity): (AgentAction, SessionActivity),
+) -> SessionActivity {
+    let path = format!("/api/sessions/{}", percent_encode(agent));
+    let begin = async |behaviour: ScriptedResponse| {
+        fixture.model.script(behaviour);
         let body = json!({"text": format!("act {number}"), "agent": agent});
-        drop(scene.http.post(&format!("{path}/runs"), &body).await.expect_status(202));
+        drop(fixture.http.post(&format!("{path}/runs"), &body).await.expect_status(202));
     };
-    match (act, doing) {
-        (Act::Wait, Doing::Nothing) => {
+    match (action, activity) {
+        (AgentAction::Wait, SessionActivity::Nothing) => {
             let gate = format!("gate {number}");
-            begin(Stream::new().text("hm").wait_for(&gate).text(".").into()).await;
-            Doing::Waiting(gate)
+            begin(ScriptedStream::new().text("hm").wait_for_gate(&gate).text(".").into()).await;
+            SessionActivity::Waiting(gate)
         }
-        (Act::Work, Doing::Nothing) => {
-            begin(Behaviour::tool_call("c1", "shell", &json!({"command": commands::obedient(mark)}))).await;
-            Doing::Working
+        (AgentAction::Work, SessionActivity::Nothing) => {
+            begin(ScriptedResponse::tool_call("c1", "shell", &json!({"command": commands::obeys_signals(marker)})))
+                .await;
+            SessionActivity::Working
         }
-        (Act::Answer, Doing::Waiting(gate)) => {
-            scene.model.open_gate(&gate);
-            Doing::Nothing
+        (AgentAction::Answer, SessionActivity::Waiting(gate)) => {
+            fixture.model.open_gate(&gate);
+            SessionActivity::Nothing
         }
-        (Act::Click, Doing::Waiting(_)) => {
-            let before = scene.browser.value("location.href").await;
-            scene.browser.click(&format!("#agents [data-agent='{agent}'] .abort-btn")).await;
-            assert_eq!(scene.browser.value("location.href").await, before, "the click does not open the row");
-            Doing::Nothing
+        (AgentAction::Click, SessionActivity::Waiting(_)) => {
+            let before = fixture.browser.eval("location.href").await;
+            fixture.browser.click(&format!("#agents [data-agent='{agent}'] .abort-btn")).await;
+            assert_eq!(fixture.browser.eval("location.href").await, before, "the click does not open the row");
+            SessionActivity::Nothing
         }
-        (Act::Stop, _) => {
-            let _ = scene.http.post(&format!("{path}/stop"), &json!({})).await.expect_status(200);
-            Doing::Nothing
+        (AgentAction::Stop, _) => {
+            let _ = fixture.http.post(&format!("{path}/stop"), &json!({})).await.expect_status(200);
+            SessionActivity::Nothing
         }
-        (Act::Wait | Act::Work | Act::Answer | Act::Click, doing) => doing,
+        (AgentAction::Wait | AgentAction::Work | AgentAction::Answer | AgentAction::Click, activity) => activity,
     }
 }

@@ -1,12 +1,12 @@
-//! What comes from models, tools, names and keys is hostile text: shown as it is, and never run.
+//! Hostile text from models, tools, names and keys is shown as it is and never executed.
 
 use quell_testkit::browser::{Key, is_skipped};
-use quell_testkit::model::{Behaviour, Stream};
+use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use serde_json::json;
 
-use super::{Plan, Scene};
+use super::{PageConfig, PageFixture};
 
-/// Each would set `window.__xss`, load something, or leave the page, where a page lets it.
+/// Each of these would set `window.__xss`, load something, or leave the page if the page let it.
 const CORPUS: &[&str] = &[
     "<script>window.__xss=1</script>",
     "<ScRiPt >window.__xss=2</sCrIpT >",
@@ -47,8 +47,8 @@ const CORPUS: &[&str] = &[
     "<p id=composer><p id=send data-mode=force><dialog id=stop-all-dialog open>",
 ];
 
-/// A name that is none.
-const NAME: &str = "<img src=x onerror=window.__xss=90>\u{202e}";
+/// A name with markup and a direction override.
+const HOSTILE_NAME: &str = "<img src=x onerror=window.__xss=90>\u{202e}";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hostile_text_is_shown_and_never_run() {
@@ -56,24 +56,25 @@ async fn hostile_text_is_shown_and_never_run() {
         return;
     }
     let id = "a<img src=x onerror=window.__xss=91>";
-    let role = format!("role = {}", json!(NAME));
-    let plan = Plan { main: "approvals = { shell = \"ask\" }", others: &[(id, &role)], ..Plan::default() };
-    let scene = Scene::with(&plan).await;
-    let browser = &scene.browser;
-    scene.sign_in().await;
-    let shell = browser.value(STRUCTURE).await;
+    let role = format!("role = {}", json!(HOSTILE_NAME));
+    let config =
+        PageConfig { main: "approvals = { shell = \"ask\" }", others: &[(id, &role)], ..PageConfig::default() };
+    let fixture = PageFixture::start_with(&config).await;
+    let browser = &fixture.browser;
+    fixture.sign_in().await;
+    let shell = browser.eval(STRUCTURE_SCRIPT).await;
 
-    // Split within tags and escapes, as streams are.
+    // Written in pieces of 7 bytes, so that tags and escapes are split as in real streams.
     let all = CORPUS.join("\n\n");
-    let stream = Stream::new().thinking(&all).text(&all).chunked(7);
-    scene.model.script(stream);
-    scene.session("<script>window.__xss=92</script>").await;
-    paste(&scene, &all).await;
-    scene.mode("send").await;
-    browser.reads("article.turn[data-role=assistant] .markdown", "<script>window.__xss=1</script>").await;
-    inert(&scene, "an answer").await;
-    every_link_is_harmless(&scene).await;
-    in_calls_and_approvals(&scene, &all).await;
+    let stream = ScriptedStream::new().thinking(&all).text(&all).split_writes(7);
+    fixture.model.script(stream);
+    fixture.open_session("<script>window.__xss=92</script>").await;
+    paste_and_send(&fixture, &all).await;
+    fixture.wait_send_mode("send").await;
+    browser.wait_text("article.turn[data-role=assistant] .markdown", "<script>window.__xss=1</script>").await;
+    assert_inert(&fixture, "an answer").await;
+    check_links_harmless(&fixture).await;
+    check_calls_and_approvals(&fixture, &all).await;
 
     for route in [
         "#/runs",
@@ -82,80 +83,84 @@ async fn hostile_text_is_shown_and_never_run() {
         "#/s/%3Cscript%3Ewindow.__xss%3D93%3C%2Fscript%3E",
         "#/r/<img src=x onerror=window.__xss=94>",
     ] {
-        scene.go(route).await;
-        browser.run_until_done("requestAnimationFrame(() => requestAnimationFrame(() => done(true)));", &[]).await;
-        inert(&scene, route).await;
+        fixture.go_to(route).await;
+        browser.run_async_script("requestAnimationFrame(() => requestAnimationFrame(() => done(true)));", &[]).await;
+        assert_inert(&fixture, route).await;
     }
-    scene.session("<script>window.__xss=92</script>").await;
+    fixture.open_session("<script>window.__xss=92</script>").await;
     browser.reload().await;
-    browser.reads("article.turn[data-role=assistant] .markdown", "<script>window.__xss=1</script>").await;
-    inert(&scene, "a restored answer").await;
-    assert_eq!(browser.value(STRUCTURE).await, shell, "the frame of the page is as it was");
-    browser.assert_quiet(&["status of 404"]).await;
+    browser.wait_text("article.turn[data-role=assistant] .markdown", "<script>window.__xss=1</script>").await;
+    assert_inert(&fixture, "a restored answer").await;
+    assert_eq!(browser.eval(STRUCTURE_SCRIPT).await, shell, "the structure of the page is unchanged");
+    browser.assert_no_page_errors(&["status of 404"]).await;
 }
 
-/// Sends a text that nobody would type key by key.
-async fn paste(scene: &Scene, text: &str) {
-    scene.browser.click("#message").await;
-    scene.browser.cdp("Input.insertText", json!({"text": text})).await;
-    scene.browser.press(Key::Enter).await;
+/// Pastes a text and sends it; typing it key by key would take too long.
+async fn paste_and_send(fixture: &PageFixture, text: &str) {
+    fixture.browser.click("#message").await;
+    fixture.browser.cdp("Input.insertText", json!({"text": text})).await;
+    fixture.browser.press_key(Key::Enter).await;
 }
 
-/// What a page must have once, and must not be given by anybody else.
-const STRUCTURE: &str =
+/// Counts the elements that must exist exactly once, whatever a text contains.
+const STRUCTURE_SCRIPT: &str =
     "['body','turns','composer','send','message','hold','stop-all','stop-all-dialog','agents','sessions','toasts']
     .map((id) => `${id} ${document.querySelectorAll(`[id='${id}']`).length}`).join()";
 
-/// Calls of tools, their arguments and output, approvals, errors.
-async fn in_calls_and_approvals(scene: &Scene, all: &str) {
-    let browser = &scene.browser;
-    scene.session("calls").await;
+/// Sends hostile text through calls, their arguments and output, approvals and errors.
+async fn check_calls_and_approvals(fixture: &PageFixture, all: &str) {
+    let browser = &fixture.browser;
+    fixture.open_session("calls").await;
     let command = format!("cat <<'END'\n{}\nEND\n", all.replace('\u{1}', ""));
-    scene.model.script(Behaviour::tool_call("<b onclick=window.__xss=95>", "shell", &json!({"command": command})));
-    scene.model.script(Behaviour::tool_call("c2", NAME, &json!({NAME: all})));
-    scene.model.script(Behaviour::status(400));
-    scene.say("call").await;
-    browser.shown("[data-approval] .allow").await;
-    inert(scene, "an approval").await;
+    fixture.model.script(ScriptedResponse::tool_call(
+        "<b onclick=window.__xss=95>",
+        "shell",
+        &json!({"command": command}),
+    ));
+    fixture.model.script(ScriptedResponse::tool_call("c2", HOSTILE_NAME, &json!({HOSTILE_NAME: all})));
+    fixture.model.script(ScriptedResponse::status(400));
+    fixture.send_message("call").await;
+    browser.wait_visible("[data-approval] .allow").await;
+    assert_inert(fixture, "an approval").await;
     browser.click("[data-approval] .allow").await;
-    browser.until("document.querySelectorAll('details.call').length >= 2").await;
-    browser.run("document.querySelectorAll('details').forEach(details => { details.open = true; });", &[]).await;
-    browser.reads(".call-output", "<script>window.__xss=1</script>").await;
-    scene.mode("send").await;
-    inert(scene, "calls").await;
+    browser.wait_for("document.querySelectorAll('details.call').length >= 2").await;
+    browser.run_script("document.querySelectorAll('details').forEach(details => { details.open = true; });", &[]).await;
+    browser.wait_text(".call-output", "<script>window.__xss=1</script>").await;
+    fixture.wait_send_mode("send").await;
+    assert_inert(fixture, "calls").await;
 }
 
-/// Nothing has run, nothing has been loaded, and no element has come out of a text.
-async fn inert(scene: &Scene, what: &str) {
-    let browser = &scene.browser;
+/// No script has run, nothing was loaded from elsewhere, and no text has become an element.
+async fn assert_inert(fixture: &PageFixture, what: &str) {
+    let browser = &fixture.browser;
     assert_eq!(
-        browser.value("typeof window.__xss").await,
+        browser.eval("typeof window.__xss").await,
         "undefined",
         "in {what}: script {}",
-        browser.value("window.__xss").await
+        browser.eval("window.__xss").await
     );
     let foreign = "[...document.querySelectorAll('img,iframe,object,embed,base,meta[http-equiv],math,#turns form,#turns noscript,body link,body style,body script')]
         .map((e) => e.outerHTML.slice(0, 120)).filter((html) => !html.includes('/assets/'))";
-    assert_eq!(browser.value(foreign).await, json!([]), "in {what}");
+    assert_eq!(browser.eval(foreign).await, json!([]), "in {what}");
     let events = "[...document.querySelectorAll('*')].flatMap((e) => e.getAttributeNames().filter((name) => /^on|^style$|^srcdoc$/.test(name))
         .map((name) => `${e.tagName} ${name}=${e.getAttribute(name)}`)).filter((text) => /xss|evil/.test(text))";
-    assert_eq!(browser.value(events).await, json!([]), "in {what}");
+    assert_eq!(browser.eval(events).await, json!([]), "in {what}");
     let foreign = "performance.getEntriesByType('resource').map((e) => e.name).filter((name) => !name.startsWith(location.origin) && !name.startsWith('data:'))";
-    assert_eq!(browser.value(foreign).await, json!([]), "loaded by {what}");
+    assert_eq!(browser.eval(foreign).await, json!([]), "loaded by {what}");
 }
 
-/// Every link leads to the web, and clicking on all of them runs nothing.
-async fn every_link_is_harmless(scene: &Scene) {
-    let browser = &scene.browser;
+/// All links have web schemes, and clicking them runs no script.
+async fn check_links_harmless(fixture: &PageFixture) {
+    let browser = &fixture.browser;
     let links = "[...document.querySelectorAll('#turns a[href]')]";
     let schemes =
-        browser.value(&format!("{links}.map((a) => a.protocol).filter((p) => !/^(https?|mailto):$/.test(p))")).await;
+        browser.eval(&format!("{links}.map((a) => a.protocol).filter((p) => !/^(https?|mailto):$/.test(p))")).await;
     assert_eq!(schemes, json!([]));
-    // Without going anywhere: what a link would run, it runs on the click.
+    // Navigation is prevented: a script in a link would run at the click itself.
     let click = format!(
         "const stay = (event) => {{ if (event.target.closest('a')?.protocol.startsWith('http')) event.preventDefault(); }};
          addEventListener('click', stay); {links}.forEach((a) => a.click()); removeEventListener('click', stay);"
     );
-    browser.run(&click, &[]).await;
-    inert(scene, "clicked links").await;
+    browser.run_script(&click, &[]).await;
+    assert_inert(fixture, "clicked links").await;
 }

@@ -1,90 +1,90 @@
-//! The whole way without a mouse: sign in, a new session, type, send, stop, look at everything, stop one, stop all.
+//! Everything works without a mouse: sign in, start a session, type, send, stop, list runs, stop one, stop all.
 
 use quell_testkit::browser::{Key, is_skipped};
-use quell_testkit::model::Behaviour;
+use quell_testkit::model::ScriptedResponse;
 
-use super::{SIGNED_OUT, Scene};
+use super::{PageFixture, UNAUTHORIZED_ENTRY};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_is_reached_and_stopped_with_the_keyboard_alone() {
     if is_skipped() {
         return;
     }
-    let scene = Scene::open().await;
-    let browser = &scene.browser;
-    browser.open(scene.daemon.url()).await;
-    browser.shown("#sign-in").await;
-    browser.tab_to("#token").await;
-    browser.keys(scene.daemon.token()).await;
-    browser.press(Key::Enter).await;
-    browser.until("document.body.dataset.view === 'chat'").await;
-    browser.shown("[data-fact=connection][data-state=live]").await;
+    let fixture = PageFixture::start().await;
+    let browser = &fixture.browser;
+    browser.open(fixture.daemon.url()).await;
+    browser.wait_visible("#sign-in").await;
+    browser.tab_until_focused("#token").await;
+    browser.type_text(fixture.daemon.token()).await;
+    browser.press_key(Key::Enter).await;
+    browser.wait_for("document.body.dataset.view === 'chat'").await;
+    browser.wait_visible("[data-fact=connection][data-state=live]").await;
 
-    // As over plain HTTP from another machine.
-    browser.run("delete Crypto.prototype.randomUUID;", &[]).await;
-    browser.tab_to("#new-session").await;
-    focus_is_visible(&scene).await;
-    browser.press(Key::Enter).await;
-    browser.shown("#message").await;
-    browser.tab_to("#message").await;
-    scene.model.script(Behaviour::silent_mid_stream("begun"));
-    browser.keys("hello").await;
-    browser.press(Key::Enter).await;
-    scene.mode("stop").await;
-    browser.reads("article.turn[data-role=assistant]", "begun").await;
-    browser.press(Key::Escape).await;
-    browser.reads("article.turn.stopped .receipt-line", "stopped in ").await;
-    scene.mode("send").await;
+    // As over plain HTTP from another machine, where browsers have no `randomUUID`.
+    browser.run_script("delete Crypto.prototype.randomUUID;", &[]).await;
+    browser.tab_until_focused("#new-session").await;
+    assert_focus_visible(&fixture).await;
+    browser.press_key(Key::Enter).await;
+    browser.wait_visible("#message").await;
+    browser.tab_until_focused("#message").await;
+    fixture.model.script(ScriptedResponse::silent_mid_stream("begun"));
+    browser.type_text("hello").await;
+    browser.press_key(Key::Enter).await;
+    fixture.wait_send_mode("stop").await;
+    browser.wait_text("article.turn[data-role=assistant]", "begun").await;
+    browser.press_key(Key::Escape).await;
+    browser.wait_text("article.turn.stopped .receipt-line", "stopped in ").await;
+    fixture.wait_send_mode("send").await;
 
     for _ in 0..2 {
-        scene.model.script(Behaviour::silent_mid_stream("begun"));
+        fixture.model.script(ScriptedResponse::silent_mid_stream("begun"));
     }
-    let (one, two) = (scene.send("one", "go").await, scene.send("two", "go").await);
-    // By the link of the page that leads there, not by its address.
-    browser.tab_to("a[href='#/runs']").await;
-    focus_is_visible(&scene).await;
-    browser.press(Key::Enter).await;
-    browser.until("document.body.dataset.view === 'runs'").await;
+    let (one, two) = (fixture.send_over_http("one", "go").await, fixture.send_over_http("two", "go").await);
+    // By the link on the page, not by its address.
+    browser.tab_until_focused("a[href='#/runs']").await;
+    assert_focus_visible(&fixture).await;
+    browser.press_key(Key::Enter).await;
+    browser.wait_for("document.body.dataset.view === 'runs'").await;
     let stop_one = format!("#runs tr[data-run='{one}'] .stop-run");
-    browser.shown(&stop_one).await;
-    browser.tab_to(&stop_one).await;
-    focus_is_visible(&scene).await;
-    browser.press(Key::Enter).await;
-    assert_eq!(scene.ended(&one).await["verdict"]["kind"], "aborted");
-    browser.gone(&stop_one).await;
+    browser.wait_visible(&stop_one).await;
+    browser.tab_until_focused(&stop_one).await;
+    assert_focus_visible(&fixture).await;
+    browser.press_key(Key::Enter).await;
+    assert_eq!(fixture.wait_ended(&one).await["verdict"]["kind"], "aborted");
+    browser.wait_hidden(&stop_one).await;
 
-    browser.tab_to("#stop-all").await;
-    browser.press(Key::Enter).await;
-    browser.shown("#stop-all-dialog").await;
-    // The focus is inside, and stays there.
+    browser.tab_until_focused("#stop-all").await;
+    browser.press_key(Key::Enter).await;
+    browser.wait_visible("#stop-all-dialog").await;
+    // The focus stays inside the dialog.
     for _ in 0..6 {
         assert_eq!(
             browser
-                .value(
+                .eval(
                     "!!document.activeElement.closest('#stop-all-dialog') || document.activeElement === document.body"
                 )
                 .await,
             true
         );
-        browser.press(Key::Tab).await;
+        browser.press_key(Key::Tab).await;
     }
-    browser.tab_to("#stop-all-confirm").await;
-    browser.press(Key::Enter).await;
-    assert_eq!(scene.ended(&two).await["verdict"]["kind"], "aborted");
-    browser.gone("#stop-all-dialog").await;
-    browser.until("document.activeElement && document.activeElement !== document.body").await;
-    browser.assert_quiet(&[SIGNED_OUT]).await;
+    browser.tab_until_focused("#stop-all-confirm").await;
+    browser.press_key(Key::Enter).await;
+    assert_eq!(fixture.wait_ended(&two).await["verdict"]["kind"], "aborted");
+    browser.wait_hidden("#stop-all-dialog").await;
+    browser.wait_for("document.activeElement && document.activeElement !== document.body").await;
+    browser.assert_no_page_errors(&[UNAUTHORIZED_ENTRY]).await;
 }
 
-/// Whoever goes on with Tab sees where they are.
-async fn focus_is_visible(scene: &Scene) {
+/// The focused element has a visible outline.
+async fn assert_focus_visible(fixture: &PageFixture) {
     let outline =
         "(s => s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 1)(getComputedStyle(document.activeElement))";
-    let seen = scene.browser.value(&format!("document.activeElement.matches(':focus-visible') && {outline}")).await;
+    let seen = fixture.browser.eval(&format!("document.activeElement.matches(':focus-visible') && {outline}")).await;
     assert_eq!(
         seen,
         true,
         "no outline on {}",
-        scene.browser.value("document.activeElement.outerHTML.slice(0, 200)").await
+        fixture.browser.eval("document.activeElement.outerHTML.slice(0, 200)").await
     );
 }

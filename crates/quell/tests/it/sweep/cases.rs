@@ -4,247 +4,271 @@ use std::future::{Future, ready};
 use std::pin::Pin;
 use std::time::Duration;
 
-use quell_engine::cell::Progress;
+use quell_engine::live_run::RunProgress;
 use quell_engine::scope::Point;
 use quell_protocol::ResourceKind;
 use quell_protocol::approval::Decision;
-use quell_testkit::{Behaviour, commands, leaks, model};
+use quell_testkit::{ScriptedResponse, commands, leaks, model};
 use serde_json::json;
 use tokio::io::AsyncReadExt;
 
-use super::scene::Scene;
-use super::strike::{Mode, strike};
-use super::summary::{a_long_story, a_picture_before, it_is_summarised, the_summary_is_left};
-use crate::harness::{PATIENCE, alice, message_as, run_id};
+use super::case_run::CaseRun;
+use super::earlier_turns::{send_long_turn, send_picture_turn, wait_summarising, wait_summary_disconnected};
+use super::stop_modes::{SweepStopMode, stop_run};
+use crate::test_engine::{WAIT_TIMEOUT, alice, parse_run_id, submission_as};
 
-pub(super) type Doing<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
-pub(super) type Act = for<'a> fn(&'a Scene<'a>) -> Doing<'a>;
+pub(super) type CaseStepFuture<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+pub(super) type CaseStep = for<'a> fn(&'a CaseRun<'a>) -> CaseStepFuture<'a>;
 
-/// When the stop is made.
 #[derive(Clone, Copy)]
-pub(super) enum Moment {
-    /// Before the message is sent: the stop names an id that nobody knows.
-    Before,
+pub(super) enum StopMoment {
+    /// Before the message is sent: the stop names an unknown run id.
+    BeforeMessage,
     /// From outside, once this condition holds.
-    When(Act),
-    /// On the run's own task, when it reaches the point for the `n`th time.
-    At(Point, u32),
+    OnCondition(CaseStep),
+    /// On the run's own task, when it reaches the point for the `n`th time, counted from 1.
+    AtPoint(Point, u32),
 }
 
-/// Who is to have ended the run.
+/// How the run must have ended.
 #[derive(Clone, Copy)]
-pub(super) enum Ruling {
-    /// One of the callers of the stop.
-    ByTheStop,
-    /// Alice's earlier stop stands; this one changes nothing.
-    ByAliceBefore,
-    /// The run was done a moment earlier.
+pub(super) enum ExpectedOutcome {
+    /// Aborted by one of the callers of the stop.
+    AbortedByThisStop,
+    /// Aborted by an earlier stop of Alice, which stands; this stop changes nothing.
+    AbortedEarlier,
+    /// Completed just before the stop.
     Completed,
 }
 
-/// Where a message comes from.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum From {
-    /// A door that waits for nothing but the run.
-    ADoor,
-    /// A chat network, with a file; the answer goes back there.
-    AChat,
+pub(super) enum MessageOrigin {
+    /// A transport that only waits for the run.
+    Api,
+    /// A chat network, with a file; the answer is delivered there.
+    Channel,
 }
 
-/// One place.
-pub(super) struct Case {
+pub(super) struct SweepCase {
     pub(super) name: String,
     pub(super) agent: &'static str,
-    /// Where its message comes from.
-    pub(super) from: From,
-    pub(super) prepare: Act,
-    pub(super) moment: Moment,
-    /// What has to happen between the stop and the end, and what only this case can check.
-    pub(super) aftermath: Act,
-    pub(super) ruling: Ruling,
-    /// Whether the run had begun, so that its message stays in the history.
+    pub(super) origin: MessageOrigin,
+    pub(super) prepare: CaseStep,
+    pub(super) moment: StopMoment,
+    /// Steps between the stop and the end of the run, and checks for this case only.
+    pub(super) check_after: CaseStep,
+    pub(super) expected: ExpectedOutcome,
+    /// Whether the run has started, so that its message stays in the history.
     pub(super) started: bool,
-    /// What the next request must show the model.
-    pub(super) seen: &'static [&'static str],
-    /// What it must not.
-    pub(super) unseen: &'static [&'static str],
+    /// Texts that the next request must show the model.
+    pub(super) visible_next: &'static [&'static str],
+    /// Texts that the next request must not show.
+    pub(super) hidden_next: &'static [&'static str],
 }
 
-impl Case {
-    pub(super) fn new(name: &str, prepare: Act, moment: Moment) -> Self {
+impl SweepCase {
+    pub(super) fn new(name: &str, prepare: CaseStep, moment: StopMoment) -> Self {
         Self {
             name: name.to_owned(),
             agent: "main",
-            from: From::ADoor,
+            origin: MessageOrigin::Api,
             prepare,
             moment,
-            aftermath: nothing,
-            ruling: Ruling::ByTheStop,
+            check_after: do_nothing,
+            expected: ExpectedOutcome::AbortedByThisStop,
             started: true,
-            seen: &[],
-            unseen: &[],
+            visible_next: &[],
+            hidden_next: &[],
         }
     }
 }
 
-/// All of them: the named places from outside, then every point of the code from inside.
-pub(super) fn all() -> Vec<Case> {
-    let mut cases = waiting();
-    cases.extend(at_the_model());
-    cases.extend(in_tools());
-    cases.extend(super::servers::cases());
-    cases.push(super::hooked::case());
-    cases.push(super::steered::case());
-    cases.extend(at_the_end());
-    cases.extend(points());
+/// All cases: named places reached from outside, then every cancellation point from inside.
+pub(super) fn all_cases() -> Vec<SweepCase> {
+    let mut cases = before_start_cases();
+    cases.extend(model_cases());
+    cases.extend(tool_cases());
+    cases.extend(super::mcp_cases::mcp_cases());
+    cases.push(super::hook_case::hook_case());
+    cases.push(super::steer_case::steer_case());
+    cases.extend(completion_cases());
+    cases.extend(point_cases());
     cases
 }
 
-fn waiting() -> Vec<Case> {
-    let before = Case {
-        ruling: Ruling::ByAliceBefore,
+fn before_start_cases() -> Vec<SweepCase> {
+    let before = SweepCase {
+        expected: ExpectedOutcome::AbortedEarlier,
         started: false,
-        ..Case::new("before it was accepted", nothing, Moment::Before)
+        ..SweepCase::new("before it was accepted", do_nothing, StopMoment::BeforeMessage)
     };
-    let queued = Case {
-        aftermath: |scene| Box::pin(let_the_first_end(scene)),
+    let queued = SweepCase {
+        check_after: |case_run| Box::pin(finish_first_run(case_run)),
         started: false,
-        ..Case::new(
+        ..SweepCase::new(
             "queued",
-            |scene| Box::pin(occupy_the_session(scene)),
-            Moment::When(|scene| Box::pin(in_line(scene))),
+            |case_run| Box::pin(occupy_session(case_run)),
+            StopMoment::OnCondition(|case_run| Box::pin(wait_queued(case_run))),
         )
     };
     vec![before, queued]
 }
 
-fn at_the_model() -> Vec<Case> {
-    let connecting = Case {
+fn model_cases() -> Vec<SweepCase> {
+    let connecting = SweepCase {
         agent: "hole",
-        ..Case::new("connecting", nothing, Moment::When(|scene| Box::pin(scene.site.hole.connecting(1))))
+        ..SweepCase::new(
+            "connecting",
+            do_nothing,
+            StopMoment::OnCondition(|case_run| Box::pin(case_run.sweep.black_hole.wait_for_connecting(1))),
+        )
     };
-    let headers = Case {
-        aftermath: |scene| Box::pin(model_left(scene)),
-        ..Case::new(
+    let headers = SweepCase {
+        check_after: |case_run| Box::pin(wait_model_disconnected(case_run)),
+        ..SweepCase::new(
             "waiting for headers",
-            |scene| model_says(scene, [Behaviour::SilentBeforeHeaders]),
-            Moment::When(|scene| Box::pin(async { drop(scene.request().await) })),
+            |case_run| script_model(case_run, [ScriptedResponse::SilentBeforeHeaders]),
+            StopMoment::OnCondition(|case_run| Box::pin(async { drop(case_run.wait_request().await) })),
         )
     };
-    let streaming = Case {
-        aftermath: |scene| Box::pin(model_left(scene)),
-        ..Case::new(
+    let streaming = SweepCase {
+        check_after: |case_run| Box::pin(wait_model_disconnected(case_run)),
+        ..SweepCase::new(
             "streaming",
-            |scene| model_says(scene, [Behaviour::tokens_forever(Duration::from_millis(2))]),
-            Moment::When(|scene| Box::pin(text_came(scene))),
+            |case_run| script_model(case_run, [ScriptedResponse::tokens_forever(Duration::from_millis(2))]),
+            StopMoment::OnCondition(|case_run| Box::pin(wait_text(case_run))),
         )
     };
-    let silent = Case {
-        aftermath: |scene| Box::pin(model_left(scene)),
-        unseen: &["Let me think about"],
-        ..Case::new(
+    let silent = SweepCase {
+        check_after: |case_run| Box::pin(wait_model_disconnected(case_run)),
+        hidden_next: &["Let me think about"],
+        ..SweepCase::new(
             "silent mid-stream",
-            |scene| model_says(scene, [Behaviour::silent_mid_stream("Let me think about")]),
-            Moment::When(|scene| Box::pin(text_came(scene))),
+            |case_run| script_model(case_run, [ScriptedResponse::silent_mid_stream("Let me think about")]),
+            StopMoment::OnCondition(|case_run| Box::pin(wait_text(case_run))),
         )
     };
-    let back_off = Case::new(
+    let back_off = SweepCase::new(
         "back-off sleep",
-        |scene| model_says(scene, [Behaviour::rate_limited("50")]),
-        Moment::When(|scene| Box::pin(holds(scene, ResourceKind::Timer))),
+        |case_run| script_model(case_run, [ScriptedResponse::rate_limited("50")]),
+        StopMoment::OnCondition(|case_run| Box::pin(wait_resource_held(case_run, ResourceKind::Timer))),
     );
-    let summarising = Case {
+    let summarising = SweepCase {
         agent: "small",
-        aftermath: |scene| Box::pin(the_summary_is_left(scene)),
-        seen: &["It was a long story."],
-        unseen: &["So far it was about"],
-        ..Case::new(
+        check_after: |case_run| Box::pin(wait_summary_disconnected(case_run)),
+        visible_next: &["It was a long story."],
+        hidden_next: &["So far it was about"],
+        ..SweepCase::new(
             "summarising older turns",
-            |scene| Box::pin(a_long_story(scene, Behaviour::silent_mid_stream("So far it was about"))),
-            Moment::When(|scene| Box::pin(it_is_summarised(scene))),
+            |case_run| Box::pin(send_long_turn(case_run, ScriptedResponse::silent_mid_stream("So far it was about"))),
+            StopMoment::OnCondition(|case_run| Box::pin(wait_summarising(case_run))),
         )
     };
     vec![connecting, headers, streaming, silent, back_off, summarising]
 }
 
-fn in_tools() -> Vec<Case> {
-    let shell = Case {
-        seen: &["printed before the stop", "effects"],
-        ..Case::new(
+fn tool_cases() -> Vec<SweepCase> {
+    let shell = SweepCase {
+        visible_next: &["printed before the stop", "effects"],
+        ..SweepCase::new(
             "tool running (shell)",
-            |scene| {
+            |case_run| {
                 let command =
-                    format!("printf 'printed %s the stop\\n' before; {}", commands::setsid_child(&scene.mark));
-                model_says(scene, [Behaviour::tool_call("c1", "shell", &json!({"command": command}))])
+                    format!("printf 'printed %s the stop\\n' before; {}", commands::setsid_child(&case_run.mark));
+                script_model(case_run, [ScriptedResponse::tool_call("c1", "shell", &json!({"command": command}))])
             },
-            Moment::When(|scene| Box::pin(the_shell_has_printed(scene))),
+            StopMoment::OnCondition(|case_run| Box::pin(wait_shell_output(case_run))),
         )
     };
-    let between = Case {
-        seen: &["first of the batch", "Not started"],
-        unseen: &["second of the batch\\n"],
-        ..Case::new("between tools of one batch", batch_of_two, Moment::At(Point::BeforeTool, 2))
+    let between = SweepCase {
+        visible_next: &["first of the batch", "Not started"],
+        hidden_next: &["second of the batch\\n"],
+        ..SweepCase::new("between tools of one batch", script_batch, StopMoment::AtPoint(Point::BeforeTool, 2))
     };
-    let blocking = Case {
-        seen: &["Stopped while it ran"],
-        ..Case::new(
+    let blocking = SweepCase {
+        visible_next: &["Stopped while it ran"],
+        ..SweepCase::new(
             "blocking file tool running",
-            |scene| {
+            |case_run| {
                 let arguments = json!({"pattern": "[a-z]+[0-9]+[A-Z]+Q$", "path": "long.txt"});
-                model_says(scene, [Behaviour::tool_call("c1", "search_files", &arguments)])
+                script_model(case_run, [ScriptedResponse::tool_call("c1", "search_files", &arguments)])
             },
-            Moment::When(|scene| Box::pin(holds(scene, ResourceKind::Task))),
+            StopMoment::OnCondition(|case_run| Box::pin(wait_resource_held(case_run, ResourceKind::Task))),
         )
     };
-    let fetching = Case {
-        seen: &["Stopped while it ran"],
-        aftermath: |scene| Box::pin(fetch_left(scene)),
-        ..Case::new("fetch_url running", fetch_quiet, Moment::When(|scene| Box::pin(fetch_arrived(scene))))
+    let fetching = SweepCase {
+        visible_next: &["Stopped while it ran"],
+        check_after: |case_run| Box::pin(wait_fetch_disconnected(case_run)),
+        ..SweepCase::new(
+            "fetch_url running",
+            script_silent_fetch,
+            StopMoment::OnCondition(|case_run| Box::pin(wait_fetch_arrived(case_run))),
+        )
     };
-    let agent = Case {
-        seen: &["Stopped while it ran"],
-        aftermath: |scene| Box::pin(the_other_agent_is_gone(scene)),
-        ..Case::new("another agent at work", hand_out, Moment::When(|scene| Box::pin(the_other_agent_works(scene))))
+    let agent = SweepCase {
+        visible_next: &["Stopped while it ran"],
+        check_after: |case_run| Box::pin(check_child_gone(case_run)),
+        ..SweepCase::new(
+            "another agent at work",
+            script_spawn,
+            StopMoment::OnCondition(|case_run| Box::pin(wait_child_running(case_run))),
+        )
     };
-    let approval = Case {
+    let approval = SweepCase {
         agent: "asking",
-        seen: &["Not started"],
-        aftermath: |scene| Box::pin(a_late_answer_runs_nothing(scene)),
-        ..Case::new("pending approval", ask_first, Moment::When(|scene| Box::pin(holds(scene, ResourceKind::Approval))))
+        visible_next: &["Not started"],
+        check_after: |case_run| Box::pin(check_late_approval(case_run)),
+        ..SweepCase::new(
+            "pending approval",
+            script_approval,
+            StopMoment::OnCondition(|case_run| Box::pin(wait_resource_held(case_run, ResourceKind::Approval))),
+        )
     };
-    let background = Case {
-        seen: &["Started in the background"],
-        aftermath: |scene| Box::pin(the_background_is_gone(scene)),
-        ..Case::new("background process", leave_running, Moment::When(|scene| Box::pin(it_runs_behind(scene))))
+    let background = SweepCase {
+        visible_next: &["Started in the background"],
+        check_after: |case_run| Box::pin(check_background_gone(case_run)),
+        ..SweepCase::new(
+            "background process",
+            script_background,
+            StopMoment::OnCondition(|case_run| Box::pin(wait_background_running(case_run))),
+        )
     };
     vec![shell, between, blocking, fetching, agent, approval, background]
 }
 
-fn at_the_end() -> Vec<Case> {
-    let writes = |name, ruling, moment| Case {
-        ruling,
-        aftermath: |scene| Box::pin(async { resume_the_database(scene) }),
-        ..Case::new(name, |scene| model_says(scene, [gated(scene)]), Moment::When(moment))
+fn completion_cases() -> Vec<SweepCase> {
+    let writing = |name, expected, moment| SweepCase {
+        expected,
+        check_after: |case_run| Box::pin(async { unlock_database(case_run) }),
+        ..SweepCase::new(
+            name,
+            |case_run| script_model(case_run, [gated_answer(case_run)]),
+            StopMoment::OnCondition(moment),
+        )
     };
     vec![
-        writes("writing history, completed", Ruling::Completed, |scene| Box::pin(completed_unwritten(scene))),
-        writes("writing history, stopped before", Ruling::ByAliceBefore, |scene| Box::pin(stopped_unwritten(scene))),
+        writing("writing history, completed", ExpectedOutcome::Completed, |case_run| {
+            Box::pin(wait_completed_unwritten(case_run))
+        }),
+        writing("writing history, stopped before", ExpectedOutcome::AbortedEarlier, |case_run| {
+            Box::pin(stop_unwritten(case_run))
+        }),
     ]
 }
 
-/// A stop at every point, in a run that fails once, uses a shell, a file, a page, another agent, an MCP server and its memory in
-/// one batch, and then answers.
-fn points() -> Vec<Case> {
+/// A stop at every point, in a run that fails once, then uses a shell, a file, a page, another agent, an MCP server and
+/// its memory in one batch, and then answers.
+fn point_cases() -> Vec<SweepCase> {
     let nth = |point: &Point| match point {
-        // Once when it is entered and once when its thread is at work.
+        // Once at the start, and once while its thread is at work.
         Point::Blocking | Point::Pictures | Point::KeepPictures | Point::Skills => vec![1, 2],
         Point::ModelStream | Point::ProcessWait | Point::Compaction => vec![1, 2],
-        // The second time is the other agent's.
+        // The second time belongs to the other agent.
         Point::BeforeStep | Point::ContextBuilt | Point::AfterModel => vec![1, 2, 3],
-        // The first process is its hook's.
+        // The first process belongs to the hook.
         Point::ModelSend | Point::AfterTool | Point::Process => vec![1, 2],
         Point::BeforeTool => vec![1, 3],
-        // Before the first step, and by the tool; between the two the other agent's.
+        // Before the first step and by the tool; the other agent's recall is in between.
         Point::Recall => vec![1, 3],
         _ => vec![1],
     };
@@ -252,126 +276,139 @@ fn points() -> Vec<Case> {
         let name = format!("at {point:?} {nth}");
         match point {
             // Before the first summary, and right after it.
-            Point::Compaction => Case {
+            Point::Compaction => SweepCase {
                 agent: "small",
-                seen: &["It was a long story."],
-                ..Case::new(
+                visible_next: &["It was a long story."],
+                ..SweepCase::new(
                     &name,
-                    |scene| Box::pin(a_long_story(scene, Behaviour::text("A story."))),
-                    Moment::At(point, nth),
+                    |case_run| Box::pin(send_long_turn(case_run, ScriptedResponse::text("A story."))),
+                    StopMoment::AtPoint(point, nth),
                 )
             },
-            Point::Pictures => Case {
+            Point::Pictures => SweepCase {
                 agent: "seeing",
-                ..Case::new(&name, |scene| Box::pin(a_picture_before(scene)), Moment::At(point, nth))
+                ..SweepCase::new(
+                    &name,
+                    |case_run| Box::pin(send_picture_turn(case_run)),
+                    StopMoment::AtPoint(point, nth),
+                )
             },
-            Point::KeepPictures => Case::new(&name, show_a_picture, Moment::At(point, nth)),
-            Point::Skills => Case { agent: "skilled", ..Case::new(&name, a_word, Moment::At(point, nth)) },
-            Point::Attachments | Point::Delivery => {
-                Case { from: From::AChat, ..Case::new(&name, a_word, Moment::At(point, nth)) }
+            Point::KeepPictures => SweepCase::new(&name, script_picture, StopMoment::AtPoint(point, nth)),
+            Point::Skills => SweepCase {
+                agent: "skilled",
+                ..SweepCase::new(&name, script_short_answer, StopMoment::AtPoint(point, nth))
+            },
+            Point::Attachments | Point::Delivery => SweepCase {
+                origin: MessageOrigin::Channel,
+                ..SweepCase::new(&name, script_short_answer, StopMoment::AtPoint(point, nth))
+            },
+            Point::ProcessWait => SweepCase::new(&name, script_process_wait, StopMoment::AtPoint(point, nth)),
+            Point::Approval => {
+                SweepCase { agent: "asking", ..SweepCase::new(&name, script_approval, StopMoment::AtPoint(point, nth)) }
             }
-            Point::ProcessWait => Case::new(&name, wait_for_it, Moment::At(point, nth)),
-            Point::Approval => Case { agent: "asking", ..Case::new(&name, ask_first, Moment::At(point, nth)) },
-            _ => Case::new(&name, everything, Moment::At(point, nth)),
+            _ => SweepCase::new(&name, script_everything, StopMoment::AtPoint(point, nth)),
         }
     };
-    here().flat_map(|point| nth(point).into_iter().map(|nth| (*point, nth))).map(case).collect()
+    swept_points().flat_map(|point| nth(point).into_iter().map(|nth| (*point, nth))).map(case).collect()
 }
 
-/// The points that a run comes to. What goes on behind one that has answered is stopped at its points in `memory/consolidated`.
-pub(super) fn here() -> impl Iterator<Item = &'static Point> {
+/// The points that a run reaches. `memory/consolidation` tests the point of the background task that follows a run.
+pub(super) fn swept_points() -> impl Iterator<Item = &'static Point> {
     Point::ALL.iter().filter(|point| **point != Point::Consolidation)
 }
 
-fn nothing<'a>(_: &'a Scene<'a>) -> Doing<'a> {
+fn do_nothing<'a>(_: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
     Box::pin(ready(()))
 }
 
-pub(super) fn model_says<'a>(scene: &'a Scene<'a>, answers: impl IntoIterator<Item = Behaviour>) -> Doing<'a> {
-    scene.site.script(scene.run.as_str(), answers);
-    nothing(scene)
+pub(super) fn script_model<'a>(
+    case_run: &'a CaseRun<'a>,
+    answers: impl IntoIterator<Item = ScriptedResponse>,
+) -> CaseStepFuture<'a> {
+    case_run.sweep.script_run(case_run.run.as_str(), answers);
+    do_nothing(case_run)
 }
 
-fn a_word<'a>(scene: &'a Scene<'a>) -> Doing<'a> {
-    model_says(scene, [Behaviour::text("Here it is.")])
+fn script_short_answer<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
+    script_model(case_run, [ScriptedResponse::text("Here it is.")])
 }
 
-fn everything<'a>(scene: &'a Scene<'a>) -> Doing<'a> {
-    let batch = model::Stream::new()
+fn script_everything<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
+    let batch = model::ScriptedStream::new()
         .text("I will look.")
-        .tool_call("c1", "shell", &json!({"command": format!("echo one; : {}", scene.mark.as_str())}))
+        .tool_call("c1", "shell", &json!({"command": format!("echo one; : {}", case_run.mark.as_str())}))
         .tool_call("c2", "read_file", &json!({"path": "short.txt"}))
-        .tool_call("c3", "fetch_url", &json!({"url": scene.site.page}))
+        .tool_call("c3", "fetch_url", &json!({"url": case_run.sweep.page_url}))
         .tool_call("c4", "spawn_agent", &json!({"agent": "main", "prompt": "help me"}))
         .tool_call("c5", "test__echo", &json!({"text": "hello"}))
         .tool_call("c6", "remember", &json!({"text": "The fence is green.", "key": "fence"}))
         .tool_call("c7", "recall", &json!({"query": "fence"}));
-    model_says(scene, [Behaviour::rate_limited("0"), batch.into()])
+    script_model(case_run, [ScriptedResponse::rate_limited("0"), batch.into()])
 }
 
-fn show_a_picture<'a>(scene: &'a Scene<'a>) -> Doing<'a> {
-    model_says(scene, [Behaviour::tool_call("c1", "test__picture", &json!({"text": "a dot"}))])
+fn script_picture<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
+    script_model(case_run, [ScriptedResponse::tool_call("c1", "test__picture", &json!({"text": "a dot"}))])
 }
 
-fn batch_of_two<'a>(scene: &'a Scene<'a>) -> Doing<'a> {
-    let batch = model::Stream::new()
+fn script_batch<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
+    let batch = model::ScriptedStream::new()
         .tool_call("c1", "shell", &json!({"command": "printf 'first of the %s\\n' batch"}))
         .tool_call("c2", "shell", &json!({"command": "printf 'second of the %s\\n' batch"}));
-    model_says(scene, [batch.into()])
+    script_model(case_run, [batch.into()])
 }
 
-fn fetch_quiet<'a>(scene: &'a Scene<'a>) -> Doing<'a> {
-    let url = format!("http://{}/never", scene.site.quiet.local_addr().unwrap());
-    model_says(scene, [Behaviour::tool_call("c1", "fetch_url", &json!({"url": url}))])
+fn script_silent_fetch<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
+    let url = format!("http://{}/never", case_run.sweep.silent_listener.local_addr().unwrap());
+    script_model(case_run, [ScriptedResponse::tool_call("c1", "fetch_url", &json!({"url": url}))])
 }
 
-fn hand_out<'a>(scene: &'a Scene<'a>) -> Doing<'a> {
-    let child = format!("of-{}", scene.run);
-    let command = format!("echo in the child; {}", commands::setsid_child(&scene.mark));
-    scene.site.script(&child, [Behaviour::tool_call("s1", "shell", &json!({"command": command}))]);
+fn script_spawn<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
+    let child = format!("of-{}", case_run.run);
+    let command = format!("echo in the child; {}", commands::setsid_child(&case_run.mark));
+    case_run.sweep.script_run(&child, [ScriptedResponse::tool_call("s1", "shell", &json!({"command": command}))]);
     let arguments = json!({"agent": "main", "prompt": format!("help marker:{child}")});
-    model_says(scene, [Behaviour::tool_call("c1", "spawn_agent", &arguments)])
+    script_model(case_run, [ScriptedResponse::tool_call("c1", "spawn_agent", &arguments)])
 }
 
-fn ask_first<'a>(scene: &'a Scene<'a>) -> Doing<'a> {
-    let command = json!({"command": commands::setsid_child(&scene.mark)});
-    model_says(scene, [Behaviour::tool_call("c1", "shell", &command)])
+fn script_approval<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
+    let command = json!({"command": commands::setsid_child(&case_run.mark)});
+    script_model(case_run, [ScriptedResponse::tool_call("c1", "shell", &command)])
 }
 
-fn leave_running<'a>(scene: &'a Scene<'a>) -> Doing<'a> {
-    let command = json!({"command": commands::setsid_child(&scene.mark), "background": true});
-    let start = Behaviour::tool_call("c1", "shell", &command);
-    model_says(scene, [start, Behaviour::silent_mid_stream("I wait.")])
+fn script_background<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
+    let command = json!({"command": commands::setsid_child(&case_run.mark), "background": true});
+    let start = ScriptedResponse::tool_call("c1", "shell", &command);
+    script_model(case_run, [start, ScriptedResponse::silent_mid_stream("I wait.")])
 }
 
-fn wait_for_it<'a>(scene: &'a Scene<'a>) -> Doing<'a> {
-    let command = json!({"command": commands::setsid_child(&scene.mark), "background": true});
-    let batch = model::Stream::new().tool_call("c1", "shell", &command).tool_call(
+fn script_process_wait<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
+    let command = json!({"command": commands::setsid_child(&case_run.mark), "background": true});
+    let batch = model::ScriptedStream::new().tool_call("c1", "shell", &command).tool_call(
         "c2",
         "process",
         &json!({"action": "wait", "timeout_s": 600}),
     );
-    model_says(scene, [batch.into()])
+    script_model(case_run, [batch.into()])
 }
 
-async fn it_runs_behind(scene: &Scene<'_>) {
-    scene.mark.at_least(2).await;
-    text_came(scene).await;
+async fn wait_background_running(case_run: &CaseRun<'_>) {
+    case_run.mark.wait_for_count(2).await;
+    wait_text(case_run).await;
 }
 
-async fn the_background_is_gone(scene: &Scene<'_>) {
-    let view = scene.site.house.ended(&scene.run).await;
-    scene.mark.gone(PATIENCE).await;
+async fn check_background_gone(case_run: &CaseRun<'_>) {
+    let view = case_run.sweep.test_engine.wait_ended(&case_run.run).await;
+    case_run.mark.wait_gone(WAIT_TIMEOUT).await;
     let rows = view.receipt.unwrap().resources;
     let row = rows.iter().rfind(|row| row.kind == ResourceKind::Process).unwrap();
     assert_ne!(row.process.as_ref().unwrap().pid, 0, "{row:#?}");
     assert!(matches!(row.how.as_str(), "term" | "kill"), "{row:#?}");
 }
 
-async fn a_late_answer_runs_nothing(scene: &Scene<'_>) {
-    let engine = &scene.site.house.engine;
-    assert!(engine.approvals().is_empty(), "{:?}", engine.approvals());
-    let view = scene.site.house.ended(&scene.run).await;
+async fn check_late_approval(case_run: &CaseRun<'_>) {
+    let engine = &case_run.sweep.test_engine.engine;
+    assert!(engine.pending_approvals().is_empty(), "{:?}", engine.pending_approvals());
+    let view = case_run.sweep.test_engine.wait_ended(&case_run.run).await;
     let row = view.receipt.unwrap().resources.into_iter().find(|row| row.kind == ResourceKind::Approval).unwrap();
     let id = row.label.rsplit(' ').next().unwrap();
     let late = engine.answer_approval(&alice(), id, Decision::Allow).unwrap_err();
@@ -379,122 +416,123 @@ async fn a_late_answer_runs_nothing(scene: &Scene<'_>) {
     assert_eq!(row.how, "cancelled");
 }
 
-async fn the_other_agent_works(scene: &Scene<'_>) {
-    scene.mark.at_least(2).await;
-    holds(scene, ResourceKind::Run).await;
+async fn wait_child_running(case_run: &CaseRun<'_>) {
+    case_run.mark.wait_for_count(2).await;
+    wait_resource_held(case_run, ResourceKind::Run).await;
 }
 
-async fn the_other_agent_is_gone(scene: &Scene<'_>) {
-    let engine = &scene.site.house.engine;
-    scene.mark.gone(PATIENCE).await;
-    let cell = engine.live(&scene.run);
-    let below = |rows: Vec<quell_engine::scope::Row>| rows.iter().filter(|row| row.kind == ResourceKind::Run).count();
-    assert!(cell.is_none_or(|cell| below(cell.scope.ledger().rows()) == 1));
+async fn check_child_gone(case_run: &CaseRun<'_>) {
+    let engine = &case_run.sweep.test_engine.engine;
+    case_run.mark.wait_gone(WAIT_TIMEOUT).await;
+    let live_run = engine.live_run(&case_run.run);
+    let below =
+        |rows: Vec<quell_engine::scope::LedgerRow>| rows.iter().filter(|row| row.kind == ResourceKind::Run).count();
+    assert!(live_run.is_none_or(|live_run| below(live_run.scope.ledger().rows()) == 1));
 }
 
-/// An answer that the test lets end.
-fn gated(scene: &Scene<'_>) -> Behaviour {
-    model::Stream::new().text("Here is ").wait_for(scene.run.as_str()).text("the answer.").into()
+/// An answer that ends when the test opens its gate.
+fn gated_answer(case_run: &CaseRun<'_>) -> ScriptedResponse {
+    model::ScriptedStream::new().text("Here is ").wait_for_gate(case_run.run.as_str()).text("the answer.").into()
 }
 
-impl Scene<'_> {
-    pub(super) async fn request(&self) -> model::ModelRequest {
-        self.site.house.model.marked(self.run.as_str()).await
+impl CaseRun<'_> {
+    pub(super) async fn wait_request(&self) -> model::ModelRequestHandle {
+        self.sweep.test_engine.model.wait_for_marked_request(self.run.as_str()).await
     }
 
-    fn first_run(&self) -> quell_protocol::RunId {
-        run_id(&format!("first-of-{}", self.run))
+    fn first_run_id(&self) -> quell_protocol::RunId {
+        parse_run_id(&format!("first-of-{}", self.run))
     }
 }
 
-async fn occupy_the_session(scene: &Scene<'_>) {
-    let (house, first) = (&scene.site.house, scene.first_run());
-    scene.site.script(first.as_str(), [gated(scene)]);
-    house.send(message_as(&first, &scene.session, &format!("first marker:{first}"))).await;
-    house.model.marked(first.as_str()).await.resting().await;
+async fn occupy_session(case_run: &CaseRun<'_>) {
+    let (test_engine, first) = (&case_run.sweep.test_engine, case_run.first_run_id());
+    case_run.sweep.script_run(first.as_str(), [gated_answer(case_run)]);
+    test_engine.send(submission_as(&first, &case_run.session, &format!("first marker:{first}"))).await;
+    test_engine.model.wait_for_marked_request(first.as_str()).await.wait_paused().await;
 }
 
-async fn in_line(scene: &Scene<'_>) {
-    let (engine, run) = (scene.site.house.engine.clone(), scene.run.clone());
-    leaks::settled(PATIENCE, move || match engine.live(&run).map(|cell| cell.progress()) {
-        Some(Progress::Durable) => Ok(()),
+async fn wait_queued(case_run: &CaseRun<'_>) {
+    let (engine, run) = (case_run.sweep.test_engine.engine.clone(), case_run.run.clone());
+    leaks::wait_until(WAIT_TIMEOUT, move || match engine.live_run(&run).map(|live_run| live_run.progress()) {
+        Some(RunProgress::Durable) => Ok(()),
         other => Err(format!("run {run} is {other:?}")),
     })
     .await;
 }
 
-/// The run before it goes on as if nothing had happened.
-async fn let_the_first_end(scene: &Scene<'_>) {
-    scene.site.house.model.open_gate(scene.run.as_str());
-    let view = scene.site.house.ended(&scene.first_run()).await;
+/// The run ahead of it continues undisturbed.
+async fn finish_first_run(case_run: &CaseRun<'_>) {
+    case_run.sweep.test_engine.model.open_gate(case_run.run.as_str());
+    let view = case_run.sweep.test_engine.wait_ended(&case_run.first_run_id()).await;
     assert_eq!(view.output.as_deref(), Some("Here is the answer."));
 }
 
-pub(super) async fn text_came(scene: &Scene<'_>) {
-    scene.request().await.streaming().await;
-    scene.site.house.text_came(&scene.run).await;
+pub(super) async fn wait_text(case_run: &CaseRun<'_>) {
+    case_run.wait_request().await.wait_streaming().await;
+    case_run.sweep.test_engine.wait_text(&case_run.run).await;
 }
 
-async fn model_left(scene: &Scene<'_>) {
-    scene.request().await.client_left().await;
+async fn wait_model_disconnected(case_run: &CaseRun<'_>) {
+    case_run.wait_request().await.wait_client_left().await;
 }
 
-async fn holds(scene: &Scene<'_>, kind: ResourceKind) {
-    scene.site.house.holds(&scene.run, kind).await;
+async fn wait_resource_held(case_run: &CaseRun<'_>, kind: ResourceKind) {
+    case_run.sweep.test_engine.wait_resource_held(&case_run.run, kind).await;
 }
 
-async fn the_shell_has_printed(scene: &Scene<'_>) {
-    let house = &scene.site.house;
-    scene.mark.at_least(2).await;
-    house.printed(&scene.run, "printed before the stop").await;
+async fn wait_shell_output(case_run: &CaseRun<'_>) {
+    let test_engine = &case_run.sweep.test_engine;
+    case_run.mark.wait_for_count(2).await;
+    test_engine.wait_printed(&case_run.run, "printed before the stop").await;
 }
 
-async fn fetch_arrived(scene: &Scene<'_>) {
-    let (mut connection, _) = scene.site.quiet.accept().await.unwrap();
-    // Its request is out, and it waits for an answer.
+async fn wait_fetch_arrived(case_run: &CaseRun<'_>) {
+    let (mut connection, _) = case_run.sweep.silent_listener.accept().await.unwrap();
+    // The request was sent and now waits for an answer.
     let mut byte = [0; 3];
     connection.read_exact(&mut byte).await.unwrap();
     assert_eq!(&byte, b"GET");
-    *scene.fetching.lock().unwrap() = Some(connection);
-    holds(scene, ResourceKind::HttpRequest).await;
+    *case_run.fetch_connection.lock().unwrap() = Some(connection);
+    wait_resource_held(case_run, ResourceKind::HttpRequest).await;
 }
 
-/// The other side sees the end of the connection.
-async fn fetch_left(scene: &Scene<'_>) {
-    let Some(mut connection) = scene.fetching.lock().unwrap().take() else { panic!("nothing was fetched") };
+/// The server sees the end of the connection.
+async fn wait_fetch_disconnected(case_run: &CaseRun<'_>) {
+    let Some(mut connection) = case_run.fetch_connection.lock().unwrap().take() else { panic!("nothing was fetched") };
     let mut rest = Vec::new();
-    let read = tokio::time::timeout(PATIENCE, connection.read_to_end(&mut rest)).await;
-    // A reset is an end as well.
+    let read = tokio::time::timeout(WAIT_TIMEOUT, connection.read_to_end(&mut rest)).await;
+    // A connection reset counts as an end, too.
     let _ = read.expect("the socket of fetch_url stays open");
 }
 
-/// From now on nothing can be written, until [`resume_the_database`].
-fn pause_the_database(scene: &Scene<'_>) {
-    scene.site.database.lock().unwrap().execute_batch("BEGIN IMMEDIATE").unwrap();
+/// Blocks all writes to the database until [`unlock_database`].
+fn lock_database(case_run: &CaseRun<'_>) {
+    case_run.sweep.database.lock().unwrap().execute_batch("BEGIN IMMEDIATE").unwrap();
 }
 
-fn resume_the_database(scene: &Scene<'_>) {
-    scene.site.database.lock().unwrap().execute_batch("ROLLBACK").unwrap();
+fn unlock_database(case_run: &CaseRun<'_>) {
+    case_run.sweep.database.lock().unwrap().execute_batch("ROLLBACK").unwrap();
 }
 
-/// The run has its answer; its turn is on its way to the database.
-async fn completed_unwritten(scene: &Scene<'_>) {
-    let house = &scene.site.house;
-    scene.request().await.resting().await;
-    pause_the_database(scene);
-    house.model.open_gate(scene.run.as_str());
-    let Some(cell) = house.engine.live(&scene.run) else { panic!("run {} is over", scene.run) };
-    cell.reached(Progress::Ending).await;
-    cell.sealed().await;
+/// Waits until the run is completed while its turn cannot be written.
+async fn wait_completed_unwritten(case_run: &CaseRun<'_>) {
+    let test_engine = &case_run.sweep.test_engine;
+    case_run.wait_request().await.wait_paused().await;
+    lock_database(case_run);
+    test_engine.model.open_gate(case_run.run.as_str());
+    let Some(live_run) = test_engine.engine.live_run(&case_run.run) else { panic!("run {} is over", case_run.run) };
+    live_run.wait_for_progress(RunProgress::Ending).await;
+    live_run.wait_for_sealed_turn().await;
 }
 
-/// The run was stopped and has given everything back; its turn is on its way to the database.
-async fn stopped_unwritten(scene: &Scene<'_>) {
-    let house = &scene.site.house;
-    scene.request().await.resting().await;
-    pause_the_database(scene);
-    let Some(cell) = house.engine.live(&scene.run) else { panic!("run {} is over", scene.run) };
-    let first = strike(&house.engine, &scene.run, Mode::Gentle);
-    assert_eq!(first.winners(&scene.run).len(), 1);
-    cell.sealed().await;
+/// Stops the run and waits until it has released everything while its turn cannot be written.
+async fn stop_unwritten(case_run: &CaseRun<'_>) {
+    let test_engine = &case_run.sweep.test_engine;
+    case_run.wait_request().await.wait_paused().await;
+    lock_database(case_run);
+    let Some(live_run) = test_engine.engine.live_run(&case_run.run) else { panic!("run {} is over", case_run.run) };
+    let first = stop_run(&test_engine.engine, &case_run.run, SweepStopMode::Gentle);
+    assert_eq!(first.callers_that_stopped(&case_run.run).len(), 1);
+    live_run.wait_for_sealed_turn().await;
 }

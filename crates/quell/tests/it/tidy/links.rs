@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-use super::source::Source;
-use super::{Finding, root};
+use super::source_file::SourceFile;
+use super::{TidyFinding, workspace_root};
 
 /// Finds links that lead nowhere. Links to other sites are not looked at.
-pub(super) fn dead_links(source: &Source) -> Vec<Finding> {
+pub(super) fn check_links(source: &SourceFile) -> Vec<TidyFinding> {
     if !source.path.ends_with(".md") {
         return Vec::new();
     }
@@ -16,7 +16,7 @@ pub(super) fn dead_links(source: &Source) -> Vec<Finding> {
     for (at, line) in source.lines.iter().enumerate() {
         is_code ^= line.trim_start().starts_with("```");
         let dead = targets(line).filter(|target| !is_code && !leads_somewhere(&source.path, target));
-        found.extend(dead.map(|target| Finding::new(at + 1, format!("there is no file or heading {target}"))));
+        found.extend(dead.map(|target| TidyFinding::new(at + 1, format!("there is no file or heading {target}"))));
     }
     found
 }
@@ -31,7 +31,7 @@ fn leads_somewhere(page: &str, target: &str) -> bool {
         return true;
     }
     let (file, heading) = target.split_once('#').unwrap_or((target, ""));
-    let page = root().join(page);
+    let page = workspace_root().join(page);
     let file = if file.is_empty() { page } else { page.parent().unwrap_or(Path::new("/")).join(file) };
     match heading {
         "" => file.exists(),

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use super::Finding;
-use super::source::Source;
+use super::TidyFinding;
+use super::source_file::SourceFile;
 
 /// What would make markup or code of text, or ask another host.
-const BANNED: &[(&str, &str)] = &[
+const BANNED_IN_PAGE: &[(&str, &str)] = &[
     ("innerHTML", "build elements with dom.js: text is never markup"),
     ("outerHTML", "build elements with dom.js: text is never markup"),
     ("insertAdjacentHTML", "build elements with dom.js: text is never markup"),
@@ -22,34 +22,34 @@ const BANNED: &[(&str, &str)] = &[
     ("@import", "name the stylesheet in index.html, so that it is loaded at once"),
 ];
 
-pub(super) fn head(source: &Source) -> Vec<Finding> {
+pub(super) fn check_head(source: &SourceFile) -> Vec<TidyFinding> {
     let first = source.lines.first().map_or("", String::as_str);
     let comment = first.strip_prefix("//").or_else(|| first.strip_prefix("/*"));
     if comment.is_some_and(|text| text.trim().split(' ').count() > 3) {
         return Vec::new();
     }
-    vec![Finding::new(1, "say in a comment at the top what this file is for")]
+    vec![TidyFinding::new(1, "say in a comment at the top what this file is for")]
 }
 
-pub(super) fn banned(source: &Source) -> Vec<Finding> {
+pub(super) fn check_banned(source: &SourceFile) -> Vec<TidyFinding> {
     let mut found = Vec::new();
     for (at, line) in source.lines.iter().enumerate() {
-        let hit = BANNED.iter().filter(|(word, _)| line.contains(word));
-        found.extend(hit.map(|(word, remedy)| Finding::new(at + 1, format!("`{word}`: {remedy}"))));
+        let hit = BANNED_IN_PAGE.iter().filter(|(word, _)| line.contains(word));
+        found.extend(hit.map(|(word, remedy)| TidyFinding::new(at + 1, format!("`{word}`: {remedy}"))));
         let elsewhere = line
             .split("//")
             .skip(1)
             .zip(line.split("//"))
             .any(|(_, before)| before.ends_with("http:") || before.ends_with("https:"));
         if elsewhere && !line.contains("www.w3.org") {
-            found.push(Finding::new(at + 1, "the page talks to its own daemon alone"));
+            found.push(TidyFinding::new(at + 1, "the page talks to its own daemon alone"));
         }
     }
     found
 }
 
 /// Rows of the table of texts.
-pub(super) fn texts(table: &str) -> Result<BTreeMap<String, BTreeMap<String, String>>, String> {
+pub(super) fn parse_texts(table: &str) -> Result<BTreeMap<String, BTreeMap<String, String>>, String> {
     let keys: Vec<&str> = table.lines().filter_map(|line| line.trim().strip_prefix('"')?.split('"').next()).collect();
     if let Some(pair) = keys.windows(2).find(|pair| pair[0] >= pair[1]) {
         return Err(format!("{:?} stands before {:?}: one key in each line, sorted, each once", pair[0], pair[1]));
@@ -58,7 +58,7 @@ pub(super) fn texts(table: &str) -> Result<BTreeMap<String, BTreeMap<String, Str
 }
 
 /// What is wrong with a text in its languages.
-pub(super) fn faults(key: &str, row: &BTreeMap<String, String>) -> Vec<String> {
+pub(super) fn text_violations(key: &str, row: &BTreeMap<String, String>) -> Vec<String> {
     let languages: Vec<&str> = row.keys().map(String::as_str).collect();
     if languages != ["en", "ko", "zh"] {
         return vec![format!("{key}: in {languages:?}, must be in en, ko and zh")];
@@ -85,7 +85,7 @@ pub(super) fn faults(key: &str, row: &BTreeMap<String, String>) -> Vec<String> {
 }
 
 /// Keys that a script asks for in so many words.
-pub(super) fn asked(source: &Source) -> Vec<(usize, String)> {
+pub(super) fn requested_keys(source: &SourceFile) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (at, line) in source.lines.iter().enumerate() {
         for (begin, _) in line.match_indices("t(\"") {

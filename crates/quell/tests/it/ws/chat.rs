@@ -1,35 +1,35 @@
-//! Sending and watching: `chat.send` and its repeats, `chat` events, history, `agent.wait`, subscriptions, nodes.
+//! Send and watch: `chat.send` and its repeats, `chat` events, history, `agent.wait`, subscriptions, nodes.
 
 use std::time::Duration;
 
-use quell_testkit::Behaviour;
-use quell_testkit::model::Stream;
+use quell_testkit::ScriptedResponse;
+use quell_testkit::model::ScriptedStream;
 use serde_json::{Value, json};
 
-use super::{Client, message};
-use crate::doors::{House, gated};
+use super::{WsTestClient, chat_send_params};
+use crate::test_server::{TestServer, gated_response};
 
-/// The `chat` payloads of a run so far.
-fn chats(client: &Client, run: &str) -> Vec<Value> {
+/// The `chat` payloads of a run so far, in order.
+fn chat_payloads(client: &WsTestClient, run: &str) -> Vec<Value> {
     let mine = client.events.iter().filter(|event| event["event"] == "chat" && event["payload"]["runId"] == run);
     mine.map(|event| event["payload"].clone()).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_is_answered_in_deltas_and_a_final() {
-    let house = House::open().await;
-    house.model.script(Stream::new().text("one ").wait_for("go").text("two"));
-    let mut client = Client::operator(&house, &house.token).await;
-    let sent = client.call("chat.send", message("s", "hello", "r1")).await;
+    let server = TestServer::start().await;
+    server.model.script(ScriptedStream::new().text("one ").wait_for_gate("go").text("two"));
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let sent = client.call("chat.send", chat_send_params("s", "hello", "r1")).await;
     assert_eq!((&sent["runId"], &sent["status"]), (&json!("r1"), &json!("started")));
-    let delta = client.event_with("chat", "state", "delta").await;
+    let delta = client.wait_event_with("chat", "state", "delta").await;
     assert_eq!((&delta["deltaText"], &delta["seq"], &delta["sessionKey"]), (&json!("one "), &json!(1), &json!("s")));
     assert_eq!(delta["message"], json!({"role": "assistant", "content": [{"type": "text", "text": "one "}]}));
-    house.model.open_gate("go");
-    let last = client.event_with("chat", "state", "final").await;
+    server.model.open_gate("go");
+    let last = client.wait_event_with("chat", "state", "final").await;
     assert_eq!(last["message"]["content"][0]["text"], "one two");
-    client.event_with("run", "state", "ended").await;
-    let chats = chats(&client, "r1");
+    client.wait_event_with("run", "state", "ended").await;
+    let chats = chat_payloads(&client, "r1");
     let seqs: Vec<u64> = chats.iter().map(|chat| chat["seq"].as_u64().unwrap()).collect();
     assert_eq!(seqs, (1..=chats.len() as u64).collect::<Vec<_>>());
     let text: String = chats.iter().filter_map(|chat| chat["deltaText"].as_str()).collect();
@@ -40,20 +40,20 @@ async fn a_message_is_answered_in_deltas_and_a_final() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn deltas_are_paced_and_whole() {
-    let house = House::open().await;
-    house.model.script(Behaviour::tokens_forever(Duration::from_millis(1)));
-    let mut client = Client::operator(&house, &house.token).await;
-    client.call("chat.send", message("s", "hello", "r1")).await;
-    client.event_with("chat", "state", "delta").await;
+    let server = TestServer::start().await;
+    server.model.script(ScriptedResponse::tokens_forever(Duration::from_millis(1)));
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    client.call("chat.send", chat_send_params("s", "hello", "r1")).await;
+    client.wait_event_with("chat", "state", "delta").await;
     let begin = std::time::Instant::now();
     for _ in 0..5 {
-        client.event_with("chat", "state", "delta").await;
+        client.wait_event_with("chat", "state", "delta").await;
     }
-    // Five more deltas are at least five paces behind the first; some of the first pace passed before it was read.
+    // Five more deltas take at least four whole intervals of 75 ms: part of the first interval passed before the read.
     assert!(begin.elapsed() > Duration::from_millis(4 * 75), "{:?}", begin.elapsed());
     client.call("chat.abort", json!({"sessionKey": "s"})).await;
-    let aborted = client.event_with("chat", "state", "aborted").await;
-    let chats = chats(&client, "r1");
+    let aborted = client.wait_event_with("chat", "state", "aborted").await;
+    let chats = chat_payloads(&client, "r1");
     let mut text = String::new();
     for chat in &chats[..chats.len() - 1] {
         text.push_str(chat["deltaText"].as_str().unwrap());
@@ -64,29 +64,29 @@ async fn deltas_are_paced_and_whole() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_comes_in_the_middle_gets_the_whole_text() {
-    let house = House::open().await;
-    house.model.script(gated("go"));
-    let run = house.send("s", "hello").await;
-    house.model.request(0).resting().await;
-    house.http.events(&run, 0).await.until("text.delta").await;
-    let mut client = Client::operator(&house, &house.token).await;
+    let server = TestServer::start().await;
+    server.model.script(gated_response("go"));
+    let run = server.send_message("s", "hello").await;
+    server.model.request_at(0).wait_paused().await;
+    server.http.run_events(&run, 0).await.wait_for("text.delta").await;
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     let history = client.call("chat.history", json!({"sessionKey": "s"})).await;
     assert_eq!(history["inFlightRun"]["text"], "begun");
-    house.model.open_gate("go");
-    let delta = client.event_with("chat", "state", "delta").await;
+    server.model.open_gate("go");
+    let delta = client.wait_event_with("chat", "state", "delta").await;
     assert_eq!(delta["message"]["content"][0]["text"], "begun and done");
     assert_eq!((&delta["deltaText"], &delta["replace"]), (&json!("begun and done"), &json!(true)));
-    let last = client.event_with("chat", "state", "final").await;
+    let last = client.wait_event_with("chat", "state", "final").await;
     assert_eq!(last["message"]["content"][0]["text"], "begun and done");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failure_is_an_error_with_its_kind() {
-    let house = House::open().await;
-    house.model.script(Behaviour::status(400));
-    let mut client = Client::operator(&house, &house.token).await;
-    client.call("chat.send", message("s", "hello", "r1")).await;
-    let error = client.event_with("chat", "state", "error").await;
+    let server = TestServer::start().await;
+    server.model.script(ScriptedResponse::status(400));
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    client.call("chat.send", chat_send_params("s", "hello", "r1")).await;
+    let error = client.wait_event_with("chat", "state", "error").await;
     assert!(error["errorMessage"].is_string() && error["errorKind"] == "unknown", "{error}");
     assert_eq!(error["errorDetail"], json!({"providerRuntimeFailureKind": "model_error"}));
     let waited = client.call("agent.wait", json!({"runId": "r1"})).await;
@@ -98,64 +98,64 @@ async fn a_failure_is_an_error_with_its_kind() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repeat_answers_what_became_of_the_first() {
-    let house = House::open().await;
-    house.model.script(gated("go"));
-    let mut client = Client::operator(&house, &house.token).await;
-    client.call("chat.send", message("s", "hello", "r1")).await;
-    client.event_with("chat", "state", "delta").await;
-    assert_eq!(client.call("chat.send", message("s", "hello", "r1")).await["status"], "in_flight");
-    let conflict = client.refused("chat.send", message("s", "other", "r1")).await;
+    let server = TestServer::start().await;
+    server.model.script(gated_response("go"));
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    client.call("chat.send", chat_send_params("s", "hello", "r1")).await;
+    client.wait_event_with("chat", "state", "delta").await;
+    assert_eq!(client.call("chat.send", chat_send_params("s", "hello", "r1")).await["status"], "in_flight");
+    let conflict = client.call_refused("chat.send", chat_send_params("s", "other", "r1")).await;
     assert_eq!(
         (&conflict["code"], &conflict["details"]["reason"]),
         (&json!("INVALID_REQUEST"), &json!("chat-request-conflict"))
     );
-    house.model.open_gate("go");
-    client.event_with("run", "state", "ended").await;
-    assert_eq!(client.call("chat.send", message("s", "hello", "r1")).await["status"], "ok");
-    house.model.script(Behaviour::SilentBeforeHeaders);
-    client.call("chat.send", message("s", "again", "r2")).await;
+    server.model.open_gate("go");
+    client.wait_event_with("run", "state", "ended").await;
+    assert_eq!(client.call("chat.send", chat_send_params("s", "hello", "r1")).await["status"], "ok");
+    server.model.script(ScriptedResponse::SilentBeforeHeaders);
+    client.call("chat.send", chat_send_params("s", "again", "r2")).await;
     client.call("chat.abort", json!({"sessionKey": "s", "runId": "r2"})).await;
-    house.forgotten("r2").await;
-    let stopped = client.call("chat.send", message("s", "again", "r2")).await;
+    server.wait_forgotten("r2").await;
+    let stopped = client.call("chat.send", chat_send_params("s", "again", "r2")).await;
     assert_eq!((&stopped["status"], &stopped["summary"]), (&json!("timeout"), &json!("aborted")));
     assert_eq!(stopped["stopReason"], "user");
     assert!(stopped["endedAt"].is_number(), "{stopped}");
-    // One name space with HTTP.
-    let http = house.post_run("s", &json!({"text": "again", "idempotencyKey": "r2"})).await.expect_status(200);
+    // HTTP and WebSocket share their idempotency keys.
+    let http = server.post_run("s", &json!({"text": "again", "idempotencyKey": "r2"})).await.expect_status(200);
     assert_eq!(http["state"], "ended");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_sends_are_refused() {
-    let house = House::open().await;
-    let mut client = Client::operator(&house, &house.token).await;
+    let server = TestServer::start().await;
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     let bad = [
         json!({"sessionKey": "s", "message": "x"}),
         json!({"sessionKey": "s", "idempotencyKey": "k"}),
         json!({"message": "x", "idempotencyKey": "k"}),
-        message("", "x", "k"),
-        message("s", "", "k"),
-        message("s", "a\u{0}b", "k"),
-        message("s", "x", ""),
-        message("s", "x", "a b"),
+        chat_send_params("", "x", "k"),
+        chat_send_params("s", "", "k"),
+        chat_send_params("s", "a\u{0}b", "k"),
+        chat_send_params("s", "x", ""),
+        chat_send_params("s", "x", "a b"),
         json!({"sessionKey": "s", "message": 7, "idempotencyKey": "k"}),
         json!({"sessionKey": "s", "message": "x", "idempotencyKey": "k", "queueMode": "maybe"}),
         json!({"sessionKey": "s", "message": "x", "idempotencyKey": "k", "agentId": "nobody"}),
         json!([]),
     ];
     for params in bad {
-        assert_eq!(client.refused("chat.send", params.clone()).await["code"], "INVALID_REQUEST", "{params}");
+        assert_eq!(client.call_refused("chat.send", params.clone()).await["code"], "INVALID_REQUEST", "{params}");
     }
-    assert!(house.model.seen().is_empty());
+    assert!(server.model.recorded_requests().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hold_is_unavailable_and_can_be_set_from_here() {
-    let house = House::open().await;
-    let mut client = Client::operator(&house, &house.token).await;
+    let server = TestServer::start().await;
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     assert_eq!(client.call("hold.set", json!({"held": true, "reason": "audit"})).await["held"], true);
-    assert_eq!(client.event("hold.changed").await["payload"]["held"], true);
-    let error = client.refused("chat.send", message("s", "x", "k")).await;
+    assert_eq!(client.wait_event("hold.changed").await["payload"]["held"], true);
+    let error = client.call_refused("chat.send", chat_send_params("s", "x", "k")).await;
     assert_eq!(
         (&error["code"], &error["retryable"], &error["details"]["reason"]),
         (&json!("UNAVAILABLE"), &json!(true), &json!("held"))
@@ -167,41 +167,41 @@ async fn a_hold_is_unavailable_and_can_be_set_from_here() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn steer_answers_and_closes_its_own_id() {
-    let house = House::open().await;
-    let run = house.streaming_run("s").await;
-    let mut client = Client::operator(&house, &house.token).await;
-    let mut params = message("s", "this too", "m1");
+    let server = TestServer::start().await;
+    let run = server.start_streaming_run("s").await;
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let mut params = chat_send_params("s", "this too", "m1");
     params["queueMode"] = json!("steer");
     let sent = client.call("chat.send", params).await;
     assert_eq!((&sent["runId"], &sent["messageId"], &sent["state"]), (&json!(run), &json!("m1"), &json!("steered")));
-    let closed = client.event_with("chat", "runId", "m1").await;
+    let closed = client.wait_event_with("chat", "runId", "m1").await;
     assert_eq!((&closed["state"], closed.get("message")), (&json!("final"), None));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn waiting_for_a_run() {
-    let house = House::open().await;
-    let run = house.streaming_run("s").await;
-    let mut client = Client::operator(&house, &house.token).await;
+    let server = TestServer::start().await;
+    let run = server.start_streaming_run("s").await;
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     let pending = client.call("agent.wait", json!({"runId": run, "timeoutMs": 10})).await;
     assert_eq!(pending, json!({"runId": run, "status": "pending"}));
-    let waiting = client.begin("agent.wait", json!({"runId": run})).await;
+    let waiting = client.send_request("agent.wait", json!({"runId": run})).await;
     client.call("chat.abort", json!({"sessionKey": "s", "runId": run})).await;
-    let ended = client.answer(&waiting).await["payload"].clone();
+    let ended = client.wait_response(&waiting).await["payload"].clone();
     assert_eq!(
         (&ended["status"], &ended["success"], &ended["cancelled"]),
         (&json!("timeout"), &json!(false), &json!(true))
     );
     assert_eq!((&ended["error"], &ended["loopCount"]), (&json!("Execution paused"), &json!(1)));
-    assert_eq!(client.refused("agent.wait", json!({"runId": "nobody"})).await["code"], "INVALID_REQUEST");
+    assert_eq!(client.call_refused("agent.wait", json!({"runId": "nobody"})).await["code"], "INVALID_REQUEST");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn history_shows_what_is_queued_and_how_the_last_run_ended() {
-    let house = House::open().await;
-    let run = house.streaming_run("s").await;
-    let queued = house.send("s", "later").await;
-    let mut client = Client::operator(&house, &house.token).await;
+    let server = TestServer::start().await;
+    let run = server.start_streaming_run("s").await;
+    let queued = server.send_message("s", "later").await;
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     let history = client.call("chat.history", json!({"sessionKey": "s", "limit": 200})).await;
     assert_eq!((&history["sessionKey"], &history["inFlightRun"]["runId"]), (&json!("s"), &json!(run)));
     assert_eq!(history["pendingInputs"]["total"], 1);
@@ -211,8 +211,8 @@ async fn history_shows_what_is_queued_and_how_the_last_run_ended() {
         (&json!("running"), &json!(true))
     );
     client.call("stop.all", json!({})).await;
-    house.forgotten(&run).await;
-    house.forgotten(&queued).await;
+    server.wait_forgotten(&run).await;
+    server.wait_forgotten(&queued).await;
     let history = client.call("chat.history", json!({"sessionKey": "s"})).await;
     assert_eq!(
         (&history["sessionInfo"]["status"], &history["sessionInfo"]["hasActiveRun"]),
@@ -227,9 +227,9 @@ async fn history_shows_what_is_queued_and_how_the_last_run_ended() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_terminal_clients_first_calls_are_answered() {
-    let house = House::open().await;
-    house.finished_run("s").await;
-    let mut client = Client::operator(&house, &house.token).await;
+    let server = TestServer::start().await;
+    server.run_to_end("s").await;
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     assert_eq!(client.call("sessions.subscribe", json!({})).await, json!({"subscribed": true}));
     let agents = client.call("agents.list", json!({})).await;
     assert_eq!((&agents["defaultId"], &agents["agents"][0]["id"]), (&json!("main"), &json!("main")));
@@ -239,29 +239,29 @@ async fn the_terminal_clients_first_calls_are_answered() {
     assert_eq!(client.call("models.list", json!({})).await["models"][0]["id"], "model");
     assert_eq!(client.call("sessions.describe", json!({"key": "s"})).await["session"]["key"], "s");
     assert_eq!(client.call("sessions.list", json!({"limit": 1})).await["sessions"][0]["status"], "done");
-    house.finished_run("s").await;
-    let changed = client.event("sessions.changed").await;
+    server.run_to_end("s").await;
+    let changed = client.wait_event("sessions.changed").await;
     assert_eq!((&changed["payload"]["sessionKey"], &changed["payload"]["reason"]), (&json!("s"), &json!("message")));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_sees_the_sessions_that_it_subscribed_to_and_nothing_else() {
-    let house = House::open().await;
-    let mut node = Client::dial(&house).await;
-    let hello = node.connect(&house.token, json!({"role": "node", "scopes": []})).await;
+    let server = TestServer::start().await;
+    let mut node = WsTestClient::open_socket(&server).await;
+    let hello = node.handshake(&server.token, json!({"role": "node", "scopes": []})).await;
     assert_eq!(hello["payload"]["auth"], json!({"role": "node", "scopes": []}));
     let params =
         |event: &str, key: &str| json!({"event": event, "payloadJSON": json!({"sessionKey": key}).to_string()});
     node.call("node.event", params("chat.subscribe", "mine")).await;
-    assert_eq!(node.refused("node.event", params("chat.subscribe", "")).await["code"], "INVALID_REQUEST");
-    assert_eq!(node.refused("chat.send", message("mine", "x", "k")).await["code"], "FORBIDDEN");
-    let other = house.streaming_run("other").await;
-    let mine = house.streaming_run("mine").await;
-    let _ = house.http.post("/api/stop?wait=1", &json!({})).await.expect_status(200);
-    assert_eq!(node.event_with("chat", "state", "aborted").await["runId"], mine);
-    node.event_with("run", "state", "ended").await;
+    assert_eq!(node.call_refused("node.event", params("chat.subscribe", "")).await["code"], "INVALID_REQUEST");
+    assert_eq!(node.call_refused("chat.send", chat_send_params("mine", "x", "k")).await["code"], "FORBIDDEN");
+    let other = server.start_streaming_run("other").await;
+    let mine = server.start_streaming_run("mine").await;
+    let _ = server.http.post("/api/stop?wait=1", &json!({})).await.expect_status(200);
+    assert_eq!(node.wait_event_with("chat", "state", "aborted").await["runId"], mine);
+    node.wait_event_with("run", "state", "ended").await;
     node.call("node.event", params("chat.unsubscribe", "mine")).await;
-    house.finished_run("mine").await;
+    server.run_to_end("mine").await;
     node.call("health", json!({})).await;
     let seen: Vec<&Value> = node.events.iter().collect();
     assert!(!seen.iter().any(|event| event.to_string().contains(&other)), "{seen:#?}");
@@ -271,15 +271,15 @@ async fn a_node_sees_the_sessions_that_it_subscribed_to_and_nothing_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_may_not_look_sees_nothing() {
-    let house = House::open().await;
-    let mut blind = Client::dial(&house).await;
-    blind.connect(&house.token, json!({"scopes": []})).await;
-    house.finished_run("s").await;
-    let error = blind.refused("runs.list", json!({})).await;
+    let server = TestServer::start().await;
+    let mut blind = WsTestClient::open_socket(&server).await;
+    blind.handshake(&server.token, json!({"scopes": []})).await;
+    server.run_to_end("s").await;
+    let error = blind.call_refused("runs.list", json!({})).await;
     assert_eq!((&error["code"], &error["details"]["missingScope"]), (&json!("FORBIDDEN"), &json!("operator.read")));
-    house.streaming_run("s").await;
-    house.engine.shut_down().await;
-    let (code, _, before) = blind.closed().await;
+    server.start_streaming_run("s").await;
+    server.engine.shut_down().await;
+    let (code, _, before) = blind.wait_close().await;
     assert_eq!(code, 1012);
     let names: Vec<&Value> = before.iter().map(|frame| &frame["event"]).collect();
     assert_eq!(names, ["shutdown"]);

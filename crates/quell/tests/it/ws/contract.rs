@@ -1,20 +1,20 @@
-//! What the gateway protocol promises of its parameters: each is heeded, or refused by its name.
+//! The parameters of the gateway protocol: each is supported, or refused by its name.
 
-use quell_testkit::Behaviour;
-use quell_testkit::model::Stream;
+use quell_testkit::ScriptedResponse;
+use quell_testkit::model::ScriptedStream;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::{Client, message};
-use crate::doors::House;
+use super::{WsTestClient, chat_send_params};
+use crate::test_server::TestServer;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_array_is_no_frame_and_no_params() {
-    let house = House::open().await;
-    let run = house.streaming_run("s").await;
-    let mut client = Client::operator(&house, &house.token).await;
-    client.text(r#"["req", "a1", "stop.all", {}, null, null]"#).await;
-    assert_eq!(client.answer("").await["error"]["code"], "INVALID_REQUEST");
+    let server = TestServer::start().await;
+    let run = server.start_streaming_run("s").await;
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    client.send_text(r#"["req", "a1", "stop.all", {}, null, null]"#).await;
+    assert_eq!(client.wait_response("").await["error"]["code"], "INVALID_REQUEST");
     for (method, params) in [
         ("stop.all", json!([true, true])),
         ("hold.set", json!([true])),
@@ -28,32 +28,32 @@ async fn an_array_is_no_frame_and_no_params() {
         ("health", json!([1])),
         ("agents.list", json!("x")),
     ] {
-        let error = client.refused(method, params.clone()).await;
+        let error = client.call_refused(method, params.clone()).await;
         assert_eq!(error["code"], "INVALID_REQUEST", "{method} {params}: {error}");
     }
-    let view = house.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    let view = server.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
     assert_eq!(view["state"], "running", "nothing was stopped");
     assert_eq!(client.call("hold.get", json!({})).await["held"], false);
-    let mut other = Client::dial(&house).await;
-    let hello = other.connect(&house.token, json!({"client": ["test", "1", "linux", "test"]})).await;
+    let mut other = WsTestClient::open_socket(&server).await;
+    let hello = other.handshake(&server.token, json!({"client": ["test", "1", "linux", "test"]})).await;
     assert_eq!(hello["ok"], false, "{hello}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attachments_are_refused_by_name() {
-    let house = House::open().await;
-    let mut client = Client::operator(&house, &house.token).await;
-    let mut params = message("s", "what is this?", "k");
+    let server = TestServer::start().await;
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let mut params = chat_send_params("s", "what is this?", "k");
     params["attachments"] = json!([{"type": "image", "mimeType": "image/png", "content": "aGVsbG8="}]);
-    let error = client.refused("chat.send", params).await;
+    let error = client.call_refused("chat.send", params).await;
     assert_eq!(
         (&error["code"], &error["message"]),
         (&json!("INVALID_REQUEST"), &json!("attachments are not supported yet"))
     );
     assert_eq!(error["details"], json!({"code": "UNSUPPORTED_PARAMETER", "parameter": "attachments"}));
-    assert!(house.model.seen().is_empty(), "nothing was sent");
-    house.model.script(Behaviour::text("done"));
-    let mut none = message("s", "x", "k");
+    assert!(server.model.recorded_requests().is_empty(), "nothing was sent");
+    server.model.script(ScriptedResponse::text("done"));
+    let mut none = chat_send_params("s", "x", "k");
     none["attachments"] = json!([]);
     assert_eq!(client.call("chat.send", none).await["status"], "started");
 }
@@ -97,73 +97,75 @@ async fn a_parameter_that_is_not_heeded_is_refused_by_name(
     #[case] params: Value,
     #[case] names: &[&str],
 ) {
-    let house = House::open().await;
-    let mut client = Client::operator(&house, &house.token).await;
+    let server = TestServer::start().await;
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     for name in names {
         let mut more = params.clone();
         more[*name] = json!("x");
-        let error = client.refused(method, more).await;
+        let error = client.call_refused(method, more).await;
         assert_eq!(error["code"], "INVALID_REQUEST", "{method} {name}: {error}");
         assert_eq!(error["details"], json!({"code": "UNSUPPORTED_PARAMETER", "parameter": name}), "{method}: {error}");
         assert!(error["message"].as_str().unwrap().contains(name), "{method}: {error}");
     }
-    assert!(house.model.seen().is_empty(), "nothing was sent");
+    assert!(server.model.recorded_requests().is_empty(), "nothing was sent");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_terminal_client_sends_is_taken() {
-    let house = House::open().await;
-    house.model.script(Behaviour::text("done")).script(Behaviour::silent_mid_stream("begun"));
-    let mut client = Client::operator(&house, &house.token).await;
+    let server = TestServer::start().await;
+    server.model.script(ScriptedResponse::text("done")).script(ScriptedResponse::silent_mid_stream("begun"));
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     let send = |key: &str| {
         json!({"sessionKey": "s", "sessionId": "s", "message": "x", "deliver": false, "idempotencyKey": key, "thinking": null,
                "fastMode": false})
     };
     client.call("chat.send", send("k1")).await;
-    client.chat("k1", "final").await;
+    client.wait_chat("k1", "final").await;
     client.call("chat.history", json!({"sessionKey": "s", "limit": 200})).await;
     client.call("commands.list", json!({"agentId": "main", "scope": "text", "includeArgs": false})).await;
     assert_eq!(client.call("sessions.list", json!({"agentId": "main", "limit": 1})).await["count"], 1);
     client.call("sessions.resolve", json!({"key": "s", "includeGlobal": true, "includeUnknown": true})).await;
     client.call("chat.send", send("k2")).await;
-    client.chat("k2", "delta").await;
+    client.wait_chat("k2", "delta").await;
     let stopped = client.call("chat.abort", json!({"sessionKey": "s", "preserveSideRuns": true})).await;
     assert_eq!(stopped["runIds"], json!(["k2"]));
-    let other = client
-        .refused("chat.send", json!({"sessionKey": "s", "sessionId": "t", "message": "x", "idempotencyKey": "k3"}));
+    let other = client.call_refused(
+        "chat.send",
+        json!({"sessionKey": "s", "sessionId": "t", "message": "x", "idempotencyKey": "k3"}),
+    );
     assert_eq!(other.await["details"]["parameter"], "sessionId");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_is_aborted_with_its_queue_unless_it_is_kept() {
-    let house = House::open().await;
-    let (run, later) = (house.streaming_run("s").await, house.send("s", "later").await);
-    let mut client = Client::operator(&house, &house.token).await;
-    house.model.script(Behaviour::silent_mid_stream("next"));
+    let server = TestServer::start().await;
+    let (run, later) = (server.start_streaming_run("s").await, server.send_message("s", "later").await);
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    server.model.script(ScriptedResponse::silent_mid_stream("next"));
     let kept = client.call("sessions.abort", json!({"key": "s", "clearQueued": false})).await;
     assert_eq!((&kept["runIds"], kept.get("withdrawn")), (&json!([run]), None));
-    client.chat(&later, "delta").await;
-    let last = house.send("s", "last").await;
+    client.wait_chat(&later, "delta").await;
+    let last = server.send_message("s", "last").await;
     let all = client.call("sessions.abort", json!({"key": "s", "clearQueued": true})).await;
     assert_eq!(all["withdrawn"][0]["runId"], last);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_sends_nothing_is_not_subscribed_to() {
-    let house = House::open().await;
-    let mut client = Client::dial(&house).await;
-    let hello = client.connect(&house.token, json!({})).await;
+    let server = TestServer::start().await;
+    let mut client = WsTestClient::open_socket(&server).await;
+    let hello = client.handshake(&server.token, json!({})).await;
     let methods = hello["payload"]["features"]["methods"].as_array().unwrap().clone();
     assert!(!methods.contains(&json!("sessions.messages.subscribe")), "{methods:?}");
-    let error = client.refused("sessions.messages.subscribe", json!({"key": "s"})).await;
+    let error = client.call_refused("sessions.messages.subscribe", json!({"key": "s"})).await;
     assert_eq!((&error["code"], &error["details"]["code"]), (&json!("INVALID_REQUEST"), &json!("UNSUPPORTED_METHOD")));
     assert!(error["message"].as_str().unwrap().contains("session.message"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_model_is_listed_once() {
-    let house = House::open().await;
-    let mut client = Client::operator(&house, &house.token).await;
+    let server = TestServer::start().await;
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     assert_eq!(
         client.call("agents.list", json!({})).await["agents"].as_array().unwrap().len(),
         2,
@@ -174,26 +176,30 @@ async fn each_model_is_listed_once() {
     let of_one = client.call("models.list", json!({"agentId": "team/writer", "view": "configured"})).await;
     assert_eq!(of_one["models"], models);
     assert_eq!(
-        client.refused("models.list", json!({"agentId": "nobody"})).await["details"]["code"],
+        client.call_refused("models.list", json!({"agentId": "nobody"})).await["details"]["code"],
         "UNKNOWN_AGENT_ID"
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn operator_approvals_is_a_known_scope() {
-    let house = House::open().await;
-    let mut client = Client::dial(&house).await;
-    let hello = client.connect(&house.token, json!({"scopes": ["operator.read", "operator.approvals"]})).await;
+    let server = TestServer::start().await;
+    let mut client = WsTestClient::open_socket(&server).await;
+    let hello = client.handshake(&server.token, json!({"scopes": ["operator.read", "operator.approvals"]})).await;
     assert_eq!(hello["payload"]["auth"]["scopes"], json!(["operator.read", "operator.approvals"]));
     assert_eq!(client.call("approvals.list", json!({})).await["approvals"], json!([]));
-    let unknown = client.refused("approvals.resolve", json!({"id": "none", "decision": "deny"})).await;
+    let unknown = client.call_refused("approvals.resolve", json!({"id": "none", "decision": "deny"})).await;
     assert_eq!(unknown["details"]["code"], "APPROVAL_NOT_FOUND", "it may answer: {unknown}");
-    assert_eq!(client.refused("chat.send", message("s", "x", "k")).await["code"], "FORBIDDEN", "and nothing else");
-    let reader = house.token("reader", "read").await;
-    let mut client = Client::dial(&house).await;
-    let hello = client.connect(&reader, json!({"scopes": ["operator.read", "operator.approvals"]})).await;
+    assert_eq!(
+        client.call_refused("chat.send", chat_send_params("s", "x", "k")).await["code"],
+        "FORBIDDEN",
+        "and nothing else"
+    );
+    let reader = server.create_token("reader", "read").await;
+    let mut client = WsTestClient::open_socket(&server).await;
+    let hello = client.handshake(&reader, json!({"scopes": ["operator.read", "operator.approvals"]})).await;
     assert_eq!(hello["payload"]["auth"]["scopes"], json!(["operator.read"]), "a token gives what it has");
-    let error = client.refused("approvals.resolve", json!({"id": "none", "decision": "deny"})).await;
+    let error = client.call_refused("approvals.resolve", json!({"id": "none", "decision": "deny"})).await;
     assert_eq!(error["details"]["missingScope"], "operator.approvals");
 }
 
@@ -205,70 +211,73 @@ async fn operator_approvals_is_a_known_scope() {
 #[case("/Compact")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_that_is_not_known_here_is_no_prompt(#[case] text: &str) {
-    let house = House::open().await;
-    let mut client = Client::operator(&house, &house.token).await;
-    let error = client.refused("chat.send", message("s", text, "k")).await;
+    let server = TestServer::start().await;
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let error = client.call_refused("chat.send", chat_send_params("s", text, "k")).await;
     let name = text.split(' ').next().unwrap().to_lowercase();
     assert_eq!(error["details"], json!({"code": "UNSUPPORTED_COMMAND", "command": name}), "{error}");
-    assert!(house.model.seen().is_empty(), "nothing was sent");
+    assert!(server.model.recorded_requests().is_empty(), "nothing was sent");
     assert_eq!(client.call("sessions.list", json!({})).await["count"], 0, "and no session was made");
-    house.model.script(Behaviour::text("done"));
-    let mut literal = message("s", text, "k");
+    server.model.script(ScriptedResponse::text("done"));
+    let mut literal = chat_send_params("s", text, "k");
     literal["suppressCommandInterpretation"] = json!(true);
     client.call("chat.send", literal).await;
-    client.chat("k", "final").await;
+    client.wait_chat("k", "final").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_path_is_no_command() {
-    let house = House::open().await;
-    house.model.script(Behaviour::text("done"));
-    let mut client = Client::operator(&house, &house.token).await;
-    client.call("chat.send", message("s", "/queues are long in /etc, why?", "k")).await;
-    assert_eq!(client.chat("k", "final").await["message"]["content"][0]["text"], "done");
+    let server = TestServer::start().await;
+    server.model.script(ScriptedResponse::text("done"));
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    client.call("chat.send", chat_send_params("s", "/queues are long in /etc, why?", "k")).await;
+    assert_eq!(client.wait_chat("k", "final").await["message"]["content"][0]["text"], "done");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn status_and_help_are_answered_without_a_model() {
-    let house = House::open().await;
-    let run = house.streaming_run("s").await;
-    let mut client = Client::operator(&house, &house.token).await;
-    let sent = client.call("chat.send", message("s", "/status", "k1")).await;
+    let server = TestServer::start().await;
+    let run = server.start_streaming_run("s").await;
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let sent = client.call("chat.send", chat_send_params("s", "/status", "k1")).await;
     assert_eq!((&sent["runId"], &sent["status"]), (&json!("k1"), &json!("ok")));
-    let said = client.chat("k1", "final").await["message"]["content"][0]["text"].as_str().unwrap().to_owned();
-    assert!(said.starts_with("Working since") && said.contains("scripted/model"), "{said}");
-    client.call("chat.send", message("s", "/help", "k2")).await;
-    let help = client.chat("k2", "final").await["message"]["content"][0]["text"].as_str().unwrap().to_owned();
+    let status = client.wait_chat("k1", "final").await["message"]["content"][0]["text"].as_str().unwrap().to_owned();
+    assert!(status.starts_with("Working since") && status.contains("scripted/model"), "{status}");
+    client.call("chat.send", chat_send_params("s", "/help", "k2")).await;
+    let help = client.wait_chat("k2", "final").await["message"]["content"][0]["text"].as_str().unwrap().to_owned();
     assert!(help.contains("/stop") && help.contains("/status"), "{help}");
-    assert_eq!(house.model.seen().len(), 1, "the model was not asked");
+    assert_eq!(server.model.recorded_requests().len(), 1, "the model was not asked");
     let names: Vec<Value> = client.call("commands.list", json!({})).await["commands"].as_array().unwrap().clone();
     let names: Vec<&str> = names.iter().map(|command| command["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["stop", "status", "help", "new"]);
-    let reset = client.call("chat.send", message("s", "/new", "k3")).await;
+    let reset = client.call("chat.send", chat_send_params("s", "/new", "k3")).await;
     assert_eq!(reset["status"], "ok");
-    house.ended(&run).await;
+    server.wait_ended(&run).await;
     let history = client.call("chat.history", json!({"sessionKey": "s"})).await;
     assert_eq!(history["messages"], json!([]), "a new conversation began");
 }
 
-/// A run whose model first calls a tool: four rows of history.
-async fn run_with_a_call(house: &House, session: &str, text: &str) {
-    house.model.script(Behaviour::tool_call("c1", "list_files", &json!({"path": "."}))).script(Behaviour::text(text));
-    let run = house.send(session, text).await;
-    house.forgotten(&run).await;
+/// Runs a message whose model first calls a tool: four rows of history.
+async fn run_with_call(server: &TestServer, session: &str, text: &str) {
+    server
+        .model
+        .script(ScriptedResponse::tool_call("c1", "list_files", &json!({"path": "."})))
+        .script(ScriptedResponse::text(text));
+    let run = server.send_message(session, text).await;
+    server.wait_forgotten(&run).await;
 }
 
-fn ids(rows: &[Value]) -> Vec<String> {
+fn message_ids(rows: &[Value]) -> Vec<String> {
     rows.iter().map(|row| row["__openclaw"]["id"].as_str().unwrap().to_owned()).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn history_in_pages_is_the_history_as_a_whole() {
-    let house = House::open().await;
+    let server = TestServer::start().await;
     for text in ["one", "two", "three"] {
-        run_with_a_call(&house, "s", text).await;
+        run_with_call(&server, "s", text).await;
     }
-    let mut client = Client::operator(&house, &house.token).await;
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     let whole = client.call("chat.history", json!({"sessionKey": "s"})).await;
     let whole = whole["messages"].as_array().unwrap().clone();
     assert_eq!(whole.len(), 12);
@@ -296,28 +305,28 @@ async fn history_in_pages_is_the_history_as_a_whole() {
             page.append(&mut rows);
             rows = page;
         }
-        assert_eq!(ids(&rows), ids(&whole), "offsets with {limit}");
+        assert_eq!(message_ids(&rows), message_ids(&whole), "offsets with {limit}");
     }
     let beyond = client.call("chat.history", json!({"sessionKey": "s", "offset": 12})).await;
     assert_eq!((&beyond["messages"], &beyond["nextCursor"]), (&json!([]), &Value::Null));
     for bad in [json!({"limit": 0}), json!({"limit": 1001}), json!({"offset": -1}), json!({"cursor": "none"})] {
         let mut params = bad.clone();
         params["sessionKey"] = json!("s");
-        assert_eq!(client.refused("chat.history", params).await["code"], "INVALID_REQUEST", "{bad}");
+        assert_eq!(client.call_refused("chat.history", params).await["code"], "INVALID_REQUEST", "{bad}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn history_begins_at_the_last_reset() {
-    let house = House::open().await;
-    house.finished_run("s").await;
-    let _ = house.http.post("/api/sessions/s/reset", &json!({})).await.expect_status(200);
-    let mut client = Client::operator(&house, &house.token).await;
+    let server = TestServer::start().await;
+    server.run_to_end("s").await;
+    let _ = server.http.post("/api/sessions/s/reset", &json!({})).await.expect_status(200);
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     let empty = client.call("chat.history", json!({"sessionKey": "s"})).await;
     assert_eq!((&empty["messages"], &empty["nextCursor"]), (&json!([]), &Value::Null));
-    house.model.script(Behaviour::text("anew"));
-    let run = house.send("s", "after").await;
-    house.forgotten(&run).await;
+    server.model.script(ScriptedResponse::text("anew"));
+    let run = server.send_message("s", "after").await;
+    server.wait_forgotten(&run).await;
     for params in [json!({"sessionKey": "s"}), json!({"sessionKey": "s", "limit": 2})] {
         let history = client.call("chat.history", params).await;
         let texts: Vec<&Value> =
@@ -329,12 +338,12 @@ async fn history_begins_at_the_last_reset() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_note_for_the_model_is_not_shown_to_people() {
-    let house = House::open().await;
-    let run = house.streaming_run("s").await;
-    let mut client = Client::operator(&house, &house.token).await;
+    let server = TestServer::start().await;
+    let run = server.start_streaming_run("s").await;
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     client.call("chat.abort", json!({"sessionKey": "s"})).await;
-    house.forgotten(&run).await;
-    let notes = house.http.get("/api/sessions/s/history").await.expect_status(200);
+    server.wait_forgotten(&run).await;
+    let notes = server.http.get("/api/sessions/s/history").await.expect_status(200);
     assert!(notes["items"].as_array().unwrap().iter().any(|row| row["role"] == "note"), "there is one: {notes}");
     let history = client.call("chat.history", json!({"sessionKey": "s"})).await;
     let rows = history["messages"].as_array().unwrap();
@@ -345,39 +354,39 @@ async fn the_note_for_the_model_is_not_shown_to_people() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_is_in_the_history_while_its_run_works() {
-    let house = House::open().await;
-    house.finished_run("s").await;
-    house
+    let server = TestServer::start().await;
+    server.run_to_end("s").await;
+    server
         .model
-        .script(Behaviour::tool_call("c1", "list_files", &json!({"path": "."})))
-        .script(Stream::new().text("begun").wait_for("go").text(" and done"));
-    let run = house.send("s", "now this").await;
-    house.http.events(&run, 0).await.until("text.delta").await;
-    let mut client = Client::operator(&house, &house.token).await;
+        .script(ScriptedResponse::tool_call("c1", "list_files", &json!({"path": "."})))
+        .script(ScriptedStream::new().text("begun").wait_for_gate("go").text(" and done"));
+    let run = server.send_message("s", "now this").await;
+    server.http.run_events(&run, 0).await.wait_for("text.delta").await;
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     let during = client.call("chat.history", json!({"sessionKey": "s"})).await;
     let rows = during["messages"].as_array().unwrap().clone();
     let roles: Vec<&str> = rows.iter().map(|row| row["role"].as_str().unwrap()).collect();
     assert_eq!(roles[..3], ["user", "assistant", "user"], "{rows:#?}");
     assert_eq!(rows[2]["content"][0]["text"], "now this");
     assert_eq!((&during["inFlightRun"]["runId"], &during["inFlightRun"]["text"]), (&json!(run), &json!("begun")));
-    house.model.open_gate("go");
-    house.forgotten(&run).await;
+    server.model.open_gate("go");
+    server.wait_forgotten(&run).await;
     let after = client.call("chat.history", json!({"sessionKey": "s"})).await;
     let after = after["messages"].as_array().unwrap();
-    assert_eq!(ids(&after[..rows.len()]), ids(&rows), "rows keep their ids when the run is over");
+    assert_eq!(message_ids(&after[..rows.len()]), message_ids(&rows), "rows keep their ids when the run is over");
     assert_eq!(after.len(), 6);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_list_of_sessions_heeds_its_filters() {
-    let house = House::open().await;
+    let server = TestServer::start().await;
     for key in ["alpha", "beta", "gamma"] {
-        house.finished_run(key).await;
+        server.run_to_end(key).await;
     }
-    house.model.script(Behaviour::text("wrote"));
-    let run = house.post_run("delta", &json!({"text": "say wrote", "agent": "team/writer"})).await.expect_status(202);
-    house.forgotten(run["runId"].as_str().unwrap()).await;
-    let mut client = Client::operator(&house, &house.token).await;
+    server.model.script(ScriptedResponse::text("wrote"));
+    let run = server.post_run("delta", &json!({"text": "say wrote", "agent": "team/writer"})).await.expect_status(202);
+    server.wait_forgotten(run["runId"].as_str().unwrap()).await;
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     let mut keys = async |params: Value| -> Vec<String> {
         let list = client.call("sessions.list", params).await;
         let rows = list["sessions"].as_array().unwrap().clone();
@@ -395,7 +404,7 @@ async fn the_list_of_sessions_heeds_its_filters() {
     assert_eq!(keys(json!({"label": "x"})).await, Vec::<String>::new(), "none has a label");
     let bad = [json!({"limit": 0}), json!({"sortBy": "name"}), json!({"offset": "x"}), json!({"activeMinutes": 0})];
     for params in bad {
-        assert_eq!(client.refused("sessions.list", params.clone()).await["code"], "INVALID_REQUEST", "{params}");
+        assert_eq!(client.call_refused("sessions.list", params.clone()).await["code"], "INVALID_REQUEST", "{params}");
     }
     let params = json!({"search": "alpha", "includeDerivedTitles": true, "includeLastMessage": true});
     let row = client.call("sessions.list", params).await["sessions"][0].clone();

@@ -1,18 +1,18 @@
-//! The handshake: its table of failures, the limits before it, and `hello-ok`.
+//! The handshake: its failures, the limits before authentication, and `hello-ok`.
 
 use rstest::rstest;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
-use super::Client;
-use crate::doors::House;
+use super::WsTestClient;
+use crate::test_server::TestServer;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hello_has_all_that_clients_need() {
-    let house = House::open().await;
-    let mut client = Client::dial(&house).await;
-    let hello = client.connect(&house.token, json!({})).await["payload"].clone();
+    let server = TestServer::start().await;
+    let mut client = WsTestClient::open_socket(&server).await;
+    let hello = client.handshake(&server.token, json!({})).await["payload"].clone();
     assert_eq!((&hello["type"], &hello["protocol"]), (&json!("hello-ok"), &json!(4)));
     assert!(hello["server"]["version"].is_string() && hello["server"]["connId"].is_string(), "{hello:#}");
     let want = json!({"maxPayload": 26_214_400, "maxBufferedBytes": 52_428_800, "tickIntervalMs": 30_000});
@@ -31,13 +31,13 @@ async fn hello_has_all_that_clients_need() {
     for event in ["tick", "chat", "run", "agents.changed", "execution:cancel", "shutdown"] {
         assert!(names("events").contains(&json!(event)), "{event}");
     }
-    // What is announced is there.
+    // Every announced method exists.
     for method in names("methods") {
         let method = method.as_str().unwrap();
         if matches!(method, "stop.all" | "hold.set") {
             continue;
         }
-        let answer = client.ask(method, json!({})).await;
+        let answer = client.request(method, json!({})).await;
         assert!(!answer.to_string().contains("unknown method"), "{answer}");
     }
 }
@@ -49,9 +49,9 @@ async fn hello_has_all_that_clients_need() {
 #[case::future(4, 9, 4)]
 #[tokio::test(flavor = "multi_thread")]
 async fn versions_are_negotiated(#[case] min: u64, #[case] max: u64, #[case] spoken: u64) {
-    let house = House::open().await;
-    let mut client = Client::dial(&house).await;
-    let hello = client.connect(&house.token, json!({"minProtocol": min, "maxProtocol": max})).await;
+    let server = TestServer::start().await;
+    let mut client = WsTestClient::open_socket(&server).await;
+    let hello = client.handshake(&server.token, json!({"minProtocol": min, "maxProtocol": max})).await;
     assert_eq!(hello["payload"]["protocol"], spoken, "{hello}");
 }
 
@@ -61,15 +61,15 @@ async fn versions_are_negotiated(#[case] min: u64, #[case] max: u64, #[case] spo
 #[case::upside_down(4, 3)]
 #[tokio::test(flavor = "multi_thread")]
 async fn other_versions_are_refused(#[case] min: u64, #[case] max: u64) {
-    let house = House::open().await;
-    let mut client = Client::dial(&house).await;
-    let answer = client.connect(&house.token, json!({"minProtocol": min, "maxProtocol": max})).await;
+    let server = TestServer::start().await;
+    let mut client = WsTestClient::open_socket(&server).await;
+    let answer = client.handshake(&server.token, json!({"minProtocol": min, "maxProtocol": max})).await;
     let want = json!({
         "code": "PROTOCOL_MISMATCH", "clientMinProtocol": min, "clientMaxProtocol": max,
         "expectedProtocol": 4, "minimumProbeProtocol": 3,
     });
     assert_eq!((&answer["error"]["code"], &answer["error"]["details"]), (&json!("INVALID_REQUEST"), &want));
-    assert_eq!(client.closed().await.0, 1002);
+    assert_eq!(client.wait_close().await.0, 1002);
 }
 
 #[rstest]
@@ -79,14 +79,14 @@ async fn other_versions_are_refused(#[case] min: u64, #[case] max: u64) {
 #[case::empty(json!({"auth": {"token": ""}}), "AUTH_TOKEN_MISSING")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_token_is_refused(#[case] changed: Value, #[case] code: &str) {
-    let house = House::open().await;
-    let mut client = Client::dial(&house).await;
-    let error = client.connect("", changed).await["error"].clone();
+    let server = TestServer::start().await;
+    let mut client = WsTestClient::open_socket(&server).await;
+    let error = client.handshake("", changed).await["error"].clone();
     assert_eq!((&error["code"], &error["details"]["code"]), (&json!("INVALID_REQUEST"), &json!(code)));
     let details = &error["details"];
     assert!(details["authReason"].is_string() && details["recommendedNextStep"].is_string(), "{details}");
     assert_eq!(details["canRetryWithDeviceToken"], false);
-    assert_eq!(client.closed().await.0, 1008);
+    assert_eq!(client.wait_close().await.0, 1008);
 }
 
 #[rstest]
@@ -100,11 +100,11 @@ async fn a_bad_token_is_refused(#[case] changed: Value, #[case] code: &str) {
 #[case::not_json("hello", 1000, false)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_first_frame_ends_it(#[case] frame: &str, #[case] code: u16, #[case] answered: bool) {
-    let house = House::open().await;
-    let mut client = Client::dial(&house).await;
-    client.event("connect.challenge").await;
-    client.text(frame).await;
-    let (closed, _, before) = client.closed().await;
+    let server = TestServer::start().await;
+    let mut client = WsTestClient::open_socket(&server).await;
+    client.wait_event("connect.challenge").await;
+    client.send_text(frame).await;
+    let (closed, _, before) = client.wait_close().await;
     assert_eq!(closed, code);
     assert_eq!(before.len(), usize::from(answered), "{before:#?}");
     if answered {
@@ -114,11 +114,11 @@ async fn a_wrong_first_frame_ends_it(#[case] frame: &str, #[case] code: u16, #[c
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_binary_first_frame_ends_it() {
-    let house = House::open().await;
-    let mut client = Client::dial(&house).await;
-    client.event("connect.challenge").await;
-    client.frame(Message::binary(vec![1, 2, 3])).await;
-    assert_eq!(client.closed().await.0, 1000);
+    let server = TestServer::start().await;
+    let mut client = WsTestClient::open_socket(&server).await;
+    client.wait_event("connect.challenge").await;
+    client.send_frame(Message::binary(vec![1, 2, 3])).await;
+    assert_eq!(client.wait_close().await.0, 1000);
 }
 
 #[rstest]
@@ -127,21 +127,21 @@ async fn a_binary_first_frame_ends_it() {
 #[case::far_over(1024 * 1024)]
 #[tokio::test(flavor = "multi_thread")]
 async fn too_much_before_authentication_is_1009(#[case] bytes: usize) {
-    let house = House::open().await;
-    let mut client = Client::dial(&house).await;
-    client.event("connect.challenge").await;
-    client.text(&"x".repeat(bytes)).await;
-    let (code, _, before) = client.closed().await;
+    let server = TestServer::start().await;
+    let mut client = WsTestClient::open_socket(&server).await;
+    client.wait_event("connect.challenge").await;
+    client.send_text(&"x".repeat(bytes)).await;
+    let (code, _, before) = client.wait_close().await;
     assert_eq!((code, before.len()), (1009, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "waits for the 15 s that a handshake may take"]
 async fn silence_ends_it() {
-    let house = House::open().await;
-    let mut client = Client::dial(&house).await;
+    let server = TestServer::start().await;
+    let mut client = WsTestClient::open_socket(&server).await;
     let begin = std::time::Instant::now();
-    assert_eq!(client.closed().await.0, 1000);
+    assert_eq!(client.wait_close().await.0, 1000);
     assert!((14..20).contains(&begin.elapsed().as_secs()), "{:?}", begin.elapsed());
 }
 
@@ -152,18 +152,18 @@ async fn silence_ends_it() {
 #[case::foreign(json!(["operator.pairing"]), "admin", json!([]))]
 #[tokio::test(flavor = "multi_thread")]
 async fn granted_is_asked_and_token(#[case] asked: Value, #[case] token: &str, #[case] granted: Value) {
-    let house = House::open().await;
-    let token = house.token("t", token).await;
-    let mut client = Client::dial(&house).await;
-    let hello = client.connect(&token, json!({"scopes": asked})).await;
+    let server = TestServer::start().await;
+    let token = server.create_token("t", token).await;
+    let mut client = WsTestClient::open_socket(&server).await;
+    let hello = client.handshake(&token, json!({"scopes": asked})).await;
     assert_eq!(hello["payload"]["auth"]["scopes"], granted);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn both_paths_upgrade_and_browsers_are_checked() {
-    let house = House::open().await;
+    let server = TestServer::start().await;
     for path in ["/", "/ws"] {
-        let url = format!("ws://{}{path}", house.address);
+        let url = format!("ws://{}{path}", server.address);
         assert!(tokio_tungstenite::connect_async(&url).await.is_ok());
         let mut request = url.into_client_request().unwrap();
         request.headers_mut().insert("origin", "https://evil.example".parse().unwrap());

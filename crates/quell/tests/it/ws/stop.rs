@@ -1,14 +1,14 @@
-//! Stopping over the WebSocket: `chat.abort` letter for letter, and the gateway's other verbs.
+//! Stop over the WebSocket: `chat.abort` exactly as the protocol says, and the other stop methods of the gateway.
 
 use std::time::Instant;
 
-use quell_testkit::commands::{self, Marker};
-use quell_testkit::{Behaviour, leaks};
+use quell_testkit::commands::{self, ProcessMarker};
+use quell_testkit::{ScriptedResponse, leaks};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::{Client, PATIENCE, message};
-use crate::doors::House;
+use super::{WAIT_TIMEOUT, WsTestClient, chat_send_params};
+use crate::test_server::TestServer;
 
 #[rstest]
 #[case::missing(json!({}))]
@@ -24,11 +24,11 @@ use crate::doors::House;
 #[case::no_object(json!(["s"]))]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_malformed_abort_is_refused_and_stops_nothing(#[case] params: Value) {
-    let house = House::open().await;
-    let run = house.streaming_run("s").await;
+    let server = TestServer::start().await;
+    let run = server.start_streaming_run("s").await;
     let params: Value = serde_json::from_str(&params.to_string().replace("RUN", &run)).unwrap();
-    let mut client = Client::operator(&house, &house.token).await;
-    let error = client.refused("chat.abort", params).await;
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let error = client.call_refused("chat.abort", params).await;
     assert_eq!((&error["code"], &error["message"]), (&json!("INVALID_REQUEST"), &json!("missing runId or sessionKey")));
     let runs = client.call("runs.list", json!({"state": "active"})).await;
     assert_eq!(runs["items"][0]["state"], "running");
@@ -36,66 +36,66 @@ async fn a_malformed_abort_is_refused_and_stops_nothing(#[case] params: Value) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_abort_needs_the_scope() {
-    let house = House::open().await;
-    let run = house.streaming_run("s").await;
-    let mut client = Client::dial(&house).await;
-    client.connect(&house.token, json!({"scopes": ["operator.read"]})).await;
+    let server = TestServer::start().await;
+    let run = server.start_streaming_run("s").await;
+    let mut client = WsTestClient::open_socket(&server).await;
+    client.handshake(&server.token, json!({"scopes": ["operator.read"]})).await;
     for (method, params) in [
         ("chat.abort", json!({"sessionKey": "s", "runId": run})),
         ("chat.abort", json!({})),
         ("sessions.abort", json!({"key": "s"})),
         ("runs.stop", json!({"runId": run})),
-        ("chat.send", message("s", "/stop", "k")),
+        ("chat.send", chat_send_params("s", "/stop", "k")),
     ] {
-        let error = client.refused(method, params).await;
+        let error = client.call_refused(method, params).await;
         let want =
             json!({"code": "MISSING_SCOPE", "missingScope": "operator.write", "requiredScopes": ["operator.write"]});
         assert_eq!((&error["code"], &error["details"]), (&json!("FORBIDDEN"), &want));
     }
     for (method, params) in [("stop.all", json!({"hold": true})), ("hold.set", json!({"held": true}))] {
-        let error = client.refused(method, params).await;
+        let error = client.call_refused(method, params).await;
         assert_eq!(error["details"]["missingScope"], "operator.admin");
     }
-    let view = house.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    let view = server.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
     assert_eq!(view["state"], "running");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_stopped_is_all_the_same() {
-    let house = House::open().await;
-    let other = house.streaming_run("other").await;
-    let ended = house.finished_run("s").await;
-    house.forgotten(&ended).await;
-    let mut client = Client::operator(&house, &house.token).await;
+    let server = TestServer::start().await;
+    let other = server.start_streaming_run("other").await;
+    let ended = server.run_to_end("s").await;
+    server.wait_forgotten(&ended).await;
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     let nothing = json!({"ok": true, "aborted": false, "runIds": []});
     for run in ["unknown", "not a run id/", &ended, &other] {
         assert_eq!(client.call("chat.abort", json!({"sessionKey": "s", "runId": run})).await, nothing, "{run}");
     }
-    let mine = house.streaming_run("s").await;
+    let mine = server.start_streaming_run("s").await;
     let params = json!({"sessionKey": "s", "runId": mine});
     assert_eq!(client.call("chat.abort", params.clone()).await, json!({"ok": true, "aborted": true, "runIds": [mine]}));
     assert_eq!(client.call("chat.abort", params).await, nothing, "a repeat");
     assert_eq!(client.call("chat.abort", json!({"sessionKey": "nobody"})).await, nothing);
-    let anna = house.token("anna", "write").await;
-    let mut anna = Client::operator(&house, &anna).await;
+    let anna = server.create_token("anna", "write").await;
+    let mut anna = WsTestClient::connect_operator(&server, &anna).await;
     assert_eq!(anna.call("chat.abort", json!({"sessionKey": "other", "runId": other})).await, nothing, "not hers");
-    assert_eq!(anna.refused("runs.stop", json!({"runId": other})).await["code"], "FORBIDDEN");
-    let view = house.http.get(&format!("/api/runs/{other}")).await.expect_status(200);
+    assert_eq!(anna.call_refused("runs.stop", json!({"runId": other})).await["code"], "FORBIDDEN");
+    let view = server.http.get(&format!("/api/runs/{other}")).await.expect_status(200);
     assert_eq!(view["state"], "running");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_is_told_in_order_with_its_receipt() {
-    let house = House::open().await;
-    house.model.script(Behaviour::silent_mid_stream("partial"));
-    let mut client = Client::operator(&house, &house.token).await;
-    client.call("chat.send", message("s", "go", "r1")).await;
-    client.event_with("chat", "state", "delta").await;
+    let server = TestServer::start().await;
+    server.model.script(ScriptedResponse::silent_mid_stream("partial"));
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    client.call("chat.send", chat_send_params("s", "go", "r1")).await;
+    client.wait_event_with("chat", "state", "delta").await;
     client.call("chat.abort", json!({"sessionKey": "s", "stopReason": "enough"})).await;
-    let ended = client.event_with("run", "state", "ended").await;
+    let ended = client.wait_event_with("run", "state", "ended").await;
     assert_eq!(ended["verdict"]["by"], json!({"principal": "admin", "surface": "ws"}));
     assert_eq!((&ended["receipt"]["leftovers"], &ended["receipt"]["turn"]["recorded"]), (&json!([]), &json!(true)));
-    let told: Vec<String> = client
+    let events: Vec<String> = client
         .events
         .iter()
         .filter(|event| event["payload"]["runId"] == "r1" && event["event"] != "agent")
@@ -103,7 +103,7 @@ async fn a_stop_is_told_in_order_with_its_receipt() {
             format!("{} {}", event["event"].as_str().unwrap(), event["payload"]["state"].as_str().unwrap_or("-"))
         })
         .collect();
-    assert_eq!(told, ["chat delta", "execution:cancel -", "chat aborted", "run ending", "run ended"]);
+    assert_eq!(events, ["chat delta", "execution:cancel -", "chat aborted", "run ending", "run ended"]);
     let find = |name: &str, state: &str| {
         let fits = |event: &&Value| event["event"] == name && (state.is_empty() || event["payload"]["state"] == state);
         client.events.iter().find(fits).unwrap()["payload"].clone()
@@ -117,39 +117,39 @@ async fn a_stop_is_told_in_order_with_its_receipt() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_abort_before_any_text_has_number_one() {
-    let house = House::open().await;
-    house.model.script(Behaviour::SilentBeforeHeaders);
-    let mut client = Client::operator(&house, &house.token).await;
-    client.call("chat.send", message("s", "go", "r1")).await;
-    house.model.request(0).arrived().await;
+    let server = TestServer::start().await;
+    server.model.script(ScriptedResponse::SilentBeforeHeaders);
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    client.call("chat.send", chat_send_params("s", "go", "r1")).await;
+    server.model.request_at(0).wait_arrived().await;
     client.call("chat.abort", json!({"sessionKey": "s"})).await;
-    let aborted = client.event_with("chat", "state", "aborted").await;
+    let aborted = client.wait_event_with("chat", "state", "aborted").await;
     assert_eq!((&aborted["seq"], aborted.get("message")), (&json!(1), None));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stop_text_stops_the_session_and_says_command() {
-    let house = House::open().await;
-    let run = house.streaming_run("s").await;
-    let queued = house.send("s", "later").await;
-    let mut client = Client::operator(&house, &house.token).await;
-    let answer = client.call("chat.send", message("s", "Please stop!", "k")).await;
+    let server = TestServer::start().await;
+    let run = server.start_streaming_run("s").await;
+    let queued = server.send_message("s", "later").await;
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let answer = client.call("chat.send", chat_send_params("s", "Please stop!", "k")).await;
     assert_eq!((&answer["ok"], &answer["aborted"]), (&json!(true), &json!(true)));
     assert_eq!(answer["runIds"].as_array().unwrap().len(), 2);
     for id in [run, queued] {
-        assert_eq!(client.chat(&id, "aborted").await["stopReason"], "command");
+        assert_eq!(client.wait_chat(&id, "aborted").await["stopReason"], "command");
     }
-    let again = client.call("chat.send", message("s", "/stop", "k")).await;
+    let again = client.call("chat.send", chat_send_params("s", "/stop", "k")).await;
     assert_eq!((&again["aborted"], &again["runIds"]), (&json!(false), &json!([])));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_abort_has_the_gateways_shape() {
-    let house = House::open().await;
-    let run = house.streaming_run("s").await;
-    let mut client = Client::operator(&house, &house.token).await;
+    let server = TestServer::start().await;
+    let run = server.start_streaming_run("s").await;
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     for bad in [json!({}), json!({"key": ""}), json!({"key": "s", "runId": null}), json!({"key": "s", "runId": ""})] {
-        assert_eq!(client.refused("sessions.abort", bad).await["code"], "INVALID_REQUEST");
+        assert_eq!(client.call_refused("sessions.abort", bad).await["code"], "INVALID_REQUEST");
     }
     let answer = client.call("sessions.abort", json!({"key": "s"})).await;
     assert_eq!((&answer["abortedRunId"], &answer["status"]), (&json!(run), &json!("aborted")));
@@ -159,11 +159,11 @@ async fn sessions_abort_has_the_gateways_shape() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn runs_stop_waits_for_the_receipt_when_asked() {
-    let house = House::open().await;
-    let run = house.streaming_run("s").await;
-    let mut client = Client::operator(&house, &house.token).await;
-    assert_eq!(client.refused("runs.stop", json!({"runId": "nobody"})).await["code"], "INVALID_REQUEST");
-    let wrong = client.refused("runs.stop", json!({"runId": run, "sessionKey": "t"})).await;
+    let server = TestServer::start().await;
+    let run = server.start_streaming_run("s").await;
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    assert_eq!(client.call_refused("runs.stop", json!({"runId": "nobody"})).await["code"], "INVALID_REQUEST");
+    let wrong = client.call_refused("runs.stop", json!({"runId": run, "sessionKey": "t"})).await;
     assert_eq!(wrong["code"], "INVALID_REQUEST");
     let answer = client.call("runs.stop", json!({"runId": run, "wait": true, "force": true})).await;
     assert_eq!((&answer["aborted"], &answer["state"]), (&json!(true), &json!("ended")));
@@ -174,56 +174,59 @@ async fn runs_stop_waits_for_the_receipt_when_asked() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_stops_from_here_too() {
-    let house = House::open().await;
-    let runs = [house.streaming_run("a").await, house.streaming_run("b").await];
-    let mut client = Client::operator(&house, &house.token).await;
+    let server = TestServer::start().await;
+    let runs = [server.start_streaming_run("a").await, server.start_streaming_run("b").await];
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     let answer = client.call("stop.all", json!({"hold": true, "reason": "fire"})).await;
     assert_eq!((&answer["aborted"], &answer["held"]), (&json!(true), &json!(true)));
     assert_eq!(answer["runIds"].as_array().unwrap().len(), runs.len());
     for run in &runs {
-        assert_eq!(client.chat(run, "aborted").await["stopReason"], "fire");
+        assert_eq!(client.wait_chat(run, "aborted").await["stopReason"], "fire");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reconnected_owner_can_stop_its_run_and_an_abort_by_http_is_told() {
-    let house = House::open().await;
-    let anna = house.token("anna", "write").await;
-    house.model.script(Behaviour::silent_mid_stream("partial")).script(Behaviour::silent_mid_stream("partial"));
-    let mut first = Client::operator(&house, &anna).await;
-    first.call("chat.send", message("s", "go", "r1")).await;
-    first.call("chat.send", message("t", "go", "r2")).await;
+    let server = TestServer::start().await;
+    let anna = server.create_token("anna", "write").await;
+    server
+        .model
+        .script(ScriptedResponse::silent_mid_stream("partial"))
+        .script(ScriptedResponse::silent_mid_stream("partial"));
+    let mut first = WsTestClient::connect_operator(&server, &anna).await;
+    first.call("chat.send", chat_send_params("s", "go", "r1")).await;
+    first.call("chat.send", chat_send_params("t", "go", "r2")).await;
     drop(first);
-    house.model.request(1).resting().await;
-    let mut again = Client::operator(&house, &anna).await;
+    server.model.request_at(1).wait_paused().await;
+    let mut again = WsTestClient::connect_operator(&server, &anna).await;
     let answer = again.call("chat.abort", json!({"sessionKey": "s", "runId": "r1"})).await;
     assert_eq!(answer["aborted"], true);
-    assert_eq!(again.event_with("chat", "state", "aborted").await["runId"], "r1");
-    let _ = house.http.post("/api/agent/main/abort", &json!({})).await.expect_status(200);
-    let told = again.event_with("chat", "state", "aborted").await;
-    assert_eq!((&told["runId"], &told["stopReason"]), (&json!("r2"), &json!("user")));
+    assert_eq!(again.wait_event_with("chat", "state", "aborted").await["runId"], "r1");
+    let _ = server.http.post("/api/agent/main/abort", &json!({})).await.expect_status(200);
+    let aborted = again.wait_event_with("chat", "state", "aborted").await;
+    assert_eq!((&aborted["runId"], &aborted["stopReason"]), (&json!("r2"), &json!("user")));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_status_of_an_agent_is_told() {
-    let house = House::open().await;
-    let mut client = Client::operator(&house, &house.token).await;
-    house.model.script(Behaviour::silent_mid_stream("partial"));
-    client.call("chat.send", message("s", "go", "r1")).await;
-    client.event_with("agents.changed", "computeStatus", "waiting_llm").await;
+    let server = TestServer::start().await;
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    server.model.script(ScriptedResponse::silent_mid_stream("partial"));
+    client.call("chat.send", chat_send_params("s", "go", "r1")).await;
+    client.wait_event_with("agents.changed", "computeStatus", "waiting_llm").await;
     client.call("chat.abort", json!({"sessionKey": "s"})).await;
-    client.event_with("agents.changed", "computeStatus", "stopping").await;
-    client.event_with("run", "state", "ended").await;
-    // The last change is told behind the end of the run that made it.
-    while told(&client).last().map(String::as_str) != Some("idle") {
-        client.event("agents.changed").await;
+    client.wait_event_with("agents.changed", "computeStatus", "stopping").await;
+    client.wait_event_with("run", "state", "ended").await;
+    // The last status change is sent after the end of the run.
+    while received_statuses(&client).last().map(String::as_str) != Some("idle") {
+        client.wait_event("agents.changed").await;
     }
-    let told = told(&client);
-    assert!(told.windows(2).any(|pair| pair == ["processing", "waiting_llm"]), "{told:?}");
+    let statuses = received_statuses(&client);
+    assert!(statuses.windows(2).any(|pair| pair == ["processing", "waiting_llm"]), "{statuses:?}");
 }
 
-/// The statuses of `main` that a client was told.
-fn told(client: &Client) -> Vec<String> {
+/// The statuses of `main` that a client has received, in order.
+fn received_statuses(client: &WsTestClient) -> Vec<String> {
     let of_main = |event: &&Value| event["event"] == "agents.changed" && event["payload"]["agentId"] == "main";
     let status = |event: &Value| event["payload"]["computeStatus"].as_str().map(str::to_owned);
     client.events.iter().filter(of_main).filter_map(status).collect()
@@ -232,58 +235,58 @@ fn told(client: &Client) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn how_long_a_stop_takes_to_reach_a_client() {
     const SAMPLES: usize = 50;
-    let house = House::open().await;
-    let mut client = Client::operator(&house, &house.token).await;
+    let server = TestServer::start().await;
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     let mut times = Vec::with_capacity(SAMPLES);
     for sample in 0..SAMPLES {
-        house.model.script(Behaviour::silent_mid_stream("partial"));
+        server.model.script(ScriptedResponse::silent_mid_stream("partial"));
         let run = format!("r{sample}");
-        client.call("chat.send", message("s", "go", &run)).await;
-        client.event_with("chat", "state", "delta").await;
+        client.call("chat.send", chat_send_params("s", "go", &run)).await;
+        client.wait_event_with("chat", "state", "delta").await;
         let begin = Instant::now();
-        client.begin("chat.abort", json!({"sessionKey": "s"})).await;
-        client.event_with("chat", "state", "aborted").await;
+        client.send_request("chat.abort", json!({"sessionKey": "s"})).await;
+        client.wait_event_with("chat", "state", "aborted").await;
         times.push(begin.elapsed());
-        client.event_with("run", "state", "ended").await;
+        client.wait_event_with("run", "state", "ended").await;
     }
     times.sort_unstable();
     println!("stop -> aborted at a WebSocket client: median {:?}, worst {:?}", times[SAMPLES / 2], times[SAMPLES - 1]);
     assert_eq!(times.len(), SAMPLES);
-    house.model.assert_histories_valid();
+    server.model.assert_histories_valid();
 }
 
-/// Its history is not taken from under a run that the caller may not stop.
+/// A caller who may not stop a run may not remove its history either.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_with_somebody_elses_run_is_neither_reset_nor_deleted() {
-    let house = House::open().await;
-    let run = house.streaming_run("s").await;
-    let anna = house.token("anna", "write").await;
-    let mut client = Client::operator(&house, &anna).await;
+    let server = TestServer::start().await;
+    let run = server.start_streaming_run("s").await;
+    let anna = server.create_token("anna", "write").await;
+    let mut client = WsTestClient::connect_operator(&server, &anna).await;
     for method in ["sessions.reset", "sessions.delete"] {
-        let error = client.refused(method, json!({"key": "s"})).await;
+        let error = client.call_refused(method, json!({"key": "s"})).await;
         assert_eq!((&error["code"], &error["details"]["code"]), (&json!("FORBIDDEN"), &json!("NOT_OWNER")), "{error}");
-        let view = house.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+        let view = server.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
         assert_eq!(view["state"], "running", "{method}");
     }
-    let mut admin = Client::operator(&house, &house.token).await;
+    let mut admin = WsTestClient::connect_operator(&server, &server.token).await;
     assert_eq!(admin.call("sessions.delete", json!({"key": "s"})).await["deleted"], true);
-    // Its receipt stays, and none of its texts as soon as its books are closed.
+    // The receipt stays; the texts of the run go once its records are closed.
     let path = format!("/api/runs/{run}");
     let closed = async {
         loop {
-            let view = house.http.get(&path).await.expect_status(200);
+            let view = server.http.get(&path).await.expect_status(200);
             if view["text"] == "" {
                 return view;
             }
         }
     };
-    let view = tokio::time::timeout(PATIENCE, closed).await.expect("the text of a deleted session is still known");
+    let view = tokio::time::timeout(WAIT_TIMEOUT, closed).await.expect("the text of a deleted session is still there");
     assert_eq!(view["verdict"]["kind"], "aborted", "{view:#}");
     assert!(view["receipt"].is_object() && view["output"].is_null(), "{view:#}");
     assert_eq!(admin.call("sessions.delete", json!({"key": "s"})).await["deleted"], false);
 }
 
-/// The run is over, and what it left in the background is not: every way to stop ends it, and says so.
+/// A run has ended but its background command has not: every way to stop ends the command and reports it.
 #[rstest]
 #[case::run("chat.abort", json!({"sessionKey": "s", "runId": "RUN"}))]
 #[case::session("chat.abort", json!({"sessionKey": "s"}))]
@@ -292,28 +295,28 @@ async fn a_session_with_somebody_elses_run_is_neither_reset_nor_deleted() {
 #[case::all("stop.all", json!({}))]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_of_what_an_ended_run_left_did_something(#[case] method: &str, #[case] params: Value) {
-    let (house, mark) = (House::with_processes().await, Marker::new());
-    let serve = json!({"command": commands::setsid_child(&mark), "background": true});
-    house.model.script(Behaviour::tool_call("c1", "shell", &serve));
-    house.model.script(Behaviour::text("It runs."));
-    let run = house.send("s", "serve").await;
-    house.http.events(&run, 0).await.to_end().await.assert_sound();
-    mark.at_least(2).await;
+    let (server, marker) = (TestServer::start_with_processes().await, ProcessMarker::new());
+    let serve = json!({"command": commands::setsid_child(&marker), "background": true});
+    server.model.script(ScriptedResponse::tool_call("c1", "shell", &serve));
+    server.model.script(ScriptedResponse::text("It runs."));
+    let run = server.send_message("s", "serve").await;
+    server.http.run_events(&run, 0).await.read_to_end().await.assert_valid();
+    marker.wait_for_count(2).await;
     let params: Value = serde_json::from_str(&params.to_string().replace("RUN", &run)).unwrap();
-    let mut client = Client::operator(&house, &house.token).await;
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     let answer = client.call(method, params.clone()).await;
     assert_eq!((&answer["runIds"], &answer["processes"][0]["startedByRun"]), (&json!([]), &json!(run)), "{answer:#}");
-    let did = if method == "sessions.abort" { answer["status"] == "aborted" } else { answer["aborted"] == true };
-    assert!(did, "{answer:#}");
+    let stopped = if method == "sessions.abort" { answer["status"] == "aborted" } else { answer["aborted"] == true };
+    assert!(stopped, "{answer:#}");
     if method == "runs.stop" {
         assert_eq!(answer["processes"][0]["state"], "ended", "it was waited for");
     }
-    mark.gone(PATIENCE).await;
-    // Its warden says so a moment later.
-    let engine = house.engine.clone();
-    let over = move || if engine.living_processes() == 0 { Ok(()) } else { Err("not reported yet".to_owned()) };
-    leaks::settled(PATIENCE, over).await;
+    marker.wait_gone(WAIT_TIMEOUT).await;
+    // The warden reports the end a moment later.
+    let engine = server.engine.clone();
+    let over = move || if engine.count_live_processes() == 0 { Ok(()) } else { Err("not reported yet".to_owned()) };
+    leaks::wait_until(WAIT_TIMEOUT, over).await;
     let again = client.call(method, params).await;
-    let did = if method == "sessions.abort" { again["status"] == "aborted" } else { again["aborted"] == true };
-    assert!(!did && again["processes"].is_null(), "{again:#}");
+    let stopped = if method == "sessions.abort" { again["status"] == "aborted" } else { again["aborted"] == true };
+    assert!(!stopped && again["processes"].is_null(), "{again:#}");
 }

@@ -1,4 +1,4 @@
-//! Files that come and go with messages. Those that come lie on Discord's CDN, which knows no token.
+//! Download and upload of attachments. Downloads come from Discord's CDN, without a token.
 
 use std::time::Duration;
 
@@ -10,75 +10,85 @@ use reqwest::header::CONTENT_TYPE;
 use serde_json::json;
 use url::Url;
 
-use super::message::line;
-use super::{Discord, channel, nobody_is_pinged, rest};
-use crate::channels::seam::{Files, MessageId, NotSent, Place, Trouble};
-use crate::channels::wire::http::{Repeatable, call_at_most};
+use super::message_parser::single_line;
+use super::{DiscordNetwork, no_allowed_mentions, rest_client, target_channel_id};
+use crate::channels::network::{ChatAddress, FileTransfer, MessageId, NetworkError, SendError};
+use crate::channels::wire::http_client::{Repeatable, send_request_limited};
 use crate::channels::wire::multipart::Multipart;
 
-/// How long a file may take, in either direction.
-const TRANSFER: Duration = Duration::from_secs(120);
-/// Discord: reference, image formatting and signed attachment URLs. Nothing is fetched from elsewhere: a message names the URL,
-/// and this machine may reach what the one who wrote it may not.
-const CDN: &[&str] = &["cdn.discordapp.com", "media.discordapp.net"];
-const LONGEST_NAME: usize = 100;
+/// Time limit of one file, in either direction.
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(120);
+/// Discord: reference, image formatting and signed attachment URLs. Other hosts are refused: the sender of a message
+/// chooses the URL, and this machine may reach hosts that the sender cannot.
+const CDN_HOSTS: &[&str] = &["cdn.discordapp.com", "media.discordapp.net"];
+const MAX_FILE_NAME_CHARS: usize = 100;
 
-impl Files for Discord {
-    fn fetch<'a>(&'a self, attachment: &'a Attachment, most: u64) -> BoxFuture<'a, Result<Vec<u8>, Trouble>> {
-        self.download(attachment, most).boxed()
+impl FileTransfer for DiscordNetwork {
+    fn fetch<'a>(&'a self, attachment: &'a Attachment, max_bytes: u64) -> BoxFuture<'a, Result<Vec<u8>, NetworkError>> {
+        self.download_attachment(attachment, max_bytes).boxed()
     }
 
     fn send<'a>(
         &'a self,
-        place: &'a Place,
+        address: &'a ChatAddress,
         attachment: &'a Attachment,
         bytes: Vec<u8>,
-    ) -> BoxFuture<'a, Result<MessageId, NotSent>> {
-        self.upload(place, attachment, bytes).boxed()
+    ) -> BoxFuture<'a, Result<MessageId, SendError>> {
+        self.upload_attachment(address, attachment, bytes).boxed()
     }
 }
 
-impl Discord {
-    async fn download(&self, attachment: &Attachment, most: u64) -> Result<Vec<u8>, Trouble> {
-        let url = self.file_url(&attachment.source)?;
-        let most = usize::try_from(most).unwrap_or(usize::MAX);
-        let answer = call_at_most(self.rest.anonymous(url), TRANSFER, most).await;
-        let answer = answer.map_err(|none| Trouble(format!("the file cannot be fetched: {none}")))?;
-        if !answer.status.is_success() {
-            return Err(Trouble(format!("the file cannot be fetched: HTTP {}", answer.status.as_u16())));
+impl DiscordNetwork {
+    async fn download_attachment(&self, attachment: &Attachment, max_bytes: u64) -> Result<Vec<u8>, NetworkError> {
+        let url = self.parse_trusted_file_url(&attachment.source)?;
+        let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
+        let response =
+            send_request_limited(self.rest_client.request_without_token(url), TRANSFER_TIMEOUT, max_bytes).await;
+        let response = response.map_err(|none| NetworkError(format!("the file cannot be fetched: {none}")))?;
+        if !response.status.is_success() {
+            return Err(NetworkError(format!("the file cannot be fetched: HTTP {}", response.status.as_u16())));
         }
-        Ok(answer.body.into())
+        Ok(response.body.into())
     }
 
-    fn file_url(&self, source: &str) -> Result<Url, Trouble> {
-        let elsewhere = || Trouble("the file is not on Discord's servers, so it is not fetched".to_owned());
-        let url = Url::parse(source).map_err(|_| elsewhere())?;
-        let on_the_cdn =
-            url.scheme() == "https" && url.port().is_none() && url.host_str().is_some_and(|host| CDN.contains(&host));
-        // Where the API stands on a server of one's own, so do its files.
-        if on_the_cdn || url.origin() == self.rest.base().origin() { Ok(url) } else { Err(elsewhere()) }
+    fn parse_trusted_file_url(&self, source: &str) -> Result<Url, NetworkError> {
+        let untrusted_host = || NetworkError("the file is not on Discord's servers, so it is not fetched".to_owned());
+        let url = Url::parse(source).map_err(|_| untrusted_host())?;
+        let is_on_cdn = url.scheme() == "https"
+            && url.port().is_none()
+            && url.host_str().is_some_and(|host| CDN_HOSTS.contains(&host));
+        // A private API server may also serve the files.
+        if is_on_cdn || url.origin() == self.rest_client.base().origin() { Ok(url) } else { Err(untrusted_host()) }
     }
 
-    /// Discord: uploading files, `payload_json` and `files[0]`. Without a nonce: the seam has no key for files, so one whose answer is lost is not sent again.
-    async fn upload(&self, place: &Place, attachment: &Attachment, bytes: Vec<u8>) -> Result<MessageId, NotSent> {
-        let name = file_name(attachment);
-        let payload = json!({"attachments": [{"id": 0, "filename": name}], "allowed_mentions": nobody_is_pinged()});
+    /// Discord: uploading files, `payload_json` and `files[0]`. Sent without a nonce, because [`FileTransfer`] has no
+    /// key for files: if the response is lost, the file is not sent again.
+    async fn upload_attachment(
+        &self,
+        address: &ChatAddress,
+        attachment: &Attachment,
+        bytes: Vec<u8>,
+    ) -> Result<MessageId, SendError> {
+        let name = safe_file_name(attachment);
+        let payload = json!({"attachments": [{"id": 0, "filename": name}], "allowed_mentions": no_allowed_mentions()});
         let mut form = Multipart::new();
-        form.text("payload_json", &payload.to_string());
-        form.file("files[0]", (&name, attachment.media_type.as_deref().unwrap_or_default()), &bytes);
+        form.add_field("payload_json", &payload.to_string());
+        form.add_file("files[0]", (&name, attachment.media_type.as_deref().unwrap_or_default()), &bytes);
         drop(bytes);
         let (content_type, body) = form.finish();
-        let request = self.rest.request(Method::POST, &["channels", channel(place)?, "messages"]);
+        let request = self.rest_client.request(Method::POST, &["channels", target_channel_id(address)?, "messages"]);
         let request = request.header(CONTENT_TYPE, content_type).body(body);
-        let shown = rest::call_within(request, TRANSFER).await.map_err(|failure| failure.not_sent(Repeatable::No))?;
-        rest::id_of(&shown, Repeatable::No)
+        let sent = rest_client::call_api_within(request, TRANSFER_TIMEOUT)
+            .await
+            .map_err(|failure| failure.into_send_error(Repeatable::No))?;
+        rest_client::sent_message_id(&sent, Repeatable::No)
     }
 }
 
-/// A name that is one, whatever the model called the file.
-fn file_name(attachment: &Attachment) -> String {
+/// A valid file name, even if the model chose an invalid one.
+fn safe_file_name(attachment: &Attachment) -> String {
     let name = attachment.name.as_deref().unwrap_or_default();
-    let name = line(name.rsplit(['/', '\\']).next().unwrap_or_default());
-    let name: String = name.chars().take(LONGEST_NAME).collect();
+    let name = single_line(name.rsplit(['/', '\\']).next().unwrap_or_default());
+    let name: String = name.chars().take(MAX_FILE_NAME_CHARS).collect();
     if name.trim_matches('.').is_empty() { "file".to_owned() } else { name }
 }

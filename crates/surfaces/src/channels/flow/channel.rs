@@ -1,91 +1,90 @@
-//! One configured channel at work: its network, how it fares, and its outlet.
+//! State of one active channel: its network, limits, notice queue, health and counters.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quell_engine::clock::Clock;
-use quell_protocol::api::{OnBusy, Scope as Rights};
-use quell_protocol::channel::{ChannelHealth as Health, ChannelRow};
+use quell_protocol::api::{AccessLevel, OnBusy};
+use quell_protocol::channel::{ChannelHealth, ChannelRow};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::outlet::Outlet;
-use crate::channels::config::{BadChannel, ChannelConfig, ChannelKind};
-use crate::channels::seam::{Manners, Network, Own};
+use super::notice_queue::NoticeQueue;
+use crate::channels::config::{ChannelConfig, ChannelConfigError, ChannelKind};
+use crate::channels::network::{Network, NetworkLimits, OwnAccount};
 
-/// Files that come, and that go, at the same time; each may have 20 MiB.
-const FILES_AT_ONCE: usize = 8;
+/// Limit for files being fetched, and separately for files being sent, at the same time; each may have 20 MiB.
+const MAX_CONCURRENT_FILES: usize = 8;
 
 const MESSAGES: &str = "quell_channel_messages_total";
 const ANSWERS: &str = "quell_channel_answers_total";
 const UNDELIVERED: &str = "quell_channel_undelivered_total";
-/// Shown as 0 until the first one. Source: the Prometheus guide to instrumentation, "Avoid missing metrics".
+/// Set to 0 when the channel connects. Source: the Prometheus guide to instrumentation, "Avoid missing metrics".
 const COUNTERS: [&str; 3] = [MESSAGES, ANSWERS, UNDELIVERED];
 
-/// A channel at work.
-pub(super) struct Channel {
+pub(super) struct ActiveChannel {
     pub(super) name: String,
     pub(super) config: ChannelConfig,
     pub(super) network: Arc<dyn Network>,
-    pub(super) manners: Manners,
-    pub(super) outlet: Outlet,
-    /// Held while a file comes, and is in memory.
-    pub(super) fetching: Semaphore,
-    /// Held while a file goes; apart from the other, because a run that fetches keeps the place of others.
-    pub(super) sending: Semaphore,
-    /// Cancelled when it is connected for the first time.
-    reached: CancellationToken,
-    /// Cancelled when it is to listen no longer.
-    stopped: CancellationToken,
-    /// Cancelled when it does listen no longer.
-    ended: CancellationToken,
+    pub(super) limits: NetworkLimits,
+    pub(super) notices: NoticeQueue,
+    /// Held while a fetched file is in memory.
+    pub(super) fetch_permits: Semaphore,
+    /// Held while a file is being sent; apart from `fetch_permits`, so that sending never waits for runs that fetch.
+    pub(super) send_permits: Semaphore,
+    /// Cancelled at the first successful connection.
+    first_connected: CancellationToken,
+    /// Cancelled to ask the listener to end.
+    stop_requested: CancellationToken,
+    /// Cancelled when the listener has ended.
+    listener_ended: CancellationToken,
     clock: Clock,
-    facts: Mutex<Facts>,
+    status: Mutex<ChannelStatus>,
 }
 
 #[derive(Debug, Default)]
-struct Facts {
-    health: Health,
-    since: Option<String>,
-    own: Option<Own>,
-    heard: u64,
+struct ChannelStatus {
+    health: ChannelHealth,
+    health_since: Option<String>,
+    account: Option<OwnAccount>,
+    received: u64,
     answered: u64,
     undelivered: u64,
 }
 
-impl Channel {
+impl ActiveChannel {
     pub(super) fn new(
         name: &str,
         config: ChannelConfig,
         network: Arc<dyn Network>,
-        (outlet, clock): (Outlet, Clock),
+        (notices, clock): (NoticeQueue, Clock),
     ) -> Self {
         Self {
             name: name.to_owned(),
             config,
-            manners: network.manners(),
+            limits: network.limits(),
             network,
-            outlet,
-            fetching: Semaphore::new(FILES_AT_ONCE),
-            sending: Semaphore::new(FILES_AT_ONCE),
-            reached: CancellationToken::new(),
-            stopped: CancellationToken::new(),
-            ended: CancellationToken::new(),
+            notices,
+            fetch_permits: Semaphore::new(MAX_CONCURRENT_FILES),
+            send_permits: Semaphore::new(MAX_CONCURRENT_FILES),
+            first_connected: CancellationToken::new(),
+            stop_requested: CancellationToken::new(),
+            listener_ended: CancellationToken::new(),
             clock,
-            facts: Mutex::default(),
+            status: Mutex::default(),
         }
     }
 
-    /// What somebody who writes here may do; nothing when they may not write.
-    pub(super) fn rights(&self, sender: &str) -> Option<Rights> {
+    /// The access level of a sender; `None` if they are not allowed.
+    pub(super) fn sender_scope(&self, sender: &str) -> Option<AccessLevel> {
         let named = |list: &[String]| list.iter().any(|name| name == sender);
         if named(&self.config.operators) {
-            return Some(Rights::Admin);
+            return Some(AccessLevel::Admin);
         }
         let everybody = self.config.allow.iter().any(|name| name == "*");
-        (everybody || named(&self.config.allow)).then_some(Rights::Write)
+        (everybody || named(&self.config.allow)).then_some(AccessLevel::Write)
     }
 
-    /// What a new message does while an earlier one is being answered.
+    /// How to treat a message that arrives while the conversation has an active run.
     pub(super) fn on_busy(&self) -> OnBusy {
         if self.config.interrupt_on_new_message {
             OnBusy::Interrupt
@@ -94,97 +93,96 @@ impl Channel {
         }
     }
 
-    pub(super) fn is_own(&self, sender: &str) -> bool {
-        self.facts().own.as_ref().is_some_and(|own| own.id == sender)
+    pub(super) fn is_own_account(&self, sender: &str) -> bool {
+        self.lock_status().account.as_ref().is_some_and(|own| own.id == sender)
     }
 
-    pub(super) fn connected(&self, own: Own) {
-        self.facts().own = Some(own);
+    pub(super) fn set_connected(&self, account: OwnAccount) {
+        self.lock_status().account = Some(account);
         for counter in COUNTERS {
             metrics::counter!(counter, "channel" => self.name.clone()).absolute(0);
         }
-        self.fares(Health::Connected);
-        self.reached.cancel();
+        self.set_health(ChannelHealth::Connected);
+        self.first_connected.cancel();
     }
 
-    /// Waits until it was connected once.
-    pub(super) async fn reached(&self) {
-        self.reached.cancelled().await;
+    /// Waits for the first successful connection.
+    pub(super) async fn wait_until_connected(&self) {
+        self.first_connected.cancelled().await;
     }
 
-    pub(super) fn fares(&self, health: Health) {
-        let mut facts = self.facts();
-        if facts.health != health {
-            facts.since = Some(self.clock.rfc3339(self.clock.now()));
-            facts.health = health;
+    pub(super) fn set_health(&self, health: ChannelHealth) {
+        let mut status = self.lock_status();
+        if status.health != health {
+            status.health_since = Some(self.clock.rfc3339(self.clock.now()));
+            status.health = health;
         }
-        let connected = if facts.health == Health::Connected { 1.0 } else { 0.0 };
-        drop(facts);
+        let connected = if status.health == ChannelHealth::Connected { 1.0 } else { 0.0 };
+        drop(status);
         metrics::gauge!("quell_channel_connected", "channel" => self.name.clone()).set(connected);
     }
 
     pub(super) fn is_connected(&self) -> bool {
-        self.facts().health == Health::Connected
+        self.lock_status().health == ChannelHealth::Connected
     }
 
-    pub(super) fn count_heard(&self) {
-        self.facts().heard += 1;
+    pub(super) fn count_received(&self) {
+        self.lock_status().received += 1;
         metrics::counter!(MESSAGES, "channel" => self.name.clone()).increment(1);
     }
 
     pub(super) fn count_answered(&self) {
-        self.facts().answered += 1;
+        self.lock_status().answered += 1;
         metrics::counter!(ANSWERS, "channel" => self.name.clone()).increment(1);
     }
 
     pub(super) fn count_undelivered(&self) {
-        self.facts().undelivered += 1;
+        self.lock_status().undelivered += 1;
         metrics::counter!(UNDELIVERED, "channel" => self.name.clone()).increment(1);
     }
 
-    pub(super) fn row(&self) -> ChannelRow {
-        let facts = self.facts();
+    pub(super) fn to_row(&self) -> ChannelRow {
+        let status = self.lock_status();
         ChannelRow {
             name: self.name.clone(),
-            kind: self.config.kind.word().to_owned(),
-            health: facts.health.clone(),
-            since: facts.since.clone(),
-            account: facts.own.as_ref().map(|own| own.name.clone()),
-            heard: facts.heard,
-            answered: facts.answered,
-            undelivered: facts.undelivered,
+            kind: self.config.kind.as_str().to_owned(),
+            health: status.health.clone(),
+            since: status.health_since.clone(),
+            account: status.account.as_ref().map(|own| own.name.clone()),
+            heard: status.received,
+            answered: status.answered,
+            undelivered: status.undelivered,
         }
     }
 
-    /// It listens no longer.
-    pub(super) fn stop(&self) {
-        self.stopped.cancel();
+    /// Asks the listener to end.
+    pub(super) fn request_stop(&self) {
+        self.stop_requested.cancel();
     }
 
-    /// It has let its account go.
-    pub(super) fn end(&self) {
-        self.ended.cancel();
+    /// Records that the listener has ended, so that another may use the account.
+    pub(super) fn mark_listener_ended(&self) {
+        self.listener_ended.cancel();
     }
 
-    pub(super) async fn ended(&self) {
-        self.ended.cancelled().await;
+    pub(super) async fn wait_until_listener_ended(&self) {
+        self.listener_ended.cancelled().await;
     }
 
-    pub(super) async fn stopped(&self) {
-        self.stopped.cancelled().await;
+    pub(super) async fn wait_for_stop_request(&self) {
+        self.stop_requested.cancelled().await;
     }
 
-    fn facts(&self) -> MutexGuard<'_, Facts> {
-        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_status(&self) -> MutexGuard<'_, ChannelStatus> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The row of a channel whose configuration cannot be used.
-pub(super) fn unusable_row(name: &str, config: &ChannelConfig, bad: &BadChannel) -> ChannelRow {
+pub(super) fn unusable_row(name: &str, config: &ChannelConfig, bad: &ChannelConfigError) -> ChannelRow {
     ChannelRow {
         name: name.to_owned(),
-        kind: config.kind.word().to_owned(),
-        health: Health::Refused(bad.to_string()),
+        kind: config.kind.as_str().to_owned(),
+        health: ChannelHealth::Refused(bad.to_string()),
         since: None,
         account: None,
         heard: 0,
@@ -194,9 +192,9 @@ pub(super) fn unusable_row(name: &str, config: &ChannelConfig, bad: &BadChannel)
 }
 
 impl ChannelKind {
-    /// The network in a word, as it stands in the configuration.
+    /// The value of `kind` in the configuration.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Irc => "irc",
             Self::Matrix => "matrix",
@@ -208,8 +206,8 @@ impl ChannelKind {
     }
 }
 
-impl std::fmt::Debug for Channel {
+impl std::fmt::Debug for ActiveChannel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Channel({})", self.name)
+        write!(f, "ActiveChannel({})", self.name)
     }
 }

@@ -1,241 +1,274 @@
-//! Commands of a conversation that no model is called for (row D5).
+//! Execute chat commands that need no model (`/new`, `/model`, `/models`, `/status`, `/help`).
 
 use std::time::Duration;
 
-use quell_engine::dispatch::{NotMade, SessionError};
+use quell_engine::engine::{OpenSessionError, SessionError};
 use quell_engine::scope::Cancelled;
 use quell_kernel::Push;
-use quell_kernel::channel::commands::{self, Command, HELP};
-use quell_kernel::channel::inbox::Letter;
-use quell_kernel::registry::StopAsk;
-use quell_protocol::api::{AgentRow, Scope as Rights};
-use quell_protocol::page::SessionPatch;
+use quell_kernel::channel::commands::{self, ChannelCommand, HELP_TEXT};
+use quell_kernel::channel::inbox::InboxMessage;
+use quell_kernel::registry::StopRequest;
+use quell_protocol::api::{AccessLevel, AgentRow};
+use quell_protocol::web_ui::SessionPatch;
 use quell_protocol::{ErrorCode, SessionKey, StopReason, Surface};
 use tokio::time::sleep;
 
-use super::send::{Patience, send};
-use super::{Channels, Extra, caller, words};
-use crate::channels::format::pieces;
+use super::send_retry::{SendPersistence, send_piece};
+use super::{Channels, ChatOrigin, channel_caller, texts};
+use crate::channels::format::split_message;
 
-/// How long a command that was stopped is waited for: the engine takes back what it had begun, and a hook may need killing.
-const TAKEN_BACK: Duration = Duration::from_secs(5);
+/// How long to wait for a stopped command: the engine rolls back what it had begun, and a hook process may have to be
+/// killed.
+const STOPPED_COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The same at a shutdown, which has not so long.
-const AT_THE_END: Duration = Duration::from_millis(500);
+/// Same as [`STOPPED_COMMAND_TIMEOUT`], during a shutdown.
+const SHUTDOWN_COMMAND_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A command was stopped, and has nothing else to say.
+/// A command was stopped before it had a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cut {
-    /// It has changed nothing.
-    Unchanged,
-    /// Nobody knows yet: the engine is still at it.
-    Unknown,
+enum CommandStopped {
+    /// The command has changed nothing.
+    NoEffect,
+    /// The engine has not finished rolling back; the command may still take effect.
+    StillRunning,
 }
 
-/// Does what is asked, and says what came of it. What changes the conversation is done once, although a network may tell it again
-/// after a restart; one that was stopped is done with, too.
-pub(super) async fn obey(channels: &Channels, letter: &Letter<Extra>, command: Command) {
-    let changes = matches!(command, Command::New | Command::UseModel(_) | Command::UseProvider(_));
-    // The database stays open for a moment, so that what was done is not done again by the next daemon.
-    let telling = changes.then(|| channels.engine().telling());
-    if changes && looked(letter, was_obeyed(channels, letter)).await == Ok(true) {
+/// Executes a command and sends its result to the chat. A command that changes the conversation is executed once,
+/// although a network may deliver it again after a restart. A stopped command counts as executed.
+pub(super) async fn execute_command(channels: &Channels, queued: &InboxMessage<ChatOrigin>, command: ChannelCommand) {
+    let is_change =
+        matches!(command, ChannelCommand::New | ChannelCommand::UseModel(_) | ChannelCommand::UseProvider(_));
+    // Keeps the database open until the command is marked as executed, so that the next daemon does not repeat it.
+    let shutdown_guard = is_change.then(|| channels.engine().delay_shutdown());
+    if is_change && read_until_stopped(queued, was_executed(channels, queued)).await == Ok(true) {
         return;
     }
-    let came_of_it = act(channels, letter, command.clone()).await;
-    if changes {
-        keep_obeyed(channels, letter).await;
+    let outcome = run_command(channels, queued, command.clone()).await;
+    if is_change {
+        mark_executed(channels, queued).await;
     }
-    let is_stopped = letter.extra.stopped.is_cancelled();
-    let said = match came_of_it {
-        // At a shutdown that is no news.
-        Ok(said) if changes && is_stopped && !channels.scope().is_cancelled() => words::over_before_stop(&said),
+    let is_stopped = queued.extra.stop_token.is_cancelled();
+    let text = match outcome {
+        // During a shutdown this note would say nothing new.
+        Ok(said) if is_change && is_stopped && !channels.scope().is_cancelled() => {
+            texts::finished_before_stop_text(&said)
+        }
         Ok(said) => said,
-        Err(Cut::Unchanged) if channels.scope().is_cancelled() => words::not_taken(ErrorCode::ShuttingDown).to_owned(),
-        Err(Cut::Unchanged) if command == Command::New => words::NEW_STOPPED.to_owned(),
-        Err(Cut::Unchanged) => words::COMMAND_STOPPED.to_owned(),
-        Err(Cut::Unknown) => words::COMMAND_LEFT.to_owned(),
+        Err(CommandStopped::NoEffect) if channels.scope().is_cancelled() => {
+            texts::rejection_text(ErrorCode::ShuttingDown).to_owned()
+        }
+        Err(CommandStopped::NoEffect) if command == ChannelCommand::New => texts::NEW_CONVERSATION_STOPPED.to_owned(),
+        Err(CommandStopped::NoEffect) => texts::COMMAND_STOPPED.to_owned(),
+        Err(CommandStopped::StillRunning) => texts::COMMAND_STILL_RUNNING.to_owned(),
     };
     if is_stopped {
-        tracing::info!(command = %letter.run, "a command was stopped");
+        tracing::info!(command = %queued.run_id, "a command was stopped");
     }
-    drop(telling);
-    say(channels, letter, said).await;
+    drop(shutdown_guard);
+    send_outcome(channels, queued, text).await;
 }
 
-async fn act(channels: &Channels, letter: &Letter<Extra>, command: Command) -> Result<String, Cut> {
+async fn run_command(
+    channels: &Channels,
+    queued: &InboxMessage<ChatOrigin>,
+    command: ChannelCommand,
+) -> Result<String, CommandStopped> {
     match command {
-        Command::Help | Command::Stop(_) => Ok(HELP.to_owned()),
-        Command::Providers => Ok(providers(channels)),
-        Command::UseProvider(provider) => use_provider(channels, letter, &provider).await,
-        Command::Model => Ok(match looked(letter, model_of(channels, letter)).await? {
+        ChannelCommand::Help | ChannelCommand::Stop(_) => Ok(HELP_TEXT.to_owned()),
+        ChannelCommand::Providers => Ok(providers_text(channels)),
+        ChannelCommand::UseProvider(provider) => use_provider(channels, queued, &provider).await,
+        ChannelCommand::Model => Ok(match read_until_stopped(queued, current_model(channels, queued)).await? {
             Some(model) => format!("This conversation is for {model}. /model NAME chooses another one."),
             None => "It is not known which model this conversation is for.".to_owned(),
         }),
-        Command::UseModel(name) => use_model(channels, letter, &name).await,
-        Command::New => begin_anew(channels, letter).await,
-        Command::Status => status(channels, letter).await,
+        ChannelCommand::UseModel(name) => use_model(channels, queued, &name).await,
+        ChannelCommand::New => start_new_conversation(channels, queued).await,
+        ChannelCommand::Status => status_text(channels, queued).await,
     }
 }
 
-/// Waits for what only looks, until the command is stopped.
-async fn looked<T>(letter: &Letter<Extra>, looking: impl Future<Output = T>) -> Result<T, Cut> {
+/// Waits for a read-only operation, until the command is stopped.
+async fn read_until_stopped<T>(
+    queued: &InboxMessage<ChatOrigin>,
+    reading: impl Future<Output = T>,
+) -> Result<T, CommandStopped> {
     tokio::select! {
         biased;
-        () = letter.extra.stopped.cancelled() => Err(Cut::Unchanged),
-        found = looking => Ok(found),
+        () = queued.extra.stop_token.cancelled() => Err(CommandStopped::NoEffect),
+        value = reading => Ok(value),
     }
 }
 
-/// Waits for what the engine ends by itself when the command is stopped, but not for ever then.
-async fn ended<T>(
+/// Waits for a change. A stop makes the engine end it; after the stop this waits for a limited time only.
+async fn change_until_stopped<T>(
     channels: &Channels,
-    letter: &Letter<Extra>,
-    work: impl Future<Output = Result<T, Cancelled>>,
-) -> Result<T, Cut> {
-    let overdue = async {
-        letter.extra.stopped.cancelled().await;
+    queued: &InboxMessage<ChatOrigin>,
+    change: impl Future<Output = Result<T, Cancelled>>,
+) -> Result<T, CommandStopped> {
+    let stop_timeout = async {
+        queued.extra.stop_token.cancelled().await;
         let closing = async {
             channels.scope().cancelled().await;
-            sleep(AT_THE_END).await;
+            sleep(SHUTDOWN_COMMAND_TIMEOUT).await;
         };
         tokio::select! {
-            () = sleep(TAKEN_BACK) => {}
+            () = sleep(STOPPED_COMMAND_TIMEOUT) => {}
             () = closing => {}
         }
     };
     tokio::select! {
         biased;
-        // Left behind, it goes on in a task of the engine.
-        ended = work => ended.map_err(|Cancelled| Cut::Unchanged),
-        () = overdue => Err(Cut::Unknown),
+        // If the timeout wins, the change continues in a task of the engine.
+        ended = change => ended.map_err(|Cancelled| CommandStopped::NoEffect),
+        () = stop_timeout => Err(CommandStopped::StillRunning),
     }
 }
 
-async fn was_obeyed(channels: &Channels, letter: &Letter<Extra>) -> bool {
-    let known = channels.engine().is_obeyed(&letter.run).await;
+async fn was_executed(channels: &Channels, queued: &InboxMessage<ChatOrigin>) -> bool {
+    let known = channels.engine().is_command_executed(&queued.run_id).await;
     known.unwrap_or_else(|error| {
-        tracing::warn!(command = %letter.run, %error, "it is not known whether a command has acted before");
+        tracing::warn!(command = %queued.run_id, %error, "cannot tell whether a command was executed before");
         false
     })
 }
 
-async fn keep_obeyed(channels: &Channels, letter: &Letter<Extra>) {
+async fn mark_executed(channels: &Channels, queued: &InboxMessage<ChatOrigin>) {
     let kept = tokio::select! {
         biased;
-        kept = channels.engine().keep_obeyed(&letter.run) => kept,
-        // Handed over when it was looked at first, it is written whether or not anybody waits.
-        () = letter.extra.stopped.cancelled() => return,
+        kept = channels.engine().mark_command_executed(&queued.run_id) => kept,
+        // The write was handed to the store when it was first polled, so it completes even if nothing waits for it.
+        () = queued.extra.stop_token.cancelled() => return,
     };
     if let Err(error) = kept {
-        tracing::warn!(command = %letter.run, %error, "a command may act again after a restart");
+        tracing::warn!(command = %queued.run_id, %error, "a command may be executed again after a restart");
     }
 }
 
-async fn say(channels: &Channels, letter: &Letter<Extra>, said: String) {
-    let Extra { channel, place, .. } = &letter.extra;
+async fn send_outcome(channels: &Channels, queued: &InboxMessage<ChatOrigin>, text: String) {
+    let ChatOrigin { channel, address, .. } = &queued.extra;
     if !channels.scope().is_cancelled() {
-        return channel.outlet.say(place, said);
+        return channel.notices.push(address, text);
     }
-    // The channel has gone, and with it whoever sends what waits to be said.
-    for (number, piece) in pieces(&said, &channel.manners.form).iter().enumerate() {
-        let key = format!("{}-end-{number}", letter.run);
-        if let Err(error) = send(channel, place, (piece, &key), Patience::Short).await {
+    // The channel is shut down and its notice queue has ended: send directly.
+    for (number, piece) in split_message(&text, &channel.limits.message_format).iter().enumerate() {
+        let key = format!("{}-end-{number}", queued.run_id);
+        if let Err(error) = send_piece(channel, address, (piece, &key), SendPersistence::FewTries).await {
             channel.count_undelivered();
-            return tracing::warn!(command = %letter.run, %error, "what came of a command was not told in its chat");
+            return tracing::warn!(command = %queued.run_id, %error, "the result of a command was not delivered");
         }
     }
 }
 
-fn providers(channels: &Channels) -> String {
+fn providers_text(channels: &Channels) -> String {
     let names = channels.engine().provider_names();
     format!("Providers: {}. /models NAME chooses one for this conversation.", names.join(", "))
 }
 
-async fn use_provider(channels: &Channels, letter: &Letter<Extra>, provider: &str) -> Result<String, Cut> {
+async fn use_provider(
+    channels: &Channels,
+    queued: &InboxMessage<ChatOrigin>,
+    provider: &str,
+) -> Result<String, CommandStopped> {
     let names = channels.engine().provider_names();
     if !names.iter().any(|name| name == provider) {
         return Ok(format!("There is no provider {provider:?}; there are {}.", names.join(", ")));
     }
-    let current = looked(letter, model_of(channels, letter)).await?;
+    let current = read_until_stopped(queued, current_model(channels, queued)).await?;
     let name = current.as_deref().and_then(|model| model.split_once('/')).map(|(_, name)| name.to_owned());
-    // The models that are known of a provider are those that agents name.
+    // Only the models that agents name are known.
     let known =
-        known_models(channels).into_iter().find(|model| model.split_once('/').is_some_and(|(of, _)| of == provider));
+        agent_models(channels).into_iter().find(|model| model.split_once('/').is_some_and(|(of, _)| of == provider));
     match known.or(name.map(|name| format!("{provider}/{name}"))) {
-        Some(model) => choose(channels, letter, model).await,
+        Some(model) => set_session_model(channels, queued, model).await,
         None => Ok(format!("No model of {provider} is known; /model {provider}/NAME chooses one.")),
     }
 }
 
-async fn use_model(channels: &Channels, letter: &Letter<Extra>, name: &str) -> Result<String, Cut> {
+async fn use_model(
+    channels: &Channels,
+    queued: &InboxMessage<ChatOrigin>,
+    name: &str,
+) -> Result<String, CommandStopped> {
     let names = channels.engine().provider_names();
-    let full = name.split_once('/').is_some_and(|(provider, _)| names.iter().any(|known| known == provider));
-    if full {
-        return choose(channels, letter, name.to_owned()).await;
+    let has_provider = name.split_once('/').is_some_and(|(provider, _)| names.iter().any(|known| known == provider));
+    if has_provider {
+        return set_session_model(channels, queued, name.to_owned()).await;
     }
-    let current = looked(letter, model_of(channels, letter)).await?;
+    let current = read_until_stopped(queued, current_model(channels, queued)).await?;
     match current.as_deref().and_then(|model| model.split_once('/')) {
-        Some((provider, _)) => choose(channels, letter, format!("{provider}/{name}")).await,
+        Some((provider, _)) => set_session_model(channels, queued, format!("{provider}/{name}")).await,
         None => Ok(format!("Name the provider too, as in /model PROVIDER/{name}; there are {}.", names.join(", "))),
     }
 }
 
-async fn choose(channels: &Channels, letter: &Letter<Extra>, model: String) -> Result<String, Cut> {
+async fn set_session_model(
+    channels: &Channels,
+    queued: &InboxMessage<ChatOrigin>,
+    model: String,
+) -> Result<String, CommandStopped> {
     let patch = SessionPatch { model: Some(model.clone()), agent: None };
-    let (who, stopped) = (who(letter), &letter.extra.stopped);
-    let patched = channels.engine().patch_session_unless(&who, &letter.conversation, patch, stopped);
-    Ok(match ended(channels, letter, patched).await? {
+    let (caller, stopped) = (message_caller(queued), &queued.extra.stop_token);
+    let patched = channels.engine().patch_session_until_cancelled(&caller, &queued.conversation, patch, stopped);
+    Ok(match change_until_stopped(channels, queued, patched).await? {
         Ok(_) => format!("This conversation is for {model} from now on."),
-        Err(NotMade::Configuration(problem)) => format!("{model} cannot be used: {problem}"),
+        Err(OpenSessionError::Configuration(problem)) => format!("{model} cannot be used: {problem}"),
         Err(error) => {
-            tracing::warn!(session = %letter.conversation, %error, "a model was not chosen");
-            words::not_taken(error.code()).to_owned()
+            tracing::warn!(session = %queued.conversation, %error, "the model of a session was not changed");
+            texts::rejection_text(error.code()).to_owned()
         }
     })
 }
 
-async fn begin_anew(channels: &Channels, letter: &Letter<Extra>) -> Result<String, Cut> {
-    let ask = StopAsk { push: Push::Gentle, reason: StopReason::Command, surface: Surface::Channel };
-    let (who, stopped) = (who(letter), &letter.extra.stopped);
-    let reset = channels.engine().reset_session_unless(&who, &letter.conversation, &ask, stopped);
-    Ok(match ended(channels, letter, reset).await? {
+async fn start_new_conversation(
+    channels: &Channels,
+    queued: &InboxMessage<ChatOrigin>,
+) -> Result<String, CommandStopped> {
+    let request = StopRequest { push: Push::Gentle, reason: StopReason::Command, surface: Surface::Channel };
+    let (caller, stopped) = (message_caller(queued), &queued.extra.stop_token);
+    let reset = channels.engine().reset_session_until_cancelled(&caller, &queued.conversation, &request, stopped);
+    Ok(match change_until_stopped(channels, queued, reset).await? {
         Ok(_) => "A new conversation begins.".to_owned(),
-        Err(SessionError::SomebodyElses(_)) => {
+        Err(SessionError::ForeignRunActive(_)) => {
             "What somebody else asked for is at work in this conversation. Wait for it, or ask an operator.".to_owned()
         }
-        // A conversation is its people's, whoever began it.
-        Err(SessionError::NotYours(_)) => "This could not be done. Ask an operator.".to_owned(),
+        // A conversation belongs to everyone in it, so the text does not speak of an owner.
+        Err(SessionError::NotOwner(_)) => "This could not be done. Ask an operator.".to_owned(),
         Err(error @ SessionError::Store(_)) => {
-            tracing::error!(session = %letter.conversation, %error, "a conversation was not begun anew");
-            words::not_taken(ErrorCode::StoreUnavailable).to_owned()
+            tracing::error!(session = %queued.conversation, %error, "a conversation was not reset");
+            texts::rejection_text(ErrorCode::StoreUnavailable).to_owned()
         }
     })
 }
 
-async fn status(channels: &Channels, letter: &Letter<Extra>) -> Result<String, Cut> {
-    let runs = channels.engine().active_runs_of(&letter.conversation);
-    let model = looked(letter, model_of(channels, letter)).await?.unwrap_or_else(|| "unknown".to_owned());
-    Ok(commands::status(&runs, &model))
+async fn status_text(channels: &Channels, queued: &InboxMessage<ChatOrigin>) -> Result<String, CommandStopped> {
+    let runs = channels.engine().active_runs_of_session(&queued.conversation);
+    let model =
+        read_until_stopped(queued, current_model(channels, queued)).await?.unwrap_or_else(|| "unknown".to_owned());
+    Ok(commands::status_text(&runs, &model))
 }
 
-/// The model that the next message is for, without what its words may choose.
-async fn model_of(channels: &Channels, letter: &Letter<Extra>) -> Option<String> {
+/// The model of the next message, without keyword routing.
+async fn current_model(channels: &Channels, queued: &InboxMessage<ChatOrigin>) -> Option<String> {
     let engine = channels.engine();
-    let key: &SessionKey = &letter.conversation;
+    let key: &SessionKey = &queued.conversation;
     let view = engine.session_view(key).await.ok().flatten();
     if let Some(config) = view.and_then(|view| view.config) {
         return Some(config.model.value);
     }
-    let wanted = letter.extra.channel.config.agent.clone();
-    let is_wanted = |row: &AgentRow| wanted.as_ref().map_or(row.default, |id| *id == row.id);
-    engine.agents().into_iter().find(is_wanted).map(|row| row.model)
+    let configured_agent = queued.extra.channel.config.agent.clone();
+    let is_wanted = |row: &AgentRow| configured_agent.as_ref().map_or(row.default, |id| *id == row.id);
+    engine.list_agents().into_iter().find(is_wanted).map(|row| row.model)
 }
 
-fn known_models(channels: &Channels) -> Vec<String> {
-    channels.engine().agents().into_iter().map(|row| row.model).collect()
+fn agent_models(channels: &Channels) -> Vec<String> {
+    channels.engine().list_agents().into_iter().map(|row| row.model).collect()
 }
 
-fn who(letter: &Letter<Extra>) -> quell_engine::dispatch::Caller {
-    let sender = &letter.message.sender;
-    caller(&letter.message.channel, sender, letter.extra.channel.rights(sender).unwrap_or(Rights::Read))
+fn message_caller(queued: &InboxMessage<ChatOrigin>) -> quell_engine::engine::Caller {
+    let sender = &queued.message.sender;
+    channel_caller(
+        &queued.message.channel,
+        sender,
+        queued.extra.channel.sender_scope(sender).unwrap_or(AccessLevel::Read),
+    )
 }

@@ -1,45 +1,47 @@
-//! From letters to runs: whose turn it is, what is asked of Quell itself, and which run a message becomes. It decides nothing
-//! that the inbox and the registry decide, and waits for no run.
+//! Take messages from the inbox when it is their turn, and execute them as commands or submit them as runs.
+//!
+//! The inbox and the registry decide; this module carries out their decisions. It never waits for a run.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use quell_engine::channel::{Errand, Orders};
-use quell_engine::dispatch::{StopText, Submission, SubmitError, Submitted};
-use quell_kernel::channel::commands::Command;
-use quell_kernel::channel::inbox::{Letter, Next};
-use quell_kernel::channel::sanitise::Narration;
-use quell_kernel::queue::Refusal;
+use quell_engine::channel_origin::{ChannelOrigin, ChannelRunOptions};
+use quell_engine::engine::{StopTextMode, Submission, SubmitError, SubmitOutcome};
+use quell_kernel::admission::AdmissionError;
+use quell_kernel::channel::commands::ChannelCommand;
+use quell_kernel::channel::inbox::{InboxMessage, InboxPoll};
+use quell_kernel::channel::sanitise::NarrationPolicy;
 use quell_protocol::api::OnBusy;
 use quell_protocol::{ChannelMessage, RunId, StopReason, Verdict};
 use tokio::time::sleep_until;
 
-use super::answer::Answer;
-use super::present::present;
-use super::{Channels, Extra, caller, commands, leaves, words};
+use super::progress::show_progress;
+use super::reply_delivery::ChatReply;
+use super::{Channels, ChatOrigin, channel_caller, commands, stale_replies, texts};
 use crate::channels::config::ChannelKind;
 
-/// Stands for a message of which nothing but files came.
-const FILES_ONLY: &str = "(files, without words)";
+/// Text of a run whose message has files and no words.
+const FILES_ONLY_TEXT: &str = "(files, without words)";
 
-/// Takes letters whose turn it is, until the channels are shut down.
-pub(super) async fn dispatch(channels: Channels) {
+/// Takes messages from the inbox until the channels are shut down.
+pub(super) async fn run_dispatch_loop(channels: Channels) {
     let mut commands = FuturesUnordered::new();
     let mut messages = FuturesUnordered::new();
     loop {
         let now = channels.now();
-        let next = channels.inbox().next(now);
+        let next = channels.lock_inbox().poll(now);
         let until = match next {
-            Next::Take(letters) => {
-                let is_command = letters.first().is_some_and(|first| Command::of(&first.message.content).is_some());
+            InboxPoll::Ready(batch) => {
+                let is_command =
+                    batch.first().is_some_and(|first| ChannelCommand::parse(&first.message.content).is_some());
                 let in_flight = if is_command { &mut commands } else { &mut messages };
-                in_flight.push(see_to(channels.clone(), letters));
+                in_flight.push(process_batch(channels.clone(), batch));
                 continue;
             }
-            Next::Wait(moment) => Some(channels.clock().instant(moment)),
-            Next::Nothing => None,
+            InboxPoll::WaitUntil(moment) => Some(channels.clock().instant(moment)),
+            InboxPoll::Idle => None,
         };
         let pause = async {
             match until {
@@ -47,16 +49,17 @@ pub(super) async fn dispatch(channels: Channels) {
                 None => std::future::pending().await,
             }
         };
-        // All of these only wait: a letter in flight stays in the set when another arm is quicker.
+        // Every arm only waits: a batch in flight stays in its set when another arm wins.
         tokio::select! {
             () = channels.scope().cancelled() => break,
-            () = channels.0.news.notified() => {}
+            () = channels.0.wake_dispatcher.notified() => {}
             () = pause => {}
             Some(()) = commands.next() => {}
             Some(()) = messages.next() => {}
         }
     }
-    // A message of which no run was made goes as if it had not been heard. Commands have been stopped, and say what came of them.
+    // Messages without a run are dropped as if they had not arrived. Commands have been stopped, and still send their
+    // results.
     drop(messages);
     tokio::select! {
         () = channels.scope().forced() => {}
@@ -64,99 +67,100 @@ pub(super) async fn dispatch(channels: Channels) {
     }
 }
 
-async fn see_to(channels: Channels, letters: Vec<Letter<Extra>>) {
-    let Some(letter) = as_one(letters) else { return };
-    let conversation = letter.conversation.clone();
+async fn process_batch(channels: Channels, batch: Vec<InboxMessage<ChatOrigin>>) {
+    let Some(queued) = merge_messages(batch) else { return };
+    let conversation = queued.conversation.clone();
     let work = async {
-        (channels.0.look)();
-        match Command::of(&letter.message.content) {
-            Some(command) => commands::obey(&channels, &letter, command).await,
-            None => submit(&channels, letter).await,
+        (channels.0.reload_config)();
+        match ChannelCommand::parse(&queued.message.content) {
+            Some(command) => commands::execute_command(&channels, &queued, command).await,
+            None => submit_run(&channels, queued).await,
         }
     };
-    // A bug in one message's way ends that message, and not the channels.
+    // A panic ends the processing of this batch, not the dispatcher.
     if AssertUnwindSafe(work).catch_unwind().await.is_err() {
-        tracing::error!(%conversation, "the way of a message panicked");
+        tracing::error!(%conversation, "the processing of a message panicked");
     }
-    channels.inbox().done(&conversation);
-    channels.tell_left();
+    channels.lock_inbox().finish(&conversation);
+    channels.notify_inbox_changed();
 }
 
-/// Letters that were collected are one, with the id and the place of the first.
-fn as_one(letters: Vec<Letter<Extra>>) -> Option<Letter<Extra>> {
-    letters.into_iter().reduce(|mut first, next| {
+/// Merges collected messages into one, with the id and the address of the first.
+fn merge_messages(batch: Vec<InboxMessage<ChatOrigin>>) -> Option<InboxMessage<ChatOrigin>> {
+    batch.into_iter().reduce(|mut first, next| {
         first.message.content = [first.message.content.as_str(), &next.message.content].join("\n");
         first.message.attachments.extend(next.message.attachments);
         first
     })
 }
 
-async fn submit(channels: &Channels, letter: Letter<Extra>) {
-    let Letter { message, conversation, run, extra, .. } = letter;
+async fn submit_run(channels: &Channels, queued: InboxMessage<ChatOrigin>) {
+    let InboxMessage { message, conversation, run_id: run, extra, .. } = queued;
     let channel = &extra.channel;
-    let Some(rights) = channel.rights(&message.sender) else { return };
-    let settings = channels.settings();
+    let Some(scope) = channel.sender_scope(&message.sender) else { return };
+    let settings = channels.current_settings();
     let messages = settings.settings.messages;
-    let orders = Orders {
-        notes: notes(&extra),
-        files_note: takes_files(extra.channel.config.kind).then(|| FILES.to_owned()),
-        model: settings.settings.routing.model_for(&message.content),
-        history_chars: messages.history_budget_chars,
+    let options = ChannelRunOptions {
+        context_lines: channel_notes(&extra),
+        send_files_hint: supports_files(extra.channel.config.kind).then(|| FILE_MARKER_NOTE.to_owned()),
+        routed_model: settings.settings.routing.model_for(&message.content),
+        max_history_chars: messages.history_budget_chars,
     };
-    let who = caller(&message.channel, &message.sender, rights);
-    let text = if message.content.is_empty() { FILES_ONLY.to_owned() } else { message.content.clone() };
-    let narration = if messages.sanitize_narration { Narration::Drop } else { Narration::Keep };
-    let answer = Arc::new(Answer::new(channels, &extra, run.clone(), message.clone(), narration));
+    let caller = channel_caller(&message.channel, &message.sender, scope);
+    let text = if message.content.is_empty() { FILES_ONLY_TEXT.to_owned() } else { message.content.clone() };
+    let narration = if messages.sanitize_narration { NarrationPolicy::Drop } else { NarrationPolicy::Keep };
+    let reply = Arc::new(ChatReply::new(channels, &extra, run.clone(), message.clone(), narration));
     let submission = Submission {
         session: conversation,
         text,
         agent: channel.config.agent.clone(),
         idempotency_key: Some(run),
-        on_busy: on_busy(channels, channel.on_busy(), &message),
-        timeout: Some(messages.time()),
-        stop_text: StopText::Literal,
-        errand: Some(Errand::new(message.clone(), orders, Arc::clone(&answer) as _)),
+        on_busy: effective_on_busy(channels, channel.on_busy(), &message),
+        timeout: Some(messages.reply_timeout()),
+        stop_text_mode: StopTextMode::Literal,
+        channel_origin: Some(ChannelOrigin::new(message.clone(), options, Arc::clone(&reply) as _)),
     };
-    match channels.engine().submit(&who, submission).await {
-        Ok(Submitted::New(taken)) => {
-            channels.scope().spawn(present(channels.clone(), answer, taken.run_id));
+    match channels.engine().submit(&caller, submission).await {
+        Ok(SubmitOutcome::Accepted(accepted)) => {
+            channels.scope().spawn(show_progress(channels.clone(), reply, accepted.run_id));
         }
-        Ok(Submitted::Repeat(known)) => told_again(channels, &extra, &known.run_id).await,
-        Ok(Submitted::Stopped(_)) => {}
-        Err(SubmitError::Refused(Refusal::QueueFull { .. })) => {
-            channel.outlet.seldom(&extra.place, &message.sender, words::CROWDED);
+        Ok(SubmitOutcome::Duplicate(known)) => handle_duplicate(channels, &extra, &known.run_id).await,
+        Ok(SubmitOutcome::Stopped(_)) => {}
+        Err(SubmitError::Refused(AdmissionError::QueueFull { .. })) => {
+            channel.notices.push_unless_recent(&extra.address, &message.sender, texts::TOO_MANY_WAITING);
         }
-        Err(error) => refused(&extra, &message, &error),
+        Err(error) => reject_submission(&extra, &message, &error),
     }
 }
 
-/// A message that hooks want to see, or with which files come, is prepared by a run of its own: it cannot join the one at work.
-fn on_busy(channels: &Channels, configured: OnBusy, message: &ChannelMessage) -> OnBusy {
-    let prepared = channels.engine().asks_about_messages() || !message.attachments.is_empty();
-    if configured == OnBusy::Steer && prepared { OnBusy::Queue } else { configured }
+/// A message that a hook must see, or that has files, needs a run of its own to be prepared: it cannot steer the active
+/// run.
+fn effective_on_busy(channels: &Channels, configured: OnBusy, message: &ChannelMessage) -> OnBusy {
+    let needs_own_run = channels.engine().has_message_received_hook() || !message.attachments.is_empty();
+    if configured == OnBusy::Steer && needs_own_run { OnBusy::Queue } else { configured }
 }
 
-/// A network told a message again, after a restart of the daemon or of itself. If the daemon went down before it was answered,
-/// whoever asked is told so, unless the chat shows something of it that is put right anyway.
-async fn told_again(channels: &Channels, extra: &Extra, run: &RunId) {
-    if leaves::is_left(channels, run) {
+/// Handles a message that the network delivered again, after a restart of the daemon or of its own. If the daemon
+/// stopped before it was answered, this tells the sender, unless the repair of stale replies will.
+async fn handle_duplicate(channels: &Channels, origin: &ChatOrigin, run: &RunId) {
+    if stale_replies::is_stale_run(channels, run) {
         return;
     }
-    let view = channels.engine().run(run).await.ok().flatten();
-    let lost = Some(Verdict::Aborted { reason: StopReason::DaemonStopped, by: None });
-    if view.is_some_and(|view| view.verdict == lost) {
-        extra.channel.outlet.say(&extra.place, words::RESTARTED);
+    let view = channels.engine().find_run(run).await.ok().flatten();
+    let daemon_stopped = Some(Verdict::Aborted { reason: StopReason::DaemonStopped, by: None });
+    if view.is_some_and(|view| view.verdict == daemon_stopped) {
+        origin.channel.notices.push(&origin.address, texts::RESTARTED);
     }
 }
 
-fn refused(extra: &Extra, message: &ChannelMessage, error: &SubmitError) {
-    tracing::warn!(channel = message.channel, sender = message.sender, %error, "a message was not taken");
-    extra.channel.outlet.say(&extra.place, words::not_taken(error.code()));
+fn reject_submission(origin: &ChatOrigin, message: &ChannelMessage, error: &SubmitError) {
+    tracing::warn!(channel = message.channel, sender = message.sender, %error, "a message was refused");
+    origin.channel.notices.push(&origin.address, texts::rejection_text(error.code()));
 }
 
-/// What a model is told of how this channel wants to be answered.
-fn notes(extra: &Extra) -> Vec<String> {
-    let config = &extra.channel.config;
+/// Lines of the run context: the format of answers for this network, and the configured instructions.
+fn channel_notes(origin: &ChatOrigin) -> Vec<String> {
+    let config = &origin.channel.config;
     let of_network = match config.kind {
         ChannelKind::Irc => {
             "Answer in plain text without Markdown, in few short lines: long ones are cut into several messages."
@@ -170,10 +174,11 @@ fn notes(extra: &Extra) -> Vec<String> {
     [of_network.to_owned()].into_iter().chain(config.instructions.clone()).collect()
 }
 
-/// What a model is told that may send files.
-const FILES: &str = "A line [IMAGE:path], [FILE:path], [AUDIO:path] or [VIDEO:path] sends a file of your workdir.";
+/// Line of the run context for agents that may send files.
+const FILE_MARKER_NOTE: &str =
+    "A line [IMAGE:path], [FILE:path], [AUDIO:path] or [VIDEO:path] sends a file of your workdir.";
 
-fn takes_files(kind: ChannelKind) -> bool {
+fn supports_files(kind: ChannelKind) -> bool {
     match kind {
         ChannelKind::Telegram | ChannelKind::Discord | ChannelKind::Slack | ChannelKind::Matrix => true,
         ChannelKind::Irc | ChannelKind::Webhook => false,

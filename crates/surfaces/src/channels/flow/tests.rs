@@ -1,12 +1,13 @@
-//! The flow with a real engine, a scripted model behind real HTTP, and a network on paper that a test can hold up, cut and read.
+//! Fixture for flow tests: a real engine, a scripted model over HTTP, and a fake network that a test can block, break
+//! and inspect.
 
 mod commands;
+mod fake_network;
 mod files;
-mod leaves;
-mod operate;
-mod order;
-mod paper;
-mod reply;
+mod operations;
+mod ordering;
+mod replies;
+mod stale_replies;
 mod stops;
 
 use std::collections::BTreeMap;
@@ -15,82 +16,87 @@ use std::time::Duration;
 
 use quell_engine::agent::{AgentConfig, Limits};
 use quell_engine::clock::Clock;
-use quell_engine::dispatch::{Retention, SessionSettings};
+use quell_engine::engine::{Retention, SessionSettings};
 use quell_engine::hooks::HookSettings;
 use quell_engine::llm::{ProviderConfig, ProviderKind};
 use quell_engine::memory::MemorySettings;
 use quell_engine::proc::{WardenExe, base_environment};
-use quell_engine::scope::Probe;
+use quell_engine::scope::PointProbe;
 use quell_engine::tools::ToolSettings;
 use quell_engine::{Engine, EngineConfig};
-use quell_kernel::StopTimes;
+use quell_kernel::StopTimeouts;
 use quell_kernel::expiry::ExpiryLimits;
 use quell_protocol::AgentId;
 use quell_testkit::ScriptedModel;
 use tempfile::TempDir;
 
-use self::paper::Paper;
+use self::fake_network::FakeNetwork;
 use super::Channels;
 use crate::channels::config::ChannelConfig;
-use crate::channels::seam::Network;
+use crate::channels::network::Network;
 use crate::channels::settings::{FlowSettings, LiveSettings};
 
-/// How long anything may take on a busy machine. It decides only how late a failing test fails.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout of every wait, long enough for a busy machine. It decides only how late a failing test fails.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// An engine with one channel on paper, named `paper`, in which everybody may write and `root` is an operator.
-struct House {
+/// An engine with one channel on a fake network. The channel is named `paper`, everybody may write, and `root` is an
+/// operator.
+struct FlowFixture {
     engine: Engine,
     model: ScriptedModel,
-    paper: Arc<Paper>,
+    network: Arc<FakeNetwork>,
     channels: Channels,
-    live: LiveSettings,
+    live_settings: LiveSettings,
     dir: TempDir,
 }
 
-impl House {
-    async fn open() -> Self {
-        Self::with("", |_| {}).await
+impl FlowFixture {
+    async fn start() -> Self {
+        Self::start_with("", |_| {}).await
     }
 
-    /// With more keys of the channel, and a changed configuration of the engine.
-    async fn with(keys: &str, change: impl FnOnce(&mut EngineConfig)) -> Self {
-        Self::on((tempfile::tempdir().unwrap(), Paper::new()), keys, change).await
+    /// Starts with more keys of the channel and a changed configuration of the engine.
+    async fn start_with(keys: &str, change: impl FnOnce(&mut EngineConfig)) -> Self {
+        Self::start_with_data((tempfile::tempdir().unwrap(), FakeNetwork::new()), keys, change).await
     }
 
-    /// With data and a paper that are there already.
-    async fn on((dir, paper): (TempDir, Paper), keys: &str, change: impl FnOnce(&mut EngineConfig)) -> Self {
+    /// Starts with an existing data directory and network.
+    async fn start_with_data(
+        (dir, network): (TempDir, FakeNetwork),
+        keys: &str,
+        change: impl FnOnce(&mut EngineConfig),
+    ) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let model = ScriptedModel::start().await;
-        let mut config = config(&dir, &model);
+        let mut config = engine_config(&dir, &model);
         change(&mut config);
         let engine = Engine::start(config).await.unwrap();
-        let live = LiveSettings::new(settings(keys));
-        let paper = Arc::new(paper);
-        let made = Arc::clone(&paper);
-        let make = Arc::new(move |_: &str, _: &ChannelConfig| Ok(Arc::clone(&made) as Arc<dyn Network>));
-        let channels = Channels::start_with(engine.clone(), live.clone(), Arc::new(|| {}), make);
-        paper.connected().await;
-        Self { engine, model, paper, channels, live, dir }
+        let live_settings = LiveSettings::new(flow_settings(keys));
+        let network = Arc::new(network);
+        let shared = Arc::clone(&network);
+        let factory = Arc::new(move |_: &str, _: &ChannelConfig| Ok(Arc::clone(&shared) as Arc<dyn Network>));
+        let channels = Channels::start_with_factory(engine.clone(), live_settings.clone(), Arc::new(|| {}), factory);
+        network.wait_for_connection().await;
+        Self { engine, model, network, channels, live_settings, dir }
     }
 
-    /// Stops everything, within its limits. Answers the data.
-    async fn close(self) -> TempDir {
-        let enough = tokio::time::sleep(Duration::from_secs(5));
-        let (left, ()) = tokio::join!(self.engine.shut_down(), self.channels.shut_down(enough));
+    /// Shuts everything down and returns the data directory.
+    async fn shut_down(self) -> TempDir {
+        let deadline = tokio::time::sleep(Duration::from_secs(5));
+        let (left, ()) = tokio::join!(self.engine.shut_down(), self.channels.shut_down(deadline));
         assert!(left.is_empty(), "{left:?}");
         self.dir
     }
 }
 
-/// The settings of a channel on paper. What its kind says does not matter: the network is made by the test.
-fn settings(keys: &str) -> FlowSettings {
+/// Settings with the channel `paper`. Its `kind` does not matter: the test makes the network.
+fn flow_settings(keys: &str) -> FlowSettings {
     let text = format!("kind = \"matrix\"\nallow = [\"*\"]\noperators = [\"root\"]\n{keys}");
     let config: ChannelConfig = toml::from_str(&text).unwrap();
     FlowSettings { channels: BTreeMap::from([("paper".to_owned(), config)]), ..FlowSettings::default() }
 }
 
-fn config(dir: &TempDir, model: &ScriptedModel) -> EngineConfig {
+fn engine_config(dir: &TempDir, model: &ScriptedModel) -> EngineConfig {
     let agent = AgentConfig { model: "scripted/model".to_owned(), ..AgentConfig::default() };
     let provider = ProviderConfig {
         base_url: Some(model.base_url()),
@@ -103,7 +109,7 @@ fn config(dir: &TempDir, model: &ScriptedModel) -> EngineConfig {
         work_dir: dir.path().join("work"),
         token_file: dir.path().join("data/token"),
         store_file: "quell.db".to_owned(),
-        stop: StopTimes::default(),
+        stop_timeouts: StopTimeouts::default(),
         expiry: ExpiryLimits::default(),
         limits: Limits::default(),
         sessions: SessionSettings::default(),
@@ -113,12 +119,12 @@ fn config(dir: &TempDir, model: &ScriptedModel) -> EngineConfig {
         providers: BTreeMap::from([("scripted".to_owned(), provider)]),
         mcp: BTreeMap::new(),
         hooks: HookSettings::default(),
-        lifecycle: Vec::new(),
+        lifecycle_hooks: Vec::new(),
         tools: ToolSettings::default(),
         environment: base_environment(std::env::vars_os()),
-        open_files: None,
+        open_files_limit: None,
         // No test of this crate starts a process.
-        warden: WardenExe::Path("/bin/false".into()),
-        probe: Probe::default(),
+        warden_exe: WardenExe::Path("/bin/false".into()),
+        probe: PointProbe::default(),
     }
 }

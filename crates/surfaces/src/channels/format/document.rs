@@ -1,97 +1,89 @@
-//! A text that was read: a flat row of tokens. It knows neither Markdown nor any network.
+//! Token stream of a parsed text, independent of Markdown and of networks.
 
 use std::rc::Rc;
 
-/// What a text consists of, in its order.
+/// A token. Elements nest: each `Open` has its `Close`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Token {
-    /// Something begins.
-    Open(Mark),
-    /// What began last ends.
+pub(super) enum DocumentToken {
+    Open(DocumentElement),
+    /// Closes the element that was opened last.
     Close,
-    /// Words, or a line of code; never a line break.
+    /// Text or a line of code, without line breaks.
     Text(String),
-    /// Where the link before leads, for scripts that do not show links.
-    Address(Rc<Link>),
-    /// A line across.
+    /// The address of the link before, for markups that cannot show links.
+    Address(Rc<DocumentLink>),
+    /// A horizontal rule.
     Rule,
-    /// Something new follows.
-    Gap(Gap),
+    Separator(BlockSeparator),
 }
 
-/// What can be opened and closed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Mark {
+pub(super) enum DocumentElement {
     Paragraph,
     Heading(u8),
     Quote,
-    /// With the number of the item that it is at, if it has numbers.
+    /// With the number of the current item, if the list is numbered.
     List(Option<u64>),
     Item(Option<u64>),
     CodeBlock {
         language: Rc<str>,
-        /// The longest row of backticks in it.
-        ticks: usize,
+        /// Length of the longest run of backticks in it.
+        longest_backticks: usize,
     },
     Table {
         columns: usize,
     },
-    Row(Row),
+    Row(TableRow),
     Cell {
-        row: Row,
+        row: TableRow,
         first: bool,
     },
     Strong,
     Emphasis,
     Strike,
     Underline,
-    Link(Rc<Link>),
-    /// With the longest row of backticks in it.
+    Link(Rc<DocumentLink>),
+    /// With the length of the longest run of backticks in it.
     Code(usize),
 }
 
-/// A link.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Link {
+pub(super) struct DocumentLink {
     pub(super) url: String,
-    /// Its address after its words: ` (url)`.
-    pub(super) address: String,
-    /// True when its words are an address themselves.
-    pub(super) bare: bool,
+    /// The address as it is written after the label: ` (url)`.
+    pub(super) address_text: String,
+    /// True if the label is an address itself.
+    pub(super) is_bare: bool,
 }
 
-/// A row of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Row {
+pub(super) enum TableRow {
     Head { columns: usize },
     Body,
 }
 
-/// What stands between two things.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Gap {
+pub(super) enum BlockSeparator {
     /// Between blocks: paragraphs, lists, code.
     Block,
-    /// Between a heading and what it is the heading of.
+    /// Between a heading and the text below it.
     Heading,
     /// Between items or rows.
     Item,
-    /// Between two lines.
     Line,
 }
 
-impl Token {
-    /// The words that it is.
-    pub(super) fn words(&self) -> Option<&str> {
+impl DocumentToken {
+    pub(super) fn text(&self) -> Option<&str> {
         match self {
-            Self::Text(words) => Some(words),
-            Self::Open(_) | Self::Close | Self::Address(_) | Self::Rule | Self::Gap(_) => None,
+            Self::Text(text) => Some(text),
+            Self::Open(_) | Self::Close | Self::Address(_) | Self::Rule | Self::Separator(_) => None,
         }
     }
 }
 
-impl Mark {
-    /// True for what stands inside a line.
+impl DocumentElement {
+    /// True for an element inside a line.
     pub(super) fn is_inline(&self) -> bool {
         match self {
             Self::Strong | Self::Emphasis | Self::Strike | Self::Underline | Self::Link(_) | Self::Code(_) => true,
@@ -107,23 +99,23 @@ impl Mark {
         }
     }
 
-    /// True for what is seen on letters in some networks.
-    pub(super) fn is_of_letters(&self) -> bool {
+    /// True for an element that some networks show as a letter style.
+    pub(super) fn affects_letters(&self) -> bool {
         self.is_inline() || matches!(self, Self::Heading(_))
     }
 
-    /// True for code, where spaces count and nothing is marked.
+    /// True for code, where spaces count and nothing is formatted.
     pub(super) fn is_code(&self) -> bool {
         matches!(self, Self::CodeBlock { .. } | Self::Code(_))
     }
 
-    /// True for how letters look.
-    pub(super) fn is_style(&self) -> bool {
+    /// True for bold, italic, strikethrough and underline.
+    pub(super) fn is_character_style(&self) -> bool {
         matches!(self, Self::Strong | Self::Emphasis | Self::Strike | Self::Underline)
     }
 }
 
-/// The longest row of backticks in a text.
-pub(super) fn longest_ticks(text: &str) -> usize {
+/// Length of the longest run of backticks in a text.
+pub(super) fn longest_backtick_run(text: &str) -> usize {
     text.split(|c| c != '`').map(str::len).max().unwrap_or(0)
 }

@@ -1,112 +1,113 @@
-//! Markdown again: for networks that take it as it is, and, without escapes, for people who read it unrendered.
+//! Markdown output, escaped for programs or readable for people.
 
-use super::document::{Gap, Mark, Row};
-use super::script::{Fence, Script, Spot, row};
-use super::sheet::Level;
+use super::document::{BlockSeparator, DocumentElement, TableRow};
+use super::markup::{Delimiters, MarkupSyntax, TextPosition, delimiter_run};
+use super::writer::OpenLevel;
 
-/// Markdown for programs: what is only words is escaped.
-pub(super) const EXACT: Markdown = Markdown { escapes: true };
-/// Markdown for people.
-pub(super) const READABLE: Markdown = Markdown { escapes: false };
+/// For programs: text that looks like markup is escaped.
+pub(super) const MARKDOWN_ESCAPED: MarkdownMarkup = MarkdownMarkup { escapes: true };
+/// For people: nothing is escaped.
+pub(super) const MARKDOWN_READABLE: MarkdownMarkup = MarkdownMarkup { escapes: false };
 
 /// CommonMark with tables and strikethrough.
-pub(super) struct Markdown {
+pub(super) struct MarkdownMarkup {
     escapes: bool,
 }
 
-impl Script for Markdown {
-    fn fence(&self, mark: &Mark, _: &[Level]) -> Option<Fence> {
-        match mark {
-            Mark::Paragraph => None,
-            Mark::Heading(level) => Some(Fence::new("#".repeat((*level).into()) + " ", "")),
-            Mark::Quote => Some(Fence::every_line("> ")),
-            Mark::Item(None) => Some(Fence::item("- ".to_owned()).in_code()),
-            Mark::Item(Some(number)) => Some(Fence::item(format!("{number}. ")).in_code()),
-            Mark::CodeBlock { language, ticks } => {
-                let fence = row('`', 3, *ticks);
-                Some(Fence::new(format!("{fence}{language}\n"), format!("\n{fence}")))
+impl MarkupSyntax for MarkdownMarkup {
+    fn delimiters(&self, element: &DocumentElement, _: &[OpenLevel]) -> Option<Delimiters> {
+        match element {
+            DocumentElement::Paragraph => None,
+            DocumentElement::Heading(level) => Some(Delimiters::new("#".repeat((*level).into()) + " ", "")),
+            DocumentElement::Quote => Some(Delimiters::line_prefixed("> ")),
+            DocumentElement::Item(None) => Some(Delimiters::list_item("- ".to_owned()).with_code_line_prefix()),
+            DocumentElement::Item(Some(number)) => {
+                Some(Delimiters::list_item(format!("{number}. ")).with_code_line_prefix())
             }
-            Mark::Row(Row::Head { columns }) => {
-                let under = "---|".repeat(*columns);
-                Some(Fence::new("|", format!("\n|{under}")))
+            DocumentElement::CodeBlock { language, longest_backticks: ticks } => {
+                let fence = delimiter_run('`', 3, *ticks);
+                Some(Delimiters::new(format!("{fence}{language}\n"), format!("\n{fence}")))
             }
-            Mark::Row(Row::Body) => Some(Fence::new("|", "")),
-            Mark::Cell { .. } => Some(Fence::new(" ", " |")),
-            Mark::Strong => Some(Fence::new("**", "**")),
-            Mark::Emphasis => Some(Fence::new("*", "*")),
-            Mark::Strike => Some(Fence::new("~~", "~~")),
-            Mark::Underline => Some(Fence::new("<u>", "</u>")),
-            Mark::Link(link) => Some(Fence::new("[", format!("]({})", closed(&link.url)))),
-            Mark::Code(ticks) => Some(code(*ticks)),
-            Mark::List(_) | Mark::Table { .. } => Some(Fence::unseen()),
+            DocumentElement::Row(TableRow::Head { columns }) => {
+                let underline = "---|".repeat(*columns);
+                Some(Delimiters::new("|", format!("\n|{underline}")))
+            }
+            DocumentElement::Row(TableRow::Body) => Some(Delimiters::new("|", "")),
+            DocumentElement::Cell { .. } => Some(Delimiters::new(" ", " |")),
+            DocumentElement::Strong => Some(Delimiters::new("**", "**")),
+            DocumentElement::Emphasis => Some(Delimiters::new("*", "*")),
+            DocumentElement::Strike => Some(Delimiters::new("~~", "~~")),
+            DocumentElement::Underline => Some(Delimiters::new("<u>", "</u>")),
+            DocumentElement::Link(link) => Some(Delimiters::new("[", format!("]({})", escape_url(&link.url)))),
+            DocumentElement::Code(ticks) => Some(inline_code_delimiters(*ticks)),
+            DocumentElement::List(_) | DocumentElement::Table { .. } => Some(Delimiters::empty()),
         }
     }
 
-    fn text(&self, text: &str, spot: Spot, out: &mut String) {
-        if !self.escapes || spot == Spot::Code {
+    fn write_text(&self, text: &str, position: TextPosition, out: &mut String) {
+        if !self.escapes || position == TextPosition::Code {
             return out.push_str(text);
         }
         let url = url_start(text);
         let (words, url) = text.split_at(url);
-        if spot == Spot::LineStart && begins_block(words) {
-            // Only a sign can be escaped: a number's is its dot.
+        if position == TextPosition::LineStart && starts_block(words) {
+            // Only punctuation can be escaped: for a number that is its dot.
             let digits = words.len() - words.trim_start_matches(|c: char| c.is_ascii_digit()).len();
             out.push_str(&words[..digits]);
             out.push('\\');
-            escape(&words[digits..digits + 1], out, |_| false);
-            escape(&words[digits + 1..], out, has_meaning);
+            escape_chars(&words[digits..digits + 1], out, |_| false);
+            escape_chars(&words[digits + 1..], out, is_markup_char);
         } else {
-            escape(words, out, has_meaning);
+            escape_chars(words, out, is_markup_char);
         }
         out.push_str(url);
     }
 
-    fn gap(&self, gap: Gap, _: Spot) -> &'static str {
-        match gap {
-            Gap::Block | Gap::Heading => "\n\n",
-            Gap::Item | Gap::Line => "\n",
+    fn separator_text(&self, separator: BlockSeparator, _: TextPosition) -> &'static str {
+        match separator {
+            BlockSeparator::Block | BlockSeparator::Heading => "\n\n",
+            BlockSeparator::Item | BlockSeparator::Line => "\n",
         }
     }
 
-    fn rule(&self) -> &'static str {
+    fn horizontal_rule(&self) -> &'static str {
         "---"
     }
 }
 
-/// Code in a line, in which there is a row of so many backticks.
-pub(super) fn code(ticks: usize) -> Fence {
-    let fence = row('`', 1, ticks);
+/// Delimiters of inline code whose longest run of backticks is `ticks`.
+pub(super) fn inline_code_delimiters(ticks: usize) -> Delimiters {
+    let fence = delimiter_run('`', 1, ticks);
     let space = if ticks == 0 { "" } else { " " };
-    Fence::new(format!("{fence}{space}"), format!("{space}{fence}"))
+    Delimiters::new(format!("{fence}{space}"), format!("{space}{fence}"))
 }
 
-/// An address that no parenthesis and no space ends.
-pub(super) fn closed(url: &str) -> String {
+/// Escapes what would end the address of a link.
+pub(super) fn escape_url(url: &str) -> String {
     url.replace(' ', "%20").replace('(', "%28").replace(')', "%29").replace('<', "%3C").replace('>', "%3E")
 }
 
-/// Where an address begins in a word. What stands in it is not escaped: programs that make links of addresses would take the
-/// backslash for a part of it.
+/// Where an address begins in a word. It is not escaped: programs that link addresses would take the backslash as a
+/// part of it.
 pub(super) fn url_start(word: &str) -> usize {
     word.find("http://").or_else(|| word.find("https://")).unwrap_or(word.len())
 }
 
-/// Puts a backslash before signs.
-pub(super) fn escape(text: &str, out: &mut String, meaning: impl Fn(char) -> bool) {
+pub(super) fn escape_chars(text: &str, out: &mut String, needs_escape: impl Fn(char) -> bool) {
     for c in text.chars() {
-        if meaning(c) {
+        if needs_escape(c) {
             out.push('\\');
         }
         out.push(c);
     }
 }
 
-fn has_meaning(c: char) -> bool {
+fn is_markup_char(c: char) -> bool {
     matches!(c, '\\' | '*' | '_' | '`' | '~' | '[' | ']' | '<' | '&' | '|')
 }
 
-/// True for words that begin a block at the beginning of a line.
-pub(super) fn begins_block(words: &str) -> bool {
+/// True for text that begins a block at the beginning of a line.
+pub(super) fn starts_block(words: &str) -> bool {
     let number = words.trim_start_matches(|c: char| c.is_ascii_digit());
     let numbered = number.len() < words.len() && number.starts_with(['.', ')']);
     numbered || words.starts_with(['#', '>', '-', '+', '='])

@@ -1,62 +1,63 @@
-//! The HTML of Matrix (Client-Server API, `m.room.message`: `org.matrix.custom.html`).
+//! The HTML subset of Matrix (Client-Server API, `m.room.message`: `org.matrix.custom.html`).
 
-use super::document::{Gap, Mark, Row};
-use super::script::{Fence, Script, Spot};
-use super::sheet::Level;
-use super::telegram::escape;
+use super::document::{BlockSeparator, DocumentElement, TableRow};
+use super::markup::{Delimiters, MarkupSyntax, TextPosition};
+use super::telegram::escape_html;
+use super::writer::OpenLevel;
 
-/// Matrix.
-pub(super) struct Matrix;
+pub(super) struct MatrixMarkup;
 
-impl Script for Matrix {
-    fn fence(&self, mark: &Mark, _: &[Level]) -> Option<Fence> {
-        let tag = |name: &str| Some(Fence::new(format!("<{name}>"), format!("</{name}>")));
-        match mark {
-            Mark::Paragraph => tag("p"),
-            Mark::Heading(level) => tag(&format!("h{level}")),
-            Mark::Quote => tag("blockquote"),
-            Mark::List(None) => tag("ul"),
-            Mark::List(Some(1)) => tag("ol"),
-            Mark::List(Some(number)) => Some(Fence::new(format!(r#"<ol start="{number}">"#), "</ol>")),
-            Mark::Item(_) => tag("li"),
-            Mark::CodeBlock { language, .. } if language.is_empty() => Some(Fence::new("<pre><code>", "</code></pre>")),
-            Mark::CodeBlock { language, .. } => {
-                Some(Fence::new(format!(r#"<pre><code class="language-{language}">"#), "</code></pre>"))
+impl MarkupSyntax for MatrixMarkup {
+    fn delimiters(&self, element: &DocumentElement, _: &[OpenLevel]) -> Option<Delimiters> {
+        let tag = |name: &str| Some(Delimiters::new(format!("<{name}>"), format!("</{name}>")));
+        match element {
+            DocumentElement::Paragraph => tag("p"),
+            DocumentElement::Heading(level) => tag(&format!("h{level}")),
+            DocumentElement::Quote => tag("blockquote"),
+            DocumentElement::List(None) => tag("ul"),
+            DocumentElement::List(Some(1)) => tag("ol"),
+            DocumentElement::List(Some(number)) => Some(Delimiters::new(format!(r#"<ol start="{number}">"#), "</ol>")),
+            DocumentElement::Item(_) => tag("li"),
+            DocumentElement::CodeBlock { language, .. } if language.is_empty() => {
+                Some(Delimiters::new("<pre><code>", "</code></pre>"))
             }
-            Mark::Table { .. } => tag("table"),
-            Mark::Row(_) => tag("tr"),
-            Mark::Cell { row: Row::Head { .. }, .. } => tag("th"),
-            Mark::Cell { row: Row::Body, .. } => tag("td"),
-            Mark::Strong => tag("strong"),
-            Mark::Emphasis => tag("em"),
-            Mark::Strike => tag("del"),
-            Mark::Underline => tag("u"),
-            Mark::Link(link) => {
+            DocumentElement::CodeBlock { language, .. } => {
+                Some(Delimiters::new(format!(r#"<pre><code class="language-{language}">"#), "</code></pre>"))
+            }
+            DocumentElement::Table { .. } => tag("table"),
+            DocumentElement::Row(_) => tag("tr"),
+            DocumentElement::Cell { row: TableRow::Head { .. }, .. } => tag("th"),
+            DocumentElement::Cell { row: TableRow::Body, .. } => tag("td"),
+            DocumentElement::Strong => tag("strong"),
+            DocumentElement::Emphasis => tag("em"),
+            DocumentElement::Strike => tag("del"),
+            DocumentElement::Underline => tag("u"),
+            DocumentElement::Link(link) => {
                 let mut open = r#"<a href=""#.to_owned();
-                escape(&link.url, &mut open);
-                Some(Fence::new(open + r#"">"#, "</a>"))
+                escape_html(&link.url, &mut open);
+                Some(Delimiters::new(open + r#"">"#, "</a>"))
             }
-            Mark::Code(_) => tag("code"),
+            DocumentElement::Code(_) => tag("code"),
         }
     }
 
-    fn text(&self, text: &str, _: Spot, out: &mut String) {
-        escape(text, out);
+    fn write_text(&self, text: &str, _: TextPosition, out: &mut String) {
+        escape_html(text, out);
     }
 
-    fn gap(&self, gap: Gap, spot: Spot) -> &'static str {
-        match gap {
-            Gap::Block | Gap::Heading | Gap::Item => "",
-            Gap::Line if spot == Spot::Code => "\n",
-            Gap::Line => "<br>",
+    fn separator_text(&self, separator: BlockSeparator, position: TextPosition) -> &'static str {
+        match separator {
+            BlockSeparator::Block | BlockSeparator::Heading | BlockSeparator::Item => "",
+            BlockSeparator::Line if position == TextPosition::Code => "\n",
+            BlockSeparator::Line => "<br>",
         }
     }
 
-    fn rule(&self) -> &'static str {
+    fn horizontal_rule(&self) -> &'static str {
         "<hr>"
     }
 
-    fn more(&self) -> &'static str {
+    fn continuation_mark(&self) -> &'static str {
         "<p>…</p>"
     }
 }

@@ -1,32 +1,35 @@
-//! Words without markup: what stands in IRC, in notifications, and where a network did not take the markup.
+//! Plain text output for IRC, for notifications, and for messages whose markup a network rejected.
 
-use super::document::{Gap, Mark};
-use super::script::{Fence, Script, Spot, bullet};
-use super::sheet::Level;
+use super::document::{BlockSeparator, DocumentElement};
+use super::markup::{Delimiters, MarkupSyntax, TextPosition, list_bullet};
+use super::writer::OpenLevel;
 
-/// Words, each link followed by its address.
-pub(super) struct Plain;
+/// Plain text; each link is followed by its address.
+pub(super) struct PlainMarkup;
 
-impl Script for Plain {
-    fn fence(&self, mark: &Mark, _: &[Level]) -> Option<Fence> {
-        match mark {
-            Mark::Quote => Some(Fence::every_line("> ")),
-            Mark::Item(number) => Some(Fence::item(bullet(*number))),
-            Mark::Cell { first: false, .. } => Some(Fence::new(" | ", "")),
-            Mark::List(_) | Mark::Table { .. } | Mark::Row(_) | Mark::Cell { first: true, .. } => Some(Fence::unseen()),
-            Mark::Paragraph
-            | Mark::Heading(_)
-            | Mark::CodeBlock { .. }
-            | Mark::Strong
-            | Mark::Emphasis
-            | Mark::Strike
-            | Mark::Underline
-            | Mark::Link(_)
-            | Mark::Code(_) => None,
+impl MarkupSyntax for PlainMarkup {
+    fn delimiters(&self, element: &DocumentElement, _: &[OpenLevel]) -> Option<Delimiters> {
+        match element {
+            DocumentElement::Quote => Some(Delimiters::line_prefixed("> ")),
+            DocumentElement::Item(number) => Some(Delimiters::list_item(list_bullet(*number))),
+            DocumentElement::Cell { first: false, .. } => Some(Delimiters::new(" | ", "")),
+            DocumentElement::List(_)
+            | DocumentElement::Table { .. }
+            | DocumentElement::Row(_)
+            | DocumentElement::Cell { first: true, .. } => Some(Delimiters::empty()),
+            DocumentElement::Paragraph
+            | DocumentElement::Heading(_)
+            | DocumentElement::CodeBlock { .. }
+            | DocumentElement::Strong
+            | DocumentElement::Emphasis
+            | DocumentElement::Strike
+            | DocumentElement::Underline
+            | DocumentElement::Link(_)
+            | DocumentElement::Code(_) => None,
         }
     }
 
-    fn text(&self, text: &str, _: Spot, out: &mut String) {
+    fn write_text(&self, text: &str, _: TextPosition, out: &mut String) {
         for c in text.chars() {
             match c {
                 '\t' => out.push_str("    "),
@@ -35,18 +38,18 @@ impl Script for Plain {
         }
     }
 
-    fn gap(&self, gap: Gap, _: Spot) -> &'static str {
-        match gap {
-            Gap::Block => "\n\n",
-            Gap::Heading | Gap::Item | Gap::Line => "\n",
+    fn separator_text(&self, separator: BlockSeparator, _: TextPosition) -> &'static str {
+        match separator {
+            BlockSeparator::Block => "\n\n",
+            BlockSeparator::Heading | BlockSeparator::Item | BlockSeparator::Line => "\n",
         }
     }
 
-    fn rule(&self) -> &'static str {
+    fn horizontal_rule(&self) -> &'static str {
         "———"
     }
 
-    fn more(&self) -> &'static str {
+    fn continuation_mark(&self) -> &'static str {
         "… "
     }
 }

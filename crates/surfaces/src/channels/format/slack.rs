@@ -1,58 +1,62 @@
-//! Slack's mrkdwn ("Formatting text for app surfaces"). There is no escape for its signs but for `&`, `<` and `>`; signs count
-//! only at the edge of a word; links hold plain words, quotes hold neither quotes nor code, and code knows no language.
+//! Slack's mrkdwn ("Formatting text for app surfaces").
+//!
+//! Only `&`, `<` and `>` can be escaped. Delimiters work only at the edge of a word. Links hold plain text, quotes hold
+//! neither quotes nor code, and code has no language.
 
-use super::document::{Gap, Mark};
-use super::script::{Fence, Script, Spot, ZERO_WIDTH, bullet};
-use super::sheet::Level;
+use super::document::{BlockSeparator, DocumentElement};
+use super::markup::{Delimiters, MarkupSyntax, TextPosition, ZERO_WIDTH_SPACE, list_bullet};
+use super::writer::OpenLevel;
 
-/// Slack.
-pub(super) struct Slack;
+pub(super) struct SlackMarkup;
 
-/// Words after an `@` that call people.
-const CALLS: [&str; 3] = ["channel", "here", "everyone"];
+/// Words after an `@` that notify people.
+const BROADCAST_MENTIONS: [&str; 3] = ["channel", "here", "everyone"];
 
-impl Script for Slack {
-    fn fence(&self, mark: &Mark, outer: &[Level]) -> Option<Fence> {
-        let within = |found: fn(&Mark) -> bool| outer.iter().any(|level| found(&level.mark));
-        if within(|mark| matches!(mark, Mark::Link(_))) {
+impl MarkupSyntax for SlackMarkup {
+    fn delimiters(&self, element: &DocumentElement, outer: &[OpenLevel]) -> Option<Delimiters> {
+        let is_inside = |found: fn(&DocumentElement) -> bool| outer.iter().any(|level| found(&level.element));
+        if is_inside(|element| matches!(element, DocumentElement::Link(_))) {
             return None;
         }
-        match mark {
-            Mark::Heading(_) | Mark::Strong => Some(Fence::new("*", "*").apart()),
-            Mark::Quote if within(|mark| *mark == Mark::Quote) => None,
-            Mark::Quote => {
-                let fence = Fence::every_line("> ");
-                Some(Fence { code_margin: String::new(), ..fence })
+        match element {
+            DocumentElement::Heading(_) | DocumentElement::Strong => {
+                Some(Delimiters::new("*", "*").with_word_boundary())
             }
-            Mark::Item(number) => Some(Fence::item(bullet(*number))),
-            Mark::CodeBlock { .. } => Some(Fence::new("```\n", "\n```")),
-            Mark::Emphasis => Some(Fence::new("_", "_").apart()),
-            Mark::Strike => Some(Fence::new("~", "~").apart()),
-            Mark::Link(link) => {
+            DocumentElement::Quote if is_inside(|element| *element == DocumentElement::Quote) => None,
+            DocumentElement::Quote => {
+                let delimiters = Delimiters::line_prefixed("> ");
+                Some(Delimiters { code_line_prefix: String::new(), ..delimiters })
+            }
+            DocumentElement::Item(number) => Some(Delimiters::list_item(list_bullet(*number))),
+            DocumentElement::CodeBlock { .. } => Some(Delimiters::new("```\n", "\n```")),
+            DocumentElement::Emphasis => Some(Delimiters::new("_", "_").with_word_boundary()),
+            DocumentElement::Strike => Some(Delimiters::new("~", "~").with_word_boundary()),
+            DocumentElement::Link(link) => {
                 let mut open = "<".to_owned();
-                escape(&link.url, &mut open);
-                // What ends the address.
-                Some(Fence::new(open.replace('|', "%7C") + "|", ">"))
+                escape_url(&link.url, &mut open);
+                // A `|` would end the address.
+                Some(Delimiters::new(open.replace('|', "%7C") + "|", ">"))
             }
-            Mark::Code(0) => Some(Fence::new("`", "`").apart()),
-            Mark::List(_) => Some(Fence::unseen()),
-            Mark::Paragraph
-            | Mark::Underline
-            | Mark::Code(_)
-            | Mark::Table { .. }
-            | Mark::Row(_)
-            | Mark::Cell { .. } => None,
+            DocumentElement::Code(0) => Some(Delimiters::new("`", "`").with_word_boundary()),
+            DocumentElement::List(_) => Some(Delimiters::empty()),
+            DocumentElement::Paragraph
+            | DocumentElement::Underline
+            | DocumentElement::Code(_)
+            | DocumentElement::Table { .. }
+            | DocumentElement::Row(_)
+            | DocumentElement::Cell { .. } => None,
         }
     }
 
-    fn text(&self, text: &str, spot: Spot, out: &mut String) {
+    fn write_text(&self, text: &str, position: TextPosition, out: &mut String) {
         for (at, c) in text.char_indices() {
-            // A row of three begins or ends code, whatever it stands in.
-            let ticks = c == '`' && out.ends_with('`');
-            let calls =
-                spot != Spot::Code && out.ends_with('@') && CALLS.iter().any(|call| text[at..].starts_with(call));
-            if ticks || calls {
-                out.push(ZERO_WIDTH);
+            // Three backticks begin or end code everywhere.
+            let extends_backticks = c == '`' && out.ends_with('`');
+            let is_broadcast = position != TextPosition::Code
+                && out.ends_with('@')
+                && BROADCAST_MENTIONS.iter().any(|call| text[at..].starts_with(call));
+            if extends_backticks || is_broadcast {
+                out.push(ZERO_WIDTH_SPACE);
             }
             match c {
                 '&' => out.push_str("&amp;"),
@@ -63,19 +67,19 @@ impl Script for Slack {
         }
     }
 
-    fn gap(&self, gap: Gap, _: Spot) -> &'static str {
-        match gap {
-            Gap::Block => "\n\n",
-            Gap::Heading | Gap::Item | Gap::Line => "\n",
+    fn separator_text(&self, separator: BlockSeparator, _: TextPosition) -> &'static str {
+        match separator {
+            BlockSeparator::Block => "\n\n",
+            BlockSeparator::Heading | BlockSeparator::Item | BlockSeparator::Line => "\n",
         }
     }
 
-    fn rule(&self) -> &'static str {
+    fn horizontal_rule(&self) -> &'static str {
         "———"
     }
 }
 
-fn escape(url: &str, out: &mut String) {
+fn escape_url(url: &str, out: &mut String) {
     for c in url.chars() {
         match c {
             '&' => out.push_str("&amp;"),

@@ -1,57 +1,64 @@
-//! The HTML of Telegram (Bot API: Formatting options, HTML style): a few tags, no paragraphs, no lists, no tables. Quotes do not
-//! stand in quotes, and nothing stands in code or around it.
+//! The HTML subset of the Telegram Bot API (Formatting options, HTML style).
+//!
+//! It has few tags and no paragraphs, lists or tables. Quotes cannot be nested, and code can neither contain nor be
+//! inside other tags.
 
-use super::document::{Gap, Mark};
-use super::script::{Fence, Script, Spot, bullet};
-use super::sheet::Level;
+use super::document::{BlockSeparator, DocumentElement};
+use super::markup::{Delimiters, MarkupSyntax, TextPosition, list_bullet};
+use super::writer::OpenLevel;
 
-/// Telegram.
-pub(super) struct Telegram;
+pub(super) struct TelegramMarkup;
 
-impl Script for Telegram {
-    fn fence(&self, mark: &Mark, outer: &[Level]) -> Option<Fence> {
-        let within = |found: fn(&Mark) -> bool| outer.iter().any(|level| found(&level.mark));
-        match mark {
-            Mark::Heading(_) | Mark::Strong => Some(Fence::new("<b>", "</b>")),
-            Mark::Quote if within(|mark| *mark == Mark::Quote) => None,
-            Mark::Quote => Some(Fence::new("<blockquote>", "</blockquote>")),
-            Mark::Item(number) => Some(Fence::item(bullet(*number))),
-            Mark::CodeBlock { language, .. } if language.is_empty() => Some(Fence::new("<pre>", "</pre>")),
-            Mark::CodeBlock { language, .. } => {
-                Some(Fence::new(format!(r#"<pre><code class="language-{language}">"#), "</code></pre>"))
+impl MarkupSyntax for TelegramMarkup {
+    fn delimiters(&self, element: &DocumentElement, outer: &[OpenLevel]) -> Option<Delimiters> {
+        let is_inside = |found: fn(&DocumentElement) -> bool| outer.iter().any(|level| found(&level.element));
+        match element {
+            DocumentElement::Heading(_) | DocumentElement::Strong => Some(Delimiters::new("<b>", "</b>")),
+            DocumentElement::Quote if is_inside(|element| *element == DocumentElement::Quote) => None,
+            DocumentElement::Quote => Some(Delimiters::new("<blockquote>", "</blockquote>")),
+            DocumentElement::Item(number) => Some(Delimiters::list_item(list_bullet(*number))),
+            DocumentElement::CodeBlock { language, .. } if language.is_empty() => {
+                Some(Delimiters::new("<pre>", "</pre>"))
             }
-            Mark::Emphasis => Some(Fence::new("<i>", "</i>")),
-            Mark::Strike => Some(Fence::new("<s>", "</s>")),
-            Mark::Underline => Some(Fence::new("<u>", "</u>")),
-            Mark::Link(link) if !link.url.starts_with("mailto:") => {
+            DocumentElement::CodeBlock { language, .. } => {
+                Some(Delimiters::new(format!(r#"<pre><code class="language-{language}">"#), "</code></pre>"))
+            }
+            DocumentElement::Emphasis => Some(Delimiters::new("<i>", "</i>")),
+            DocumentElement::Strike => Some(Delimiters::new("<s>", "</s>")),
+            DocumentElement::Underline => Some(Delimiters::new("<u>", "</u>")),
+            DocumentElement::Link(link) if !link.url.starts_with("mailto:") => {
                 let mut open = r#"<a href=""#.to_owned();
-                escape(&link.url, &mut open);
-                Some(Fence::new(open + r#"">"#, "</a>"))
+                escape_html(&link.url, &mut open);
+                Some(Delimiters::new(open + r#"">"#, "</a>"))
             }
-            Mark::Code(_) => Some(Fence::new("<code>", "</code>").alone()),
-            Mark::List(_) => Some(Fence::unseen()),
-            Mark::Paragraph | Mark::Link(_) | Mark::Table { .. } | Mark::Row(_) | Mark::Cell { .. } => None,
+            DocumentElement::Code(_) => Some(Delimiters::new("<code>", "</code>").exclusive()),
+            DocumentElement::List(_) => Some(Delimiters::empty()),
+            DocumentElement::Paragraph
+            | DocumentElement::Link(_)
+            | DocumentElement::Table { .. }
+            | DocumentElement::Row(_)
+            | DocumentElement::Cell { .. } => None,
         }
     }
 
-    fn text(&self, text: &str, _: Spot, out: &mut String) {
-        escape(text, out);
+    fn write_text(&self, text: &str, _: TextPosition, out: &mut String) {
+        escape_html(text, out);
     }
 
-    fn gap(&self, gap: Gap, _: Spot) -> &'static str {
-        match gap {
-            Gap::Block => "\n\n",
-            Gap::Heading | Gap::Item | Gap::Line => "\n",
+    fn separator_text(&self, separator: BlockSeparator, _: TextPosition) -> &'static str {
+        match separator {
+            BlockSeparator::Block => "\n\n",
+            BlockSeparator::Heading | BlockSeparator::Item | BlockSeparator::Line => "\n",
         }
     }
 
-    fn rule(&self) -> &'static str {
+    fn horizontal_rule(&self) -> &'static str {
         "———"
     }
 }
 
-/// Text, or the value of an attribute, in HTML.
-pub(super) fn escape(text: &str, out: &mut String) {
+/// Escapes text, or the value of an attribute, for HTML.
+pub(super) fn escape_html(text: &str, out: &mut String) {
     for c in text.chars() {
         match c {
             '&' => out.push_str("&amp;"),

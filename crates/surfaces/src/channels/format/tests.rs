@@ -1,14 +1,14 @@
-//! What networks are told, whole.
+//! Tests of complete messages: output, hostile input, properties.
 
 mod golden;
 mod hostile;
+mod html_reader;
 mod properties;
 mod samples;
-mod tags;
 
-use super::draft;
+use super::unfinished_markup;
 
-/// True where nothing was left open at the end.
-fn is_closed(source: &str) -> bool {
-    draft::closed(source) == source
+/// True if all markup in the text is closed.
+fn has_no_open_markup(source: &str) -> bool {
+    unfinished_markup::close_open_markup(source) == source
 }

@@ -1,98 +1,118 @@
-//! The keys of `[channels.X]` that IRC knows, checked.
+//! Validate the `[channels.X]` keys of an IRC channel.
 
 use secrecy::{ExposeSecret, SecretString};
 
-use crate::channels::config::{BadChannel, ChannelConfig};
-use crate::channels::wire::stream::Security;
+use crate::channels::config::{ChannelConfig, ChannelConfigError};
+use crate::channels::wire::byte_stream::StreamSecurity;
 
-/// No network has longer ones.
-const LONGEST_NICK: usize = 64;
+/// No network allows longer nicks.
+const MAX_NICK_BYTES: usize = 64;
 
-/// Who connects where.
+/// The validated keys.
 #[derive(Debug, Clone)]
-pub(super) struct Account {
-    /// The channel's name, for logs.
-    pub(super) channel: String,
+pub(super) struct IrcAccount {
+    /// For logs.
+    pub(super) channel_name: String,
     pub(super) host: String,
     pub(super) port: u16,
-    pub(super) security: Security,
-    /// The wished nick.
-    pub(super) nick: String,
-    pub(super) rooms: Vec<String>,
-    pub(super) proof: Proof,
+    pub(super) security: StreamSecurity,
+    /// The nick to use if it is free.
+    pub(super) configured_nick: String,
+    pub(super) configured_rooms: Vec<String>,
+    pub(super) credentials: IrcCredentials,
 }
 
-/// How it proves that it may connect.
+/// How the client authenticates.
 #[derive(Debug, Clone)]
-pub(super) enum Proof {
-    /// It need not.
-    Nothing,
-    /// With the server's password.
-    Password(SecretString),
+pub(super) enum IrcCredentials {
+    Unauthenticated,
+    /// With the server's password (`PASS`).
+    ServerPassword(SecretString),
     /// With an account of the network, by SASL.
-    Sasl { account: String, password: SecretString },
+    Sasl {
+        account: String,
+        password: SecretString,
+    },
 }
 
-impl Account {
+impl IrcAccount {
     /// # Errors
-    /// [`BadChannel`] names the key that is wrong.
-    pub(super) fn new(channel: &str, config: &ChannelConfig) -> Result<Self, BadChannel> {
-        let bad = |key, problem: &str| BadChannel { channel: channel.to_owned(), key, problem: problem.to_owned() };
+    /// The first wrong key.
+    pub(super) fn new(channel: &str, config: &ChannelConfig) -> Result<Self, ChannelConfigError> {
+        let config_error =
+            |key, problem: &str| ChannelConfigError { channel: channel.to_owned(), key, problem: problem.to_owned() };
         let foreign = [
             ("api_base", config.api_base.is_some(), "IRC has no API: say `server = \"HOST:PORT\"`"),
             ("app_token_env", config.app_token_env.is_some(), "is for Slack alone: leave it out"),
             ("reply_url", config.reply_url.is_some(), "is for webhooks alone: leave it out"),
         ];
         if let Some((key, _, problem)) = foreign.into_iter().find(|(_, is_there, _)| *is_there) {
-            return Err(bad(key, problem));
+            return Err(config_error(key, problem));
         }
-        let server =
-            config.server.as_deref().ok_or_else(|| bad("server", "is missing: say `server = \"HOST:PORT\"`"))?;
-        let (host, port) = host_and_port(server)
-            .ok_or_else(|| bad("server", &format!("{server:?} is not HOST:PORT, such as \"irc.libera.chat:6697\"")))?;
-        let nick = config.nick.as_deref().ok_or_else(|| bad("nick", "is missing: say under which nick to be there"))?;
-        if !is_nick(nick) {
-            return Err(bad(
+        let server = config
+            .server
+            .as_deref()
+            .ok_or_else(|| config_error("server", "is missing: say `server = \"HOST:PORT\"`"))?;
+        let (host, port) = parse_server(server).ok_or_else(|| {
+            config_error("server", &format!("{server:?} is not HOST:PORT, such as \"irc.libera.chat:6697\""))
+        })?;
+        let nick = config.nick.as_deref().ok_or_else(|| config_error("nick", "is missing: say which nick to use"))?;
+        if !is_valid_nick(nick) {
+            return Err(config_error(
                 "nick",
                 &format!("{nick:?} is no nick: letters, digits and `-_[]{{}}\\|^`, no digit first"),
             ));
         }
-        if let Some(room) = config.join.iter().find(|room| !is_room(room)) {
-            return Err(bad(
+        if let Some(room) = config.join.iter().find(|room| !is_valid_room(room)) {
+            return Err(config_error(
                 "join",
                 &format!("{room:?} is no room: its name begins with `#`, without spaces or commas"),
             ));
         }
         for (key, nicks) in [("allow", &config.allow), ("operators", &config.operators)] {
-            // Senders are known by them; a server's `CASEMAPPING` does at least this.
+            // Nicks are compared in lower case; every `CASEMAPPING` of a server lowers at least ASCII letters.
             if let Some(nick) = nicks.iter().find(|nick| nick.contains(|c: char| c.is_ascii_uppercase())) {
-                return Err(bad(key, &format!("{nick:?} is never heard of: write nicks in lower case")));
+                return Err(config_error(key, &format!("{nick:?} never matches a sender: write nicks in lower case")));
             }
         }
-        let security = if config.tls.unwrap_or(true) { Security::Tls } else { Security::Plain };
+        let security = if config.tls.unwrap_or(true) { StreamSecurity::Tls } else { StreamSecurity::Plain };
         let (channel, nick, rooms) = (channel.to_owned(), nick.to_owned(), config.join.clone());
-        Ok(Self { proof: proof(&channel, config)?, channel, host, port, security, nick, rooms })
+        Ok(Self {
+            credentials: parse_credentials(&channel, config)?,
+            channel_name: channel,
+            host,
+            port,
+            security,
+            configured_nick: nick,
+            configured_rooms: rooms,
+        })
     }
 }
 
-fn proof(channel: &str, config: &ChannelConfig) -> Result<Proof, BadChannel> {
-    let bad = |key, problem: &str| BadChannel { channel: channel.to_owned(), key, problem: problem.to_owned() };
+fn parse_credentials(channel: &str, config: &ChannelConfig) -> Result<IrcCredentials, ChannelConfigError> {
+    let config_error =
+        |key, problem: &str| ChannelConfigError { channel: channel.to_owned(), key, problem: problem.to_owned() };
     let is_one_line = |text: &str| !text.is_empty() && !text.contains(|c: char| c.is_control());
     if config.token.as_ref().is_some_and(|token| !is_one_line(token.expose_secret())) {
-        return Err(bad("token_env", "the password is empty or not one line"));
+        return Err(config_error("token_env", "the password is empty or not one line"));
     }
     match (&config.sasl_account, &config.token) {
-        (None, None) => Ok(Proof::Nothing),
-        (None, Some(password)) => Ok(Proof::Password(password.clone())),
-        (Some(account), Some(_)) if !is_one_line(account) => Err(bad("sasl_account", "is empty or not one line")),
-        (Some(account), Some(password)) => Ok(Proof::Sasl { account: account.clone(), password: password.clone() }),
-        (Some(_), None) => {
-            Err(bad("sasl_account", "has no password: say `token_env = \"VARIABLE\"` or `token_file = \"PATH\"`"))
+        (None, None) => Ok(IrcCredentials::Unauthenticated),
+        (None, Some(password)) => Ok(IrcCredentials::ServerPassword(password.clone())),
+        (Some(account), Some(_)) if !is_one_line(account) => {
+            Err(config_error("sasl_account", "is empty or not one line"))
         }
+        (Some(account), Some(password)) => {
+            Ok(IrcCredentials::Sasl { account: account.clone(), password: password.clone() })
+        }
+        (Some(_), None) => Err(config_error(
+            "sasl_account",
+            "has no password: say `token_env = \"VARIABLE\"` or `token_file = \"PATH\"`",
+        )),
     }
 }
 
-fn host_and_port(server: &str) -> Option<(String, u16)> {
+fn parse_server(server: &str) -> Option<(String, u16)> {
     let (host, port) = server.rsplit_once(':')?;
     let host = match host.strip_prefix('[') {
         Some(inner) => inner.strip_suffix(']')?,
@@ -104,15 +124,15 @@ fn host_and_port(server: &str) -> Option<(String, u16)> {
     is_host.then(|| (host.to_owned(), port))
 }
 
-/// RFC 2812 2.3.1, but for the length and for letters of other scripts, which some networks have.
-fn is_nick(nick: &str) -> bool {
+/// RFC 2812 2.3.1, except the length limit, and with letters of other scripts, which some networks allow.
+fn is_valid_nick(nick: &str) -> bool {
     let is_inside = |c: char| c.is_alphanumeric() || "-_[]{}\\|^`".contains(c);
-    nick.len() <= LONGEST_NICK
+    nick.len() <= MAX_NICK_BYTES
         && nick.chars().all(is_inside)
         && nick.chars().next().is_some_and(|first| !first.is_ascii_digit() && first != '-')
 }
 
-fn is_room(name: &str) -> bool {
+fn is_valid_room(name: &str) -> bool {
     let mut chars = name.chars();
     chars.next().is_some_and(|first| "#&+!".contains(first))
         && chars.next().is_some()
@@ -125,31 +145,38 @@ mod tests {
 
     use super::*;
 
-    fn account(changes: Value, token: Option<&str>) -> Result<Account, BadChannel> {
+    fn parse_account(changes: Value, token: Option<&str>) -> Result<IrcAccount, ChannelConfigError> {
         let mut keys = json!({"kind": "irc", "server": "irc.test:6697", "nick": "quell"});
         keys.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
         let mut config: ChannelConfig = serde_json::from_value(keys).unwrap();
         config.token = token.map(Into::into);
-        Account::new("chat", &config)
+        IrcAccount::new("chat", &config)
     }
 
     #[test]
     fn what_is_right_is_taken() {
-        let plain = account(json!({"tls": false, "join": ["#tea", "&x"], "allow": ["*", "ann"]}), None).unwrap();
-        assert_eq!((plain.host.as_str(), plain.port, plain.security), ("irc.test", 6697, Security::Plain));
-        assert_eq!(plain.rooms, ["#tea", "&x"]);
-        assert!(matches!(plain.proof, Proof::Nothing));
-        assert_eq!(account(json!({}), None).unwrap().security, Security::Tls, "encrypted without being told");
-        assert_eq!(account(json!({"server": "[::1]:6697"}), None).unwrap().host, "::1");
-        assert!(matches!(account(json!({}), Some("secret")).unwrap().proof, Proof::Password(_)));
-        let sasl = account(json!({"sasl_account": "quell"}), Some("secret")).unwrap();
-        assert!(matches!(&sasl.proof, Proof::Sasl { account, .. } if account == "quell"));
+        let plain = parse_account(json!({"tls": false, "join": ["#tea", "&x"], "allow": ["*", "ann"]}), None).unwrap();
+        assert_eq!((plain.host.as_str(), plain.port, plain.security), ("irc.test", 6697, StreamSecurity::Plain));
+        assert_eq!(plain.configured_rooms, ["#tea", "&x"]);
+        assert!(matches!(plain.credentials, IrcCredentials::Unauthenticated));
+        assert_eq!(
+            parse_account(json!({}), None).unwrap().security,
+            StreamSecurity::Tls,
+            "encrypted without being told"
+        );
+        assert_eq!(parse_account(json!({"server": "[::1]:6697"}), None).unwrap().host, "::1");
+        assert!(matches!(
+            parse_account(json!({}), Some("secret")).unwrap().credentials,
+            IrcCredentials::ServerPassword(_)
+        ));
+        let sasl = parse_account(json!({"sasl_account": "quell"}), Some("secret")).unwrap();
+        assert!(matches!(&sasl.credentials, IrcCredentials::Sasl { account, .. } if account == "quell"));
         assert!(!format!("{sasl:?}").contains("secret"));
     }
 
     #[test]
     fn what_is_wrong_is_named_by_its_key() {
-        let key = |changes, token| account(changes, token).unwrap_err().key;
+        let key = |changes, token| parse_account(changes, token).unwrap_err().key;
         for server in
             ["irc.test", "irc.test:", ":6697", "irc.test:0", "irc.test:70000", "::1:6697", "http://a:1", "[::1:1"]
         {

@@ -1,4 +1,4 @@
-//! One connection from its first line to its last: what the server says goes to the ear, what waits goes to the server.
+//! One IRC connection: register, read messages, write queued lines.
 
 use std::future::poll_fn;
 use std::io;
@@ -7,220 +7,257 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, WriteHalf, split};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::account::Account;
-use super::flood::Flood;
-use super::incoming::Incoming;
-use super::live::{Effect, Live, pong};
-use super::message::{Line, Message};
-use super::outbox::{Next, Open, Outbox};
-use super::registration::{Progress, Registration, Welcome};
-use crate::channels::seam::{Ear, Lost, Own, Trouble};
+use super::account::IrcAccount;
+use super::flood_control::FloodControl;
+use super::line_reader::IrcLineReader;
+use super::message::{IrcMessage, OutgoingIrcLine};
+use super::outbox::{IrcOutbox, NextWrite, OpenOutbox};
+use super::registration::{IrcRegistration, IrcWelcome, RegistrationStep};
+use super::session::{IrcEffect, IrcSession, pong_line};
+use crate::channels::network::{InboundSink, ListenError, NetworkError, OwnAccount};
 
-/// From the first line to the welcome. Servers look up names of hosts in this time.
-const REGISTRATION: Duration = Duration::from_secs(60);
-/// After so long without a line the server is asked whether it is there.
-const SILENCE: Duration = Duration::from_secs(90);
-/// How long it may take to answer that.
-const ANSWER: Duration = Duration::from_secs(30);
-/// How long it may take to take in one line.
-const STALLED: Duration = Duration::from_secs(60);
-/// How long an account that was only looked at waits for the server to let it go.
-const PARTING: Duration = Duration::from_secs(2);
+/// Time limit from the first line to the welcome. Servers look up host names in this time.
+const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(60);
+/// After this time without a line, send a `PING`.
+const PING_AFTER: Duration = Duration::from_secs(90);
+/// Time limit of the response to `PING`.
+const PONG_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time limit of writing one line.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+/// After a probe, how long to wait for the server to close the connection.
+const QUIT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Connected and registered.
-struct Connected<'a, S> {
-    incoming: Incoming<tokio::io::ReadHalf<S>>,
+/// A connection after its registration.
+struct RegisteredConnection<'a, S> {
+    line_reader: IrcLineReader<tokio::io::ReadHalf<S>>,
     writer: WriteHalf<S>,
-    live: Live<'a>,
+    session: IrcSession<'a>,
 }
 
-/// Registers on a stream and listens until it is lost. Meanwhile what waits in `outbox` is sent.
-pub(super) async fn listen<S>(account: &Account, outbox: &Outbox, stream: S, ear: &dyn Ear) -> Lost
+/// Registers on a stream and listens until it is lost. Meanwhile it sends the lines in `outbox`.
+pub(super) async fn listen<S>(
+    account: &IrcAccount,
+    outbox: &IrcOutbox,
+    stream: S,
+    sink: &dyn InboundSink,
+) -> ListenError
 where
     S: AsyncRead + AsyncWrite,
 {
-    let Connected { mut incoming, writer, mut live } = match connect(account, stream).await {
-        Ok(connected) => connected,
-        Err(lost) => return lost,
-    };
-    let open = outbox.open(live.reach().clone());
-    if let Some(lost) = answer(&open, live.begin()) {
+    let RegisteredConnection { mut line_reader, writer, mut session } =
+        match connect_and_register(account, stream).await {
+            Ok(connected) => connected,
+            Err(lost) => return lost,
+        };
+    let open_outbox = outbox.open(session.send_limits().clone());
+    if let Some(lost) = queue_server_replies(&open_outbox, session.join_lines()) {
         return lost;
     }
-    ear.connected(live.own());
-    // Either may be dropped: the connection ends with the first. What the server said for a farewell counts more than that its
-    // socket takes nothing any more.
+    sink.on_connected(session.own_account());
+    // Either future may be dropped: the connection ends with the first. The reader goes first, because an `ERROR` line
+    // of the server explains more than a failed write.
     tokio::select! {
         biased;
-        lost = hear(&mut incoming, &mut live, &open, ear) => lost,
-        lost = say(writer, &open) => lost,
+        lost = read_messages(&mut line_reader, &mut session, &open_outbox, sink) => lost,
+        lost = write_queued_lines(writer, &open_outbox) => lost,
     }
 }
 
-/// Registers on a stream, asks what it is, and leaves.
-pub(super) async fn look<S: AsyncRead + AsyncWrite>(account: &Account, stream: S) -> Result<String, Trouble> {
-    let trouble = |lost: Lost| Trouble(lost.to_string());
-    let Connected { mut incoming, mut writer, mut live } = connect(account, stream).await.map_err(trouble)?;
-    let introduced = timeout(REGISTRATION, async {
+/// Registers on a stream, waits for the end of the message of the day, and quits. Returns a description of the account
+/// for people.
+pub(super) async fn probe_account<S: AsyncRead + AsyncWrite>(
+    account: &IrcAccount,
+    stream: S,
+) -> Result<String, NetworkError> {
+    let to_network_error = |lost: ListenError| NetworkError(lost.to_string());
+    let RegisteredConnection { mut line_reader, mut writer, mut session } =
+        connect_and_register(account, stream).await.map_err(to_network_error)?;
+    let motd_end = timeout(REGISTRATION_TIMEOUT, async {
         loop {
-            for effect in live.take(&next(&mut incoming).await?) {
+            for effect in session.handle_message(&next_message(&mut line_reader).await?) {
                 match effect {
-                    Effect::Introduced => return Ok(()),
-                    Effect::Lost(lost) => return Err(lost),
-                    Effect::Say(line) => write(&mut writer, &[line]).await?,
-                    Effect::Hear(_) | Effect::Called(_) | Effect::Reaches(_) => {}
+                    IrcEffect::MotdEnded => return Ok(()),
+                    IrcEffect::Disconnected(lost) => return Err(lost),
+                    IrcEffect::SendLine(line) => write_lines(&mut writer, &[line]).await?,
+                    IrcEffect::Receive(_) | IrcEffect::AccountChanged(_) | IrcEffect::LimitsChanged(_) => {}
                 }
             }
         }
     });
-    introduced.await.unwrap_or_else(|_| Err(silent(REGISTRATION))).map_err(trouble)?;
-    let server = live.server();
+    motd_end.await.unwrap_or_else(|_| Err(server_silent(REGISTRATION_TIMEOUT))).map_err(to_network_error)?;
+    let server = session.server_info();
     let network = server.network.as_ref().map(|name| format!(" (network {name})")).unwrap_or_default();
-    let taken = live
-        .quiet()
-        .map(|_| format!("; the nick {} is taken, maybe by Quell itself", account.nick))
+    let nick_taken = session
+        .reclaim_nick_line()
+        .map(|_| format!("; the nick {} is taken, maybe by Quell itself", account.configured_nick))
         .unwrap_or_default();
-    let answer = format!("nick {} on {}{network}{taken}", live.own().name, server.name);
-    // The answer is known, whatever becomes of the parting.
-    let _ = timeout(PARTING, async {
-        write(&mut writer, &[Line::of(&["QUIT"])]).await?;
-        while next(&mut incoming).await.is_ok() {}
-        Ok::<(), Lost>(())
+    let description = format!("nick {} on {}{network}{nick_taken}", session.own_account().name, server.name);
+    // The description is complete; errors while quitting do not matter.
+    let _ = timeout(QUIT_TIMEOUT, async {
+        write_lines(&mut writer, &[OutgoingIrcLine::from_words(&["QUIT"])]).await?;
+        while next_message(&mut line_reader).await.is_ok() {}
+        Ok::<(), ListenError>(())
     })
     .await;
-    Ok(answer)
+    Ok(description)
 }
 
-async fn connect<S: AsyncRead + AsyncWrite>(account: &Account, stream: S) -> Result<Connected<'_, S>, Lost> {
+async fn connect_and_register<S: AsyncRead + AsyncWrite>(
+    account: &IrcAccount,
+    stream: S,
+) -> Result<RegisteredConnection<'_, S>, ListenError> {
     let (reader, mut writer) = split(stream);
-    let mut incoming = Incoming::new(reader);
-    let registered = timeout(REGISTRATION, register(account, &mut incoming, &mut writer));
-    let welcome = registered.await.unwrap_or_else(|_| Err(silent(REGISTRATION)))?;
-    Ok(Connected { incoming, writer, live: Live::new(account, welcome) })
+    let mut line_reader = IrcLineReader::new(reader);
+    let registered = timeout(REGISTRATION_TIMEOUT, register(account, &mut line_reader, &mut writer));
+    let welcome = registered.await.unwrap_or_else(|_| Err(server_silent(REGISTRATION_TIMEOUT)))?;
+    Ok(RegisteredConnection { line_reader, writer, session: IrcSession::new(account, welcome) })
 }
 
-async fn register<R, W>(account: &Account, incoming: &mut Incoming<R>, writer: &mut W) -> Result<Welcome, Lost>
+async fn register<R, W>(
+    account: &IrcAccount,
+    line_reader: &mut IrcLineReader<R>,
+    writer: &mut W,
+) -> Result<IrcWelcome, ListenError>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let mut registration = Registration::new(account);
-    write(writer, &registration.begin()).await?;
+    let mut registration = IrcRegistration::new(account);
+    write_lines(writer, &registration.initial_lines()).await?;
     loop {
-        let message = next(incoming).await?;
+        let message = next_message(line_reader).await?;
         if message.command == "PING" {
-            write(writer, &[pong(&message)]).await?;
+            write_lines(writer, &[pong_line(&message)]).await?;
             continue;
         }
-        match registration.take(&message) {
-            Progress::Say(lines) => write(writer, &lines).await?,
-            Progress::Welcome(welcome) => return Ok(welcome),
-            Progress::Lost(lost) => return Err(lost),
+        match registration.handle_message(&message) {
+            RegistrationStep::SendLines(lines) => write_lines(writer, &lines).await?,
+            RegistrationStep::Welcome(welcome) => return Ok(welcome),
+            RegistrationStep::Failed(lost) => return Err(lost),
         }
     }
 }
 
 /// Reads until the connection is lost.
-async fn hear<R>(incoming: &mut Incoming<R>, live: &mut Live<'_>, open: &Open<'_>, ear: &dyn Ear) -> Lost
+async fn read_messages<R>(
+    line_reader: &mut IrcLineReader<R>,
+    session: &mut IrcSession<'_>,
+    open_outbox: &OpenOutbox<'_>,
+    sink: &dyn InboundSink,
+) -> ListenError
 where
     R: AsyncRead + Unpin,
 {
-    let mut own = live.own();
-    let mut asked = false;
+    let mut account = session.own_account();
+    let mut ping_sent = false;
     loop {
-        let patience = if asked { ANSWER } else { SILENCE };
-        let message = match timeout(patience, next(incoming)).await {
+        let read_timeout = if ping_sent { PONG_TIMEOUT } else { PING_AFTER };
+        let message = match timeout(read_timeout, next_message(line_reader)).await {
             Ok(Ok(message)) => message,
             Ok(Err(lost)) => return lost,
-            Err(_) if asked => return silent(SILENCE + ANSWER),
+            Err(_) if ping_sent => return server_silent(PING_AFTER + PONG_TIMEOUT),
             Err(_) => {
-                asked = true;
-                let lines = [Line::with_text(&["PING"], &live.server().name)].into_iter().chain(live.quiet());
-                match answer(open, lines) {
+                ping_sent = true;
+                let lines = [OutgoingIrcLine::from_words_and_text(&["PING"], &session.server_info().name)]
+                    .into_iter()
+                    .chain(session.reclaim_nick_line());
+                match queue_server_replies(open_outbox, lines) {
                     Some(lost) => return lost,
                     None => continue,
                 }
             }
         };
-        asked = false;
-        for effect in live.take(&message) {
-            if let Some(lost) = act(effect, &mut own, open, ear) {
+        ping_sent = false;
+        for effect in session.handle_message(&message) {
+            if let Some(lost) = apply_effect(effect, &mut account, open_outbox, sink) {
                 return lost;
             }
         }
     }
 }
 
-fn act(effect: Effect, own: &mut Own, open: &Open<'_>, ear: &dyn Ear) -> Option<Lost> {
+fn apply_effect(
+    effect: IrcEffect,
+    account: &mut OwnAccount,
+    open_outbox: &OpenOutbox<'_>,
+    sink: &dyn InboundSink,
+) -> Option<ListenError> {
     match effect {
-        Effect::Hear(heard) => ear.hear(heard),
-        Effect::Say(line) => return answer(open, [line]),
-        Effect::Reaches(reach) => open.reaches(reach),
-        Effect::Called(now) if now != *own => {
-            *own = now.clone();
-            ear.connected(now);
+        IrcEffect::Receive(inbound) => sink.on_message(inbound),
+        IrcEffect::SendLine(line) => return queue_server_replies(open_outbox, [line]),
+        IrcEffect::LimitsChanged(send_limits) => open_outbox.set_send_limits(send_limits),
+        IrcEffect::AccountChanged(new_account) if new_account != *account => {
+            *account = new_account.clone();
+            sink.on_connected(new_account);
         }
-        Effect::Called(_) | Effect::Introduced => {}
-        Effect::Lost(lost) => return Some(lost),
+        IrcEffect::AccountChanged(_) | IrcEffect::MotdEnded => {}
+        IrcEffect::Disconnected(lost) => return Some(lost),
     }
     None
 }
 
-fn answer(open: &Open<'_>, lines: impl IntoIterator<Item = Line>) -> Option<Lost> {
-    let failed = lines.into_iter().try_for_each(|line| open.answer(line)).is_err();
-    failed.then(|| Lost::Connection("the server asks and does not read the answers".to_owned()))
+fn queue_server_replies(
+    open_outbox: &OpenOutbox<'_>,
+    lines: impl IntoIterator<Item = OutgoingIrcLine>,
+) -> Option<ListenError> {
+    let failed = lines.into_iter().try_for_each(|line| open_outbox.queue_server_reply(line)).is_err();
+    failed.then(|| ListenError::Connection("the server sends requests and does not read the replies".to_owned()))
 }
 
-/// Writes what waits until the connection is lost, as fast as the server wants it.
-async fn say<W: AsyncWrite + Unpin>(mut writer: W, open: &Open<'_>) -> Lost {
-    let mut flood = Flood::new(Instant::now());
+/// Writes queued lines until the connection is lost, within the flood limit of the server.
+async fn write_queued_lines<W: AsyncWrite + Unpin>(mut writer: W, open_outbox: &OpenOutbox<'_>) -> ListenError {
+    let mut flood_control = FloodControl::new(Instant::now());
     loop {
-        let ready = flood.ready();
-        match open.next() {
-            Next::Nothing => open.changed().await,
-            Next::Message if ready > Instant::now() => {
-                // A change that is dropped with its wait is looked for anew; the time stands.
+        let next_send_at = flood_control.next_send_at();
+        match open_outbox.next_write() {
+            NextWrite::Nothing => open_outbox.wait_for_change().await,
+            NextWrite::Message if next_send_at > Instant::now() => {
+                // A change that is missed here is seen by `next_write`; the send time stays the same.
                 tokio::select! {
-                    () = open.changed() => {}
-                    () = sleep_until(ready) => {}
+                    () = open_outbox.wait_for_change() => {}
+                    () = sleep_until(next_send_at) => {}
                 }
             }
-            Next::Answer | Next::Message => match timeout(STALLED, say_next(&mut writer, open)).await {
-                Ok(Ok(())) => flood.charge(Instant::now()),
-                Ok(Err(error)) => return broken(&error),
-                Err(_) => return Lost::Connection("the server does not read what it is sent".to_owned()),
-            },
+            NextWrite::ServerReply | NextWrite::Message => {
+                match timeout(WRITE_TIMEOUT, write_next_line(&mut writer, open_outbox)).await {
+                    Ok(Ok(())) => flood_control.record_line(Instant::now()),
+                    Ok(Err(error)) => return connection_broken(&error),
+                    Err(_) => return ListenError::Connection("the server does not read what it is sent".to_owned()),
+                }
+            }
         }
     }
 }
 
-async fn say_next<W: AsyncWrite + Unpin>(writer: &mut W, open: &Open<'_>) -> io::Result<()> {
-    let Some(begun) = poll_fn(|waking| open.poll_begin(waking, writer)).await? else { return Ok(()) };
-    writer.write_all(&begun.rest).await?;
+async fn write_next_line<W: AsyncWrite + Unpin>(writer: &mut W, open_outbox: &OpenOutbox<'_>) -> io::Result<()> {
+    let Some(partial_line) = poll_fn(|cx| open_outbox.poll_write_next(cx, writer)).await? else {
+        return Ok(());
+    };
+    writer.write_all(&partial_line.remaining).await?;
     writer.flush().await?;
-    begun.written();
+    partial_line.complete();
     Ok(())
 }
 
-async fn next<R: AsyncRead + Unpin>(incoming: &mut Incoming<R>) -> Result<Message, Lost> {
-    match incoming.next().await {
+async fn next_message<R: AsyncRead + Unpin>(line_reader: &mut IrcLineReader<R>) -> Result<IrcMessage, ListenError> {
+    match line_reader.next_message().await {
         Ok(Some(message)) => Ok(message),
-        Ok(None) => Err(Lost::Connection("the server closed the connection".to_owned())),
-        Err(error) => Err(broken(&error)),
+        Ok(None) => Err(ListenError::Connection("the server closed the connection".to_owned())),
+        Err(error) => Err(connection_broken(&error)),
     }
 }
 
-async fn write<W: AsyncWrite + Unpin>(writer: &mut W, lines: &[Line]) -> Result<(), Lost> {
+async fn write_lines<W: AsyncWrite + Unpin>(writer: &mut W, lines: &[OutgoingIrcLine]) -> Result<(), ListenError> {
     for line in lines {
-        writer.write_all(line.bytes()).await.map_err(|error| broken(&error))?;
+        writer.write_all(line.bytes()).await.map_err(|error| connection_broken(&error))?;
     }
-    writer.flush().await.map_err(|error| broken(&error))
+    writer.flush().await.map_err(|error| connection_broken(&error))
 }
 
-pub(super) fn broken(error: &io::Error) -> Lost {
-    Lost::Connection(format!("the connection broke off: {error}"))
+pub(super) fn connection_broken(error: &io::Error) -> ListenError {
+    ListenError::Connection(format!("the connection broke off: {error}"))
 }
 
-fn silent(time: Duration) -> Lost {
-    Lost::Connection(format!("the server said nothing for {} s", time.as_secs()))
+fn server_silent(time: Duration) -> ListenError {
+    ListenError::Connection(format!("the server said nothing for {} s", time.as_secs()))
 }

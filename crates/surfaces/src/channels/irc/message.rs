@@ -1,28 +1,28 @@
-//! Lines of IRC, taken apart and put together. It knows the grammar (RFC 2812 2.3.1, IRCv3 `message-tags`) and no command.
+//! Parse received lines and build outgoing ones. It knows the grammar (RFC 2812 2.3.1, IRCv3 `message-tags`) and no
+//! command.
 
 use std::fmt;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
 /// RFC 2812 2.3: a line with its CR LF.
-pub(super) const LONGEST_LINE: usize = 512;
+pub(super) const MAX_LINE_BYTES: usize = 512;
 /// RFC 2812 2.3.
-const MOST_PARAMETERS: usize = 15;
+const MAX_PARAMETERS: usize = 15;
 
-/// A line that the server sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Message {
+pub(super) struct IrcMessage {
     tags: Vec<(String, String)>,
-    /// Where it comes from: `nick!user@host`, or a server's name, without control characters; empty where the line does not say.
+    /// The sender: `nick!user@host` or the name of a server, without control characters; empty if the line has none.
     pub(super) source: String,
     /// In upper case, or three digits.
     pub(super) command: String,
-    /// The text is the last one.
+    /// The last one may be a text with spaces.
     pub(super) params: Vec<String>,
 }
 
-impl Message {
-    /// Takes a line without its end apart. None when it has no command.
+impl IrcMessage {
+    /// Parses a line without its line end. None if it has no command.
     pub(super) fn parse(line: &str) -> Option<Self> {
         let (tags, rest) = match line.strip_prefix('@') {
             Some(rest) => rest.split_once(' ')?,
@@ -46,7 +46,7 @@ impl Message {
                 params.push(text.to_owned());
                 break;
             }
-            if params.len() + 1 == MOST_PARAMETERS {
+            if params.len() + 1 == MAX_PARAMETERS {
                 params.push(rest.to_owned());
                 break;
             }
@@ -54,34 +54,34 @@ impl Message {
             params.push(rest[..end].to_owned());
             rest = rest[end..].trim_start_matches(' ');
         }
-        let tags = tags.split(';').filter(|tag| !tag.is_empty()).map(tag).collect();
-        Some(Self { tags, source: without_controls(source), command, params })
+        let tags = tags.split(';').filter(|tag| !tag.is_empty()).map(parse_tag).collect();
+        Some(Self { tags, source: strip_controls(source), command, params })
     }
 
-    /// The value of a tag that the server put there.
+    /// The value of a tag that the server set; none if it is empty.
     pub(super) fn tag(&self, name: &str) -> Option<&str> {
         let found = self.tags.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
         found.filter(|value| !value.is_empty())
     }
 
-    /// The parameter at this place; empty when there is none.
+    /// The parameter at this index; empty if there is none.
     pub(super) fn param(&self, at: usize) -> &str {
         self.params.get(at).map_or("", String::as_str)
     }
 
-    /// The last parameter, which is what servers write for people.
+    /// The last parameter, which is the text for people in replies of servers.
     pub(super) fn text(&self) -> &str {
         self.params.last().map_or("", String::as_str)
     }
 
-    /// The nick that it comes from, or the server.
+    /// The nick or server in the source.
     pub(super) fn nick(&self) -> &str {
         self.source.split(['!', '@']).next().unwrap_or_default()
     }
 }
 
-/// IRCv3 `message-tags`: the escapes of values; a backslash in front of anything else disappears.
-fn tag(tag: &str) -> (String, String) {
+/// IRCv3 `message-tags`: unescapes a value; a backslash before any other character is dropped.
+fn parse_tag(tag: &str) -> (String, String) {
     let (name, escaped) = tag.split_once('=').unwrap_or((tag, ""));
     let (mut value, mut chars) = (String::with_capacity(escaped.len()), escaped.chars());
     while let Some(c) = chars.next() {
@@ -98,32 +98,32 @@ fn tag(tag: &str) -> (String, String) {
     (name.to_owned(), value)
 }
 
-/// A line to be sent, complete with its end. Whatever it is made of, it is one line.
+/// An outgoing line with its CR LF. It is always exactly one line, whatever texts it is built from.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Line(Bytes);
+pub(super) struct OutgoingIrcLine(Bytes);
 
-/// Lines hold passwords.
-impl fmt::Debug for Line {
+/// Shows only the length, since lines may hold passwords.
+impl fmt::Debug for OutgoingIrcLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Line({} bytes)", self.0.len())
     }
 }
 
-impl Line {
-    /// Of words without spaces.
-    pub(super) fn of(words: &[&str]) -> Self {
+impl OutgoingIrcLine {
+    /// A line of words without spaces.
+    pub(super) fn from_words(words: &[&str]) -> Self {
         let mut line = BytesMut::new();
-        words.iter().for_each(|word| put(&mut line, word));
+        words.iter().for_each(|word| append_word(&mut line, word));
         line.put_slice(b"\r\n");
         Self(line.freeze())
     }
 
-    /// Of words and a text, which may hold spaces and be empty.
-    pub(super) fn with_text(words: &[&str], text: &str) -> Self {
+    /// A line of words and a text that may have spaces and be empty.
+    pub(super) fn from_words_and_text(words: &[&str], text: &str) -> Self {
         let mut line = BytesMut::new();
-        words.iter().for_each(|word| put(&mut line, word));
+        words.iter().for_each(|word| append_word(&mut line, word));
         line.put_slice(b" :");
-        line.put(text.bytes().filter(|byte| !ends_a_line(*byte)).collect::<Bytes>());
+        line.put(text.bytes().filter(|byte| !is_line_terminator(*byte)).collect::<Bytes>());
         line.put_slice(b"\r\n");
         Self(line.freeze())
     }
@@ -133,30 +133,30 @@ impl Line {
     }
 }
 
-fn put(line: &mut BytesMut, word: &str) {
+fn append_word(line: &mut BytesMut, word: &str) {
     if !line.is_empty() {
         line.put_u8(b' ');
     }
-    line.put(word.bytes().filter(|byte| !ends_a_line(*byte)).collect::<Bytes>());
+    line.put(word.bytes().filter(|byte| !is_line_terminator(*byte)).collect::<Bytes>());
 }
 
-/// RFC 2812 2.3.1: what no parameter holds.
-fn ends_a_line(byte: u8) -> bool {
+/// RFC 2812 2.3.1: bytes that no parameter may have.
+fn is_line_terminator(byte: u8) -> bool {
     matches!(byte, b'\r' | b'\n' | b'\0')
 }
 
-/// What a server says for people, short and without control characters.
-pub(super) fn told(text: &str) -> String {
-    const SHOWN: usize = 200;
-    text.chars().filter(|c| !c.is_control()).take(SHOWN).collect()
+/// A text from the server for people, shortened and without control characters.
+pub(super) fn printable(text: &str) -> String {
+    const MAX_CHARS: usize = 200;
+    text.chars().filter(|c| !c.is_control()).take(MAX_CHARS).collect()
 }
 
-fn without_controls(text: &str) -> String {
+fn strip_controls(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).collect()
 }
 
-/// True for what can be the name of somebody or something: it goes into logs, keys and lines of ours.
-pub(super) fn is_name(text: &str) -> bool {
+/// True for a valid name of a user or channel, which goes into logs, keys and outgoing lines.
+pub(super) fn is_valid_name(text: &str) -> bool {
     !text.is_empty() && !text.contains(|c: char| c.is_control() || c.is_whitespace())
 }
 
@@ -164,13 +164,13 @@ pub(super) fn is_name(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn parsed(line: &str) -> Message {
-        Message::parse(line).unwrap()
+    fn parse_message(line: &str) -> IrcMessage {
+        IrcMessage::parse(line).unwrap()
     }
 
     #[test]
     fn a_line_is_taken_apart() {
-        let message = parsed(
+        let message = parse_message(
             "@time=2026-01-02T03:04:05.678Z;+x=1;msgid=a\\:b\\s\\\\c\\d\\ :Ann!~a@host privmsg  #tea :hello :there ",
         );
         assert_eq!(message.tag("time"), Some("2026-01-02T03:04:05.678Z"));
@@ -178,24 +178,24 @@ mod tests {
         assert_eq!(message.tag("x"), None, "a client can set what begins with a plus");
         assert_eq!((message.nick(), message.command.as_str()), ("Ann", "PRIVMSG"));
         assert_eq!(message.params, ["#tea", "hello :there "]);
-        assert_eq!(parsed(":a\u{1b}nn!a@h PING").nick(), "ann");
-        assert_eq!(parsed("PING").params, Vec::<String>::new());
-        assert_eq!(parsed(":irc.test 005 me A B=c :are supported").param(2), "B=c");
-        assert_eq!(parsed("A 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16").params[14], "15 16");
+        assert_eq!(parse_message(":a\u{1b}nn!a@h PING").nick(), "ann");
+        assert_eq!(parse_message("PING").params, Vec::<String>::new());
+        assert_eq!(parse_message(":irc.test 005 me A B=c :are supported").param(2), "B=c");
+        assert_eq!(parse_message("A 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16").params[14], "15 16");
     }
 
     #[test]
     fn what_is_no_line_is_none() {
         for line in ["", " ", ":", ":source", ":source ", "@tag", "@tag ", "@ : ", "@a=b :c "] {
-            assert_eq!(Message::parse(line), None, "{line:?}");
+            assert_eq!(IrcMessage::parse(line), None, "{line:?}");
         }
     }
 
     #[test]
     fn nothing_ends_a_line_but_its_end() {
-        let line = Line::with_text(&["PRIVMSG", "#tea\r\nQUIT"], "one\r\ntwo\nthree\0");
+        let line = OutgoingIrcLine::from_words_and_text(&["PRIVMSG", "#tea\r\nQUIT"], "one\r\ntwo\nthree\0");
         assert_eq!(&line.bytes()[..], b"PRIVMSG #teaQUIT :onetwothree\r\n");
-        assert_eq!(&Line::of(&["NICK", "ann\n"]).bytes()[..], b"NICK ann\r\n");
-        assert_eq!(format!("{:?}", Line::with_text(&["PASS"], "secret")), "Line(14 bytes)");
+        assert_eq!(&OutgoingIrcLine::from_words(&["NICK", "ann\n"]).bytes()[..], b"NICK ann\r\n");
+        assert_eq!(format!("{:?}", OutgoingIrcLine::from_words_and_text(&["PASS"], "secret")), "Line(14 bytes)");
     }
 }

@@ -1,297 +1,317 @@
-//! What waits to be sent while a connection stands. A message can be taken back until the socket has taken the first byte of
-//! its last line; whoever sends it learns what became of it.
+//! Queue of outgoing messages of a connection, with cancellation until the first byte is written.
+//!
+//! A message can be cancelled until the socket accepts the first byte of its last line. The sender learns the outcome.
 
 use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::{Context as Waking, Poll, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use tokio::io::AsyncWrite;
 use tokio::sync::{Notify, oneshot};
 
-use super::message::Line;
-use super::reach::Reach;
-use crate::channels::seam::NotSent;
+use super::message::OutgoingIrcLine;
+use super::send_limits::IrcSendLimits;
+use crate::channels::network::SendError;
 
-/// How many messages wait at the most, and how many more of those that go first. The flow answers 64 at a time.
-const MOST_MESSAGES: usize = 256;
-const MOST_FIRST: usize = 64;
-/// How many answers to the server wait at the most: one that asks and does not read is left.
-const MOST_ANSWERS: usize = 64;
-/// When to try again what found no connection, or no place: a server that was started anew is found again in this time.
-const AGAIN: Duration = Duration::from_secs(10);
+/// Largest number of waiting messages, normal and urgent. The flow sends 64 at a time.
+const MAX_MESSAGES: usize = 256;
+const MAX_URGENT_MESSAGES: usize = 64;
+/// Largest number of waiting replies to the server. A server that asks for more without reading is disconnected.
+const MAX_SERVER_REPLIES: usize = 64;
+/// When to retry after a lost connection or a full queue. A server that restarts is usually back by then.
+const RETRY_AFTER: Duration = Duration::from_secs(10);
 
-/// What became of a message.
-type Fate = Result<(), NotSent>;
+type IrcSendOutcome = Result<(), SendError>;
 
-/// The way out. It is open while a connection stands.
+/// The queue of one account. It is open while a connection stands.
 #[derive(Debug, Default)]
-pub(super) struct Outbox {
-    state: Mutex<State>,
+pub(super) struct IrcOutbox {
+    state: Mutex<IrcOutboxState>,
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    open: Option<Queues>,
-    /// The number of the next connection or message: none is given twice.
-    next: u64,
+struct IrcOutboxState {
+    queues: Option<IrcOutboxQueues>,
+    /// The last number of a connection or message; each number is used once.
+    last_number: u64,
 }
 
 #[derive(Debug)]
-struct Queues {
-    connection: u64,
-    reach: Reach,
-    answers: VecDeque<Line>,
-    messages: VecDeque<Waiting>,
+struct IrcOutboxQueues {
+    connection_number: u64,
+    send_limits: IrcSendLimits,
+    server_replies: VecDeque<OutgoingIrcLine>,
+    messages: VecDeque<QueuedIrcMessage>,
 }
 
 #[derive(Debug)]
-struct Waiting {
-    number: u64,
-    turn: Turn,
-    lines: VecDeque<Line>,
-    /// True when a line of it has gone.
-    begun: bool,
-    fate: oneshot::Sender<Fate>,
+struct QueuedIrcMessage {
+    message_number: u64,
+    priority: IrcSendPriority,
+    lines: VecDeque<OutgoingIrcLine>,
+    /// True after a line of it was written.
+    has_begun: bool,
+    outcome_sender: oneshot::Sender<IrcSendOutcome>,
 }
 
-/// When a message goes.
+/// Position of a message in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Turn {
-    /// Before all that go last, also between the lines of one.
-    First,
-    /// Behind all that wait.
-    Last,
+pub(super) enum IrcSendPriority {
+    /// Before all normal messages, also between the lines of one.
+    Urgent,
+    /// After all waiting messages.
+    Normal,
 }
 
-/// What waits.
+/// The kind of the next waiting line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Next {
-    /// Nothing.
+pub(super) enum NextWrite {
     Nothing,
-    /// Something that the server asked for, or that the connection lives by.
-    Answer,
-    /// A message of ours.
+    /// A reply to the server, or a line that keeps the connection.
+    ServerReply,
     Message,
 }
 
-/// An open way out. Dropping it closes it, and whoever still waits learns it.
+/// The open queue of one connection. Dropping it closes the queue and fails all waiting messages.
 #[derive(Debug)]
-pub(super) struct Open<'a> {
-    outbox: &'a Outbox,
-    connection: u64,
+pub(super) struct OpenOutbox<'a> {
+    outbox: &'a IrcOutbox,
+    connection_number: u64,
 }
 
-/// A message on its way. Dropping it takes it back, as far as it has not gone.
+/// A queued message. Dropping it cancels the lines that were not written yet.
 #[derive(Debug)]
-pub(super) struct OnItsWay<'a> {
-    outbox: &'a Outbox,
-    number: u64,
-    fate: oneshot::Receiver<Fate>,
+pub(super) struct PendingSend<'a> {
+    outbox: &'a IrcOutbox,
+    message_number: u64,
+    outcome_receiver: oneshot::Receiver<IrcSendOutcome>,
 }
 
-/// A line of which the socket has taken something.
+/// A line whose first bytes the socket has accepted.
 #[derive(Debug)]
-pub(super) struct Begun {
-    /// What it has not taken.
-    pub(super) rest: Bytes,
-    /// Who waits for it, if it is the last of a message.
-    fate: Option<oneshot::Sender<Fate>>,
+pub(super) struct PartialLine {
+    /// The bytes that are still to be written.
+    pub(super) remaining: Bytes,
+    /// Set for the last line of a message.
+    outcome_sender: Option<oneshot::Sender<IrcSendOutcome>>,
 }
 
-impl Outbox {
-    /// Opens it for a new connection.
-    pub(super) fn open(&self, reach: Reach) -> Open<'_> {
-        let mut state = self.state();
-        let connection = state.number();
-        let queues = Queues { connection, reach, answers: VecDeque::new(), messages: VecDeque::new() };
-        if let Some(earlier) = state.open.replace(queues) {
-            earlier.close();
+impl IrcOutbox {
+    /// Opens the queue for a new connection; closes the one of an earlier connection.
+    pub(super) fn open(&self, send_limits: IrcSendLimits) -> OpenOutbox<'_> {
+        let mut state = self.lock_state();
+        let connection = state.allocate_number();
+        let queues = IrcOutboxQueues {
+            connection_number: connection,
+            send_limits,
+            server_replies: VecDeque::new(),
+            messages: VecDeque::new(),
+        };
+        if let Some(earlier) = state.queues.replace(queues) {
+            earlier.fail_all();
         }
-        Open { outbox: self, connection }
+        OpenOutbox { outbox: self, connection_number: connection }
     }
 
-    /// Puts a message among those that wait.
+    /// Queues a message.
     ///
     /// # Errors
-    /// [`NotSent`]: there is no connection, it does not reach the target, or too much waits.
-    pub(super) fn put(&self, target: &str, text: &str, turn: Turn) -> Result<OnItsWay<'_>, NotSent> {
-        let mut state = self.state();
-        let number = state.number();
-        let undelivered = |why: &str| Err(NotSent::Undelivered { why: why.to_owned(), after: Some(AGAIN) });
-        let Some(open) = &mut state.open else {
-            return undelivered("there is no connection to the server");
+    /// There is no connection, the target cannot be reached, or the queue is full.
+    pub(super) fn queue_message(
+        &self,
+        target: &str,
+        text: &str,
+        priority: IrcSendPriority,
+    ) -> Result<PendingSend<'_>, SendError> {
+        let mut state = self.lock_state();
+        let number = state.allocate_number();
+        let not_delivered =
+            |why: &str| Err(SendError::NotDelivered { why: why.to_owned(), retry_after: Some(RETRY_AFTER) });
+        let Some(queues) = &mut state.queues else {
+            return not_delivered("there is no connection to the server");
         };
-        let lines = open.reach.lines(target, text).map_err(|why| NotSent::Refused { why })?;
-        let first = open.messages.iter().take_while(|waiting| waiting.turn == Turn::First).count();
-        let (at, is_full) = match turn {
-            Turn::First => (first, first >= MOST_FIRST),
-            Turn::Last => (open.messages.len(), open.messages.len() >= MOST_MESSAGES),
+        let lines = queues.send_limits.privmsg_lines(target, text).map_err(|why| SendError::Refused { why })?;
+        let urgent_count =
+            queues.messages.iter().take_while(|waiting| waiting.priority == IrcSendPriority::Urgent).count();
+        let (index, is_full) = match priority {
+            IrcSendPriority::Urgent => (urgent_count, urgent_count >= MAX_URGENT_MESSAGES),
+            IrcSendPriority::Normal => (queues.messages.len(), queues.messages.len() >= MAX_MESSAGES),
         };
         if is_full {
-            return undelivered("too many messages wait for the server");
+            return not_delivered("too many messages wait for the server");
         }
-        let (fate, told) = oneshot::channel();
-        open.messages.insert(at, Waiting { number, turn, lines: lines.into(), begun: false, fate });
+        let (outcome_sender, outcome_receiver) = oneshot::channel();
+        queues.messages.insert(
+            index,
+            QueuedIrcMessage {
+                message_number: number,
+                priority,
+                lines: lines.into(),
+                has_begun: false,
+                outcome_sender,
+            },
+        );
         drop(state);
         self.changed.notify_one();
-        Ok(OnItsWay { outbox: self, number, fate: told })
+        Ok(PendingSend { outbox: self, message_number: number, outcome_receiver })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Whoever panicked with the lock left whole queues behind: each change of them is one call.
+    fn lock_state(&self) -> MutexGuard<'_, IrcOutboxState> {
+        // The queues are valid after a panic with the lock held: each change of them is one call.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    fn number(&mut self) -> u64 {
-        self.next += 1;
-        self.next
+impl IrcOutboxState {
+    fn allocate_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
     }
 }
 
-impl OnItsWay<'_> {
-    /// Waits until it has gone.
+impl PendingSend<'_> {
+    /// Waits until the message was written.
     ///
     /// # Cancel safety
-    /// Dropped, it is taken back as far as it has not gone.
-    pub(super) async fn gone(mut self) -> Fate {
-        let lost = || NotSent::Unknown { why: "the connection broke off".to_owned(), repeatable: false };
-        (&mut self.fate).await.unwrap_or_else(|_| Err(lost()))
+    /// Dropping it cancels the lines that were not written yet.
+    pub(super) async fn wait_until_sent(mut self) -> IrcSendOutcome {
+        let lost = || SendError::Unknown { why: "the connection broke off".to_owned(), is_repeatable: false };
+        (&mut self.outcome_receiver).await.unwrap_or_else(|_| Err(lost()))
     }
 }
 
-impl Drop for OnItsWay<'_> {
+impl Drop for PendingSend<'_> {
     fn drop(&mut self) {
-        if let Some(open) = &mut self.outbox.state().open {
-            open.messages.retain(|waiting| waiting.number != self.number);
+        if let Some(queues) = &mut self.outbox.lock_state().queues {
+            queues.messages.retain(|waiting| waiting.message_number != self.message_number);
         }
     }
 }
 
-impl Open<'_> {
-    /// Sends a line in front of all messages.
+impl OpenOutbox<'_> {
+    /// Queues a line before all messages.
     ///
     /// # Errors
-    /// [`TooMany`] when too many wait already.
-    pub(super) fn answer(&self, line: Line) -> Result<(), TooMany> {
-        let mut state = self.outbox.state();
-        if let Some(open) = self.own(&mut state) {
-            if open.answers.len() >= MOST_ANSWERS {
-                return Err(TooMany);
+    /// [`TooManyReplies`] if too many such lines wait.
+    pub(super) fn queue_server_reply(&self, line: OutgoingIrcLine) -> Result<(), TooManyReplies> {
+        let mut state = self.outbox.lock_state();
+        if let Some(queues) = self.own_queues(&mut state) {
+            if queues.server_replies.len() >= MAX_SERVER_REPLIES {
+                return Err(TooManyReplies);
             }
-            open.answers.push_back(line);
+            queues.server_replies.push_back(line);
         }
         drop(state);
         self.outbox.changed.notify_one();
         Ok(())
     }
 
-    /// Whom the connection reaches has changed.
-    pub(super) fn reaches(&self, reach: Reach) {
-        if let Some(open) = self.own(&mut self.outbox.state()) {
-            open.reach = reach;
+    /// Replaces the send limits of the connection.
+    pub(super) fn set_send_limits(&self, send_limits: IrcSendLimits) {
+        if let Some(queues) = self.own_queues(&mut self.outbox.lock_state()) {
+            queues.send_limits = send_limits;
         }
     }
 
-    /// What waits now.
-    pub(super) fn next(&self) -> Next {
-        match self.own(&mut self.outbox.state()) {
-            Some(open) if !open.answers.is_empty() => Next::Answer,
-            Some(open) if !open.messages.is_empty() => Next::Message,
-            _ => Next::Nothing,
+    /// The kind of the next line.
+    pub(super) fn next_write(&self) -> NextWrite {
+        match self.own_queues(&mut self.outbox.lock_state()) {
+            Some(queues) if !queues.server_replies.is_empty() => NextWrite::ServerReply,
+            Some(queues) if !queues.messages.is_empty() => NextWrite::Message,
+            _ => NextWrite::Nothing,
         }
     }
 
-    /// Waits until something else may wait.
+    /// Waits until the queue may have changed.
     ///
     /// # Cancel safety
-    /// Safe: a change that nobody has waited for is kept.
-    pub(super) async fn changed(&self) {
+    /// Safe: a change is kept until somebody waits for it.
+    pub(super) async fn wait_for_change(&self) {
         self.outbox.changed.notified().await;
     }
 
-    /// Gives the socket the beginning of the next line. The line waits, and can be taken back, until the socket takes it.
-    /// None when nothing waits any more.
-    pub(super) fn poll_begin<W: AsyncWrite + Unpin>(
+    /// Writes the beginning of the next line. The line stays in the queue and can be cancelled until the socket accepts
+    /// a byte. Returns none if nothing waits.
+    pub(super) fn poll_write_next<W: AsyncWrite + Unpin>(
         &self,
-        waking: &mut Waking<'_>,
+        cx: &mut Context<'_>,
         writer: &mut W,
-    ) -> Poll<io::Result<Option<Begun>>> {
-        let mut state = self.outbox.state();
-        let Some(open) = self.own(&mut state) else { return Poll::Ready(Ok(None)) };
-        let front = open.answers.front().or_else(|| open.messages.front()?.lines.front());
+    ) -> Poll<io::Result<Option<PartialLine>>> {
+        let mut state = self.outbox.lock_state();
+        let Some(queues) = self.own_queues(&mut state) else { return Poll::Ready(Ok(None)) };
+        let front = queues.server_replies.front().or_else(|| queues.messages.front()?.lines.front());
         let Some(mut rest) = front.map(|line| line.bytes().clone()) else { return Poll::Ready(Ok(None)) };
-        let taken = ready!(Pin::new(writer).poll_write(waking, &rest))?;
-        if taken == 0 {
+        let written_bytes = ready!(Pin::new(writer).poll_write(cx, &rest))?;
+        if written_bytes == 0 {
             return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
         }
-        rest.advance(taken);
-        Poll::Ready(Ok(Some(Begun { rest, fate: open.take_front() })))
+        rest.advance(written_bytes);
+        Poll::Ready(Ok(Some(PartialLine { remaining: rest, outcome_sender: queues.pop_front_line() })))
     }
 
-    /// The queues, unless another connection has taken the place of this one.
-    fn own<'s>(&self, state: &'s mut State) -> Option<&'s mut Queues> {
-        state.open.as_mut().filter(|open| open.connection == self.connection)
+    /// The queues, unless another connection has replaced this one.
+    fn own_queues<'s>(&self, state: &'s mut IrcOutboxState) -> Option<&'s mut IrcOutboxQueues> {
+        state.queues.as_mut().filter(|queues| queues.connection_number == self.connection_number)
     }
 }
 
-impl Drop for Open<'_> {
+impl Drop for OpenOutbox<'_> {
     fn drop(&mut self) {
-        let closed = self.outbox.state().open.take_if(|open| open.connection == self.connection);
+        let closed =
+            self.outbox.lock_state().queues.take_if(|queues| queues.connection_number == self.connection_number);
         if let Some(closed) = closed {
-            closed.close();
+            closed.fail_all();
         }
     }
 }
 
-impl Queues {
-    /// Takes the first line out, and who waits for it if it is the last of a message.
-    fn take_front(&mut self) -> Option<oneshot::Sender<Fate>> {
-        if self.answers.pop_front().is_some() {
+impl IrcOutboxQueues {
+    /// Removes the first line. Returns the outcome sender if it was the last line of a message.
+    fn pop_front_line(&mut self) -> Option<oneshot::Sender<IrcSendOutcome>> {
+        if self.server_replies.pop_front().is_some() {
             return None;
         }
         let first = self.messages.front_mut()?;
-        first.begun = true;
+        first.has_begun = true;
         first.lines.pop_front();
         if !first.lines.is_empty() {
             return None;
         }
-        self.messages.pop_front().map(|message| message.fate)
+        self.messages.pop_front().map(|message| message.outcome_sender)
     }
 
-    /// Tells all who wait that nothing more goes.
-    fn close(self) {
+    /// Reports to all waiting senders that the connection is lost.
+    fn fail_all(self) {
         for waiting in self.messages {
             let why = "the connection to the server broke off".to_owned();
-            let fate = match waiting.begun {
-                true => NotSent::Unknown { why, repeatable: false },
-                false => NotSent::Undelivered { why, after: Some(AGAIN) },
+            let error = match waiting.has_begun {
+                true => SendError::Unknown { why, is_repeatable: false },
+                false => SendError::NotDelivered { why, retry_after: Some(RETRY_AFTER) },
             };
-            // Who has gone away does not want to know.
-            let _ = waiting.fate.send(Err(fate));
+            // The receiver may be gone; that is fine.
+            let _ = waiting.outcome_sender.send(Err(error));
         }
     }
 }
 
-impl Begun {
-    /// All of it has been written.
-    pub(super) fn written(self) {
-        if let Some(fate) = self.fate {
-            // Who has gone away does not want to know.
-            let _ = fate.send(Ok(()));
+impl PartialLine {
+    /// Reports that all of the line was written.
+    pub(super) fn complete(self) {
+        if let Some(outcome_sender) = self.outcome_sender {
+            // The receiver may be gone; that is fine.
+            let _ = outcome_sender.send(Ok(()));
         }
     }
 }
 
-/// The server asks for more than it reads.
+/// The server requests more replies than it reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct TooMany;
+pub(super) struct TooManyReplies;
 
 #[cfg(test)]
 mod tests {
@@ -301,36 +321,40 @@ mod tests {
 
     #[test]
     fn a_connection_that_was_replaced_closes_nothing_but_itself() {
-        let outbox = Outbox::default();
-        let earlier = outbox.open(Reach::new("quell"));
-        let lost = outbox.put("#tea", "one", Turn::Last).unwrap();
-        let later = outbox.open(Reach::new("quell"));
-        assert!(matches!(lost.gone().now_or_never(), Some(Err(NotSent::Undelivered { .. }))));
-        let waits = outbox.put("#tea", "two", Turn::Last).unwrap();
-        assert_eq!((earlier.next(), later.next()), (Next::Nothing, Next::Message));
+        let outbox = IrcOutbox::default();
+        let earlier = outbox.open(IrcSendLimits::new("quell"));
+        let lost = outbox.queue_message("#tea", "one", IrcSendPriority::Normal).unwrap();
+        let later = outbox.open(IrcSendLimits::new("quell"));
+        assert!(matches!(lost.wait_until_sent().now_or_never(), Some(Err(SendError::NotDelivered { .. }))));
+        let waits = outbox.queue_message("#tea", "two", IrcSendPriority::Normal).unwrap();
+        assert_eq!((earlier.next_write(), later.next_write()), (NextWrite::Nothing, NextWrite::Message));
         drop(earlier);
-        assert_eq!(later.next(), Next::Message);
+        assert_eq!(later.next_write(), NextWrite::Message);
         drop(later);
-        assert!(matches!(waits.gone().now_or_never(), Some(Err(NotSent::Undelivered { .. }))));
-        assert!(matches!(outbox.put("#tea", "three", Turn::Last), Err(NotSent::Undelivered { after: Some(_), .. })));
+        assert!(matches!(waits.wait_until_sent().now_or_never(), Some(Err(SendError::NotDelivered { .. }))));
+        assert!(matches!(
+            outbox.queue_message("#tea", "three", IrcSendPriority::Normal),
+            Err(SendError::NotDelivered { retry_after: Some(_), .. })
+        ));
     }
-    /// With two seconds for each line, the answer to a stop came minutes behind somebody else's long answer.
+    /// Regression: with two seconds for each line, the reply to a stop came minutes after a long answer to another
+    /// user.
     #[test]
     fn what_goes_first_goes_between_the_lines_of_a_long_message() {
-        let outbox = Outbox::default();
-        let open = outbox.open(Reach::new("quell"));
-        let _long = outbox.put("#tea", "one\ntwo\nthree", Turn::Last).unwrap();
-        let _other = outbox.put("#tea", "four", Turn::Last).unwrap();
+        let outbox = IrcOutbox::default();
+        let open = outbox.open(IrcSendLimits::new("quell"));
+        let _long = outbox.queue_message("#tea", "one\ntwo\nthree", IrcSendPriority::Normal).unwrap();
+        let _other = outbox.queue_message("#tea", "four", IrcSendPriority::Normal).unwrap();
         let mut gone = Vec::new();
         let mut line = || {
-            let mut waking = Waking::from_waker(std::task::Waker::noop());
-            assert!(matches!(open.poll_begin(&mut waking, &mut gone), Poll::Ready(Ok(Some(_)))));
+            let mut cx = Context::from_waker(std::task::Waker::noop());
+            assert!(matches!(open.poll_write_next(&mut cx, &mut gone), Poll::Ready(Ok(Some(_)))));
         };
         line();
-        let _stopping = outbox.put("#bar", "stopping", Turn::First).unwrap();
-        let _stopped = outbox.put("#bar", "stopped", Turn::First).unwrap();
+        let _stopping = outbox.queue_message("#bar", "stopping", IrcSendPriority::Urgent).unwrap();
+        let _stopped = outbox.queue_message("#bar", "stopped", IrcSendPriority::Urgent).unwrap();
         (0..5).for_each(|_| line());
-        assert_eq!(open.next(), Next::Nothing);
+        assert_eq!(open.next_write(), NextWrite::Nothing);
         let gone = String::from_utf8(gone).unwrap();
         let texts: Vec<&str> = gone.lines().filter_map(|line| line.rsplit(':').next()).collect();
         assert_eq!(texts, ["one", "stopping", "stopped", "two", "three", "four"]);

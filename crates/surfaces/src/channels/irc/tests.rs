@@ -1,4 +1,4 @@
-//! The network against a real ngircd, and against servers by script where a real one does not misbehave.
+//! Fixture for IRC tests, against a real ngircd and against an in-memory server.
 
 mod ngircd;
 mod scripted;
@@ -9,63 +9,67 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::channels::seam::recording::RecordingEar;
+use crate::channels::network::recording_sink::RecordingInboundSink;
 
-/// A channel with these keys, and an ear for it.
-struct Listener {
-    irc: Arc<Irc>,
-    ear: Arc<RecordingEar>,
-    tasks: JoinSet<Lost>,
+/// A channel, a recording sink, and the task that listens.
+struct IrcFixture {
+    irc: Arc<IrcNetwork>,
+    sink: Arc<RecordingInboundSink>,
+    tasks: JoinSet<ListenError>,
 }
 
-impl Listener {
+impl IrcFixture {
     fn new(address: &str, changes: Value) -> Self {
-        Self { irc: Arc::new(irc(address, changes, None)), ear: Arc::new(RecordingEar::new()), tasks: JoinSet::new() }
+        Self {
+            irc: Arc::new(irc_network(address, changes, None)),
+            sink: Arc::new(RecordingInboundSink::new()),
+            tasks: JoinSet::new(),
+        }
     }
 
-    /// One that listens and is connected.
-    async fn connected(address: &str, changes: Value) -> Self {
+    /// A fixture that listens and is connected.
+    async fn connect(address: &str, changes: Value) -> Self {
         let mut listener = Self::new(address, changes);
         listener.listen().await;
         listener
     }
 
-    /// Listens, and returns when it is connected once more.
+    /// Listens, and returns after the next connect.
     async fn listen(&mut self) {
-        let before = self.ear.state().connected.len();
-        let (irc, ear) = (Arc::clone(&self.irc), Arc::clone(&self.ear));
-        self.tasks.spawn(async move { irc.listen(ear.as_ref()).await });
-        self.ear.wait_for("a connection", |state| state.connected.len() > before).await;
+        let before = self.sink.state().accounts.len();
+        let (irc, sink) = (Arc::clone(&self.irc), Arc::clone(&self.sink));
+        self.tasks.spawn(async move { irc.listen(sink.as_ref()).await });
+        self.sink.wait_for("a connection", |state| state.accounts.len() > before).await;
     }
 
-    /// Why listening ended.
-    async fn lost(&mut self) -> Lost {
+    /// Waits until listening ends and returns the error.
+    async fn wait_for_end(&mut self) -> ListenError {
         self.tasks.join_next().await.unwrap().unwrap()
     }
 
-    /// The text that was heard last.
-    async fn hears(&self, text: &str) -> crate::channels::seam::Heard {
-        let state = self.ear.wait_for(text, |state| state.heard.iter().any(|heard| heard.text == text)).await;
-        state.heard.into_iter().rfind(|heard| heard.text == text).unwrap()
+    /// Waits for a message with this text and returns the last one.
+    async fn wait_for_text(&self, text: &str) -> crate::channels::network::InboundMessage {
+        let state = self.sink.wait_for(text, |state| state.messages.iter().any(|inbound| inbound.text == text)).await;
+        state.messages.into_iter().rfind(|inbound| inbound.text == text).unwrap()
     }
 
-    async fn send(&self, target: &str, text: &str) -> Result<MessageId, NotSent> {
-        self.irc.send(&place(target), &piece(text), "key").await
+    async fn send(&self, target: &str, text: &str) -> Result<MessageId, SendError> {
+        self.irc.send(&chat_address(target), &message_piece(text), "key").await
     }
 }
 
-fn irc(address: &str, changes: Value, token: Option<&str>) -> Irc {
+fn irc_network(address: &str, changes: Value, token: Option<&str>) -> IrcNetwork {
     let mut keys = json!({"kind": "irc", "server": address, "tls": false, "nick": "quell", "join": ["#tea"]});
     keys.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
     let mut config: ChannelConfig = serde_json::from_value(keys).unwrap();
     config.token = token.map(Into::into);
-    Irc::new("chat", &config).unwrap()
+    IrcNetwork::new("chat", &config).unwrap()
 }
 
-fn place(target: &str) -> Place {
-    Place { target: target.to_owned(), thread: None }
+fn chat_address(target: &str) -> ChatAddress {
+    ChatAddress { target: target.to_owned(), thread: None }
 }
 
-fn piece(text: &str) -> Piece {
-    Piece { marked: text.to_owned(), plain: text.to_owned() }
+fn message_piece(text: &str) -> MessagePiece {
+    MessagePiece { formatted: text.to_owned(), plain: text.to_owned() }
 }

@@ -1,7 +1,7 @@
-//! What the homeserver tells, as far as it is needed here (Matrix specification: client-server API, `/sync` and room events).
+//! `/sync` response and event types (Matrix specification: client-server API, `/sync` and room events).
 //!
-//! An answer has to have its form. An event in it may be anything, because anybody may send anything; what has not the form that its
-//! type asks for is left out.
+//! A response must be valid. A single event in it may be anything, because any user can send anything: an event without
+//! the form of its type is skipped.
 
 use std::collections::BTreeMap;
 
@@ -10,87 +10,85 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::settings::is_id;
+use super::settings::is_matrix_id;
 
-/// An answer of `/sync`.
 #[derive(Debug, Deserialize)]
-pub(super) struct Sync {
+pub(super) struct SyncResponse {
     pub(super) next_batch: String,
     #[serde(default)]
-    pub(super) rooms: RoomNews,
+    pub(super) rooms: SyncRooms,
 }
 
-/// Rooms in which something is new.
+/// Rooms with news.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct RoomNews {
+pub(super) struct SyncRooms {
     #[serde(default)]
-    pub(super) join: BTreeMap<String, Joined>,
+    pub(super) join: BTreeMap<String, JoinedRoom>,
     #[serde(default)]
-    pub(super) invite: BTreeMap<String, Invited>,
+    pub(super) invite: BTreeMap<String, InvitedRoom>,
     #[serde(default)]
     pub(super) leave: BTreeMap<String, IgnoredAny>,
 }
 
 /// A room that the account is in.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Joined {
+pub(super) struct JoinedRoom {
     #[serde(default)]
-    pub(super) summary: Summary,
+    pub(super) summary: RoomSummary,
     #[serde(default)]
-    pub(super) state: Events,
+    pub(super) state: EventList,
     #[serde(default)]
-    pub(super) timeline: Timeline,
+    pub(super) timeline: RoomTimeline,
 }
 
-/// What changed about a room as a whole.
+/// Changes of a room as a whole.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Summary {
+pub(super) struct RoomSummary {
     #[serde(rename = "m.joined_member_count")]
     pub(super) members: Option<u64>,
 }
 
-/// A room that the account may join.
+/// A room to which the account is invited.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Invited {
+pub(super) struct InvitedRoom {
     #[serde(default)]
-    pub(super) invite_state: Events,
+    pub(super) invite_state: EventList,
 }
 
-/// Events as they are.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Events {
+pub(super) struct EventList {
     #[serde(default)]
     events: Vec<Box<RawValue>>,
 }
 
-/// The newest messages of a room.
+/// The newest events of a room.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Timeline {
+pub(super) struct RoomTimeline {
     #[serde(default)]
     events: Vec<Box<RawValue>>,
-    /// True when there are more between the last poll and these.
+    /// True if events between the last poll and these were left out.
     #[serde(default)]
     pub(super) limited: bool,
-    /// Where those end.
+    /// Token of the end of the events that were left out.
     pub(super) prev_batch: Option<String>,
 }
 
 /// A page of messages or relations.
 #[derive(Debug, Deserialize)]
-pub(super) struct Page {
+pub(super) struct EventPage {
     #[serde(default)]
     chunk: Vec<Box<RawValue>>,
     #[serde(default)]
     state: Vec<Box<RawValue>>,
-    /// Where the next page begins, of `/messages`.
+    /// Token of the next page of `/messages`.
     pub(super) end: Option<String>,
-    /// Where the next page begins, of `/relations`.
+    /// Token of the next page of `/relations`.
     pub(super) next_batch: Option<String>,
 }
 
-/// One event, or the stripped one of an invitation, which has no id.
+/// An event, or a stripped event of an invitation, which has no id.
 #[derive(Debug, Clone, Deserialize)]
-pub(super) struct Event {
+pub(super) struct MatrixEvent {
     #[serde(rename = "type")]
     pub(super) kind: String,
     #[serde(default)]
@@ -100,17 +98,17 @@ pub(super) struct Event {
     #[serde(default)]
     pub(super) content: Value,
     #[serde(default)]
-    unsigned: Unsigned,
+    unsigned: UnsignedEventData,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
-struct Unsigned {
+struct UnsignedEventData {
     prev_content: Option<Value>,
 }
 
 /// The content of `m.room.message`.
 #[derive(Debug, Deserialize)]
-pub(super) struct MessageContent {
+pub(super) struct MatrixMessageContent {
     pub(super) msgtype: String,
     pub(super) body: String,
     pub(super) formatted_body: Option<String>,
@@ -119,14 +117,14 @@ pub(super) struct MessageContent {
     #[serde(default)]
     pub(super) info: Value,
     #[serde(rename = "m.relates_to", default)]
-    pub(super) relation: Relation,
+    pub(super) relation: EventRelation,
     #[serde(rename = "m.mentions", default)]
-    pub(super) mentions: Mentions,
+    pub(super) mentions: MessageMentions,
 }
 
-/// What an event refers to.
+/// The event that an event relates to.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Relation {
+pub(super) struct EventRelation {
     pub(super) rel_type: Option<String>,
     pub(super) event_id: Option<String>,
     pub(super) key: Option<String>,
@@ -134,75 +132,73 @@ pub(super) struct Relation {
     pub(super) in_reply_to: Option<IgnoredAny>,
 }
 
-/// Whom a message names.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Mentions {
+pub(super) struct MessageMentions {
     #[serde(default)]
     pub(super) user_ids: Vec<String>,
 }
 
-/// What becomes of a member.
+/// How an event changes a membership.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Membership {
+pub(super) enum MembershipChange {
     Invited,
     /// Was not in the room before.
     Joined,
-    /// Was there before, and has a new name or picture.
-    Changed,
-    Gone,
+    /// Was in the room before, and has a new name or picture.
+    ProfileChanged,
+    Left,
 }
 
-impl Events {
-    pub(super) fn read(&self) -> Vec<Event> {
-        read(&self.events)
-    }
-}
-
-impl Timeline {
-    pub(super) fn read(&self) -> Vec<Event> {
-        read(&self.events)
+impl EventList {
+    pub(super) fn parse_events(&self) -> Vec<MatrixEvent> {
+        parse_raw_events(&self.events)
     }
 }
 
-impl Page {
-    /// The events of the page.
-    pub(super) fn read(&self) -> Vec<Event> {
-        read(&self.chunk)
+impl RoomTimeline {
+    pub(super) fn parse_events(&self) -> Vec<MatrixEvent> {
+        parse_raw_events(&self.events)
+    }
+}
+
+impl EventPage {
+    pub(super) fn parse_events(&self) -> Vec<MatrixEvent> {
+        parse_raw_events(&self.chunk)
     }
 
-    /// Those who have written them.
-    pub(super) fn read_state(&self) -> Vec<Event> {
-        read(&self.state)
+    /// The membership events of the senders.
+    pub(super) fn parse_state_events(&self) -> Vec<MatrixEvent> {
+        parse_raw_events(&self.state)
     }
 
-    /// How many there are, also of those that cannot be read.
+    /// True if the server sent no events, not even invalid ones.
     pub(super) fn is_empty(&self) -> bool {
         self.chunk.is_empty()
     }
 }
 
-impl Event {
-    /// The room that has taken the place of this one (client-server API: room upgrades).
-    pub(super) fn replacement(&self) -> Option<&str> {
+impl MatrixEvent {
+    /// The room that replaces this one (client-server API: room upgrades).
+    pub(super) fn replacement_room(&self) -> Option<&str> {
         let is_tombstone = self.kind == "m.room.tombstone" && self.state_key.as_deref() == Some("");
         let room = self.content["replacement_room"].as_str().filter(|_| is_tombstone)?;
-        (is_id(room, '!') && is_id(&self.sender, '@')).then_some(room)
+        (is_matrix_id(room, '!') && is_matrix_id(&self.sender, '@')).then_some(room)
     }
 
-    /// Whose membership this event changes, and how.
-    pub(super) fn membership(&self) -> Option<(&str, Membership)> {
+    /// The user whose membership this event changes, and the change.
+    pub(super) fn membership_change(&self) -> Option<(&str, MembershipChange)> {
         let member = self.state_key.as_deref().filter(|_| self.kind == "m.room.member")?;
         let before = self.unsigned.prev_content.as_ref().and_then(|content| content["membership"].as_str());
         let membership = match self.content["membership"].as_str()? {
-            "invite" => Membership::Invited,
-            "join" if before == Some("join") => Membership::Changed,
-            "join" => Membership::Joined,
-            _ => Membership::Gone,
+            "invite" => MembershipChange::Invited,
+            "join" if before == Some("join") => MembershipChange::ProfileChanged,
+            "join" => MembershipChange::Joined,
+            _ => MembershipChange::Left,
         };
         Some((member, membership))
     }
 }
 
-fn read(events: &[Box<RawValue>]) -> Vec<Event> {
+fn parse_raw_events(events: &[Box<RawValue>]) -> Vec<MatrixEvent> {
     events.iter().filter_map(|event| serde_json::from_str(event.get()).ok()).collect()
 }

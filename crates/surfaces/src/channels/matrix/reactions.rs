@@ -1,5 +1,7 @@
-//! Signs on messages. Each is an event of its own, and to take it off is to take that event back, so its id is kept; where it was
-//! forgotten, the homeserver is asked for it.
+//! Add and remove reactions; cache their event ids.
+//!
+//! A reaction is an event of its own, and removing it means to redact that event. If its id is not in the cache, the
+//! homeserver is asked for it.
 
 use std::collections::VecDeque;
 
@@ -7,111 +9,130 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde_json::json;
 
-use super::events::{Event, Relation};
-use super::fault::Fault;
-use super::speaking::new_transaction;
-use super::{Matrix, locked};
-use crate::channels::seam::{MessageId, NotSent, Place, Reactions};
-use crate::channels::wire::http::Repeatable;
+use super::call_error::MatrixCallError;
+use super::events::{EventRelation, MatrixEvent};
+use super::sending::new_transaction_id;
+use super::{MatrixNetwork, lock};
+use crate::channels::network::{ChatAddress, MessageId, Reactions, SendError};
+use crate::channels::wire::http_client::Repeatable;
 
-/// So many signs are remembered: more than there are runs at a time, since each run leaves one behind.
-const MOST: usize = 1_000;
-/// So many pages of reactions to one message are read.
-const MOST_PAGES: usize = 10;
+/// Largest number of cached reactions. It is more than the number of runs at a time, and each run leaves one reaction.
+const MAX_CACHED_REACTIONS: usize = 1_000;
+/// Largest number of pages of reactions to one message that are read.
+const MAX_RELATION_PAGES: usize = 10;
 
-/// The events of signs that were put on messages, oldest first.
+/// Event ids of the reactions of this account, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Remembered(VecDeque<Sign>);
+pub(super) struct ReactionCache(VecDeque<CachedReaction>);
 
 #[derive(Debug)]
-struct Sign {
-    message: String,
-    sign: String,
-    event: String,
+struct CachedReaction {
+    message_id: String,
+    emoji: String,
+    event_id: String,
 }
 
-impl Remembered {
-    fn remember(&mut self, message: &MessageId, sign: &str, event: String) {
-        if self.0.len() >= MOST {
+impl ReactionCache {
+    fn insert(&mut self, message: &MessageId, emoji: &str, event: String) {
+        if self.0.len() >= MAX_CACHED_REACTIONS {
             self.0.pop_front();
         }
-        self.0.push_back(Sign { message: message.0.clone(), sign: sign.to_owned(), event });
+        self.0.push_back(CachedReaction { message_id: message.0.clone(), emoji: emoji.to_owned(), event_id: event });
     }
 
-    fn recall(&self, message: &MessageId, sign: &str) -> Option<String> {
-        let known = self.0.iter().rev().find(|known| known.message == message.0 && known.sign == sign);
-        known.map(|known| known.event.clone())
+    fn find(&self, message: &MessageId, emoji: &str) -> Option<String> {
+        let known = self.0.iter().rev().find(|known| known.message_id == message.0 && known.emoji == emoji);
+        known.map(|known| known.event_id.clone())
     }
 
-    fn forget(&mut self, event: &str) {
-        self.0.retain(|known| known.event != event);
+    fn remove_event(&mut self, event: &str) {
+        self.0.retain(|known| known.event_id != event);
     }
 }
 
-impl Reactions for Matrix {
+impl Reactions for MatrixNetwork {
     fn add<'a>(
         &'a self,
-        place: &'a Place,
+        address: &'a ChatAddress,
         message: &'a MessageId,
-        sign: &'a str,
-    ) -> BoxFuture<'a, Result<(), NotSent>> {
-        self.put(place, message, sign).map(|put| put.map_err(|fault| fault.into_not_sent(Repeatable::Yes))).boxed()
+        emoji: &'a str,
+    ) -> BoxFuture<'a, Result<(), SendError>> {
+        self.add_reaction(address, message, emoji)
+            .map(|result| result.map_err(|fault| fault.into_send_error(Repeatable::Yes)))
+            .boxed()
     }
 
     fn remove<'a>(
         &'a self,
-        place: &'a Place,
+        address: &'a ChatAddress,
         message: &'a MessageId,
-        sign: &'a str,
-    ) -> BoxFuture<'a, Result<(), NotSent>> {
-        self.take_off(place, message, sign)
-            .map(|taken| taken.map_err(|fault| fault.into_not_sent(Repeatable::Yes)))
+        emoji: &'a str,
+    ) -> BoxFuture<'a, Result<(), SendError>> {
+        self.remove_reaction(address, message, emoji)
+            .map(|result| result.map_err(|fault| fault.into_send_error(Repeatable::Yes)))
             .boxed()
     }
 }
 
-impl Matrix {
-    async fn put(&self, place: &Place, message: &MessageId, sign: &str) -> Result<(), Fault> {
-        let content = json!({"m.relates_to": {"rel_type": "m.annotation", "event_id": message.0, "key": sign}});
-        match self.api.send(&place.target, "m.reaction", &new_transaction(), &content).await {
+impl MatrixNetwork {
+    async fn add_reaction(
+        &self,
+        address: &ChatAddress,
+        message: &MessageId,
+        emoji: &str,
+    ) -> Result<(), MatrixCallError> {
+        let content = json!({"m.relates_to": {"rel_type": "m.annotation", "event_id": message.0, "key": emoji}});
+        match self.api.send_event(&address.target, "m.reaction", &new_transaction_id(), &content).await {
             Ok(event) => {
-                locked(&self.reactions).remember(message, sign, event);
+                lock(&self.reaction_cache).insert(message, emoji, event);
                 Ok(())
             }
-            // It is there already, by a call whose answer was lost.
-            Err(fault) if fault.is_code("M_DUPLICATE_ANNOTATION") => Ok(()),
+            // It was added before, by a call whose response was lost.
+            Err(fault) if fault.has_code("M_DUPLICATE_ANNOTATION") => Ok(()),
             Err(fault) => Err(fault),
         }
     }
 
-    async fn take_off(&self, place: &Place, message: &MessageId, sign: &str) -> Result<(), Fault> {
-        let known = locked(&self.reactions).recall(message, sign);
+    async fn remove_reaction(
+        &self,
+        address: &ChatAddress,
+        message: &MessageId,
+        emoji: &str,
+    ) -> Result<(), MatrixCallError> {
+        let known = lock(&self.reaction_cache).find(message, emoji);
         let event = match known {
             Some(event) => event,
-            None => match self.find(place, message, sign).await? {
+            None => match self.find_reaction_event(address, message, emoji).await? {
                 Some(event) => event,
                 None => return Ok(()),
             },
         };
-        match self.api.redact(&place.target, &event, &new_transaction()).await {
-            Err(fault) if !fault.is_code("M_NOT_FOUND") => Err(fault),
+        match self.api.redact_event(&address.target, &event, &new_transaction_id()).await {
+            Err(fault) if !fault.has_code("M_NOT_FOUND") => Err(fault),
             _ => {
-                locked(&self.reactions).forget(&event);
+                lock(&self.reaction_cache).remove_event(&event);
                 Ok(())
             }
         }
     }
 
-    /// The event of this account's sign on a message.
-    async fn find(&self, place: &Place, message: &MessageId, sign: &str) -> Result<Option<String>, Fault> {
-        let own = self.own_id().await?;
+    /// The event id of this account's reaction on a message.
+    async fn find_reaction_event(
+        &self,
+        address: &ChatAddress,
+        message: &MessageId,
+        emoji: &str,
+    ) -> Result<Option<String>, MatrixCallError> {
+        let own_id = self.account_id().await?;
         let mut from = None;
-        for _ in 0..MOST_PAGES {
-            let page = match self.api.reactions(&place.target, &message.0, from.as_deref()).await {
-                Err(fault) if fault.is_code("M_NOT_FOUND") => return Ok(None),
-                answer => answer?,
+        for _ in 0..MAX_RELATION_PAGES {
+            let page = match self.api.reactions_page(&address.target, &message.0, from.as_deref()).await {
+                Err(fault) if fault.has_code("M_NOT_FOUND") => return Ok(None),
+                response => response?,
             };
-            if let Some(event) = page.read().into_iter().find(|event| event.sender == own && is_sign(event, sign)) {
+            if let Some(event) =
+                page.parse_events().into_iter().find(|event| event.sender == own_id && is_reaction_with(event, emoji))
+            {
                 return Ok(Some(event.event_id));
             }
             if page.next_batch.is_none() {
@@ -123,9 +144,9 @@ impl Matrix {
     }
 }
 
-fn is_sign(event: &Event, sign: &str) -> bool {
-    let relation: Option<Relation> = serde::Deserialize::deserialize(&event.content["m.relates_to"]).ok();
-    relation.is_some_and(|relation| relation.key.as_deref() == Some(sign))
+fn is_reaction_with(event: &MatrixEvent, emoji: &str) -> bool {
+    let relation: Option<EventRelation> = serde::Deserialize::deserialize(&event.content["m.relates_to"]).ok();
+    relation.is_some_and(|relation| relation.key.as_deref() == Some(emoji))
 }
 
 #[cfg(test)]
@@ -134,16 +155,16 @@ mod tests {
 
     #[test]
     fn the_newest_signs_are_remembered_and_no_more_than_fit() {
-        let mut remembered = Remembered::default();
+        let mut cache = ReactionCache::default();
         let message = |n: usize| MessageId(format!("$message{n}"));
-        for n in 0..=MOST {
-            remembered.remember(&message(n), "👀", format!("$sign{n}"));
+        for n in 0..=MAX_CACHED_REACTIONS {
+            cache.insert(&message(n), "👀", format!("$sign{n}"));
         }
-        assert_eq!(remembered.0.len(), MOST);
-        assert_eq!(remembered.recall(&message(0), "👀"), None);
-        assert_eq!(remembered.recall(&message(1), "👀"), Some("$sign1".to_owned()));
-        assert_eq!(remembered.recall(&message(1), "✅"), None);
-        remembered.forget("$sign1");
-        assert_eq!(remembered.recall(&message(1), "👀"), None);
+        assert_eq!(cache.0.len(), MAX_CACHED_REACTIONS);
+        assert_eq!(cache.find(&message(0), "👀"), None);
+        assert_eq!(cache.find(&message(1), "👀"), Some("$sign1".to_owned()));
+        assert_eq!(cache.find(&message(1), "✅"), None);
+        cache.remove_event("$sign1");
+        assert_eq!(cache.find(&message(1), "👀"), None);
     }
 }

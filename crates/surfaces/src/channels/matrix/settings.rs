@@ -1,76 +1,84 @@
-//! What `[channels.X]` says of a Matrix account, checked.
+//! Validate the `[channels.X]` keys of a Matrix channel; id helpers.
 
 use secrecy::SecretString;
 use url::Url;
 
-use crate::channels::config::{BadChannel, ChannelConfig};
+use crate::channels::config::{ChannelConfig, ChannelConfigError};
 
-/// A channel's configuration, as far as this network is concerned.
+/// The validated keys.
 #[derive(Debug, Clone)]
-pub(super) struct Settings {
-    pub(super) base: Url,
+pub(super) struct MatrixSettings {
+    pub(super) homeserver_url: Url,
     pub(super) token: SecretString,
-    /// Where the token was read from, for people.
-    pub(super) token_from: String,
+    /// Variable or file of the token, for people.
+    pub(super) token_source: String,
     allow: Vec<String>,
-    /// Ids and aliases of rooms to be in.
-    pub(super) join: Vec<String>,
+    /// Ids and aliases of rooms to join.
+    pub(super) rooms_to_join: Vec<String>,
     pub(super) mention_only: bool,
 }
 
-impl Settings {
-    /// Takes and checks them.
-    pub(super) fn of(channel: &str, config: &ChannelConfig) -> Result<Self, BadChannel> {
-        let bad = |key, problem: String| BadChannel { channel: channel.to_owned(), key, problem };
-        if let Some(key) = foreign_key(config) {
-            return Err(bad(key, "is not for Matrix; remove it".to_owned()));
+impl MatrixSettings {
+    /// Validates the keys.
+    pub(super) fn parse(channel: &str, config: &ChannelConfig) -> Result<Self, ChannelConfigError> {
+        let config_error = |key, problem: String| ChannelConfigError { channel: channel.to_owned(), key, problem };
+        if let Some(key) = unsupported_key(config) {
+            return Err(config_error(key, "is not for Matrix; remove it".to_owned()));
         }
-        let base = config.api_base.as_deref().ok_or_else(|| {
-            bad("api_base", "is missing: the URL of your homeserver, such as \"https://matrix.example.org\"".to_owned())
+        let homeserver_url = config.api_base.as_deref().ok_or_else(|| {
+            config_error(
+                "api_base",
+                "is missing: the URL of your homeserver, such as \"https://matrix.example.org\"".to_owned(),
+            )
         })?;
-        let base = homeserver(base).map_err(|problem| bad("api_base", problem))?;
+        let homeserver_url =
+            parse_homeserver_url(homeserver_url).map_err(|problem| config_error("api_base", problem))?;
         let token = config.token.clone().ok_or_else(|| {
             let needed = "is missing: the environment variable that holds the account's access token (or token_file)";
-            bad("token_env", needed.to_owned())
+            config_error("token_env", needed.to_owned())
         })?;
         for (key, users) in [("allow", &config.allow), ("operators", &config.operators)] {
-            if let Some(odd) = users.iter().find(|user| !is_user(user) && *user != "*") {
-                return Err(bad(key, format!("{odd:?} is nobody's id; Matrix has \"@name:server\"")));
+            if let Some(invalid) = users.iter().find(|user| !is_user_id(user) && *user != "*") {
+                return Err(config_error(
+                    key,
+                    format!("{invalid:?} is no user id; user ids look like \"@name:server\""),
+                ));
             }
         }
-        if let Some(odd) = config.join.iter().find(|room| !is_room(room)) {
-            let forms = "Matrix has \"!id:server\" and \"#alias:server\"";
-            return Err(bad("join", format!("{odd:?} is no room; {forms}")));
+        if let Some(invalid) = config.join.iter().find(|room| !is_room_id_or_alias(room)) {
+            let forms = "rooms look like \"!id:server\" or \"#alias:server\"";
+            return Err(config_error("join", format!("{invalid:?} is no room; {forms}")));
         }
         Ok(Self {
-            base,
+            homeserver_url,
             token,
-            token_from: token_from(config),
+            token_source: token_source(config),
             allow: config.allow.clone(),
-            join: config.join.clone(),
+            rooms_to_join: config.join.clone(),
             mention_only: config.mention_only,
         })
     }
 
-    /// Whether a room is followed into the one that somebody has put in its place: as if they had invited the account there. Who
-    /// named the room itself has said that the account is to be in it, whoever rules there.
-    pub(super) fn follows(&self, sender: &str, old: &str, new: &str) -> bool {
-        self.welcomes(sender, new) || self.join.iter().any(|id| id == old)
+    /// True if the account joins the room that `sender` put in the place of another one. `sender` needs the same rights
+    /// as for an invitation, except if `join` names the old room: then anybody with the power to replace it may do so.
+    pub(super) fn allows_replacement(&self, sender: &str, old: &str, new: &str) -> bool {
+        self.accepts_invitation(sender, new) || self.rooms_to_join.iter().any(|id| id == old)
     }
 
-    /// Whether an invitation into a room is accepted.
-    pub(super) fn welcomes(&self, inviter: &str, room: &str) -> bool {
-        self.allow.iter().any(|allowed| allowed == "*" || allowed == inviter) || self.join.iter().any(|id| id == room)
+    /// True if an invitation by `inviter` to `room` is accepted.
+    pub(super) fn accepts_invitation(&self, inviter: &str, room: &str) -> bool {
+        self.allow.iter().any(|allowed| allowed == "*" || allowed == inviter)
+            || self.rooms_to_join.iter().any(|id| id == room)
     }
 }
 
 /// The server in an id.
-pub(super) fn server_of(id: &str) -> Option<&str> {
+pub(super) fn server_name(id: &str) -> Option<&str> {
     id.split_once(':').map(|(_, server)| server).filter(|server| !server.is_empty())
 }
 
-/// A set key that means nothing here.
-fn foreign_key(config: &ChannelConfig) -> Option<&'static str> {
+/// The first configured key that does not exist for Matrix.
+fn unsupported_key(config: &ChannelConfig) -> Option<&'static str> {
     let set = [
         ("app_token_env", config.app_token_env.is_some()),
         ("server", config.server.is_some()),
@@ -82,22 +90,22 @@ fn foreign_key(config: &ChannelConfig) -> Option<&'static str> {
     set.iter().find(|(_, is_set)| *is_set).map(|(key, _)| *key)
 }
 
-fn homeserver(base: &str) -> Result<Url, String> {
+fn parse_homeserver_url(base: &str) -> Result<Url, String> {
     let wanted = "such as \"https://matrix.example.org\"";
     let url = Url::parse(base).map_err(|error| format!("is no URL ({error}); give one {wanted}"))?;
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
         return Err(format!("is not the URL of a web server; give one {wanted}"));
     }
     if url.query().is_some() || url.fragment().is_some() {
-        return Err(format!("goes on after the path; give one {wanted}"));
+        return Err(format!("must not have a query or a fragment; give one {wanted}"));
     }
     if url.path_segments().is_some_and(|mut parts| parts.any(|part| part == "_matrix")) {
-        return Err("ends before /_matrix".to_owned());
+        return Err("must end before /_matrix".to_owned());
     }
     Ok(url)
 }
 
-fn token_from(config: &ChannelConfig) -> String {
+fn token_source(config: &ChannelConfig) -> String {
     match (&config.token_env, &config.token_file) {
         (Some(name), _) => name.clone(),
         (None, Some(path)) => path.display().to_string(),
@@ -105,22 +113,24 @@ fn token_from(config: &ChannelConfig) -> String {
     }
 }
 
-/// `@name:server`. What names may hold has changed over time, so that no more is asked (Matrix specification: user identifiers).
-fn is_user(id: &str) -> bool {
-    is_id(id, '@') && server_of(id).is_some()
+/// True for `@name:server`. The allowed characters changed over time, so they are not checked (Matrix specification:
+/// user identifiers).
+fn is_user_id(id: &str) -> bool {
+    is_matrix_id(id, '@') && server_name(id).is_some()
 }
 
-/// `!id`, with a server in older rooms, or `#alias:server`.
-fn is_room(id: &str) -> bool {
-    is_id(id, '!') || is_id(id, '#') && server_of(id).is_some()
+/// True for `!id` (with a server in older rooms) and `#alias:server`.
+fn is_room_id_or_alias(id: &str) -> bool {
+    is_matrix_id(id, '!') || is_matrix_id(id, '#') && server_name(id).is_some()
 }
 
-/// Whether this can be an id of the kind that begins so (Matrix specification: common identifier format, 255 bytes at the most).
-pub(super) fn is_id(id: &str, sigil: char) -> bool {
+/// True if the text can be an id that begins with `sigil` (Matrix specification: common identifier format, at most 255
+/// bytes).
+pub(super) fn is_matrix_id(id: &str, sigil: char) -> bool {
     id.len() <= 255 && id.strip_prefix(sigil).is_some_and(|rest| !rest.is_empty()) && !id.chars().any(char::is_control)
 }
 
-/// The name in a user's id.
+/// The local part of a user id.
 pub(super) fn local_part(id: &str) -> &str {
     let name = id.strip_prefix('@').unwrap_or(id);
     name.split_once(':').map_or(name, |(name, _)| name)

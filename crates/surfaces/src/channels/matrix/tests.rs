@@ -1,11 +1,10 @@
-//! Tests of the Matrix channel against a real Synapse, against a server that answers by a script, and of
-//! what needs no server.
+//! Helpers for tests against Synapse, against a scripted homeserver, and without a server.
 
-mod hearing;
-mod homeserver;
+mod message_parser;
 mod outage;
 mod rooms;
 mod scripted;
+mod scripted_homeserver;
 mod settings;
 
 use std::future::Future;
@@ -13,15 +12,15 @@ use std::future::Future;
 use secrecy::SecretString;
 use serde_json::{Value, json};
 
-use super::Matrix;
+use super::MatrixNetwork;
 use crate::channels::config::ChannelConfig;
-use crate::channels::format::Piece;
-use crate::channels::seam::{Ear, Network as _, Place};
+use crate::channels::format::MessagePiece;
+use crate::channels::network::{ChatAddress, InboundSink, Network as _};
 
-/// A configuration, with what a test wants in it.
-fn config(base: &str, token: &str, wishes: Value) -> ChannelConfig {
+/// A configuration with these additional keys.
+fn matrix_config(base: &str, token: &str, extra_keys: Value) -> ChannelConfig {
     let mut keys = json!({"kind": "matrix", "api_base": base, "token_env": "QUELL_MATRIX_TOKEN"});
-    for (key, value) in wishes.as_object().into_iter().flatten() {
+    for (key, value) in extra_keys.as_object().into_iter().flatten() {
         keys[key] = value.clone();
     }
     let mut config: ChannelConfig = serde_json::from_value(keys).unwrap();
@@ -29,22 +28,22 @@ fn config(base: &str, token: &str, wishes: Value) -> ChannelConfig {
     config
 }
 
-fn matrix(base: &str, token: &str, wishes: Value) -> Matrix {
-    Matrix::new("matrix", &config(base, token, wishes)).unwrap()
+fn matrix_network(base: &str, token: &str, extra_keys: Value) -> MatrixNetwork {
+    MatrixNetwork::new("matrix", &matrix_config(base, token, extra_keys)).unwrap()
 }
 
-fn piece(marked: &str, plain: &str) -> Piece {
-    Piece { marked: marked.to_owned(), plain: plain.to_owned() }
+fn message_piece(formatted: &str, plain: &str) -> MessagePiece {
+    MessagePiece { formatted: formatted.to_owned(), plain: plain.to_owned() }
 }
 
-fn place(room: &str) -> Place {
-    Place { target: room.to_owned(), thread: None }
+fn chat_address(room: &str) -> ChatAddress {
+    ChatAddress { target: room.to_owned(), thread: None }
 }
 
-/// Does something while the network listens, which must go on all the while.
-async fn while_listening<T>(matrix: &Matrix, ear: &dyn Ear, doing: impl Future<Output = T>) -> T {
+/// Runs `scenario` while the network listens, which must not end meanwhile.
+async fn while_listening<T>(matrix: &MatrixNetwork, sink: &dyn InboundSink, scenario: impl Future<Output = T>) -> T {
     tokio::select! {
-        done = doing => done,
-        lost = matrix.listen(ear) => panic!("it listens no longer: {lost}"),
+        output = scenario => output,
+        lost = matrix.listen(sink) => panic!("it listens no longer: {lost}"),
     }
 }

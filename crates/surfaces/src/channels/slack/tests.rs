@@ -1,90 +1,95 @@
-//! The channel against a server that is as strict as Slack.
+//! Fixture: the channel against a fake Slack server, which is as strict as Slack.
 
 mod config;
+mod connections;
 mod files;
-mod hearing;
-mod lines;
-mod reading;
+mod parsing;
+mod receiving;
 mod sending;
 
 use std::sync::Mutex;
 
-use quell_testkit::networks::slack::{APP_TOKEN, BOT, BOT_TOKEN, FakeSlack, Fault};
+use quell_testkit::networks::slack::{APP_TOKEN, BOT, BOT_TOKEN, FakeSlack, FakeSlackFault};
 use serde_json::json;
 
 use super::*;
 use crate::channels::config::ChannelKind;
-use crate::channels::seam::recording::RecordingEar;
+use crate::channels::network::recording_sink::RecordingInboundSink;
 
-/// A server, the channel that talks to it, and an ear.
-struct Stage {
+/// A fake server, the channel under test, and a recording sink.
+struct SlackFixture {
     server: FakeSlack,
-    slack: Slack,
-    ear: RecordingEar,
-    /// Why listening has ended so far.
-    lost: Mutex<Vec<Lost>>,
+    slack: SlackNetwork,
+    sink: RecordingInboundSink,
+    /// The errors with which listening has ended so far.
+    listen_errors: Mutex<Vec<ListenError>>,
 }
 
-impl Stage {
+impl SlackFixture {
     async fn new() -> Self {
         let server = FakeSlack::start().await;
-        let slack = Slack::new("slack", &config(&server.base_url())).unwrap();
-        Self { server, slack, ear: RecordingEar::new(), lost: Mutex::default() }
+        let slack = SlackNetwork::new("slack", &slack_config(&server.base_url())).unwrap();
+        Self { server, slack, sink: RecordingInboundSink::new(), listen_errors: Mutex::default() }
     }
 
-    /// Listens, and again whenever the connection is lost, until the play is over.
-    async fn play<T>(&self, play: impl Future<Output = T>) -> T {
-        play_with(&self.slack, &self.ear, &self.lost, play).await
+    /// Listens, and again after each lost connection, until `scenario` is over.
+    async fn run_while_listening<T>(&self, scenario: impl Future<Output = T>) -> T {
+        run_while_listening_with(&self.slack, &self.sink, &self.listen_errors, scenario).await
     }
 
-    async fn send(&self, place: &Place, text: &str) -> Result<MessageId, NotSent> {
-        Network::send(&self.slack, place, &piece(text), "key").await
+    async fn send(&self, address: &ChatAddress, text: &str) -> Result<MessageId, SendError> {
+        Network::send(&self.slack, address, &message_piece(text), "key").await
     }
 
-    fn lost(&self) -> Vec<Lost> {
-        self.lost.lock().unwrap().clone()
+    fn listen_errors(&self) -> Vec<ListenError> {
+        self.listen_errors.lock().unwrap().clone()
     }
 
-    /// Waits until the connection of this number is made.
-    async fn connected(&self, times: usize) {
-        self.ear.wait_for("the connection", |ear| ear.connected.len() >= times).await;
+    /// Waits for this number of connections since the start.
+    async fn wait_for_connections(&self, times: usize) {
+        self.sink.wait_for("the connection", |state| state.accounts.len() >= times).await;
     }
 
-    /// Waits until so many messages are heard, and answers them all.
-    async fn heard(&self, count: usize) -> Vec<String> {
-        let state = self.ear.wait_for("the message", |ear| ear.heard.len() >= count).await;
-        state.heard.into_iter().map(|heard| heard.text).collect()
+    /// Waits for this number of messages and returns their texts.
+    async fn wait_for_texts(&self, count: usize) -> Vec<String> {
+        let state = self.sink.wait_for("the message", |state| state.messages.len() >= count).await;
+        state.messages.into_iter().map(|inbound| inbound.text).collect()
     }
 
-    /// Waits until everything that was told is acknowledged.
-    async fn acknowledged(&self, count: usize) {
-        let all = |state: &quell_testkit::networks::slack::State| state.acknowledged.len() >= count;
+    /// Waits for this number of acknowledgements.
+    async fn wait_for_acks(&self, count: usize) {
+        let all = |state: &quell_testkit::networks::slack::FakeSlackState| state.acknowledged.len() >= count;
         self.server.wait_for("the acknowledgement", all).await;
     }
 }
 
-impl Drop for Stage {
+impl Drop for SlackFixture {
     fn drop(&mut self) {
-        let complaints = self.server.state().complaints;
-        assert!(complaints.is_empty() || std::thread::panicking(), "{complaints:?}");
+        let client_errors = self.server.state().client_errors;
+        assert!(client_errors.is_empty() || std::thread::panicking(), "{client_errors:?}");
     }
 }
 
-async fn play_with<T>(slack: &Slack, ear: &dyn Ear, lost: &Mutex<Vec<Lost>>, play: impl Future<Output = T>) -> T {
+async fn run_while_listening_with<T>(
+    slack: &SlackNetwork,
+    sink: &dyn InboundSink,
+    lost: &Mutex<Vec<ListenError>>,
+    scenario: impl Future<Output = T>,
+) -> T {
     let listening = async {
         loop {
-            let why = slack.listen(ear).await;
+            let why = slack.listen(sink).await;
             lost.lock().unwrap().push(why);
         }
     };
-    // Who listens is dropped when the play is over, as the flow does it.
+    // The listener is dropped when the scenario is over, as the flow does it.
     tokio::select! {
         () = listening => unreachable!("it listens for ever"),
-        played = play => played,
+        output = scenario => output,
     }
 }
 
-fn config(api_base: &str) -> ChannelConfig {
+fn slack_config(api_base: &str) -> ChannelConfig {
     let text = json!({"kind": "slack", "api_base": api_base, "allow": ["*"]});
     let mut config: ChannelConfig = serde_json::from_value(text).unwrap();
     assert_eq!(config.kind, ChannelKind::Slack);
@@ -93,14 +98,14 @@ fn config(api_base: &str) -> ChannelConfig {
     config
 }
 
-fn place(target: &str) -> Place {
-    Place { target: target.to_owned(), thread: None }
+fn chat_address(target: &str) -> ChatAddress {
+    ChatAddress { target: target.to_owned(), thread: None }
 }
 
-fn thread(target: &str, thread: &str) -> Place {
-    Place { target: target.to_owned(), thread: Some(thread.to_owned()) }
+fn thread_address(target: &str, thread: &str) -> ChatAddress {
+    ChatAddress { target: target.to_owned(), thread: Some(thread.to_owned()) }
 }
 
-fn piece(text: &str) -> Piece {
-    Piece { marked: text.to_owned(), plain: text.to_owned() }
+fn message_piece(text: &str) -> MessagePiece {
+    MessagePiece { formatted: text.to_owned(), plain: text.to_owned() }
 }

@@ -1,19 +1,21 @@
-//! Slack's way of writing down what people write (formatting text for app surfaces): `<@U1>`, `<#C1|general>`, `<!here>`,
-//! `<https://example.org|label>`, and three escapes. Pure, in one pass.
+//! Convert Slack's message syntax into readable text.
+//!
+//! The syntax (formatting text for app surfaces): `<@U1>`, `<#C1|general>`, `<!here>`, `<https://example.org|label>`,
+//! and three escapes. Pure, in one pass.
 
 use std::borrow::Cow;
 
-/// The text as a person reads it, without the mention of the account with which it begins.
-pub(super) fn readable(text: &str, own: &str) -> String {
+/// The readable text, without the mentions of the account at its beginning.
+pub(super) fn to_readable_text(text: &str, own_id: &str) -> String {
     let mut rest = text.trim();
-    while let Some(after) = mention(rest, own) {
+    while let Some(after) = strip_mention(rest, own_id) {
         rest = after.trim_start_matches([',', ':']).trim_start();
     }
     let mut readable = String::with_capacity(rest.len());
     while let Some(at) = rest.find('<') {
-        readable.push_str(&unescaped(&rest[..at]));
+        readable.push_str(&unescape(&rest[..at]));
         rest = &rest[at + 1..];
-        match inner_end(rest) {
+        match reference_end(rest) {
             Some(end) => {
                 push_reference(&mut readable, &rest[..end]);
                 rest = &rest[end + 1..];
@@ -21,51 +23,50 @@ pub(super) fn readable(text: &str, own: &str) -> String {
             None => readable.push('<'),
         }
     }
-    readable.push_str(&unescaped(rest));
+    readable.push_str(&unescape(rest));
     readable.trim().to_owned()
 }
 
-/// True when a text mentions the account.
-pub(super) fn names(text: &str, own: &str) -> bool {
-    text.match_indices("<@").any(|(at, _)| mention(&text[at..], own).is_some())
+pub(super) fn mentions_account(text: &str, own_id: &str) -> bool {
+    text.match_indices("<@").any(|(at, _)| strip_mention(&text[at..], own_id).is_some())
 }
 
-/// Slack: escaping text. Three characters are escaped, and nothing else.
-pub(super) fn unescaped(text: &str) -> Cow<'_, str> {
+/// Slack: escaping text. Exactly three characters are escaped.
+pub(super) fn unescape(text: &str) -> Cow<'_, str> {
     if !text.contains('&') {
         return Cow::Borrowed(text);
     }
     Cow::Owned(text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
 }
 
-/// What follows a mention of the account with which a text begins.
-fn mention<'a>(text: &'a str, own: &str) -> Option<&'a str> {
-    let rest = text.strip_prefix("<@")?.strip_prefix(own)?;
+/// The rest of a text that begins with a mention of the account.
+fn strip_mention<'a>(text: &'a str, own_id: &str) -> Option<&'a str> {
+    let rest = text.strip_prefix("<@")?.strip_prefix(own_id)?;
     match rest.strip_prefix('|') {
-        Some(label) => label[inner_end(label)?..].strip_prefix('>'),
+        Some(label) => label[reference_end(label)?..].strip_prefix('>'),
         None => rest.strip_prefix('>'),
     }
 }
 
-/// Where what stands between `<` and `>` ends. Within, there is neither of them, and no line break.
-fn inner_end(text: &str) -> Option<usize> {
+/// The end of a reference in `<` and `>`. It contains neither of them and no line break.
+fn reference_end(text: &str) -> Option<usize> {
     text.find(['<', '>', '\n']).filter(|end| text[*end..].starts_with('>'))
 }
 
-/// Writes what stands between `<` and `>` as words.
+/// Appends the readable text of a reference in `<` and `>`.
 fn push_reference(readable: &mut String, inner: &str) {
     let (target, label) = inner.split_once('|').map_or((inner, None), |(target, label)| (target, Some(label)));
     let label = label.filter(|label| !label.is_empty());
     match target.as_bytes().first() {
-        Some(mark @ (b'@' | b'#')) => {
-            readable.push(char::from(*mark));
-            readable.push_str(&unescaped(label.unwrap_or(&target[1..]).trim_start_matches(char::from(*mark))));
+        Some(prefix @ (b'@' | b'#')) => {
+            readable.push(char::from(*prefix));
+            readable.push_str(&unescape(label.unwrap_or(&target[1..]).trim_start_matches(char::from(*prefix))));
         }
         Some(b'!') => match label {
-            Some(label) => readable.push_str(&unescaped(label)),
+            Some(label) => readable.push_str(&unescape(label)),
             None => {
                 readable.push('@');
-                readable.push_str(&unescaped(&target[1..]));
+                readable.push_str(&unescape(&target[1..]));
             }
         },
         _ => push_link(readable, target, label),
@@ -73,8 +74,8 @@ fn push_reference(readable: &mut String, inner: &str) {
 }
 
 fn push_link(readable: &mut String, target: &str, label: Option<&str>) {
-    let (target, label) = (unescaped(target), label.map(unescaped));
-    // Slack labels what a person typed without its scheme.
+    let (target, label) = (unescape(target), label.map(unescape));
+    // Slack adds a label if a person typed the address without its scheme.
     let is_bare = |label: &str| {
         target.strip_suffix(label).is_some_and(|scheme| scheme.is_empty() || scheme.ends_with(['/', ':']))
     };

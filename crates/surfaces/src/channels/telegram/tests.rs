@@ -1,26 +1,26 @@
-//! The bot against a Telegram that is as strict as the real one.
+//! Fixture: the bot against a fake Telegram server, which is as strict as Telegram.
 
-mod hearing;
+mod config;
+mod receiving;
 mod sending;
-mod setting_up;
 
 use std::future::Future;
 
-use quell_testkit::networks::telegram::{FakeTelegram, Person, TOKEN};
+use quell_testkit::networks::telegram::{FakeTelegram, TOKEN, TelegramTestUser};
 use serde_json::{Value, json};
 
-use super::Telegram;
+use super::TelegramNetwork;
 use crate::channels::config::ChannelConfig;
-use crate::channels::format::Piece;
-use crate::channels::seam::recording::{RecordingEar, State};
-use crate::channels::seam::{Ear, MessageId, Network, Place};
+use crate::channels::format::MessagePiece;
+use crate::channels::network::recording_sink::{RecordedInbound, RecordingInboundSink};
+use crate::channels::network::{ChatAddress, InboundSink, MessageId, Network};
 
-const ANN: Person = Person { id: 7, name: "ann" };
-const BOB: Person = Person { id: 8, name: "bob" };
+const ANN: TelegramTestUser = TelegramTestUser { id: 7, name: "ann" };
+const BOB: TelegramTestUser = TelegramTestUser { id: 8, name: "bob" };
 const GROUP: i64 = -1_001_234;
 
-/// A configuration with a token and these keys besides.
-fn config(keys: Value) -> ChannelConfig {
+/// A configuration with a token and these additional keys.
+fn telegram_config(keys: Value) -> ChannelConfig {
     let mut all = json!({"kind": "telegram", "allow": ["*"]});
     all.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
     let mut config: ChannelConfig = serde_json::from_value(all).unwrap();
@@ -28,38 +28,38 @@ fn config(keys: Value) -> ChannelConfig {
     config
 }
 
-fn bot(fake: &FakeTelegram) -> Telegram {
-    Telegram::new("telegram", &config(json!({"api_base": fake.base_url()}))).unwrap()
+fn telegram_network(fake: &FakeTelegram) -> TelegramNetwork {
+    TelegramNetwork::new("telegram", &telegram_config(json!({"api_base": fake.base_url()}))).unwrap()
 }
 
-/// Does something while the bot listens, and lets go of its connection at the end.
-async fn while_listening<T>(bot: &Telegram, ear: &dyn Ear, act: impl Future<Output = T>) -> T {
+/// Runs `scenario` while the bot listens, then drops the connection.
+async fn while_listening<T>(bot: &TelegramNetwork, sink: &dyn InboundSink, scenario: impl Future<Output = T>) -> T {
     tokio::select! {
         biased;
-        lost = bot.listen(ear) => panic!("listening ended: {lost}"),
-        done = act => done,
+        lost = bot.listen(sink) => panic!("listening ended: {lost}"),
+        output = scenario => output,
     }
 }
 
-/// What the bot heard when so many messages were said.
-async fn hears(bot: &Telegram, count: usize) -> State {
-    let ear = RecordingEar::new();
-    while_listening(bot, &ear, ear.wait_for("the messages", |state| state.heard.len() >= count)).await
+/// The recorded state after the bot has received this number of messages.
+async fn wait_for_messages(bot: &TelegramNetwork, count: usize) -> RecordedInbound {
+    let sink = RecordingInboundSink::new();
+    while_listening(bot, &sink, sink.wait_for("the messages", |state| state.messages.len() >= count)).await
 }
 
-fn place(chat: i64) -> Place {
-    Place { target: chat.to_string(), thread: None }
+fn chat_address(chat: i64) -> ChatAddress {
+    ChatAddress { target: chat.to_string(), thread: None }
 }
 
-fn plain(text: &str) -> Piece {
-    Piece { marked: text.to_owned(), plain: text.to_owned() }
+fn plain_piece(text: &str) -> MessagePiece {
+    MessagePiece { formatted: text.to_owned(), plain: text.to_owned() }
 }
 
-fn message(number: i64) -> MessageId {
+fn message_id(number: i64) -> MessageId {
     MessageId(number.to_string())
 }
 
-fn assert_keeps_the_secret(told: &str) {
+fn assert_token_hidden(text: &str) {
     let secret = TOKEN.split_once(':').unwrap().1;
-    assert!(!told.contains(&secret[..4]), "the token is told, or its beginning: {told}");
+    assert!(!text.contains(&secret[..4]), "the token or its beginning is shown: {text}");
 }

@@ -1,5 +1,7 @@
-//! Files that come with messages. They are fetched from the server that answers go to, and from nowhere else: a message names
-//! the URL, and this machine may reach what the one who wrote it may not.
+//! Download of attachments from the origin of `reply_url`.
+//!
+//! Other servers are refused: the sender of a message chooses the URL, and this machine may reach hosts that the sender
+//! cannot.
 
 use std::time::Duration;
 
@@ -8,44 +10,46 @@ use futures_util::future::BoxFuture;
 use quell_protocol::Attachment;
 use url::Url;
 
-use super::Webhook;
-use crate::channels::seam::{Files, MessageId, NotSent, Place, Trouble};
-use crate::channels::wire::http::call_at_most;
+use super::WebhookNetwork;
+use crate::channels::network::{ChatAddress, FileTransfer, MessageId, NetworkError, SendError};
+use crate::channels::wire::http_client::send_request_limited;
 
-/// How long a file may take.
-const TRANSFER: Duration = Duration::from_secs(120);
+/// Time limit of a download.
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(120);
 
-impl Files for Webhook {
-    fn fetch<'a>(&'a self, attachment: &'a Attachment, most: u64) -> BoxFuture<'a, Result<Vec<u8>, Trouble>> {
-        self.download(&attachment.source, most).boxed()
+impl FileTransfer for WebhookNetwork {
+    fn fetch<'a>(&'a self, attachment: &'a Attachment, max_bytes: u64) -> BoxFuture<'a, Result<Vec<u8>, NetworkError>> {
+        self.download_attachment(&attachment.source, max_bytes).boxed()
     }
 
-    /// Events hold text alone.
+    /// Events can only hold text.
     fn send<'a>(
         &'a self,
-        _place: &'a Place,
+        _address: &'a ChatAddress,
         _attachment: &'a Attachment,
         _bytes: Vec<u8>,
-    ) -> BoxFuture<'a, Result<MessageId, NotSent>> {
+    ) -> BoxFuture<'a, Result<MessageId, SendError>> {
         let why =
             "a webhook takes no files; let the agent put them where people find them, and name the place".to_owned();
-        std::future::ready(Err(NotSent::Refused { why })).boxed()
+        std::future::ready(Err(SendError::Refused { why })).boxed()
     }
 }
 
-impl Webhook {
-    async fn download(&self, source: &str, most: u64) -> Result<Vec<u8>, Trouble> {
-        let elsewhere = || Trouble("it is not on the server of reply_url, so it is not fetched".to_owned());
-        let (Some(out), Ok(url)) = (&self.out, Url::parse(source)) else { return Err(elsewhere()) };
-        if url.origin() != out.url.origin() {
-            return Err(elsewhere());
+impl WebhookNetwork {
+    async fn download_attachment(&self, source: &str, max_bytes: u64) -> Result<Vec<u8>, NetworkError> {
+        let untrusted_host = || NetworkError("it is not on the server of reply_url, so it is not fetched".to_owned());
+        let (Some(endpoint), Ok(url)) = (&self.reply_endpoint, Url::parse(source)) else {
+            return Err(untrusted_host());
+        };
+        if url.origin() != endpoint.url.origin() {
+            return Err(untrusted_host());
         }
-        let most = usize::try_from(most).unwrap_or(usize::MAX);
-        let answer = call_at_most(out.client.get(url), TRANSFER, most).await;
-        let answer = answer.map_err(|none| Trouble(format!("it cannot be fetched: {none}")))?;
-        if !answer.status.is_success() {
-            return Err(Trouble(format!("it cannot be fetched: HTTP {}", answer.status.as_u16())));
+        let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
+        let response = send_request_limited(endpoint.client.get(url), TRANSFER_TIMEOUT, max_bytes).await;
+        let response = response.map_err(|none| NetworkError(format!("it cannot be fetched: {none}")))?;
+        if !response.status.is_success() {
+            return Err(NetworkError(format!("it cannot be fetched: HTTP {}", response.status.as_u16())));
         }
-        Ok(answer.body.into())
+        Ok(response.body.into())
     }
 }

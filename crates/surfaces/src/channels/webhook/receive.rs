@@ -1,103 +1,105 @@
-//! What comes in: a signed POST with one message. Everything in it is checked before anything of it is believed.
+//! Verify and parse posted messages. The signature is checked before the body is parsed.
 
 use axum::http::HeaderMap;
-use quell_engine::hooks::signature::{SIGNATURE, TIMESTAMP};
+use quell_engine::hooks::signature::{SIGNATURE_HEADER, TIMESTAMP_HEADER};
 use quell_protocol::{Attachment, AttachmentKind, Object};
 use serde::Deserialize;
 use url::Url;
 
-use super::Webhook;
-use crate::channels::seam::{self, Heard, Inbound, MessageId, Place};
+use super::WebhookNetwork;
+use crate::channels::network::{self, ChatAddress, InboundEndpoint, InboundMessage, MessageId};
 
-/// The largest body.
-pub const LARGEST: usize = 256 * 1024;
-/// How many seconds a clock may be wrong, and a request may be old.
-const TOLERANCE: u64 = 300;
-/// The longest id, name or place, in bytes.
-const LONGEST_ID: usize = 256;
-/// The longest address of a file, in bytes.
-const LONGEST_URL: usize = 2_048;
-/// The most files with one message.
-const MOST_FILES: usize = 10;
+/// Largest body.
+pub const MAX_BODY_BYTES: usize = 256 * 1024;
+/// Greatest difference between the timestamp and the time of this machine, in seconds.
+const TIMESTAMP_TOLERANCE_SECS: u64 = 300;
+/// Longest id, name or target, in bytes.
+const MAX_ID_BYTES: usize = 256;
+/// Longest URL of an attachment, in bytes.
+const MAX_URL_BYTES: usize = 2_048;
+const MAX_ATTACHMENTS: usize = 10;
 
-/// Why a message was not taken.
+/// Reason why a posted message was rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unwelcome {
-    /// It is larger than anything that is taken.
-    #[error("the body has more than {LARGEST} bytes")]
+pub enum WebhookRejection {
+    #[error("the body has more than {MAX_BODY_BYTES} bytes")]
     TooLarge,
-    /// It is not signed.
     #[error("the header {0} is missing or no text")]
     Unsigned(&'static str),
-    /// It is signed by somebody else, or was changed on its way.
+    /// Signed with another secret, or changed on the way.
     #[error("the signature is not that of this body and timestamp with the channel's secret")]
     Forged,
-    /// It is genuine and not from now: it may be somebody else's copy.
-    #[error("the timestamp is {0} s away from this machine's time; {TOLERANCE} s are the most")]
-    Untimely(u64),
-    /// It is genuine and no message.
+    /// Validly signed but old: it may be a replay.
+    #[error("the timestamp is {0} s away from this machine's time; {TIMESTAMP_TOLERANCE_SECS} s are the most")]
+    Stale(u64),
+    /// Validly signed, but not a message.
     #[error("{0}")]
     Malformed(String),
 }
 
-impl From<Unwelcome> for seam::Unwelcome {
-    fn from(unwelcome: Unwelcome) -> Self {
-        let says = unwelcome.to_string();
-        match unwelcome {
-            Unwelcome::TooLarge => Self::TooLarge(says),
-            Unwelcome::Unsigned(_) | Unwelcome::Forged => Self::Unproven(says),
-            Unwelcome::Untimely(_) => Self::Stale(says),
-            Unwelcome::Malformed(_) => Self::Malformed(says),
+impl From<WebhookRejection> for network::InboundRejection {
+    fn from(rejection: WebhookRejection) -> Self {
+        let text = rejection.to_string();
+        match rejection {
+            WebhookRejection::TooLarge => Self::TooLarge(text),
+            WebhookRejection::Unsigned(_) | WebhookRejection::Forged => Self::Unauthenticated(text),
+            WebhookRejection::Stale(_) => Self::Stale(text),
+            WebhookRejection::Malformed(_) => Self::Malformed(text),
         }
     }
 }
 
-impl Inbound for Webhook {
-    fn largest(&self) -> usize {
-        LARGEST
+impl InboundEndpoint for WebhookNetwork {
+    fn max_body_bytes(&self) -> usize {
+        MAX_BODY_BYTES
     }
 
-    fn read(&self, headers: &HeaderMap, body: &[u8], now: i64) -> Result<Heard, seam::Unwelcome> {
-        Ok(self.receive(headers, body, now)?)
+    fn parse_request(
+        &self,
+        headers: &HeaderMap,
+        body: &[u8],
+        now: i64,
+    ) -> Result<InboundMessage, network::InboundRejection> {
+        Ok(self.parse_post(headers, body, now)?)
     }
 }
 
-impl Webhook {
-    /// Reads a message that was posted. `now` is the machine's time in seconds since 1970. The same message may be posted
-    /// again: it has the same id then.
+impl WebhookNetwork {
+    /// Verifies and parses a posted message. `now` is the time of this machine in seconds since 1970. The same message
+    /// may be posted again: it then has the same id.
     ///
     /// # Errors
-    /// [`Unwelcome`] says what is wrong, in words that the poster may read: before the signature was right they tell nothing
-    /// of what the body should be.
-    pub fn receive(&self, headers: &HeaderMap, body: &[u8], now: i64) -> Result<Heard, Unwelcome> {
-        if body.len() > LARGEST {
-            return Err(Unwelcome::TooLarge);
+    /// [`WebhookRejection`], in a text that the sender may read. Before the signature is verified it says nothing about
+    /// the expected body.
+    pub fn parse_post(&self, headers: &HeaderMap, body: &[u8], now: i64) -> Result<InboundMessage, WebhookRejection> {
+        if body.len() > MAX_BODY_BYTES {
+            return Err(WebhookRejection::TooLarge);
         }
         let header = |name: &'static str| {
             let value = headers.get(name).and_then(|value| value.to_str().ok());
-            value.ok_or(Unwelcome::Unsigned(name))
+            value.ok_or(WebhookRejection::Unsigned(name))
         };
-        let (timestamp, signature) = (header(TIMESTAMP)?, header(SIGNATURE)?);
-        if !self.signer.knows(signature, timestamp, body) {
-            return Err(Unwelcome::Forged);
+        let (timestamp, signature) = (header(TIMESTAMP_HEADER)?, header(SIGNATURE_HEADER)?);
+        if !self.signer.verify(signature, timestamp, body) {
+            return Err(WebhookRejection::Forged);
         }
         let sent: i64 = timestamp.parse().map_err(|_| {
-            Unwelcome::Malformed("the header quell-timestamp is no number of seconds since 1970".to_owned())
+            WebhookRejection::Malformed("the header quell-timestamp is no number of seconds since 1970".to_owned())
         })?;
-        let away = now.abs_diff(sent);
-        if away > TOLERANCE {
-            return Err(Unwelcome::Untimely(away));
+        let clock_difference = now.abs_diff(sent);
+        if clock_difference > TIMESTAMP_TOLERANCE_SECS {
+            return Err(WebhookRejection::Stale(clock_difference));
         }
-        let Object(message): Object<Message> = serde_json::from_slice(body)
-            .map_err(|error| Unwelcome::Malformed(format!("the body is not the JSON of a message: {error}")))?;
-        message.heard().map_err(Unwelcome::Malformed)
+        let Object(message): Object<PostedMessage> = serde_json::from_slice(body)
+            .map_err(|error| WebhookRejection::Malformed(format!("the body is not the JSON of a message: {error}")))?;
+        message.into_inbound().map_err(WebhookRejection::Malformed)
     }
 }
 
-/// A message as it is posted. A field that is not known is a slip of the pen, and said to be one.
+/// A message as it is posted. Unknown fields are refused, since they are probably typing errors.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Message {
+struct PostedMessage {
     id: String,
     sender: String,
     sender_name: Option<String>,
@@ -109,12 +111,12 @@ struct Message {
     #[serde(default)]
     group: bool,
     #[serde(default)]
-    attachments: Vec<File>,
+    attachments: Vec<PostedFile>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct File {
+struct PostedFile {
     kind: AttachmentKind,
     source: String,
     name: Option<String>,
@@ -122,61 +124,61 @@ struct File {
     bytes: Option<u64>,
 }
 
-impl Message {
-    fn heard(self) -> Result<Heard, String> {
+impl PostedMessage {
+    fn into_inbound(self) -> Result<InboundMessage, String> {
         for (field, value) in [("id", &self.id), ("sender", &self.sender), ("target", &self.target)] {
-            check(field, value)?;
+            validate_field(field, value)?;
         }
         let rest = [("senderName", &self.sender_name), ("thread", &self.thread), ("scopeId", &self.scope_id)];
         for (field, value) in rest {
-            value.as_deref().map_or(Ok(()), |value| check(field, value))?;
+            value.as_deref().map_or(Ok(()), |value| validate_field(field, value))?;
         }
         if self.text.trim().is_empty() && self.attachments.is_empty() {
             return Err("text is empty, and there are no attachments".to_owned());
         }
-        if self.attachments.len() > MOST_FILES {
-            return Err(format!("there are more than {MOST_FILES} attachments"));
+        if self.attachments.len() > MAX_ATTACHMENTS {
+            return Err(format!("there are more than {MAX_ATTACHMENTS} attachments"));
         }
-        let attachments: Result<_, String> = self.attachments.into_iter().map(File::attachment).collect();
-        Ok(Heard {
-            message: MessageId(self.id.clone()),
+        let attachments: Result<_, String> = self.attachments.into_iter().map(PostedFile::into_attachment).collect();
+        Ok(InboundMessage {
+            message_id: MessageId(self.id.clone()),
             id: self.id,
             sender: self.sender,
             sender_name: self.sender_name,
-            place: Place { target: self.target, thread: self.thread },
+            address: ChatAddress { target: self.target, thread: self.thread },
             scope_id: self.scope_id,
             text: self.text,
-            addressed: true,
-            group: self.group,
+            is_addressed: true,
+            is_group: self.group,
             attachments: attachments?,
         })
     }
 }
 
-impl File {
-    fn attachment(self) -> Result<Attachment, String> {
+impl PostedFile {
+    fn into_attachment(self) -> Result<Attachment, String> {
         let wrong = "the source of an attachment has to be an http:// or https:// URL";
         let url = Url::parse(&self.source).map_err(|error| format!("{wrong}: {error}"))?;
         if !matches!(url.scheme(), "http" | "https") {
             return Err(wrong.to_owned());
         }
         let source = url.to_string();
-        if source.len() > LONGEST_URL {
-            return Err(format!("the source of an attachment has more than {LONGEST_URL} bytes"));
+        if source.len() > MAX_URL_BYTES {
+            return Err(format!("the source of an attachment has more than {MAX_URL_BYTES} bytes"));
         }
         for (field, value) in [("name", &self.name), ("mediaType", &self.media_type)] {
-            value.as_deref().map_or(Ok(()), |value| check(field, value))?;
+            value.as_deref().map_or(Ok(()), |value| validate_field(field, value))?;
         }
         Ok(Attachment { kind: self.kind, source, name: self.name, media_type: self.media_type, bytes: self.bytes })
     }
 }
 
-fn check(field: &str, value: &str) -> Result<(), String> {
+fn validate_field(field: &str, value: &str) -> Result<(), String> {
     if value.trim().is_empty() {
         return Err(format!("{field} is empty"));
     }
-    if value.len() > LONGEST_ID {
-        return Err(format!("{field} has more than {LONGEST_ID} bytes"));
+    if value.len() > MAX_ID_BYTES {
+        return Err(format!("{field} has more than {MAX_ID_BYTES} bytes"));
     }
     if value.chars().any(char::is_control) {
         return Err(format!("{field} has control characters"));

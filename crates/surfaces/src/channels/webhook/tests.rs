@@ -1,19 +1,19 @@
-//! The channel against a receiver that takes only what the page describes, and the door against posters of all kinds.
+//! Helpers for tests against a fake receiver, which accepts only what docs/channels/webhook.md describes.
 
+mod config;
 mod receiving;
 mod sending;
-mod setting_up;
 
-use quell_testkit::networks::webhook::{FakeReceiver, TOKEN};
+use quell_testkit::networks::webhook::{FakeWebhookReceiver, TOKEN};
 use serde_json::{Value, json};
 
-use super::Webhook;
+use super::WebhookNetwork;
 use crate::channels::config::ChannelConfig;
-use crate::channels::format::Piece;
-use crate::channels::seam::Place;
+use crate::channels::format::MessagePiece;
+use crate::channels::network::ChatAddress;
 
-/// A configuration with a secret and these keys besides.
-fn config(keys: &Value) -> ChannelConfig {
+/// A configuration with a secret and these additional keys.
+fn webhook_config(keys: &Value) -> ChannelConfig {
     let mut all = json!({"kind": "webhook", "allow": ["*"]});
     all.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
     let mut config: ChannelConfig = serde_json::from_value(all).unwrap();
@@ -21,21 +21,21 @@ fn config(keys: &Value) -> ChannelConfig {
     config
 }
 
-fn channel(fake: &FakeReceiver) -> Webhook {
-    Webhook::new("shop", &config(&json!({"reply_url": fake.reply_url()}))).unwrap()
+fn webhook_network(fake: &FakeWebhookReceiver) -> WebhookNetwork {
+    WebhookNetwork::new("shop", &webhook_config(&json!({"reply_url": fake.reply_url()}))).unwrap()
 }
 
-fn place(target: &str) -> Place {
-    Place { target: target.to_owned(), thread: None }
+fn chat_address(target: &str) -> ChatAddress {
+    ChatAddress { target: target.to_owned(), thread: None }
 }
 
-fn piece(marked: &str, plain: &str) -> Piece {
-    Piece { marked: marked.to_owned(), plain: plain.to_owned() }
+fn message_piece(formatted: &str, plain: &str) -> MessagePiece {
+    MessagePiece { formatted: formatted.to_owned(), plain: plain.to_owned() }
 }
 
-/// Neither the secret nor the path of the receiver's URL is told.
-fn assert_keeps_the_secrets(told: &str) {
+/// Checks that a text shows neither the secret nor the path of the receiver's URL.
+fn assert_secrets_hidden(text: &str) {
     for secret in [TOKEN, "a-secret-of-the-receiver"] {
-        assert!(!told.contains(secret), "{secret} is told: {told}");
+        assert!(!text.contains(secret), "{secret} is shown in: {text}");
     }
 }

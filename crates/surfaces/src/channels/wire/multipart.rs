@@ -1,44 +1,41 @@
-//! `multipart/form-data` (RFC 7578), for files with fields.
+//! Build `multipart/form-data` bodies (RFC 7578).
 
 use uuid::Uuid;
 
-/// What a media type may hold besides letters and digits (RFC 6838, 4.2), its parameters included.
-const TYPE_MARKS: &[u8] = b"!#$&-^_.+/;= ";
+/// Symbols that a media type may have besides letters and digits (RFC 6838, 4.2), its parameters included.
+const MEDIA_TYPE_SYMBOLS: &[u8] = b"!#$&-^_.+/;= ";
 
-/// A form that is being written.
 #[derive(Debug)]
 pub(crate) struct Multipart {
-    /// Nobody can guess it, so nothing that is sent holds it.
+    /// Not guessable, so that no part can contain it.
     boundary: String,
     body: Vec<u8>,
 }
 
 impl Multipart {
-    /// An empty one.
     pub(crate) fn new() -> Self {
         Self { boundary: Uuid::now_v7().simple().to_string(), body: Vec::new() }
     }
 
-    /// Adds a field.
-    pub(crate) fn text(&mut self, name: &str, value: &str) {
-        self.part(&format!("name=\"{}\"", quoted(name)), None, value.as_bytes());
+    pub(crate) fn add_field(&mut self, name: &str, value: &str) {
+        self.add_part(&format!("name=\"{}\"", escape_name(name)), None, value.as_bytes());
     }
 
-    /// Adds a file with its name and media type.
-    pub(crate) fn file(&mut self, name: &str, (file_name, media_type): (&str, &str), bytes: &[u8]) {
-        let sound = media_type.bytes().all(|byte| byte.is_ascii_alphanumeric() || TYPE_MARKS.contains(&byte));
-        let media_type = if sound && !media_type.is_empty() { media_type } else { "application/octet-stream" };
-        let named = format!("name=\"{}\"; filename=\"{}\"", quoted(name), quoted(file_name));
-        self.part(&named, Some(media_type), bytes);
+    pub(crate) fn add_file(&mut self, name: &str, (file_name, media_type): (&str, &str), bytes: &[u8]) {
+        let is_valid =
+            media_type.bytes().all(|byte| byte.is_ascii_alphanumeric() || MEDIA_TYPE_SYMBOLS.contains(&byte));
+        let media_type = if is_valid && !media_type.is_empty() { media_type } else { "application/octet-stream" };
+        let named = format!("name=\"{}\"; filename=\"{}\"", escape_name(name), escape_name(file_name));
+        self.add_part(&named, Some(media_type), bytes);
     }
 
-    /// The `Content-Type` and the body.
+    /// Returns the `Content-Type` and the body.
     pub(crate) fn finish(mut self) -> (String, Vec<u8>) {
         self.body.extend_from_slice(format!("--{}--\r\n", self.boundary).as_bytes());
         (format!("multipart/form-data; boundary={}", self.boundary), self.body)
     }
 
-    fn part(&mut self, named: &str, media_type: Option<&str>, bytes: &[u8]) {
+    fn add_part(&mut self, named: &str, media_type: Option<&str>, bytes: &[u8]) {
         let mut head = format!("--{}\r\nContent-Disposition: form-data; {named}\r\n", self.boundary);
         if let Some(media_type) = media_type {
             head.push_str(&format!("Content-Type: {media_type}\r\n"));
@@ -50,8 +47,8 @@ impl Multipart {
     }
 }
 
-/// As browsers write names: whatever would end the name or the line is escaped, and the rest is not.
-fn quoted(name: &str) -> String {
+/// Escapes only what would end the name or the line, as browsers do.
+fn escape_name(name: &str) -> String {
     name.replace('"', "%22").replace('\r', "%0D").replace('\n', "%0A")
 }
 
@@ -62,8 +59,8 @@ mod tests {
     #[test]
     fn a_name_cannot_leave_its_line() {
         let mut form = Multipart::new();
-        form.text("chat_id", "7");
-        form.file("document", ("a\"\r\nX: y", "text/plain\r\nX: y"), b"\r\n--");
+        form.add_field("chat_id", "7");
+        form.add_file("document", ("a\"\r\nX: y", "text/plain\r\nX: y"), b"\r\n--");
         let (content_type, body) = form.finish();
         let boundary = content_type.strip_prefix("multipart/form-data; boundary=").unwrap();
         let expected = format!(

@@ -1,106 +1,118 @@
-//! The routes as a table.
+//! Table of all routes with their parameters, bodies and responses.
 
-/// One route.
-pub(super) struct Row {
+pub(super) struct RouteSpec {
     pub(super) method: &'static str,
     pub(super) path: &'static str,
     pub(super) summary: &'static str,
-    /// Schema of the request body, if it takes one.
-    pub(super) takes: Option<Takes>,
-    /// Besides those that [`super::shared_answers`] adds.
-    pub(super) answers: &'static [Answer],
+    pub(super) request_body: Option<RequestBodySpec>,
+    /// Responses besides those that [`super::shared_responses`] adds.
+    pub(super) responses: &'static [ResponseSpec],
 }
 
 /// Status, schema (`[X]` is a page of X, `text` is text), meaning.
-pub(super) type Answer = (u16, &'static str, &'static str);
+pub(super) type ResponseSpec = (u16, &'static str, &'static str);
 
-/// Name, kind, meaning. A kind is `count`, `flag`, `text`, or the words that may stand there, parted by `|`.
-pub(super) type Query = (&'static str, &'static str, &'static str);
+/// Name, kind, meaning. A kind is `count`, `flag`, `text`, or the allowed words separated by `|`.
+pub(super) type QueryParamSpec = (&'static str, &'static str, &'static str);
 
-/// A request body.
+/// Schema of a request body.
 #[derive(Clone, Copy)]
-pub(super) enum Takes {
-    /// It has to be there.
-    Needed(&'static str),
-    /// It may be absent, empty or `{}`.
+pub(super) enum RequestBodySpec {
+    Required(&'static str),
+    /// May be absent, empty or `{}`.
     Optional(&'static str),
 }
 
-/// The route that shows no token: its callers sign.
-pub(super) const SIGNED: &str = "/api/channels/{name}/messages";
+/// This route needs no token: its callers sign their messages.
+pub(super) const WEBHOOK_ROUTE: &str = "/api/channels/{name}/messages";
 
-/// What a route needs of who calls it.
+/// Authentication that a route requires.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Access {
-    /// Nothing, by any name of the daemon.
+pub(super) enum RouteAuth {
+    /// None, and any Host header is accepted.
     Probe,
-    /// No token; a browser's origin is checked where it signs in or out.
-    Open,
+    /// No token; the origin of a browser is checked where it signs in or out.
+    Public,
     /// A token or the page's cookie.
     Token,
 }
 
-impl Row {
-    pub(super) fn access(&self) -> Access {
+impl RouteSpec {
+    pub(super) fn auth(&self) -> RouteAuth {
         match self.path {
-            "/healthz" | "/readyz" => Access::Probe,
-            SIGNED | "/api/sign-in" | "/api/sign-out" | "/sign-in/{code}" | "/assets/{path}" => Access::Open,
-            _ => Access::Token,
+            "/healthz" | "/readyz" => RouteAuth::Probe,
+            WEBHOOK_ROUTE | "/api/sign-in" | "/api/sign-out" | "/sign-in/{code}" | "/assets/{path}" => {
+                RouteAuth::Public
+            }
+            _ => RouteAuth::Token,
         }
     }
 
-    /// The parameters of its query.
-    pub(super) fn queries(&self) -> &'static [Query] {
+    pub(super) fn query_params(&self) -> &'static [QueryParamSpec] {
         match (self.method, self.path) {
-            ("get", "/api/sessions") => &[("search", "text", "keys that hold this text"), LIMIT, CURSOR],
+            ("get", "/api/sessions") => &[("search", "text", "keys that hold this text"), LIMIT_PARAM, CURSOR_PARAM],
             ("get", "/api/sessions/{key}/history") => {
-                &[("turns", "count", "most turns of the page: 100 without it, at most 1000"), CURSOR]
+                &[("turns", "count", "most turns of the page: 100 without it, at most 1000"), CURSOR_PARAM]
             }
-            ("get", "/api/runs") => {
-                &[("state", "active|all", "`active`: those that are not over"), SESSION, LIMIT, CURSOR]
-            }
+            ("get", "/api/runs") => &[
+                ("state", "active|all", "`active`: those that are not over"),
+                SESSION_PARAM,
+                LIMIT_PARAM,
+                CURSOR_PARAM,
+            ],
             ("get", "/api/runs/{id}/events") => &[("after", "count", "the number of the last event that is known")],
             ("get", "/api/sessions/{key}/processes/{id}") => {
                 &[("after", "count", "the place to read on from, in bytes")]
             }
-            ("delete", "/api/sessions/{key}/processes/{id}") => &[FORCE],
+            ("delete", "/api/sessions/{key}/processes/{id}") => &[FORCE_PARAM],
             ("delete", "/api/agents/{id}") => &[("force", "flag", "stop its runs first")],
             ("post", "/api/agent/{id}/abort") => {
                 &[("scope", "call|run|tree", "model calls alone, all runs, or those of all agents below it, too")]
             }
-            ("post", "/api/runs/{id}/stop" | "/api/sessions/{key}/stop" | "/api/stop") => &[WAIT],
-            ("get", "/api/audit") => &[("after", "count", "the number of the last entry that is known"), LIMIT],
-            ("get", "/api/senders") => &[LIMIT, CURSOR],
-            ("get", path) if path.ends_with("/memory") => NOTES,
+            ("post", "/api/runs/{id}/stop" | "/api/sessions/{key}/stop" | "/api/stop") => &[WAIT_PARAM],
+            ("get", "/api/audit") => &[("after", "count", "the number of the last entry that is known"), LIMIT_PARAM],
+            ("get", "/api/senders") => &[LIMIT_PARAM, CURSOR_PARAM],
+            ("get", path) if path.ends_with("/memory") => NOTE_PARAMS,
             _ => &[],
         }
     }
 }
 
-const fn row(method: &'static str, path: &'static str, summary: &'static str, answers: &'static [Answer]) -> Row {
-    Row { method, path, summary, takes: None, answers }
+const fn route(
+    method: &'static str,
+    path: &'static str,
+    summary: &'static str,
+    answers: &'static [ResponseSpec],
+) -> RouteSpec {
+    RouteSpec { method, path, summary, request_body: None, responses: answers }
 }
 
-const fn get(path: &'static str, summary: &'static str, answers: &'static [Answer]) -> Row {
-    row("get", path, summary, answers)
+const fn get(path: &'static str, summary: &'static str, answers: &'static [ResponseSpec]) -> RouteSpec {
+    route("get", path, summary, answers)
 }
 
-const fn post(path: &'static str, summary: &'static str, takes: Takes, answers: &'static [Answer]) -> Row {
-    Row { takes: Some(takes), ..row("post", path, summary, answers) }
+const fn post(
+    path: &'static str,
+    summary: &'static str,
+    takes: RequestBodySpec,
+    answers: &'static [ResponseSpec],
+) -> RouteSpec {
+    RouteSpec { request_body: Some(takes), ..route("post", path, summary, answers) }
 }
 
-const fn delete(path: &'static str, summary: &'static str, answers: &'static [Answer]) -> Row {
-    row("delete", path, summary, answers)
+const fn delete(path: &'static str, summary: &'static str, answers: &'static [ResponseSpec]) -> RouteSpec {
+    route("delete", path, summary, answers)
 }
 
-const LIMIT: Query = ("limit", "count", "most rows of the page: 100 without it, at most 1000");
-const CURSOR: Query = ("cursor", "text", "`nextCursor` of the page before");
-const SESSION: Query = ("session", "text", "of this session alone");
-const WAIT: Query = ("wait", "flag", "answer when what was stopped is settled; not with 0, false or no");
-const FORCE: Query = ("force", "flag", "without grace; not with 0, false or no");
-const NOTES: &[Query] = &[("query", "text", "notes that are about this, the most relevant first"), LIMIT, CURSOR];
+const LIMIT_PARAM: QueryParamSpec = ("limit", "count", "most rows of the page: 100 without it, at most 1000");
+const CURSOR_PARAM: QueryParamSpec = ("cursor", "text", "`nextCursor` of the page before");
+const SESSION_PARAM: QueryParamSpec = ("session", "text", "of this session alone");
+const WAIT_PARAM: QueryParamSpec = ("wait", "flag", "answer when what was stopped is settled; not with 0, false or no");
+const FORCE_PARAM: QueryParamSpec = ("force", "flag", "without grace; not with 0, false or no");
+const NOTE_PARAMS: &[QueryParamSpec] =
+    &[("query", "text", "notes that are about this, the most relevant first"), LIMIT_PARAM, CURSOR_PARAM];
 
-pub(super) const ROUTES: &[Row] = &[
+pub(super) const ROUTES: &[RouteSpec] = &[
     get("/healthz", "The process is up", &[(200, "", "up")]),
     get("/readyz", "The daemon takes requests", &[(200, "", "ready"), (503, "Problem", "closing")]),
     get("/metrics", "Prometheus metrics", &[(200, "text", "metrics"), (404, "Problem", "started without metrics")]),
@@ -109,7 +121,7 @@ pub(super) const ROUTES: &[Row] = &[
     post(
         "/api/agents",
         "Make an agent at run time",
-        Takes::Needed("NewAgent"),
+        RequestBodySpec::Required("NewAgent"),
         &[
             (201, "AgentRow", "made, durable"),
             (400, "Problem", "it cannot be built"),
@@ -135,7 +147,7 @@ pub(super) const ROUTES: &[Row] = &[
     post(
         "/api/agent/{id}/abort",
         "Abort the agent's model calls; with ?scope=run all its runs, with ?scope=tree those of all agents below it, too",
-        Takes::Optional("StopRunRequest"),
+        RequestBodySpec::Optional("StopRunRequest"),
         &[(200, "AgentAbortAnswer", "what was aborted"), (400, "Problem", "no id"), (404, "Problem", "unknown")],
     ),
     get("/api/models", "The models that agents work with", &[(200, "[ModelRow]", "models")]),
@@ -143,16 +155,16 @@ pub(super) const ROUTES: &[Row] = &[
     post(
         "/api/sign-in",
         "Sign a browser in with a token",
-        Takes::Needed("SignInRequest"),
+        RequestBodySpec::Required("SignInRequest"),
         &[(200, "Me", "signed in, with the page's cookie"), (401, "Problem", "no token of this daemon")],
     ),
-    row(
+    route(
         "post",
         "/api/sign-in-link",
         "Make a one-time link that signs a browser in",
         &[(200, "SignInLink", "its path"), (403, "Problem", "only admins may")],
     ),
-    row("post", "/api/sign-out", "Sign a browser out", &[(204, "none", "the cookie is worth nothing any more")]),
+    route("post", "/api/sign-out", "Sign a browser out", &[(204, "none", "the cookie is worth nothing any more")]),
     get(
         "/sign-in/{code}",
         "The one-time link: signs a browser in and leads to the page",
@@ -167,7 +179,7 @@ pub(super) const ROUTES: &[Row] = &[
     post(
         "/api/sessions",
         "Get or create the session of a user's chat with a provider",
-        Takes::Needed("SessionRequest"),
+        RequestBodySpec::Required("SessionRequest"),
         &[
             (201, "SessionAnswer", "made"),
             (200, "SessionAnswer", "it was there, and is configured so from now on"),
@@ -180,9 +192,9 @@ pub(super) const ROUTES: &[Row] = &[
         "One session with the configuration in force; keys are masked",
         &[(200, "SessionView", "the session"), (404, "Problem", "unknown")],
     ),
-    Row {
-        takes: Some(Takes::Needed("SessionPatch")),
-        ..row(
+    RouteSpec {
+        request_body: Some(RequestBodySpec::Required("SessionPatch")),
+        ..route(
             "patch",
             "/api/sessions/{key}",
             "Give a session another model or agent from its next run on; makes it when there is none",
@@ -211,7 +223,7 @@ pub(super) const ROUTES: &[Row] = &[
     post(
         "/api/import",
         "Take in a session that was exported, whole or not at all",
-        Takes::Needed("lines"),
+        RequestBodySpec::Required("lines"),
         &[
             (201, "SessionRow", "the session"),
             (400, "Problem", "a line is not right; the detail names it"),
@@ -222,7 +234,7 @@ pub(super) const ROUTES: &[Row] = &[
     post(
         "/api/sessions/{key}/reset",
         "Stop a session and empty its history; old turns stay under a boundary",
-        Takes::Optional("REASON"),
+        RequestBodySpec::Optional("REASON"),
         &[(200, "SessionRow", "the session"), (404, "Problem", "unknown")],
     ),
     get(
@@ -253,12 +265,12 @@ pub(super) const ROUTES: &[Row] = &[
     get(
         "/api/senders/{sender}/memory",
         "The notes of who writes in a chat network, as CHANNEL:SENDER; ?query= as for a session",
-        &[(200, "[NoteRow]", "notes"), (404, "Problem", "nothing is remembered of them")],
+        &[(200, "[NoteRow]", "notes"), (404, "Problem", "no notes are stored about them")],
     ),
     delete(
         "/api/senders/{sender}/memory",
         "Forget all notes of a sender",
-        &[(200, "NotesForgotten", "how many"), (404, "Problem", "nothing is remembered of them")],
+        &[(200, "NotesForgotten", "how many"), (404, "Problem", "no notes are stored about them")],
     ),
     delete(
         "/api/senders/{sender}/memory/{note}",
@@ -268,7 +280,7 @@ pub(super) const ROUTES: &[Row] = &[
     post(
         "/api/sessions/{key}/runs",
         "Send a message",
-        Takes::Needed("SendRequest"),
+        RequestBodySpec::Required("SendRequest"),
         &[
             (202, "SendAnswer", "accepted"),
             (200, "SendAnswer|StopAnswer", "a repeat: its state now; or, for a stop text, what was stopped"),
@@ -281,7 +293,7 @@ pub(super) const ROUTES: &[Row] = &[
     post(
         "/api/sessions/{key}/stop",
         "Stop all runs of a session and withdraw its queue",
-        Takes::Optional("StopSessionRequest"),
+        RequestBodySpec::Optional("StopSessionRequest"),
         &[(200, "StopAnswer", "what was stopped")],
     ),
     get("/api/processes", "The background commands of all sessions", &[(200, "[ProcessRow]", "processes")]),
@@ -306,7 +318,7 @@ pub(super) const ROUTES: &[Row] = &[
     post(
         "/api/runs/{id}/stop",
         "Stop a run; ?wait=1 answers with the receipt",
-        Takes::Optional("StopRunRequest"),
+        RequestBodySpec::Optional("StopRunRequest"),
         &[
             (202, "TicketView", "stopping"),
             (200, "TicketView", "over, with the receipt"),
@@ -318,7 +330,7 @@ pub(super) const ROUTES: &[Row] = &[
     post(
         "/api/approvals/{id}",
         "Allow or deny a call that waits",
-        Takes::Needed("ApprovalAnswer"),
+        RequestBodySpec::Required("ApprovalAnswer"),
         &[
             (200, "ApprovalRow", "answered"),
             (403, "Problem", "not yours"),
@@ -329,20 +341,20 @@ pub(super) const ROUTES: &[Row] = &[
     post(
         "/api/stop",
         "Stop everything",
-        Takes::Optional("StopAllRequest"),
+        RequestBodySpec::Optional("StopAllRequest"),
         &[(200, "StopAllAnswer", "what was stopped")],
     ),
     get("/api/hold", "Whether new runs are held", &[(200, "Hold", "the hold")]),
-    Row {
-        takes: Some(Takes::Optional("HOLD")),
-        ..row("put", "/api/hold", "Hold new runs", &[(200, "Hold", "the hold")])
+    RouteSpec {
+        request_body: Some(RequestBodySpec::Optional("HOLD")),
+        ..route("put", "/api/hold", "Hold new runs", &[(200, "Hold", "the hold")])
     },
     delete("/api/hold", "Lift the hold", &[(200, "Hold", "the hold")]),
     get("/api/channels", "The chat networks and how they fare", &[(200, "[ChannelRow]", "channels")]),
     post(
         "/api/channels/send",
         "Say something in a chat in the name of a channel",
-        Takes::Needed("ChannelSend"),
+        RequestBodySpec::Required("ChannelSend"),
         &[
             (200, "ChannelDelivery", "what became of it; look at `delivery`"),
             (400, "Problem", "it is not said where, or nothing is said"),
@@ -350,7 +362,7 @@ pub(super) const ROUTES: &[Row] = &[
             (409, "Problem", "the channel's configuration cannot be used"),
         ],
     ),
-    row(
+    route(
         "post",
         "/api/channels/{name}/test",
         "Ask a network who the account of a channel is",
@@ -359,7 +371,7 @@ pub(super) const ROUTES: &[Row] = &[
     post(
         "/api/channels/{name}/messages",
         "Post a message to a channel of signed HTTP; authenticated by its signature alone",
-        Takes::Needed(""),
+        RequestBodySpec::Required(""),
         &[
             (202, "ChannelReceived", "it is kept, and a stop has acted"),
             (400, "Problem", "it is no message"),
@@ -379,7 +391,7 @@ pub(super) const ROUTES: &[Row] = &[
     post(
         "/api/tokens",
         "Make a token; its secret is shown once",
-        Takes::Needed("TokenRequest"),
+        RequestBodySpec::Required("TokenRequest"),
         &[(201, "NewToken", "the token"), (409, "Problem", "the name is taken")],
     ),
     delete("/api/tokens/{name}", "Revoke a token", &[(204, "none", "revoked"), (404, "Problem", "unknown")]),

@@ -1,68 +1,66 @@
-//! Calls that wait for a person, under the gateway's names and under Quell's own.
+//! `approvals.list`, `approvals.resolve` and their `plugin.approval.*` aliases.
 
-use quell_engine::dispatch::AnswerError;
-use quell_protocol::api::Scope;
+use quell_engine::engine::AnswerError;
+use quell_protocol::api::AccessLevel;
 use quell_protocol::approval::{ApprovalRow, Decision};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::super::frame::Refusal;
-use super::super::shapes;
-use super::{Answer, Call, params};
+use super::super::frame::RpcError;
+use super::super::payloads;
+use super::{RpcCall, RpcResult, parse_params};
 
-/// Looking or answering is enough to see what waits.
-fn may_look(call: &Call<'_>) -> Result<(), Refusal> {
-    if call.peer.caller.may_approve() { Ok(()) } else { call.peer.needs(Scope::Read) }
+/// Requires the right to decide approvals or the scope to read.
+fn require_view(call: &RpcCall<'_>) -> Result<(), RpcError> {
+    if call.peer.caller.may_approve() { Ok(()) } else { call.peer.require_scope(AccessLevel::Read) }
 }
 
-/// `approvals.list`.
-pub(super) fn list(call: &Call<'_>) -> Answer {
-    may_look(call)?;
-    Ok(json!({"approvals": call.door.engine().approvals()}))
+pub(super) fn list(call: &RpcCall<'_>) -> RpcResult {
+    require_view(call)?;
+    Ok(json!({"approvals": call.server.engine().pending_approvals()}))
 }
 
-/// `plugin.approval.list`: a bare array.
-pub(super) fn plugin_list(call: &Call<'_>) -> Answer {
-    may_look(call)?;
-    Ok(call.door.engine().approvals().iter().map(shapes::approval).collect())
+/// `plugin.approval.list` returns a bare array.
+pub(super) fn plugin_list(call: &RpcCall<'_>) -> RpcResult {
+    require_view(call)?;
+    Ok(call.server.engine().pending_approvals().iter().map(payloads::approval_row).collect())
 }
 
 #[derive(Debug, Deserialize)]
-struct Resolve {
+struct ResolveParams {
     id: String,
-    decision: Word,
+    decision: DecisionWord,
 }
 
-/// The gateway's words for a decision; Quell remembers none, so "always" is once.
+/// The gateway's words for a decision. Quell stores no lasting permission, so `allow-always` allows one call.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Word {
+enum DecisionWord {
     Allow,
     AllowOnce,
     AllowAlways,
     Deny,
 }
 
-/// `approvals.resolve` and `plugin.approval.resolve`.
-pub(super) fn resolve(call: &Call<'_>, value: Value) -> Answer {
-    call.peer.needs_to_answer()?;
-    let asked: Resolve = params(value)?;
-    // There is no lasting permission here but the configuration's: "always" is taken for this one call, and the answer says so.
-    let decision = match asked.decision {
-        Word::Allow | Word::AllowOnce | Word::AllowAlways => Decision::Allow,
-        Word::Deny => Decision::Deny,
+pub(super) fn resolve(call: &RpcCall<'_>, value: Value) -> RpcResult {
+    call.peer.require_approver()?;
+    let params: ResolveParams = parse_params(value)?;
+    // Only the configuration gives a lasting permission. "always" allows this one call, and the response says so.
+    let decision = match params.decision {
+        DecisionWord::Allow | DecisionWord::AllowOnce | DecisionWord::AllowAlways => Decision::Allow,
+        DecisionWord::Deny => Decision::Deny,
     };
-    let row: ApprovalRow = call.door.engine().answer_approval(&call.peer.caller, &asked.id, decision)?;
-    let taken = if decision == Decision::Allow { "allow-once" } else { "deny" };
-    Ok(json!({"ok": true, "approval": row, "decision": taken}))
+    let row: ApprovalRow = call.server.engine().answer_approval(&call.peer.caller, &params.id, decision)?;
+    let decision_word = if decision == Decision::Allow { "allow-once" } else { "deny" };
+    Ok(json!({"ok": true, "approval": row, "decision": decision_word}))
 }
 
-impl From<AnswerError> for Refusal {
+impl From<AnswerError> for RpcError {
     fn from(error: AnswerError) -> Self {
         let code = match &error {
             AnswerError::Unknown(_) => "APPROVAL_NOT_FOUND",
-            AnswerError::NotYours(..) => "APPROVAL_NOT_YOURS",
-            AnswerError::Settled(_) => "APPROVAL_ALREADY_RESOLVED",
+            AnswerError::NotAllowed(..) => "APPROVAL_NOT_YOURS",
+            AnswerError::AlreadySettled(_) => "APPROVAL_ALREADY_RESOLVED",
         };
         Self::invalid(error.to_string()).with_details(json!({"code": code}))
     }

@@ -1,25 +1,25 @@
-//! `chat.send`, `agent.wait`, `node.event`.
+//! Methods of a chat: `chat.send`, `agent.wait`, `node.event`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use quell_engine::cell::Progress;
-use quell_engine::dispatch::{StopText, Submission, SubmitError, Submitted};
+use quell_engine::engine::{StopTextMode, Submission, SubmitError, SubmitOutcome};
+use quell_engine::live_run::RunProgress;
 use quell_engine::store::StoreError;
-use quell_kernel::queue::Refusal as Refused;
+use quell_kernel::admission::AdmissionError;
 use quell_protocol::api::{OnBusy, SendAnswer};
 use quell_protocol::{AgentId, RunId, SessionKey};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::super::frame::Refusal;
-use super::super::outbox::Weight;
-use super::super::shapes;
-use super::{Answer, Call, commands, params, same_session};
+use super::super::frame::RpcError;
+use super::super::outbox::DropPolicy;
+use super::super::payloads;
+use super::{RpcCall, RpcResult, check_session_id, commands, parse_params};
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Send {
+struct ChatSendParams {
     session_key: SessionKey,
     message: String,
     idempotency_key: RunId,
@@ -31,54 +31,56 @@ struct Send {
     suppress_command_interpretation: bool,
 }
 
-/// Default timeout of `agent.wait` (research: openclaw.md 1.8).
-const WAIT: Duration = Duration::from_secs(30);
+/// Default timeout of `agent.wait`, as in OpenClaw's gateway.
+const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 
-impl From<StoreError> for Refusal {
+impl From<StoreError> for RpcError {
     fn from(error: StoreError) -> Self {
         Self::unavailable(error.to_string())
     }
 }
 
-impl From<SubmitError> for Refusal {
+impl From<SubmitError> for RpcError {
     fn from(error: SubmitError) -> Self {
         let text = error.to_string();
         match error {
             SubmitError::Conflict(_) => Self::invalid(text).with_details(json!({"reason": "chat-request-conflict"})),
-            SubmitError::UnknownAgent(_) | SubmitError::Refused(Refused::NoAgent { .. }) => {
+            SubmitError::UnknownAgent(_) | SubmitError::Refused(AdmissionError::NoAgent { .. }) => {
                 Self::invalid(text).with_details(json!({"code": "UNKNOWN_AGENT_ID"}))
             }
             SubmitError::Empty
             | SubmitError::TooLong(_)
-            | SubmitError::Refused(Refused::Busy | Refused::QueueFull { .. } | Refused::SubRun(_)) => {
-                Self::invalid(text)
-            }
-            SubmitError::Refused(Refused::SpendLimit { opens, .. }) => {
+            | SubmitError::Refused(
+                AdmissionError::Busy | AdmissionError::QueueFull { .. } | AdmissionError::SubRun(_),
+            ) => Self::invalid(text),
+            SubmitError::Refused(AdmissionError::SpendLimit { opens, .. }) => {
                 Self::unavailable(text).with_details(json!({"reason": "spend-limit", "opensAt": opens}))
             }
-            SubmitError::Refused(Refused::Held) => Self::unavailable(text).with_details(json!({"reason": "held"})),
-            SubmitError::Refused(Refused::ShuttingDown) | SubmitError::Closed => {
+            SubmitError::Refused(AdmissionError::Held) => {
+                Self::unavailable(text).with_details(json!({"reason": "held"}))
+            }
+            SubmitError::Refused(AdmissionError::ShuttingDown) | SubmitError::Closed => {
                 Self::unavailable(text).with_details(json!({"reason": "gateway-restarting"}))
             }
-            SubmitError::Store(_) | SubmitError::NotYet(_) => Self::unavailable(text),
+            SubmitError::Store(_) | SubmitError::NotReady(_) => Self::unavailable(text),
         }
     }
 }
 
-pub(super) fn send(call: &Call<'_>, value: Value) -> impl Future<Output = Answer> + use<> {
-    let (door, peer, outbox) = (call.door.clone(), call.peer.clone(), Arc::clone(call.outbox));
+pub(super) fn send(call: &RpcCall<'_>, value: Value) -> impl Future<Output = RpcResult> + use<> {
+    let (server, peer, outbox) = (call.server.clone(), call.peer.clone(), Arc::clone(call.outbox));
     async move {
-        let send: Send = params(value)?;
-        same_session("chat.send", send.session_id.as_deref(), &send.session_key)?;
-        let (text, key) = (clean(&send.message)?, send.idempotency_key.clone());
+        let send: ChatSendParams = parse_params(value)?;
+        check_session_id("chat.send", send.session_id.as_deref(), &send.session_key)?;
+        let (text, key) = (strip_control_characters(&send.message)?, send.idempotency_key.clone());
         if !send.suppress_command_interpretation
-            && let Some(command) = commands::of(&text)?
+            && let Some(command) = commands::parse_command(&text)?
         {
-            let said = commands::obey(&door, &peer, &send.session_key, command).await?;
-            let message = shapes::assistant(&said);
+            let reply = commands::run_command(&server, &peer, &send.session_key, command).await?;
+            let message = payloads::assistant_message(&reply);
             let payload =
                 json!({"runId": key, "sessionKey": send.session_key, "seq": 1, "state": "final", "message": message});
-            outbox.event("chat", &payload, Weight::Fact);
+            outbox.push_event("chat", &payload, DropPolicy::MustDeliver);
             return Ok(json!({"runId": key, "sessionKey": send.session_key, "status": "ok"}));
         }
         let submission = Submission {
@@ -86,109 +88,113 @@ pub(super) fn send(call: &Call<'_>, value: Value) -> impl Future<Output = Answer
             text,
             agent: send.agent_id,
             idempotency_key: Some(send.idempotency_key),
-            on_busy: on_busy(send.queue_mode.as_deref())?,
+            on_busy: parse_queue_mode(send.queue_mode.as_deref())?,
             timeout: send.timeout_ms.map(Duration::from_millis),
-            stop_text: if send.suppress_command_interpretation { StopText::Literal } else { StopText::Recognise },
-            errand: None,
+            stop_text_mode: if send.suppress_command_interpretation {
+                StopTextMode::Literal
+            } else {
+                StopTextMode::Recognise
+            },
+            channel_origin: None,
         };
-        match door.engine().submit(&peer.caller, submission).await? {
-            Submitted::New(answer) => {
+        match server.engine().submit(&peer.caller, submission).await? {
+            SubmitOutcome::Accepted(answer) => {
                 if answer.message_id.is_some() {
-                    // The active run has it: nothing more will be said under this id.
+                    // The active run took the message in: no more events come under this id.
                     let payload = json!({"runId": key, "sessionKey": answer.session_key, "seq": 1, "state": "final"});
-                    outbox.event("chat", &payload, Weight::Fact);
+                    outbox.push_event("chat", &payload, DropPolicy::MustDeliver);
                 }
-                Ok(sent(&answer, "started"))
+                Ok(send_response(&answer, "started"))
             }
-            Submitted::Repeat(answer) if answer.state == "ended" => {
-                let run = door.engine().run(&answer.run_id).await?;
-                Ok(run.map_or_else(|| sent(&answer, "ok"), |run| shapes::outcome(&run)))
+            SubmitOutcome::Duplicate(answer) if answer.state == "ended" => {
+                let run = server.engine().find_run(&answer.run_id).await?;
+                Ok(run.map_or_else(|| send_response(&answer, "ok"), |run| payloads::run_outcome(&run)))
             }
-            Submitted::Repeat(answer) => Ok(sent(&answer, "in_flight")),
-            Submitted::Stopped(stop) => Ok(super::stop::answer(stop)),
+            SubmitOutcome::Duplicate(answer) => Ok(send_response(&answer, "in_flight")),
+            SubmitOutcome::Stopped(stop) => Ok(super::stop::stop_payload(stop)),
         }
     }
 }
 
-fn sent(answer: &SendAnswer, status: &str) -> Value {
+fn send_response(answer: &SendAnswer, status: &str) -> Value {
     let status = if answer.state == "steered" { "steered" } else { status };
-    let mut sent =
+    let mut response =
         json!({"runId": answer.run_id, "sessionKey": answer.session_key, "status": status, "state": answer.state});
     if let Some(id) = &answer.message_id {
-        sent["messageId"] = json!(id);
+        response["messageId"] = json!(id);
     }
-    sent
+    response
 }
 
-fn on_busy(mode: Option<&str>) -> Result<OnBusy, Refusal> {
+fn parse_queue_mode(mode: Option<&str>) -> Result<OnBusy, RpcError> {
     match mode {
         None | Some("followup" | "collect" | "queue") => Ok(OnBusy::Queue),
         Some("steer") => Ok(OnBusy::Steer),
         Some("interrupt") => Ok(OnBusy::Interrupt),
         Some("reject") => Ok(OnBusy::Reject),
-        Some(other) => Err(Refusal::invalid(format!(
+        Some(other) => Err(RpcError::invalid(format!(
             "queueMode is {other:?}; it may be steer, followup, collect, interrupt or reject"
         ))),
     }
 }
 
-/// NUL is refused, other control characters except line breaks and tabs are dropped.
-fn clean(text: &str) -> Result<String, Refusal> {
+/// Refuses NUL, and drops other control characters except line breaks and tabs.
+fn strip_control_characters(text: &str) -> Result<String, RpcError> {
     if text.contains('\0') {
-        return Err(Refusal::invalid("the message holds a NUL character"));
+        return Err(RpcError::invalid("the message holds a NUL character"));
     }
     Ok(text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect())
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Wait {
+struct AgentWaitParams {
     run_id: RunId,
     timeout_ms: Option<u64>,
 }
 
-pub(super) fn wait(call: &Call<'_>, value: Value) -> impl Future<Output = Answer> + use<> {
-    let door = call.door.clone();
+pub(super) fn wait(call: &RpcCall<'_>, value: Value) -> impl Future<Output = RpcResult> + use<> {
+    let server = call.server.clone();
     async move {
-        let wait: Wait = params(value)?;
-        if let Some(cell) = door.engine().live(&wait.run_id) {
-            let limit = wait.timeout_ms.map_or(WAIT, Duration::from_millis);
-            if tokio::time::timeout(limit, cell.reached(Progress::Ended)).await.is_err() {
+        let wait: AgentWaitParams = parse_params(value)?;
+        if let Some(live_run) = server.engine().live_run(&wait.run_id) {
+            let limit = wait.timeout_ms.map_or(DEFAULT_WAIT, Duration::from_millis);
+            if tokio::time::timeout(limit, live_run.wait_for_progress(RunProgress::Ended)).await.is_err() {
                 return Ok(json!({"runId": wait.run_id, "status": "pending"}));
             }
-            return Ok(shapes::outcome(&cell.view()));
+            return Ok(payloads::run_outcome(&live_run.view()));
         }
-        match door.engine().run(&wait.run_id).await? {
-            Some(run) => Ok(shapes::outcome(&run)),
-            None => Err(Refusal::invalid(format!("there is no run {:?}", wait.run_id))),
+        match server.engine().find_run(&wait.run_id).await? {
+            Some(run) => Ok(payloads::run_outcome(&run)),
+            None => Err(RpcError::invalid(format!("there is no run {:?}", wait.run_id))),
         }
     }
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct NodeEvent {
+struct NodeEventParams {
     event: String,
     #[serde(rename = "payloadJSON")]
     payload_json: Option<String>,
     payload: Option<Value>,
 }
 
-pub(super) fn node_event(call: &Call<'_>, value: &Value) -> Answer {
-    let event: NodeEvent = params(value.clone())?;
+pub(super) fn node_event(call: &RpcCall<'_>, value: &Value) -> RpcResult {
+    let event: NodeEventParams = parse_params(value.clone())?;
     let wanted = match event.event.as_str() {
         "chat.subscribe" => true,
         "chat.unsubscribe" => false,
-        // Nodes report much that Quell has no use for.
+        // Quell has no use for the other events of nodes.
         _ => return Ok(json!({"ok": true})),
     };
     let payload = match event.payload_json {
         Some(text) => serde_json::from_str(&text)
-            .map_err(|error| Refusal::invalid(format!("payloadJSON is not valid JSON: {error}")))?,
+            .map_err(|error| RpcError::invalid(format!("payloadJSON is not valid JSON: {error}")))?,
         None => event.payload.unwrap_or_default(),
     };
     let key = payload.get("sessionKey").and_then(Value::as_str).unwrap_or_default();
-    let key = SessionKey::parse(key).map_err(|error| Refusal::invalid(format!("the {error}")))?;
-    call.subscriptions.want_chat(key, wanted);
+    let key = SessionKey::parse(key).map_err(|error| RpcError::invalid(format!("the {error}")))?;
+    call.subscriptions.set_chat_subscription(key, wanted);
     Ok(json!({"ok": true}))
 }

@@ -1,47 +1,49 @@
-//! Which parameters each method heeds. The protocol's schemas are strict, and so is this door: a parameter that does nothing here
-//! is refused by its name, so that nobody takes it for heeded.
+//! Reject parameters that a method does not support, so that no client relies on a parameter that has no effect. The
+//! protocol's own schemas are as strict.
 
 use serde_json::{Map, Value, json};
 
-use super::super::frame::Refusal;
-use super::stop::MISSING;
+use super::super::frame::RpcError;
+use super::stop::MISSING_TARGET;
 
-/// Checks the parameters of a request: an object, with nothing in it that the method does not heed. Null is as good as absent.
-pub(super) fn check(method: &str, params: Value) -> Result<Value, Refusal> {
-    // None at all are an empty object; what those of an unknown method are nobody asks.
+/// Checks that the parameters are an object that contains only fields that the method supports. A field that is null
+/// counts as absent.
+pub(super) fn check_parameters(method: &str, params: Value) -> Result<Value, RpcError> {
+    // Missing parameters are an empty object. Those of an unknown method are not checked.
     let params = if params.is_null() { json!({}) } else { params };
     let Value::Object(fields) = &params else {
-        let words = if method == "chat.abort" { MISSING } else { "invalid params: they must be a JSON object" };
-        return Err(Refusal::invalid(words));
+        let message =
+            if method == "chat.abort" { MISSING_TARGET } else { "invalid params: they must be a JSON object" };
+        return Err(RpcError::invalid(message));
     };
-    let Some(heeded) = heeded(method) else { return Ok(params) };
-    match fields.iter().find(|(name, value)| !is_heeded(method, heeded, name, value)) {
+    let Some(supported) = supported_parameters(method) else { return Ok(params) };
+    match fields.iter().find(|(name, value)| !is_supported(method, supported, name, value)) {
         None => Ok(params),
-        Some((name, _)) => Err(unsupported(method, name)),
+        Some((name, _)) => Err(unsupported_parameter(method, name)),
     }
 }
 
-fn is_heeded(method: &str, heeded: &[&str], name: &str, value: &Value) -> bool {
-    // A stop with a malformed id is told from one without (row A9), so that null there is for the method itself.
-    heeded.contains(&name) || value.is_null() || means_nothing(method, name, value)
+fn is_supported(method: &str, supported: &[&str], name: &str, value: &Value) -> bool {
+    // A null in a supported field goes to the method itself: in a stop, a malformed id must differ from an absent one.
+    supported.contains(&name) || value.is_null() || is_default_value(method, name, value)
 }
 
-/// Refuses a parameter by its name.
-pub(super) fn unsupported(method: &str, name: &str) -> Refusal {
+/// The error that names the unsupported parameter.
+pub(super) fn unsupported_parameter(method: &str, name: &str) -> RpcError {
     let message = match (method, name) {
         ("chat.send", "attachments") => "attachments are not supported yet".to_owned(),
         _ => format!("{method} does not support the parameter {name}"),
     };
-    Refusal::invalid(message).with_details(json!({"code": "UNSUPPORTED_PARAMETER", "parameter": name}))
+    RpcError::invalid(message).with_details(json!({"code": "UNSUPPORTED_PARAMETER", "parameter": name}))
 }
 
-/// The parameters that a method heeds; none for an unknown method.
-fn heeded(method: &str) -> Option<&'static [&'static str]> {
+/// The parameters that a method supports; `None` for an unknown method.
+fn supported_parameters(method: &str) -> Option<&'static [&'static str]> {
     Some(match method {
         "agent.wait" => &["runId", "timeoutMs"],
         "approvals.resolve" | "plugin.approval.resolve" => &["id", "decision"],
-        // A session's key names it whatever its agent is, and a stop of it never takes more for an agent's name: `agentId` is
-        // taken and not needed. There are no side runs that a stop could spare.
+        // `agentId` is accepted and ignored: a key identifies one session whatever its agent is, and an agent's name
+        // must never widen a stop. `preserveSideRuns` has no effect, because Quell has no side runs.
         "chat.abort" => &["sessionKey", "runId", "agentId", "preserveSideRuns", "force", "reason", "stopReason"],
         "chat.history" => &["sessionKey", "sessionId", "agentId", "limit", "offset", "cursor"],
         "chat.send" => &[
@@ -55,7 +57,7 @@ fn heeded(method: &str) -> Option<&'static [&'static str]> {
             "suppressCommandInterpretation",
         ],
         "commands.list" => &["scope", "includeArgs", "agentId", "sessionKey"],
-        // Both are always answered as of now, and there are no channels in them that could be left out.
+        // Ignored: the answer is always current, and it has no channels that could be left out.
         "health" => &["probe"],
         "status" => &["includeChannelSummary"],
         "hold.set" => &["held", "reason"],
@@ -84,7 +86,7 @@ fn heeded(method: &str) -> Option<&'static [&'static str]> {
             "agentId",
         ],
         "sessions.reset" => &["key", "sessionKey", "agentId", "reason", "expectedSessionId"],
-        // There are no sessions of the kinds global and unknown.
+        // Quell has no sessions of the kinds global and unknown.
         "sessions.resolve" => {
             &["key", "sessionKey", "sessionId", "agentId", "includeGlobal", "includeUnknown", "allowMissing"]
         }
@@ -99,8 +101,8 @@ fn heeded(method: &str) -> Option<&'static [&'static str]> {
     })
 }
 
-/// A value that asks for what is so anyway.
-fn means_nothing(method: &str, name: &str, value: &Value) -> bool {
+/// True for a value that asks for the default behaviour.
+fn is_default_value(method: &str, name: &str, value: &Value) -> bool {
     let is = |wanted: bool| *value == Value::Bool(wanted);
     let is_empty = || value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty);
     match (method, name) {
@@ -119,22 +121,23 @@ fn means_nothing(method: &str, name: &str, value: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::NAMES;
+    use super::super::METHOD_NAMES;
     use super::*;
 
     #[test]
     fn every_method_says_what_it_heeds() {
-        let silent: Vec<_> = NAMES.iter().filter(|name| **name != "connect" && heeded(name).is_none()).collect();
+        let silent: Vec<_> =
+            METHOD_NAMES.iter().filter(|name| **name != "connect" && supported_parameters(name).is_none()).collect();
         assert_eq!(silent, Vec::<&&str>::new());
     }
 
     #[test]
     fn what_is_not_heeded_is_refused_by_name() {
-        let refused = check("chat.send", json!({"message": "x", "thinking": "high"})).unwrap_err();
-        assert_eq!(refused, unsupported("chat.send", "thinking"));
-        assert!(check("chat.send", json!({"message": "x", "thinking": null, "attachments": []})).is_ok());
-        assert!(check("chat.send", json!({"deliver": true})).is_err());
-        assert!(check("stop.all", json!([true])).is_err());
-        assert_eq!(check("stop.all", Value::Null).unwrap(), json!({}));
+        let refused = check_parameters("chat.send", json!({"message": "x", "thinking": "high"})).unwrap_err();
+        assert_eq!(refused, unsupported_parameter("chat.send", "thinking"));
+        assert!(check_parameters("chat.send", json!({"message": "x", "thinking": null, "attachments": []})).is_ok());
+        assert!(check_parameters("chat.send", json!({"deliver": true})).is_err());
+        assert!(check_parameters("stop.all", json!([true])).is_err());
+        assert_eq!(check_parameters("stop.all", Value::Null).unwrap(), json!({}));
     }
 }

@@ -1,183 +1,203 @@
-//! Sessions: the list with its filters, one of them, and their ends.
+//! `sessions.*`: list, describe, resolve, reset, delete.
 
-use quell_engine::dispatch::SessionError;
-use quell_engine::store::{RunFilter, SessionFilter};
+use quell_engine::engine::SessionError;
+use quell_engine::store::{RunListFilter, SessionListFilter};
 use quell_kernel::Push;
-use quell_kernel::registry::StopAsk;
+use quell_kernel::registry::StopRequest;
 use quell_protocol::api::{HistoryMessage, RunView, SessionRow};
 use quell_protocol::{AgentId, SessionKey, StopReason};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::super::frame::Refusal;
-use super::super::shapes;
-use super::{Answer, Call, parameters, params, same_session};
-use crate::door::Door;
+use super::super::frame::RpcError;
+use super::super::payloads;
+use super::{RpcCall, RpcResult, check_session_id, parameters, parse_params};
+use crate::state::ServerState;
 
-/// Rows of a list when the client does not say.
-const PAGE: usize = 100;
-const PAGE_MOST: usize = 1000;
-/// Characters of a title and of a preview.
-const TITLE: usize = 80;
-const PREVIEW: usize = 200;
+/// Rows of a list if the client gives no limit.
+const DEFAULT_PAGE_SIZE: usize = 100;
+const MAX_PAGE_SIZE: usize = 1000;
+/// Maximum characters of a title and of a preview.
+const MAX_TITLE_CHARS: usize = 80;
+const MAX_PREVIEW_CHARS: usize = 200;
 
-/// `sessions.messages.subscribe` would have to send `session.message` and `session.tool`.
-pub(super) fn no_messages() -> Refusal {
+/// `sessions.messages.subscribe` would need the events `session.message` and `session.tool`, which Quell does not send.
+pub(super) fn messages_subscribe_unsupported() -> RpcError {
     let message = "sessions.messages.subscribe is not supported: there are no session.message events; `chat` and `agent` \
                    events come without a subscription";
-    Refusal::invalid(message)
+    RpcError::invalid(message)
         .with_details(json!({"code": "UNSUPPORTED_METHOD", "method": "sessions.messages.subscribe"}))
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct List {
+struct SessionsListParams {
     limit: Option<usize>,
     offset: usize,
     cursor: Option<String>,
     active_minutes: Option<u32>,
     #[serde(rename = "sortBy")]
-    _sort_by: Option<Order>,
+    _sort_by: Option<SessionsSortOrder>,
     include_derived_titles: bool,
     include_last_message: bool,
     label: Option<String>,
     search: Option<String>,
-    archived: Option<Archived>,
+    archived: Option<ArchivedFilter>,
     agent_id: Option<AgentId>,
-    // There are none of these kinds.
+    // Ignored: there are no sessions of these kinds.
     #[serde(rename = "includeGlobal")]
     _include_global: bool,
     #[serde(rename = "includeUnknown")]
     _include_unknown: bool,
 }
 
-/// Here a session is used by those who write to it and by nothing else: both are one order.
+/// Accepted and ignored: both orders are the same, because only a message updates a session.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-enum Order {
+enum SessionsSortOrder {
     UpdatedAt,
     LastInteractionAt,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum Archived {
+enum ArchivedFilter {
     Flag(bool),
-    Word(AllOfThem),
+    Word(ArchivedAllWord),
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum AllOfThem {
+enum ArchivedAllWord {
     All,
 }
 
-impl List {
-    /// No session is archived, and none has a label.
-    fn wants_none(&self) -> bool {
-        self.label.is_some() || matches!(self.archived, Some(Archived::Flag(true)))
+impl SessionsListParams {
+    /// True if the filter matches no session: none is archived, and none has a label.
+    fn matches_nothing(&self) -> bool {
+        self.label.is_some() || matches!(self.archived, Some(ArchivedFilter::Flag(true)))
     }
 
-    fn limit(&self) -> Result<usize, Refusal> {
-        let limit = self.limit.unwrap_or(PAGE);
+    fn limit(&self) -> Result<usize, RpcError> {
+        let limit = self.limit.unwrap_or(DEFAULT_PAGE_SIZE);
         if limit == 0 || self.active_minutes == Some(0) {
-            return Err(Refusal::invalid("limit and activeMinutes are at least 1"));
+            return Err(RpcError::invalid("limit and activeMinutes are at least 1"));
         }
-        Ok(limit.min(PAGE_MOST))
+        Ok(limit.min(MAX_PAGE_SIZE))
     }
 }
 
-pub(super) fn list(call: &Call<'_>, value: Value) -> impl Future<Output = Answer> + use<> {
-    let door = call.door.clone();
+pub(super) fn list(call: &RpcCall<'_>, value: Value) -> impl Future<Output = RpcResult> + use<> {
+    let server = call.server.clone();
     async move {
-        let asked: List = params(value)?;
-        let limit = asked.limit()?;
-        let (found, next) = if asked.wants_none() { (Vec::new(), None) } else { find(&door, &asked, limit).await? };
+        let params: SessionsListParams = parse_params(value)?;
+        let limit = params.limit()?;
+        let (found, next) =
+            if params.matches_nothing() { (Vec::new(), None) } else { find_sessions(&server, &params, limit).await? };
         let mut rows = Vec::with_capacity(found.len());
         for row in &found {
-            let mut shown = shapes::session(row, last_run(&door, &row.key).await?.as_ref());
-            titles(&door, &mut shown, &row.key, (asked.include_derived_titles, asked.include_last_message)).await?;
-            rows.push(shown);
+            let mut row_payload = payloads::session_row(row, latest_run(&server, &row.key).await?.as_ref());
+            add_titles(
+                &server,
+                &mut row_payload,
+                &row.key,
+                (params.include_derived_titles, params.include_last_message),
+            )
+            .await?;
+            rows.push(row_payload);
         }
-        let agents = door.engine().agents();
+        let agents = server.engine().list_agents();
         let model = agents.iter().find(|agent| agent.default).map_or("", |agent| agent.model.as_str());
         Ok(json!({
-            "ts": shapes::now_ms(door.engine().clock()), "path": "", "count": rows.len(),
-            "defaults": shapes::defaults(model), "sessions": rows, "nextCursor": next,
+            "ts": payloads::now_ms(server.engine().clock()), "path": "", "count": rows.len(),
+            "defaults": payloads::model_defaults(model), "sessions": rows, "nextCursor": next,
         }))
     }
 }
 
-/// The rows of the page, and the cursor behind it, which there is where nothing but the store has chosen among the rows.
-async fn find(door: &Door, asked: &List, limit: usize) -> Result<(Vec<SessionRow>, Option<String>), Refusal> {
-    let engine = door.engine();
-    let filter = |limit, cursor| SessionFilter { search: asked.search.clone(), limit, cursor };
-    if asked.agent_id.is_none() && asked.active_minutes.is_none() && asked.offset == 0 {
-        let list = engine.sessions(filter(limit, asked.cursor.clone())).await?;
+/// Finds the rows of a page and the cursor of the next one. There is a cursor only if the store alone selects the rows.
+async fn find_sessions(
+    server: &ServerState,
+    params: &SessionsListParams,
+    limit: usize,
+) -> Result<(Vec<SessionRow>, Option<String>), RpcError> {
+    let engine = server.engine();
+    let filter = |limit, cursor| SessionListFilter { search: params.search.clone(), limit, cursor };
+    if params.agent_id.is_none() && params.active_minutes.is_none() && params.offset == 0 {
+        let list = engine.list_sessions(filter(limit, params.cursor.clone())).await?;
         return Ok((list.items, list.next_cursor));
     }
-    let now = shapes::now_ms(engine.clock());
-    let since = asked.active_minutes.map(|minutes| now.saturating_sub(i64::from(minutes).saturating_mul(60_000)));
+    let now = payloads::now_ms(engine.clock());
+    let since = params.active_minutes.map(|minutes| now.saturating_sub(i64::from(minutes).saturating_mul(60_000)));
     let fits = |row: &SessionRow| {
-        let used = shapes::ms_of(&row.last_used_at).as_i64().unwrap_or(i64::MAX);
-        (asked.agent_id.is_none() || row.agent == asked.agent_id) && since.is_none_or(|since| used >= since)
+        let used = payloads::rfc3339_to_ms(&row.last_used_at).as_i64().unwrap_or(i64::MAX);
+        (params.agent_id.is_none() || row.agent == params.agent_id) && since.is_none_or(|since| used >= since)
     };
-    let wanted = asked.offset.saturating_add(limit);
-    let (mut found, mut cursor) = (Vec::new(), asked.cursor.clone());
+    let wanted = params.offset.saturating_add(limit);
+    let (mut found, mut cursor) = (Vec::new(), params.cursor.clone());
     loop {
-        let list = engine.sessions(filter(PAGE_MOST, cursor)).await?;
+        let list = engine.list_sessions(filter(MAX_PAGE_SIZE, cursor)).await?;
         found.extend(list.items.into_iter().filter(fits));
         cursor = list.next_cursor;
         if cursor.is_none() || found.len() >= wanted {
-            return Ok((found.into_iter().skip(asked.offset).take(limit).collect(), None));
+            return Ok((found.into_iter().skip(params.offset).take(limit).collect(), None));
         }
     }
 }
 
-/// Adds what a session began with and what was said last, as far as it is asked for.
-async fn titles(door: &Door, shown: &mut Value, key: &SessionKey, (title, last): (bool, bool)) -> Result<(), Refusal> {
+/// Adds the title (the first message) and the preview (the last message) of a session, as far as requested.
+async fn add_titles(
+    server: &ServerState,
+    row_payload: &mut Value,
+    key: &SessionKey,
+    (title, last): (bool, bool),
+) -> Result<(), RpcError> {
     if title {
-        let first = door.engine().first_messages(key).await?;
-        let said = first.iter().find(|message| message.role == "user");
-        shown["derivedTitle"] = json!(said.map(|message| clip(&message.text, TITLE)));
+        let first = server.engine().first_messages(key).await?;
+        let message = first.iter().find(|message| message.role == "user");
+        row_payload["derivedTitle"] = json!(message.map(|message| truncate(&message.text, MAX_TITLE_CHARS)));
     }
     if last {
-        let newest = door.engine().newest_turns(key, i64::MAX, 1).await?;
-        let of_people = |message: &&HistoryMessage| {
+        let newest = server.engine().newest_turns(key, i64::MAX, 1).await?;
+        let is_visible = |message: &&HistoryMessage| {
             matches!(message.role.as_str(), "user" | "assistant") && !message.text.is_empty()
         };
-        let said = newest.iter().flat_map(|turn| turn.messages.iter().rev()).find(of_people);
-        shown["lastMessagePreview"] = json!(said.map(|message| clip(&message.text, PREVIEW)));
+        let message = newest.iter().flat_map(|turn| turn.messages.iter().rev()).find(is_visible);
+        row_payload["lastMessagePreview"] = json!(message.map(|message| truncate(&message.text, MAX_PREVIEW_CHARS)));
     }
     Ok(())
 }
 
-fn clip(text: &str, most: usize) -> String {
+fn truncate(text: &str, max_chars: usize) -> String {
     let text = text.trim();
-    match text.char_indices().nth(most) {
+    match text.char_indices().nth(max_chars) {
         Some((end, _)) => format!("{}\u{2026}", &text[..end]),
         None => text.to_owned(),
     }
 }
 
-pub(super) async fn last_run(door: &Door, key: &SessionKey) -> Result<Option<RunView>, Refusal> {
-    let filter = RunFilter { session: Some(key.clone()), principal: None, limit: 1, cursor: None };
-    Ok(door.engine().runs(filter).await?.items.into_iter().next())
+pub(super) async fn latest_run(server: &ServerState, key: &SessionKey) -> Result<Option<RunView>, RpcError> {
+    let filter = RunListFilter { session: Some(key.clone()), principal: None, limit: 1, cursor: None };
+    Ok(server.engine().list_runs(filter).await?.items.into_iter().next())
 }
 
-/// A key names one session, whatever its agent is: another agent's name beside it is a mistake.
-pub(super) fn agent_fits(method: &str, agent: Option<&AgentId>, row: Option<&SessionRow>) -> Result<(), Refusal> {
+/// Refuses an agent id that is not the session's: a key identifies one session whatever its agent is.
+pub(super) fn check_session_agent(
+    method: &str,
+    agent: Option<&AgentId>,
+    row: Option<&SessionRow>,
+) -> Result<(), RpcError> {
     let (Some(agent), Some(own)) = (agent, row.and_then(|row| row.agent.as_ref())) else { return Ok(()) };
     if agent == own {
         return Ok(());
     }
-    let details = parameters::unsupported(method, "agentId").details();
-    Err(Refusal::invalid(format!("the session's agent is {own:?}, not {agent:?}")).with_details(details))
+    let details = parameters::unsupported_parameter(method, "agentId").details();
+    Err(RpcError::invalid(format!("the session's agent is {own:?}, not {agent:?}")).with_details(details))
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct One {
+struct SessionParams {
     key: Option<SessionKey>,
     session_key: Option<SessionKey>,
     session_id: Option<SessionKey>,
@@ -187,89 +207,90 @@ struct One {
     include_derived_titles: bool,
     include_last_message: bool,
     #[serde(rename = "reason")]
-    _reason: Option<Why>,
+    _reason: Option<ResetReason>,
     #[serde(rename = "includeGlobal")]
     _include_global: bool,
     #[serde(rename = "includeUnknown")]
     _include_unknown: bool,
 }
 
-/// Why a session is reset. Its history is emptied either way.
+/// Why a session is reset. Both values empty its history.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Why {
+enum ResetReason {
     New,
     Reset,
 }
 
-impl One {
-    fn key(&self) -> Result<SessionKey, Refusal> {
+impl SessionParams {
+    fn key(&self) -> Result<SessionKey, RpcError> {
         let key = self.key.as_ref().or(self.session_key.as_ref()).or(self.session_id.as_ref());
-        let key = key.cloned().ok_or_else(|| Refusal::invalid("missing key"))?;
-        same_session("sessions.resolve", self.session_id.as_ref().map(SessionKey::as_str), &key)?;
+        let key = key.cloned().ok_or_else(|| RpcError::invalid("missing key"))?;
+        check_session_id("sessions.resolve", self.session_id.as_ref().map(SessionKey::as_str), &key)?;
         Ok(key)
     }
 
-    /// The session that is to end, if it is the one that is meant.
-    async fn to_end(&self, door: &Door, method: &str) -> Result<SessionKey, Refusal> {
+    /// The key of the session to reset or delete, after checking that it is the expected session.
+    async fn session_to_end(&self, server: &ServerState, method: &str) -> Result<SessionKey, RpcError> {
         let key = self.key()?;
-        same_session(method, self.expected_session_id.as_deref(), &key)?;
+        check_session_id(method, self.expected_session_id.as_deref(), &key)?;
         if self.agent_id.is_some() {
-            agent_fits(method, self.agent_id.as_ref(), door.engine().session(&key).await?.as_ref())?;
+            check_session_agent(method, self.agent_id.as_ref(), server.engine().find_session(&key).await?.as_ref())?;
         }
         Ok(key)
     }
 }
 
-/// `sessions.describe` and `sessions.resolve`.
-pub(super) fn show(call: &Call<'_>, value: Value) -> impl Future<Output = Answer> + use<> {
-    let door = call.door.clone();
+/// Answers `sessions.describe` and `sessions.resolve`.
+pub(super) fn show(call: &RpcCall<'_>, value: Value) -> impl Future<Output = RpcResult> + use<> {
+    let server = call.server.clone();
     async move {
-        let asked: One = params(value)?;
-        let key = asked.key()?;
-        let row = door.engine().session(&key).await?;
-        agent_fits("sessions.resolve", asked.agent_id.as_ref(), row.as_ref())?;
+        let params: SessionParams = parse_params(value)?;
+        let key = params.key()?;
+        let row = server.engine().find_session(&key).await?;
+        check_session_agent("sessions.resolve", params.agent_id.as_ref(), row.as_ref())?;
         let Some(row) = row else {
-            return match asked.allow_missing {
-                Some(false) => Err(Refusal::invalid(format!("there is no session {key:?}"))),
+            return match params.allow_missing {
+                Some(false) => Err(RpcError::invalid(format!("there is no session {key:?}"))),
                 Some(true) | None => Ok(json!({"ok": false, "key": key, "session": null})),
             };
         };
-        let mut shown = shapes::session(&row, last_run(&door, &key).await?.as_ref());
-        titles(&door, &mut shown, &key, (asked.include_derived_titles, asked.include_last_message)).await?;
-        Ok(json!({"ok": true, "key": key, "session": shown}))
+        let mut row_payload = payloads::session_row(&row, latest_run(&server, &key).await?.as_ref());
+        add_titles(&server, &mut row_payload, &key, (params.include_derived_titles, params.include_last_message))
+            .await?;
+        Ok(json!({"ok": true, "key": key, "session": row_payload}))
     }
 }
 
-impl From<SessionError> for Refusal {
+impl From<SessionError> for RpcError {
     fn from(error: SessionError) -> Self {
         match error {
-            SessionError::SomebodyElses(_) | SessionError::NotYours(_) => Self::not_yours(error.to_string()),
+            SessionError::ForeignRunActive(_) | SessionError::NotOwner(_) => Self::not_owner(error.to_string()),
             SessionError::Store(error) => error.into(),
         }
     }
 }
 
-fn end(call: &Call<'_>) -> StopAsk {
-    StopAsk { push: Push::Gentle, reason: StopReason::User, surface: call.peer.caller.surface }
+fn stop_request(call: &RpcCall<'_>) -> StopRequest {
+    StopRequest { push: Push::Gentle, reason: StopReason::User, surface: call.peer.caller.surface }
 }
 
-pub(super) fn reset(call: &Call<'_>, value: Value) -> impl Future<Output = Answer> + use<> {
-    let (door, peer, ask) = (call.door.clone(), call.peer.clone(), end(call));
+pub(super) fn reset(call: &RpcCall<'_>, value: Value) -> impl Future<Output = RpcResult> + use<> {
+    let (server, peer, request) = (call.server.clone(), call.peer.clone(), stop_request(call));
     async move {
-        let asked: One = params(value)?;
-        let key = asked.to_end(&door, "sessions.reset").await?;
-        let done = door.engine().reset_session(&peer.caller, &key, &ask).await?;
+        let params: SessionParams = parse_params(value)?;
+        let key = params.session_to_end(&server, "sessions.reset").await?;
+        let done = server.engine().reset_session(&peer.caller, &key, &request).await?;
         Ok(json!({"ok": done, "key": key, "reset": done}))
     }
 }
 
-pub(super) fn delete(call: &Call<'_>, value: Value) -> impl Future<Output = Answer> + use<> {
-    let (door, peer, ask) = (call.door.clone(), call.peer.clone(), end(call));
+pub(super) fn delete(call: &RpcCall<'_>, value: Value) -> impl Future<Output = RpcResult> + use<> {
+    let (server, peer, request) = (call.server.clone(), call.peer.clone(), stop_request(call));
     async move {
-        let asked: One = params(value)?;
-        let key = asked.to_end(&door, "sessions.delete").await?;
-        let done = door.engine().delete_session(&peer.caller, &key, &ask).await?;
+        let params: SessionParams = parse_params(value)?;
+        let key = params.session_to_end(&server, "sessions.delete").await?;
+        let done = server.engine().delete_session(&peer.caller, &key, &request).await?;
         Ok(json!({"ok": true, "key": key, "deleted": done, "archived": []}))
     }
 }

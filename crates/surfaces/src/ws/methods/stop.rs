@@ -1,103 +1,105 @@
-//! `chat.abort`, `sessions.abort`, `runs.stop`, `stop.all`, the hold.
+//! Methods that stop: `chat.abort`, `sessions.abort`, `runs.stop`, `stop.all`, `hold.*`.
 
-use quell_engine::dispatch::{Stop, stop_answer};
+use quell_engine::engine::{StopResult, build_stop_answer};
 use quell_kernel::Push;
-use quell_kernel::registry::{Background, Queued, StopAsk, StopScope};
+use quell_kernel::registry::{BackgroundPolicy, QueuedPolicy, StopRequest, StopScope};
 use quell_protocol::api::StopAnswer;
 use quell_protocol::{RunId, SessionKey, StopReason};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::super::frame::Refusal;
-use super::{Answer, Call, params};
+use super::super::frame::RpcError;
+use super::{RpcCall, RpcResult, parse_params};
 
-/// Row A9, word for word.
-pub(super) const MISSING: &str = "missing runId or sessionKey";
+/// This text is part of the gateway's interface.
+pub(super) const MISSING_TARGET: &str = "missing runId or sessionKey";
 
-fn ask(call: &Call<'_>, force: bool, reason: Option<&str>) -> StopAsk {
+fn stop_request(call: &RpcCall<'_>, force: bool, reason: Option<&str>) -> StopRequest {
     let push = if force { Push::Forced } else { Push::Gentle };
     let reason = reason.map_or(StopReason::User, StopReason::from_text);
-    StopAsk { push, reason, surface: call.peer.caller.surface }
+    StopRequest { push, reason, surface: call.peer.caller.surface }
 }
 
-fn stop(call: &Call<'_>, scope: &StopScope, ask: &StopAsk) -> Stop {
-    call.door.engine().stop(&call.peer.caller, scope, ask)
+fn request_stop(call: &RpcCall<'_>, scope: &StopScope, request: &StopRequest) -> StopResult {
+    call.server.engine().stop(&call.peer.caller, scope, request)
 }
 
-fn flag(params: &Value, name: &str) -> bool {
+fn bool_param(params: &Value, name: &str) -> bool {
     params.get(name).and_then(Value::as_bool).unwrap_or(false)
 }
 
-fn reason(params: &Value) -> Option<&str> {
+fn reason_param(params: &Value) -> Option<&str> {
     params.get("reason").or_else(|| params.get("stopReason")).and_then(Value::as_str)
 }
 
-/// A malformed id never widens the stop: only an absent `runId` means the session (row A9).
-pub(super) fn chat_abort(call: &Call<'_>, params: &Value) -> Answer {
+/// `chat.abort`: a malformed id never widens a stop. Only an absent `runId` stops the session (row A9 of
+/// docs/design/requirements.md).
+pub(super) fn chat_abort(call: &RpcCall<'_>, params: &Value) -> RpcResult {
     let key = params.get("sessionKey").and_then(Value::as_str).filter(|key| !key.is_empty());
-    let key = key.and_then(|key| SessionKey::parse(key).ok()).ok_or_else(|| Refusal::invalid(MISSING))?;
-    let ask = ask(call, flag(params, "force"), reason(params));
+    let key = key.and_then(|key| SessionKey::parse(key).ok()).ok_or_else(|| RpcError::invalid(MISSING_TARGET))?;
+    let request = stop_request(call, bool_param(params, "force"), reason_param(params));
     let scope = match params.get("runId") {
         None => StopScope::whole_session(key),
         Some(id) => {
-            let id = id.as_str().filter(|id| !id.is_empty()).ok_or_else(|| Refusal::invalid(MISSING))?;
-            // A text that cannot be a run id names no run.
-            let Ok(id) = RunId::parse(id) else { return Ok(nothing()) };
+            let id = id.as_str().filter(|id| !id.is_empty()).ok_or_else(|| RpcError::invalid(MISSING_TARGET))?;
+            // A text that is not a valid run id is answered as an unknown run.
+            let Ok(id) = RunId::parse(id) else { return Ok(nothing_stopped_payload()) };
             StopScope::Run { id, session: Some(key) }
         }
     };
-    Ok(answer(stop_answer(stop(call, &scope, &ask))))
+    Ok(stop_payload(build_stop_answer(request_stop(call, &scope, &request))))
 }
 
-/// As HTTP answers it, with `ok`.
-fn in_full(stop: StopAnswer) -> Value {
+/// The answer that HTTP gives, with `ok` added.
+fn full_stop_payload(stop: StopAnswer) -> Value {
     let mut answer = json!(stop);
     answer["ok"] = json!(true);
     answer
 }
 
-/// For the gateway's own verbs: what there is none of is absent, and so is what its clients do not know.
-pub(super) fn answer(stop: StopAnswer) -> Value {
+/// The answer of the gateway's own methods: without `ending`, which its clients do not know, and without an empty
+/// `withdrawn`.
+pub(super) fn stop_payload(stop: StopAnswer) -> Value {
     let has_texts = !stop.withdrawn.is_empty();
-    let mut answer = in_full(stop);
+    let mut answer = full_stop_payload(stop);
     if let Some(fields) = answer.as_object_mut() {
         fields.retain(|name, _| name != "ending" && (has_texts || name != "withdrawn"));
     }
     answer
 }
 
-fn nothing() -> Value {
+fn nothing_stopped_payload() -> Value {
     json!({"ok": true, "aborted": false, "runIds": []})
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct SessionsAbort {
+struct SessionsAbortParams {
     key: Option<SessionKey>,
     session_key: Option<SessionKey>,
     run_id: Option<RunId>,
     clear_queued: Option<bool>,
 }
 
-/// Here too a malformed `runId` does not mean the session.
-pub(super) fn sessions_abort(call: &Call<'_>, value: &Value) -> Answer {
+/// `sessions.abort`: a malformed `runId` does not stop the session here, either.
+pub(super) fn sessions_abort(call: &RpcCall<'_>, value: &Value) -> RpcResult {
     if value.get("runId").is_some_and(Value::is_null) {
-        return Err(Refusal::invalid(MISSING));
+        return Err(RpcError::invalid(MISSING_TARGET));
     }
-    let asked: SessionsAbort = params(value.clone())?;
-    let key = asked.key.or(asked.session_key);
-    let scope = match (asked.run_id, key) {
+    let params: SessionsAbortParams = parse_params(value.clone())?;
+    let key = params.key.or(params.session_key);
+    let scope = match (params.run_id, key) {
         (Some(id), session) => StopScope::Run { id, session },
-        (None, Some(key)) if asked.clear_queued == Some(false) => {
-            StopScope::Session { key, queued: Queued::Keep, background: Background::Stop }
+        (None, Some(key)) if params.clear_queued == Some(false) => {
+            StopScope::Session { key, queued: QueuedPolicy::Keep, background: BackgroundPolicy::Stop }
         }
         (None, Some(key)) => StopScope::whole_session(key),
-        (None, None) => return Err(Refusal::invalid("missing key or runId")),
+        (None, None) => return Err(RpcError::invalid("missing key or runId")),
     };
-    let stop = stop(call, &scope, &ask(call, flag(value, "force"), reason(value)));
+    let stop = request_stop(call, &scope, &stop_request(call, bool_param(value, "force"), reason_param(value)));
     let first = stop.aborted.first().cloned();
-    let status = if stop.did_something() { "aborted" } else { "no-active-run" };
-    let mut answer = answer(stop_answer(stop));
+    let status = if stop.stopped_anything() { "aborted" } else { "no-active-run" };
+    let mut answer = stop_payload(build_stop_answer(stop));
     answer["abortedRunId"] = json!(first);
     answer["status"] = json!(status);
     Ok(answer)
@@ -105,7 +107,7 @@ pub(super) fn sessions_abort(call: &Call<'_>, value: &Value) -> Answer {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct RunsStop {
+struct RunsStopParams {
     run_id: RunId,
     session_key: Option<SessionKey>,
     #[serde(default)]
@@ -115,27 +117,27 @@ struct RunsStop {
     reason: Option<String>,
 }
 
-pub(super) fn runs_stop(call: &Call<'_>, value: Value) -> impl Future<Output = Answer> + use<> {
-    let (door, peer) = (call.door.clone(), call.peer.clone());
-    // The stop itself is done here, before anything is waited for.
-    let begun = params(value).map(|asked: RunsStop| {
-        let scope = StopScope::Run { id: asked.run_id.clone(), session: asked.session_key.clone() };
-        (stop(call, &scope, &ask(call, asked.force, asked.reason.as_deref())), asked)
+pub(super) fn runs_stop(call: &RpcCall<'_>, value: Value) -> impl Future<Output = RpcResult> + use<> {
+    let (server, peer) = (call.server.clone(), call.peer.clone());
+    // The stop is carried out here, before the future is polled.
+    let started = parse_params(value).map(|params: RunsStopParams| {
+        let scope = StopScope::Run { id: params.run_id.clone(), session: params.session_key.clone() };
+        (request_stop(call, &scope, &stop_request(call, params.force, params.reason.as_deref())), params)
     });
     async move {
-        let (stop, asked) = begun?;
-        if asked.wait {
-            stop.settled().await;
+        let (stop, params) = started?;
+        if params.wait {
+            stop.wait_settled().await;
         }
-        let view = door.engine().run(&asked.run_id).await?;
-        let view = view.filter(|view| asked.session_key.as_ref().is_none_or(|key| *key == view.session_key));
+        let view = server.engine().find_run(&params.run_id).await?;
+        let view = view.filter(|view| params.session_key.as_ref().is_none_or(|key| *key == view.session_key));
         let Some(view) = view else {
-            return Err(Refusal::invalid(format!("there is no run {:?}", asked.run_id)));
+            return Err(RpcError::invalid(format!("there is no run {:?}", params.run_id)));
         };
         if !peer.caller.is_admin() && view.principal != peer.caller.principal {
-            return Err(Refusal::not_yours(format!("the run {:?} is not yours; an admin can stop it", asked.run_id)));
+            return Err(RpcError::not_owner(format!("the run {:?} is not yours; an admin can stop it", params.run_id)));
         }
-        let mut answer = in_full(stop_answer(stop));
+        let mut answer = full_stop_payload(build_stop_answer(stop));
         answer["runId"] = json!(view.run_id);
         answer["state"] = json!(view.state);
         answer["verdict"] = json!(view.verdict);
@@ -146,25 +148,28 @@ pub(super) fn runs_stop(call: &Call<'_>, value: Value) -> impl Future<Output = A
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct StopAll {
+struct StopAllParams {
     force: bool,
     hold: bool,
     reason: Option<String>,
 }
 
-pub(super) fn all(call: &Call<'_>, value: Value) -> impl Future<Output = Answer> + use<> {
-    let (door, peer) = (call.door.clone(), call.peer.clone());
-    let begun = params(value).map(|asked: StopAll| {
-        if asked.hold {
-            door.engine().hold_now();
+pub(super) fn stop_all(call: &RpcCall<'_>, value: Value) -> impl Future<Output = RpcResult> + use<> {
+    let (server, peer) = (call.server.clone(), call.peer.clone());
+    let started = parse_params(value).map(|params: StopAllParams| {
+        if params.hold {
+            server.engine().hold_now();
         }
-        (stop(call, &StopScope::Everything, &ask(call, asked.force, asked.reason.as_deref())), asked)
+        (
+            request_stop(call, &StopScope::Everything, &stop_request(call, params.force, params.reason.as_deref())),
+            params,
+        )
     });
     async move {
-        let (stop, asked) = begun?;
-        let engine = door.engine();
-        let unstored = if asked.hold { engine.set_hold(&peer.caller, true, asked.reason).await.err() } else { None };
-        let mut answer = in_full(stop_answer(stop));
+        let (stop, params) = started?;
+        let engine = server.engine();
+        let unstored = if params.hold { engine.set_hold(&peer.caller, true, params.reason).await.err() } else { None };
+        let mut answer = full_stop_payload(build_stop_answer(stop));
         answer["held"] = json!(engine.is_held());
         if let Some(error) = unstored {
             answer["holdProblem"] = json!(error.to_string());
@@ -173,21 +178,21 @@ pub(super) fn all(call: &Call<'_>, value: Value) -> impl Future<Output = Answer>
     }
 }
 
-pub(super) fn hold_get(call: &Call<'_>) -> impl Future<Output = Answer> + use<> {
-    let door = call.door.clone();
-    async move { Ok(json!(door.engine().hold().await?)) }
+pub(super) fn hold_get(call: &RpcCall<'_>) -> impl Future<Output = RpcResult> + use<> {
+    let server = call.server.clone();
+    async move { Ok(json!(server.engine().hold().await?)) }
 }
 
 #[derive(Debug, Deserialize)]
-struct HoldSet {
+struct HoldSetParams {
     held: bool,
     reason: Option<String>,
 }
 
-pub(super) fn hold_set(call: &Call<'_>, value: Value) -> impl Future<Output = Answer> + use<> {
-    let (door, peer) = (call.door.clone(), call.peer.clone());
+pub(super) fn hold_set(call: &RpcCall<'_>, value: Value) -> impl Future<Output = RpcResult> + use<> {
+    let (server, peer) = (call.server.clone(), call.peer.clone());
     async move {
-        let asked: HoldSet = params(value)?;
-        Ok(json!(door.engine().set_hold(&peer.caller, asked.held, asked.reason).await?))
+        let params: HoldSetParams = parse_params(value)?;
+        Ok(json!(server.engine().set_hold(&peer.caller, params.held, params.reason).await?))
     }
 }

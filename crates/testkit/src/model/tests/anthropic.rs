@@ -1,24 +1,24 @@
 //! The Anthropic dialect of the scripted model, as a client sees it.
 
 use super::*;
-use crate::history::corpus::Dialect;
+use crate::history_check::corpus::ModelDialect;
 
-fn body(messages: Value) -> Value {
+fn request_body(messages: Value) -> Value {
     json!({"model": "m", "stream": true, "max_tokens": 100, "messages": messages})
 }
 
-fn hi() -> Value {
-    body(json!([{"role": "user", "content": "hi marker:a"}]))
+fn simple_request() -> Value {
+    request_body(json!([{"role": "user", "content": "hi marker:a"}]))
 }
 
-async fn post(model: &ScriptedModel, body: &Value) -> Response {
-    let request = client().post(format!("{}/messages", model.base_url())).json(body);
+async fn post_messages(model: &ScriptedModel, body: &Value) -> Response {
+    let request = http_client().post(format!("{}/messages", model.base_url())).json(body);
     request.header("x-api-key", "k").header("anthropic-version", "2023-06-01").send().await.unwrap()
 }
 
-/// The events of an answer, each checked to bear the name of its type.
-async fn events(response: Response) -> Vec<Value> {
-    let mut decoder = Decoder::default();
+/// The events of an answer; checks that each has the name of its type.
+async fn read_events(response: Response) -> Vec<Value> {
+    let mut decoder = TestSseDecoder::default();
     let mut body = response.bytes_stream();
     let mut events = Vec::new();
     while let Some(Ok(piece)) = body.next().await {
@@ -31,7 +31,7 @@ async fn events(response: Response) -> Vec<Value> {
     events
 }
 
-fn names(events: &[Value]) -> Vec<String> {
+fn event_names(events: &[Value]) -> Vec<String> {
     let name = |event: &Value| {
         let inner = ["/content_block/type", "/delta/type"].into_iter().find_map(|at| event.pointer(at)?.as_str());
         [event["type"].as_str().unwrap(), inner.unwrap_or_default()].join(" ").trim().to_owned()
@@ -42,11 +42,14 @@ fn names(events: &[Value]) -> Vec<String> {
 #[tokio::test]
 async fn an_answer_is_a_message_of_blocks_each_opened_and_closed() {
     let model = ScriptedModel::start().await;
-    let stream = Stream::new().thinking("H").thinking("m").redacted("ZW5j").text("I look.");
+    let stream = ScriptedStream::new().thinking("H").thinking("m").redacted("ZW5j").text("I look.");
     model.script(
-        stream.tool_call("c1", "shell", &json!({"command": "ls"})).usage(UsageFrame::AsAsked, 12, 3).chunked(3),
+        stream
+            .tool_call("c1", "shell", &json!({"command": "ls"}))
+            .usage(UsageReporting::AsAsked, 12, 3)
+            .split_writes(3),
     );
-    let events = events(post(&model, &hi()).await).await;
+    let events = read_events(post_messages(&model, &simple_request()).await).await;
     let expected = [
         "message_start",
         "ping",
@@ -66,7 +69,7 @@ async fn an_answer_is_a_message_of_blocks_each_opened_and_closed() {
         "message_delta",
         "message_stop",
     ];
-    assert_eq!(names(&events), expected);
+    assert_eq!(event_names(&events), expected);
     assert_eq!(events[0]["message"]["usage"]["input_tokens"], 12);
     assert_eq!(
         (&events[12]["index"], &events[13]["delta"]["partial_json"]),
@@ -74,8 +77,8 @@ async fn an_answer_is_a_message_of_blocks_each_opened_and_closed() {
     );
     let last = &events[15];
     assert_eq!((&last["delta"]["stop_reason"], &last["usage"]["output_tokens"]), (&json!("tool_use"), &json!(3)));
-    let request = model.request(0).arrived().await;
-    assert_eq!((request.dialect, request.markers.as_slice()), (Dialect::Anthropic, &["a".to_owned()][..]));
+    let request = model.request_at(0).wait_arrived().await;
+    assert_eq!((request.dialect, request.markers.as_slice()), (ModelDialect::Anthropic, &["a".to_owned()][..]));
     assert_eq!(request.header("anthropic-version"), Some("2023-06-01"));
     model.assert_histories_valid();
 }
@@ -83,33 +86,33 @@ async fn an_answer_is_a_message_of_blocks_each_opened_and_closed() {
 #[tokio::test]
 async fn one_server_speaks_both_dialects() {
     let model = ScriptedModel::start().await;
-    model.by_prompt(|_, request| Behaviour::text(format!("{:?}", request.dialect)));
-    assert_eq!(see(say(&model, "hi").await).await.text, "OpenAi");
-    let events = events(post(&model, &hi()).await).await;
+    model.respond_by_prompt(|_, request| ScriptedResponse::text(format!("{:?}", request.dialect)));
+    assert_eq!(collect_answer(send_text(&model, "hi").await).await.text, "OpenAi");
+    let events = read_events(post_messages(&model, &simple_request()).await).await;
     assert!(events.iter().any(|event| event["delta"]["text"] == "Anthropic"), "{events:#?}");
     model.assert_histories_valid();
 }
 
 #[rstest]
-#[case::cut(Behaviour::cut_without_terminal("a"), "content_block_delta text_delta")]
-#[case::dropped(Stream::new().thinking("a").end(End::Dropped).into(), "content_block_delta thinking_delta")]
-#[case::torn(Behaviour::cut_mid_event("a"), "content_block_delta text_delta")]
-#[case::error(Behaviour::error_inside_stream("a", "Overloaded"), "error")]
-#[case::no_mark(Stream::new().text("a").end(End::WithoutDone).into(), "message_delta")]
-#[case::no_reason(Stream::new().text("a").end(End::WithoutFinish).into(), "message_stop")]
+#[case::cut(ScriptedResponse::cut_without_terminal("a"), "content_block_delta text_delta")]
+#[case::dropped(ScriptedStream::new().thinking("a").end_with(StreamEnd::Dropped).into(), "content_block_delta thinking_delta")]
+#[case::torn(ScriptedResponse::cut_mid_event("a"), "content_block_delta text_delta")]
+#[case::error(ScriptedResponse::error_inside_stream("a", "Overloaded"), "error")]
+#[case::no_mark(ScriptedStream::new().text("a").end_with(StreamEnd::WithoutDone).into(), "message_delta")]
+#[case::no_reason(ScriptedStream::new().text("a").end_with(StreamEnd::WithoutFinish).into(), "message_stop")]
 #[tokio::test]
-async fn a_stream_ends_as_scripted(#[case] behaviour: Behaviour, #[case] last: &str) {
+async fn a_stream_ends_as_scripted(#[case] behaviour: ScriptedResponse, #[case] last: &str) {
     let model = ScriptedModel::start().await;
     model.script(behaviour);
-    let names = names(&events(post(&model, &hi()).await).await);
+    let names = event_names(&read_events(post_messages(&model, &simple_request()).await).await);
     assert_eq!(names.last().map(String::as_str), Some(last));
     let reasons = names.iter().filter(|name| *name == "message_delta").count();
     assert_eq!(reasons, usize::from(last == "message_delta"), "{names:?}");
 }
 
-/// A conversation at the result of a call before which the model had thought.
-fn in_loop(thinking: &Value) -> Value {
-    body(json!([
+/// A conversation that ends with the result of a call before which the model was thinking.
+fn tool_loop_request(thinking: &Value) -> Value {
+    request_body(json!([
         {"role": "user", "content": "hi"},
         {"role": "assistant", "content": [thinking, {"type": "tool_use", "id": "a", "name": "shell", "input": {}}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "A"}]},
@@ -119,16 +122,16 @@ fn in_loop(thinking: &Value) -> Value {
 #[tokio::test]
 async fn reasoning_is_taken_back_only_as_it_went_out() {
     let model = ScriptedModel::start().await;
-    model.script(Stream::new().thinking("Hm.").text("ok"));
-    let said = events(post(&model, &hi()).await).await;
+    model.script(ScriptedStream::new().thinking("Hm.").text("ok"));
+    let said = read_events(post_messages(&model, &simple_request()).await).await;
     let proof = said.iter().find_map(|event| event.pointer("/delta/signature").cloned()).unwrap();
     let thought = |text: &str| json!({"type": "thinking", "thinking": text, "signature": proof});
-    assert_eq!(post(&model, &in_loop(&thought("Hm."))).await.status(), 200);
-    let mut behind = in_loop(&thought("Hm."));
+    assert_eq!(post_messages(&model, &tool_loop_request(&thought("Hm."))).await.status(), 200);
+    let mut behind = tool_loop_request(&thought("Hm."));
     behind["messages"][1]["content"].as_array_mut().unwrap().rotate_left(1);
     behind["messages"][1]["content"].as_array_mut().unwrap().push(json!({"type": "text", "text": "So."}));
-    assert_eq!(post(&model, &behind).await.status(), 400, "reasoning that was moved behind the call");
-    let refused = post(&model, &in_loop(&thought("Hm!"))).await;
+    assert_eq!(post_messages(&model, &behind).await.status(), 400, "reasoning that was moved behind the call");
+    let refused = post_messages(&model, &tool_loop_request(&thought("Hm!"))).await;
     assert_eq!(refused.status(), 400);
     let error: Value = refused.json().await.unwrap();
     assert_eq!((&error["type"], &error["error"]["type"]), (&json!("error"), &json!("invalid_request_error")));
@@ -144,19 +147,19 @@ async fn reasoning_is_taken_back_only_as_it_went_out() {
 #[tokio::test]
 async fn settings_are_held_to_the_rules(#[case] settings: Value, #[case] status: u16) {
     let model = ScriptedModel::start().await;
-    let mut body = hi();
+    let mut body = simple_request();
     body.as_object_mut().unwrap().extend(settings.as_object().unwrap().clone());
-    assert_eq!(post(&model, &body).await.status(), status);
+    assert_eq!(post_messages(&model, &body).await.status(), status);
 }
 
 #[tokio::test]
 async fn a_loop_that_began_without_thinking_must_not_turn_it_on() {
     let model = ScriptedModel::start().await;
-    let mut body = in_loop(&json!({"type": "text", "text": "I look."}));
-    assert_eq!(post(&model, &body).await.status(), 200);
+    let mut body = tool_loop_request(&json!({"type": "text", "text": "I look."}));
+    assert_eq!(post_messages(&model, &body).await.status(), 200);
     body["max_tokens"] = json!(5000);
     body["thinking"] = json!({"type": "enabled", "budget_tokens": 1024});
-    assert_eq!(post(&model, &body).await.status(), 400);
+    assert_eq!(post_messages(&model, &body).await.status(), 400);
 }
 
 #[rstest]
@@ -165,9 +168,10 @@ async fn a_loop_that_began_without_thinking_must_not_turn_it_on() {
 #[tokio::test]
 async fn a_request_without_its_headers_is_refused_and_fails_the_test(#[case] only: &str, #[case] value: &str) {
     let model = ScriptedModel::start().await;
-    let request = client().post(format!("{}/messages", model.base_url())).json(&hi()).header(only, value);
+    let request =
+        http_client().post(format!("{}/messages", model.base_url())).json(&simple_request()).header(only, value);
     assert_eq!(request.send().await.unwrap().status(), 401);
-    assert!(model.seen().is_empty());
+    assert!(model.recorded_requests().is_empty());
     let judged = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| model.assert_histories_valid()));
     assert!(judged.is_err());
 }

@@ -1,4 +1,5 @@
-//! One connection of the gateway: it says Hello, wants Identify or Resume, heartbeats in time, and tells its session's events.
+//! One gateway connection: sends Hello, expects Identify or Resume and heartbeats in time, and sends the events of its
+//! session.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,67 +14,67 @@ use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_tungstenite::{WebSocketStream, accept_hdr_async};
 
-use super::sessions::{MESSAGE_CONTENT, Session};
-use super::stage::State;
-use super::{Shared, TOKEN};
+use super::gateway_sessions::{FakeGatewaySession, MESSAGE_CONTENT};
+use super::state::FakeDiscordState;
+use super::{FakeDiscordShared, TOKEN};
 
-/// Discord: a payload of a client may have 4096 bytes.
-const LONGEST: usize = 4096;
+/// Discord: a client's payload may have 4096 bytes.
+const MAX_PAYLOAD_BYTES: usize = 4096;
 /// Discord: a client may send 120 payloads in 60 s.
-const MOST: usize = 120;
-const PER: Duration = Duration::from_secs(60);
+const MAX_PAYLOADS: usize = 120;
+const PAYLOAD_WINDOW: Duration = Duration::from_secs(60);
 /// Discord: intents go up to `DIRECT_MESSAGE_POLLS` (1 << 25).
-const INTENTS: u64 = (1 << 26) - 1;
-/// Discord: `GUILD_MEMBERS` and `GUILD_PRESENCES` are privileged, and this account has neither.
-const NOT_OURS: u64 = (1 << 1) | (1 << 8);
+const KNOWN_INTENTS: u64 = (1 << 26) - 1;
+/// Discord: `GUILD_MEMBERS` and `GUILD_PRESENCES` are privileged; this account has neither.
+const PRIVILEGED_INTENTS: u64 = (1 << 1) | (1 << 8);
 
-/// What a test orders of every open connection.
+/// Command of a test for every open connection.
 #[derive(Debug, Clone)]
-pub(super) enum Order {
-    /// To be gone, without a word.
+pub(super) enum FakeGatewayCommand {
+    /// Break the connection without a close frame.
     Drop,
-    /// To close with this code.
+    /// Close with this code.
     Close(u16),
-    /// To say this.
-    Say(String),
+    /// Send this text.
+    Send(String),
 }
 
-/// Why a connection ends.
-enum End {
+/// How a connection ends.
+enum FakeGatewayEnd {
     /// The server closes it.
     Close(u16),
-    /// The server is gone.
+    /// The server breaks it.
     Drop,
     /// The client has closed it, or is gone.
-    Left(Option<u16>),
+    ClientLeft(Option<u16>),
 }
 
-struct Connection {
+struct FakeGatewayConnection {
     socket: WebSocketStream<TcpStream>,
-    shared: Arc<Shared>,
+    shared: Arc<FakeDiscordShared>,
     number: u64,
-    /// The number of the last event of its session that it told.
-    told: u64,
-    /// The session for which it speaks.
+    /// The number of the last event that was sent on this connection.
+    last_sent: u64,
+    /// Id of the session of this connection.
     session: Option<String>,
     /// When the next heartbeat is overdue.
-    overdue: Instant,
-    /// When the client has sent something within the last while.
-    sent: Vec<Instant>,
+    heartbeat_deadline: Instant,
+    /// Times of the client's recent payloads.
+    payload_times: Vec<Instant>,
 }
 
-/// Counts itself among the open connections.
-struct Open<'a>(&'a watch::Sender<State>);
+/// Counts one open connection while it lives.
+struct FakeGatewayConnectionGuard<'a>(&'a watch::Sender<FakeDiscordState>);
 
-impl Drop for Open<'_> {
+impl Drop for FakeGatewayConnectionGuard<'_> {
     fn drop(&mut self) {
         self.0.send_modify(|state| state.connections -= 1);
     }
 }
 
 /// Serves a connection until either side ends it.
-#[expect(clippy::result_large_err, reason = "the form in which the handshake wants its answer")]
-pub(super) async fn serve(stream: TcpStream, shared: Arc<Shared>) {
+#[expect(clippy::result_large_err, reason = "the signature that the handshake callback requires")]
+pub(super) async fn serve_connection(stream: TcpStream, shared: Arc<FakeDiscordShared>) {
     let mut query = String::new();
     let look = |request: &Request, response: Response| {
         query = request.uri().query().unwrap_or_default().to_owned();
@@ -81,7 +82,7 @@ pub(super) async fn serve(stream: TcpStream, shared: Arc<Shared>) {
     };
     let Ok(socket) = accept_hdr_async(stream, look).await else { return };
     let (orders, inbox) = mpsc::unbounded_channel();
-    shared.orders().push(orders);
+    shared.lock_commands().push(orders);
     let mut number = 0;
     shared.state.send_modify(|state| {
         state.connections += 1;
@@ -89,65 +90,73 @@ pub(super) async fn serve(stream: TcpStream, shared: Arc<Shared>) {
         number = state.next_connection;
     });
     let open = Arc::clone(&shared);
-    let _open = Open(&open.state);
+    let _open = FakeGatewayConnectionGuard(&open.state);
     let overdue = Instant::now() + 2 * shared.state.borrow().heartbeat;
-    let mut connection = Connection { socket, shared, number, told: 0, session: None, overdue, sent: Vec::new() };
-    let end = match query.as_str() {
-        "v=10&encoding=json" => connection.run(inbox).await.unwrap_or(End::Left(None)),
-        _ => End::Close(4012),
+    let mut connection = FakeGatewayConnection {
+        socket,
+        shared,
+        number,
+        last_sent: 0,
+        session: None,
+        heartbeat_deadline: overdue,
+        payload_times: Vec::new(),
     };
-    connection.end(end).await;
+    let end = match query.as_str() {
+        "v=10&encoding=json" => connection.run(inbox).await.unwrap_or(FakeGatewayEnd::ClientLeft(None)),
+        _ => FakeGatewayEnd::Close(4012),
+    };
+    connection.finish(end).await;
 }
 
-impl Connection {
-    async fn run(&mut self, mut inbox: mpsc::UnboundedReceiver<Order>) -> Result<End, Error> {
+impl FakeGatewayConnection {
+    async fn run(&mut self, mut inbox: mpsc::UnboundedReceiver<FakeGatewayCommand>) -> Result<FakeGatewayEnd, Error> {
         let mut changes = self.shared.state.subscribe();
         let interval = u64::try_from(self.shared.state.borrow().heartbeat.as_millis()).unwrap_or(u64::MAX);
-        self.say(&json!({"op": 10, "d": {"heartbeat_interval": interval}})).await?;
+        self.send_payload(&json!({"op": 10, "d": {"heartbeat_interval": interval}})).await?;
         loop {
-            if self.tell().await?.is_none() {
-                return Ok(End::Drop);
+            if self.send_pending_events().await?.is_none() {
+                return Ok(FakeGatewayEnd::Drop);
             }
-            // Each of these only takes what has come; what is not taken comes again. What the client has sent is looked at
-            // first, so that a heartbeat that has arrived is not overdue because this machine was busy.
+            // Cancel safe: each branch only takes what has arrived. The client's frames come first, so that a heartbeat
+            // that has arrived is not overdue because this machine was busy.
             tokio::select! {
                 biased;
                 message = self.socket.next() => match message {
                     Some(Ok(Message::Text(text))) => {
-                        if let Err(end) = self.take(&text).await {
+                        if let Err(end) = self.receive_payload(&text).await {
                             return Ok(end);
                         }
                     }
-                    Some(Ok(Message::Close(frame))) => return Ok(End::Left(frame.map(|frame| frame.code.into()))),
-                    Some(Ok(Message::Binary(_))) => return Ok(End::Close(4002)),
+                    Some(Ok(Message::Close(frame))) => return Ok(FakeGatewayEnd::ClientLeft(frame.map(|frame| frame.code.into()))),
+                    Some(Ok(Message::Binary(_))) => return Ok(FakeGatewayEnd::Close(4002)),
                     Some(Ok(_)) => {}
-                    Some(Err(_)) | None => return Ok(End::Left(None)),
+                    Some(Err(_)) | None => return Ok(FakeGatewayEnd::ClientLeft(None)),
                 },
-                () = sleep_until(self.overdue) => return Ok(End::Close(4009)),
+                () = sleep_until(self.heartbeat_deadline) => return Ok(FakeGatewayEnd::Close(4009)),
                 order = inbox.recv() => match order {
-                    Some(Order::Say(text)) => self.socket.send(Message::text(text)).await?,
-                    Some(Order::Close(code)) => return Ok(End::Close(code)),
-                    Some(Order::Drop) | None => return Ok(End::Drop),
+                    Some(FakeGatewayCommand::Send(text)) => self.socket.send(Message::text(text)).await?,
+                    Some(FakeGatewayCommand::Close(code)) => return Ok(FakeGatewayEnd::Close(code)),
+                    Some(FakeGatewayCommand::Drop) | None => return Ok(FakeGatewayEnd::Drop),
                 },
                 _ = changes.changed() => {}
             }
         }
     }
 
-    async fn end(mut self, end: End) {
+    async fn finish(mut self, end: FakeGatewayEnd) {
         match end {
-            End::Close(code) => {
-                self.shared.state.send_modify(|state| state.closed.push(code));
+            FakeGatewayEnd::Close(code) => {
+                self.shared.state.send_modify(|state| state.close_codes_sent.push(code));
                 let frame = CloseFrame { code: code.into(), reason: "".into() };
                 if self.socket.close(Some(frame)).await.is_ok() {
-                    // The close has arrived when the client answers it or is gone.
+                    // The close frame has arrived when the client answers it or is gone.
                     while let Some(Ok(_)) = self.socket.next().await {}
                 }
             }
-            End::Drop => {}
-            End::Left(code) => self.shared.state.send_modify(|state| {
-                state.left.push(code);
-                // Discord: a client that closes with 1000 or 1001 has no session any more.
+            FakeGatewayEnd::Drop => {}
+            FakeGatewayEnd::ClientLeft(code) => self.shared.state.send_modify(|state| {
+                state.close_codes_received.push(code);
+                // Discord: a close with 1000 or 1001 ends the client's session.
                 if matches!(code, Some(1000 | 1001)) {
                     state.sessions.retain(|session| session.connection != self.number);
                 }
@@ -155,19 +164,19 @@ impl Connection {
         }
     }
 
-    async fn say(&mut self, payload: &Value) -> Result<(), Error> {
+    async fn send_payload(&mut self, payload: &Value) -> Result<(), Error> {
         self.socket.send(Message::text(payload.to_string())).await
     }
 
-    /// Tells what its session has not been told; nothing when the session is another connection's by now.
-    async fn tell(&mut self) -> Result<Option<()>, Error> {
+    /// Sends pending events of the session; none when another connection has taken over the session.
+    async fn send_pending_events(&mut self) -> Result<Option<()>, Error> {
         let Some(id) = &self.session else { return Ok(Some(())) };
         let events = {
             let state = self.shared.state.borrow();
             match state.sessions.iter().find(|session| session.id == *id) {
-                Some(session) if session.connection == self.number => session.after(self.told),
+                Some(session) if session.connection == self.number => session.events_after(self.last_sent),
                 Some(_) => return Ok(None),
-                // It has ended: there is nothing to tell any more, and the client may begin another one.
+                // The session has ended: there are no more events, and the client may start another session.
                 None => {
                     drop(state);
                     self.session = None;
@@ -177,38 +186,38 @@ impl Connection {
         };
         for (number, text) in events {
             self.socket.send(Message::text(text)).await?;
-            self.told = number;
+            self.last_sent = number;
         }
         Ok(Some(()))
     }
 
-    async fn take(&mut self, text: &str) -> Result<(), End> {
+    async fn receive_payload(&mut self, text: &str) -> Result<(), FakeGatewayEnd> {
         let now = Instant::now();
-        self.sent.retain(|at| now.duration_since(*at) < PER);
-        self.sent.push(now);
-        if self.sent.len() > MOST {
-            return Err(End::Close(4008));
+        self.payload_times.retain(|at| now.duration_since(*at) < PAYLOAD_WINDOW);
+        self.payload_times.push(now);
+        if self.payload_times.len() > MAX_PAYLOADS {
+            return Err(FakeGatewayEnd::Close(4008));
         }
-        if text.len() > LONGEST {
-            return Err(End::Close(4002));
+        if text.len() > MAX_PAYLOAD_BYTES {
+            return Err(FakeGatewayEnd::Close(4002));
         }
-        let payload: Value = serde_json::from_str(text).map_err(|_| End::Close(4002))?;
+        let payload: Value = serde_json::from_str(text).map_err(|_| FakeGatewayEnd::Close(4002))?;
         let answer = match payload["op"].as_u64() {
-            Some(1) => self.heartbeat(&payload["d"])?,
-            Some(2) => self.identify(&payload["d"])?,
-            Some(6) => self.resume(&payload["d"])?,
-            _ => return Err(End::Close(4001)),
+            Some(1) => self.on_heartbeat(&payload["d"])?,
+            Some(2) => self.on_identify(&payload["d"])?,
+            Some(6) => self.on_resume(&payload["d"])?,
+            _ => return Err(FakeGatewayEnd::Close(4001)),
         };
         match answer {
-            Some(answer) => self.say(&answer).await.map_err(|_| End::Left(None)),
+            Some(answer) => self.send_payload(&answer).await.map_err(|_| FakeGatewayEnd::ClientLeft(None)),
             None => Ok(()),
         }
     }
 
-    fn heartbeat(&mut self, seq: &Value) -> Result<Option<Value>, End> {
+    fn on_heartbeat(&mut self, seq: &Value) -> Result<Option<Value>, FakeGatewayEnd> {
         let seq = match seq {
             Value::Null => None,
-            seq => Some(seq.as_u64().ok_or(End::Close(4002))?),
+            seq => Some(seq.as_u64().ok_or(FakeGatewayEnd::Close(4002))?),
         };
         let mut acknowledges = false;
         let mut interval = Duration::ZERO;
@@ -218,68 +227,70 @@ impl Connection {
             interval = state.heartbeat;
             let own = state.sessions.iter_mut().find(|session| session.connection == self.number);
             if let (Some(session), Some(seq)) = (own, seq) {
-                session.confirm(seq);
+                session.confirm_up_to(seq);
             }
         });
-        self.overdue = Instant::now() + 2 * interval;
+        self.heartbeat_deadline = Instant::now() + 2 * interval;
         Ok(acknowledges.then(|| json!({"op": 11})))
     }
 
-    fn identify(&mut self, data: &Value) -> Result<Option<Value>, End> {
+    fn on_identify(&mut self, data: &Value) -> Result<Option<Value>, FakeGatewayEnd> {
         if self.session.is_some() {
-            return Err(End::Close(4005));
+            return Err(FakeGatewayEnd::Close(4005));
         }
         check_token(data)?;
         let properties = ["os", "browser", "device"].iter().all(|key| data["properties"][key].is_string());
-        let Some(intents) = data["intents"].as_u64().filter(|_| properties) else { return Err(End::Close(4002)) };
-        if intents & !INTENTS != 0 {
-            return Err(End::Close(4013));
+        let Some(intents) = data["intents"].as_u64().filter(|_| properties) else {
+            return Err(FakeGatewayEnd::Close(4002));
+        };
+        if intents & !KNOWN_INTENTS != 0 {
+            return Err(FakeGatewayEnd::Close(4013));
         }
         let mut answer = Ok(None);
         self.shared.state.send_modify(|state| {
-            let privileged = NOT_OURS | if state.message_content { 0 } else { MESSAGE_CONTENT };
+            let privileged = PRIVILEGED_INTENTS | if state.message_content { 0 } else { MESSAGE_CONTENT };
             if intents & privileged != 0 {
-                answer = Err(End::Close(4014));
+                answer = Err(FakeGatewayEnd::Close(4014));
             } else if state.identifies_left == 0 {
                 answer = Ok(Some(json!({"op": 9, "d": false})));
             } else {
-                let id = format!("session-{}", state.world.new_id());
-                let mut session = Session::new(id.clone(), intents, self.number);
-                let user = state.world.user_json(super::world::BOT);
-                session.dispatch(
+                let id = format!("session-{}", state.chat_data.new_id());
+                let mut session = FakeGatewaySession::new(id.clone(), intents, self.number);
+                let user = state.chat_data.user_json(super::chat_data::BOT);
+                session.push_event(
                     "READY",
                     &json!({
                         "v": 10, "user": user, "guilds": [], "session_id": id,
                         "resume_gateway_url": self.shared.addresses.gateway,
-                        "application": {"id": super::world::BOT, "flags": 0},
+                        "application": {"id": super::chat_data::BOT, "flags": 0},
                     }),
                 );
                 state.identifies_left -= 1;
                 state.identified += 1;
                 state.sessions.push(session);
-                (self.session, self.told) = (Some(id), 0);
+                (self.session, self.last_sent) = (Some(id), 0);
             }
         });
         answer
     }
 
-    fn resume(&mut self, data: &Value) -> Result<Option<Value>, End> {
+    fn on_resume(&mut self, data: &Value) -> Result<Option<Value>, FakeGatewayEnd> {
         if self.session.is_some() {
-            return Err(End::Close(4005));
+            return Err(FakeGatewayEnd::Close(4005));
         }
         check_token(data)?;
         let (Some(id), Some(seq)) = (data["session_id"].as_str(), data["seq"].as_u64()) else {
-            return Err(End::Close(4002));
+            return Err(FakeGatewayEnd::Close(4002));
         };
         let mut answer = Ok(None);
         self.shared.state.send_modify(|state| match state.sessions.iter_mut().find(|session| session.id == id) {
-            Some(session) if seq > session.last => answer = Err(End::Close(4007)),
+            Some(session) if seq > session.last_seq => answer = Err(FakeGatewayEnd::Close(4007)),
             Some(session) if session.can_resume(seq) => {
                 session.connection = self.number;
-                session.dispatch("RESUMED", &json!({}));
+                session.push_event("RESUMED", &json!({}));
                 state.resumed += 1;
                 self.session = Some(id.to_owned());
-                self.told = seq;
+                self.last_sent = seq;
             }
             Some(_) | None => {
                 state.not_resumed += 1;
@@ -290,6 +301,6 @@ impl Connection {
     }
 }
 
-fn check_token(data: &Value) -> Result<(), End> {
-    if data["token"] == TOKEN { Ok(()) } else { Err(End::Close(4004)) }
+fn check_token(data: &Value) -> Result<(), FakeGatewayEnd> {
+    if data["token"] == TOKEN { Ok(()) } else { Err(FakeGatewayEnd::Close(4004)) }
 }

@@ -1,78 +1,79 @@
-//! `multipart/form-data` as Discord takes it: a part `payload_json` and parts `files[n]`.
+//! Parse `multipart/form-data` as Discord accepts it: a part `payload_json` and parts `files[n]`.
 
 use serde_json::Value;
 
-/// A body with files.
+/// A request body with files.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Form {
+pub(super) struct DiscordForm {
     pub(super) payload: Value,
-    pub(super) files: Vec<Part>,
+    pub(super) files: Vec<DiscordFormFile>,
 }
 
-/// One file of it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct DiscordFormFile {
     pub(super) index: usize,
     pub(super) name: String,
     pub(super) media_type: String,
     pub(super) bytes: Vec<u8>,
 }
 
-/// Takes a body apart.
-pub(super) fn parse(content_type: &str, body: &[u8]) -> Result<Form, String> {
-    let boundary = parameter(content_type, "boundary").ok_or("no boundary")?;
+pub(super) fn parse_form(content_type: &str, body: &[u8]) -> Result<DiscordForm, String> {
+    let boundary = header_parameter(content_type, "boundary").ok_or("no boundary")?;
     let delimiter = format!("--{boundary}");
     let rest = body.strip_prefix(delimiter.as_bytes()).ok_or("the body does not begin with the boundary")?;
     let (mut payload, mut files) = (Value::Null, Vec::new());
     let mut rest = rest;
     loop {
         if rest == b"--\r\n" || rest == b"--" {
-            return Ok(Form { payload, files });
+            return Ok(DiscordForm { payload, files });
         }
         rest = rest.strip_prefix(b"\r\n").ok_or("no line break after a boundary")?;
-        let end = position(rest, format!("\r\n{delimiter}").as_bytes()).ok_or("the last boundary is missing")?;
+        let end = find_bytes(rest, format!("\r\n{delimiter}").as_bytes()).ok_or("the last boundary is missing")?;
         let (head, bytes) = split_head(&rest[..end])?;
-        let name = parameter(header(head, "content-disposition").ok_or("a part without disposition")?, "name");
+        let name =
+            header_parameter(header_value(head, "content-disposition").ok_or("a part without disposition")?, "name");
         match name.as_deref() {
             Some("payload_json") => {
                 payload = serde_json::from_slice(bytes).map_err(|error| format!("payload_json: {error}"))?;
             }
-            Some(name) => files.push(file(name, head, bytes)?),
+            Some(name) => files.push(parse_file(name, head, bytes)?),
             None => return Err("a part without name".to_owned()),
         }
         rest = &rest[end + 2 + delimiter.len()..];
     }
 }
 
-fn file(name: &str, head: &str, bytes: &[u8]) -> Result<Part, String> {
+fn parse_file(name: &str, head: &str, bytes: &[u8]) -> Result<DiscordFormFile, String> {
     let index = name.strip_prefix("files[").and_then(|rest| rest.strip_suffix(']'));
     let index = index.and_then(|index| index.parse().ok()).ok_or(format!("a part named {name}"))?;
-    let disposition = header(head, "content-disposition").unwrap_or_default();
-    let name = parameter(disposition, "filename").filter(|name| !name.is_empty()).ok_or("a file without name")?;
-    let media_type = header(head, "content-type").unwrap_or("application/octet-stream").to_owned();
-    Ok(Part { index, name, media_type, bytes: bytes.to_vec() })
+    let disposition = header_value(head, "content-disposition").unwrap_or_default();
+    let name =
+        header_parameter(disposition, "filename").filter(|name| !name.is_empty()).ok_or("a file without name")?;
+    let media_type = header_value(head, "content-type").unwrap_or("application/octet-stream").to_owned();
+    Ok(DiscordFormFile { index, name, media_type, bytes: bytes.to_vec() })
 }
 
 fn split_head(part: &[u8]) -> Result<(&str, &[u8]), String> {
-    let end = position(part, b"\r\n\r\n").ok_or("a part without head")?;
+    let end = find_bytes(part, b"\r\n\r\n").ok_or("a part without head")?;
     let head = std::str::from_utf8(&part[..end]).map_err(|_| "a head that is no UTF-8")?;
     Ok((head, &part[end + 4..]))
 }
 
-fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+fn header_value<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     let mut lines = head.split("\r\n").filter_map(|line| line.split_once(':'));
     lines.find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
 }
 
-/// `name=value` or `name="value"`, in which `%22` stands for a quote (HTML: multipart/form-data encoding algorithm).
-fn parameter(value: &str, name: &str) -> Option<String> {
+/// Parses `name=value` or `name="value"`, where `%22` stands for a quote (HTML: multipart/form-data encoding
+/// algorithm).
+fn header_parameter(value: &str, name: &str) -> Option<String> {
     let mut parts = value.split(';').filter_map(|part| part.trim().split_once('='));
     let (_, found) = parts.find(|(key, _)| key.eq_ignore_ascii_case(name))?;
     let bare = found.strip_prefix('"').and_then(|found| found.strip_suffix('"')).unwrap_or(found);
     Some(bare.replace("%22", "\""))
 }
 
-fn position(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
+fn find_bytes(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
     bytes.windows(wanted.len()).position(|window| window == wanted)
 }
 
@@ -86,10 +87,14 @@ mod tests {
 
     #[test]
     fn a_form_is_taken_apart() {
-        let form = parse("multipart/form-data; boundary=b", BODY.as_bytes()).unwrap();
+        let form = parse_form("multipart/form-data; boundary=b", BODY.as_bytes()).unwrap();
         assert_eq!(form.payload["content"], "hi");
-        let file =
-            Part { index: 0, name: "a.txt".into(), media_type: "text/plain".into(), bytes: b"one\r\ntwo".into() };
+        let file = DiscordFormFile {
+            index: 0,
+            name: "a.txt".into(),
+            media_type: "text/plain".into(),
+            bytes: b"one\r\ntwo".into(),
+        };
         assert_eq!(form.files, [file]);
     }
 
@@ -102,8 +107,8 @@ mod tests {
             BODY.replace("{\"content\"", "{content"),
         ];
         for body in broken {
-            assert!(parse("multipart/form-data; boundary=b", body.as_bytes()).is_err(), "{body}");
+            assert!(parse_form("multipart/form-data; boundary=b", body.as_bytes()).is_err(), "{body}");
         }
-        assert!(parse("multipart/form-data", BODY.as_bytes()).is_err());
+        assert!(parse_form("multipart/form-data", BODY.as_bytes()).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! Whether the homeserver does what tests build upon.
+//! The homeserver behaves as other tests expect.
 
 use std::time::Duration;
 
@@ -11,21 +11,21 @@ async fn people_meet_in_a_room_which_survives_a_restart_and_nothing_is_left_over
         return;
     }
     let mut server = Synapse::start().await;
-    let (mut alice, mut bob) = (server.person("alice").await, server.person("bob").await);
+    let (mut alice, mut bob) = (server.register_user("alice").await, server.register_user("bob").await);
     let room = alice.create_room(&[bob.id()]).await;
     bob.wait_for("the invitation", |view| view.invited.contains(&room)).await;
     bob.join(&room).await;
-    let hello = alice.say(&room, "hello").await;
-    alice.edit(&room, &hello, "hello Bob").await;
-    bob.react(&room, &hello, "👍").await;
+    let hello = alice.send_message(&room, "hello").await;
+    alice.edit_message(&room, &hello, "hello Bob").await;
+    bob.add_reaction(&room, &hello, "👍").await;
     server.restart().await;
     let bob_id = bob.id().to_owned();
-    let seen = alice.wait_for("the reaction", |view| view.room(&room).signs(&hello, &bob_id) == ["👍"]).await;
+    let seen = alice.wait_for("the reaction", |view| view.room(&room).reactions_by(&hello, &bob_id) == ["👍"]).await;
     assert_eq!(seen.room(&room).texts_of(alice.id()), ["hello Bob"]);
     assert_eq!(seen.room(&room).members.len(), 2);
     let pid = server.pid().unwrap();
     drop(server);
-    leaks::settled(Duration::from_secs(5), move || match leaks::process(pid) {
+    leaks::wait_until(Duration::from_secs(5), move || match leaks::read_process(pid) {
         None => Ok(()),
         Some(process) => Err(format!("{process:?}")),
     })

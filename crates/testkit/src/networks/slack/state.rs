@@ -1,4 +1,4 @@
-//! All that the server knows and was asked: one value, which tests look at and wait on.
+//! State of the server and its received calls: one value that tests read and wait on.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -7,159 +7,154 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::BOT;
-use super::world::{File, Message, World};
+use super::chat_data::{FakeSlackData, FakeSlackFile, FakeSlackMessage};
 
-/// The account's id as a program. It stands in its own messages.
+/// The account's bot id, which its own messages carry.
 pub(super) const BOT_ID: &str = "B0QUELL";
-/// Slack: Socket Mode. An envelope that is not acknowledged within three seconds is told again.
-pub(super) const PATIENCE_OF_SLACK: Duration = Duration::from_secs(3);
-/// Slack: Events API, retries. Three at the most.
-const MOST_RETRIES: u32 = 3;
+/// Slack: Socket Mode. An envelope that is not acknowledged within three seconds is sent again.
+pub(super) const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Slack: Events API, retries. At most three.
+const MAX_RETRIES: u32 = 3;
 /// Slack: rate limits, Tier 3.
 const TIER_3: (usize, Duration) = (50, Duration::from_secs(60));
 /// Slack: chat.postMessage, one message per second in a channel, "with short bursts".
-const POSTS: (usize, Duration) = (60, Duration::from_secs(60));
-/// All that the account may do, unless a test says otherwise.
-const SCOPES: &str =
+const POST_LIMIT: (usize, Duration) = (60, Duration::from_secs(60));
+/// Scopes of the account unless a test changes them.
+const DEFAULT_SCOPES: &str =
     "app_mentions:read,channels:history,chat:write,commands,files:read,files:write,im:history,reactions:write";
 
-/// How the next call of a method goes wrong.
+/// Fault that is injected into the next call of a method.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fault {
+pub enum FakeSlackFault {
     /// Slack refuses with this error.
     Error(&'static str),
-    /// It is one too many; the next may come after so many seconds.
-    TooMany(u64),
-    /// Something in between answers with a page.
-    Page(u16),
-    /// The connection is closed, and nothing was done.
+    /// Refused by a rate limit; the next call is allowed after this many seconds.
+    RateLimited(u64),
+    /// A proxy answers with an HTML page and this status.
+    HtmlPage(u16),
+    /// Nothing is done, and the connection is closed.
     CloseBefore,
-    /// It is done, and the connection is closed without an answer.
+    /// The call is executed, and the connection is closed without an answer.
     LoseAnswer,
 }
 
 /// A call of the Web API.
 #[derive(Debug, Clone)]
-pub struct Call {
-    /// What was called.
+pub struct SlackCall {
     pub method: String,
-    /// With what.
     pub body: Value,
 }
 
-/// Where the server is.
+/// Addresses that the server hands out.
 #[derive(Debug, Clone)]
-pub(super) struct Addresses {
+pub(super) struct FakeSlackAddresses {
     pub(super) sockets: String,
     pub(super) api: String,
 }
 
-/// What is told to one of the connections until it is acknowledged.
+/// An envelope that one connection sends until it is acknowledged.
 #[derive(Debug, Clone)]
-struct Envelope {
+struct FakeSlackEnvelope {
     id: String,
     kind: &'static str,
     payload: Value,
-    /// Which connection was told, and when.
-    told: Option<(u64, Instant)>,
+    /// The connection that sent it, and when.
+    sent: Option<(u64, Instant)>,
     retries: u32,
 }
 
-/// A file on its way.
+/// A file that is being uploaded.
 #[derive(Debug, Clone)]
-pub(super) struct Upload {
-    pub(super) file: File,
+pub(super) struct FakeSlackUpload {
+    pub(super) file: FakeSlackFile,
     pub(super) length: usize,
-    pub(super) has_come: bool,
+    pub(super) is_complete: bool,
 }
 
-/// Everything that the server knows and was asked.
 #[derive(Debug, Clone)]
-pub struct State {
+pub struct FakeSlackState {
     /// People, channels and messages.
-    pub world: World,
-    /// The calls of the Web API, in their order.
-    pub calls: Vec<Call>,
-    /// Open connections of Socket Mode.
+    pub chat_data: FakeSlackData,
+    /// Calls of the Web API, in order.
+    pub calls: Vec<SlackCall>,
+    /// Open Socket Mode connections.
     pub connections: usize,
-    /// Connections that were opened so far.
+    /// Connections opened so far.
     pub opened: usize,
-    /// Connections that do nothing any more.
+    /// Frozen connections.
     pub frozen: usize,
-    /// Envelopes that were acknowledged, in their order, each once.
+    /// Ids of acknowledged envelopes in order, each once.
     pub acknowledged: Vec<String>,
-    /// How often an envelope was told again, because nobody had acknowledged it in time or its connection was gone.
-    pub retold: usize,
-    /// What no client should do and Slack bears.
-    pub complaints: Vec<String>,
-    pub(super) faults: BTreeMap<String, VecDeque<Fault>>,
+    /// How often an envelope was sent again, because it was not acknowledged in time or its connection was gone.
+    pub resent: usize,
+    /// Client errors that Slack tolerates.
+    pub client_errors: Vec<String>,
+    pub(super) faults: BTreeMap<String, VecDeque<FakeSlackFault>>,
     pub(super) limits: BTreeMap<String, (usize, Duration)>,
     pub(super) scopes: String,
-    pub(super) is_on: bool,
+    pub(super) socket_mode_enabled: bool,
     pub(super) tickets: Vec<String>,
-    pub(super) uploads: BTreeMap<String, Upload>,
-    pub(super) addresses: Addresses,
-    /// Connections that were asked to leave.
+    pub(super) uploads: BTreeMap<String, FakeSlackUpload>,
+    pub(super) addresses: FakeSlackAddresses,
+    /// Connections that were asked to reconnect.
     pub(super) leaving: Vec<u64>,
-    counted: BTreeMap<(String, String), Vec<Instant>>,
-    envelopes: Vec<Envelope>,
-    last: Option<(&'static str, Value)>,
+    call_times: BTreeMap<(String, String), Vec<Instant>>,
+    envelopes: Vec<FakeSlackEnvelope>,
+    last_payload: Option<(&'static str, Value)>,
 }
 
-impl State {
-    pub(super) fn new(addresses: Addresses) -> Self {
+impl FakeSlackState {
+    pub(super) fn new(addresses: FakeSlackAddresses) -> Self {
         let tier_3 = ["chat.update", "reactions.add", "reactions.remove"].map(|method| (method.to_owned(), TIER_3));
         let mut limits = BTreeMap::from(tier_3);
-        limits.insert("chat.postMessage".to_owned(), POSTS);
+        limits.insert("chat.postMessage".to_owned(), POST_LIMIT);
         Self {
-            world: World::default(),
+            chat_data: FakeSlackData::default(),
             calls: Vec::new(),
             connections: 0,
             opened: 0,
             frozen: 0,
             acknowledged: Vec::new(),
-            retold: 0,
-            complaints: Vec::new(),
+            resent: 0,
+            client_errors: Vec::new(),
             faults: BTreeMap::new(),
             limits,
-            scopes: SCOPES.to_owned(),
-            is_on: true,
+            scopes: DEFAULT_SCOPES.to_owned(),
+            socket_mode_enabled: true,
             tickets: Vec::new(),
             uploads: BTreeMap::new(),
             addresses,
             leaving: Vec::new(),
-            counted: BTreeMap::new(),
+            call_times: BTreeMap::new(),
             envelopes: Vec::new(),
-            last: None,
+            last_payload: None,
         }
     }
 
-    /// How often a method was called.
     #[must_use]
-    pub fn called(&self, method: &str) -> usize {
+    pub fn call_count(&self, method: &str) -> usize {
         self.calls.iter().filter(|call| call.method == method).count()
     }
 
-    /// How many envelopes nobody has acknowledged.
     #[must_use]
     pub fn unacknowledged(&self) -> usize {
         self.envelopes.len()
     }
 
-    pub(super) fn complain(&mut self, what: String) {
-        self.complaints.push(what);
+    pub(super) fn report_client_error(&mut self, what: String) {
+        self.client_errors.push(what);
     }
 
-    pub(super) fn take_fault(&mut self, method: &str) -> Option<Fault> {
+    pub(super) fn take_fault(&mut self, method: &str) -> Option<FakeSlackFault> {
         self.faults.get_mut(method)?.pop_front()
     }
 
-    /// Counts a call, unless it is one too many: then it says how long to wait.
-    pub(super) fn count(&mut self, method: &str, channel: &str, now: Instant) -> Result<(), Duration> {
+    /// Counts a call. If it exceeds the limit, returns the time to wait.
+    pub(super) fn count_call(&mut self, method: &str, channel: &str, now: Instant) -> Result<(), Duration> {
         let Some((most, within)) = self.limits.get(method).copied() else { return Ok(()) };
-        // Only posting is counted by channel.
+        // Only posting is counted per channel.
         let place = if method == "chat.postMessage" { channel } else { "" };
-        let calls = self.counted.entry((method.to_owned(), place.to_owned())).or_default();
+        let calls = self.call_times.entry((method.to_owned(), place.to_owned())).or_default();
         calls.retain(|at| now.duration_since(*at) < within);
         if calls.len() < most {
             calls.push(now);
@@ -169,25 +164,25 @@ impl State {
         Err(within.saturating_sub(oldest))
     }
 
-    /// Shows a message and tells the app of it.
-    pub(super) fn show(&mut self, channel: &str, message: Message) -> String {
+    /// Adds a message and sends its event to the app.
+    pub(super) fn add_message(&mut self, channel: &str, message: FakeSlackMessage) -> String {
         let is_own = message.author == BOT;
-        let ts = self.world.show(channel, message);
-        let event = self.event_of(channel, &ts);
-        // Slack: app_mention. An app in the channel is told twice of a message that mentions it.
+        let ts = self.chat_data.add_message(channel, message);
+        let event = self.message_event(channel, &ts);
+        // Slack: app_mention. An app in the channel gets two events for a message that mentions it.
         let is_mention = event["text"].as_str().is_some_and(|text| text.contains(&format!("<@{BOT}>")));
-        self.tell_event(event.clone());
+        self.send_event(event.clone());
         if is_mention && !is_own && !channel.starts_with('D') {
             let mut mention = event;
             mention["type"] = json!("app_mention");
-            self.tell_event(mention);
+            self.send_event(mention);
         }
         ts
     }
 
     /// Slack: message event.
-    fn event_of(&self, channel: &str, ts: &str) -> Value {
-        let Some(message) = self.world.message(channel, ts) else { panic!("there is no message {ts}") };
+    fn message_event(&self, channel: &str, ts: &str) -> Value {
+        let Some(message) = self.chat_data.message(channel, ts) else { panic!("there is no message {ts}") };
         let mut event = json!({
             "type": "message", "channel": channel, "user": message.author, "text": message.text, "ts": ts, "event_ts": ts,
             "team": "T0000001", "channel_type": if channel.starts_with('D') { "im" } else { "channel" },
@@ -203,12 +198,12 @@ impl State {
         }
         if !message.files.is_empty() {
             event["subtype"] = json!("file_share");
-            event["files"] = message.files.iter().map(|file| self.file_of(file)).collect();
+            event["files"] = message.files.iter().map(|file| self.file_json(file)).collect();
         }
         event
     }
 
-    fn file_of(&self, file: &File) -> Value {
+    fn file_json(&self, file: &FakeSlackFile) -> Value {
         let url = format!("{}/files-pri/{}/{}", self.addresses.api, file.id, file.name);
         json!({
             "id": file.id, "name": file.name, "mimetype": file.media_type, "size": file.bytes.len(), "mode": "hosted",
@@ -216,60 +211,60 @@ impl State {
         })
     }
 
-    /// Slack: message_changed, which tells of every change, the app's own too.
-    pub(super) fn tell_change(&mut self, channel: &str, ts: &str) {
+    /// Slack: message_changed, which reports every change, also the app's own.
+    pub(super) fn send_message_changed(&mut self, channel: &str, ts: &str) {
         let event = json!({
             "type": "message", "subtype": "message_changed", "hidden": true, "channel": channel, "ts": ts, "event_ts": ts,
-            "message": self.event_of(channel, ts),
+            "message": self.message_event(channel, ts),
         });
-        self.tell_event(event);
+        self.send_event(event);
     }
 
-    pub(super) fn tell_event(&mut self, event: Value) {
+    pub(super) fn send_event(&mut self, event: Value) {
         let payload = json!({
             "type": "event_callback", "team_id": "T0000001", "api_app_id": "A1111", "event": event,
-            "event_id": self.world.new_id('E'), "event_time": 1_750_000_000,
+            "event_id": self.chat_data.new_id('E'), "event_time": 1_750_000_000,
         });
-        self.tell("events_api", payload);
+        self.queue_envelope("events_api", payload);
     }
 
     /// Slack: slash commands.
-    pub(super) fn tell_command(&mut self, channel: &str, user: &str, (command, text): (&str, &str)) {
-        let name = self.world.people.get(user).cloned();
+    pub(super) fn send_slash_command(&mut self, channel: &str, user: &str, (command, text): (&str, &str)) {
+        let name = self.chat_data.people.get(user).cloned();
         let payload = json!({
             "command": command, "text": text, "user_id": user, "user_name": name, "channel_id": channel,
-            "team_id": "T0000001", "api_app_id": "A1111", "trigger_id": self.world.new_id('X'),
+            "team_id": "T0000001", "api_app_id": "A1111", "trigger_id": self.chat_data.new_id('X'),
             "response_url": "https://hooks.slack.com/commands/T0000001/1/x",
         });
-        self.tell("slash_commands", payload);
+        self.queue_envelope("slash_commands", payload);
     }
 
-    pub(super) fn tell_again(&mut self) {
-        if let Some((kind, payload)) = self.last.clone() {
-            self.tell(kind, payload);
+    pub(super) fn resend_last(&mut self) {
+        if let Some((kind, payload)) = self.last_payload.clone() {
+            self.queue_envelope(kind, payload);
         }
     }
 
-    fn tell(&mut self, kind: &'static str, payload: Value) {
-        self.last = Some((kind, payload.clone()));
-        let id = self.world.new_id('N');
-        self.envelopes.push(Envelope { id, kind, payload, told: None, retries: 0 });
+    fn queue_envelope(&mut self, kind: &'static str, payload: Value) {
+        self.last_payload = Some((kind, payload.clone()));
+        let id = self.chat_data.new_id('N');
+        self.envelopes.push(FakeSlackEnvelope { id, kind, payload, sent: None, retries: 0 });
     }
 
-    /// The next envelope that this connection has to tell, and when to ask again.
-    pub(super) fn next_for(&mut self, connection: u64, now: Instant) -> Option<Value> {
-        // Who was asked to leave is told nothing new while there is somebody else.
+    /// The next envelope that this connection must send.
+    pub(super) fn next_envelope_for(&mut self, connection: u64, now: Instant) -> Option<Value> {
+        // A connection that was asked to reconnect gets no new envelopes while another one exists.
         if self.leaving.contains(&connection) && self.connections > self.leaving.len() {
             return None;
         }
-        let is_due = |envelope: &&mut Envelope| match envelope.told {
+        let is_due = |envelope: &&mut FakeSlackEnvelope| match envelope.sent {
             None => true,
-            Some((_, at)) => envelope.retries < MOST_RETRIES && now.duration_since(at) >= PATIENCE_OF_SLACK,
+            Some((_, at)) => envelope.retries < MAX_RETRIES && now.duration_since(at) >= ACKNOWLEDGE_TIMEOUT,
         };
         let envelope = self.envelopes.iter_mut().find(is_due)?;
-        if envelope.told.replace((connection, now)).is_some() {
+        if envelope.sent.replace((connection, now)).is_some() {
             envelope.retries += 1;
-            self.retold += 1;
+            self.resent += 1;
         }
         let reason = if envelope.retries == 0 { "" } else { "timeout" };
         let told = json!({
@@ -280,36 +275,36 @@ impl State {
         Some(told)
     }
 
-    /// When the next envelope is told again, if nobody acknowledges it.
-    pub(super) fn next_retry(&self) -> Option<Instant> {
-        let again = self.envelopes.iter().filter(|envelope| envelope.retries < MOST_RETRIES);
-        again.filter_map(|envelope| envelope.told).map(|(_, at)| at + PATIENCE_OF_SLACK).min()
+    /// When the next unacknowledged envelope is due to be sent again.
+    pub(super) fn next_retry_at(&self) -> Option<Instant> {
+        let again = self.envelopes.iter().filter(|envelope| envelope.retries < MAX_RETRIES);
+        again.filter_map(|envelope| envelope.sent).map(|(_, at)| at + ACKNOWLEDGE_TIMEOUT).min()
     }
 
     /// True when a connection still waits for acknowledgements.
-    pub(super) fn waits(&self, connection: u64) -> bool {
-        self.envelopes.iter().any(|envelope| envelope.told.is_some_and(|(told, _)| told == connection))
+    pub(super) fn has_unacknowledged(&self, connection: u64) -> bool {
+        self.envelopes.iter().any(|envelope| envelope.sent.is_some_and(|(told, _)| told == connection))
     }
 
     pub(super) fn acknowledge(&mut self, id: &str) {
-        let is_open = self.envelopes.iter().any(|envelope| envelope.id == id && envelope.told.is_some());
+        let is_open = self.envelopes.iter().any(|envelope| envelope.id == id && envelope.sent.is_some());
         if is_open {
             self.envelopes.retain(|envelope| envelope.id != id);
             self.acknowledged.push(id.to_owned());
         } else if !self.acknowledged.iter().any(|known| known == id) {
-            self.complain(format!("an envelope is acknowledged that was not told: {id}"));
+            self.report_client_error(format!("an envelope is acknowledged that was not told: {id}"));
         }
     }
 
-    /// A connection is gone: what it was told and nobody acknowledged is told to another.
-    pub(super) fn forget(&mut self, connection: u64) {
+    /// Removes a connection; another one sends its unacknowledged envelopes.
+    pub(super) fn remove_connection(&mut self, connection: u64) {
         self.connections -= 1;
         self.leaving.retain(|leaving| *leaving != connection);
         for envelope in &mut self.envelopes {
-            if envelope.told.is_some_and(|(told, _)| told == connection) {
-                envelope.told = None;
+            if envelope.sent.is_some_and(|(told, _)| told == connection) {
+                envelope.sent = None;
                 envelope.retries += 1;
-                self.retold += 1;
+                self.resent += 1;
             }
         }
     }

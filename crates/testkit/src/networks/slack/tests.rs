@@ -1,27 +1,27 @@
-//! The server refuses what Slack refuses.
+//! The fake refuses what Slack refuses.
 
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::api::answer;
-use super::state::{Addresses, State};
-use super::world::{Message, escaped};
+use super::chat_data::{FakeSlackMessage, escape_text};
+use super::state::{FakeSlackAddresses, FakeSlackState};
+use super::web_api::answer_request;
 use super::{APP_TOKEN, BOT, BOT_TOKEN};
-use crate::model::wire_http::Incoming;
+use crate::model::http1::RawHttpRequest;
 
-fn state() -> State {
-    State::new(Addresses { sockets: "ws://here".to_owned(), api: "http://here".to_owned() })
+fn empty_state() -> FakeSlackState {
+    FakeSlackState::new(FakeSlackAddresses { sockets: "ws://here".to_owned(), api: "http://here".to_owned() })
 }
 
-fn ask(state: &mut State, method: &str, token: &str, body: &Value) -> Value {
+fn call_method(state: &mut FakeSlackState, method: &str, token: &str, body: &Value) -> Value {
     let headers = [("authorization", format!("Bearer {token}")), ("content-type", "application/json".to_owned())];
-    let incoming = Incoming {
+    let incoming = RawHttpRequest {
         method: "POST".to_owned(),
         path: format!("/api/{method}"),
         headers: headers.map(|(name, value)| (name.to_owned(), value)).into(),
         body: body.to_string().into(),
     };
-    let reply = answer(state, &incoming).expect("an answer");
+    let reply = answer_request(state, &incoming).expect("an answer");
     serde_json::from_slice(&reply.body).expect("JSON")
 }
 
@@ -47,36 +47,38 @@ fn ask(state: &mut State, method: &str, token: &str, body: &Value) -> Value {
 #[case::form_only("files.getUploadURLExternal", BOT_TOKEN, json!({"filename": "a", "length": 1}), "invalid_arguments")]
 #[case::unknown("chat.shout", BOT_TOKEN, json!({}), "unknown_method")]
 fn it_refuses(#[case] method: &str, #[case] token: &str, #[case] body: Value, #[case] error: &str) {
-    let mut state = state();
-    let channel = state.world.add_channel('C');
+    let mut state = empty_state();
+    let channel = state.chat_data.add_channel('C');
     for author in ["U1", BOT] {
-        state.world.show(&channel, Message { author: author.to_owned(), ..Message::default() });
+        state
+            .chat_data
+            .add_message(&channel, FakeSlackMessage { author: author.to_owned(), ..FakeSlackMessage::default() });
     }
-    let told = ask(&mut state, method, token, &body);
+    let told = call_method(&mut state, method, token, &body);
     assert_eq!((&told["ok"], &told["error"]), (&json!(false), &json!(error)));
 }
 
 #[test]
 fn the_sixty_first_message_of_a_minute_is_one_too_many() {
-    let mut state = state();
-    let channel = state.world.add_channel('C');
+    let mut state = empty_state();
+    let channel = state.chat_data.add_channel('C');
     let body = json!({"channel": channel, "text": "x"});
     for _ in 0..60 {
-        assert_eq!(ask(&mut state, "chat.postMessage", BOT_TOKEN, &body)["ok"], true);
+        assert_eq!(call_method(&mut state, "chat.postMessage", BOT_TOKEN, &body)["ok"], true);
     }
-    assert_eq!(ask(&mut state, "chat.postMessage", BOT_TOKEN, &body)["error"], "ratelimited");
-    assert_eq!(state.world.messages(&channel).len(), 60);
+    assert_eq!(call_method(&mut state, "chat.postMessage", BOT_TOKEN, &body)["error"], "ratelimited");
+    assert_eq!(state.chat_data.messages(&channel).len(), 60);
 }
 
 #[test]
 fn an_unknown_key_is_complained_about() {
-    let mut state = state();
-    let channel = state.world.add_channel('C');
-    ask(&mut state, "chat.postMessage", BOT_TOKEN, &json!({"channel": channel, "text": "x", "loud": true}));
-    assert_eq!(state.complaints, ["chat.postMessage: an unknown key: loud"]);
+    let mut state = empty_state();
+    let channel = state.chat_data.add_channel('C');
+    call_method(&mut state, "chat.postMessage", BOT_TOKEN, &json!({"channel": channel, "text": "x", "loud": true}));
+    assert_eq!(state.client_errors, ["chat.postMessage: an unknown key: loud"]);
 }
 
 #[test]
 fn what_people_type_is_escaped_but_for_mentions() {
-    assert_eq!(escaped("<@U1> a < b & <b> <@not one>"), "<@U1> a &lt; b &amp; &lt;b&gt; &lt;@not one&gt;");
+    assert_eq!(escape_text("<@U1> a < b & <b> <@not one>"), "<@U1> a &lt; b &amp; &lt;b&gt; &lt;@not one&gt;");
 }

@@ -1,4 +1,4 @@
-//! The wire: connections, paths with tokens, long polls, and what goes wrong as the test wants it.
+//! HTTP server of the fake: connections, paths with tokens, long polls, and injected faults.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,27 +12,33 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::methods::{Refusal, Request, act, bad, known, too_many};
-use super::state::{Call, State};
-use super::{Fault, TOKEN, form};
-use crate::model::server::listen;
-use crate::model::wire_http::{Incoming, plain, read_request};
+use super::methods::{
+    FakeBotApiError, FakeBotApiRequest, bad_request, check_known_parameters, run_method, too_many_requests,
+};
+use super::state::{FakeTelegramState, TelegramCall};
+use super::{FakeTelegramFault, TOKEN, multipart};
+use crate::model::http1::{RawHttpRequest, plain_response, read_request};
+use crate::model::server::bind_listener;
 
-/// What a test can ask of the port.
+/// Command of a test for the port.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Order {
+pub(super) enum TelegramServerCommand {
     /// Close it and every connection.
     Stop,
     /// Open it again.
     Start,
     /// Close every connection.
-    HangUp,
+    DropConnections,
 }
 
-type Stage = watch::Sender<State>;
+type SharedTelegramState = watch::Sender<FakeTelegramState>;
 
 /// Accepts connections until the inbox closes.
-pub(super) async fn run(listener: TcpListener, stage: Stage, mut inbox: mpsc::Receiver<(Order, oneshot::Sender<()>)>) {
+pub(super) async fn accept_loop(
+    listener: TcpListener,
+    stage: SharedTelegramState,
+    mut inbox: mpsc::Receiver<(TelegramServerCommand, oneshot::Sender<()>)>,
+) {
     let address = listener.local_addr().unwrap_or_else(|error| panic!("no address: {error}"));
     let (mut listener, mut connections) = (Some(listener), JoinSet::new());
     loop {
@@ -42,17 +48,18 @@ pub(super) async fn run(listener: TcpListener, stage: Stage, mut inbox: mpsc::Re
                 None => std::future::pending().await,
             }
         };
-        // An accept that is dropped leaves the connection in the backlog; an order or a join result is taken or not.
+        // Cancel safe: a dropped accept leaves the connection in the backlog; commands and join results are received
+        // whole or not at all.
         tokio::select! {
             order = inbox.recv() => {
                 let Some((order, done)) = order else { return };
                 match order {
-                    Order::Stop => {
+                    TelegramServerCommand::Stop => {
                         listener = None;
                         connections.shutdown().await;
                     }
-                    Order::HangUp => connections.shutdown().await,
-                    Order::Start => match listen(address) {
+                    TelegramServerCommand::DropConnections => connections.shutdown().await,
+                    TelegramServerCommand::Start => match bind_listener(address) {
                         Ok(opened) => listener = Some(opened),
                         Err(error) => panic!("the port is taken: {error}"),
                     },
@@ -60,51 +67,52 @@ pub(super) async fn run(listener: TcpListener, stage: Stage, mut inbox: mpsc::Re
                 let _ = done.send(());
             }
             accepted = next => if let Ok((stream, _)) = accepted {
-                connections.spawn(serve(stream, stage.clone()));
+                connections.spawn(serve_connection(stream, stage.clone()));
             },
             Some(_) = connections.join_next() => {}
         }
     }
 }
 
-/// Counts something for as long as it is there, also when its task is dropped.
-struct Counted {
-    stage: Stage,
-    count: fn(&mut State) -> &mut usize,
+/// Increments a counter while it lives, also when its task is dropped.
+struct StateCountGuard {
+    state: SharedTelegramState,
+    count: fn(&mut FakeTelegramState) -> &mut usize,
 }
 
-impl Counted {
-    fn new(stage: &Stage, count: fn(&mut State) -> &mut usize) -> Self {
+impl StateCountGuard {
+    fn new(stage: &SharedTelegramState, count: fn(&mut FakeTelegramState) -> &mut usize) -> Self {
         stage.send_modify(|state| *count(state) += 1);
-        Self { stage: stage.clone(), count }
+        Self { state: stage.clone(), count }
     }
 }
 
-impl Drop for Counted {
+impl Drop for StateCountGuard {
     fn drop(&mut self) {
-        self.stage.send_modify(|state| *(self.count)(state) -= 1);
+        self.state.send_modify(|state| *(self.count)(state) -= 1);
     }
 }
 
-async fn serve(mut stream: TcpStream, stage: Stage) {
-    let _connected = Counted::new(&stage, |state| &mut state.connections);
-    if let Err(error) = exchange(&mut stream, &stage).await
+async fn serve_connection(mut stream: TcpStream, stage: SharedTelegramState) {
+    let _connected = StateCountGuard::new(&stage, |state| &mut state.connections);
+    if let Err(error) = serve_requests(&mut stream, &stage).await
         && error.kind() == io::ErrorKind::InvalidData
     {
-        stage.send_modify(|state| state.oddities.push(error.to_string()));
+        stage.send_modify(|state| state.malformed_requests.push(error.to_string()));
     }
 }
 
-async fn exchange(stream: &mut TcpStream, stage: &Stage) -> io::Result<()> {
+async fn serve_requests(stream: &mut TcpStream, stage: &SharedTelegramState) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = BytesMut::new();
     while let Some(incoming) = read_request(stream, &mut buffer).await? {
         let (mut reader, mut writer) = stream.split();
-        // The reader only watches, and what it read is in the buffer; an answer nobody reads any more may be dropped.
+        // Cancel safe: the reader leaves what it read in the buffer, and the answer is dropped only after the client
+        // has gone.
         let answer = tokio::select! {
             biased;
-            () = client_leaves(&mut reader, &mut buffer) => return Ok(()),
-            answer = answer(stage, incoming) => answer,
+            () = wait_client_disconnect(&mut reader, &mut buffer) => return Ok(()),
+            answer = answer_request(stage, incoming) => answer,
         };
         match answer {
             Some(bytes) => writer.write_all(&bytes).await?,
@@ -114,161 +122,164 @@ async fn exchange(stream: &mut TcpStream, stage: &Stage) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns when the client has closed its side. Bytes that come meanwhile belong to its next request.
-async fn client_leaves(reader: &mut (impl AsyncRead + Unpin), buffer: &mut BytesMut) {
+/// Returns when the client has closed its side. Bytes that arrive meanwhile belong to its next request.
+async fn wait_client_disconnect(reader: &mut (impl AsyncRead + Unpin), buffer: &mut BytesMut) {
     while let Ok(1..) = reader.read_buf(buffer).await {}
 }
 
 /// The bytes of an answer; `None` when the connection is closed instead.
-async fn answer(stage: &Stage, incoming: Incoming) -> Option<Vec<u8>> {
+async fn answer_request(stage: &SharedTelegramState, incoming: RawHttpRequest) -> Option<Vec<u8>> {
     let path = incoming.path.clone();
     if let Some(file) = path.strip_prefix("/file/bot") {
-        return Some(download(stage, file));
+        return Some(serve_download(stage, file));
     }
     let Some((token, method)) = path.strip_prefix("/bot").and_then(|rest| rest.split_once('/')) else {
-        return Some(refused(&Refusal { code: 404, description: "Not Found".into(), parameters: None }));
+        return Some(error_response(&FakeBotApiError { code: 404, description: "Not Found".into(), parameters: None }));
     };
     if token != TOKEN {
-        // What does not look like a token is answered 404, a wrong one 401.
+        // A malformed token is answered with 404, a wrong one with 401.
         let (code, description) = if token.contains(':') { (401, "Unauthorized") } else { (404, "Not Found") };
-        return Some(refused(&Refusal { code, description: description.into(), parameters: None }));
+        return Some(error_response(&FakeBotApiError { code, description: description.into(), parameters: None }));
     }
-    let request = match read(method, &incoming) {
+    let request = match parse_request(method, &incoming) {
         Ok(request) => request,
-        Err(refusal) => return Some(refused(&refusal)),
+        Err(refusal) => return Some(error_response(&refusal)),
     };
-    let (index, fault) = arrive(stage, &request);
-    let acts = matches!(fault, None | Some(Fault::LoseAnswer | Fault::ActThenPage(_)));
+    let (index, fault) = record_call(stage, &request);
+    let acts = matches!(fault, None | Some(FakeTelegramFault::LoseAnswer | FakeTelegramFault::ActThenHtmlPage(_)));
     let result = if !acts {
-        Err(bad("as the test wants"))
+        Err(bad_request("as the test wants"))
     } else if request.method == "getUpdates" {
         get_updates(stage, &request.body).await
     } else {
         let mut result = Ok(Value::Null);
-        stage.send_modify(|state| result = act(state, &request));
+        stage.send_modify(|state| result = run_method(state, &request));
         result
     };
     let (code, bytes) = match fault {
         None => match result {
-            Ok(result) => (200, plain(200, &[], &json!({"ok": true, "result": result}).to_string())),
-            Err(refusal) => (refusal.code, refused(&refusal)),
+            Ok(result) => (200, plain_response(200, &[], &json!({"ok": true, "result": result}).to_string())),
+            Err(refusal) => (refusal.code, error_response(&refusal)),
         },
-        Some(Fault::Refuse(code, description)) => {
-            (code, refused(&Refusal { code, description: description.into(), parameters: None }))
+        Some(FakeTelegramFault::Refuse(code, description)) => {
+            (code, error_response(&FakeBotApiError { code, description: description.into(), parameters: None }))
         }
-        Some(Fault::TooMany(seconds)) => (429, refused(&too_many(seconds))),
-        Some(Fault::Page(code) | Fault::ActThenPage(code)) => (code, page(code, &path)),
-        Some(Fault::Silent) => return std::future::pending().await,
-        Some(Fault::Drop | Fault::LoseAnswer) => return None,
+        Some(FakeTelegramFault::RateLimited(seconds)) => (429, error_response(&too_many_requests(seconds))),
+        Some(FakeTelegramFault::HtmlPage(code) | FakeTelegramFault::ActThenHtmlPage(code)) => {
+            (code, html_response(code, &path))
+        }
+        Some(FakeTelegramFault::Silent) => return std::future::pending().await,
+        Some(FakeTelegramFault::Drop | FakeTelegramFault::LoseAnswer) => return None,
     };
     stage.send_modify(|state| state.calls[index].answered = Some(code));
     Some(bytes)
 }
 
-fn arrive(stage: &Stage, request: &Request) -> (usize, Option<Fault>) {
+fn record_call(stage: &SharedTelegramState, request: &FakeBotApiRequest) -> (usize, Option<FakeTelegramFault>) {
     let (mut index, mut fault) = (0, None);
     stage.send_modify(|state| {
         index = state.calls.len();
         let (method, body) = (request.method.clone(), request.body.clone());
-        state.calls.push(Call { method, body, at: Instant::now(), answered: None });
+        state.calls.push(TelegramCall { method, body, at: Instant::now(), answered: None });
         fault = state.faults.get_mut(&request.method).and_then(VecDeque::pop_front);
     });
     (index, fault)
 }
 
-fn read(method: &str, incoming: &Incoming) -> Result<Request, Refusal> {
+fn parse_request(method: &str, incoming: &RawHttpRequest) -> Result<FakeBotApiRequest, FakeBotApiError> {
     let content_type = incoming.headers.iter().find(|(name, _)| name == "content-type");
     let content_type = content_type.map_or("", |(_, value)| value.as_str());
     let (body, file) = match (incoming.method.as_str(), content_type) {
         ("GET", _) => (Value::Null, None),
         ("POST", "application/json") => {
             let body = serde_json::from_slice(&incoming.body);
-            (body.map_err(|_| bad("can't parse JSON object"))?, None)
+            (body.map_err(|_| bad_request("can't parse JSON object"))?, None)
         }
         ("POST", form) if form.starts_with("multipart/form-data") => {
-            let form = form::read(form, &incoming.body).map_err(bad)?;
+            let form = multipart::parse_form(form, &incoming.body).map_err(bad_request)?;
             (form.fields, form.file)
         }
         ("POST", "") if incoming.body.is_empty() => (Value::Null, None),
-        _ => return Err(bad(format!("{} with {content_type:?} is not understood", incoming.method))),
+        _ => return Err(bad_request(format!("{} with {content_type:?} is not understood", incoming.method))),
     };
-    Ok(Request { method: method.to_owned(), body, file })
+    Ok(FakeBotApiRequest { method: method.to_owned(), body, file })
 }
 
-/// Bot API: getUpdates. Of two calls that wait, the older is ended.
-async fn get_updates(stage: &Stage, body: &Value) -> Result<Value, Refusal> {
-    known(body, &["offset", "limit", "timeout", "allowed_updates"])?;
+/// Bot API: getUpdates. Of two waiting calls, the older is ended.
+async fn get_updates(stage: &SharedTelegramState, body: &Value) -> Result<Value, FakeBotApiError> {
+    check_known_parameters(body, &["offset", "limit", "timeout", "allowed_updates"])?;
     let limit = match body.get("limit") {
         None => 100,
         Some(limit) => {
             let limit = limit.as_u64().filter(|limit| (1..=100).contains(limit));
-            usize::try_from(limit.ok_or_else(|| bad("limit must be between 1 and 100"))?).unwrap_or(100)
+            usize::try_from(limit.ok_or_else(|| bad_request("limit must be between 1 and 100"))?).unwrap_or(100)
         }
     };
     let offset = body["offset"].as_i64().unwrap_or(0);
-    let mine = begin(stage, body, offset)?;
+    let mine = begin_poll(stage, body, offset)?;
     let mut states = stage.subscribe();
-    let due = |state: &State| state.newest_poll != mine || state.updates.iter().any(|(id, _)| *id >= offset);
+    let due =
+        |state: &FakeTelegramState| state.newest_poll != mine || state.updates.iter().any(|(id, _)| *id >= offset);
     let time = Duration::from_secs(body["timeout"].as_u64().unwrap_or(0));
-    let waiting = (!time.is_zero()).then(|| Counted::new(stage, |state| &mut state.polls));
-    // A time-out is no error: nothing came.
+    let waiting = (!time.is_zero()).then(|| StateCountGuard::new(stage, |state| &mut state.waiting_polls));
+    // A timeout is no error: no update arrived.
     let _ = timeout(time, states.wait_for(due)).await;
     drop(waiting);
     let state = states.borrow();
     if state.newest_poll != mine {
         let why = "Conflict: terminated by other getUpdates request; make sure that only one bot instance is running";
-        return Err(Refusal { code: 409, description: why.into(), parameters: None });
+        return Err(FakeBotApiError { code: 409, description: why.into(), parameters: None });
     }
     let told = state.updates.iter().filter(|(id, _)| *id >= offset).take(limit);
     Ok(told.map(|(_, update)| update.clone()).collect())
 }
 
-/// Confirms what the call confirms, and makes it the newest.
-fn begin(stage: &Stage, body: &Value, offset: i64) -> Result<u64, Refusal> {
+/// Confirms updates up to the offset, and makes this the newest poll.
+fn begin_poll(stage: &SharedTelegramState, body: &Value, offset: i64) -> Result<u64, FakeBotApiError> {
     let wanted = match body.get("allowed_updates") {
         None => None,
         Some(list) => {
             let names = serde_json::from_value::<Vec<String>>(list.clone());
-            Some(names.map_err(|_| bad("can't parse allowed updates JSON array"))?)
+            Some(names.map_err(|_| bad_request("can't parse allowed updates JSON array"))?)
         }
     };
     let mut begun = Err(());
     stage.send_modify(|state| {
         if state.webhook.is_empty() {
-            state.confirm(offset);
-            state.wanted = wanted.unwrap_or_else(|| state.wanted.clone());
+            state.confirm_updates(offset);
+            state.allowed_updates = wanted.unwrap_or_else(|| state.allowed_updates.clone());
             state.newest_poll += 1;
             begun = Ok(state.newest_poll);
         }
     });
     let why =
         "Conflict: can't use getUpdates method while webhook is active; use deleteWebhook to delete the webhook first";
-    begun.map_err(|()| Refusal { code: 409, description: why.into(), parameters: None })
+    begun.map_err(|()| FakeBotApiError { code: 409, description: why.into(), parameters: None })
 }
 
-fn download(stage: &Stage, path: &str) -> Vec<u8> {
+fn serve_download(stage: &SharedTelegramState, path: &str) -> Vec<u8> {
     let state = stage.borrow();
     let wanted = path.strip_prefix(TOKEN).and_then(|rest| rest.strip_prefix('/'));
     let found = wanted.and_then(|wanted| state.files.values().find(|(path, _)| path == wanted));
     let Some((_, bytes)) = found else {
-        return refused(&Refusal { code: 404, description: "Not Found".into(), parameters: None });
+        return error_response(&FakeBotApiError { code: 404, description: "Not Found".into(), parameters: None });
     };
     let length = bytes.len();
     let head = format!("HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\ncontent-length: {length}\r\n\r\n");
     [head.as_bytes(), bytes].concat()
 }
 
-fn refused(refusal: &Refusal) -> Vec<u8> {
+fn error_response(refusal: &FakeBotApiError) -> Vec<u8> {
     let mut body = json!({"ok": false, "error_code": refusal.code, "description": refusal.description});
     if let Some(parameters) = &refusal.parameters {
         body["parameters"] = parameters.clone();
     }
-    plain(refusal.code, &[], &body.to_string())
+    plain_response(refusal.code, &[], &body.to_string())
 }
 
-fn page(code: u16, path: &str) -> Vec<u8> {
+fn html_response(code: u16, path: &str) -> Vec<u8> {
     let kind = [("content-type".to_owned(), "text/html".to_owned())];
-    // Real pages have a head as well. This one is so long that whoever cuts the page off at 300 characters cuts the token.
+    // Real pages have a head too. This one is so long that a page cut at 300 characters contains a cut token.
     let head = format!("<head><style>{}</style></head>", " ".repeat(190));
-    plain(code, &kind, &format!("<html>{head}<h1>{code}</h1><p>The requested URL {path} failed.</p></html>"))
+    plain_response(code, &kind, &format!("<html>{head}<h1>{code}</h1><p>The requested URL {path} failed.</p></html>"))
 }

@@ -1,4 +1,4 @@
-//! What Telegram knows: chats, their messages, updates nobody has confirmed, files.
+//! State of the server: chats, their messages, unconfirmed updates, files.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -6,168 +6,153 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::Fault;
-use super::html::Entity;
+use super::FakeTelegramFault;
+use super::html::ParsedEntity;
 
 /// How long "typing" is shown (Bot API: sendChatAction).
-const TYPING: Duration = Duration::from_secs(5);
+const TYPING_DURATION: Duration = Duration::from_secs(5);
 
-/// Everything that a test can look at.
 #[derive(Debug, Clone, Default)]
-pub struct State {
-    /// By their ids.
-    pub chats: BTreeMap<i64, Chat>,
-    /// In the order in which they came.
-    pub calls: Vec<Call>,
-    /// Updates up to this one were confirmed and are gone for ever.
-    pub confirmed: i64,
-    /// Calls of `getUpdates` that wait now.
-    pub polls: usize,
-    /// Connections that are open now.
+pub struct FakeTelegramState {
+    /// By chat id.
+    pub chats: BTreeMap<i64, FakeTelegramChat>,
+    /// In order of arrival.
+    pub calls: Vec<TelegramCall>,
+    /// Updates up to this id were confirmed and are deleted.
+    pub confirmed_update: i64,
+    /// Number of `getUpdates` calls that wait now.
+    pub waiting_polls: usize,
+    /// Number of open connections.
     pub connections: usize,
-    /// What came that is no HTTP request as it should be.
-    pub oddities: Vec<String>,
+    /// Errors of malformed HTTP requests.
+    pub malformed_requests: Vec<String>,
     pub(super) updates: VecDeque<(i64, Value)>,
-    /// The kinds of updates that are wanted; all when empty.
-    pub(super) wanted: Vec<String>,
+    /// Requested kinds of updates; all when empty.
+    pub(super) allowed_updates: Vec<String>,
     /// Counts calls of `getUpdates`: only the newest may wait.
     pub(super) newest_poll: u64,
-    /// Paths and contents of files that people sent, by their ids.
+    /// Path and content of files that people sent, by file id.
     pub(super) files: BTreeMap<String, (String, Bytes)>,
-    pub(super) faults: HashMap<String, VecDeque<Fault>>,
-    pub(super) edit_every: Option<Duration>,
+    pub(super) faults: HashMap<String, VecDeque<FakeTelegramFault>>,
+    pub(super) min_edit_interval: Option<Duration>,
     pub(super) webhook: String,
     last_update: i64,
-    /// Messages of private chats and small groups are numbered together, those of each supergroup by themselves.
+    /// Private chats and small groups share one numbering of messages; each supergroup has its own.
     last_message: i64,
 }
 
 /// One call of the API.
 #[derive(Debug, Clone)]
-pub struct Call {
-    /// Its method.
+pub struct TelegramCall {
     pub method: String,
-    /// Its parameters; files are left out.
+    /// Its parameters without files.
     pub body: Value,
-    /// When it had come.
+    /// When it arrived.
     pub at: Instant,
-    /// The status it was answered with, once it was. The answer may still have been lost.
+    /// Status of its answer, if it was answered. The answer may have been lost.
     pub answered: Option<u16>,
 }
 
-/// A chat.
 #[derive(Debug, Clone)]
-pub struct Chat {
-    /// Its kind.
-    pub kind: ChatKind,
+pub struct FakeTelegramChat {
+    pub kind: FakeTelegramChatKind,
     /// True when it has topics.
     pub forum: bool,
-    /// Topics by their ids.
+    /// Topic ids.
     pub topics: Vec<i64>,
-    /// What it shows.
-    pub messages: Vec<Shown>,
-    /// When "typing" was asked for.
+    pub messages: Vec<FakeTelegramMessage>,
+    /// Times of `typing` actions.
     pub typing: Vec<Instant>,
-    /// The person has blocked the bot, or the bot was removed.
-    pub closed_to_bot: bool,
-    /// Where it went when it became a supergroup.
+    /// The user has blocked the bot, or the bot was removed.
+    pub bot_blocked: bool,
+    /// Its new id after it became a supergroup.
     pub migrated_to: Option<i64>,
     pub(super) last_edit: Option<Instant>,
     last_message: i64,
 }
 
-/// Kinds of chats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ChatKind {
-    /// Of one person with the bot.
+pub enum FakeTelegramChatKind {
+    /// One user and the bot.
     Private,
     /// A small group.
     Group,
-    /// A supergroup.
     Supergroup,
 }
 
 /// A message as people see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shown {
-    /// Its number.
+pub struct FakeTelegramMessage {
     pub id: i64,
-    /// Who wrote it.
+    /// User id of its sender.
     pub from: i64,
-    /// Its text, without markup.
+    /// Its text without formatting.
     pub text: String,
-    /// Its markup.
-    pub entities: Vec<Entity>,
-    /// The topic in which it stands.
+    /// Its formatting.
+    pub entities: Vec<ParsedEntity>,
+    /// Topic id.
     pub thread: Option<i64>,
-    /// How often it was changed.
+    /// Number of edits.
     pub edits: usize,
-    /// The bot's signs on it.
+    /// The bot's reactions.
     pub reactions: Vec<String>,
-    /// A file that came with it.
-    pub file: Option<ChatFile>,
-    /// When it came.
+    pub file: Option<FakeTelegramFile>,
     pub at: Instant,
 }
 
 /// A file, from the bot or from a person.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChatFile {
+pub struct FakeTelegramFile {
     /// As the API names it: `photo`, `document`, `voice`, `audio`, `video`.
     pub kind: String,
-    /// Its name.
     pub name: String,
-    /// Its media type.
     pub media_type: String,
-    /// What it holds.
     pub bytes: Bytes,
 }
 
-impl State {
-    /// What a chat shows.
+impl FakeTelegramState {
     #[must_use]
-    pub fn messages(&self, chat: i64) -> &[Shown] {
+    pub fn messages(&self, chat: i64) -> &[FakeTelegramMessage] {
         self.chats.get(&chat).map_or(&[], |chat| &chat.messages)
     }
 
-    /// The texts that the bot wrote in a chat, as they are now.
+    /// The current texts of the bot's messages in a chat.
     #[must_use]
     pub fn bot_texts(&self, chat: i64) -> Vec<&str> {
         let own = self.messages(chat).iter().filter(|message| message.from == super::BOT_ID);
         own.map(|message| message.text.as_str()).collect()
     }
 
-    /// The calls of a method.
-    pub fn calls_of(&self, method: &str) -> impl Iterator<Item = &Call> {
+    pub fn calls_of(&self, method: &str) -> impl Iterator<Item = &TelegramCall> {
         self.calls.iter().filter(move |call| call.method == method)
     }
 
-    /// Chats are there once somebody has written in them; their ids tell their kinds.
-    pub(super) fn chat(&mut self, id: i64) -> &mut Chat {
-        self.chats.entry(id).or_insert_with(|| Chat {
-            kind: ChatKind::of(id),
+    /// Creates a chat on first use; its id decides its kind.
+    pub(super) fn chat_mut(&mut self, id: i64) -> &mut FakeTelegramChat {
+        self.chats.entry(id).or_insert_with(|| FakeTelegramChat {
+            kind: FakeTelegramChatKind::of_chat_id(id),
             forum: false,
             topics: Vec::new(),
             messages: Vec::new(),
             typing: Vec::new(),
-            closed_to_bot: false,
+            bot_blocked: false,
             migrated_to: None,
             last_edit: None,
             last_message: 0,
         })
     }
 
-    /// The number of the next message of a chat.
-    pub(super) fn next_message(&mut self, chat: i64) -> i64 {
-        let shared = self.chat(chat).kind != ChatKind::Supergroup;
-        let counter = if shared { &mut self.last_message } else { &mut self.chat(chat).last_message };
+    /// The next message id of a chat.
+    pub(super) fn next_message_id(&mut self, chat: i64) -> i64 {
+        let shared = self.chat_mut(chat).kind != FakeTelegramChatKind::Supergroup;
+        let counter = if shared { &mut self.last_message } else { &mut self.chat_mut(chat).last_message };
         *counter += 1;
         *counter
     }
 
-    /// Queues an update, unless nobody wants its kind.
-    pub(super) fn update(&mut self, kind: &str, content: Value) {
-        if !self.wanted.is_empty() && !self.wanted.iter().any(|wanted| wanted == kind) {
+    /// Queues an update, unless its kind is not requested.
+    pub(super) fn queue_update(&mut self, kind: &str, content: Value) {
+        if !self.allowed_updates.is_empty() && !self.allowed_updates.iter().any(|wanted| wanted == kind) {
             return;
         }
         self.last_update += 1;
@@ -177,33 +162,33 @@ impl State {
         self.updates.push_back((id, update));
     }
 
-    /// Forgets updates below `offset`; a negative one counts from the end.
-    pub(super) fn confirm(&mut self, offset: i64) {
+    /// Deletes updates below `offset`; a negative offset counts from the end.
+    pub(super) fn confirm_updates(&mut self, offset: i64) {
         let keep = usize::try_from(offset.unsigned_abs()).unwrap_or(usize::MAX);
         while let Some((id, _)) = self.updates.front() {
             let forget = if offset < 0 { self.updates.len() > keep } else { *id < offset };
             if !forget {
                 break;
             }
-            self.confirmed = *id;
+            self.confirmed_update = *id;
             self.updates.pop_front();
         }
     }
 }
 
-impl Chat {
-    /// Whether it shows that the bot is typing: until a message of the bot or some seconds later.
+impl FakeTelegramChat {
+    /// Whether the chat shows that the bot is typing: until the bot's next message, or for some seconds.
     #[must_use]
     pub fn is_typing(&self) -> bool {
         let Some(last) = self.typing.last() else { return false };
         let written = self.messages.iter().any(|message| message.from == super::BOT_ID && message.at >= *last);
-        last.elapsed() < TYPING && !written
+        last.elapsed() < TYPING_DURATION && !written
     }
 }
 
-impl ChatKind {
-    /// Bot API: people have positive ids, groups negative ones, those of supergroups begin with -100.
-    fn of(chat: i64) -> Self {
+impl FakeTelegramChatKind {
+    /// Bot API: ids of people are positive, those of groups negative, those of supergroups begin with -100.
+    fn of_chat_id(chat: i64) -> Self {
         match chat {
             0.. => Self::Private,
             _ if chat.to_string().starts_with("-100") => Self::Supergroup,
@@ -212,7 +197,7 @@ impl ChatKind {
     }
 
     /// As the API names it.
-    pub(super) fn name(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Private => "private",
             Self::Group => "group",

@@ -1,13 +1,13 @@
-//! Texts that would make a careless scanner work long. Work is counted, not timed.
+//! Worst-case inputs, with counted (not timed) work.
 
-use super::super::{Narration, Rules, finished, so_far, work};
+use super::super::{NarrationPolicy, SanitiserRules, sanitise_partial_reply, sanitise_reply, work_counter};
 use super::tools;
 
-/// How often a byte may be looked at, for a draft and the whole reply together. Nothing needs more than 16.
-const LOOKS: usize = 20;
+/// Maximum reads per byte, for the partial and the complete reply together. The worst case needs 16.
+const MAX_READS_PER_BYTE: usize = 20;
 
-/// Pieces that are repeated, and what is put behind them.
-const WORST: &[(&str, &str)] = &[
+/// Pieces that are repeated, and the end that is appended once.
+const WORST_CASES: &[(&str, &str)] = &[
     ("<tool_call>", ""),
     ("<tool_call>\n", ""),
     ("\n<tool_call>", "</tool_call>"),
@@ -83,10 +83,10 @@ const WORST: &[(&str, &str)] = &[
     ("x", ""),
 ];
 
-fn worst(size: usize) -> impl Iterator<Item = String> {
-    // In front: text, so that nothing is judged as the whole of a reply, or nothing.
+fn worst_case_texts(size: usize) -> impl Iterator<Item = String> {
+    // With text in front, no piece is the whole reply.
     const FRONTS: [&str; 2] = ["", "x\n\n"];
-    WORST.iter().flat_map(move |(piece, end)| {
+    WORST_CASES.iter().flat_map(move |(piece, end)| {
         FRONTS.iter().map(move |front| format!("{front}{}{end}", piece.repeat(size / piece.len())))
     })
 }
@@ -94,27 +94,31 @@ fn worst(size: usize) -> impl Iterator<Item = String> {
 #[test]
 fn work_is_linear_in_the_length() {
     let tools = tools();
-    worst(10_000).for_each(|text| hold_to_linear(&text, &Rules { tools: &tools, narration: Narration::Keep }));
-    worst(10_000).for_each(|text| hold_to_linear(&text, &Rules { tools: &tools, narration: Narration::Drop }));
+    worst_case_texts(10_000).for_each(|text| {
+        assert_linear_work(&text, &SanitiserRules { tools: &tools, narration_policy: NarrationPolicy::Keep })
+    });
+    worst_case_texts(10_000).for_each(|text| {
+        assert_linear_work(&text, &SanitiserRules { tools: &tools, narration_policy: NarrationPolicy::Drop })
+    });
 }
 
-/// Longer ones take their time in a debug build, so only some of them: what grows faster than the text shows in any.
+/// Only some cases: long texts are slow in a debug build, and faster growth than linear shows in any of them.
 #[rstest::rstest]
 #[case(100_000, 3)]
 #[case(1_000_000, 21)]
 fn work_is_linear_in_the_length_of_long_texts(#[case] size: usize, #[case] step: usize) {
     let tools = tools();
-    for text in worst(size).step_by(step) {
-        hold_to_linear(&text, &Rules { tools: &tools, narration: Narration::Keep });
+    for text in worst_case_texts(size).step_by(step) {
+        assert_linear_work(&text, &SanitiserRules { tools: &tools, narration_policy: NarrationPolicy::Keep });
     }
 }
 
-fn hold_to_linear(text: &str, rules: &Rules<'_>) {
-    let work = work::of(|| {
-        let _ = finished(text, rules);
-        let _ = so_far(text, rules);
+fn assert_linear_work(text: &str, rules: &SanitiserRules<'_>) {
+    let work = work_counter::count_bytes_during(|| {
+        let _ = sanitise_reply(text, rules);
+        let _ = sanitise_partial_reply(text, rules);
     });
     let beginning: String = text.chars().take(40).collect();
-    assert!(work >= text.len(), "{beginning:?}: {work} is less than one look at {} bytes", text.len());
-    assert!(work <= LOOKS * text.len(), "{beginning:?}: {} looks at each byte", work / text.len());
+    assert!(work >= text.len(), "{beginning:?}: {work} is less than one read of {} bytes", text.len());
+    assert!(work <= MAX_READS_PER_BYTE * text.len(), "{beginning:?}: {} reads of each byte", work / text.len());
 }

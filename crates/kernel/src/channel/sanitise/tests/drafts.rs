@@ -1,21 +1,21 @@
-//! What is shown while a reply is being written.
+//! Tests of partial replies.
 
-use super::super::{Narration, Rules, finished, so_far};
-use super::{NARRATION, ORDINARY, PROTOCOL, keep, rows, tools};
+use super::super::{NarrationPolicy, SanitiserRules, sanitise_partial_reply, sanitise_reply};
+use super::{NARRATION, ORDINARY, PROTOCOL, parse_golden_cases, rules_keeping_narration, tools};
 
 #[test]
 fn what_is_shown_stays() {
     let tools = tools();
-    for narration in [Narration::Keep, Narration::Drop] {
-        let rules = Rules { tools: &tools, narration };
-        for row in [PROTOCOL, ORDINARY, NARRATION].into_iter().flat_map(rows) {
+    for narration in [NarrationPolicy::Keep, NarrationPolicy::Drop] {
+        let rules = SanitiserRules { tools: &tools, narration_policy: narration };
+        for row in [PROTOCOL, ORDINARY, NARRATION].into_iter().flat_map(parse_golden_cases) {
             let mut shown = String::new();
             for (end, _) in row.input.char_indices().chain([(row.input.len(), ' ')]) {
-                let now = so_far(&row.input[..end], &rules);
+                let now = sanitise_partial_reply(&row.input[..end], &rules);
                 assert!(now.starts_with(&shown), "{}: at byte {end} {shown:?} became {now:?}", row.name);
                 shown = now;
             }
-            let last = finished(row.input, &rules);
+            let last = sanitise_reply(row.input, &rules);
             assert!(last.text.starts_with(&shown), "{}: {shown:?} became {last:?}", row.name);
         }
     }
@@ -24,11 +24,11 @@ fn what_is_shown_stays() {
 #[test]
 fn no_protocol_is_shown_half() {
     let tools = tools();
-    for row in rows(PROTOCOL) {
-        let left = row.left.unwrap_or_default();
+    for row in parse_golden_cases(PROTOCOL) {
+        let expected = row.expected.unwrap_or_default();
         for (end, _) in row.input.char_indices() {
-            let now = so_far(&row.input[..end], &keep(&tools));
-            assert!(left.starts_with(&now), "{}: at byte {end} it shows {now:?}", row.name);
+            let now = sanitise_partial_reply(&row.input[..end], &rules_keeping_narration(&tools));
+            assert!(expected.starts_with(&now), "{}: at byte {end} it shows {now:?}", row.name);
         }
     }
 }
@@ -52,15 +52,15 @@ fn no_protocol_is_shown_half() {
 #[case::code("The `<think>` tag", "The `<think>` tag")]
 #[case::in_code("Write `<tool_call>{\"name\": \"shell\", \"arguments\": {}}</tool_call>", "Write `")]
 fn half_a_reply(#[case] text: &str, #[case] shown: &str) {
-    assert_eq!(so_far(text, &keep(&tools())), shown);
+    assert_eq!(sanitise_partial_reply(text, &rules_keeping_narration(&tools())), shown);
 }
 
-/// What a draft shows must not lag behind for long: an ordinary answer is shown but for a line at the most.
+/// A draft must not lag far behind: most of an ordinary answer is shown while it streams.
 #[test]
 fn ordinary_answers_are_shown_while_they_are_written() {
     let tools = tools();
-    for row in rows(ORDINARY).iter().filter(|row| row.input.len() > 200) {
-        let shown = so_far(row.input, &keep(&tools));
+    for row in parse_golden_cases(ORDINARY).iter().filter(|row| row.input.len() > 200) {
+        let shown = sanitise_partial_reply(row.input, &rules_keeping_narration(&tools));
         assert!(shown.len() * 2 > row.input.len(), "{}: {shown:?}", row.name);
     }
 }

@@ -1,30 +1,30 @@
-//! Files, in and out.
+//! Download and upload of attachments.
 
 use quell_protocol::{Attachment, AttachmentKind};
 use rstest::rstest;
 
 use super::*;
 
-fn attachment(source: &str) -> Attachment {
+fn attachment_from(source: &str) -> Attachment {
     Attachment { kind: AttachmentKind::File, source: source.to_owned(), name: None, media_type: None, bytes: None }
 }
 
 #[tokio::test]
 async fn a_file_that_came_with_a_message_is_fetched_without_the_token() {
-    let stage = Stage::new().await;
-    let (anna, channel) = (stage.server.person("anna"), stage.server.channel());
-    let plot = async {
-        stage.connected(1).await;
-        stage.server.say_with_file(&channel, &anna, "look", ("a.png", "image/png", b"picture"));
-        stage.heard(1).await
+    let fixture = DiscordFixture::new().await;
+    let (anna, channel) = (fixture.server.add_person("anna"), fixture.server.add_channel());
+    let scenario = async {
+        fixture.wait_for_connections(1).await;
+        fixture.server.post_message_with_file(&channel, &anna, "look", ("a.png", "image/png", b"picture"));
+        fixture.wait_for_texts(1).await
     };
-    stage.play(plot).await;
-    let attachment = stage.ear.state().heard[0].attachments[0].clone();
-    let files = stage.discord.files().unwrap();
+    fixture.run_while_listening(scenario).await;
+    let attachment = fixture.sink.state().messages[0].attachments[0].clone();
+    let files = fixture.discord.files().unwrap();
     assert_eq!(files.fetch(&attachment, 7).await.unwrap(), b"picture");
-    let Trouble(why) = files.fetch(&attachment, 6).await.unwrap_err();
+    let NetworkError(why) = files.fetch(&attachment, 6).await.unwrap_err();
     assert!(why.contains("larger than 6 bytes"), "{why}");
-    stage.server.delete(&channel, &stage.ear.state().heard[0].id);
+    fixture.server.delete_message(&channel, &fixture.sink.state().messages[0].id);
     assert!(files.fetch(&attachment, 7).await.is_err(), "it is not there any more");
 }
 
@@ -39,23 +39,23 @@ async fn a_file_that_came_with_a_message_is_fetched_without_the_token() {
 #[case::no_url("x")]
 #[tokio::test]
 async fn a_file_elsewhere_is_not_fetched(#[case] source: &str) {
-    let stage = Stage::new().await;
-    let Trouble(why) = stage.discord.files().unwrap().fetch(&attachment(source), 100).await.unwrap_err();
+    let fixture = DiscordFixture::new().await;
+    let NetworkError(why) = fixture.discord.files().unwrap().fetch(&attachment_from(source), 100).await.unwrap_err();
     assert!(why.contains("not on Discord's servers"), "{why}");
 }
 
 #[tokio::test]
 async fn a_file_is_sent_as_it_is() {
-    let stage = Stage::new().await;
-    let channel = stage.server.channel();
+    let fixture = DiscordFixture::new().await;
+    let channel = fixture.server.add_channel();
     let bytes: Vec<u8> = (0..=255).chain(*b"\r\n--\r\n").collect();
     let sent = Attachment {
         name: Some("../odd \"name\".bin".to_owned()),
         media_type: Some("image/png\r\nx: y".to_owned()),
-        ..attachment("")
+        ..attachment_from("")
     };
-    let id = stage.discord.files().unwrap().send(&place(&channel), &sent, bytes.clone()).await.unwrap();
-    let shown = &stage.server.messages(&channel)[0];
+    let id = fixture.discord.files().unwrap().send(&chat_address(&channel), &sent, bytes.clone()).await.unwrap();
+    let shown = &fixture.server.messages(&channel)[0];
     assert_eq!((&shown.id, shown.files.len()), (&id.0, 1));
     let file = &shown.files[0];
     assert_eq!((file.name.as_str(), &file.bytes), ("odd \"name\".bin", &bytes));
@@ -64,10 +64,16 @@ async fn a_file_is_sent_as_it_is() {
 
 #[tokio::test]
 async fn a_file_whose_answer_is_lost_is_not_sent_again() {
-    let stage = Stage::new().await;
-    let channel = stage.server.channel();
-    stage.server.fault(Route::Send, Fault::LoseAnswer);
-    let lost = stage.discord.files().unwrap().send(&place(&channel), &attachment(""), vec![1]).await.unwrap_err();
-    assert!(matches!(lost, NotSent::Unknown { repeatable: false, .. }), "{lost:?}");
-    assert_eq!(stage.server.messages(&channel)[0].files[0].name, "file");
+    let fixture = DiscordFixture::new().await;
+    let channel = fixture.server.add_channel();
+    fixture.server.inject_fault(DiscordRoute::Send, FakeDiscordFault::LoseAnswer);
+    let lost = fixture
+        .discord
+        .files()
+        .unwrap()
+        .send(&chat_address(&channel), &attachment_from(""), vec![1])
+        .await
+        .unwrap_err();
+    assert!(matches!(lost, SendError::Unknown { is_repeatable: false, .. }), "{lost:?}");
+    assert_eq!(fixture.server.messages(&channel)[0].files[0].name, "file");
 }

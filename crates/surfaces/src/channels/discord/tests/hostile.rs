@@ -1,32 +1,32 @@
-//! What no server should say. Nothing of it ends the channel, and nothing of it is heard.
+//! Malformed payloads: none of them ends the channel or is delivered.
 
 use rstest::rstest;
 use serde_json::Value;
 
-use super::hearing::told;
+use super::receiving::message_create_event;
 use super::*;
 
 #[tokio::test]
 async fn payloads_that_are_none_are_passed_over() {
-    let stage = Stage::new().await;
-    let (anna, channel) = (stage.server.person("anna"), stage.server.channel());
+    let fixture = DiscordFixture::new().await;
+    let (anna, channel) = (fixture.server.add_person("anna"), fixture.server.add_channel());
     let deep = format!(r#"{{"op":0,"s":2,"t":"MESSAGE_CREATE","d":{}1{}}}"#, "[".repeat(50_000), "]".repeat(50_000));
     let wide = format!(r#"{{"op":0,"s":null,"t":"MESSAGE_CREATE","d":[{}0]}}"#, "0,".repeat(1_000_000));
-    let plot = async {
-        stage.connected(1).await;
+    let scenario = async {
+        fixture.wait_for_connections(1).await;
         for text in ["", "{", "null", "[]", "7", "{}", r#"{"op":"0"}"#, r#"{"op":-1}"#, r#"{"op":99,"d":{}}"#] {
-            stage.server.say_raw(text);
+            fixture.server.send_raw_frame(text);
         }
-        stage.server.say_raw(r#"{"op":0,"s":"2","t":"MESSAGE_CREATE","d":{}}"#);
-        stage.server.say_raw(r#"{"op":0,"s":null,"t":"READY","d":{"user":7}}"#);
-        stage.server.say_raw(r#"{"op":10,"d":{"heartbeat_interval":0}}"#);
-        stage.server.say_raw(&deep);
-        stage.server.say_raw(&wide);
-        stage.server.say(&channel, &anna, "still there");
-        assert_eq!(stage.heard(1).await, ["still there"]);
+        fixture.server.send_raw_frame(r#"{"op":0,"s":"2","t":"MESSAGE_CREATE","d":{}}"#);
+        fixture.server.send_raw_frame(r#"{"op":0,"s":null,"t":"READY","d":{"user":7}}"#);
+        fixture.server.send_raw_frame(r#"{"op":10,"d":{"heartbeat_interval":0}}"#);
+        fixture.server.send_raw_frame(&deep);
+        fixture.server.send_raw_frame(&wide);
+        fixture.server.post_message(&channel, &anna, "still there");
+        assert_eq!(fixture.wait_for_texts(1).await, ["still there"]);
     };
-    stage.play(plot).await;
-    assert_eq!((stage.lost(), stage.server.state().identified), (Vec::new(), 1));
+    fixture.run_while_listening(scenario).await;
+    assert_eq!((fixture.listen_errors(), fixture.server.state().identified), (Vec::new(), 1));
 }
 
 #[rstest]
@@ -41,8 +41,8 @@ async fn payloads_that_are_none_are_passed_over() {
 #[case::a_type_of_another_type("type", json!("0"))]
 #[case::a_text_of_another_type("content", json!(["hello"]))]
 fn a_message_without_what_it_needs_is_not_heard(#[case] key: &str, #[case] value: Value) {
-    assert!(message::heard(&told(|_| {}), "1", false).is_some());
-    assert_eq!(message::heard(&told(|event| event[key] = value), "1", false), None);
+    assert!(message_parser::parse_message(&message_create_event(|_| {}), "1", false).is_some());
+    assert_eq!(message_parser::parse_message(&message_create_event(|event| event[key] = value), "1", false), None);
 }
 
 #[rstest]
@@ -52,34 +52,34 @@ fn a_message_without_what_it_needs_is_not_heard(#[case] key: &str, #[case] value
 #[case("attachments", json!([null, 7, {"url": 7}, {"url": "x".repeat(10_000)}]))]
 #[case("referenced_message", json!([]))]
 fn what_it_does_not_need_may_be_anything(#[case] key: &str, #[case] value: Value) {
-    let heard = message::heard(&told(|event| event[key] = value), "1", false).unwrap();
-    assert_eq!((heard.text.as_str(), heard.attachments.len()), ("hello", 0));
+    let inbound = message_parser::parse_message(&message_create_event(|event| event[key] = value), "1", false).unwrap();
+    assert_eq!((inbound.text.as_str(), inbound.attachments.len()), ("hello", 0));
 }
 
 #[test]
 fn many_mentions_and_files_are_bounded_and_take_linear_time() {
-    let event = told(|event| {
+    let event = message_create_event(|event| {
         event["content"] = json!("<@5".repeat(300_000));
         event["mentions"] = (0..10_000).map(|id| json!({"id": id.to_string(), "username": "x"})).collect();
         event["attachments"] = (0..10_000).map(|_| json!({"url": "https://cdn.discordapp.com/x"})).collect();
     });
-    let heard = message::heard(&event, "1", false).unwrap();
-    assert_eq!((heard.text.len(), heard.attachments.len()), (900_000, 10));
+    let inbound = message_parser::parse_message(&event, "1", false).unwrap();
+    assert_eq!((inbound.text.len(), inbound.attachments.len()), (900_000, 10));
 }
 
 #[test]
 fn a_cursor_that_is_none_is_passed_over() {
     for text in ["", "{", "7", "{}", r#"{"session":1}"#] {
-        assert_eq!(session::Session::from_cursor(text), None, "{text}");
+        assert_eq!(gateway_session::GatewaySession::from_cursor(text), None, "{text}");
     }
 }
 
 #[tokio::test]
 async fn a_gateway_with_less_security_than_the_api_gets_no_token() {
-    let discord = Discord::new("discord", &config("https://127.0.0.1:1/api/v10")).unwrap();
+    let discord = DiscordNetwork::new("discord", &discord_config("https://127.0.0.1:1/api/v10")).unwrap();
     let cursor = r#"{"session":"s","url":"ws://127.0.0.1:1","id":"1","name":"quell","seq":1}"#;
-    let ear = RecordingEar::new();
-    ear.keep_cursor(cursor.to_owned()).await;
-    let Lost::Connection(why) = discord.listen(&ear).await else { panic!("it listens") };
+    let sink = RecordingInboundSink::new();
+    sink.save_cursor(cursor.to_owned()).await;
+    let ListenError::Connection(why) = discord.listen(&sink).await else { panic!("it listens") };
     assert!(why.contains("where its gateway is"), "{why}");
 }

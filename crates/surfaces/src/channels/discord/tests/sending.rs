@@ -1,145 +1,149 @@
-//! Messages, edits, signs.
+//! Sending of messages, edits and reactions.
 
 use rstest::rstest;
 
 use super::*;
 
-fn status(status: u16, code: u64) -> Fault {
-    Fault::Status { status, code, message: "Some Words".to_owned() }
+fn status_fault(status: u16, code: u64) -> FakeDiscordFault {
+    FakeDiscordFault::Status { status, code, message: "Some Words".to_owned() }
 }
 
 #[tokio::test]
 async fn a_message_is_shown_edited_and_pings_nobody() {
-    let stage = Stage::new().await;
-    let (anna, channel) = (stage.server.person("anna"), stage.server.channel());
+    let fixture = DiscordFixture::new().await;
+    let (anna, channel) = (fixture.server.add_person("anna"), fixture.server.add_channel());
     let text = format!("@everyone <@{anna}> hello");
-    let id = stage.send(&channel, &text, "1").await.unwrap();
-    let edited = piece(&format!("{text} again"));
-    stage.discord.drafts().unwrap().edit(&place(&channel), &id, &edited).await.unwrap();
-    let shown = &stage.server.messages(&channel)[0];
-    assert_eq!((&shown.id, &shown.text, shown.edits), (&id.0, &edited.marked, 1));
+    let id = fixture.send(&channel, &text, "1").await.unwrap();
+    let edited = message_piece(&format!("{text} again"));
+    fixture.discord.drafts().unwrap().edit(&chat_address(&channel), &id, &edited).await.unwrap();
+    let shown = &fixture.server.messages(&channel)[0];
+    assert_eq!((&shown.id, &shown.text, shown.edits), (&id.0, &edited.formatted, 1));
     assert!(shown.pinged.is_empty(), "{:?}", shown.pinged);
 }
 
 #[tokio::test]
 async fn a_message_that_is_sent_again_with_its_key_is_shown_once() {
-    let stage = Stage::new().await;
-    let (channel, other) = (stage.server.channel(), stage.server.channel());
-    stage.server.fault(Route::Send, Fault::LoseAnswer);
-    let lost = stage.send(&channel, "once", "key").await.unwrap_err();
-    assert!(matches!(lost, NotSent::Unknown { repeatable: true, .. }), "{lost:?}");
-    let id = stage.send(&channel, "once", "key").await.unwrap();
-    let shown = stage.server.messages(&channel);
+    let fixture = DiscordFixture::new().await;
+    let (channel, other) = (fixture.server.add_channel(), fixture.server.add_channel());
+    fixture.server.inject_fault(DiscordRoute::Send, FakeDiscordFault::LoseAnswer);
+    let lost = fixture.send(&channel, "once", "key").await.unwrap_err();
+    assert!(matches!(lost, SendError::Unknown { is_repeatable: true, .. }), "{lost:?}");
+    let id = fixture.send(&channel, "once", "key").await.unwrap();
+    let shown = fixture.server.messages(&channel);
     assert_eq!((shown.len(), &shown[0].id), (1, &id.0));
-    stage.send(&channel, "twice", "another key").await.unwrap();
-    stage.send(&other, "elsewhere", "key").await.unwrap();
-    assert_eq!((stage.server.messages(&channel).len(), stage.server.messages(&other).len()), (2, 1));
+    fixture.send(&channel, "twice", "another key").await.unwrap();
+    fixture.send(&other, "elsewhere", "key").await.unwrap();
+    assert_eq!((fixture.server.messages(&channel).len(), fixture.server.messages(&other).len()), (2, 1));
 }
 
 #[rstest]
-#[case::of_the_route(Scope::User)]
-#[case::of_the_account(Scope::Global)]
+#[case::of_the_route(RateLimitScope::User)]
+#[case::of_the_account(RateLimitScope::Global)]
 #[tokio::test]
-async fn a_rate_limit_says_when_to_come_again(#[case] scope: Scope) {
-    let stage = Stage::new().await;
-    let (channel, after) = (stage.server.channel(), Duration::from_millis(2250));
-    stage.server.fault(Route::Send, Fault::RateLimited { after, scope });
-    let refused = stage.send(&channel, "hello", "1").await.unwrap_err();
-    assert!(matches!(&refused, NotSent::Undelivered { after: told, .. } if *told == Some(after)), "{refused:?}");
-    stage.send(&channel, "hello", "1").await.unwrap();
+async fn a_rate_limit_says_when_to_come_again(#[case] scope: RateLimitScope) {
+    let fixture = DiscordFixture::new().await;
+    let (channel, after) = (fixture.server.add_channel(), Duration::from_millis(2250));
+    fixture.server.inject_fault(DiscordRoute::Send, FakeDiscordFault::RateLimited { after, scope });
+    let refused = fixture.send(&channel, "hello", "1").await.unwrap_err();
+    assert!(
+        matches!(&refused, SendError::NotDelivered { retry_after: told, .. } if *told == Some(after)),
+        "{refused:?}"
+    );
+    fixture.send(&channel, "hello", "1").await.unwrap();
 }
 
 #[tokio::test]
 async fn the_sixth_edit_within_five_seconds_has_to_wait() {
-    let stage = Stage::new().await;
-    let channel = stage.server.channel();
-    let id = stage.send(&channel, "...", "1").await.unwrap();
-    let drafts = stage.discord.drafts().unwrap();
+    let fixture = DiscordFixture::new().await;
+    let channel = fixture.server.add_channel();
+    let id = fixture.send(&channel, "...", "1").await.unwrap();
+    let drafts = fixture.discord.drafts().unwrap();
     for count in 0..5 {
-        drafts.edit(&place(&channel), &id, &piece(&format!("{count}"))).await.unwrap();
+        drafts.edit(&chat_address(&channel), &id, &message_piece(&format!("{count}"))).await.unwrap();
     }
-    let refused = drafts.edit(&place(&channel), &id, &piece("5")).await.unwrap_err();
-    assert!(matches!(&refused, NotSent::Undelivered { after: Some(_), .. }), "{refused:?}");
-    assert!(stage.discord.manners().edit_every * 5 >= Duration::from_secs(5), "the flow keeps to that by itself");
+    let refused = drafts.edit(&chat_address(&channel), &id, &message_piece("5")).await.unwrap_err();
+    assert!(matches!(&refused, SendError::NotDelivered { retry_after: Some(_), .. }), "{refused:?}");
+    assert!(fixture.discord.limits().edit_interval * 5 >= Duration::from_secs(5), "the flow keeps to that by itself");
 }
 
 #[rstest]
-#[case::forbidden(status(403, 50013), "Send Messages")]
-#[case::no_access(status(403, 50001), "View Channel")]
-#[case::bad_request(status(400, 50035), "Some Words")]
-#[case::gone(status(404, 10003), "code 10003")]
-#[case::token(status(401, 0), "token")]
+#[case::forbidden(status_fault(403, 50013), "Send Messages")]
+#[case::no_access(status_fault(403, 50001), "View Channel")]
+#[case::bad_request(status_fault(400, 50035), "Some Words")]
+#[case::gone(status_fault(404, 10003), "code 10003")]
+#[case::token(status_fault(401, 0), "token")]
 #[tokio::test]
-async fn what_discord_refuses_is_not_sent_again(#[case] fault: Fault, #[case] words: &str) {
-    let stage = Stage::new().await;
-    let channel = stage.server.channel();
-    stage.server.fault(Route::Send, fault);
-    let refused = stage.send(&channel, "hello", "1").await.unwrap_err();
-    let NotSent::Refused { why } = &refused else { panic!("{refused:?}") };
+async fn what_discord_refuses_is_not_sent_again(#[case] fault: FakeDiscordFault, #[case] words: &str) {
+    let fixture = DiscordFixture::new().await;
+    let channel = fixture.server.add_channel();
+    fixture.server.inject_fault(DiscordRoute::Send, fault);
+    let refused = fixture.send(&channel, "hello", "1").await.unwrap_err();
+    let SendError::Refused { why } = &refused else { panic!("{refused:?}") };
     assert!(why.contains(words), "{why}");
-    assert!(stage.server.messages(&channel).is_empty());
+    assert!(fixture.server.messages(&channel).is_empty());
 }
 
 #[rstest]
-#[case::failed(status(500, 0))]
-#[case::no_gateway(status(502, 0))]
-#[case::closed(Fault::CloseBefore)]
+#[case::failed(status_fault(500, 0))]
+#[case::no_gateway(status_fault(502, 0))]
+#[case::closed(FakeDiscordFault::CloseBefore)]
 #[tokio::test]
-async fn what_may_have_been_shown_may_be_sent_again(#[case] fault: Fault) {
-    let stage = Stage::new().await;
-    let channel = stage.server.channel();
-    stage.server.fault(Route::Send, fault);
-    let lost = stage.send(&channel, "hello", "1").await.unwrap_err();
-    assert!(matches!(lost, NotSent::Unknown { repeatable: true, .. }), "{lost:?}");
+async fn what_may_have_been_shown_may_be_sent_again(#[case] fault: FakeDiscordFault) {
+    let fixture = DiscordFixture::new().await;
+    let channel = fixture.server.add_channel();
+    fixture.server.inject_fault(DiscordRoute::Send, fault);
+    let lost = fixture.send(&channel, "hello", "1").await.unwrap_err();
+    assert!(matches!(lost, SendError::Unknown { is_repeatable: true, .. }), "{lost:?}");
 }
 
 #[tokio::test]
 async fn what_did_not_reach_the_server_is_certainly_not_shown() {
-    let stage = Stage::new().await;
-    let channel = stage.server.channel();
-    stage.server.go_away().await;
-    let lost = stage.send(&channel, "hello", "1").await.unwrap_err();
-    assert!(matches!(lost, NotSent::Undelivered { after: None, .. }), "{lost:?}");
+    let fixture = DiscordFixture::new().await;
+    let channel = fixture.server.add_channel();
+    fixture.server.stop_listening().await;
+    let lost = fixture.send(&channel, "hello", "1").await.unwrap_err();
+    assert!(matches!(lost, SendError::NotDelivered { retry_after: None, .. }), "{lost:?}");
 }
 
 #[tokio::test]
 async fn a_message_that_is_gone_cannot_be_edited() {
-    let stage = Stage::new().await;
-    let channel = stage.server.channel();
-    let id = stage.send(&channel, "...", "1").await.unwrap();
-    stage.server.delete(&channel, &id.0);
-    let refused = stage.discord.drafts().unwrap().edit(&place(&channel), &id, &piece("x")).await.unwrap_err();
-    assert!(matches!(&refused, NotSent::Refused { why } if why.contains("10008")), "{refused:?}");
+    let fixture = DiscordFixture::new().await;
+    let channel = fixture.server.add_channel();
+    let id = fixture.send(&channel, "...", "1").await.unwrap();
+    fixture.server.delete_message(&channel, &id.0);
+    let refused =
+        fixture.discord.drafts().unwrap().edit(&chat_address(&channel), &id, &message_piece("x")).await.unwrap_err();
+    assert!(matches!(&refused, SendError::Refused { why } if why.contains("10008")), "{refused:?}");
 }
 
 #[tokio::test]
 async fn signs_are_put_there_and_taken_off() {
-    let stage = Stage::new().await;
-    stage.server.without_limits();
-    let (anna, channel) = (stage.server.person("anna"), stage.server.channel());
-    let id = MessageId(stage.server.say(&channel, &anna, "hello"));
-    let (place, signs) = (place(&channel), stage.discord.reactions().unwrap());
-    for sign in ["👀", "⏹️", "⚠️"] {
-        signs.add(&place, &id, sign).await.unwrap();
+    let fixture = DiscordFixture::new().await;
+    fixture.server.disable_rate_limits();
+    let (anna, channel) = (fixture.server.add_person("anna"), fixture.server.add_channel());
+    let id = MessageId(fixture.server.post_message(&channel, &anna, "hello"));
+    let (address, reactions) = (chat_address(&channel), fixture.discord.reactions().unwrap());
+    for emoji in ["👀", "⏹️", "⚠️"] {
+        reactions.add(&address, &id, emoji).await.unwrap();
     }
-    signs.remove(&place, &id, "👀").await.unwrap();
-    signs.remove(&place, &id, "👀").await.unwrap();
-    assert_eq!(stage.server.messages(&channel)[0].reactions, ["⏹️", "⚠️"]);
-    stage.server.delete(&channel, &id.0);
-    signs.remove(&place, &id, "⚠️").await.unwrap();
-    assert!(signs.add(&place, &id, "✅").await.is_err(), "there is nothing to put it on");
+    reactions.remove(&address, &id, "👀").await.unwrap();
+    reactions.remove(&address, &id, "👀").await.unwrap();
+    assert_eq!(fixture.server.messages(&channel)[0].reactions, ["⏹️", "⚠️"]);
+    fixture.server.delete_message(&channel, &id.0);
+    reactions.remove(&address, &id, "⚠️").await.unwrap();
+    assert!(reactions.add(&address, &id, "✅").await.is_err(), "there is nothing to put it on");
 }
 
 #[tokio::test]
 async fn typing_is_shown_in_the_channel_or_thread() {
-    let stage = Stage::new().await;
-    let channel = stage.server.channel();
-    let thread = stage.server.thread(&channel);
-    let typing = stage.discord.typing().unwrap();
-    typing.show(&place(&channel)).await.unwrap();
-    typing.show(&Place { target: channel.clone(), thread: Some(thread.clone()) }).await.unwrap();
-    typing.hide(&place(&channel)).await.unwrap();
-    assert_eq!((stage.server.typing(&channel), stage.server.typing(&thread)), (1, 1));
+    let fixture = DiscordFixture::new().await;
+    let channel = fixture.server.add_channel();
+    let thread = fixture.server.add_thread(&channel);
+    let typing = fixture.discord.typing().unwrap();
+    typing.show(&chat_address(&channel)).await.unwrap();
+    typing.show(&ChatAddress { target: channel.clone(), thread: Some(thread.clone()) }).await.unwrap();
+    typing.hide(&chat_address(&channel)).await.unwrap();
+    assert_eq!((fixture.server.typing_count(&channel), fixture.server.typing_count(&thread)), (1, 1));
 }
 
 #[rstest]
@@ -148,15 +152,15 @@ async fn typing_is_shown_in_the_channel_or_thread() {
 #[case("1/../../users/@me")]
 #[tokio::test]
 async fn a_place_that_is_no_number_is_refused_without_a_call(#[case] target: &str) {
-    let stage = Stage::new().await;
-    let refused = stage.send(target, "x", "1").await.unwrap_err();
-    assert!(matches!(refused, NotSent::Refused { .. }), "{refused:?}");
-    assert!(stage.server.state().calls.is_empty());
+    let fixture = DiscordFixture::new().await;
+    let refused = fixture.send(target, "x", "1").await.unwrap_err();
+    assert!(matches!(refused, SendError::Refused { .. }), "{refused:?}");
+    assert!(fixture.server.state().calls.is_empty());
 }
 
 #[tokio::test]
 async fn a_probe_says_who_the_account_is() {
-    let stage = Stage::new().await;
-    let told = stage.discord.probe().await.unwrap();
-    assert_eq!(told, format!("quell ({}) on Discord", stage.server.bot()));
+    let fixture = DiscordFixture::new().await;
+    let description = fixture.discord.probe().await.unwrap();
+    assert_eq!(description, format!("quell ({}) on Discord", fixture.server.bot_id()));
 }

@@ -1,70 +1,70 @@
-//! Commands of a chat that wait for something: a stop ends them, and they say what came of them.
+//! Chat commands that wait: stops, restarts and shutdown while one is running.
 
 use std::sync::{Arc, Mutex, mpsc};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
-use quell_engine::cell::Progress;
 use quell_engine::hooks::{LifecycleHook, Veto};
+use quell_engine::live_run::RunProgress;
 use quell_protocol::SessionKey;
 use quell_protocol::hook::{HookBody, HookEvent};
-use quell_testkit::model::Behaviour;
+use quell_testkit::model::ScriptedResponse;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::paper::{Page, Paper};
-use super::{House, PATIENCE};
+use super::fake_network::{FakeNetwork, FakeNetworkState};
+use super::{FlowFixture, WAIT_TIMEOUT};
 
-const UNCHANGED: &str = "⏹ Stopped. The command has changed nothing.";
-const NOT_EMPTIED: &str = "⏹ Stopped. The conversation was not emptied; what was at work in it has been ended.";
+const COMMAND_STOPPED_TEXT: &str = "⏹ Stopped. The command has changed nothing.";
+const NEW_STOPPED_TEXT: &str = "⏹ Stopped. The conversation was not emptied; what was at work in it has been ended.";
 
-/// A hook that lets a few calls of one event wait.
-struct Gate {
+/// A hook that blocks the planned number of calls of one event.
+struct HookGate {
     event: HookEvent,
-    /// Calls that will wait, and how.
-    coming: Mutex<Vec<Wait>>,
-    /// Calls that wait now.
+    /// How the next calls will wait; taken from the end.
+    planned_waits: Mutex<Vec<HookWait>>,
+    /// Number of calls that wait now.
     waiting: watch::Sender<usize>,
 }
 
-enum Wait {
-    /// Until it is dropped.
-    ForEver,
-    /// On its thread, where nobody can drop it.
+enum HookWait {
+    /// Until the call is dropped.
+    Forever,
+    /// Blocking its thread, so that the call cannot be dropped.
     Blocked(mpsc::Receiver<()>),
 }
 
-impl Gate {
-    fn new(event: HookEvent, coming: Vec<Wait>) -> Arc<Self> {
-        Arc::new(Self { event, coming: Mutex::new(coming), waiting: watch::Sender::default() })
+impl HookGate {
+    fn new(event: HookEvent, planned_waits: Vec<HookWait>) -> Arc<Self> {
+        Arc::new(Self { event, planned_waits: Mutex::new(planned_waits), waiting: watch::Sender::default() })
     }
 
-    async fn holds(&self, calls: usize) {
+    async fn wait_until_holding(&self, calls: usize) {
         let mut waiting = self.waiting.subscribe();
-        let held = timeout(PATIENCE, waiting.wait_for(|now| *now == calls)).await;
+        let held = timeout(WAIT_TIMEOUT, waiting.wait_for(|now| *now == calls)).await;
         assert!(held.is_ok(), "{calls} calls should wait");
     }
 
-    async fn pass(&self) {
-        let Some(wait) = self.coming.lock().unwrap().pop() else { return };
+    async fn wait_at_gate(&self) {
+        let Some(wait) = self.planned_waits.lock().unwrap().pop() else { return };
         self.waiting.send_modify(|waiting| *waiting += 1);
-        let _left = Left(self);
+        let _left = HookWaitGuard(self);
         match wait {
-            Wait::ForEver => std::future::pending().await,
-            Wait::Blocked(gate) => tokio::task::block_in_place(|| gate.recv().unwrap()),
+            HookWait::Forever => std::future::pending().await,
+            HookWait::Blocked(gate) => tokio::task::block_in_place(|| gate.recv().unwrap()),
         }
     }
 }
 
-struct Left<'a>(&'a Gate);
+struct HookWaitGuard<'a>(&'a HookGate);
 
-impl Drop for Left<'_> {
+impl Drop for HookWaitGuard<'_> {
     fn drop(&mut self) {
         self.0.waiting.send_modify(|waiting| *waiting -= 1);
     }
 }
 
-impl LifecycleHook for Gate {
+impl LifecycleHook for HookGate {
     fn name(&self) -> &str {
         "gate"
     }
@@ -74,186 +74,191 @@ impl LifecycleHook for Gate {
     }
 
     fn on_create<'a>(&'a self, _body: &'a HookBody) -> BoxFuture<'a, Result<(), Veto>> {
-        self.pass().then(|()| ready(Ok(()))).boxed()
+        self.wait_at_gate().then(|()| ready(Ok(()))).boxed()
     }
 
     fn on_activate<'a>(&'a self, _body: &'a HookBody) -> BoxFuture<'a, ()> {
-        self.pass().boxed()
+        self.wait_at_gate().boxed()
     }
 }
 
-async fn house(gate: &Arc<Gate>) -> House {
+async fn fixture_with_gate(gate: &Arc<HookGate>) -> FlowFixture {
     let hook = Arc::clone(gate) as Arc<dyn LifecycleHook>;
-    House::with("", |config| {
-        config.lifecycle.push(hook);
-        // It is the stop that ends a hook.
+    FlowFixture::start_with("", |config| {
+        config.lifecycle_hooks.push(hook);
+        // Long enough that only the stop can end a hook.
         config.hooks.timeout_ms = 600_000;
     })
     .await
 }
 
-/// The model that the conversation of a sender in the room is stored with.
-async fn chosen(house: &House, sender: &str) -> Option<String> {
+/// The stored model of a sender's session in the room.
+async fn stored_model(fixture: &FlowFixture, sender: &str) -> Option<String> {
     let key = SessionKey::parse(format!("paper_room_{sender}")).unwrap();
-    let view = house.engine.session_view(&key).await.unwrap()?;
+    let view = fixture.engine.session_view(&key).await.unwrap()?;
     Some(view.config.unwrap().model.value)
 }
 
-async fn answer(paper: &Paper, text: &str) {
-    paper.wait_for(text, |page| page.says(text)).await;
+async fn wait_for_text(network: &FakeNetwork, text: &str) {
+    network.wait_for(text, |state| state.contains_text(text)).await;
 }
 
-/// Nobody could end it from the chat, and what was said after it waited for the hook's time.
+/// Regression: a chat could not end such a command, and later messages waited for the hook's timeout.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_that_a_hook_holds_is_ended_by_a_stop_and_changes_nothing() {
-    let gate = Gate::new(HookEvent::Create, vec![Wait::ForEver]);
-    let house = house(&gate).await;
-    house.paper.say("ann", "/model scripted/other");
-    gate.holds(1).await;
-    house.paper.say("ann", "what is the weather?");
-    // Neither is bob's, and neither reaches it.
-    house.paper.say("bob", "/stop");
-    answer(&house.paper, "Nothing of yours is running here.").await;
-    house.paper.say_in("elsewhere", "ann", "/stop");
-    let elsewhere = |page: &Page| page.written.iter().any(|it| it.place.target == "elsewhere");
-    let page = house.paper.wait_for("the other answer", elsewhere).await;
-    assert!(page.texts() == ["Nothing of yours is running here."; 2], "{:?}", page.texts());
-    gate.holds(1).await;
-    house.paper.say("ann", "/stop");
-    answer(&house.paper, "Stopping your command. 1 waiting message will not be answered.").await;
-    answer(&house.paper, UNCHANGED).await;
-    gate.holds(0).await;
-    assert_eq!(chosen(&house, "ann").await, None, "there is no such session");
-    house.model.script(Behaviour::text("Here."));
-    house.paper.say("ann", "still there?");
-    answer(&house.paper, "Here.").await;
-    assert_eq!(house.model.request(0).arrived().await.body["model"], "model");
-    assert_eq!(chosen(&house, "ann").await.unwrap(), "scripted/model");
-    house.close().await;
+    let gate = HookGate::new(HookEvent::Create, vec![HookWait::Forever]);
+    let fixture = fixture_with_gate(&gate).await;
+    fixture.network.receive_text("ann", "/model scripted/other");
+    gate.wait_until_holding(1).await;
+    fixture.network.receive_text("ann", "what is the weather?");
+    // Neither the command nor the message is bob's, and ann's stop in another room does not reach them.
+    fixture.network.receive_text("bob", "/stop");
+    wait_for_text(&fixture.network, "Nothing of yours is running here.").await;
+    fixture.network.receive_text_in("elsewhere", "ann", "/stop");
+    let elsewhere = |state: &FakeNetworkState| state.messages.iter().any(|it| it.address.target == "elsewhere");
+    let state = fixture.network.wait_for("the other answer", elsewhere).await;
+    assert!(state.texts() == ["Nothing of yours is running here."; 2], "{:?}", state.texts());
+    gate.wait_until_holding(1).await;
+    fixture.network.receive_text("ann", "/stop");
+    wait_for_text(&fixture.network, "Stopping your command. 1 waiting message will not be answered.").await;
+    wait_for_text(&fixture.network, COMMAND_STOPPED_TEXT).await;
+    gate.wait_until_holding(0).await;
+    assert_eq!(stored_model(&fixture, "ann").await, None, "there is no such session");
+    fixture.model.script(ScriptedResponse::text("Here."));
+    fixture.network.receive_text("ann", "still there?");
+    wait_for_text(&fixture.network, "Here.").await;
+    assert_eq!(fixture.model.request_at(0).wait_arrived().await.body["model"], "model");
+    assert_eq!(stored_model(&fixture, "ann").await.unwrap(), "scripted/model");
+    fixture.shut_down().await;
 }
 
-/// A network that tells it again, after a restart, has not been told that it was stopped.
+/// After a restart, a network may deliver the command again without the stop.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_that_was_stopped_is_not_done_when_it_is_told_again() {
-    let gate = Gate::new(HookEvent::Create, vec![Wait::ForEver]);
-    let first = house(&gate).await;
-    let heard = first.paper.heard("room", "ann", "/model scripted/other");
-    first.paper.tell(heard.clone());
-    gate.holds(1).await;
-    first.paper.say("ann", "/stop");
-    answer(&first.paper, UNCHANGED).await;
-    let paper = Paper::after(first.paper.page());
-    let house = House::on((first.close().await, paper), "", |_| {}).await;
-    house.paper.tell(heard);
-    house.paper.say("ann", "/model");
-    answer(&house.paper, "This conversation is for scripted/model.").await;
-    assert_eq!(chosen(&house, "ann").await, None);
-    house.close().await;
+    let gate = HookGate::new(HookEvent::Create, vec![HookWait::Forever]);
+    let first = fixture_with_gate(&gate).await;
+    let inbound = first.network.inbound_message("room", "ann", "/model scripted/other");
+    first.network.receive_message(inbound.clone());
+    gate.wait_until_holding(1).await;
+    first.network.receive_text("ann", "/stop");
+    wait_for_text(&first.network, COMMAND_STOPPED_TEXT).await;
+    let network = FakeNetwork::with_state(first.network.state());
+    let fixture = FlowFixture::start_with_data((first.shut_down().await, network), "", |_| {}).await;
+    fixture.network.receive_message(inbound);
+    fixture.network.receive_text("ann", "/model");
+    wait_for_text(&fixture.network, "This conversation is for scripted/model.").await;
+    assert_eq!(stored_model(&fixture, "ann").await, None);
+    fixture.shut_down().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_ends_the_commands_of_others() {
-    let gate = Gate::new(HookEvent::Create, vec![Wait::ForEver, Wait::ForEver]);
-    let house = house(&gate).await;
-    house.paper.say("ann", "/model scripted/other");
-    house.paper.say("bob", "/models scripted");
-    gate.holds(2).await;
-    house.paper.say("root", "/stop");
-    answer(&house.paper, "Nothing of yours is running here.").await;
-    gate.holds(2).await;
-    house.paper.say("root", "/stop all");
-    answer(&house.paper, "Stopping 2 commands.").await;
-    let both = |page: &Page| page.texts().iter().filter(|text| **text == UNCHANGED).count() == 2;
-    house.paper.wait_for("both answers", both).await;
-    gate.holds(0).await;
-    house.close().await;
+    let gate = HookGate::new(HookEvent::Create, vec![HookWait::Forever, HookWait::Forever]);
+    let fixture = fixture_with_gate(&gate).await;
+    fixture.network.receive_text("ann", "/model scripted/other");
+    fixture.network.receive_text("bob", "/models scripted");
+    gate.wait_until_holding(2).await;
+    fixture.network.receive_text("root", "/stop");
+    wait_for_text(&fixture.network, "Nothing of yours is running here.").await;
+    gate.wait_until_holding(2).await;
+    fixture.network.receive_text("root", "/stop all");
+    wait_for_text(&fixture.network, "Stopping 2 commands.").await;
+    let both =
+        |state: &FakeNetworkState| state.texts().iter().filter(|text| **text == COMMAND_STOPPED_TEXT).count() == 2;
+    fixture.network.wait_for("both answers", both).await;
+    gate.wait_until_holding(0).await;
+    fixture.shut_down().await;
 }
 
-/// The session is changed by then, and the hook is only told of it.
+/// The hook is notified after the session has changed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_that_has_taken_effect_says_so_after_a_stop() {
-    let gate = Gate::new(HookEvent::Activate, Vec::new());
-    let house = house(&gate).await;
-    house.model.script(Behaviour::text("Hello."));
-    house.paper.say("ann", "hello");
-    answer(&house.paper, "Hello.").await;
-    gate.coming.lock().unwrap().push(Wait::ForEver);
-    house.paper.say("ann", "/model scripted/other");
-    gate.holds(1).await;
-    house.paper.say("ann", "/stop");
-    answer(&house.paper, "⏹ It was over before the stop. This conversation is for scripted/other from now on.").await;
-    house.model.script(Behaviour::text("Here."));
-    house.paper.say("ann", "still there?");
-    answer(&house.paper, "Here.").await;
-    assert_eq!(house.model.request(1).arrived().await.body["model"], "other");
-    house.close().await;
+    let gate = HookGate::new(HookEvent::Activate, Vec::new());
+    let fixture = fixture_with_gate(&gate).await;
+    fixture.model.script(ScriptedResponse::text("Hello."));
+    fixture.network.receive_text("ann", "hello");
+    wait_for_text(&fixture.network, "Hello.").await;
+    gate.planned_waits.lock().unwrap().push(HookWait::Forever);
+    fixture.network.receive_text("ann", "/model scripted/other");
+    gate.wait_until_holding(1).await;
+    fixture.network.receive_text("ann", "/stop");
+    wait_for_text(
+        &fixture.network,
+        "⏹ It was over before the stop. This conversation is for scripted/other from now on.",
+    )
+    .await;
+    fixture.model.script(ScriptedResponse::text("Here."));
+    fixture.network.receive_text("ann", "still there?");
+    wait_for_text(&fixture.network, "Here.").await;
+    assert_eq!(fixture.model.request_at(1).wait_arrived().await.body["model"], "other");
+    fixture.shut_down().await;
 }
 
-/// It waits for the end of what it has stopped, which may take its time.
+/// `/new` waits for the end of the run that it stopped.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_keeps_the_history_that_a_command_was_about_to_empty() {
-    let gate = Gate::new(HookEvent::Activate, Vec::new());
-    let house = house(&gate).await;
-    house.model.script(Behaviour::text("Noted."));
-    house.paper.say("ann", "my number is 4711");
-    answer(&house.paper, "Noted.").await;
+    let gate = HookGate::new(HookEvent::Activate, Vec::new());
+    let fixture = fixture_with_gate(&gate).await;
+    fixture.model.script(ScriptedResponse::text("Noted."));
+    fixture.network.receive_text("ann", "my number is 4711");
+    wait_for_text(&fixture.network, "Noted.").await;
     let (open, opened) = mpsc::channel();
-    gate.coming.lock().unwrap().push(Wait::Blocked(opened));
-    house.paper.say("ann", "and now?");
-    gate.holds(1).await;
-    let run = house.engine.live(&house.engine.active_runs()[0].run_id).unwrap();
-    house.paper.say("ann", "/new");
-    run.reached(Progress::Ending).await;
-    house.paper.say("ann", "/stop");
-    answer(&house.paper, "Stopping your command.").await;
-    answer(&house.paper, NOT_EMPTIED).await;
+    gate.planned_waits.lock().unwrap().push(HookWait::Blocked(opened));
+    fixture.network.receive_text("ann", "and now?");
+    gate.wait_until_holding(1).await;
+    let run = fixture.engine.live_run(&fixture.engine.active_runs()[0].run_id).unwrap();
+    fixture.network.receive_text("ann", "/new");
+    run.wait_for_progress(RunProgress::Ending).await;
+    fixture.network.receive_text("ann", "/stop");
+    wait_for_text(&fixture.network, "Stopping your command.").await;
+    wait_for_text(&fixture.network, NEW_STOPPED_TEXT).await;
     open.send(()).unwrap();
-    run.reached(Progress::Ended).await;
-    // It holds the channel.
+    run.wait_for_progress(RunProgress::Ended).await;
+    // The live run keeps the channel alive.
     drop(run);
-    house.model.script(Behaviour::text("4711."));
-    house.paper.say("ann", "what is my number?");
-    answer(&house.paper, "4711.").await;
-    let request = house.model.request(1).arrived().await;
+    fixture.model.script(ScriptedResponse::text("4711."));
+    fixture.network.receive_text("ann", "what is my number?");
+    wait_for_text(&fixture.network, "4711.").await;
+    let request = fixture.model.request_at(1).wait_arrived().await;
     assert!(request.body.to_string().contains("my number is 4711"), "{:#}", request.body);
-    house.close().await;
+    fixture.shut_down().await;
 }
 
-/// What cannot be dropped goes on, and nobody knows yet what comes of it.
+/// A blocked hook cannot be dropped, so the outcome of the command stays unknown.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_that_cannot_be_ended_says_that_nobody_knows_and_is_waited_for_no_longer() {
     let (open, opened) = mpsc::channel();
-    let gate = Gate::new(HookEvent::Create, vec![Wait::Blocked(opened)]);
-    let house = house(&gate).await;
-    house.paper.say("ann", "/model scripted/other");
-    gate.holds(1).await;
-    house.paper.say("ann", "/stop");
-    answer(&house.paper, "Stopping your command.").await;
-    house.paper.say("ann", "/stop");
-    answer(&house.paper, "Still stopping.").await;
-    let said = "⚠️ Stopped, but something that the command had begun has not ended: it may still take effect.";
-    answer(&house.paper, said).await;
-    house.paper.say("ann", "/model");
-    answer(&house.paper, "This conversation is for scripted/model.").await;
+    let gate = HookGate::new(HookEvent::Create, vec![HookWait::Blocked(opened)]);
+    let fixture = fixture_with_gate(&gate).await;
+    fixture.network.receive_text("ann", "/model scripted/other");
+    gate.wait_until_holding(1).await;
+    fixture.network.receive_text("ann", "/stop");
+    wait_for_text(&fixture.network, "Stopping your command.").await;
+    fixture.network.receive_text("ann", "/stop");
+    wait_for_text(&fixture.network, "Still stopping.").await;
+    let expected = "⚠️ Stopped, but something that the command had begun has not ended: it may still take effect.";
+    wait_for_text(&fixture.network, expected).await;
+    fixture.network.receive_text("ann", "/model");
+    wait_for_text(&fixture.network, "This conversation is for scripted/model.").await;
     open.send(()).unwrap();
-    gate.holds(0).await;
-    house.close().await;
+    gate.wait_until_holding(0).await;
+    fixture.shut_down().await;
 }
 
-/// It was dropped without a word.
+/// Regression: the command was dropped without a message.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_that_waits_at_the_shutdown_says_that_it_was_not_done() {
-    let gate = Gate::new(HookEvent::Create, vec![Wait::ForEver]);
-    let first = house(&gate).await;
-    first.paper.say("ann", "/model scripted/other");
-    gate.holds(1).await;
-    let paper = Arc::clone(&first.paper);
-    let dir = first.close().await;
+    let gate = HookGate::new(HookEvent::Create, vec![HookWait::Forever]);
+    let first = fixture_with_gate(&gate).await;
+    first.network.receive_text("ann", "/model scripted/other");
+    gate.wait_until_holding(1).await;
+    let network = Arc::clone(&first.network);
+    let dir = first.shut_down().await;
     assert_eq!(
-        paper.page().texts(),
+        network.state().texts(),
         ["⚠️ Quell is shutting down, so this is not answered. Ask again when it is back."]
     );
-    let house = House::on((dir, Paper::after(paper.page())), "", |_| {}).await;
-    assert_eq!(chosen(&house, "ann").await, None);
-    house.close().await;
+    let fixture = FlowFixture::start_with_data((dir, FakeNetwork::with_state(network.state())), "", |_| {}).await;
+    assert_eq!(stored_model(&fixture, "ann").await, None);
+    fixture.shut_down().await;
 }

@@ -1,14 +1,14 @@
-//! What people see of real answers, to the letter. A space without width is written `⟨0⟩`.
+//! Golden output of sample replies in every markup. A zero-width space is written `⟨0⟩`.
 
 use rstest::rstest;
 
 use super::samples::{CHINESE, ENGLISH, KOREAN};
-use crate::channels::format::{Form, Markup, Measure, first_piece, pieces};
+use crate::channels::format::{LengthUnit, Markup, MessageFormat, format_draft, split_message};
 
-/// All pieces in the network's markup, each after the other.
-fn written(text: &str, markup: Markup) -> String {
-    let pieces = pieces(text, &Form { markup, longest: 4000, measure: Measure::Utf16 });
-    let marked: Vec<String> = pieces.iter().map(|piece| piece.marked.replace('\u{200b}', "⟨0⟩")).collect();
+/// All pieces in the network's markup, joined by line breaks.
+fn format_all(text: &str, markup: Markup) -> String {
+    let pieces = split_message(text, &MessageFormat { markup, max_length: 4000, length_unit: LengthUnit::Utf16 });
+    let marked: Vec<String> = pieces.iter().map(|piece| piece.formatted.replace('\u{200b}', "⟨0⟩")).collect();
     marked.join("\n")
 }
 
@@ -89,7 +89,7 @@ full  | yes
 ```"##)]
 #[case::matrix_html(Markup::MatrixHtml, r##"<h2>Why the build fails</h2><p>The linker cannot find <strong>libssl</strong>: your image has <em>no</em> <code>libssl-dev</code>. See <a href="https://ci.example.org/run?id=4_2&amp;full=1">the log</a>, or<br>ask @here.</p><ol><li>Install it:<pre><code class="language-sh">apt-get install -y libssl-dev   # &lt;- as root</code></pre></li><li>Build again<ul><li>with <code>cargo build</code></li><li>or <del>make</del> <strong><code>just build</code></strong></li></ul></li></ol><blockquote><p>A cached layer hides it &amp; looks fine.</p></blockquote><table><tr><th>Image</th><th>Works?</th></tr><tr><td>slim</td><td>no</td></tr><tr><td>full</td><td><strong>yes</strong></td></tr></table>"##)]
 fn an_english_answer(#[case] markup: Markup, #[case] expected: &str) {
-    assert_eq!(written(ENGLISH, markup), expected);
+    assert_eq!(format_all(ENGLISH, markup), expected);
 }
 
 #[rstest]
@@ -133,7 +133,7 @@ fn an_english_answer(#[case] markup: Markup, #[case] expected: &str) {
 )]
 #[case::matrix_html(Markup::MatrixHtml, r##"<p><strong>요약</strong>: 요청하신 작업을 <strong>&quot;중지&quot;</strong>했습니다.</p><ul><li><strong>원인(原因)</strong>은 <code>timeout</code>입니다. 자세한 내용은 <a href="https://example.org/문서">문서</a>를 보세요.</li><li>☐ 다시 시도하기</li><li>☑ 로그 확인</li></ul><p>&lt;user&gt;에게 알리세요 🙂</p>"##)]
 fn a_korean_answer(#[case] markup: Markup, #[case] expected: &str) {
-    assert_eq!(written(KOREAN, markup), expected);
+    assert_eq!(format_all(KOREAN, markup), expected);
 }
 
 #[rstest]
@@ -184,12 +184,16 @@ _完成_，见 <https://example.org/zh|https://example.org/zh>。"##
 )]
 #[case::matrix_html(Markup::MatrixHtml, r##"<h3>结论</h3><p>这是<strong>“重点”</strong>内容，还有<strong>《手册》</strong>的说明。请先停止任务，再运行：</p><pre><code class="language-python">print(&quot;你好，世界&quot;)</code></pre><hr><p><em>完成</em>，见 <a href="https://example.org/zh">https://example.org/zh</a>。</p>"##)]
 fn a_chinese_answer(#[case] markup: Markup, #[case] expected: &str) {
-    assert_eq!(written(CHINESE, markup), expected);
+    assert_eq!(format_all(CHINESE, markup), expected);
 }
 
 #[test]
 fn the_plain_text_of_matrix_is_markdown_and_that_of_others_is_words() {
-    let plain = |markup| pieces(KOREAN, &Form { markup, longest: 4000, measure: Measure::Bytes })[0].plain.clone();
+    let plain = |markup| {
+        split_message(KOREAN, &MessageFormat { markup, max_length: 4000, length_unit: LengthUnit::Bytes })[0]
+            .plain
+            .clone()
+    };
     let beginning = r#"**요약**: 요청하신 작업을 **"중지"**했습니다.
 
 - **원인(原因)**은 `timeout`입니다. 자세한 내용은 [문서](https://example.org/문서)를 보세요."#;
@@ -199,28 +203,28 @@ fn the_plain_text_of_matrix_is_markdown_and_that_of_others_is_words() {
 
 #[test]
 fn markdown_that_fits_is_sent_as_it_is() {
-    assert_eq!(written(ENGLISH, Markup::Markdown), ENGLISH.trim());
+    assert_eq!(format_all(ENGLISH, Markup::Markdown), ENGLISH.trim());
 }
 
 #[test]
 fn a_split_block_of_code_is_closed_and_opened_again_and_a_list_goes_on_counting() {
     let code: String = (1..=8).map(|line| format!("print({line})  # some words\n")).collect();
     let text = format!("Run this:\n\n```python\n{code}```\n\n3. three\n4. four and a few more words\n5. five");
-    let form = Form { markup: Markup::MatrixHtml, longest: 220, measure: Measure::Chars };
-    let marked: Vec<String> = pieces(&text, &form).into_iter().map(|piece| piece.marked).collect();
+    let form = MessageFormat { markup: Markup::MatrixHtml, max_length: 220, length_unit: LengthUnit::Chars };
+    let marked: Vec<String> = split_message(&text, &form).into_iter().map(|piece| piece.formatted).collect();
     assert_eq!(marked.len(), 2, "{marked:#?}");
     assert!(marked[0].ends_with("words</code></pre>"), "{marked:#?}");
     assert!(marked[1].starts_with("<pre><code class=\"language-python\">print("), "{marked:#?}");
-    let form = Form { markup: Markup::MatrixHtml, longest: 70, measure: Measure::Chars };
-    let last = pieces(&text, &form).pop().unwrap().marked;
+    let form = MessageFormat { markup: Markup::MatrixHtml, max_length: 70, length_unit: LengthUnit::Chars };
+    let last = split_message(&text, &form).pop().unwrap().formatted;
     assert_eq!(last, "<ol start=\"5\"><li>five</li></ol>");
 }
 
 #[test]
 fn a_piece_ends_between_blocks_rather_than_in_them_and_not_after_a_heading() {
     let text = "One two three four five six seven eight nine ten.\n\n# Head\n\nEleven twelve. Thirteen fourteen fifteen sixteen.";
-    let form = Form { markup: Markup::Discord, longest: 70, measure: Measure::Chars };
-    let marked: Vec<String> = pieces(text, &form).into_iter().map(|piece| piece.marked).collect();
+    let form = MessageFormat { markup: Markup::Discord, max_length: 70, length_unit: LengthUnit::Chars };
+    let marked: Vec<String> = split_message(text, &form).into_iter().map(|piece| piece.formatted).collect();
     assert_eq!(
         marked,
         [
@@ -233,33 +237,35 @@ fn a_piece_ends_between_blocks_rather_than_in_them_and_not_after_a_heading() {
 #[test]
 fn a_draft_shows_the_end_of_what_does_not_fit() {
     let text: String = (1..=100).map(|number| format!("Line {number} of **many**.\n\n")).collect();
-    let form = Form { markup: Markup::TelegramHtml, longest: 100, measure: Measure::Utf16 };
-    let draft = first_piece(&(text + "And **now"), &form);
+    let form = MessageFormat { markup: Markup::TelegramHtml, max_length: 100, length_unit: LengthUnit::Utf16 };
+    let draft = format_draft(&(text + "And **now"), &form);
     assert_eq!(
-        draft.marked,
+        draft.formatted,
         "…\nLine 98 of <b>many</b>.\n\nLine 99 of <b>many</b>.\n\nLine 100 of <b>many</b>.\n\nAnd <b>now</b>"
     );
     let code = format!("```rust\n{}", "let x = 1;\n".repeat(40));
-    let draft = first_piece(&code, &form);
-    assert!(draft.marked.starts_with("…\n<pre><code class=\"language-rust\">let x"), "{draft:?}");
-    assert!(draft.marked.ends_with("let x = 1;</code></pre>"), "{draft:?}");
+    let draft = format_draft(&code, &form);
+    assert!(draft.formatted.starts_with("…\n<pre><code class=\"language-rust\">let x"), "{draft:?}");
+    assert!(draft.formatted.ends_with("let x = 1;</code></pre>"), "{draft:?}");
 }
 
 #[test]
 fn markup_alone_is_shown_as_it_was_written_and_nothing_is_nothing() {
-    let form = Form { markup: Markup::TelegramHtml, longest: 4096, measure: Measure::Utf16 };
+    let form = MessageFormat { markup: Markup::TelegramHtml, max_length: 4096, length_unit: LengthUnit::Utf16 };
     for text in ["```", "**", "# ", "- "] {
-        assert_eq!(pieces(text, &form)[0].plain, text.trim());
+        assert_eq!(split_message(text, &form)[0].plain, text.trim());
     }
-    assert_eq!(pieces(" \n\u{200b}\u{7}", &form), []);
-    assert_eq!(first_piece("", &form).marked, "");
+    assert_eq!(split_message(" \n\u{200b}\u{7}", &form), []);
+    assert_eq!(format_draft("", &form).formatted, "");
 }
 
 #[test]
 fn letters_outside_the_basic_plane_count_two_where_utf16_counts() {
     let text = "🙂".repeat(100);
-    let counted = |measure| pieces(&text, &Form { markup: Markup::Slack, longest: 100, measure }).len();
-    assert_eq!((counted(Measure::Chars), counted(Measure::Utf16), counted(Measure::Bytes)), (1, 2, 4));
+    let counted = |measure| {
+        split_message(&text, &MessageFormat { markup: Markup::Slack, max_length: 100, length_unit: measure }).len()
+    };
+    assert_eq!((counted(LengthUnit::Chars), counted(LengthUnit::Utf16), counted(LengthUnit::Bytes)), (1, 2, 4));
 }
 
 #[rstest]
@@ -267,9 +273,9 @@ fn letters_outside_the_basic_plane_count_two_where_utf16_counts() {
 #[case("@**everyone** a@*here*")]
 #[case("@<b></b>everyone &#64;here \\<@5>")]
 fn nobody_is_called(#[case] text: &str) {
-    let form = |markup| Form { markup, longest: 4000, measure: Measure::Utf16 };
-    let discord = &pieces(text, &form(Markup::Discord))[0].marked;
-    let slack = &pieces(&text.replace("<@1>", "<!channel>"), &form(Markup::Slack))[0].marked;
+    let form = |markup| MessageFormat { markup, max_length: 4000, length_unit: LengthUnit::Utf16 };
+    let discord = &split_message(text, &form(Markup::Discord))[0].formatted;
+    let slack = &split_message(&text.replace("<@1>", "<!channel>"), &form(Markup::Slack))[0].formatted;
     for call in ["@everyone", "@here", "<@", "<#", "<!"] {
         assert!(!discord.contains(call), "{discord}");
         assert!(!slack.contains(call), "{slack}");
@@ -280,7 +286,7 @@ fn nobody_is_called(#[case] text: &str) {
 fn only_addresses_of_the_web_and_of_mail_are_links() {
     let text = "[a](javascript:alert(1)) [b](file:///etc/passwd) [c](mailto:c@example.org) [d](HTTPS://example.org/\"x) [e](./e.md)";
     assert_eq!(
-        written(text, Markup::MatrixHtml),
+        format_all(text, Markup::MatrixHtml),
         "<p>a (javascript:alert(1)) b (file:///etc/passwd) <a href=\"mailto:c@example.org\">c</a> \
          <a href=\"HTTPS://example.org/&quot;x\">d</a> e (./e.md)</p>"
     );

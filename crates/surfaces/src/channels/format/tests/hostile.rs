@@ -1,12 +1,12 @@
-//! Text that was made to be hard: it takes time like any other, and its pieces fit.
+//! Adversarial input: time stays linear and every piece fits.
 
 use rstest::rstest;
 
-use super::properties::check;
-use crate::channels::format::{Form, Markup, Measure, first_piece, pieces};
+use super::properties::assert_piece_valid;
+use crate::channels::format::{LengthUnit, Markup, MessageFormat, format_draft, split_message};
 
-/// How long the texts are.
-const SIZE: usize = if cfg!(debug_assertions) { 10_000 } else { 1_000_000 };
+/// Length of the texts.
+const TEXT_BYTES: usize = if cfg!(debug_assertions) { 10_000 } else { 1_000_000 };
 
 #[rstest]
 #[case::stars("*")]
@@ -35,15 +35,15 @@ const SIZE: usize = if cfg!(debug_assertions) { 10_000 } else { 1_000_000 };
 #[case::deep("  - ")]
 #[case::escapes("\\")]
 fn hard_text_fits_and_takes_no_longer_than_its_length_says(#[case] part: &str) {
-    let text = format!("begin {}", part.repeat(SIZE / part.len()));
+    let text = format!("begin {}", part.repeat(TEXT_BYTES / part.len()));
     for markup in [Markup::Plain, Markup::TelegramHtml, Markup::MatrixHtml, Markup::Discord] {
-        let form = Form { markup, longest: 4000, measure: Measure::Utf16 };
+        let form = MessageFormat { markup, max_length: 4000, length_unit: LengthUnit::Utf16 };
         let started = std::time::Instant::now();
-        let pieces = pieces(&text, &form);
+        let pieces = split_message(&text, &form);
         let took = started.elapsed();
         println!("{part:?} {markup:?}: {} pieces, {took:?}", pieces.len());
         assert!(!pieces.is_empty());
-        pieces.iter().for_each(|piece| check(piece, &form));
-        check(&first_piece(&text, &form), &form);
+        pieces.iter().for_each(|piece| assert_piece_valid(piece, &form));
+        assert_piece_valid(&format_draft(&text, &form), &form);
     }
 }

@@ -1,4 +1,4 @@
-//! Answers as models write them.
+//! Sample replies in English, Korean and Chinese.
 
 pub(super) const ENGLISH: &str = r#"## Why the build fails
 

@@ -1,37 +1,47 @@
-//! The conversation before the welcome, line by line.
+//! The lines until the welcome.
 
 use super::*;
-use crate::channels::wire::stream::Security;
+use crate::channels::wire::byte_stream::StreamSecurity;
 
-fn account(proof: Proof) -> Account {
+fn test_account(credentials: IrcCredentials) -> IrcAccount {
     let (channel, host, nick) = ("chat".to_owned(), "irc.test".to_owned(), "quell".to_owned());
-    Account { channel, host, port: 6697, security: Security::Tls, nick, rooms: Vec::new(), proof }
+    IrcAccount {
+        channel_name: channel,
+        host,
+        port: 6697,
+        security: StreamSecurity::Tls,
+        configured_nick: nick,
+        configured_rooms: Vec::new(),
+        credentials,
+    }
 }
 
-fn with_sasl() -> Account {
-    account(Proof::Sasl { account: "me".to_owned(), password: "secret".into() })
+fn sasl_account() -> IrcAccount {
+    test_account(IrcCredentials::Sasl { account: "me".to_owned(), password: "secret".into() })
 }
 
-/// Tells it lines, and returns what it says to the last of them.
-fn after(account: &Account, lines: &[&str]) -> Progress {
-    let mut registration = Registration::new(account);
-    let mut progress = Progress::Say(registration.begin());
+/// Feeds the lines to a registration and returns the last step.
+fn step_after(account: &IrcAccount, lines: &[&str]) -> RegistrationStep {
+    let mut registration = IrcRegistration::new(account);
+    let mut progress = RegistrationStep::SendLines(registration.initial_lines());
     for line in lines {
-        progress = registration.take(&Message::parse(line).unwrap());
+        progress = registration.handle_message(&IrcMessage::parse(line).unwrap());
     }
     progress
 }
 
-fn said(account: &Account, lines: &[&str]) -> String {
-    match after(account, lines) {
-        Progress::Say(lines) => lines.iter().map(|line| String::from_utf8_lossy(line.bytes()).into_owned()).collect(),
+fn sent_lines(account: &IrcAccount, lines: &[&str]) -> String {
+    match step_after(account, lines) {
+        RegistrationStep::SendLines(lines) => {
+            lines.iter().map(|line| String::from_utf8_lossy(line.bytes()).into_owned()).collect()
+        }
         other => panic!("{other:?}"),
     }
 }
 
-fn refusal(account: &Account, lines: &[&str]) -> String {
-    match after(account, lines) {
-        Progress::Lost(Lost::Refused(why)) => why,
+fn refusal_reason(account: &IrcAccount, lines: &[&str]) -> String {
+    match step_after(account, lines) {
+        RegistrationStep::Failed(ListenError::Refused(why)) => why,
         other => panic!("{other:?}"),
     }
 }
@@ -39,15 +49,15 @@ fn refusal(account: &Account, lines: &[&str]) -> String {
 #[test]
 fn it_says_who_it_is() {
     let begin = "CAP LS 302\r\nNICK quell\r\nUSER quell 0 * :Quell, a gateway for agents\r\n";
-    assert_eq!(said(&account(Proof::Nothing), &[]), begin);
-    let password = account(Proof::Password("two words".into()));
-    assert!(said(&password, &[]).starts_with("CAP LS 302\r\nPASS :two words\r\nNICK"));
-    assert_eq!(said(&with_sasl(), &[]), begin, "the password of an account is no password of the server");
+    assert_eq!(sent_lines(&test_account(IrcCredentials::Unauthenticated), &[]), begin);
+    let password = test_account(IrcCredentials::ServerPassword("two words".into()));
+    assert!(sent_lines(&password, &[]).starts_with("CAP LS 302\r\nPASS :two words\r\nNICK"));
+    assert_eq!(sent_lines(&sasl_account(), &[]), begin, "the password of an account is no password of the server");
 }
 
 #[test]
 fn it_asks_for_what_it_wants_of_what_is_offered() {
-    let plain = account(Proof::Nothing);
+    let plain = test_account(IrcCredentials::Unauthenticated);
     let rows: &[(&[&str], &str)] = &[
         (&["CAP * LS :"], "CAP END\r\n"),
         (&["CAP * LS :multi-prefix echo-message batch"], "CAP END\r\n"),
@@ -60,26 +70,26 @@ fn it_asks_for_what_it_wants_of_what_is_offered() {
         (&[":s 421 * CAP :Unknown command"], ""),
     ];
     for (lines, expected) in rows {
-        assert_eq!(said(&plain, lines), *expected, "{lines:?}");
+        assert_eq!(sent_lines(&plain, lines), *expected, "{lines:?}");
     }
 }
 
 #[test]
 fn an_account_is_proven() {
     let offer = "CAP * LS :sasl=EXTERNAL,PLAIN server-time";
-    assert_eq!(said(&with_sasl(), &[offer]), "CAP REQ :server-time sasl\r\n");
-    assert_eq!(said(&with_sasl(), &["CAP * LS :sasl"]), "CAP REQ :sasl\r\n");
+    assert_eq!(sent_lines(&sasl_account(), &[offer]), "CAP REQ :server-time sasl\r\n");
+    assert_eq!(sent_lines(&sasl_account(), &["CAP * LS :sasl"]), "CAP REQ :sasl\r\n");
     let acknowledged = "CAP * ACK :server-time sasl";
-    assert_eq!(said(&with_sasl(), &[offer, acknowledged]), "AUTHENTICATE PLAIN\r\n");
-    let proof = said(&with_sasl(), &[offer, acknowledged, "AUTHENTICATE +"]);
-    assert_eq!(proof, "AUTHENTICATE AG1lAHNlY3JldA==\r\n");
-    assert_eq!(said(&with_sasl(), &[offer, acknowledged, "AUTHENTICATE +", ":s 903 * :yes"]), "CAP END\r\n");
+    assert_eq!(sent_lines(&sasl_account(), &[offer, acknowledged]), "AUTHENTICATE PLAIN\r\n");
+    let response = sent_lines(&sasl_account(), &[offer, acknowledged, "AUTHENTICATE +"]);
+    assert_eq!(response, "AUTHENTICATE AG1lAHNlY3JldA==\r\n");
+    assert_eq!(sent_lines(&sasl_account(), &[offer, acknowledged, "AUTHENTICATE +", ":s 903 * :yes"]), "CAP END\r\n");
 }
 
 #[test]
 fn a_proof_goes_to_nobody_who_was_not_asked() {
-    assert_eq!(said(&with_sasl(), &["AUTHENTICATE +"]), "AUTHENTICATE *\r\n");
-    assert_eq!(said(&account(Proof::Nothing), &["AUTHENTICATE +"]), "AUTHENTICATE *\r\n");
+    assert_eq!(sent_lines(&sasl_account(), &["AUTHENTICATE +"]), "AUTHENTICATE *\r\n");
+    assert_eq!(sent_lines(&test_account(IrcCredentials::Unauthenticated), &["AUTHENTICATE +"]), "AUTHENTICATE *\r\n");
 }
 
 #[test]
@@ -94,44 +104,49 @@ fn an_account_that_cannot_be_proven_is_refused_in_the_servers_words() {
         (&["CAP * ACK :sasl", ":s 001 quell :welcome"], "no SASL PLAIN"),
     ];
     for (lines, expected) in rows {
-        let why = refusal(&with_sasl(), lines);
+        let why = refusal_reason(&sasl_account(), lines);
         assert!(why.contains(expected), "{lines:?}: {why}");
     }
 }
 
 #[test]
 fn a_server_may_refuse() {
-    let plain = account(Proof::Nothing);
-    assert!(refusal(&plain, &[":s 464 * :Password incorrect"]).contains("Password incorrect"));
-    assert!(refusal(&plain, &["ERROR :Access denied: Bad password?"]).contains("Bad password"));
-    assert!(refusal(&plain, &["ERROR :Closing link: (a@b) [K-Lined]"]).contains("K-Lined"));
-    assert!(refusal(&plain, &[":s 432 * quell :Erroneous nickname"]).contains("Erroneous"));
+    let plain = test_account(IrcCredentials::Unauthenticated);
+    assert!(refusal_reason(&plain, &[":s 464 * :Password incorrect"]).contains("Password incorrect"));
+    assert!(refusal_reason(&plain, &["ERROR :Access denied: Bad password?"]).contains("Bad password"));
+    assert!(refusal_reason(&plain, &["ERROR :Closing link: (a@b) [K-Lined]"]).contains("K-Lined"));
+    assert!(refusal_reason(&plain, &[":s 432 * quell :Erroneous nickname"]).contains("Erroneous"));
     assert_eq!(
-        after(&plain, &["ERROR :Server is full"]),
-        Progress::Lost(Lost::Connection("the server closed the connection: Server is full".to_owned()))
+        step_after(&plain, &["ERROR :Server is full"]),
+        RegistrationStep::Failed(ListenError::Connection(
+            "the server closed the connection: Server is full".to_owned()
+        ))
     );
 }
 
 #[test]
 fn a_nick_that_is_taken_is_varied() {
-    let plain = account(Proof::Nothing);
+    let plain = test_account(IrcCredentials::Unauthenticated);
     let taken = ":s 433 * x :in use";
-    let nicks: Vec<String> = (1..=8).map(|times| said(&plain, &vec![taken; times])).collect();
+    let nicks: Vec<String> = (1..=8).map(|times| sent_lines(&plain, &vec![taken; times])).collect();
     let expected = ["quell_", "quell__", "quell___", "quel_", "que_1", "que_2", "que_3", "que_4"];
     assert_eq!(nicks, expected.map(|nick| format!("NICK {nick}\r\n")));
-    assert!(matches!(after(&plain, &[taken; 9]), Progress::Lost(Lost::Connection(_))));
-    assert_eq!(said(&plain, &[taken, ":s 432 * quell_ :too long"]), "NICK quell__\r\n");
-    assert_eq!(variant("é", 4).unwrap(), "é_");
+    assert!(matches!(step_after(&plain, &[taken; 9]), RegistrationStep::Failed(ListenError::Connection(_))));
+    assert_eq!(sent_lines(&plain, &[taken, ":s 432 * quell_ :too long"]), "NICK quell__\r\n");
+    assert_eq!(nick_variant("é", 4).unwrap(), "é_");
 }
 
 #[test]
 fn the_welcome_names_the_nick() {
-    let progress = after(&account(Proof::Nothing), &["@time=2026-01-02T03:04:05.000Z :irc.test 001 que :welcome"]);
+    let progress = step_after(
+        &test_account(IrcCredentials::Unauthenticated),
+        &["@time=2026-01-02T03:04:05.000Z :irc.test 001 que :welcome"],
+    );
     let at = "2026-01-02T03:04:05Z".parse().ok();
-    let expected = Welcome { nick: "que".to_owned(), server: "irc.test".to_owned(), at };
-    assert_eq!(progress, Progress::Welcome(expected));
+    let expected = IrcWelcome { nick: "que".to_owned(), server_name: "irc.test".to_owned(), server_time: at };
+    assert_eq!(progress, RegistrationStep::Welcome(expected));
     for line in [":irc.test 001 * :welcome", ":irc.test 001", ":irc.test 001 a\u{1b}b :welcome"] {
-        let nameless = after(&account(Proof::Nothing), &[line]);
-        assert!(matches!(nameless, Progress::Lost(Lost::Connection(_))), "{line:?}");
+        let nameless = step_after(&test_account(IrcCredentials::Unauthenticated), &[line]);
+        assert!(matches!(nameless, RegistrationStep::Failed(ListenError::Connection(_))), "{line:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Against servers by script, in memory and with time that only waiting moves: what a real server seldom does.
+//! Tests against an in-memory server with a paused clock: behaviour that a real server seldom shows.
 
 use std::pin::pin;
 
@@ -10,275 +10,285 @@ use tokio::time::Instant;
 
 use super::*;
 
-/// A server that does what the test says, and the account that is connected to it.
-struct Script {
-    said: Lines<BufReader<ReadHalf<DuplexStream>>>,
+/// A server whose lines the test writes, and the account that is connected to it.
+struct ScriptedIrcServer {
+    client_lines: Lines<BufReader<ReadHalf<DuplexStream>>>,
     writer: WriteHalf<DuplexStream>,
-    irc: Arc<Irc>,
-    ear: Arc<RecordingEar>,
-    tasks: JoinSet<Lost>,
+    irc: Arc<IrcNetwork>,
+    sink: Arc<RecordingInboundSink>,
+    tasks: JoinSet<ListenError>,
 }
 
-impl Script {
-    /// One that has been connected to, and takes so many bytes without reading.
-    fn begin(irc: Irc, buffer: usize) -> Self {
+impl ScriptedIrcServer {
+    /// Accepts a connection with this buffer size in bytes.
+    fn accept(irc: IrcNetwork, buffer: usize) -> Self {
         let (server, client) = duplex(buffer);
         let (reader, writer) = split(server);
-        let (irc, ear, mut tasks) = (Arc::new(irc), Arc::new(RecordingEar::new()), JoinSet::new());
-        let (listening, hearing) = (Arc::clone(&irc), Arc::clone(&ear));
+        let (irc, sink, mut tasks) = (Arc::new(irc), Arc::new(RecordingInboundSink::new()), JoinSet::new());
+        let (listening, task_sink) = (Arc::clone(&irc), Arc::clone(&sink));
         tasks.spawn(async move {
-            connection::listen(&listening.account, &listening.outbox, client, hearing.as_ref()).await
+            connection::listen(&listening.account, &listening.outbox, client, task_sink.as_ref()).await
         });
-        Self { said: BufReader::new(reader).lines(), writer, irc, ear, tasks }
+        Self { client_lines: BufReader::new(reader).lines(), writer, irc, sink, tasks }
     }
 
-    /// One that has welcomed an account without a room.
-    async fn welcomed(buffer: usize) -> Self {
-        let mut script = Self::begin(irc("irc.test:6667", json!({"join": []}), None), buffer);
-        script.reads("USER quell 0 * :Quell, a gateway for agents").await;
-        script.says(":irc.test 001 quell :welcome").await;
-        script.ear.wait_for("the welcome", |state| !state.connected.is_empty()).await;
-        script
+    /// Accepts a connection and welcomes the account, which has no room.
+    async fn accept_and_welcome(buffer: usize) -> Self {
+        let mut server = Self::accept(irc_network("irc.test:6667", json!({"join": []}), None), buffer);
+        server.read_until("USER quell 0 * :Quell, a gateway for agents").await;
+        server.send_line(":irc.test 001 quell :welcome").await;
+        server.sink.wait_for("the welcome", |state| !state.accounts.is_empty()).await;
+        server
     }
 
-    async fn says(&mut self, line: &str) {
-        self.says_bytes(format!("{line}\r\n").as_bytes()).await;
+    async fn send_line(&mut self, line: &str) {
+        self.send_bytes(format!("{line}\r\n").as_bytes()).await;
     }
 
-    async fn says_bytes(&mut self, bytes: &[u8]) {
+    async fn send_bytes(&mut self, bytes: &[u8]) {
         self.writer.write_all(bytes).await.unwrap();
     }
 
-    /// Reads up to this line.
-    async fn reads(&mut self, expected: &str) {
-        while self.read().await != expected {}
+    /// Reads up to and including this line.
+    async fn read_until(&mut self, expected: &str) {
+        while self.read_line().await != expected {}
     }
 
-    async fn read(&mut self) -> String {
-        self.said.next_line().await.unwrap().expect("the connection is closed")
+    async fn read_line(&mut self) -> String {
+        self.client_lines.next_line().await.unwrap().expect("the connection is closed")
     }
 
-    async fn lost(&mut self) -> Lost {
+    async fn wait_for_end(&mut self) -> ListenError {
         self.tasks.join_next().await.unwrap().unwrap()
     }
 
-    /// Sends in the background.
-    fn sends(&self, text: &str) -> JoinSet<Result<MessageId, NotSent>> {
+    /// Sends a message in a background task.
+    fn send_in_background(&self, text: &str) -> JoinSet<Result<MessageId, SendError>> {
         let (irc, text, mut sending) = (Arc::clone(&self.irc), text.to_owned(), JoinSet::new());
-        sending.spawn(async move { irc.send(&place("#tea"), &piece(&text), "key").await });
+        sending.spawn(async move { irc.send(&chat_address("#tea"), &message_piece(&text), "key").await });
         sending
     }
 }
 
-async fn fate(mut sending: JoinSet<Result<MessageId, NotSent>>) -> Result<MessageId, NotSent> {
+async fn send_outcome(mut sending: JoinSet<Result<MessageId, SendError>>) -> Result<MessageId, SendError> {
     sending.join_next().await.unwrap().unwrap()
 }
 
-const ROOMY: usize = 64 * 1024;
+const LARGE_BUFFER: usize = 64 * 1024;
 
 #[tokio::test(start_paused = true)]
 async fn an_account_is_proven_before_the_welcome() {
     let keys = json!({"sasl_account": "me"});
-    let mut script = Script::begin(irc("irc.test:6667", keys.clone(), Some("secret")), ROOMY);
-    script.reads("CAP LS 302").await;
-    script.says("CAP * LS * :server-time").await;
-    script.says("CAP * LS :sasl=PLAIN").await;
-    script.reads("CAP REQ :server-time sasl").await;
-    script.says("PING :are you human?").await;
-    script.reads("PONG :are you human?").await;
-    script.says("CAP * ACK :server-time sasl").await;
-    script.reads("AUTHENTICATE PLAIN").await;
-    script.says("AUTHENTICATE +").await;
-    script.reads("AUTHENTICATE AG1lAHNlY3JldA==").await;
-    script.says(":irc.test 903 * :SASL authentication successful").await;
-    script.reads("CAP END").await;
-    script.says(":irc.test 001 quell :welcome").await;
-    script.reads("JOIN #tea").await;
+    let mut server =
+        ScriptedIrcServer::accept(irc_network("irc.test:6667", keys.clone(), Some("secret")), LARGE_BUFFER);
+    server.read_until("CAP LS 302").await;
+    server.send_line("CAP * LS * :server-time").await;
+    server.send_line("CAP * LS :sasl=PLAIN").await;
+    server.read_until("CAP REQ :server-time sasl").await;
+    server.send_line("PING :are you human?").await;
+    server.read_until("PONG :are you human?").await;
+    server.send_line("CAP * ACK :server-time sasl").await;
+    server.read_until("AUTHENTICATE PLAIN").await;
+    server.send_line("AUTHENTICATE +").await;
+    server.read_until("AUTHENTICATE AG1lAHNlY3JldA==").await;
+    server.send_line(":irc.test 903 * :SASL authentication successful").await;
+    server.read_until("CAP END").await;
+    server.send_line(":irc.test 001 quell :welcome").await;
+    server.read_until("JOIN #tea").await;
 
-    let mut script = Script::begin(irc("irc.test:6667", keys, Some("secret")), ROOMY);
-    script.says("CAP * LS :sasl\r\nCAP * ACK :sasl\r\nAUTHENTICATE +").await;
-    script.says(":irc.test 904 * :SASL authentication failed").await;
-    assert_eq!(script.lost().await, Lost::Refused("the account was refused: SASL authentication failed".to_owned()));
+    let mut server = ScriptedIrcServer::accept(irc_network("irc.test:6667", keys, Some("secret")), LARGE_BUFFER);
+    server.send_line("CAP * LS :sasl\r\nCAP * ACK :sasl\r\nAUTHENTICATE +").await;
+    server.send_line(":irc.test 904 * :SASL authentication failed").await;
+    assert_eq!(
+        server.wait_for_end().await,
+        ListenError::Refused("the account was refused: SASL authentication failed".to_owned())
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn garbage_is_not_heard_and_does_no_harm() {
-    let mut script = Script::welcomed(ROOMY).await;
-    script
-        .says_bytes(b"\0\xff\xfe:::@@@\r\n@\r\n:\r\n \r\n\r\nPRIVMSG\r\n:a!b@c PRIVMSG\r\n:a!b@c PRIVMSG quell\r\n")
+    let mut server = ScriptedIrcServer::accept_and_welcome(LARGE_BUFFER).await;
+    server
+        .send_bytes(b"\0\xff\xfe:::@@@\r\n@\r\n:\r\n \r\n\r\nPRIVMSG\r\n:a!b@c PRIVMSG\r\n:a!b@c PRIVMSG quell\r\n")
         .await;
-    script
-        .says_bytes(b":irc.test 005\r\n:irc.test 433\r\nKICK\r\nNICK\r\nJOIN\r\nINVITE\r\nCAP\r\nAUTHENTICATE +\r\n")
+    server
+        .send_bytes(b":irc.test 005\r\n:irc.test 433\r\nKICK\r\nNICK\r\nJOIN\r\nINVITE\r\nCAP\r\nAUTHENTICATE +\r\n")
         .await;
     let endless = format!(":a!b@c PRIVMSG quell :{}\r\n", "x".repeat(100_000));
-    script.says_bytes(endless.as_bytes()).await;
+    server.send_bytes(endless.as_bytes()).await;
     for piece in [":a!b@c PRIV", "MSG quell :", "in pie", "ces\r", "\n:a!b@c PRIVMSG quell :\u{fffd}"] {
-        script.says_bytes(piece.as_bytes()).await;
+        server.send_bytes(piece.as_bytes()).await;
     }
-    script.says_bytes(b"\xff\r\n:a!b@c PRIVMSG quell :half a line").await;
-    script.writer.shutdown().await.unwrap();
-    assert_eq!(script.lost().await, Lost::Connection("the server closed the connection".to_owned()));
-    assert_eq!(script.ear.state().texts(), ["in pieces", "\u{fffd}\u{fffd}"]);
+    server.send_bytes(b"\xff\r\n:a!b@c PRIVMSG quell :half a line").await;
+    server.writer.shutdown().await.unwrap();
+    assert_eq!(server.wait_for_end().await, ListenError::Connection("the server closed the connection".to_owned()));
+    assert_eq!(server.sink.state().texts(), ["in pieces", "\u{fffd}\u{fffd}"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_silent_server_is_asked_and_then_left() {
-    let mut script = Script::welcomed(ROOMY).await;
+    let mut server = ScriptedIrcServer::accept_and_welcome(LARGE_BUFFER).await;
     let begin = Instant::now();
-    script.reads("PING :irc.test").await;
+    server.read_until("PING :irc.test").await;
     assert_eq!(begin.elapsed().as_secs(), 90);
-    script.says(":irc.test PONG irc.test :irc.test").await;
-    script.reads("PING :irc.test").await;
+    server.send_line(":irc.test PONG irc.test :irc.test").await;
+    server.read_until("PING :irc.test").await;
     assert_eq!(begin.elapsed().as_secs(), 180);
-    let lost = script.lost().await;
+    let lost = server.wait_for_end().await;
     assert_eq!(begin.elapsed().as_secs(), 210);
-    assert!(matches!(&lost, Lost::Connection(why) if why.contains("120 s")), "{lost:?}");
+    assert!(matches!(&lost, ListenError::Connection(why) if why.contains("120 s")), "{lost:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_does_not_welcome_is_left() {
-    let mut script = Script::begin(irc("irc.test:6667", json!({}), None), ROOMY);
+    let mut server = ScriptedIrcServer::accept(irc_network("irc.test:6667", json!({}), None), LARGE_BUFFER);
     let begin = Instant::now();
-    let lost = script.lost().await;
-    assert!(matches!(&lost, Lost::Connection(why) if why.contains("60 s")), "{lost:?}");
+    let lost = server.wait_for_end().await;
+    assert!(matches!(&lost, ListenError::Connection(why) if why.contains("60 s")), "{lost:?}");
     assert_eq!(begin.elapsed().as_secs(), 60);
-    assert!(script.ear.state().connected.is_empty());
+    assert!(server.sink.state().accounts.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn lines_go_as_fast_as_the_server_takes_them_and_answers_at_once() {
-    let mut script = Script::welcomed(ROOMY).await;
+    let mut server = ScriptedIrcServer::accept_and_welcome(LARGE_BUFFER).await;
     let begin = Instant::now();
-    let sending: Vec<_> = (0..8).map(|n| script.sends(&n.to_string())).collect();
+    let sending: Vec<_> = (0..8).map(|n| server.send_in_background(&n.to_string())).collect();
     let mut times = Vec::new();
     for n in 0..7 {
-        assert_eq!(script.read().await, format!("PRIVMSG #tea :{n}"));
+        assert_eq!(server.read_line().await, format!("PRIVMSG #tea :{n}"));
         times.push(begin.elapsed().as_secs());
     }
     assert_eq!(times, [0, 0, 0, 0, 0, 2, 4]);
-    script.says("PING :now").await;
-    assert_eq!(script.read().await, "PONG :now");
+    server.send_line("PING :now").await;
+    assert_eq!(server.read_line().await, "PONG :now");
     assert_eq!(begin.elapsed().as_secs(), 4, "an answer waits for no message");
-    assert_eq!(script.read().await, "PRIVMSG #tea :7");
+    assert_eq!(server.read_line().await, "PRIVMSG #tea :7");
     assert_eq!(begin.elapsed().as_secs(), 8, "and costs as much as one");
     for sending in sending {
-        assert!(fate(sending).await.is_ok());
+        assert!(send_outcome(sending).await.is_ok());
     }
 }
 
-/// How much a small socket takes, and a text that makes a line of just that.
-const SMALL: usize = 64;
-const FILLS_IT: &str = "a text that fills the socket up to its last byte";
+/// The buffer size of a small socket, and a text whose line fills it exactly.
+const SMALL_BUFFER: usize = 64;
+const BUFFER_FILLING_TEXT: &str = "a text that fills the socket up to its last byte";
 
 #[tokio::test(start_paused = true)]
 async fn what_the_socket_has_not_begun_to_take_can_be_taken_back() {
-    let mut script = Script::welcomed(SMALL).await;
-    assert!(fate(script.sends(FILLS_IT)).await.is_ok(), "the socket has taken it, although nobody has read it");
+    let mut server = ScriptedIrcServer::accept_and_welcome(SMALL_BUFFER).await;
+    assert!(
+        send_outcome(server.send_in_background(BUFFER_FILLING_TEXT)).await.is_ok(),
+        "the socket has taken it, although nobody has read it"
+    );
     {
-        let (irc, place, piece) = (Arc::clone(&script.irc), place("#tea"), piece("not to be said"));
-        let mut stopped = pin!(irc.send(&place, &piece, "key"));
+        let (irc, address, piece) = (Arc::clone(&server.irc), chat_address("#tea"), message_piece("not to be said"));
+        let mut stopped = pin!(irc.send(&address, &piece, "key"));
         assert!(poll!(&mut stopped).is_pending());
-        // Once this is heard the connection has tried to send.
-        script.writer.write_all(b":a!b@c PRIVMSG quell :x\r\n").await.unwrap();
-        script.ear.wait_for("a line", |state| state.texts() == ["x"]).await;
+        // Once this line is received, the connection has tried to write.
+        server.writer.write_all(b":a!b@c PRIVMSG quell :x\r\n").await.unwrap();
+        server.sink.wait_for("a line", |state| state.texts() == ["x"]).await;
         assert!(poll!(&mut stopped).is_pending());
     }
-    let last = script.sends("last");
-    assert_eq!(script.read().await, format!("PRIVMSG #tea :{FILLS_IT}"));
-    assert_eq!(script.read().await, "PRIVMSG #tea :last");
-    assert!(fate(last).await.is_ok());
+    let last = server.send_in_background("last");
+    assert_eq!(server.read_line().await, format!("PRIVMSG #tea :{BUFFER_FILLING_TEXT}"));
+    assert_eq!(server.read_line().await, "PRIVMSG #tea :last");
+    assert!(send_outcome(last).await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_message_of_many_lines_ends_where_it_is_stopped() {
-    let mut script = Script::welcomed(ROOMY).await;
+    let mut server = ScriptedIrcServer::accept_and_welcome(LARGE_BUFFER).await;
     let lines: Vec<String> = (0..7).map(|n| format!("line {n}")).collect();
     {
-        let (irc, place, piece) = (Arc::clone(&script.irc), place("#tea"), piece(&lines.join("\n")));
-        let mut stopped = pin!(irc.send(&place, &piece, "key"));
+        let (irc, address, piece) = (Arc::clone(&server.irc), chat_address("#tea"), message_piece(&lines.join("\n")));
+        let mut stopped = pin!(irc.send(&address, &piece, "key"));
         assert!(poll!(&mut stopped).is_pending());
         for line in &lines[..5] {
-            assert_eq!(script.read().await, format!("PRIVMSG #tea :{line}"));
+            assert_eq!(server.read_line().await, format!("PRIVMSG #tea :{line}"));
         }
         assert!(poll!(&mut stopped).is_pending());
     }
-    assert!(fate(script.sends("last")).await.is_ok());
-    assert_eq!(script.read().await, "PRIVMSG #tea :last");
+    assert!(send_outcome(server.send_in_background("last")).await.is_ok());
+    assert_eq!(server.read_line().await, "PRIVMSG #tea :last");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_breaks_off_tells_what_became_of_each_message() {
-    let mut script = Script::welcomed(SMALL).await;
-    let begun = script.sends(&"x".repeat(100));
+    let mut server = ScriptedIrcServer::accept_and_welcome(SMALL_BUFFER).await;
+    let begun = server.send_in_background(&"x".repeat(100));
     let mut first = [0; 8];
-    script.said.get_mut().read_exact(&mut first).await.unwrap();
-    let waits = script.sends("waits");
-    let Script { said, writer, irc, mut tasks, .. } = script;
+    server.client_lines.get_mut().read_exact(&mut first).await.unwrap();
+    let waits = server.send_in_background("waits");
+    let ScriptedIrcServer { client_lines: said, writer, irc, mut tasks, .. } = server;
     drop((said, writer));
-    assert!(matches!(tasks.join_next().await, Some(Ok(Lost::Connection(_)))));
-    let begun = fate(begun).await;
-    assert!(matches!(begun, Err(NotSent::Unknown { repeatable: false, .. })), "{begun:?}");
-    let waits = fate(waits).await;
-    assert!(matches!(waits, Err(NotSent::Undelivered { after: Some(_), .. })), "{waits:?}");
-    let late = irc.send(&place("#tea"), &piece("late"), "key").await;
-    assert!(matches!(late, Err(NotSent::Undelivered { after: Some(_), .. })), "{late:?}");
+    assert!(matches!(tasks.join_next().await, Some(Ok(ListenError::Connection(_)))));
+    let begun = send_outcome(begun).await;
+    assert!(matches!(begun, Err(SendError::Unknown { is_repeatable: false, .. })), "{begun:?}");
+    let waits = send_outcome(waits).await;
+    assert!(matches!(waits, Err(SendError::NotDelivered { retry_after: Some(_), .. })), "{waits:?}");
+    let late = irc.send(&chat_address("#tea"), &message_piece("late"), "key").await;
+    assert!(matches!(late, Err(SendError::NotDelivered { retry_after: Some(_), .. })), "{late:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_message_of_which_a_part_has_gone_is_neither_sent_nor_unsent() {
-    let mut script = Script::welcomed(ROOMY).await;
-    let partly = script.sends("0\n1\n2\n3\n4\n5\n6");
-    script.reads("PRIVMSG #tea :4").await;
-    let not_at_all = script.sends("waits");
-    script.says("ERROR :Closing Link: enough").await;
-    assert!(matches!(script.lost().await, Lost::Connection(why) if why.contains("enough")));
-    let partly = fate(partly).await;
-    assert!(matches!(partly, Err(NotSent::Unknown { repeatable: false, .. })), "{partly:?}");
-    let not_at_all = fate(not_at_all).await;
-    assert!(matches!(not_at_all, Err(NotSent::Undelivered { .. })), "{not_at_all:?}");
+    let mut server = ScriptedIrcServer::accept_and_welcome(LARGE_BUFFER).await;
+    let partly = server.send_in_background("0\n1\n2\n3\n4\n5\n6");
+    server.read_until("PRIVMSG #tea :4").await;
+    let not_at_all = server.send_in_background("waits");
+    server.send_line("ERROR :Closing Link: enough").await;
+    assert!(matches!(server.wait_for_end().await, ListenError::Connection(why) if why.contains("enough")));
+    let partly = send_outcome(partly).await;
+    assert!(matches!(partly, Err(SendError::Unknown { is_repeatable: false, .. })), "{partly:?}");
+    let not_at_all = send_outcome(not_at_all).await;
+    assert!(matches!(not_at_all, Err(SendError::NotDelivered { .. })), "{not_at_all:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_stops_to_listen_lets_nobody_wait() {
-    let mut script = Script::welcomed(ROOMY).await;
-    let sent: Vec<_> = (0..5).map(|n| script.sends(&n.to_string())).collect();
-    script.reads("PRIVMSG #tea :4").await;
-    let waits = script.sends("waits");
+    let mut server = ScriptedIrcServer::accept_and_welcome(LARGE_BUFFER).await;
+    let sent: Vec<_> = (0..5).map(|n| server.send_in_background(&n.to_string())).collect();
+    server.read_until("PRIVMSG #tea :4").await;
+    let waits = server.send_in_background("waits");
     for sent in sent {
-        assert!(fate(sent).await.is_ok());
+        assert!(send_outcome(sent).await.is_ok());
     }
-    script.tasks.shutdown().await;
-    let waits = fate(waits).await;
-    assert!(matches!(waits, Err(NotSent::Undelivered { .. })), "{waits:?}");
-    assert!(script.said.next_line().await.unwrap().is_none(), "the connection is closed");
+    server.tasks.shutdown().await;
+    let waits = send_outcome(waits).await;
+    assert!(matches!(waits, Err(SendError::NotDelivered { .. })), "{waits:?}");
+    assert!(server.client_lines.next_line().await.unwrap().is_none(), "the connection is closed");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_does_not_read_is_left() {
-    let mut script = Script::welcomed(SMALL).await;
+    let mut server = ScriptedIrcServer::accept_and_welcome(SMALL_BUFFER).await;
     let begin = Instant::now();
-    let stuck = script.sends(&"x".repeat(100));
-    let lost = script.lost().await;
-    assert!(matches!(&lost, Lost::Connection(why) if why.contains("does not read")), "{lost:?}");
+    let stuck = server.send_in_background(&"x".repeat(100));
+    let lost = server.wait_for_end().await;
+    assert!(matches!(&lost, ListenError::Connection(why) if why.contains("does not read")), "{lost:?}");
     assert_eq!(begin.elapsed().as_secs(), 60);
-    assert!(matches!(fate(stuck).await, Err(NotSent::Unknown { repeatable: false, .. })));
+    assert!(matches!(send_outcome(stuck).await, Err(SendError::Unknown { is_repeatable: false, .. })));
 
-    let mut script = Script::welcomed(SMALL).await;
+    let mut server = ScriptedIrcServer::accept_and_welcome(SMALL_BUFFER).await;
     for _ in 0..200 {
-        // It ends in the middle of this.
-        if script.writer.write_all(b"PING :flood\r\n").await.is_err() {
+        // The connection ends during this loop.
+        if server.writer.write_all(b"PING :flood\r\n").await.is_err() {
             break;
         }
     }
-    let lost = script.lost().await;
-    assert!(matches!(&lost, Lost::Connection(why) if why.contains("asks")), "{lost:?}");
+    let lost = server.wait_for_end().await;
+    assert!(matches!(&lost, ListenError::Connection(why) if why.contains("sends requests")), "{lost:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn too_many_messages_are_not_kept() {
-    let script = Script::welcomed(ROOMY).await;
-    let mut waiting: Vec<_> = (0..300).map(|n| script.sends(&n.to_string())).collect();
-    let last = fate(waiting.remove(299)).await;
-    assert!(matches!(&last, Err(NotSent::Undelivered { why, after: Some(_) }) if why.contains("too many")), "{last:?}");
-    assert!(fate(waiting.remove(9)).await.is_ok(), "who came before is not left out");
+    let server = ScriptedIrcServer::accept_and_welcome(LARGE_BUFFER).await;
+    let mut waiting: Vec<_> = (0..300).map(|n| server.send_in_background(&n.to_string())).collect();
+    let last = send_outcome(waiting.remove(299)).await;
+    assert!(
+        matches!(&last, Err(SendError::NotDelivered { why, retry_after: Some(_) }) if why.contains("too many")),
+        "{last:?}"
+    );
+    assert!(send_outcome(waiting.remove(9)).await.is_ok(), "who came before is not left out");
 }

@@ -1,10 +1,10 @@
-//! Keys, and who the account is.
+//! Configuration keys of a Slack channel, and its probe.
 
 use rstest::rstest;
 
 use super::*;
 
-const HERE: &str = "http://127.0.0.1:1/api";
+const LOCAL_API_URL: &str = "http://127.0.0.1:1/api";
 
 #[rstest]
 #[case::a_key_of_irc("server", "", |config: &mut ChannelConfig| config.server = Some("x".into()))]
@@ -18,57 +18,57 @@ const HERE: &str = "http://127.0.0.1:1/api";
 #[case::no_url("api_base", "no URL", |config: &mut ChannelConfig| config.api_base = Some("slack".into()))]
 #[case::in_the_clear("api_base", "https://", |config: &mut ChannelConfig| config.api_base = Some("http://example.org".into()))]
 #[case::a_query("api_base", "query", |config: &mut ChannelConfig| config.api_base = Some("https://example.org/?a=b".into()))]
-fn what_is_wrong_is_named(#[case] key: &str, #[case] told: &str, #[case] change: fn(&mut ChannelConfig)) {
-    let mut config = config(HERE);
+fn what_is_wrong_is_named(#[case] key: &str, #[case] text: &str, #[case] change: fn(&mut ChannelConfig)) {
+    let mut config = slack_config(LOCAL_API_URL);
     change(&mut config);
-    let bad = Slack::new("work", &config).unwrap_err();
-    assert_eq!((bad.channel.as_str(), bad.key), ("work", key));
-    assert!(bad.problem.contains(told), "{bad}");
+    let error = SlackNetwork::new("work", &config).unwrap_err();
+    assert_eq!((error.channel.as_str(), error.key), ("work", key));
+    assert!(error.problem.contains(text), "{error}");
 }
 
 #[test]
 fn what_is_right_is_taken() {
-    let mut config = config(HERE);
+    let mut config = slack_config(LOCAL_API_URL);
     config.allow = vec!["U012ABC".into(), "W012ABC".into()];
     config.api_base = None;
-    let slack = Slack::new("work", &config).unwrap();
+    let slack = SlackNetwork::new("work", &config).unwrap();
     let shown = format!("{slack:?}");
     assert!(!shown.contains("fakeToken"), "{shown}");
 }
 
 #[tokio::test]
 async fn a_probe_says_who_and_where() {
-    let stage = Stage::new().await;
-    assert_eq!(stage.slack.probe().await, Ok(format!("quell ({BOT}) in Fake")));
-    stage.server.grant("chat:write,files:write");
-    let line = stage.slack.probe().await.unwrap();
-    assert!(line.contains("without signs on messages, for want of the scope reactions:write"), "{line}");
+    let fixture = SlackFixture::new().await;
+    assert_eq!(fixture.slack.probe().await, Ok(format!("quell ({BOT}) in Fake")));
+    fixture.server.set_scopes("chat:write,files:write");
+    let line = fixture.slack.probe().await.unwrap();
+    assert!(line.contains("without reactions on messages, because the scope reactions:write is missing"), "{line}");
     assert!(line.contains("files:read"), "{line}");
-    stage.server.grant("files:write");
-    let Trouble(trouble) = stage.slack.probe().await.unwrap_err();
-    assert!(trouble.contains("add the scope chat:write"), "{trouble}");
+    fixture.server.set_scopes("files:write");
+    let NetworkError(problem) = fixture.slack.probe().await.unwrap_err();
+    assert!(problem.contains("add the scope chat:write"), "{problem}");
 }
 
 #[tokio::test]
 async fn a_probe_sees_that_socket_mode_is_off() {
-    let stage = Stage::new().await;
-    stage.server.switch_off();
-    let Trouble(trouble) = stage.slack.probe().await.unwrap_err();
-    assert!(trouble.contains("switch on Socket Mode"), "{trouble}");
+    let fixture = SlackFixture::new().await;
+    fixture.server.disable_socket_mode();
+    let NetworkError(problem) = fixture.slack.probe().await.unwrap_err();
+    assert!(problem.contains("switch on Socket Mode"), "{problem}");
 }
 
 #[tokio::test]
 async fn a_probe_without_a_server_shows_no_token() {
-    let stage = Stage::new().await;
-    stage.server.go_away().await;
-    let Trouble(trouble) = stage.slack.probe().await.unwrap_err();
-    assert!(trouble.contains("cannot be reached") && !trouble.contains("fakeToken"), "{trouble}");
+    let fixture = SlackFixture::new().await;
+    fixture.server.stop_listening().await;
+    let NetworkError(problem) = fixture.slack.probe().await.unwrap_err();
+    assert!(problem.contains("cannot be reached") && !problem.contains("fakeToken"), "{problem}");
 }
 
 #[tokio::test]
 async fn a_page_of_something_in_between_is_not_repeated() {
-    let stage = Stage::new().await;
-    stage.server.fault("auth.test", Fault::Page(502));
-    let Trouble(trouble) = stage.slack.probe().await.unwrap_err();
-    assert_eq!(trouble, "Slack has failed: HTTP 502 without an answer of the API");
+    let fixture = SlackFixture::new().await;
+    fixture.server.inject_fault("auth.test", FakeSlackFault::HtmlPage(502));
+    let NetworkError(problem) = fixture.slack.probe().await.unwrap_err();
+    assert_eq!(problem, "Slack has failed: HTTP 502 without an answer of the API");
 }

@@ -1,0 +1,249 @@
+//! The subcommands that talk to a daemon, their arguments and their exit codes. Each is one file with one `run`
+//! function.
+
+mod agents;
+mod approvals;
+mod archive;
+mod audit;
+mod channels;
+mod chat;
+mod hold;
+mod memory;
+mod page;
+mod processes;
+mod runs;
+mod send;
+mod sessions;
+mod stop;
+mod stop_report;
+mod table;
+mod token;
+mod unresponsive_daemon;
+mod watch;
+
+use std::io;
+use std::process::ExitCode;
+
+use quell_protocol::{AgentId, BadId, RunId, SessionKey};
+
+use crate::daemon_client::{ClientError, DaemonClient, DaemonTarget, HealthProbe};
+use crate::term::{CommandIo, OutputStyle};
+
+pub use agents::AgentsArgs;
+pub use approvals::ApprovalsArgs;
+pub use audit::AuditArgs;
+pub use channels::ChannelsArgs;
+pub use chat::ChatArgs;
+pub use hold::HoldArgs;
+pub use memory::MemoryArgs;
+pub use page::PageArgs;
+pub use processes::ProcessesArgs;
+pub use runs::RunsArgs;
+pub use send::SendMessageArgs;
+pub use sessions::SessionsArgs;
+pub use stop::StopArgs;
+pub use token::TokenArgs;
+
+/// The subcommands that talk to a daemon.
+#[derive(Debug, clap::Subcommand)]
+pub enum ClientSubcommand {
+    /// Send a message and stream the answer; Ctrl-C stops the run
+    Send(SendMessageArgs),
+    /// Chat in the terminal; Esc stops the run
+    Chat(ChatArgs),
+    /// List runs, show one with its receipt, or watch them
+    Runs(RunsArgs),
+    /// List, show, reset, delete, export and import sessions
+    Sessions(SessionsArgs),
+    /// List, show, create and delete agents
+    Agents(AgentsArgs),
+    /// List background processes, print their output, end one
+    Processes(ProcessesArgs),
+    /// List, search and forget memory notes
+    Memory(MemoryArgs),
+    /// List the calls that wait for approval, allow or deny one
+    Approvals(ApprovalsArgs),
+    /// List and test chat channels, send a text to a chat
+    Channels(ChannelsArgs),
+    /// Stop a run, a session or everything, and wait until it has ended
+    Stop(StopArgs),
+    /// Refuse new runs until the hold is lifted
+    Hold(HoldArgs),
+    /// Print a one-time link that opens the web page
+    Page(PageArgs),
+    /// Create, list and revoke tokens
+    Token(TokenArgs),
+    /// Print the audit log: who stopped, held, approved or deleted something, when and from where
+    Audit(AuditArgs),
+}
+
+/// How a subcommand ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// 0: done; a run completed; a stop settled.
+    Done,
+    /// 1: failed; something is left over.
+    Failed,
+    /// 2: wrong arguments.
+    Usage,
+    /// 3: no such run, session, agent or token.
+    NotFound,
+    /// 4: no daemon answers.
+    NoDaemon,
+    /// 130: the run was stopped.
+    Stopped,
+    /// 143: ended by a signal.
+    Terminated,
+}
+
+impl Exit {
+    #[must_use]
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Failed => 1,
+            Self::Usage => 2,
+            Self::NotFound => 3,
+            Self::NoDaemon => 4,
+            Self::Stopped => 130,
+            Self::Terminated => 143,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        exit.code().into()
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CliOutputFormat {
+    Text,
+    Json,
+}
+
+impl From<bool> for CliOutputFormat {
+    /// True is the flag `--json`.
+    fn from(json: bool) -> Self {
+        if json { Self::Json } else { Self::Text }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum SubcommandError {
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error("the output cannot be written: {0}")]
+    Output(#[from] io::Error),
+    #[error("{0}")]
+    Usage(String),
+    #[error("{0}")]
+    NotFound(String),
+    #[error("{0}")]
+    DaemonEnded(String),
+}
+
+impl SubcommandError {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::Client(
+                ClientError::NoDaemon { .. } | ClientError::ConnectionLost { .. } | ClientError::Unresponsive { .. },
+            ) => Exit::NoDaemon,
+            Self::DaemonEnded(_) => Exit::Failed,
+            Self::Client(error) if error.is_not_found() => Exit::NotFound,
+            Self::NotFound(_) => Exit::NotFound,
+            Self::Client(ClientError::BadUrl { .. } | ClientError::InvalidPathSegment(_)) | Self::Usage(_) => {
+                Exit::Usage
+            }
+            Self::Client(_) | Self::Output(_) => Exit::Failed,
+        }
+    }
+
+    /// A reader that closes the pipe early (`| head`) is not reported as an error.
+    fn is_broken_pipe(&self) -> bool {
+        matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+/// Runs a subcommand against the daemon that `target` names. Errors are printed to stderr.
+///
+/// # Cancel safety
+/// Dropping it stops no run in the daemon.
+pub async fn run(verb: ClientSubcommand, target: &DaemonTarget, mut io: CommandIo) -> Exit {
+    let outcome = match DaemonClient::discover(target) {
+        Ok(client) => match warn_if_unresponsive(&verb, &client, &mut io).await {
+            Ok(()) => dispatch_subcommand(verb, &client, &mut io).await,
+            Err(error) => Err(error),
+        },
+        Err(error) => Err(error.into()),
+    };
+    finish_subcommand(outcome, &mut io)
+}
+
+/// Warns early when a local daemon does not answer; the request is sent all the same. Skipped for `stop`, which sends
+/// its request first.
+async fn warn_if_unresponsive(
+    verb: &ClientSubcommand,
+    client: &DaemonClient,
+    io: &mut CommandIo,
+) -> Result<(), SubcommandError> {
+    let Some(daemon) = client.daemon_process() else { return Ok(()) };
+    if matches!(verb, ClientSubcommand::Stop(_)) || client.probe_health().await != HealthProbe::TimedOut {
+        return Ok(());
+    }
+    io.output.eprint_line(&unresponsive_daemon::unresponsive_text(Some(daemon.pid())))?;
+    Ok(())
+}
+
+async fn dispatch_subcommand(
+    verb: ClientSubcommand,
+    client: &DaemonClient,
+    io: &mut CommandIo,
+) -> Result<Exit, SubcommandError> {
+    match verb {
+        ClientSubcommand::Send(args) => send::run(client, args, io).await,
+        ClientSubcommand::Chat(args) => chat::run(client, args, io).await,
+        ClientSubcommand::Runs(args) => runs::run(client, args, io).await,
+        ClientSubcommand::Sessions(args) => sessions::run(client, args, io).await,
+        ClientSubcommand::Agents(args) => agents::run(client, args, io).await,
+        ClientSubcommand::Processes(args) => processes::run(client, args, io).await,
+        ClientSubcommand::Memory(args) => memory::run(client, args, io).await,
+        ClientSubcommand::Approvals(args) => approvals::run(client, args, io).await,
+        ClientSubcommand::Channels(args) => channels::run(client, args, io).await,
+        ClientSubcommand::Stop(args) => stop::run(client, args, io).await,
+        ClientSubcommand::Hold(args) => hold::run(client, args, io).await,
+        ClientSubcommand::Page(args) => page::run(client, args, io).await,
+        ClientSubcommand::Token(args) => token::run(client, args, io).await,
+        ClientSubcommand::Audit(args) => audit::run(client, args, io).await,
+    }
+}
+
+fn finish_subcommand(outcome: Result<Exit, SubcommandError>, io: &mut CommandIo) -> Exit {
+    let finished = io.output.end_open_lines().map_err(SubcommandError::from);
+    let error = match (outcome, finished) {
+        (Ok(exit), Ok(())) => return exit,
+        (Err(error), _) | (Ok(_), Err(error)) => error,
+    };
+    if !error.is_broken_pipe() {
+        let head = io.output.stderr().apply_style(OutputStyle::Failure, "error:");
+        // If stderr is gone too, the exit code still reports the error.
+        let _ = io.output.eprint_line(&format!("{head} {error}"));
+    }
+    error.exit()
+}
+
+fn parse_run_id(text: &str) -> Result<RunId, BadId> {
+    RunId::parse(text)
+}
+
+fn parse_session_key(text: &str) -> Result<SessionKey, BadId> {
+    SessionKey::parse(text)
+}
+
+fn parse_agent_id(text: &str) -> Result<AgentId, BadId> {
+    AgentId::parse(text)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,167 @@
+//! `quell runs`: list runs, show one with its receipt, or watch them.
+
+use jiff::Timestamp;
+use quell_protocol::api::RunView;
+use quell_protocol::{RunId, SessionKey, Verdict};
+
+use super::table::{CliTableCell, cell_text, format_table, run_state_cell};
+use super::{CliOutputFormat, Exit, SubcommandError, parse_run_id, parse_session_key, watch};
+use crate::daemon_client::{ClientRunFilter, DaemonClient};
+use crate::receipt_chart::receipt_chart;
+use crate::receipt_line::{amendment_lines, receipt_line};
+use crate::term::{CliOutputStream, CommandIo, OutputStyle};
+use crate::text_format::{age, format_count, one_line, relative_age, strip_terminal_controls};
+
+/// Arguments of `quell runs`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  quell runs\n  quell runs list --all --json\n  \
+    quell runs show 0198c2a4-7d1e-7c33-b1de-9f3a52c7e001\n  quell runs watch")]
+pub struct RunsArgs {
+    #[command(subcommand)]
+    what: Option<RunsSubcommand>,
+    /// Print JSON
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum RunsSubcommand {
+    /// List the active runs (the default)
+    List {
+        /// Also list runs that have ended
+        #[arg(long)]
+        all: bool,
+        /// Only runs of one session
+        #[arg(long, value_parser = parse_session_key, value_name = "KEY")]
+        session: Option<SessionKey>,
+    },
+    /// Show a run: its details and its receipt as a chart
+    Show {
+        /// The run's id
+        #[arg(value_parser = parse_run_id, value_name = "RUN")]
+        run: RunId,
+    },
+    /// Show the active runs live until Ctrl-C; in a pipe, one line per change
+    Watch,
+}
+
+pub(super) async fn run(client: &DaemonClient, args: RunsArgs, io: &mut CommandIo) -> Result<Exit, SubcommandError> {
+    match args.what {
+        None => print_runs(client, ClientRunFilter::Active, None, args.json.into(), io).await?,
+        Some(RunsSubcommand::List { all, session }) => {
+            let filter = if all { ClientRunFilter::All } else { ClientRunFilter::Active };
+            print_runs(client, filter, session.as_ref(), args.json.into(), io).await?;
+        }
+        Some(RunsSubcommand::Show { run }) => print_run(client, &run, args.json.into(), io).await?,
+        Some(RunsSubcommand::Watch) => watch::run(client, args.json.into(), io).await?,
+    }
+    Ok(Exit::Done)
+}
+
+async fn print_runs(
+    client: &DaemonClient,
+    filter: ClientRunFilter,
+    session: Option<&SessionKey>,
+    format: CliOutputFormat,
+    io: &mut CommandIo,
+) -> Result<(), SubcommandError> {
+    let mut runs = client.list_runs(filter).await?;
+    runs.retain(|run| session.is_none_or(|session| run.session_key == *session));
+    if format == CliOutputFormat::Json {
+        io.output.print_json(&runs)?;
+        return Ok(());
+    }
+    if runs.is_empty() {
+        let none = if filter == ClientRunFilter::All { "no runs" } else { "no active runs" };
+        io.output.eprint_line(&format!("{none}: start one with `quell send \"hello\"`"))?;
+        return Ok(());
+    }
+    for line in runs_table(io.output.stdout(), &runs, Timestamp::now()) {
+        io.output.print_line(&line)?;
+    }
+    Ok(())
+}
+
+pub(super) fn runs_table(stream: &CliOutputStream, runs: &[RunView], now: Timestamp) -> Vec<String> {
+    let rows: Vec<[CliTableCell; 7]> = runs.iter().map(|run| run_row(run, now)).collect();
+    format_table(stream, ["RUN", "STATE", "AGE", "TOKENS", "PROCESSES", "AGENT", "SESSION"], &rows)
+}
+
+fn run_row(run: &RunView, now: Timestamp) -> [CliTableCell; 7] {
+    let processes = if run.processes == 0 { String::new() } else { run.processes.to_string() };
+    [
+        run.run_id.to_string().into(),
+        run_state_cell(run),
+        age(&run.accepted_at, now).unwrap_or_default().into(),
+        tokens_text(run).into(),
+        processes.into(),
+        CliTableCell::truncated(run.agent.as_str(), 24),
+        CliTableCell::truncated(run.session_key.as_str(), 60),
+    ]
+}
+
+fn tokens_text(run: &RunView) -> String {
+    let about = if run.usage.estimated { "~" } else { "" };
+    format!("{about}{}", run.usage.input_tokens.saturating_add(run.usage.output_tokens))
+}
+
+async fn print_run(
+    client: &DaemonClient,
+    run: &RunId,
+    format: CliOutputFormat,
+    io: &mut CommandIo,
+) -> Result<(), SubcommandError> {
+    let view = client.get_run(run).await?;
+    if format == CliOutputFormat::Json {
+        io.output.print_json(&view)?;
+        return Ok(());
+    }
+    for line in run_description(&view, io.output.stdout(), Timestamp::now()) {
+        io.output.print_line(&line)?;
+    }
+    Ok(())
+}
+
+fn run_description(run: &RunView, stream: &CliOutputStream, now: Timestamp) -> Vec<String> {
+    let state = cell_text(stream, &run_state_cell(run));
+    let mut lines =
+        vec![format!("{} · {state}", stream.apply_style(OutputStyle::Strong, &format!("run {}", run.run_id)))];
+    lines.push(format!("session {} · agent {} · by {}", run.session_key, run.agent, run.principal));
+    let accepted = format!("accepted {} ({})", relative_age(&run.accepted_at, now), one_line(&run.accepted_at, 40));
+    let usage = run.usage;
+    let about = if usage.estimated { ", in part estimated" } else { "" };
+    let steps = format_count(u64::from(run.steps), "step", "steps");
+    lines.push(format!("{accepted} · {steps} · tokens {} in, {} out{about}", usage.input_tokens, usage.output_tokens));
+    if let Some(parent) = &run.parent {
+        lines.push(format!("started by run {parent}"));
+    }
+    lines.push(format!("message: {}", one_line(&run.text, 200)));
+    lines.extend(output_lines(run, stream));
+    if let Some(Verdict::Failed { message, .. }) = &run.verdict {
+        lines.push(stream.apply_style(OutputStyle::Failure, &format!("why: {}", one_line(message, 400))));
+    }
+    match &run.receipt {
+        Some(receipt) => {
+            lines.push(String::new());
+            lines.push(receipt_line(receipt));
+            lines.extend(amendment_lines(receipt));
+            let chart = receipt_chart(receipt);
+            lines.extend((!chart.is_empty()).then(String::new));
+            lines.extend(chart);
+        }
+        None => lines.push(format!("not over · stop it with `quell stop {}`", run.run_id)),
+    }
+    lines
+}
+
+fn output_lines(run: &RunView, stream: &CliOutputStream) -> Vec<String> {
+    let Some(output) = run.output.as_deref().filter(|output| !output.trim().is_empty()) else { return Vec::new() };
+    let partial = !matches!(run.verdict, Some(Verdict::Completed));
+    let head = if partial { "partial answer, not seen by the model:" } else { "answer:" };
+    let output = if stream.is_terminal() { strip_terminal_controls(output) } else { output.into() };
+    let body = output
+        .trim_end()
+        .lines()
+        .map(|line| if partial { stream.apply_style(OutputStyle::Quiet, line) } else { line.into() });
+    std::iter::once(stream.apply_style(OutputStyle::Quiet, head)).chain(body).collect()
+}

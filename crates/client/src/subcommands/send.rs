@@ -1,0 +1,266 @@
+//! `quell send`: send a message, stream the answer, and stop the run on Ctrl-C.
+//!
+//! The client chooses the run's id and sends it as the idempotency key. So it can send a message again without starting
+//! a second run when the answer was lost, and Ctrl-C can stop the run before the daemon has confirmed it.
+
+mod ctrl_c;
+mod run_printer;
+
+use std::io::Read;
+use std::time::Duration;
+
+use quell_protocol::api::{OnBusy, SendAnswer, SendRequest};
+use quell_protocol::{AgentId, RunId, SessionKey};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+
+use self::ctrl_c::{CtrlCAction, CtrlCStops};
+use self::run_printer::{PrintedRunEnd, RunPrinter};
+use super::stop_report::{StopCommandReport, await_run_ends};
+use super::{CliOutputFormat, Exit, SubcommandError, parse_agent_id, parse_session_key};
+use crate::daemon_client::{DaemonClient, RunEventStream, RunEventStreamItem, SendReply};
+use crate::term::{CommandIo, OutputStyle};
+use crate::text_format::format_millis;
+
+/// Longest message in bytes; the daemon's own limit is usually lower.
+const MAX_TEXT_BYTES: u64 = 64 << 20;
+const REDRAW_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Arguments of `quell send`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "The answer goes to stdout as it comes; tools, retries and the receipt go to stderr, on a\n\
+    terminal thinking, too.\n\
+    Ctrl-C stops the run, a second one forces the stop, a third leaves without waiting for the end.\n\
+    Exit code: 0 completed, 1 failed, 130 stopped, 4 no daemon.\n\n\
+    Examples:\n  quell send \"what is in this directory?\"\n  quell send --session work --agent coder \"go on\"\n  \
+    git diff | quell send --json -")]
+pub struct SendMessageArgs {
+    /// The session
+    #[arg(long, value_parser = parse_session_key, value_name = "KEY", default_value = "cli:default")]
+    session: SessionKey,
+    /// The agent; else the session's, else the default one
+    #[arg(long, value_parser = parse_agent_id, value_name = "ID")]
+    agent: Option<AgentId>,
+    /// What to do while a run is active in this session
+    #[arg(long, value_enum, value_name = "POLICY")]
+    on_busy: Option<OnBusyArg>,
+    /// Time limit of the whole run in seconds
+    #[arg(long, value_parser = parse_seconds, value_name = "S")]
+    timeout: Option<u64>,
+    /// Send stop words such as "stop" to the model instead of stopping
+    #[arg(long)]
+    literal: bool,
+    /// Print one JSON object at the end instead of streaming the answer
+    #[arg(long)]
+    json: bool,
+    /// The message; `-` reads it from standard input
+    #[arg(required = true, value_name = "TEXT")]
+    text: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum OnBusyArg {
+    /// Wait until the active run has ended
+    Queue,
+    /// Hand the message to the active run at its next step
+    Steer,
+    /// Abort the active run, then start
+    Interrupt,
+    /// Refuse the message
+    Reject,
+}
+
+impl From<OnBusyArg> for OnBusy {
+    fn from(busy: OnBusyArg) -> Self {
+        match busy {
+            OnBusyArg::Queue => Self::Queue,
+            OnBusyArg::Steer => Self::Steer,
+            OnBusyArg::Interrupt => Self::Interrupt,
+            OnBusyArg::Reject => Self::Reject,
+        }
+    }
+}
+
+/// Parses seconds, with an optional fraction, into milliseconds.
+fn parse_seconds(text: &str) -> Result<u64, String> {
+    let problem = || format!("`{text}` is not a number of seconds above 0");
+    let seconds: f64 = text.parse().map_err(|_| problem())?;
+    let time = Duration::try_from_secs_f64(seconds).map_err(|_| problem())?;
+    match u64::try_from(time.as_millis()) {
+        Ok(0) | Err(_) => Err(problem()),
+        Ok(ms) => Ok(ms),
+    }
+}
+
+pub(super) async fn run(
+    client: &DaemonClient,
+    args: SendMessageArgs,
+    io: &mut CommandIo,
+) -> Result<Exit, SubcommandError> {
+    let text = read_message(&args.text, io)?;
+    let own_id =
+        RunId::parse(uuid::Uuid::now_v7().to_string()).map_err(|bad| SubcommandError::Usage(bad.to_string()))?;
+    let request = SendRequest {
+        text,
+        agent: args.agent,
+        idempotency_key: Some(own_id.clone()),
+        on_busy: args.on_busy.map(OnBusy::from),
+        timeout_ms: args.timeout,
+        literal: args.literal,
+    };
+    let mut stops = CtrlCStops::new(client, own_id);
+    let sent = match send_until_answered(client, &args.session, &request, &mut stops, io).await? {
+        Some(sent) => sent,
+        None => return report_left_early(&stops, io),
+    };
+    match sent {
+        SendReply::Accepted(answer) => follow_message(client, answer, stops, args.json.into(), io).await,
+        SendReply::Stopped(answer) => {
+            let mut report = StopCommandReport { stop: answer, ..StopCommandReport::default() };
+            report.runs = await_run_ends(client, &report.covered_runs(), io).await?;
+            if args.json {
+                io.output.print_json(&report)?
+            } else {
+                report.print_report(io)?
+            }
+            Ok(report.exit_code())
+        }
+    }
+}
+
+/// Joins the words of the command line; a single `-` reads standard input.
+pub(super) fn read_message(words: &[String], io: &mut CommandIo) -> Result<String, SubcommandError> {
+    let text = if words == ["-"] {
+        let mut text = String::new();
+        let read = io.input.by_ref().take(MAX_TEXT_BYTES + 1).read_to_string(&mut text);
+        read.map_err(|error| SubcommandError::Usage(format!("the input cannot be read as text: {error}")))?;
+        text
+    } else {
+        words.join(" ")
+    };
+    match text.len() as u64 {
+        _ if text.trim().is_empty() => Err(SubcommandError::Usage("the message is empty".into())),
+        length if length > MAX_TEXT_BYTES => Err(SubcommandError::Usage("the message is longer than 64 MiB".into())),
+        _ => Ok(text),
+    }
+}
+
+/// Sends the message; none when the user left before the daemon answered.
+async fn send_until_answered(
+    client: &DaemonClient,
+    session: &SessionKey,
+    request: &SendRequest,
+    stops: &mut CtrlCStops,
+    io: &mut CommandIo,
+) -> Result<Option<SendReply>, SubcommandError> {
+    let sending = client.send_message(session, request);
+    tokio::pin!(sending);
+    loop {
+        tokio::select! {
+            // Cancel safe: `sending` is pinned outside the loop, and `stops` owns its requests.
+            sent = &mut sending => return Ok(Some(sent?)),
+            () = io.interrupts.next() => match stops.handle_press() {
+                CtrlCAction::Leave => return Ok(None),
+                press => io.output.show_status(OutputStyle::Stopping, &format!("◆ stopping{}", stop_hint(press)))?,
+            },
+            // The daemon keeps a stop of a run that it does not know yet, so a not-found answer is no error here.
+            _ = stops.next_stop_result() => {}
+        }
+    }
+}
+
+/// Follows the run to its end, then the run of the message itself if it could not be steered.
+async fn follow_message(
+    client: &DaemonClient,
+    answer: SendAnswer,
+    mut stops: CtrlCStops,
+    format: CliOutputFormat,
+    io: &mut CommandIo,
+) -> Result<Exit, SubcommandError> {
+    if answer.state == "steered" {
+        io.output.eprint_line(&format!("handed to the active run {}", answer.run_id))?;
+    }
+    let mut run = answer.run_id;
+    let mut message_id = answer.message_id;
+    loop {
+        stops.set_run(&run);
+        let mut transcript = RunPrinter::new(run.clone(), format);
+        let events = client.follow_run(&run, 0);
+        let Some(end) = print_run_events(events, &mut transcript, &mut stops, io).await? else {
+            return report_left_early(&stops, io);
+        };
+        match message_id.take() {
+            Some(message) if end.is_completed() && became_run(client, &message).await? => run = message,
+            _ => return transcript.print_end(end, io),
+        }
+        io.output.end_open_lines()?;
+    }
+}
+
+/// True when a steered message became a run of its own.
+async fn became_run(client: &DaemonClient, message: &RunId) -> Result<bool, SubcommandError> {
+    match client.get_run(message).await {
+        Ok(view) => Ok(view.state != "steered"),
+        Err(error) if error.is_not_found() => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Prints a run until it has ended; none when the user left before.
+async fn print_run_events(
+    mut events: RunEventStream,
+    transcript: &mut RunPrinter,
+    stops: &mut CtrlCStops,
+    io: &mut CommandIo,
+) -> Result<Option<PrintedRunEnd>, SubcommandError> {
+    let mut redraw = interval_at(Instant::now() + REDRAW_INTERVAL, REDRAW_INTERVAL);
+    redraw.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            // Cancel safe: the stream, the interrupts and the interval keep their position when a wait is dropped.
+            seen = events.next() => match seen {
+                Some(Ok(RunEventStreamItem::Event(event))) => {
+                    if let Some(end) = transcript.print_event(*event, &mut io.output)? {
+                        return Ok(Some(end));
+                    }
+                }
+                Some(Ok(RunEventStreamItem::Disconnected { cause, pause })) => {
+                    let pause = format_millis(pause.as_secs_f64() * 1000.0);
+                    io.output.eprint_line(&format!("connection lost ({cause}); trying again in {pause}"))?;
+                }
+                Some(Ok(RunEventStreamItem::Reconnected)) => io.output.eprint_line("connected again")?,
+                Some(Err(error)) => {
+                    io.output.eprint_line(&format!("the run may go on · see `quell runs show {}`", stops.run_id()))?;
+                    return Err(error.into());
+                }
+                None => return Ok(None),
+            },
+            () = io.interrupts.next() => match stops.handle_press() {
+                CtrlCAction::Leave => return Ok(None),
+                press => {
+                    io.output.end_answer_line()?;
+                    transcript.set_stopping(stop_hint(press));
+                    transcript.show_status(&mut io.output)?;
+                }
+            },
+            answer = stops.next_stop_result() => {
+                if let Err(error) = answer {
+                    io.output.eprint_line(&format!("the stop could not be requested: {error}\n  Ctrl-C tries again, with force"))?;
+                }
+            }
+            _ = redraw.tick() => transcript.show_status(&mut io.output)?,
+        }
+    }
+}
+
+/// What another press of Ctrl-C does, for the status line.
+fn stop_hint(press: CtrlCAction) -> &'static str {
+    match press {
+        CtrlCAction::Stop => " · Ctrl-C again forces",
+        CtrlCAction::Force | CtrlCAction::Leave => " · forced · Ctrl-C again leaves without waiting",
+    }
+}
+
+fn report_left_early(stops: &CtrlCStops, io: &mut CommandIo) -> Result<Exit, SubcommandError> {
+    io.output.eprint_line(&format!("left before the end · see `quell runs show {}`", stops.run_id()))?;
+    Ok(Exit::Stopped)
+}

@@ -1,0 +1,228 @@
+//! `quell sessions`: list, show, reset, delete, export and import sessions.
+
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+use quell_protocol::SessionKey;
+use quell_protocol::api::{HistoryMessage, SessionRow};
+use quell_protocol::session::{SessionView, Setting, SettingSource};
+use serde_json::json;
+
+use super::table::{CliTableCell, cell_text, format_table, verdict_cell};
+use super::{CliOutputFormat, Exit, SubcommandError, archive, parse_session_key};
+use crate::daemon_client::DaemonClient;
+use crate::term::{CommandIo, OutputStyle};
+use crate::text_format::{format_count, one_line, relative_age, strip_terminal_controls};
+
+/// Arguments of `quell sessions`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  quell sessions\n  quell sessions show cli:default\n  quell sessions reset cli:default\n  \
+    quell sessions export cli:default > default.jsonl\n  quell sessions import default.jsonl"
+)]
+pub struct SessionsArgs {
+    #[command(subcommand)]
+    what: Option<SessionsSubcommand>,
+    /// Print JSON
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum SessionsSubcommand {
+    /// List the sessions (the default)
+    List,
+    /// Show a session with its history
+    Show {
+        /// The session's key
+        #[arg(value_parser = parse_session_key)]
+        key: SessionKey,
+    },
+    /// Clear a session's history
+    Reset {
+        /// The session's key
+        #[arg(value_parser = parse_session_key)]
+        key: SessionKey,
+    },
+    /// Print a session as lines of JSON, with its receipts and its whole history
+    Export {
+        /// The session's key
+        #[arg(value_parser = parse_session_key)]
+        key: SessionKey,
+    },
+    /// Import an exported session, completely or not at all
+    Import {
+        /// The file; - is standard input
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Delete a session with its history, its notes and the files that came with its messages; notes of senders in
+    /// private chats stay: `quell memory senders`
+    Delete {
+        /// The session's key
+        #[arg(value_parser = parse_session_key)]
+        key: SessionKey,
+    },
+}
+
+pub(super) async fn run(
+    client: &DaemonClient,
+    args: SessionsArgs,
+    io: &mut CommandIo,
+) -> Result<Exit, SubcommandError> {
+    match args.what {
+        Some(SessionsSubcommand::List) | None => print_sessions(client, args.json.into(), io).await?,
+        Some(SessionsSubcommand::Show { key }) => print_session(client, &key, args.json.into(), io).await?,
+        Some(SessionsSubcommand::Reset { key }) => {
+            client.reset_session(&key).await?;
+            print_session_change(&key, "reset", args.json.into(), io)?;
+        }
+        Some(SessionsSubcommand::Export { key }) => return archive::print_exported_session(client, &key, io).await,
+        Some(SessionsSubcommand::Import { file }) => {
+            return archive::import_session_file(client, &file, args.json.into(), io).await;
+        }
+        Some(SessionsSubcommand::Delete { key }) => {
+            client.delete_session(&key).await?;
+            print_session_change(&key, "deleted", args.json.into(), io)?;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+fn print_session_change(
+    key: &SessionKey,
+    word: &str,
+    format: CliOutputFormat,
+    io: &mut CommandIo,
+) -> Result<(), SubcommandError> {
+    if format == CliOutputFormat::Json {
+        io.output.print_json(&json!({"key": key, word: true}))?;
+    } else {
+        io.output.print_line(&format!("session {key} is {word}"))?;
+    }
+    Ok(())
+}
+
+async fn print_sessions(
+    client: &DaemonClient,
+    format: CliOutputFormat,
+    io: &mut CommandIo,
+) -> Result<(), SubcommandError> {
+    let sessions = client.list_sessions().await?;
+    if format == CliOutputFormat::Json {
+        io.output.print_json(&sessions)?;
+        return Ok(());
+    }
+    if sessions.is_empty() {
+        io.output.eprint_line("no sessions yet: `quell send \"hello\"` makes one")?;
+        return Ok(());
+    }
+    let now = Timestamp::now();
+    let rows: Vec<[CliTableCell; 5]> = sessions.iter().map(|session| session_row(session, now)).collect();
+    for line in format_table(io.output.stdout(), ["SESSION", "STATE", "AGENT", "TURNS", "LAST USED"], &rows) {
+        io.output.print_line(&line)?;
+    }
+    Ok(())
+}
+
+fn session_row(session: &SessionRow, now: Timestamp) -> [CliTableCell; 5] {
+    let state = match session.active_runs.len() {
+        0 => session.state.clone(),
+        number => format!("● {}, {}", session.state, format_count(number as u64, "run", "runs")),
+    };
+    [
+        session.key.to_string().into(),
+        CliTableCell::truncated(&state, 40),
+        CliTableCell::truncated(session.agent.as_ref().map_or("", |agent| agent.as_str()), 40),
+        session.turns.to_string().into(),
+        relative_age(&session.last_used_at, now).into(),
+    ]
+}
+
+async fn print_session(
+    client: &DaemonClient,
+    key: &SessionKey,
+    format: CliOutputFormat,
+    io: &mut CommandIo,
+) -> Result<(), SubcommandError> {
+    let view = client.get_session(key).await?;
+    let history = client.get_history(key).await?;
+    if format == CliOutputFormat::Json {
+        io.output.print_json(&json!({"session": view, "history": history}))?;
+        return Ok(());
+    }
+    let session = &view.row;
+    let now = Timestamp::now();
+    let turns = format_count(session.turns, "turn", "turns");
+    let used = relative_age(&session.last_used_at, now);
+    let head = format!("{} · {} · {turns} · last used {used}", session.key, one_line(&session.state, 24));
+    let head = io.output.stdout().apply_style(OutputStyle::Strong, &head);
+    io.output.print_line(&head)?;
+    for run in &session.active_runs {
+        io.output.print_line(&format!("active: run {run} · stop it with `quell stop {run}`"))?;
+    }
+    for line in settings_lines(&view) {
+        let line = io.output.stdout().apply_style(OutputStyle::Quiet, &line);
+        io.output.print_line(&line)?;
+    }
+    for message in &history {
+        print_history_message(message, now, io)?;
+    }
+    Ok(())
+}
+
+/// Settings of the next run, each with its source where that is not the agent.
+fn settings_lines(view: &SessionView) -> Vec<String> {
+    let problem = view.config_problem.iter().map(|problem| format!("its next run would fail: {problem}"));
+    let Some(config) = &view.config else { return problem.collect() };
+    let mut parts = vec![setting_text("model", &config.model), format!("agent {}", config.agent)];
+    parts.extend(config.temperature.as_ref().map(|setting| setting_text("temperature", setting)));
+    parts.extend(config.max_tokens.as_ref().map(|setting| setting_text("max tokens", setting)));
+    parts.extend(config.language.as_ref().map(|setting| setting_text("language", setting)));
+    parts.extend(config.base_url.as_ref().map(|place| format!("at {place}")));
+    parts.extend(config.api_key.as_ref().map(|key| format!("API key {key}")));
+    parts.extend(config.mcp_url.as_ref().map(|place| format!("MCP endpoint {place}")));
+    parts.extend(config.mcp_api_key.as_ref().map(|key| format!("MCP key {key}")));
+    if let Some(Setting { value, from: SettingSource::Session }) = &config.mcp_servers {
+        parts.push(format!("MCP servers {}", value.join(", ")));
+    }
+    let life = format!("expires after {} s without use", config.idle_s);
+    let prompt = Some(&config.instruction).filter(|setting| setting.from == SettingSource::Session);
+    let prompt = prompt.map(|setting| format!("instruction: {}", one_line(&setting.value, 100)));
+    problem.chain([one_line(&parts.join(" · "), 400), life]).chain(prompt).collect()
+}
+
+fn setting_text<T: std::fmt::Display>(what: &str, setting: &Setting<T>) -> String {
+    let from = match setting.from {
+        SettingSource::Session => " (its own)",
+        SettingSource::Default => " (default)",
+        SettingSource::Agent => "",
+    };
+    format!("{what} {}{from}", setting.value)
+}
+
+fn print_history_message(message: &HistoryMessage, now: Timestamp, io: &mut CommandIo) -> Result<(), SubcommandError> {
+    let seen = if message.partial { " · not seen by the model" } else { "" };
+    let head = format!("{} · {}{seen}", one_line(&message.role, 24), relative_age(&message.at, now));
+    let head = io.output.stdout().apply_style(OutputStyle::Quiet, &head);
+    io.output.print_line("")?;
+    io.output.print_line(&head)?;
+    if !message.text.trim().is_empty() {
+        let text = if io.output.stdout().is_terminal() {
+            strip_terminal_controls(&message.text)
+        } else {
+            message.text.clone()
+        };
+        io.output.print_line(text.trim_end())?;
+    }
+    for call in &message.calls {
+        let arguments = one_line(&call.arguments.to_string(), 100);
+        io.output.print_line(&format!("{}  {arguments}", one_line(&call.tool, 40)))?;
+    }
+    if let Some(verdict) = &message.verdict {
+        let line = cell_text(io.output.stdout(), &verdict_cell(verdict));
+        let run = message.run_id.as_ref().map(|id| format!(" · run {id}")).unwrap_or_default();
+        io.output.print_line(&format!("{line}{run}"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,138 @@
+//! `quell token`: create, list and revoke tokens.
+
+use quell_protocol::api::{TokenScope, TokenScopes};
+
+use super::table::{CliTableCell, format_table};
+use super::{CliOutputFormat, Exit, SubcommandError};
+use crate::daemon_client::DaemonClient;
+use crate::term::CommandIo;
+use crate::text_format::relative_age;
+
+/// Arguments of `quell token`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  quell token create ci --scope write\n  quell token create desk --scope write,approve\n  quell token create phone --scope read --json\n  \
+    quell token list\n  quell token revoke ci"
+)]
+pub struct TokenArgs {
+    #[command(subcommand)]
+    what: TokenSubcommand,
+    /// Print JSON
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum TokenSubcommand {
+    /// Create a token; it is shown once and stored hashed
+    Create {
+        /// The token's name; its actions are recorded under this name
+        name: String,
+        /// What the token may do; separate several by commas
+        #[arg(long, value_enum, value_delimiter = ',', default_values_t = [TokenScopeArg::Write])]
+        scope: Vec<TokenScopeArg>,
+    },
+    /// List the tokens without their secrets
+    List,
+    /// Revoke a token
+    Revoke {
+        /// The token's name
+        name: String,
+    },
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum TokenScopeArg {
+    /// Read
+    Read,
+    /// Send messages, stop own runs
+    Write,
+    /// Decide approvals
+    Approve,
+    /// Create sessions with their own model or MCP address
+    Endpoints,
+    /// Everything
+    Admin,
+}
+
+impl From<TokenScopeArg> for TokenScope {
+    fn from(scope: TokenScopeArg) -> Self {
+        match scope {
+            TokenScopeArg::Read => Self::Read,
+            TokenScopeArg::Write => Self::Write,
+            TokenScopeArg::Approve => Self::Approve,
+            TokenScopeArg::Endpoints => Self::Endpoints,
+            TokenScopeArg::Admin => Self::Admin,
+        }
+    }
+}
+
+/// An older daemon sends only `scope`.
+fn scopes_text(scope: impl Into<TokenScope>, scopes: &[TokenScope]) -> String {
+    if scopes.is_empty() {
+        return scope.into().as_str().to_owned();
+    }
+    scopes.iter().map(|scope| scope.as_str()).collect::<Vec<_>>().join(" ")
+}
+
+pub(super) async fn run(client: &DaemonClient, args: TokenArgs, io: &mut CommandIo) -> Result<Exit, SubcommandError> {
+    match args.what {
+        TokenSubcommand::Create { name, scope } => {
+            let scopes: Vec<TokenScope> = scope.into_iter().map(TokenScope::from).collect();
+            let scopes = if let [one] = scopes[..] { TokenScopes::One(one) } else { TokenScopes::Several(scopes) };
+            let made = client.create_token(&name, scopes).await?;
+            if args.json {
+                io.output.print_json(&made)?;
+            } else {
+                // Print only the secret to stdout, so that it can be stored in a file or a variable.
+                io.output.eprint_line(&format!(
+                    "token {} ({}), shown only now:",
+                    made.name,
+                    scopes_text(made.scope, &made.scopes)
+                ))?;
+                io.output.print_line(&made.token)?;
+            }
+        }
+        TokenSubcommand::List => print_tokens(client, args.json.into(), io).await?,
+        TokenSubcommand::Revoke { name } => {
+            client.revoke_token(&name).await?;
+            if args.json {
+                io.output.print_json(&serde_json::json!({"name": name, "revoked": true}))?;
+            } else {
+                io.output.print_line(&format!("token {name} is revoked"))?;
+            }
+        }
+    }
+    Ok(Exit::Done)
+}
+
+async fn print_tokens(
+    client: &DaemonClient,
+    format: CliOutputFormat,
+    io: &mut CommandIo,
+) -> Result<(), SubcommandError> {
+    let tokens = client.list_tokens().await?;
+    if format == CliOutputFormat::Json {
+        io.output.print_json(&tokens)?;
+        return Ok(());
+    }
+    if tokens.is_empty() {
+        io.output.eprint_line("no tokens: make one with `quell token create NAME`")?;
+        return Ok(());
+    }
+    let now = jiff::Timestamp::now();
+    let rows: Vec<[CliTableCell; 3]> = tokens
+        .iter()
+        .map(|token| {
+            [
+                CliTableCell::truncated(&token.name, 40),
+                CliTableCell::from(scopes_text(token.scope, &token.scopes)),
+                relative_age(&token.created_at, now).into(),
+            ]
+        })
+        .collect();
+    for line in format_table(io.output.stdout(), ["NAME", "SCOPE", "MADE"], &rows) {
+        io.output.print_line(&line)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,214 @@
+//! Summarise old turns with the model when a request would exceed the context window. From this turn on the summary
+//! replaces them. The call is like any other model call: raced, in the ledger, counted.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quell_kernel::prompt;
+use quell_kernel::registry::RunPhase;
+use quell_kernel::turn::{Compaction, Turn, TurnDraft, is_blank, newest_that_fit, turns_to_summarise};
+use quell_protocol::Usage;
+
+use super::AgentLoop;
+use super::model_answer::find_unusable_answer;
+use crate::live_run::RunWriter;
+use crate::llm::{ModelCallRequest, ModelError, ModelSink};
+use crate::scope::{Cancelled, Point};
+
+/// Estimate for all models.
+const BYTES_PER_TOKEN: usize = 4;
+/// The percentage of the window above which older turns are summarised: sizes are estimates, and the answer needs room.
+const WINDOW_FULL_PERCENT: usize = 80;
+
+const SUMMARY_SYSTEM_PROMPT: &str = "You summarise conversations between a user and an assistant with tools, for the assistant that will go on with them.";
+const SUMMARY_INSTRUCTION: &str = "Summarise the whole conversation above for yourself, because you will not see it again. Keep what the user wants and \
+     has decided, what was done and with which result, names, paths, numbers and open questions. Say what was stopped and \
+     must not be resumed unless the user asks. Answer with the summary alone and call no tool.";
+
+/// Heading of an earlier summary, which the new one has to include.
+const EARLIER_SUMMARY_HEADING: &str = "Before the conversation above there was more. It was summarised as:";
+
+/// Outcome of a compaction.
+pub(super) enum CompactionOutcome {
+    /// Older turns were summarised.
+    Compacted,
+    /// There are no older turns to summarise.
+    NothingToCompact,
+    /// The summary failed.
+    Failed(String),
+}
+
+/// The target size of a compaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CompactionTarget {
+    /// The configured window.
+    FitWindow,
+    /// Half of the last request, which the provider refused as too long.
+    HalveRequest,
+}
+
+/// The most bytes of a request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RequestBudget(usize);
+
+impl AgentLoop<'_> {
+    /// Summarises older turns if they would not fit.
+    pub(super) async fn compact_history(&self, target: CompactionTarget) -> Result<CompactionOutcome, Cancelled> {
+        self.scope.check(Point::Compaction)?;
+        let sizes = self.writer.with_draft(|draft| RequestSizes::measure(self, draft))?;
+        let RequestBudget(limit) = self.request_budget(target)?;
+        let turn_count = turns_to_summarise(&sizes.turn_sizes, sizes.fixed_bytes, limit);
+        if turn_count == 0 {
+            return Ok(CompactionOutcome::NothingToCompact);
+        }
+        let first = self.history.len() - sizes.turn_sizes.len();
+        let old_turns = self.history.get(first..first + turn_count).unwrap_or_default();
+        let earlier_summary = sizes.summary.as_deref();
+        let max_bytes = match target {
+            CompactionTarget::FitWindow => self.window_bytes(),
+            CompactionTarget::HalveRequest => limit,
+        };
+        let summary = match self.summarise_turns(&newest_that_fit(old_turns, max_bytes), earlier_summary).await? {
+            Ok(summary) => summary,
+            Err(problem) => return Ok(CompactionOutcome::Failed(problem)),
+        };
+        let compaction = Compaction::new(old_turns, earlier_summary, summary, sizes.turn_sizes.len() - turn_count);
+        self.writer.record_compaction(compaction, turn_count)?;
+        Ok(CompactionOutcome::Compacted)
+    }
+
+    /// Replaces all older turns by their last messages, if no summary could be made, so that the next request fits.
+    pub(super) fn compact_to_last_messages(&self) -> Result<(), Cancelled> {
+        let sizes = self.writer.with_draft(|draft| RequestSizes::measure(self, draft))?;
+        let turn_count = sizes.turn_sizes.len();
+        let visible_turns = self.history.get(self.history.len() - turn_count..).unwrap_or_default();
+        Ok(self
+            .writer
+            .record_compaction(Compaction::from_last_messages(visible_turns, sizes.summary.as_deref()), turn_count)?)
+    }
+
+    /// The most bytes of the next request.
+    pub(super) fn request_budget(&self, target: CompactionTarget) -> Result<RequestBudget, Cancelled> {
+        Ok(RequestBudget(match target {
+            CompactionTarget::FitWindow => self.window_bytes() / 100 * WINDOW_FULL_PERCENT,
+            CompactionTarget::HalveRequest => {
+                self.writer.with_draft(|draft| RequestSizes::measure(self, draft).total_bytes())? / 2
+            }
+        }))
+    }
+
+    /// The window of the model in bytes.
+    fn window_bytes(&self) -> usize {
+        self.agent.config.window_tokens.saturating_mul(BYTES_PER_TOKEN)
+    }
+
+    /// The draft for the next request: if it is too long by itself, its oldest results are shortened.
+    pub(super) fn draft_within_budget<'d>(
+        &self,
+        draft: &'d TurnDraft,
+        RequestBudget(limit): RequestBudget,
+    ) -> Cow<'d, TurnDraft> {
+        let other_bytes = RequestSizes::measure(self, draft).total_bytes() - draft.size();
+        // The draft always gets at least half of the limit, even if older turns take more than the other half.
+        draft.shortened_to_fit(limit.saturating_sub(other_bytes).max(limit / 2))
+    }
+
+    /// True if the draft can be shortened.
+    pub(super) fn can_shorten_draft(&self, budget: RequestBudget) -> Result<bool, Cancelled> {
+        Ok(self.writer.with_draft(|draft| self.draft_within_budget(draft, budget).size() < draft.size())?)
+    }
+
+    async fn summarise_turns(
+        &self,
+        old_turns: &[Arc<Turn>],
+        earlier_summary: Option<&str>,
+    ) -> Result<Result<String, String>, Cancelled> {
+        let instruction = match earlier_summary.filter(|_| prompt::visible_summary(old_turns, None).is_none()) {
+            Some(earlier) => format!("{EARLIER_SUMMARY_HEADING}\n\n{earlier}\n\n{SUMMARY_INSTRUCTION}"),
+            None => SUMMARY_INSTRUCTION.to_owned(),
+        };
+        let request = TurnDraft::new(self.run_id.clone(), instruction);
+        let conversation = self.build_conversation(SUMMARY_SYSTEM_PROMPT, old_turns, &request, None);
+        // waits: for servers that start, with the scope.
+        let tools = self.available_tools().await?;
+        let request = ModelCallRequest {
+            run: self.run_id,
+            agent: &self.agent.id,
+            conversation: &conversation,
+            // Providers refuse calls in a history if the tools that they name are missing.
+            tools: &tools,
+            temperature: self.agent.config.temperature,
+            max_tokens: self.agent.config.max_tokens,
+            thinking: None,
+        };
+        self.check_daily_limit()?;
+        self.control.set_phase(RunPhase::Waiting);
+        let answer = self.agent.model.call(&request, self.scope, &mut SummarySink { writer: &self.writer }).await;
+        self.control.set_phase(RunPhase::Processing);
+        self.scope.check(Point::Compaction)?;
+        match answer {
+            Ok(answer) => Ok(match (find_unusable_answer(&answer), answer.message.text()) {
+                (Some(unusable), _) => Err(format!("the model {}", unusable.problem)),
+                (None, summary) if is_blank(&summary) => Err("the model gave no summary".to_owned()),
+                (None, summary) => Ok(summary),
+            }),
+            Err(ModelError::Cancelled) => Err(Cancelled),
+            Err(error) => Ok(Err(error.to_string())),
+        }
+    }
+}
+
+/// Sizes of the parts of a request, in bytes.
+struct RequestSizes {
+    /// Of the turns that are sent unchanged.
+    turn_sizes: Vec<usize>,
+    /// Of everything else.
+    fixed_bytes: usize,
+    /// The summary of the turns before.
+    summary: Option<String>,
+}
+
+impl RequestSizes {
+    fn measure(agent_loop: &AgentLoop<'_>, draft: &TurnDraft) -> Self {
+        let visible_count = prompt::visible_turn_count(agent_loop.history, Some(draft));
+        let turns = agent_loop.history.get(agent_loop.history.len() - visible_count..).unwrap_or_default();
+        let turn_sizes = turns.iter().map(|turn| turn.size()).collect();
+        let summary = prompt::visible_summary(agent_loop.history, Some(draft)).map(str::to_owned);
+        let extra_bytes =
+            summary.as_ref().map_or(0, String::len) + agent_loop.run_context.as_ref().map_or(0, String::len);
+        let fixed_bytes = agent_loop.agent.system_prompt.len() + extra_bytes + draft.size();
+        Self { turn_sizes, fixed_bytes, summary }
+    }
+
+    fn total_bytes(&self) -> usize {
+        self.turn_sizes.iter().sum::<usize>() + self.fixed_bytes
+    }
+}
+
+/// Counts usage and emits no text: a summary is not part of the answer.
+struct SummarySink<'a> {
+    writer: &'a RunWriter,
+}
+
+impl ModelSink for SummarySink<'_> {
+    fn on_text_delta(&mut self, _: &str) {}
+
+    fn on_thinking_delta(&mut self, _: &str) {}
+
+    fn on_retry(&mut self, attempt: u32, delay: Duration, why: &str) {
+        tracing::info!(attempt, delay_ms = delay.as_secs_f64() * 1000.0, why, "summary is retried");
+    }
+
+    fn on_request_sent(&mut self, estimated_tokens: u64) {
+        self.writer.record_model_request(estimated_tokens);
+    }
+
+    fn on_request_not_billed(&mut self) {
+        self.writer.record_model_usage(Usage::default());
+    }
+
+    fn on_usage(&mut self, usage: Usage) {
+        self.writer.record_model_usage(usage);
+    }
+}

@@ -1,0 +1,49 @@
+//! The permissions of an agent's runs, and an agent restricted to those of the run that starts it.
+
+use quell_kernel::permissions::{Isolation, RunPermissions, contains_tool};
+
+use super::{Agent, AgentConfig};
+use crate::proc::Isolate;
+
+/// The tool name for sending the files that an answer in a chat names. It is not a real tool: the model writes file
+/// markers.
+pub const SEND_FILE: &str = "send_file";
+
+impl AgentConfig {
+    /// True if its tool list has this tool.
+    #[must_use]
+    pub fn has_tool(&self, tool: &str) -> bool {
+        contains_tool(&self.tools, tool)
+    }
+}
+
+impl Agent {
+    /// The permissions of its runs.
+    #[must_use]
+    pub fn permissions(&self) -> RunPermissions {
+        let config = &self.config;
+        let isolation = match config.isolate {
+            Isolate::None => Isolation::None,
+            Isolate::Auto => Isolation::Preferred,
+            Isolate::Pid => Isolation::Required,
+        };
+        let (tools, servers, approvals) = (config.tools.clone(), config.mcp.clone(), config.approvals.clone());
+        RunPermissions { tools, servers, approvals, isolation, own_model: self.own_model }
+    }
+
+    /// This agent, restricted to the permissions of the run that starts it. It keeps its own workdir, because delegated
+    /// work may need its files.
+    #[must_use]
+    pub fn restricted_to(&self, max_permissions: &RunPermissions) -> Self {
+        let RunPermissions { tools, servers, approvals, isolation, own_model } =
+            self.permissions().restricted_by(max_permissions);
+        let isolate = match isolation {
+            Isolation::None => Isolate::None,
+            Isolation::Preferred => Isolate::Auto,
+            Isolation::Required => Isolate::Pid,
+        };
+        let tool_specs = self.tool_specs.iter().filter(|spec| contains_tool(&tools, &spec.name)).cloned().collect();
+        let config = AgentConfig { tools, mcp: servers, approvals, isolate, ..self.config.clone() };
+        Self { config, tool_specs, own_model, ..self.clone() }
+    }
+}

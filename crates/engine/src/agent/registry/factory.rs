@@ -1,0 +1,159 @@
+//! Validate an agent configuration and build the agent from it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use quell_protocol::AgentId;
+
+use super::super::memory_tools::memory_tool_specs;
+use super::super::{Agent, AgentConfig, THINKING_UNSUPPORTED, check_tool_names};
+use crate::llm::{ModelHandle, Models, ToolSpec};
+use crate::tools::ToolSet;
+
+/// Builds agents.
+#[derive(Debug, Clone)]
+pub struct AgentFactory {
+    /// The models that agents may name.
+    pub models: Models,
+    /// The tools that agents may name.
+    pub toolbox: Arc<ToolSet>,
+    /// The names of the configured MCP servers.
+    pub mcp_servers: BTreeSet<String>,
+    /// Parent of the workdirs of agents that configure none.
+    pub work_dir: PathBuf,
+    /// The home directory for a leading `~/` in a workdir.
+    pub home_dir: Option<PathBuf>,
+}
+
+/// Replaces a leading `~/` by the home directory, if there is one.
+#[must_use]
+pub fn expand_home(path: &Path, home_dir: Option<&Path>) -> PathBuf {
+    match (path.strip_prefix("~"), home_dir) {
+        (Ok(rest), Some(home)) if rest.as_os_str().is_empty() => home.to_owned(),
+        (Ok(rest), Some(home)) => home.join(rest),
+        _ => path.to_owned(),
+    }
+}
+
+/// Why an agent cannot be built.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("agent {agent:?}: {problem}")]
+pub struct AgentConfigError {
+    pub agent: AgentId,
+    /// What is wrong, as words that follow its name.
+    pub problem: String,
+}
+
+impl AgentFactory {
+    /// Working directory of an agent's tools.
+    #[must_use]
+    pub fn workdir_of(work_dir: &Path, id: &AgentId, config: &AgentConfig) -> PathBuf {
+        config.workdir.clone().unwrap_or_else(|| work_dir.join(workdir_name(id)))
+    }
+
+    /// The former default workdir of an agent below the data directory, if it has any entries.
+    #[must_use]
+    pub fn legacy_workdir(data_dir: &Path, id: &AgentId) -> Option<PathBuf> {
+        let legacy_dir = data_dir.join("work").join(workdir_name(id));
+        let has_entries = std::fs::read_dir(&legacy_dir).is_ok_and(|mut entries| entries.next().is_some());
+        has_entries.then_some(legacy_dir)
+    }
+
+    /// Builds an agent with the model that its configuration names, and creates its workdir. Does not check the parent:
+    /// that is done with the tree of agents.
+    pub fn build(&self, id: &AgentId, config: AgentConfig) -> Result<Arc<Agent>, AgentConfigError> {
+        let model = self.models.resolve(&config.model);
+        let model = model.map_err(|error| AgentConfigError { agent: id.clone(), problem: error.to_string() })?;
+        self.build_with_model(id, config, model)
+    }
+
+    /// Builds an agent with a resolved model.
+    pub fn build_with_model(
+        &self,
+        id: &AgentId,
+        config: AgentConfig,
+        model: ModelHandle,
+    ) -> Result<Arc<Agent>, AgentConfigError> {
+        let tools = self.tool_specs(&config);
+        self.assemble_agent(id, config, model, tools)
+    }
+
+    /// Builds an agent with another configuration and another model. Shares the tool descriptions if they stay the
+    /// same.
+    pub fn rebuild(
+        &self,
+        base: &Agent,
+        config: AgentConfig,
+        model: ModelHandle,
+    ) -> Result<Arc<Agent>, AgentConfigError> {
+        let tool_settings = |config: &AgentConfig| (config.tools.clone(), config.shell_timeout_s);
+        let same = tool_settings(&config) == tool_settings(&base.config);
+        let tools = if same { Arc::clone(&base.tool_specs) } else { self.tool_specs(&config) };
+        let built = self.assemble_agent(&base.id, config, model, tools)?;
+        let own_model = base.own_model;
+        Ok(if own_model { Arc::new(Agent { own_model, ..Agent::clone(&built) }) } else { built })
+    }
+
+    fn tool_specs(&self, config: &AgentConfig) -> Arc<[ToolSpec]> {
+        let toolbox_specs = self.toolbox.specs_of_agent(&config.tools, config.shell_timeout_s);
+        toolbox_specs.into_iter().chain(memory_tool_specs(&config.tools)).collect()
+    }
+
+    fn assemble_agent(
+        &self,
+        id: &AgentId,
+        config: AgentConfig,
+        model: ModelHandle,
+        tools: Arc<[ToolSpec]>,
+    ) -> Result<Arc<Agent>, AgentConfigError> {
+        let invalid = |problem: String| AgentConfigError { agent: id.clone(), problem };
+        check_tool_names(&config.tools, self.mcp_servers.iter()).map_err(|error| invalid(error.to_string()))?;
+        let approval_tools: Vec<String> = config.approvals.keys().cloned().collect();
+        check_tool_names(&approval_tools, self.mcp_servers.iter())
+            .map_err(|error| invalid(format!("approvals: {error}")))?;
+        if let Some(server) = config.mcp.iter().flatten().find(|server| !self.mcp_servers.contains(*server)) {
+            return Err(invalid(format!("its MCP server {server:?} is not configured")));
+        }
+        if let Some(problem) = config.thinking_problem() {
+            let key = if config.thinking_tokens.is_some() { "thinking_tokens" } else { "thinking" };
+            return Err(invalid(format!("{key} {problem}")));
+        }
+        if let Some(problem) = config.skills_problem() {
+            return Err(invalid(format!("skills: {problem}")));
+        }
+        if let Some((key, problem)) = config.daily_limit().problem() {
+            return Err(invalid(format!("{key} {problem}")));
+        }
+        if config.thinking_mode().is_some() && !model.supports_thinking() {
+            return Err(invalid(format!("thinking: {THINKING_UNSUPPORTED}")));
+        }
+        let workdir_path = expand_home(&Self::workdir_of(&self.work_dir, id, &config), self.home_dir.as_deref());
+        if let Some(problem) = self.toolbox.protected_paths().workdir_problem(&workdir_path) {
+            return Err(invalid(problem));
+        }
+        // Absolute, because messages name files by it: `[IMAGE:/...]`.
+        let workdir =
+            std::path::absolute(&workdir_path).and_then(|whole| std::fs::create_dir_all(&whole).map(|()| whole));
+        let workdir = workdir
+            .map_err(|error| invalid(format!("its workdir {} cannot be made: {error}", workdir_path.display())))?;
+        let mut system = config.prompt.clone();
+        if let Some(language) = &config.language {
+            system.push_str(&format!("\n\nAnswer in the language {language} unless asked for another."));
+        }
+        Ok(Arc::new(Agent {
+            id: id.clone(),
+            tool_specs: tools,
+            config,
+            model,
+            system_prompt: system,
+            workdir,
+            own_model: false,
+        }))
+    }
+}
+
+/// The name of an agent's default workdir.
+fn workdir_name(id: &AgentId) -> String {
+    id.as_str().replace(['/', '\\', '.'], "_")
+}

@@ -1,0 +1,129 @@
+//! The chat message that a run answers, and the trait that fetches its attachments and delivers the reply. This module
+//! knows no particular network.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use quell_protocol::{ChannelMessage, SessionKey};
+
+use crate::scope::Scope;
+
+/// The chat message that a run answers, with its delivery. Clones share it.
+#[derive(Clone)]
+pub struct ChannelOrigin(Arc<ChannelOriginInner>);
+
+struct ChannelOriginInner {
+    message: ChannelMessage,
+    options: ChannelRunOptions,
+    delivery: Arc<dyn ReplyDelivery>,
+}
+
+/// Options of a run that answers a chat message.
+#[derive(Debug, Clone, Default)]
+pub struct ChannelRunOptions {
+    /// Lines for the model in addition to the message.
+    pub context_lines: Vec<String>,
+    /// Text for the model that explains how an answer sends files. `None` if the network accepts no files.
+    pub send_files_hint: Option<String>,
+    /// Model for this message instead of the agent's. A model that the session chose itself takes precedence.
+    pub routed_model: Option<String>,
+    /// Maximum characters of earlier turns in a prompt.
+    pub max_history_chars: usize,
+}
+
+/// The run for which a [`ReplyDelivery`] works. Its tasks belong to the run's scope, and its files to the agent's
+/// workdir.
+#[derive(Debug, Clone, Copy)]
+pub struct DeliveryContext<'a> {
+    pub scope: &'a Scope,
+    pub session: &'a SessionKey,
+    /// The agent's workdir.
+    pub workdir: &'a Path,
+    /// Files that an answer may send. A marker that names another file stays text.
+    pub sendable_files: &'a [String],
+}
+
+/// Fetches attachments and delivers the reply of one run. A stop may drop both futures at any await; that closes their
+/// connections.
+pub trait ReplyDelivery: Send + Sync {
+    /// Fetches the attachments of the message into the agent's workdir. Returns one line of text for each, such as
+    /// `[IMAGE:/path]`, or the reason why it could not be fetched.
+    fn fetch_attachments<'a>(&'a self, context: DeliveryContext<'a>) -> BoxFuture<'a, Vec<String>>;
+
+    /// Prepares an answer for display, before it is stored. The result is never blank.
+    fn format_answer(&self, answer: &str) -> String;
+
+    /// The files that an answer names, each once.
+    fn find_files(&self, answer: &str) -> Vec<String>;
+
+    /// Delivers an answer to the origin of the message. Files that it names are relative to the agent's workdir.
+    fn deliver_answer<'a>(
+        &'a self,
+        answer: &'a str,
+        context: DeliveryContext<'a>,
+    ) -> BoxFuture<'a, Result<(), DeliveryError>>;
+
+    /// Called when a hook withholds the message or its answer, with the reason.
+    fn on_withheld(&self, reason: &str);
+}
+
+/// Why an answer was not delivered completely.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DeliveryError {
+    #[error("the answer was not delivered: {0}")]
+    NotDelivered(String),
+    /// Only the first parts were delivered.
+    #[error("{sent} of {of} parts of the answer were delivered: {why}")]
+    PartlyDelivered {
+        /// Number of parts that were delivered.
+        sent: usize,
+        /// Number of all parts.
+        of: usize,
+        why: String,
+    },
+    /// The network did not confirm the delivery.
+    #[error("it is not known whether the answer was delivered: {0}")]
+    Unknown(String),
+}
+
+impl DeliveryError {
+    /// Word for the receipt.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::NotDelivered(_) => "undelivered",
+            Self::PartlyDelivered { .. } => "partly",
+            Self::Unknown(_) => "unknown",
+        }
+    }
+}
+
+impl ChannelOrigin {
+    #[must_use]
+    pub fn new(message: ChannelMessage, options: ChannelRunOptions, delivery: Arc<dyn ReplyDelivery>) -> Self {
+        Self(Arc::new(ChannelOriginInner { message, options, delivery }))
+    }
+
+    #[must_use]
+    pub fn message(&self) -> &ChannelMessage {
+        &self.0.message
+    }
+
+    #[must_use]
+    pub fn options(&self) -> &ChannelRunOptions {
+        &self.0.options
+    }
+
+    #[must_use]
+    pub fn delivery(&self) -> &dyn ReplyDelivery {
+        self.0.delivery.as_ref()
+    }
+}
+
+impl fmt::Debug for ChannelOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ChannelOrigin({} {})", self.0.message.channel, self.0.message.id)
+    }
+}

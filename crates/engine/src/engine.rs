@@ -1,0 +1,395 @@
+//! The facade of the engine: start, submit, stop, query, shut down. All transports call only this.
+
+mod agents;
+mod archive;
+mod audit;
+mod channel_state;
+mod config;
+mod deferred_sealing;
+mod hold;
+mod journal_writer;
+mod notes;
+mod queries;
+mod recovery;
+mod reload;
+mod retention;
+mod sessions;
+mod shutdown;
+mod submission;
+mod tokens;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use quell_kernel::Registry;
+use quell_kernel::registry::{AdmissionGate, StopRequest, StopScope};
+use quell_protocol::api::Hold;
+use quell_protocol::{HookEvent, Principal, RunId, Surface};
+use tokio_util::sync::CancellationToken;
+
+pub use crate::access::{AccessControl, Caller};
+use crate::agent::{AgentFactory, AgentRegistry, Services};
+pub use crate::approvals::AnswerError;
+use crate::approvals::Approvals;
+use crate::clock::Clock;
+use crate::hooks::{HookDeps, HookTrigger, Hooks};
+use crate::journal::Journal;
+pub use crate::live_run::{EngineNotice, Follower, Hub, SubscriberOverrun, Subscription};
+use crate::llm::Models;
+use crate::mcp::{Mcp, McpSettings};
+use crate::memory::NoteMemory;
+use crate::proc::Wardens;
+pub use crate::runs::{RunTable, StopResult, Ticket};
+pub use crate::session::{OpenSessionError, OpenSessionOutcome, SessionSettings};
+use crate::session::{RunDefaults, SessionDeps, Sessions, run_sweeper};
+use crate::store::Store;
+use crate::tools::ToolSet;
+use crate::tools::background::BackgroundWork;
+pub use agents::{AgentChangeError, AgentRemoval};
+pub use archive::{ArchiveError, ArchiveReader, ImportError};
+pub use audit::AuditAction;
+use audit::{AuditQueue, run_audit_writer};
+pub use channel_state::ShutdownGuard;
+pub use config::{EngineConfig, StartError};
+use deferred_sealing::UnsealedRuns;
+use journal_writer::run_journal_writer;
+pub use notes::NoteFilter;
+pub use queries::{HistoryPage, NumberedTurn, RunFollow};
+pub use reload::{ReloadError, ReloadSummary};
+pub use retention::Retention;
+use retention::run_retention;
+pub use sessions::SessionError;
+pub use submission::{StopTextMode, Submission, SubmitError, SubmitOutcome, build_stop_answer};
+
+/// How often the maintenance task aborts expired runs and drops what is no longer needed (row A6 in
+/// `docs/design/requirements.md`). The exact timers belong to each run.
+const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(10);
+/// How long a session's history stays in memory without being read or written.
+const HISTORY_CACHE_TTL: Duration = Duration::from_secs(60);
+
+/// The engine. Clones share one engine.
+#[derive(Clone)]
+pub struct Engine(Arc<EngineInner>);
+
+struct EngineInner {
+    clock: Clock,
+    hub: Hub,
+    store: Store,
+    access: AccessControl,
+    models: Models,
+    services: Arc<Services>,
+    runs: RunTable,
+    sessions: Sessions,
+    config: EngineConfig,
+    audit_queue: AuditQueue,
+    closing: CancellationToken,
+    /// A hold that could not be stored yet.
+    unwritten_hold: tokio::sync::Mutex<Option<Hold>>,
+    /// Runs of the last daemon while the database cannot be written; `None` once they are sealed.
+    unsealed_runs: Mutex<Option<UnsealedRuns>>,
+    /// Result of the last check whether the database takes writes, and when it was made.
+    writable_check: tokio::sync::Mutex<Option<(tokio::time::Instant, Result<(), String>)>>,
+}
+
+impl Engine {
+    /// Opens the database, ends the processes and seals the runs that a crash left behind, and then takes runs. If the
+    /// database cannot be written, it answers queries and stops, and takes runs later without a restart.
+    ///
+    /// # Cancel safety
+    /// Not cancel safe: a start that is dropped half-way leaves the database open until the process ends.
+    pub async fn start(config: EngineConfig) -> Result<Self, StartError> {
+        let clock = config.clock;
+        let store = Store::open(&config.data_dir, &config.store_file)?;
+        let models = Models::new(config.providers.clone())?;
+        let hub = Hub::default();
+        let background = BackgroundWork::new(clock, hub.clone(), config.limits.background_per_session);
+        let services = Arc::new(build_services(&config, &models, (clock, background), &store)?);
+        agents::restore_agents(&store, &services.agents).await?;
+        let registry = Registry::new(config.stop_timeouts, config.limits.run_limits());
+        let runs = RunTable::new(registry, Arc::clone(&services), store.clone(), clock, hub.clone());
+        let journal = Journal::default();
+        let run_defaults = RunDefaults {
+            expiry: config.expiry,
+            run_timeout: Duration::from_secs(config.limits.run_timeout_s),
+            probe: config.probe.clone(),
+            journal: journal.clone(),
+        };
+        let sessions = Sessions::new(
+            runs.clone(),
+            SessionDeps {
+                run_defaults,
+                settings: config.sessions,
+                data_dir: &config.data_dir,
+                max_in_flight: config.limits.in_flight_runs,
+            },
+        );
+        let access = AccessControl::open(&config.token_file, store.clone(), clock).await?;
+        let survivors = recovery::end_survivors(&store, &services).await?;
+        let unsealed = deferred_sealing::seal_or_defer((&store, clock), &services, &survivors).await?;
+        let is_deferred = unsealed.is_some();
+        if !is_deferred {
+            let today = clock.day(clock.now());
+            runs.load_spend(today, store.spend_on_day(today.to_string()).await?);
+        }
+        if store.hold().await?.held {
+            runs.set_gate(AdmissionGate::Held);
+        }
+        let (audit_queue, closing) = (AuditQueue::default(), CancellationToken::new());
+        let (unwritten_hold, writable_check) = (tokio::sync::Mutex::default(), tokio::sync::Mutex::default());
+        let inner = EngineInner {
+            clock,
+            hub,
+            store,
+            access,
+            models,
+            services,
+            runs,
+            sessions,
+            config,
+            audit_queue,
+            closing,
+            unwritten_hold,
+            unsealed_runs: Mutex::new(unsealed),
+            writable_check,
+        };
+        let engine = Self(Arc::new(inner));
+        if is_deferred {
+            engine.0.runs.spawn(engine.clone().retry_sealing(survivors));
+        }
+        engine.0.runs.spawn(run_maintenance(engine.clone()));
+        engine.0.runs.spawn(run_sweeper(engine.0.sessions.clone()));
+        engine.0.runs.spawn(run_journal_writer(engine.clone(), journal));
+        engine.hooks().start().await;
+        engine.hooks().notify(HookTrigger::for_daemon(HookEvent::Start));
+        engine.0.runs.spawn(run_audit_writer(engine.clone()));
+        engine.0.runs.spawn(run_retention(engine.clone()));
+        Ok(engine)
+    }
+
+    /// Stops what `scope` covers and `caller` may stop.
+    ///
+    /// Not async: when it returns, the tokens are cancelled, the wardens have the stop and the verdicts stand. Nothing
+    /// that happens to the caller afterwards can undo it. The tickets in the result can be waited for.
+    #[must_use]
+    pub fn stop(&self, caller: &Caller, scope: &StopScope, request: &StopRequest) -> StopResult {
+        let stop_result = self.0.runs.stop(scope, &caller.who(), request);
+        self.log_stop(caller, (scope, request), &stop_result);
+        stop_result
+    }
+
+    /// Stops a run that may not be accepted yet, as [`Engine::stop`] does. The caller names the owner of the run. If
+    /// `caller` may stop it, it is aborted as soon as it is accepted, in the name of `caller`.
+    #[must_use]
+    pub fn stop_run_of_owner(
+        &self,
+        caller: &Caller,
+        (run, owner): (&RunId, &Principal),
+        request: &StopRequest,
+    ) -> StopResult {
+        let stop_result = self.0.runs.stop_run_of_owner((run, owner), &caller.who(), request);
+        self.log_stop(caller, (&StopScope::Run { id: run.clone(), session: None }, request), &stop_result);
+        stop_result
+    }
+
+    fn log_stop(&self, caller: &Caller, (scope, request): (&StopScope, &StopRequest), stop_result: &StopResult) {
+        if let (Surface::Tui, StopScope::Session { key, .. }) = (caller.surface, scope) {
+            tracing::info!(session = %key, principal = %caller.principal, push = ?request.push, "Esc pressed");
+        }
+        tracing::info!(
+            principal = %caller.principal, surface = ?caller.surface, scope = ?scope, push = ?request.push,
+            stopped = stop_result.aborted.len(), processes = stop_result.processes_ended, tasks = stop_result.tasks.len(), "abort request handled"
+        );
+        self.audit_stop(caller, (scope, request), stop_result);
+    }
+
+    #[must_use]
+    pub fn access(&self) -> &AccessControl {
+        &self.0.access
+    }
+
+    /// The engine's monotonic clock: the times in views come from it.
+    #[must_use]
+    pub fn clock(&self) -> Clock {
+        self.0.clock
+    }
+
+    /// The configuration that the engine was started with. Its providers and agents may have been replaced since.
+    #[must_use]
+    pub fn config(&self) -> &EngineConfig {
+        &self.0.config
+    }
+
+    /// Subscribes to all events and notices from now on.
+    #[must_use]
+    pub fn subscribe(&self) -> Subscription {
+        self.0.hub.subscribe()
+    }
+
+    /// True while the gate is open or held; false once the engine closes.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.0.runs.gate() != AdmissionGate::Closing
+    }
+
+    /// Waits until the engine begins to close, so that transports end their streams.
+    ///
+    /// # Cancel safety
+    /// Safe: it waits for a condition.
+    pub async fn wait_for_close(&self) {
+        self.0.closing.cancelled().await;
+    }
+
+    /// Waits until another daemon has taken over the data directory: this one can then only shut down.
+    ///
+    /// # Cancel safety
+    /// Safe: it waits for a condition.
+    pub async fn wait_for_fence(&self) {
+        self.0.store.fenced().cancelled().await;
+    }
+
+    /// True once [`Engine::wait_for_fence`] returns.
+    #[must_use]
+    pub fn is_fenced(&self) -> bool {
+        self.0.store.fenced().is_cancelled()
+    }
+
+    #[must_use]
+    pub fn mcp(&self) -> &Mcp {
+        &self.0.services.mcp
+    }
+
+    #[must_use]
+    pub fn hooks(&self) -> &Hooks {
+        &self.0.services.hooks
+    }
+
+    /// Starts the clean-up of expired sessions, as the sweeper does every `[sessions] sweep_s`. The clean-up continues
+    /// after this returns.
+    pub fn sweep_sessions(&self) {
+        self.0.sessions.sweep();
+    }
+
+    /// Callers that wait while another caller creates or cleans up the session they want.
+    #[must_use]
+    pub fn count_session_waiters(&self) -> usize {
+        self.0.sessions.count_waiters()
+    }
+
+    /// Failed steps of session clean-ups that will be tried again.
+    #[must_use]
+    pub fn count_pending_cleanups(&self) -> usize {
+        self.0.sessions.count_pending_cleanups()
+    }
+
+    #[must_use]
+    pub fn count_live_sessions(&self) -> usize {
+        self.0.sessions.count()
+    }
+
+    /// Opens the gate for new runs, and starts the waiting ones.
+    fn resume_admission(&self) {
+        if self.is_open() {
+            self.0.runs.set_gate(AdmissionGate::Open);
+            for key in self.0.runs.waiting_sessions() {
+                self.0.sessions.wake_actor(&key);
+            }
+        }
+    }
+
+    /// Runs `work` in a task of the engine, so that a caller that leaves does not interrupt it: the database and the
+    /// memory would differ, or the audit entry would be missing. `None` if the engine closes first.
+    async fn run_detached<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Option<T> {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        self.0.runs.spawn(async move {
+            // The caller may have left; the work is done all the same.
+            let _ = sender.send(work.await);
+        });
+        receiver.await.ok()
+    }
+
+    fn inner(&self) -> &EngineInner {
+        &self.0
+    }
+}
+
+async fn run_maintenance(engine: Engine) {
+    let mut ticker = tokio::time::interval(MAINTENANCE_INTERVAL);
+    ticker.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = engine.0.closing.cancelled() => return,
+            _ = ticker.tick() => {
+                engine.0.runs.sweep();
+                engine.0.sessions.drop_unused_histories(HISTORY_CACHE_TTL);
+                engine.remove_unconfigured_agents();
+                engine.retry_hold_write().await;
+            }
+        }
+    }
+}
+
+/// In the data directory: a record of the wardens that started and ended, for the next daemon.
+const WARDENS_FILE: &str = "wardens";
+
+fn build_services(
+    config: &EngineConfig,
+    models: &Models,
+    (clock, background): (Clock, BackgroundWork),
+    store: &Store,
+) -> Result<Services, StartError> {
+    let mut tools = config.tools.clone();
+    tools.protected.directories.push(config.data_dir.clone());
+    tools.protected.files.push(config.token_file.clone());
+    let toolbox = Arc::new(ToolSet::new(tools));
+    let home_dir = config.environment.iter().find(|(name, _)| name == "HOME").map(|(_, value)| PathBuf::from(value));
+    let factory = AgentFactory {
+        models: models.clone(),
+        toolbox: Arc::clone(&toolbox),
+        mcp_servers: config.mcp.keys().cloned().collect(),
+        work_dir: config.work_dir.clone(),
+        home_dir,
+    };
+    let registry = AgentRegistry::new(factory, &config.agents)?;
+    let wardens = Wardens::with_warden_record(
+        config.warden_exe.clone(),
+        config.stop_timeouts,
+        &config.data_dir.join(WARDENS_FILE),
+        config.open_files_limit,
+    )
+    .map_err(StartError::Wardens)?;
+    let mcp = Mcp::new(McpSettings {
+        servers: config.mcp.clone(),
+        wardens: wardens.clone(),
+        environment: config.environment.clone(),
+        times: config.stop_timeouts,
+        clock,
+    })?;
+    let hooks = Hooks::new(HookDeps {
+        settings: config.hooks.clone(),
+        lifecycle: config.lifecycle_hooks.clone(),
+        wardens: wardens.clone(),
+        environment: config.environment.clone(),
+        cwd: config.data_dir.clone(),
+        store: store.clone(),
+        clock,
+    })?;
+    Ok(Services {
+        agents: registry,
+        toolbox,
+        mcp,
+        hooks,
+        wardens,
+        environment: config.environment.clone(),
+        background,
+        memory: NoteMemory::new(store.clone(), config.memory.clone()),
+        approvals: Approvals::default(),
+        limits: config.limits.clone(),
+    })
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Engine")
+    }
+}

@@ -1,0 +1,82 @@
+//! Configuration of an engine, and the errors of its start.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use quell_kernel::StopTimeouts;
+use quell_kernel::expiry::ExpiryLimits;
+use quell_protocol::AgentId;
+
+use super::Retention;
+use crate::agent::{AgentConfig, AgentRegistryError, Limits};
+use crate::clock::Clock;
+use crate::hooks::{HookConfigError, HookSettings, LifecycleHook};
+use crate::llm::{ProviderConfig, ProviderConfigError};
+use crate::mcp::{McpConfig, McpConfigError};
+use crate::memory::MemorySettings;
+use crate::proc::WardenExe;
+use crate::scope::PointProbe;
+use crate::session::SessionSettings;
+use crate::store::StoreError;
+use crate::tools::ToolSettings;
+
+/// Everything an engine needs to know. It reads no environment variable and no other file.
+#[derive(Debug, Clone)]
+pub struct EngineConfig {
+    pub clock: Clock,
+    /// Holds the database and the token. No workdir may be inside it, or contain it.
+    pub data_dir: PathBuf,
+    /// Parent of the workdirs of agents that configure none.
+    pub work_dir: PathBuf,
+    /// The database file, relative to the data directory.
+    pub store_file: String,
+    /// The admin token's file; created at the first start.
+    pub token_file: PathBuf,
+    /// Times of the stop ladder.
+    pub stop_timeouts: StopTimeouts,
+    /// Bounds of a run's expiry (row A5 in `docs/design/requirements.md`).
+    pub expiry: ExpiryLimits,
+    pub limits: Limits,
+    /// Idle time of sessions, and how they are cleaned up.
+    pub sessions: SessionSettings,
+    /// When old data is deleted.
+    pub retention: Retention,
+    pub agents: BTreeMap<AgentId, AgentConfig>,
+    pub providers: BTreeMap<String, ProviderConfig>,
+    pub mcp: BTreeMap<String, McpConfig>,
+    /// Commands and webhooks at lifecycle events.
+    pub hooks: HookSettings,
+    /// Lifecycle hooks of the program that embeds the engine.
+    pub lifecycle_hooks: Vec<Arc<dyn LifecycleHook>>,
+    /// Which notes are saved and recalled automatically.
+    pub memory: MemorySettings,
+    pub tools: ToolSettings,
+    /// The environment of started processes.
+    pub environment: Vec<(OsString, OsString)>,
+    /// The soft limit of open files for started processes, if this process has raised its own.
+    pub open_files_limit: Option<u64>,
+    /// The executable that wardens are started from.
+    pub warden_exe: WardenExe,
+    /// Called at every point that a run reaches; for tests.
+    pub probe: PointProbe,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Provider(#[from] ProviderConfigError),
+    #[error(transparent)]
+    Mcp(#[from] McpConfigError),
+    #[error(transparent)]
+    Hook(#[from] HookConfigError),
+    #[error(transparent)]
+    Agents(#[from] AgentRegistryError),
+    #[error("wardens cannot be started: {0}")]
+    Wardens(std::io::Error),
+    #[error(transparent)]
+    Access(#[from] crate::access::AccessError),
+}

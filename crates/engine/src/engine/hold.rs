@@ -1,0 +1,121 @@
+//! Hold and release new runs, in memory first and then durably, with retries; check whether the database is writable.
+
+use std::time::Duration;
+
+use quell_kernel::registry::AdmissionGate;
+use quell_protocol::api::Hold;
+use quell_protocol::audit::Action;
+use tokio::time::{Instant, timeout};
+
+use super::{AuditAction, Caller, Engine, EngineNotice};
+use crate::store::StoreError;
+
+/// How long a result of [`Engine::check_writable`] is reused, because any client may ask.
+const WRITABLE_CACHE_TTL: Duration = Duration::from_secs(1);
+/// Time limit for one request to the database.
+const DATABASE_TIMEOUT: Duration = Duration::from_secs(2);
+
+impl Engine {
+    /// Holds new runs from this moment, not durably: for a caller that stops everything first and stores the hold then.
+    pub fn hold_now(&self) {
+        if self.is_open() {
+            self.inner().runs.set_gate(AdmissionGate::Held);
+        }
+    }
+
+    /// True while new runs are refused by a hold.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.inner().runs.gate() == AdmissionGate::Held
+    }
+
+    /// Holds new runs, or admits them again. Holding acts at once and is durable when this returns; lifting is durable
+    /// first.
+    ///
+    /// # Errors
+    /// The store's error. A hold that could not be stored is in force all the same, and is stored as soon as possible.
+    /// A daemon that ends before that forgets it.
+    ///
+    /// # Cancel safety
+    /// Safe: it goes on in a task of the engine.
+    pub async fn set_hold(&self, caller: &Caller, held: bool, reason: Option<String>) -> Result<Hold, StoreError> {
+        let since = held.then(|| self.inner().clock.rfc3339(self.inner().clock.now()));
+        let by = held.then(|| caller.principal.clone());
+        let hold = Hold { held, reason: reason.filter(|_| held), since, by };
+        let action = if held { Action::Hold } else { Action::LiftHold };
+        let audit_action = AuditAction { action, target: None, detail: hold.reason.clone() };
+        if held {
+            self.hold_now();
+            // The hold is in force from now on, stored or not.
+            self.audit(caller, audit_action.clone());
+        }
+        let (engine, requester) = (self.clone(), caller.clone());
+        let outcome = self.run_detached(async move {
+            // Locked during the write, so that no older hold is written after this one.
+            let mut unwritten = engine.inner().unwritten_hold.lock().await;
+            if let Err(error) = engine.inner().store.set_hold(&hold).await {
+                if held {
+                    tracing::error!(%error, "the hold could not be stored: a restart would lift it");
+                    *unwritten = Some(hold);
+                    engine.inner().hub.publish(&EngineNotice::Hold { held });
+                }
+                return Err(error);
+            }
+            *unwritten = None;
+            if !held {
+                engine.audit(&requester, audit_action);
+                engine.resume_admission();
+            }
+            tracing::info!(principal = %requester.principal, held, "hold changed");
+            engine.inner().hub.publish(&EngineNotice::Hold { held });
+            Ok(hold)
+        });
+        outcome.await.ok_or(StoreError::Closed)?
+    }
+
+    /// The hold that is in force.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn hold(&self) -> Result<Hold, StoreError> {
+        if let Some(unwritten) = &*self.inner().unwritten_hold.lock().await {
+            return Ok(unwritten.clone());
+        }
+        self.inner().store.hold().await
+    }
+
+    /// Tries again to store a hold that the database refused.
+    pub(super) async fn retry_hold_write(&self) {
+        let mut unwritten = self.inner().unwritten_hold.lock().await;
+        let Some(hold) = &*unwritten else { return };
+        if let Ok(Ok(())) = timeout(DATABASE_TIMEOUT, self.inner().store.set_hold(hold)).await {
+            tracing::info!("the hold is stored now");
+            *unwritten = None;
+        }
+    }
+
+    /// Checks whether the database takes writes. A result of the last second is reused.
+    ///
+    /// # Errors
+    /// The reason, in words.
+    ///
+    /// # Cancel safety
+    /// Safe: the check completes whether or not the caller waits.
+    pub async fn check_writable(&self) -> Result<(), String> {
+        if let Some(why) = self.unsealed_reason() {
+            return Err(why.to_string());
+        }
+        let mut cached = self.inner().writable_check.lock().await;
+        if let Some((at, answer)) = &*cached
+            && at.elapsed() < WRITABLE_CACHE_TTL
+        {
+            return answer.clone();
+        }
+        let answer = match timeout(DATABASE_TIMEOUT, self.inner().store.check_health()).await {
+            Ok(probed) => probed.map_err(|error| error.to_string()),
+            Err(_elapsed) => Err(format!("the database has not answered for {} s", DATABASE_TIMEOUT.as_secs())),
+        };
+        *cached = Some((Instant::now(), answer.clone()));
+        answer
+    }
+}

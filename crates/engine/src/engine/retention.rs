@@ -1,0 +1,222 @@
+//! Delete old sessions, receipts and audit entries as `[retention]` says, and return free pages. Sessions in use are
+//! never deleted.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use quell_protocol::audit::Action;
+use quell_protocol::{Principal, SessionKey, Surface};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+
+use super::Engine;
+use crate::access::DAEMON_PRINCIPAL;
+use crate::live_run::EngineNotice;
+use crate::store::{AuditEntry, DeleteSessionOutcome, IdleSession, StoreError};
+
+/// Delay of the first pass, so that it does not slow down the start.
+const FIRST_RUN_DELAY: Duration = Duration::from_secs(60);
+/// Time between two passes.
+const RUN_INTERVAL: Duration = Duration::from_secs(600);
+/// Sessions that are read from the database at a time.
+const SESSION_BATCH: usize = 500;
+/// Receipts of deleted sessions that are deleted in one step.
+const RECEIPT_BATCH: u32 = 256;
+/// Pages that are returned to the file system in one transaction: 1 MiB.
+const FREE_PAGE_BATCH: u32 = 256;
+/// Free pages that are kept for later writes.
+const SPARE_FREE_PAGES: u64 = 1024;
+
+/// `[retention]`: which sessions are deleted, with their history and their runs, the least recently used first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Retention {
+    /// Deletes sessions that were not used for this many days; no limit if absent.
+    pub max_age_days: Option<u32>,
+    /// Deletes sessions beyond this number; no limit if absent.
+    pub max_sessions: Option<u64>,
+    /// Deletes sessions while the database has more than this in use, in MiB; no limit if absent.
+    pub max_mib: Option<u64>,
+    /// Days for which the audit list is kept.
+    pub audit_days: u32,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self { max_age_days: None, max_sessions: None, max_mib: None, audit_days: 365 }
+    }
+}
+
+impl Retention {
+    fn keeps_all_sessions(&self) -> bool {
+        self.max_age_days.is_none() && self.max_sessions.is_none() && self.max_mib.is_none()
+    }
+}
+
+/// State of one retention pass.
+struct RetentionPass {
+    /// Sessions that were last used before this time are too old.
+    min_used_at: Option<String>,
+    /// Number of sessions above the limit.
+    excess: u64,
+    now: String,
+}
+
+impl Engine {
+    /// True while a session is in memory, has a run that is not over (also one that waits for an approval), or has a
+    /// live background process.
+    #[must_use]
+    pub fn is_session_in_use(&self, key: &SessionKey) -> bool {
+        let inner = self.inner();
+        inner.sessions.is_live(key)
+            || !inner.runs.runs_of_session(key).is_empty()
+            || inner.services.background.has_work_of_session(key)
+    }
+
+    /// Deletes sessions as the configuration says, as of `now`. Returns their keys.
+    ///
+    /// # Errors
+    /// The store's error; sessions that were already deleted stay deleted.
+    ///
+    /// # Cancel safety
+    /// Safe: each session is deleted whole or not at all.
+    pub async fn apply_session_retention(&self, now: Timestamp) -> Result<Vec<SessionKey>, StoreError> {
+        let (config, store) = (&self.inner().config.retention, &self.inner().store);
+        let mut deleted = Vec::new();
+        if config.keeps_all_sessions() {
+            return Ok(deleted);
+        }
+        let excess = match config.max_sessions {
+            Some(max_sessions) => store.count_sessions().await?.saturating_sub(max_sessions),
+            None => 0,
+        };
+        let min_used_at = config.max_age_days.map(|days| days_before(now, days));
+        if let Some(oldest) = &min_used_at {
+            store.delete_receipts_before(oldest.clone()).await?;
+        }
+        if let Some(max_mib) = config.max_mib {
+            // Delete receipts of deleted sessions before any existing session.
+            while store.used_bytes().await? > max_mib.saturating_mul(1 << 20) {
+                if self.inner().closing.is_cancelled() || store.delete_oldest_receipts(RECEIPT_BATCH).await? == 0 {
+                    break;
+                }
+            }
+        }
+        let mut pass = RetentionPass { min_used_at, excess, now: format_time(now) };
+        let mut after = None;
+        loop {
+            let page = store.idle_sessions(after, SESSION_BATCH).await?;
+            for idle in &page {
+                if self.inner().closing.is_cancelled() {
+                    return Ok(deleted);
+                }
+                let Some(why) = self.deletion_reason(&pass, idle).await? else { return Ok(deleted) };
+                if self.delete_idle_session(&pass, idle, why).await? {
+                    pass.excess = pass.excess.saturating_sub(1);
+                    deleted.push(idle.key.clone());
+                }
+            }
+            let Some(last) = page.into_iter().next_back() else { return Ok(deleted) };
+            after = Some(last);
+        }
+    }
+
+    /// Why this session is to be deleted. `None` if it stays, and with it all that were used later.
+    async fn deletion_reason(&self, pass: &RetentionPass, idle: &IdleSession) -> Result<Option<String>, StoreError> {
+        let config = &self.inner().config.retention;
+        if let (Some(oldest), Some(days)) = (&pass.min_used_at, config.max_age_days)
+            && idle.used_at < *oldest
+        {
+            return Ok(Some(format!("retention: not used for {days} days, since {}", idle.used_at)));
+        }
+        if let Some(max_sessions) = config.max_sessions.filter(|_| pass.excess > 0) {
+            return Ok(Some(format!(
+                "retention: there were more than {max_sessions} sessions; last used {}",
+                idle.used_at
+            )));
+        }
+        let Some(max_mib) = config.max_mib else { return Ok(None) };
+        let is_over_limit = self.inner().store.used_bytes().await? > max_mib.saturating_mul(1 << 20);
+        Ok(is_over_limit
+            .then(|| format!("retention: the database had more than {max_mib} MiB in use; last used {}", idle.used_at)))
+    }
+
+    async fn delete_idle_session(
+        &self,
+        pass: &RetentionPass,
+        idle: &IdleSession,
+        why: String,
+    ) -> Result<bool, StoreError> {
+        if self.is_session_in_use(&idle.key) {
+            return Ok(false);
+        }
+        let Ok(principal) = Principal::parse(DAEMON_PRINCIPAL) else { return Ok(false) };
+        let entry = AuditEntry {
+            at: pass.now.clone(),
+            principal,
+            surface: Surface::Daemon,
+            from: None,
+            action: Action::DeleteSession,
+            target: Some(format!("session {}", idle.key)),
+            detail: Some(why.clone()),
+        };
+        // Nobody can create a session with this key until all of it is deleted.
+        let _shut = self.inner().sessions.end_session(&idle.key).await;
+        // Files are removed after the row: the store refuses if a message arrived at this moment.
+        if self.inner().store.delete_idle_session(idle.clone(), entry).await? != DeleteSessionOutcome::Deleted {
+            return Ok(false);
+        }
+        self.inner().sessions.forget_history(&idle.key);
+        self.remove_session_files(&idle.key).await;
+        tracing::info!(session = %idle.key, why, "session deleted");
+        self.inner().hub.publish(&EngineNotice::Session { key: idle.key.clone(), reason: "delete" });
+        Ok(true)
+    }
+
+    async fn apply_retention(&self, now: Timestamp) -> Result<(), StoreError> {
+        let store = &self.inner().store;
+        self.apply_session_retention(now).await?;
+        let forgotten = store.delete_audit_before(days_before(now, self.inner().config.retention.audit_days)).await?;
+        if forgotten > 0 {
+            tracing::info!(entries = forgotten, "old entries of the audit list are forgotten");
+        }
+        let mut free_pages = store.count_free_pages().await?;
+        while free_pages > SPARE_FREE_PAGES && !self.inner().closing.is_cancelled() {
+            let remaining = store.release_free_pages(FREE_PAGE_BATCH).await?;
+            if remaining >= free_pages {
+                // A database of the first versions cannot shrink; its free pages are used again.
+                break;
+            }
+            free_pages = remaining;
+        }
+        Ok(())
+    }
+}
+
+/// Applies the retention repeatedly until the engine closes.
+pub(super) async fn run_retention(engine: Engine) {
+    let mut ticker = interval_at(Instant::now() + FIRST_RUN_DELAY, RUN_INTERVAL);
+    ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = engine.0.closing.cancelled() => return,
+            _ = ticker.tick() => {}
+        }
+        let now = engine.0.clock.timestamp(engine.0.clock.now());
+        match engine.apply_retention(now).await {
+            Ok(()) | Err(StoreError::Closed) => {}
+            Err(error) => tracing::error!(%error, "retention failed; it is tried again"),
+        }
+    }
+}
+
+fn days_before(now: Timestamp, days: u32) -> String {
+    let days = SignedDuration::from_hours(i64::from(days) * 24);
+    format_time(now.checked_sub(days).unwrap_or(Timestamp::MIN))
+}
+
+/// Formats as the clock does, so that times compare as texts.
+fn format_time(time: Timestamp) -> String {
+    format!("{time:.6}")
+}

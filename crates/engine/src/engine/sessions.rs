@@ -1,0 +1,391 @@
+//! Open, configure, reset and delete sessions, after checking the caller. Refuse this while another caller's run is
+//! active there.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use quell_kernel::registry::{StopRequest, StopScope};
+use quell_protocol::audit::Action;
+use quell_protocol::session::{SessionRequest, SessionView};
+use quell_protocol::web_ui::SessionPatch;
+use quell_protocol::{By, RunId, SessionKey, Surface};
+use tokio_util::sync::CancellationToken;
+
+use super::{AuditAction, Caller, Engine, OpenSessionError, OpenSessionOutcome};
+use crate::address::AddressPolicy;
+use crate::live_run::EngineNotice;
+use crate::memory::NoteScope;
+use crate::scope::{Cancelled, Point, Scope};
+use crate::store::{DeleteSessionOutcome, StoreError};
+use crate::tools::attachment::remove_attachments;
+
+/// Why a session was not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// A run that the caller may not stop is active or queued in it. Nothing was stopped.
+    #[error("the session {0:?} has an active run of somebody else; an admin token can do that")]
+    ForeignRunActive(SessionKey),
+    /// Another principal created it.
+    #[error("you did not create the session {0:?}; an admin token can do that")]
+    NotOwner(SessionKey),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Engine {
+    /// Gets or creates the session of a user's chat with a provider (rows C1 to C5 in `docs/design/requirements.md`).
+    /// When this returns, the session is live and its settings are durable. An active run there continues with its old
+    /// settings.
+    ///
+    /// # Errors
+    /// On an error a new session leaves no trace, and an existing one is unchanged.
+    ///
+    /// # Cancel safety
+    /// Safe: it goes on in a task of the engine.
+    pub async fn open_session(
+        &self,
+        caller: &Caller,
+        request: SessionRequest,
+    ) -> Result<(SessionKey, OpenSessionOutcome), OpenSessionError> {
+        let key = request.key().map_err(|error| OpenSessionError::Configuration(error.to_string()))?;
+        if (request.base_url.is_some() || request.mcp_url.is_some()) && !caller.may_set_endpoints() {
+            let message =
+                "a baseUrl or an mcpUrl of its own takes a token with scope endpoints; `quell token create` makes one";
+            return Err(OpenSessionError::Forbidden(message.to_owned()));
+        }
+        let (engine, requester, session_key) = (self.clone(), caller.clone(), key.clone());
+        let opened = self.run_detached(async move {
+            engine.open_session_as(&requester, &session_key, &request, &never_cancelled()).await
+        });
+        let outcome = opened.await.ok_or(OpenSessionError::Closing)?.unwrap_or(Err(OpenSessionError::Closing))?;
+        Ok((key, outcome))
+    }
+
+    /// Changes the model or the agent of a session from its next run on; creates the session if there is none with that
+    /// key.
+    ///
+    /// # Errors
+    /// On an error the session is unchanged.
+    ///
+    /// # Cancel safety
+    /// Safe: it goes on in a task of the engine.
+    pub async fn patch_session(
+        &self,
+        caller: &Caller,
+        key: &SessionKey,
+        patch: SessionPatch,
+    ) -> Result<OpenSessionOutcome, OpenSessionError> {
+        self.patch_session_until_cancelled(caller, key, patch, &never_cancelled())
+            .await
+            .unwrap_or(Err(OpenSessionError::Closing))
+    }
+
+    /// As [`Engine::patch_session`], until `cancel` is cancelled: that ends its waits and undoes what was begun. A
+    /// write that the database was already asked for is completed; this then waits for it and reports success.
+    ///
+    /// # Errors
+    /// [`Cancelled`] if it was cancelled; the session is then unchanged. Otherwise as [`Engine::patch_session`].
+    ///
+    /// # Cancel safety
+    /// Safe: it goes on in a task of the engine, where `cancel` still ends it.
+    pub async fn patch_session_until_cancelled(
+        &self,
+        caller: &Caller,
+        key: &SessionKey,
+        patch: SessionPatch,
+        cancel: &CancellationToken,
+    ) -> Result<Result<OpenSessionOutcome, OpenSessionError>, Cancelled> {
+        let (engine, requester, key, cancel) = (self.clone(), caller.clone(), key.clone(), cancel.clone());
+        let opened = self.run_detached(async move {
+            let built = tokio::select! {
+                biased;
+                () = cancel.cancelled() => return Err(Cancelled),
+                // It only reads.
+                request = engine.build_patch_request(&key, patch) => request,
+            };
+            match built {
+                Ok(request) => engine.open_session_as(&requester, &key, &request, &cancel).await,
+                Err(why) => Ok(Err(why)),
+            }
+        });
+        opened.await.unwrap_or(Ok(Err(OpenSessionError::Closing)))
+    }
+
+    /// Builds the request that a patch means, with the names that the session has. A session that was opened for a
+    /// provider stays there, because its key belongs to that provider.
+    async fn build_patch_request(
+        &self,
+        key: &SessionKey,
+        patch: SessionPatch,
+    ) -> Result<SessionRequest, OpenSessionError> {
+        let config = self.session_view(key).await?.and_then(|view| view.config);
+        let SessionPatch { model, agent } = patch;
+        let bound_provider =
+            config.as_ref().filter(|config| config.user_id.is_some()).map(|config| config.provider.clone());
+        let named_provider =
+            model.as_deref().and_then(|model| model.split_once('/')).map(|(provider, _)| provider.to_owned());
+        let provider = match (bound_provider, named_provider) {
+            (Some(bound), Some(named)) if bound != named => {
+                let problem = format!("the session is one of the provider {bound}; ask for a session with {named}");
+                return Err(OpenSessionError::Configuration(problem));
+            }
+            (Some(bound), _) => bound,
+            (None, Some(named)) => named,
+            (None, None) if model.is_some() => {
+                return Err(OpenSessionError::Configuration(
+                    "name the model as provider/model; `quell agents` shows some".into(),
+                ));
+            }
+            // The provider of the agent that it has or gets.
+            (None, None) => String::new(),
+        };
+        Ok(SessionRequest { provider, model, agent, ..SessionRequest::default() })
+    }
+
+    async fn open_session_as(
+        &self,
+        caller: &Caller,
+        key: &SessionKey,
+        request: &SessionRequest,
+        cancel: &CancellationToken,
+    ) -> Result<Result<OpenSessionOutcome, OpenSessionError>, Cancelled> {
+        let inner = self.inner();
+        let by = By { principal: caller.principal.clone(), surface: caller.surface };
+        let scope = Scope::new(inner.clock, inner.config.probe.clone());
+        let opened = {
+            let address_policy = if caller.is_admin() { AddressPolicy::Any } else { AddressPolicy::PublicOnly };
+            let mut opening = std::pin::pin!(inner.sessions.open_session(key, request, (by, address_policy), &scope));
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => {
+                    scope.cancel();
+                    opening.await
+                }
+                () = inner.sessions.wait_for_close() => {
+                    scope.cancel();
+                    opening.await.or(Ok(Err(OpenSessionError::Closing)))
+                }
+                outcome = &mut opening => outcome,
+            }
+        };
+        let _released = scope.close().await;
+        let outcome = match opened? {
+            Ok(outcome) => outcome,
+            Err(why) => return Ok(Err(why)),
+        };
+        if outcome != OpenSessionOutcome::Unchanged {
+            let what = if outcome == OpenSessionOutcome::Created { "made" } else { "configured anew" };
+            self.audit(
+                caller,
+                AuditAction::on_target(Action::ConfigureSession, "session", key.as_str()).with_detail(what),
+            );
+            inner.hub.publish(&EngineNotice::Session { key: key.clone(), reason: "create" });
+        }
+        Ok(Ok(outcome))
+    }
+
+    /// One session with the effective configuration of its next run.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn session_view(&self, key: &SessionKey) -> Result<Option<SessionView>, StoreError> {
+        let Some(stored) = self.inner().store.find_session(key.clone()).await? else { return Ok(None) };
+        let (config, config_problem) = match self.inner().sessions.session_config(&stored) {
+            Ok(config) => (Some(config), None),
+            Err(why) => (None, Some(why.to_string())),
+        };
+        Ok(Some(SessionView { row: self.build_session_row(stored), config, config_problem }))
+    }
+
+    /// Stops the session's runs, then resets its history; the old turns stay before a boundary. False if there is no
+    /// such session.
+    ///
+    /// # Errors
+    /// [`SessionError`]: the caller may not reset it, or the store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: it goes on in a task of the engine.
+    pub async fn reset_session(
+        &self,
+        caller: &Caller,
+        key: &SessionKey,
+        request: &StopRequest,
+    ) -> Result<bool, SessionError> {
+        let done = self.reset_session_until_cancelled(caller, key, request, &never_cancelled()).await;
+        done.unwrap_or(Err(StoreError::Closed.into()))
+    }
+
+    /// As [`Engine::reset_session`], until `cancel` is cancelled: that ends the wait for runs, which stay stopped. Once
+    /// the database was asked to reset the history, that is completed; this then waits for it and reports success.
+    ///
+    /// # Errors
+    /// [`Cancelled`] if it was cancelled; the history is then unchanged. Otherwise as [`Engine::reset_session`].
+    ///
+    /// # Cancel safety
+    /// Safe: it goes on in a task of the engine, where `cancel` still ends it.
+    pub async fn reset_session_until_cancelled(
+        &self,
+        caller: &Caller,
+        key: &SessionKey,
+        request: &StopRequest,
+        cancel: &CancellationToken,
+    ) -> Result<Result<bool, SessionError>, Cancelled> {
+        let (engine, requester, key, request) = (self.clone(), caller.clone(), key.clone(), request.clone());
+        let cancel = cancel.clone();
+        let done = self.run_detached(async move {
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => Err(Cancelled),
+                // If dropped, the runs are stopped, but nothing waits for their end.
+                over = engine.stop_session_runs(&requester, &key, &request) => Ok(match over {
+                    Ok(_over) => engine.reset_session_as(&requester, &key).await,
+                    Err(why) => Err(why),
+                }),
+            }
+        });
+        done.await.unwrap_or(Ok(Err(StoreError::Closed.into())))
+    }
+
+    async fn reset_session_as(&self, caller: &Caller, key: &SessionKey) -> Result<bool, SessionError> {
+        let now = self.inner().clock.now();
+        self.inner().services.memory.forget_messages_until(NoteScope::Session(key.clone()), now);
+        let at = self.inner().clock.rfc3339(now);
+        let reset = self.inner().store.reset_session(key.clone(), at).await?;
+        self.inner().sessions.forget_history(key);
+        if reset {
+            self.audit(caller, AuditAction::on_target(Action::ResetSession, "session", key.as_str()));
+            self.inner().hub.publish(&EngineNotice::Session { key: key.clone(), reason: "reset" });
+        }
+        Ok(reset)
+    }
+
+    /// Stops the session's runs, then deletes it with all its data. False if there is no such session. A caller that
+    /// opens it meanwhile gets a new one.
+    ///
+    /// # Errors
+    /// [`SessionError`]: the caller may not delete it, or the store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: it goes on in a task of the engine.
+    pub async fn delete_session(
+        &self,
+        caller: &Caller,
+        key: &SessionKey,
+        request: &StopRequest,
+    ) -> Result<bool, SessionError> {
+        let (engine, requester, key, request) = (self.clone(), caller.clone(), key.clone(), request.clone());
+        let done = self.run_detached(async move { engine.delete_session_as(&requester, &key, &request).await });
+        done.await.ok_or(StoreError::Closed)?
+    }
+
+    async fn delete_session_as(
+        &self,
+        caller: &Caller,
+        key: &SessionKey,
+        request: &StopRequest,
+    ) -> Result<bool, SessionError> {
+        if let Some(why) = self.unsealed_reason() {
+            // Its runs have no receipts in the database yet.
+            return Err(why.into());
+        }
+        let mut unknown_runs = Vec::new();
+        let deleted = loop {
+            let mut ended_runs = self.stop_session_runs(caller, key, request).await?;
+            ended_runs.append(&mut unknown_runs);
+            // Release its resources before its rows are deleted; nobody can create a new session while that goes on.
+            let _shut = self.inner().sessions.end_session(key).await;
+            if !self.active_runs_of_session(key).is_empty() {
+                // A run was accepted after the stop, perhaps of another principal with files of its own.
+                continue;
+            }
+            let now = self.inner().clock.now();
+            self.inner().services.memory.forget_messages_until(NoteScope::Session(key.clone()), now);
+            // Before its row: while the row exists, an interrupted deletion can be repeated.
+            self.remove_session_files(key).await;
+            // The receipts of its runs are kept.
+            self.store_ended_runs(key).await?;
+            let deleted = self.inner().store.delete_session(key.clone(), ended_runs).await?;
+            // Runs that were accepted after the stop are stopped, too, if the caller may. Runs that are not in memory
+            // are rows that an earlier write failed to close.
+            if let DeleteSessionOutcome::InUse(open) = deleted {
+                unknown_runs = self.inner().runs.unknown_runs(open);
+                continue;
+            }
+            self.inner().sessions.forget_history(key);
+            break deleted == DeleteSessionOutcome::Deleted;
+        };
+        if deleted {
+            tracing::info!(session = %key, principal = %caller.principal, "session deleted");
+            self.audit(caller, AuditAction::on_target(Action::DeleteSession, "session", key.as_str()));
+            self.inner().hub.publish(&EngineNotice::Session { key: key.clone(), reason: "delete" });
+        }
+        Ok(deleted)
+    }
+
+    /// Removes the attachments of a deleted session from the workdirs of all agents. Workdirs of removed agents are
+    /// included if they are below a default workdir root. Logs what cannot be removed.
+    pub(super) async fn remove_session_files(&self, key: &SessionKey) {
+        let snapshot = self.inner().services.agents.snapshot();
+        let mut workdirs: BTreeSet<PathBuf> = snapshot.values().map(|agent| agent.workdir.clone()).collect();
+        // The root of today, and the one of older data directories.
+        let config = &self.inner().config;
+        let workdir_roots = [config.work_dir.clone(), config.data_dir.join("work")];
+        let key = key.clone();
+        let scope = Scope::new(self.inner().clock, self.inner().config.probe.clone());
+        let removal = scope.blocking(Point::Blocking, "files of a deleted session", move |_| {
+            let entries = workdir_roots.iter().filter_map(|homes| std::fs::read_dir(homes).ok()).flatten();
+            workdirs.extend(entries.flatten().map(|home| home.path()));
+            for workdir in workdirs {
+                if let Err(error) = remove_attachments(&workdir, &key) {
+                    tracing::error!(session = %key, workdir = %workdir.display(), %error, "files of a deleted session stay");
+                }
+            }
+        });
+        // waits: no run waits here, and nothing cancels it.
+        let _ = removal.await;
+        scope.close().await;
+    }
+
+    /// Stops everything of a session, unless a run there is not the caller's to stop. Repeats this for runs that
+    /// arrived while it waited. Returns the ended runs, whose ends may not be stored yet.
+    async fn stop_session_runs(
+        &self,
+        caller: &Caller,
+        key: &SessionKey,
+        request: &StopRequest,
+    ) -> Result<Vec<RunId>, SessionError> {
+        self.check_owner(caller, key).await?;
+        loop {
+            let active = self.active_runs_of_session(key);
+            if !caller.is_admin() && active.iter().any(|run| run.principal != caller.principal) {
+                return Err(SessionError::ForeignRunActive(key.clone()));
+            }
+            let stop_result = self.stop(caller, &StopScope::whole_session(key.clone()), request);
+            stop_result.wait_settled().await;
+            if !stop_result.stopped_anything() {
+                return Ok(self.inner().runs.ended_runs_of_session(key));
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Admits the principal that created the session, admins, and senders in a chat network, because they reach only
+    /// their own conversation. A session that does not exist is open to everybody.
+    pub(super) async fn check_owner(&self, caller: &Caller, key: &SessionKey) -> Result<(), SessionError> {
+        if caller.is_admin() || caller.surface == Surface::Channel {
+            return Ok(());
+        }
+        match self.inner().store.find_session(key.clone()).await? {
+            Some(session) if session.owner.as_ref() != Some(&caller.principal) => {
+                Err(SessionError::NotOwner(key.clone()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// For callers that cannot be cancelled.
+fn never_cancelled() -> CancellationToken {
+    CancellationToken::new()
+}

@@ -1,0 +1,157 @@
+//! Shut down in order with deadlines: refuse new runs, stop the sweeper, end runs and background processes, close
+//! sessions and MCP servers, hooks and the database. Report as leftovers what did not end in time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quell_kernel::Push;
+use quell_kernel::registry::AdmissionGate;
+use quell_protocol::{HookEvent, Leftover, ResourceKind, RunId, StopReason};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::{Engine, EngineNotice, StopResult};
+use crate::hooks::HookTrigger;
+use crate::scope::StopLevel;
+use crate::tools::background::{BackgroundProcess, BackgroundTask};
+
+/// When a shutdown escalates to force, counted from its start (`docs/design/contract.md`).
+const FORCE_AFTER: Duration = Duration::from_secs(2);
+/// When a shutdown gives up, counted from the force.
+const GIVE_UP_AFTER_FORCE: Duration = Duration::from_millis(2500);
+/// When MCP servers have to be closed, counted from the start of the shutdown.
+const SERVERS_DEADLINE: Duration = Duration::from_secs(4);
+/// The least time that MCP servers get, even if the runs took all of it.
+const SERVERS_MIN_TIME: Duration = Duration::from_millis(100);
+/// How long the engine's own tasks may take to end once no run is active.
+const TASKS_TIMEOUT: Duration = Duration::from_millis(500);
+/// When the database has to be closed, counted from the start of the shutdown, even if the disk or another program
+/// blocks it.
+const DATABASE_DEADLINE: Duration = Duration::from_millis(4700);
+/// When running hooks are told to end, counted from the start of the shutdown.
+const HOOKS_STOP_AT: Duration = Duration::from_millis(1500);
+/// The least time that a hook gets before that, and again before the force.
+const HOOKS_MIN_TIME: Duration = Duration::from_millis(200);
+/// When hooks have to be closed, counted from the start of the shutdown.
+const HOOKS_DEADLINE: Duration = Duration::from_millis(4600);
+
+impl Engine {
+    /// Closes the engine: refuses new runs, stops all runs, forces after 2 s, gives up after 4.5 s. Returns what is
+    /// left.
+    ///
+    /// # Cancel safety
+    /// Safe to call again; the runs that were stopped stay stopped.
+    pub async fn shut_down(&self) -> Vec<(RunId, Leftover)> {
+        let started_at = Instant::now();
+        tokio::select! {
+            left = self.run_shutdown_steps(started_at) => left,
+            never = self.hooks().enforce_shutdown_deadline(started_at + HOOKS_STOP_AT) => match never {},
+        }
+    }
+
+    async fn run_shutdown_steps(&self, started_at: Instant) -> Vec<(RunId, Leftover)> {
+        if self.is_open() {
+            self.hooks().notify(HookTrigger::for_daemon(HookEvent::Shutdown));
+        }
+        self.inner().runs.set_gate(AdmissionGate::Closing);
+        self.inner().hub.publish(&EngineNotice::Shutdown { reason: "shutdown".to_owned() });
+        let active = self.inner().runs.active_runs();
+        let ids: Vec<RunId> = active.iter().map(|live_run| live_run.run.id.clone()).collect();
+        let background = &self.inner().services.background;
+        let mcp = &self.inner().services.mcp;
+        self.inner().sessions.begin_close();
+        background.close();
+        mcp.close();
+        tracing::info!(
+            runs = ids.len(),
+            "shutdown begins: no new runs, the sweeper is stopped, runs are being stopped"
+        );
+        let stop_result = self.inner().runs.abort_runs(ids.clone(), Push::Gentle, &StopReason::Shutdown);
+        let (processes, _) = background.end_matching(StopLevel::Gentle, |_| true);
+        let tasks = background.end_tasks(StopLevel::Gentle, |_| true);
+        if timeout(FORCE_AFTER, wait_all_ended(&stop_result, &processes, &tasks)).await.is_err() {
+            let forced = self.inner().runs.abort_runs(ids, Push::Forced, &StopReason::Shutdown);
+            let (processes, _) = background.end_matching(StopLevel::Forced, |_| true);
+            let tasks = background.end_tasks(StopLevel::Forced, |_| true);
+            mcp.kill();
+            // What is left after this is reported below.
+            let _ = timeout(GIVE_UP_AFTER_FORCE, wait_all_ended(&forced, &processes, &tasks)).await;
+        }
+        let now = Instant::now();
+        tracing::info!("shutdown: runs and background processes are over");
+        let servers_deadline = (now + SERVERS_MIN_TIME).max(started_at + SERVERS_DEADLINE);
+        let servers = mcp.wait_closed(now.max(started_at + FORCE_AFTER), servers_deadline);
+        let (unclean, servers) = tokio::join!(self.inner().sessions.close(servers_deadline), servers);
+        tracing::info!(unclean, servers_left = servers.len(), "shutdown: sessions and MCP servers are closed");
+        self.inner().closing.cancel();
+        self.inner().runs.tasks().close();
+        let database_deadline = started_at + DATABASE_DEADLINE;
+        // A task that waits for a blocked database is left behind.
+        let _ =
+            timeout_at(database_deadline.min(Instant::now() + TASKS_TIMEOUT), self.inner().runs.tasks().wait()).await;
+        let mut leftovers: Vec<(RunId, Leftover)> =
+            active.iter().flat_map(|live_run| run_leftovers(live_run)).collect();
+        leftovers.extend(processes.iter().flat_map(|process| process_leftovers(process)));
+        let tasks = tasks.iter().filter(|task| task.is_active());
+        leftovers.extend(
+            tasks.map(|task| (task.owner.run.clone(), Leftover { kind: ResourceKind::Task, name: task.label.clone() })),
+        );
+        leftovers.extend(servers);
+        leftovers.extend(self.close_hooks(started_at).await);
+        tracing::info!(left = leftovers.len(), "shutdown: hooks are closed, the database comes last");
+        if timeout_at(database_deadline, self.inner().store.clone().close()).await.is_err() {
+            tracing::error!("the database is busy and was not closed in time; what it had answered is safe");
+        }
+        leftovers
+    }
+
+    /// Ends the hooks. Hooks of runs that have just ended get a moment, too, if there is time.
+    async fn close_hooks(&self, started_at: Instant) -> Vec<(RunId, Leftover)> {
+        let (now, give_up) = (Instant::now(), started_at + HOOKS_DEADLINE);
+        let gentle = (started_at + HOOKS_STOP_AT).max(now + HOOKS_MIN_TIME).min(give_up - 2 * HOOKS_MIN_TIME);
+        let force = (started_at + FORCE_AFTER).max(gentle + HOOKS_MIN_TIME).min(give_up - HOOKS_MIN_TIME);
+        self.hooks().close();
+        self.hooks().wait_closed(gentle, force, give_up).await
+    }
+
+    /// Forces everything that a shutdown still waits for: the second signal.
+    pub fn force_shut_down(&self) {
+        let ids = self.inner().runs.active_runs().iter().map(|live_run| live_run.run.id.clone()).collect();
+        self.inner().runs.abort_runs(ids, Push::Forced, &StopReason::Shutdown);
+        self.inner().services.background.end_matching(StopLevel::Forced, |_| true);
+        self.inner().services.background.end_tasks(StopLevel::Forced, |_| true);
+        self.inner().services.mcp.kill();
+        self.hooks().kill_all();
+    }
+}
+
+fn run_leftovers(live_run: &crate::live_run::LiveRun) -> Vec<(RunId, Leftover)> {
+    let id = live_run.run.id.clone();
+    match live_run.receipt() {
+        Some(receipt) => receipt.leftovers.into_iter().map(|leftover| (id.clone(), leftover)).collect(),
+        None => {
+            let name = "the run did not end in time".to_owned();
+            vec![(id, Leftover { kind: ResourceKind::Run, name })]
+        }
+    }
+}
+
+/// What a background command leaves behind after a shutdown, with the run that started it.
+fn process_leftovers(process: &BackgroundProcess) -> Vec<(RunId, Leftover)> {
+    let (row, kind) = (process.to_row(), ResourceKind::Process);
+    let names = if process.is_alive() {
+        vec![format!("pid {} ({})", row.pid.unwrap_or_default(), row.command)]
+    } else {
+        row.leftovers
+    };
+    names.into_iter().map(|name| (row.started_by_run.clone(), Leftover { kind, name })).collect()
+}
+
+async fn wait_all_ended(stop_result: &StopResult, processes: &[Arc<BackgroundProcess>], tasks: &[Arc<BackgroundTask>]) {
+    stop_result.wait_settled().await;
+    for process in processes {
+        process.wait_ended().await;
+    }
+    for task in tasks {
+        task.wait_ended().await;
+    }
+}

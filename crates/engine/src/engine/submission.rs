@@ -1,0 +1,275 @@
+//! Accept a message: stop text, agent, idempotency, admission, durable acceptance.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quell_kernel::admission::{Admission, AdmissionError};
+use quell_kernel::registry::{AcceptOutcome, StopRequest, StopScope};
+use quell_kernel::{Push, stop_text};
+use quell_protocol::api::{OnBusy, SendAnswer, StopAnswer, Withdrawn};
+use quell_protocol::{AgentId, ErrorCode, RunId, SessionKey, StopReason};
+use sha2::{Digest, Sha256};
+
+use super::{Caller, Engine, StopResult};
+use crate::channel_origin::ChannelOrigin;
+use crate::live_run::{Acceptance, LiveRun};
+use crate::session::RunRequest;
+use crate::store::{AcceptRunOutcome, RunRow, StoreError, StoredRunState};
+
+/// The largest message. It is more than any model reads, and each message is held several times in memory during its
+/// run.
+const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopTextMode {
+    /// A client for people: a stop text stops.
+    Recognise,
+    /// A client for programs, or the caller asked for it: every text is a message.
+    Literal,
+}
+
+/// A message as a transport submits it.
+#[derive(Debug, Clone)]
+pub struct Submission {
+    /// An unknown session is created.
+    pub session: SessionKey,
+    pub text: String,
+    /// The requested agent, if any.
+    pub agent: Option<AgentId>,
+    /// Becomes the run id.
+    pub idempotency_key: Option<RunId>,
+    /// What to do if the session is busy.
+    pub on_busy: OnBusy,
+    /// Time limit of the whole run, from now. The configured limit applies if it is absent or zero.
+    pub timeout: Option<Duration>,
+    pub stop_text_mode: StopTextMode,
+    /// The chat message that the run answers.
+    pub channel_origin: Option<ChannelOrigin>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SubmitOutcome {
+    /// A new run, or a message for the active one.
+    Accepted(SendAnswer),
+    /// A repeat of an earlier message, with the current state of that run.
+    Duplicate(SendAnswer),
+    /// The message was a stop text.
+    Stopped(StopAnswer),
+}
+
+/// Why a message was not accepted.
+#[derive(Debug, thiserror::Error)]
+pub enum SubmitError {
+    /// Refused by the gate or the queue.
+    #[error(transparent)]
+    Refused(#[from] AdmissionError),
+    #[error("the text is empty; send some text")]
+    Empty,
+    #[error("the text has {0} bytes, and {MAX_MESSAGE_BYTES} are the most; put it into a file that the agent can read")]
+    TooLong(usize),
+    #[error("there is no agent {0:?}; `quell agents` lists them")]
+    UnknownAgent(AgentId),
+    /// The idempotency key was used for another message.
+    #[error("the idempotency key {0:?} was used before for another message; take a new one")]
+    Conflict(RunId),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The database could not be written since the start.
+    #[error(
+        "the database could not be written since the daemon started, so no message is accepted: {0}; make room on the disk of \
+         the data directory, or end the program that locks the database; no restart is needed then"
+    )]
+    NotReady(StoreError),
+    /// The engine closed during the acceptance.
+    #[error("the daemon is shutting down; send again after its restart")]
+    Closed,
+}
+
+impl SubmitError {
+    /// The API error code.
+    #[must_use]
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::Refused(AdmissionError::Held) => ErrorCode::Held,
+            Self::Refused(AdmissionError::ShuttingDown) | Self::Closed => ErrorCode::ShuttingDown,
+            Self::Refused(AdmissionError::Busy) => ErrorCode::Busy,
+            Self::Refused(AdmissionError::QueueFull { .. }) => ErrorCode::QueueFull,
+            Self::Refused(AdmissionError::SpendLimit { .. }) => ErrorCode::SpendLimit,
+            // Transports request no sub-runs; a run that does gets the text.
+            Self::Refused(AdmissionError::SubRun(_)) | Self::Empty => ErrorCode::InvalidRequest,
+            Self::TooLong(_) => ErrorCode::BodyTooLarge,
+            Self::UnknownAgent(_) | Self::Refused(AdmissionError::NoAgent { .. }) => ErrorCode::AgentNotFound,
+            Self::Conflict(_) => ErrorCode::Conflict,
+            Self::Store(_) | Self::NotReady(_) => ErrorCode::StoreUnavailable,
+        }
+    }
+}
+
+impl Engine {
+    /// Accepts a message: creates a run, steers the active one, or stops the session if it is a stop text. When this
+    /// returns, the outcome is durable.
+    ///
+    /// # Errors
+    /// [`SubmitError`]; nothing has changed then.
+    ///
+    /// # Cancel safety
+    /// Safe: from the point of acceptance on it goes on in a task of the engine.
+    pub async fn submit(&self, caller: &Caller, submission: Submission) -> Result<SubmitOutcome, SubmitError> {
+        if submission.stop_text_mode == StopTextMode::Recognise && stop_text::is_stop_phrase(&submission.text) {
+            return Ok(SubmitOutcome::Stopped(self.stop_for_text(caller, &submission.session)));
+        }
+        if submission.text.trim().is_empty() {
+            return Err(SubmitError::Empty);
+        }
+        if submission.text.len() > MAX_MESSAGE_BYTES {
+            return Err(SubmitError::TooLong(submission.text.len()));
+        }
+        let agent = self.resolve_agent(&submission).await?;
+        let live_run = self.new_live_run(caller, &submission, agent);
+        if let Err(not_ready) = self.check_ready() {
+            return self.duplicate_of_stored_or(&live_run, not_ready).await;
+        }
+        match self.inner().runs.accept(&live_run) {
+            Ok(AcceptOutcome::Known) => self.duplicate_of_live(&live_run).await,
+            Ok(AcceptOutcome::New(admission)) => self.commit_submission(live_run, admission).await,
+            Err(refusal) if submission.idempotency_key.is_some() => {
+                self.duplicate_of_stored_or(&live_run, refusal.into()).await
+            }
+            Err(refusal) => Err(refusal.into()),
+        }
+    }
+
+    /// Answers a repeat of a run that is only in the database, even while new messages are refused.
+    async fn duplicate_of_stored_or(
+        &self,
+        live_run: &LiveRun,
+        refusal: SubmitError,
+    ) -> Result<SubmitOutcome, SubmitError> {
+        match self.inner().store.find_run(live_run.run.id.clone()).await? {
+            Some(row) => duplicate_of_stored(live_run, &row),
+            None => Err(refusal),
+        }
+    }
+
+    fn stop_for_text(&self, caller: &Caller, session: &SessionKey) -> StopAnswer {
+        let scope = StopScope::whole_session(session.clone());
+        let request = StopRequest { push: Push::Gentle, reason: StopReason::Command, surface: caller.surface };
+        build_stop_answer(self.stop(caller, &scope, &request))
+    }
+
+    /// The named agent, else the one in the session key (row A11 in `docs/design/requirements.md`), else the session's
+    /// last agent, else the default.
+    async fn resolve_agent(&self, submission: &Submission) -> Result<AgentId, SubmitError> {
+        let registry = &self.inner().services.agents;
+        let named = submission.agent.clone().or_else(|| agent_from_session_key(&submission.session));
+        if let Some(agent) = named {
+            return if registry.get(&agent).is_some() { Ok(agent) } else { Err(SubmitError::UnknownAgent(agent)) };
+        }
+        let last = self.inner().store.find_session(submission.session.clone()).await?.map(|session| session.agent);
+        let last = last.filter(|agent| registry.get(agent).is_some());
+        Ok(last.unwrap_or_else(|| registry.default_agent().clone()))
+    }
+
+    fn new_live_run(&self, caller: &Caller, submission: &Submission, agent: AgentId) -> Arc<LiveRun> {
+        self.inner().sessions.new_live_run(RunRequest {
+            id: submission.idempotency_key.clone(),
+            session: submission.session.clone(),
+            agent,
+            principal: caller.principal.clone(),
+            admin: caller.who().admin,
+            surface: caller.surface,
+            parent: None,
+            text: submission.text.clone(),
+            on_busy: submission.on_busy,
+            timeout: submission.timeout.filter(|time| !time.is_zero()),
+            fingerprint: compute_fingerprint(caller, submission),
+            channel_origin: submission.channel_origin.clone(),
+            max_permissions: None,
+        })
+    }
+
+    async fn commit_submission(
+        &self,
+        live_run: Arc<LiveRun>,
+        admission: Admission,
+    ) -> Result<SubmitOutcome, SubmitError> {
+        match self.inner().sessions.commit_acceptance(&live_run).await {
+            Ok(AcceptRunOutcome::New) => {}
+            Ok(AcceptRunOutcome::Existing(row)) => return duplicate_of_stored(&live_run, &row),
+            Err(StoreError::Closed) => return Err(SubmitError::Closed),
+            Err(error) => return Err(error.into()),
+        }
+        Ok(SubmitOutcome::Accepted(match admission {
+            Admission::Steer { into } => SendAnswer {
+                run_id: into,
+                session_key: live_run.run.session.clone(),
+                state: "steered".to_owned(),
+                message_id: Some(live_run.run.id.clone()),
+            },
+            Admission::Queue | Admission::Interrupt => build_send_answer(&live_run),
+        }))
+    }
+
+    async fn duplicate_of_live(&self, requested: &LiveRun) -> Result<SubmitOutcome, SubmitError> {
+        let conflict = || SubmitError::Conflict(requested.run.id.clone());
+        let Some(live_run) = self.inner().runs.live_run(&requested.run.id) else { return Err(conflict()) };
+        if live_run.fingerprint != requested.fingerprint {
+            return Err(conflict());
+        }
+        match live_run.wait_for_acceptance().await {
+            Acceptance::Durable => Ok(SubmitOutcome::Duplicate(build_send_answer(&live_run))),
+            Acceptance::Pending | Acceptance::Refused => {
+                Err(SubmitError::Store(StoreError::Unwritable("the first attempt could not be stored".to_owned())))
+            }
+        }
+    }
+}
+
+/// Converts the result of a stop to the answer of the API.
+#[must_use]
+pub fn build_stop_answer(stop_result: StopResult) -> StopAnswer {
+    StopAnswer {
+        aborted: stop_result.stopped_anything(),
+        processes: stop_result.processes.iter().map(|process| process.to_row()).collect(),
+        run_ids: stop_result.aborted,
+        ending: stop_result.already_ending,
+        withdrawn: stop_result.withdrawn.into_iter().map(|(run_id, text)| Withdrawn { run_id, text }).collect(),
+    }
+}
+
+/// A session key `agent:ID:...` names that agent (row A11 in `docs/design/requirements.md`).
+fn agent_from_session_key(key: &SessionKey) -> Option<AgentId> {
+    let rest = key.as_str().strip_prefix("agent:")?;
+    let (id, _) = rest.split_once(':')?;
+    AgentId::parse(id).ok()
+}
+
+/// Fingerprint for idempotency: principal, session, agent and text. The lengths keep the parts apart.
+fn compute_fingerprint(caller: &Caller, submission: &Submission) -> String {
+    let agent = submission.agent.as_ref().map_or("", AgentId::as_str);
+    let mut hash = Sha256::new();
+    for part in [caller.principal.as_str(), submission.session.as_str(), agent, &submission.text] {
+        hash.update(part.len().to_le_bytes());
+        hash.update(part.as_bytes());
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn build_send_answer(live_run: &LiveRun) -> SendAnswer {
+    let state = live_run.view().state;
+    SendAnswer { run_id: live_run.run.id.clone(), session_key: live_run.run.session.clone(), state, message_id: None }
+}
+
+fn duplicate_of_stored(live_run: &LiveRun, row: &RunRow) -> Result<SubmitOutcome, SubmitError> {
+    if row.fingerprint != live_run.fingerprint {
+        return Err(SubmitError::Conflict(row.id.clone()));
+    }
+    let (run_id, state, message_id) = match &row.state {
+        StoredRunState::Accepted => (row.id.clone(), "queued", None),
+        StoredRunState::Started => (row.id.clone(), "running", None),
+        StoredRunState::Ended => (row.id.clone(), "ended", None),
+        StoredRunState::Steered { into } => (into.clone(), "steered", Some(row.id.clone())),
+    };
+    let session_key = row.session.clone();
+    Ok(SubmitOutcome::Duplicate(SendAnswer { run_id, session_key, state: state.to_owned(), message_id }))
+}

@@ -1,0 +1,501 @@
+//! State of one run: draft, events, timestamps, receipt; behind one lock, without awaits inside.
+//!
+//! The agent loop writes through a [`RunWriter`]. Sealing removes the draft; later writes are refused, so late results
+//! cannot change a sealed turn. Readers follow the events by cursor. This module knows no registry and no database.
+
+mod events;
+mod hub;
+mod receipt;
+#[cfg(test)]
+mod tests;
+mod usage;
+mod view;
+mod writer;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use quell_kernel::journal::{JournalLine, SeqReservation};
+use quell_kernel::permissions::RunPermissions;
+use quell_kernel::registry::{NewRun, RunPhase};
+use quell_kernel::turn::{PartialPolicy, SealOptions, Turn, TurnDraft};
+use quell_kernel::{Debts, Moment};
+use quell_protocol::hook::SessionFacts;
+use quell_protocol::{Amendment, CallId, EventKind, Receipt, RunEvent, RunId, Usage, Verdict};
+use tokio::sync::watch;
+
+use crate::channel_origin::ChannelOrigin;
+use crate::clock::Clock;
+use crate::journal::{JournalWriteError, RunJournal};
+use crate::scope::Scope;
+pub use events::Follower;
+use events::RunEventRing;
+pub use hub::{EngineNotice, Hub, SubscriberOverrun, Subscription};
+pub use usage::BillingInfo;
+pub use writer::{RunWriter, TurnSealed};
+
+/// How far a run has come, as a value to wait for. Only rises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RunProgress {
+    /// In the registry, not yet in the database.
+    Accepted,
+    Durable,
+    Started,
+    /// It has a verdict.
+    Ending,
+    Ended,
+}
+
+/// Whether the acceptance of a run reached the database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Acceptance {
+    /// Not known yet.
+    Pending,
+    Durable,
+    /// The run was not accepted after all: it leaves no trace.
+    Refused,
+}
+
+/// Initial values of a [`LiveRun`].
+#[derive(Debug, Clone)]
+pub struct LiveRunInit {
+    /// The run as requested.
+    pub run: NewRun,
+    /// Hash of the request, compared for idempotency.
+    pub fingerprint: String,
+    /// What happens to text that a stop cuts off.
+    pub partial_policy: PartialPolicy,
+    /// When its time is used up.
+    pub deadline: Moment,
+    pub journal: RunJournal,
+    /// The chat message that the run answers.
+    pub channel_origin: Option<ChannelOrigin>,
+    /// Upper bound of its permissions, if another run started it.
+    pub max_permissions: Option<RunPermissions>,
+}
+
+/// The live state of one run.
+pub struct LiveRun {
+    /// The run as requested.
+    pub run: NewRun,
+    /// Hash of the request, compared for idempotency.
+    pub fingerprint: String,
+    /// When its time is used up.
+    pub deadline: Moment,
+    pub scope: Scope,
+    clock: Clock,
+    hub: Hub,
+    /// What happens to text that a stop cuts off.
+    pub partial_policy: PartialPolicy,
+    /// Set once the run has entered its session.
+    pub session: OnceLock<SessionFacts>,
+    /// Set once the run has a model.
+    pub billing_info: OnceLock<BillingInfo>,
+    /// The chat message that the run answers.
+    pub channel_origin: Option<ChannelOrigin>,
+    /// Upper bound of its permissions, if another run started it.
+    pub max_permissions: Option<RunPermissions>,
+    journal: RunJournal,
+    state: Mutex<LiveRunState>,
+    progress: watch::Sender<RunProgress>,
+    acceptance: watch::Sender<Acceptance>,
+    seq: watch::Sender<u64>,
+}
+
+struct LiveRunState {
+    events: RunEventRing,
+    seq_reservation: SeqReservation,
+    draft: Option<TurnDraft>,
+    sealed_turn: Option<Arc<Turn>>,
+    timestamps: RunTimestamps,
+    verdict: Option<Verdict>,
+    receipt: Option<Receipt>,
+    status: &'static str,
+    phase: RunPhase,
+    steps: u32,
+    /// Running calls and their start.
+    running_calls: BTreeMap<CallId, Moment>,
+    usage: Usage,
+    /// Estimate for the current model call, until its usage is counted.
+    step_usage: Usage,
+    is_recorded: bool,
+    /// Late facts about its calls, from after their release.
+    amendments: Vec<Amendment>,
+}
+
+#[derive(Clone, Copy)]
+struct RunTimestamps {
+    accepted: Moment,
+    started: Option<Moment>,
+    stop_requested: Option<Moment>,
+    stop_delivered: Option<Moment>,
+    settled: Option<Moment>,
+}
+
+impl LiveRun {
+    /// Creates the live state of a run that was just accepted.
+    #[must_use]
+    pub fn new(init: LiveRunInit, scope: Scope, clock: Clock, hub: Hub) -> Self {
+        let LiveRunInit { run, fingerprint, partial_policy, deadline, journal, channel_origin, max_permissions } = init;
+        let times = RunTimestamps {
+            accepted: clock.now(),
+            started: None,
+            stop_requested: None,
+            stop_delivered: None,
+            settled: None,
+        };
+        let state = LiveRunState {
+            events: RunEventRing::default(),
+            seq_reservation: SeqReservation::default(),
+            draft: Some(TurnDraft::new(run.id.clone(), run.text.clone()).with_asked_at(clock.rfc3339(times.accepted))),
+            sealed_turn: None,
+            timestamps: times,
+            verdict: None,
+            receipt: None,
+            status: "queued",
+            phase: RunPhase::Processing,
+            steps: 0,
+            running_calls: BTreeMap::new(),
+            usage: Usage::default(),
+            step_usage: Usage::default(),
+            is_recorded: false,
+            amendments: Vec::new(),
+        };
+        Self {
+            run,
+            fingerprint,
+            deadline,
+            scope,
+            clock,
+            hub,
+            partial_policy,
+            session: OnceLock::new(),
+            billing_info: OnceLock::new(),
+            channel_origin,
+            max_permissions,
+            journal,
+            state: Mutex::new(state),
+            progress: watch::Sender::new(RunProgress::Accepted),
+            acceptance: watch::Sender::new(Acceptance::Pending),
+            seq: watch::Sender::new(0),
+        }
+    }
+
+    /// Waits until the run has reached `goal`.
+    ///
+    /// # Cancel safety
+    /// Safe: it waits for a condition.
+    pub async fn wait_for_progress(&self, goal: RunProgress) {
+        // The sender lives in `self`, so waiting cannot fail.
+        let _ = self.progress.subscribe().wait_for(|now| *now >= goal).await;
+    }
+
+    #[must_use]
+    pub fn progress(&self) -> RunProgress {
+        *self.progress.borrow()
+    }
+
+    /// Waits until it is known whether the acceptance reached the database.
+    ///
+    /// # Cancel safety
+    /// Safe: it waits for a condition.
+    pub async fn wait_for_acceptance(&self) -> Acceptance {
+        let mut acceptance = self.acceptance.subscribe();
+        acceptance.wait_for(|now| *now != Acceptance::Pending).await.map_or(Acceptance::Refused, |now| *now)
+    }
+
+    /// Waits for the sealed turn.
+    ///
+    /// # Cancel safety
+    /// Safe: it waits for a condition.
+    pub async fn wait_for_sealed_turn(&self) -> Arc<Turn> {
+        let mut seq = self.seq.subscribe();
+        loop {
+            if let Some(turn) = self.sealed_turn() {
+                return turn;
+            }
+            // Sealing touches the counter; the sender lives in `self`.
+            let _ = seq.changed().await;
+        }
+    }
+
+    /// The sealed turn, if the draft is closed.
+    #[must_use]
+    pub fn sealed_turn(&self) -> Option<Arc<Turn>> {
+        self.lock_state().sealed_turn.clone()
+    }
+
+    #[must_use]
+    pub fn verdict(&self) -> Option<Verdict> {
+        self.lock_state().verdict.clone()
+    }
+
+    /// Model steps so far.
+    #[must_use]
+    pub fn steps(&self) -> u32 {
+        self.lock_state().steps
+    }
+
+    /// The sequence number of the last event.
+    #[must_use]
+    pub fn last_seq(&self) -> u64 {
+        self.lock_state().events.last_seq()
+    }
+
+    /// Text of the current step so far, for a transport that shows it whole.
+    #[must_use]
+    pub fn streaming_text(&self) -> String {
+        self.lock_state().draft.as_ref().map(|draft| draft.partial_text().to_owned()).unwrap_or_default()
+    }
+
+    /// The text of the current step, or what the sealed turn shows, and the sequence number of the last event that it
+    /// contains.
+    #[must_use]
+    pub fn streaming_snapshot(&self) -> (u64, String) {
+        let state = self.lock_state();
+        let text = match &state.draft {
+            Some(draft) => draft.partial_text().to_owned(),
+            None => state.shown_output().unwrap_or_default(),
+        };
+        (state.events.last_seq(), text)
+    }
+
+    /// Sets the outcome of the acceptance: durable or refused.
+    pub fn set_acceptance(&self, acceptance: Acceptance) {
+        self.acceptance.send_replace(acceptance);
+        if acceptance == Acceptance::Refused {
+            // The run emits no events; end all waits for it.
+            self.advance_progress(RunProgress::Ended);
+        }
+        if acceptance == Acceptance::Durable {
+            self.advance_progress(RunProgress::Durable);
+            let mut state = self.lock_state();
+            if state.events.last_seq() == 0 {
+                self.emit_event(&mut state, EventKind::Queued { agent: self.run.agent.clone() });
+            }
+        }
+    }
+
+    pub fn mark_started(&self) {
+        let mut state = self.lock_state();
+        state.timestamps.started = Some(self.clock.now());
+        state.status = "running";
+        self.emit_event(&mut state, EventKind::Started { agent: self.run.agent.clone() });
+        drop(state);
+        self.advance_progress(RunProgress::Started);
+    }
+
+    /// Marks that another run took this message over: this run emits no further events.
+    pub fn mark_steered(&self) {
+        self.lock_state().status = "steered";
+        self.advance_progress(RunProgress::Ended);
+    }
+
+    /// True if another run took this message over.
+    #[must_use]
+    pub fn is_steered(&self) -> bool {
+        self.lock_state().status == "steered"
+    }
+
+    /// Records that a stop was requested. Only the first one counts; `requested` is the time at which it arrived.
+    pub fn mark_stop_requested(&self, requested: Moment) {
+        let mut state = self.lock_state();
+        if state.timestamps.stop_requested.is_none() && state.timestamps.settled.is_none() {
+            state.timestamps.stop_requested = Some(requested);
+        }
+    }
+
+    /// Records that the scope is cancelled and the wardens have the stop.
+    pub fn mark_stop_delivered(&self) {
+        let mut state = self.lock_state();
+        if state.timestamps.stop_requested.is_some()
+            && state.timestamps.stop_delivered.is_none()
+            && state.timestamps.settled.is_none()
+        {
+            state.timestamps.stop_delivered = Some(self.clock.now());
+        }
+    }
+
+    /// Records what the run is doing.
+    pub fn set_phase(&self, phase: RunPhase) {
+        self.lock_state().phase = phase;
+    }
+
+    /// Announces the verdict: no delta and no tool start follows. The verdict is queued for the journal when this
+    /// returns.
+    pub fn announce_ending(&self, verdict: &Verdict) {
+        let mut state = self.lock_state();
+        if state.events.last_seq() == 0 {
+            self.emit_event(&mut state, EventKind::Queued { agent: self.run.agent.clone() });
+        }
+        let requested_at = state.timestamps.stop_requested.map(|requested| self.clock.rfc3339(requested));
+        self.journal.write_line(JournalLine::Ending { verdict: verdict.clone(), requested_at });
+        state.verdict = Some(verdict.clone());
+        state.status = "ending";
+        self.emit_event(&mut state, EventKind::Ending { verdict: verdict.clone() });
+        state.events.close_stream();
+        drop(state);
+        self.advance_progress(RunProgress::Ending);
+    }
+
+    /// Seals the draft. A second call changes nothing.
+    pub fn seal(&self) {
+        let mut state = self.lock_state();
+        let (Some(mut draft), Some(verdict)) = (state.draft.take(), state.verdict.clone()) else { return };
+        state.settle_step_usage();
+        for (call, since) in &state.running_calls {
+            draft.record_cut_off(call, events::whole_micros(self.clock.now().since(*since)));
+        }
+        let usage = state.usage;
+        let sealed_at = self.clock.rfc3339(self.clock.now());
+        let turn =
+            Arc::new(draft.seal(SealOptions { verdict: &verdict, policy: self.partial_policy, sealed_at, usage }));
+        state.sealed_turn = Some(Arc::clone(&turn));
+        self.end_cut_off_calls(&mut state, &turn);
+        drop(state);
+        self.seq.send_modify(|_| {});
+    }
+
+    /// Marks that the turn is in the database. Until then the journal is kept up to date: it can rebuild the turn.
+    pub fn mark_recorded(&self) {
+        self.lock_state().is_recorded = true;
+        self.close_journal();
+    }
+
+    /// True while a sealed turn is not in the database.
+    #[must_use]
+    pub fn is_unrecorded(&self) -> bool {
+        let state = self.lock_state();
+        state.sealed_turn.is_some() && !state.is_recorded
+    }
+
+    /// Waits until the journal is stored up to this moment, or is no longer needed.
+    ///
+    /// # Errors
+    /// [`JournalWriteError`] if the database refused.
+    ///
+    /// # Cancel safety
+    /// Safe: it waits for a condition.
+    pub async fn wait_for_journal(&self) -> Result<(), JournalWriteError> {
+        self.journal.wait_written().await
+    }
+
+    /// Ends the journal: later lines are dropped.
+    pub fn close_journal(&self) {
+        self.journal.close();
+    }
+
+    /// Announces the end with the receipt.
+    pub fn announce_ended(&self, debts: Debts, record_metrics: impl FnOnce(&Receipt)) {
+        let mut state = self.lock_state();
+        let now = self.clock.now();
+        state.timestamps.settled = Some(now);
+        state.settle_step_usage();
+        state.status = "ended";
+        let Some(verdict) = state.verdict.clone() else { return };
+        let receipt = self.build_receipt(&state, &verdict, debts);
+        state.receipt = Some(receipt.clone());
+        // Count before the event is published: a client that knows of the end finds it in the metrics.
+        record_metrics(&receipt);
+        let text = match verdict {
+            Verdict::Completed => state.sealed_turn.as_ref().and_then(|turn| turn.final_text()),
+            Verdict::Failed { .. } | Verdict::Aborted { .. } => None,
+        };
+        let steps = state.steps;
+        self.emit_event(&mut state, EventKind::Ended { verdict, receipt: Box::new(receipt), steps, text });
+        drop(state);
+        self.advance_progress(RunProgress::Ended);
+    }
+
+    /// Builds the receipt again after a debt was paid late.
+    pub fn rebuild_receipt(&self, debts: Debts) {
+        let mut state = self.lock_state();
+        if let Some(verdict) = state.verdict.clone() {
+            state.receipt = Some(self.build_receipt(&state, &verdict, debts));
+        }
+    }
+
+    /// Follows the events after number `after`; 0 means from the beginning.
+    #[must_use]
+    pub fn follow(self: &Arc<Self>, after: u64) -> Follower {
+        Follower::new(Arc::clone(self), after)
+    }
+
+    /// The writer for the agent loop.
+    #[must_use]
+    pub fn writer(self: &Arc<Self>) -> RunWriter {
+        RunWriter::new(Arc::clone(self))
+    }
+
+    /// Tokens so far, including the estimate for what is not counted yet.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        self.lock_state().current_usage()
+    }
+
+    #[must_use]
+    pub fn id(&self) -> &RunId {
+        &self.run.id
+    }
+
+    /// Emits the end of calls that were cut off, with their results from the sealed turn.
+    fn end_cut_off_calls(&self, state: &mut LiveRunState, turn: &Turn) {
+        for call in std::mem::take(&mut state.running_calls).into_keys() {
+            if let Some(result) = turn.result_of(&call) {
+                self.emit_event(state, events::tool_ended_event(call, result));
+            }
+        }
+    }
+
+    fn build_receipt(&self, state: &LiveRunState, verdict: &Verdict, debts: Debts) -> Receipt {
+        let times = &state.timestamps;
+        receipt::build_receipt(receipt::ReceiptSource {
+            run_id: &self.run.id,
+            verdict,
+            clock: self.clock,
+            stop_requested: times.stop_requested,
+            stop_delivered: times.stop_delivered,
+            settled: times.settled.unwrap_or_else(|| self.clock.now()),
+            ledger_rows: self.scope.ledger().rows(),
+            usage: state.usage,
+            is_recorded: state.is_recorded,
+            amendments: state.amendments.clone(),
+            debts,
+        })
+    }
+
+    fn emit_event(&self, state: &mut LiveRunState, kind: EventKind) {
+        let event = RunEvent {
+            run_id: self.run.id.clone(),
+            session_key: self.run.session.clone(),
+            seq: state.events.last_seq() + 1,
+            at: self.clock.rfc3339(self.clock.now()),
+            kind,
+        };
+        if let Some(line) = state.seq_reservation.reserve_through(event.seq) {
+            self.journal.write_line(line);
+        }
+        let event = Arc::new(event);
+        state.events.push(Arc::clone(&event));
+        self.seq.send_replace(event.seq);
+        self.hub.publish(&EngineNotice::Run(event));
+    }
+
+    fn advance_progress(&self, to: RunProgress) {
+        self.progress.send_if_modified(|now| {
+            let is_later = *now < to;
+            *now = to.max(*now);
+            is_later
+        });
+    }
+
+    fn lock_state(&self) -> MutexGuard<'_, LiveRunState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for LiveRun {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "LiveRun({:?})", self.run.id)
+    }
+}

@@ -1,0 +1,220 @@
+//! Bounded ring of a run's newest events, and followers that read it by cursor.
+//!
+//! The ring is bounded in bytes, so a reader can fall behind. It then gets one snapshot instead of the events that it
+//! missed, and continues. Nothing waits for a reader, and no reader has a queue of its own. No event counts for more
+//! than a quarter of the ring, so that one large event alone cannot make a reader fall behind.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quell_kernel::turn::{CallResult, keep_both_ends};
+use quell_protocol::event::SnapshotCall;
+use quell_protocol::{CallId, EventKind, RunEvent};
+
+use super::{LiveRun, RunProgress};
+
+/// Bytes of events kept per run.
+const RING_BYTES: usize = 16 * 1024;
+/// Estimated size of an event without its text, bytes.
+const EVENT_OVERHEAD_BYTES: usize = 192;
+/// The most bytes that one event counts for. Tool output is cut to this size. Model text, arguments and receipts are
+/// sent whole: the run holds them in memory anyway.
+const MAX_EVENT_BYTES: usize = RING_BYTES / 4 - EVENT_OVERHEAD_BYTES;
+/// The most bytes of all tool outputs in a snapshot together, unless each call is at its minimum.
+const MAX_SNAPSHOT_OUTPUT_BYTES: usize = 64 * 1024;
+/// The least output of each call in a snapshot, bytes.
+const MIN_CALL_OUTPUT_BYTES: usize = 256;
+
+#[derive(Default)]
+pub(super) struct RunEventRing {
+    ring: VecDeque<Arc<RunEvent>>,
+    bytes: usize,
+    last_seq: u64,
+    stream_closed: bool,
+}
+
+impl RunEventRing {
+    pub(super) fn last_seq(&self) -> u64 {
+        self.last_seq
+    }
+
+    /// From now on the [`RunWriter`](super::RunWriter) refuses deltas and tool starts.
+    pub(super) fn close_stream(&mut self) {
+        self.stream_closed = true;
+    }
+
+    pub(super) fn is_stream_closed(&self) -> bool {
+        self.stream_closed
+    }
+
+    pub(super) fn push(&mut self, event: Arc<RunEvent>) {
+        self.last_seq = event.seq;
+        self.bytes += event_bytes(&event);
+        self.ring.push_back(event);
+        while self.bytes > RING_BYTES && self.ring.len() > 1 {
+            if let Some(old) = self.ring.pop_front() {
+                self.bytes -= event_bytes(&old);
+            }
+        }
+    }
+
+    fn next_after(&self, seq: u64) -> NextEvent {
+        let Some(oldest) = self.ring.front() else { return NextEvent::UpToDate };
+        if seq >= self.last_seq {
+            return NextEvent::UpToDate;
+        }
+        if seq + 1 < oldest.seq {
+            return NextEvent::Evicted;
+        }
+        let at = usize::try_from(seq + 1 - oldest.seq).unwrap_or(usize::MAX);
+        self.ring.get(at).map_or(NextEvent::UpToDate, |event| NextEvent::Event(Arc::clone(event)))
+    }
+
+    fn last_event(&self) -> Option<Arc<RunEvent>> {
+        self.ring.back().cloned()
+    }
+}
+
+enum NextEvent {
+    Event(Arc<RunEvent>),
+    Evicted,
+    UpToDate,
+}
+
+/// Cuts tool output to the size of an event.
+pub(super) fn truncate_output(output: &str) -> String {
+    keep_both_ends(output, MAX_EVENT_BYTES - 64).into_owned()
+}
+
+/// Builds the event for the end of a call.
+pub(super) fn tool_ended_event(call_id: CallId, result: &CallResult) -> EventKind {
+    let (end, code, ms) = (result.end, result.code, result.duration_ms().unwrap_or_default());
+    EventKind::ToolEnded { call_id, end, code, output: truncate_output(&result.output), ms }
+}
+
+pub(super) fn whole_micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn event_bytes(event: &RunEvent) -> usize {
+    let text = match &event.kind {
+        EventKind::TextDelta { text } | EventKind::ThinkingDelta { text } | EventKind::ToolOutput { text, .. } => {
+            text.len()
+        }
+        EventKind::ToolEnded { output, .. } => output.len(),
+        EventKind::ToolStarted { tool, .. } => tool.len() + 256,
+        EventKind::ModelRetry { reason, .. } => reason.len(),
+        EventKind::Snapshot { text, thinking, .. } => text.len() + thinking.len(),
+        EventKind::Ended { receipt, text, .. } => {
+            text.as_ref().map_or(0, String::len) + 256 * (receipt.resources.len() + 1)
+        }
+        _ => 64,
+    };
+    EVENT_OVERHEAD_BYTES + text.min(MAX_EVENT_BYTES)
+}
+
+/// A reader of one run's events.
+#[derive(Debug)]
+pub struct Follower {
+    live_run: Arc<LiveRun>,
+    last_seen_seq: u64,
+    is_finished: bool,
+}
+
+impl Follower {
+    pub(super) fn new(live_run: Arc<LiveRun>, last_seen_seq: u64) -> Self {
+        Self { live_run, last_seen_seq, is_finished: false }
+    }
+
+    /// The next event. `None` after the terminal event, and also if the run ended without one because another run took
+    /// its message over. A cursor beyond the end gets the terminal event again, so that a client always receives it.
+    ///
+    /// # Cancel safety
+    /// Safe: the cursor moves only when an event is returned.
+    pub async fn next(&mut self) -> Option<Arc<RunEvent>> {
+        if self.is_finished {
+            return None;
+        }
+        let mut seq = self.live_run.seq.subscribe();
+        loop {
+            seq.borrow_and_update();
+            if let Some(event) = self.try_next() {
+                return Some(event);
+            }
+            // The senders live in the live run, which this follower holds. Both arms only wait.
+            tokio::select! {
+                _ = seq.changed() => {}
+                () = self.live_run.wait_for_progress(RunProgress::Ended) => return self.try_next(),
+            }
+        }
+    }
+
+    /// The next event if it is available.
+    pub fn try_next(&mut self) -> Option<Arc<RunEvent>> {
+        if self.is_finished {
+            return None;
+        }
+        let state = self.live_run.lock_state();
+        let event = match state.events.next_after(self.last_seen_seq) {
+            NextEvent::Event(event) => event,
+            NextEvent::Evicted => Arc::new(self.build_snapshot(&state)),
+            NextEvent::UpToDate => {
+                state.events.last_event().filter(|last| is_terminal(last) && self.last_seen_seq >= last.seq)?
+            }
+        };
+        drop(state);
+        self.last_seen_seq = self.last_seen_seq.max(event.seq);
+        self.is_finished = is_terminal(&event);
+        Some(event)
+    }
+
+    #[must_use]
+    pub fn live_run(&self) -> &Arc<LiveRun> {
+        &self.live_run
+    }
+
+    /// Builds a snapshot that replaces all events before the oldest kept one, or up to the last event if the run is
+    /// over.
+    fn build_snapshot(&self, state: &super::LiveRunState) -> RunEvent {
+        let oldest = state.events.ring.front().map_or(state.events.last_seq, |event| event.seq);
+        let (text, thinking) = match &state.draft {
+            Some(draft) => (draft.partial_text().to_owned(), draft.partial_thinking().to_owned()),
+            None => (state.shown_output().unwrap_or_default(), String::new()),
+        };
+        let calls = match (&state.draft, &state.sealed_turn) {
+            (Some(draft), _) => snapshot_calls(draft.results()),
+            (None, Some(turn)) => snapshot_calls(turn.results().map(|(id, tool, result)| (id, tool, Some(result)))),
+            (None, None) => Vec::new(),
+        };
+        // The draft holds the newest text, which the kept deltas would repeat: skip to the last kept delta.
+        let last_delta =
+            state.events.ring.iter().rev().find(|event| event.kind.is_delta()).map_or(0, |event| event.seq);
+        RunEvent {
+            run_id: self.live_run.run.id.clone(),
+            session_key: self.live_run.run.session.clone(),
+            seq: last_delta.max(oldest.saturating_sub(1)).max(self.last_seen_seq + 1),
+            at: self.live_run.clock.rfc3339(self.live_run.clock.now()),
+            kind: EventKind::Snapshot { text, thinking, calls },
+        }
+    }
+}
+
+/// The calls of a run for a snapshot: the more calls, the less output of each.
+fn snapshot_calls<'a>(calls: impl Iterator<Item = (&'a CallId, &'a str, Option<&'a CallResult>)>) -> Vec<SnapshotCall> {
+    let calls: Vec<_> = calls.collect();
+    let max_bytes = (MAX_SNAPSHOT_OUTPUT_BYTES / calls.len().max(1)).clamp(MIN_CALL_OUTPUT_BYTES, MAX_EVENT_BYTES - 64);
+    let call = |(id, tool, result): (&CallId, &str, Option<&CallResult>)| SnapshotCall {
+        call_id: id.clone(),
+        tool: tool.to_owned(),
+        end: result.map(|result| result.end),
+        code: result.and_then(|result| result.code),
+        ms: result.and_then(CallResult::duration_ms),
+        output: result.map(|result| keep_both_ends(&result.output, max_bytes).into_owned()),
+    };
+    calls.into_iter().map(call).collect()
+}
+
+fn is_terminal(event: &RunEvent) -> bool {
+    matches!(event.kind, EventKind::Ended { .. })
+}

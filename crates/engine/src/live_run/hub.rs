@@ -1,0 +1,182 @@
+//! Broadcast events and notices of the engine to subscribers with bounded queues.
+//!
+//! For a slow subscriber deltas are dropped: their sequence numbers leave a gap, and the live run has the text. Other
+//! notices are never dropped: a subscriber whose queue is full of them is overrun, gets an error, and has to resume by
+//! its cursors.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use quell_protocol::api::ComputeStatus;
+use quell_protocol::{AgentId, Amendment, RunEvent, RunId, SessionKey, StopReason};
+use tokio::sync::Notify;
+
+/// Queue length from which deltas are dropped.
+const DELTA_LIMIT: usize = 1024;
+/// Queue length at which a subscriber is overrun: about four notices for each of 4,000 runs.
+const FACT_LIMIT: usize = 16_384;
+
+/// A notice to all subscribers.
+#[derive(Debug, Clone)]
+pub enum EngineNotice {
+    Run(Arc<RunEvent>),
+    /// A run is being stopped (row E6 in `docs/design/requirements.md`, `execution:cancel`). Comes before its
+    /// `run.ending`.
+    Cancelling {
+        run_id: RunId,
+        session_key: SessionKey,
+        reason: StopReason,
+    },
+    /// The receipt of an ended run got one more amendment. This is not an event of the run, because its last event is
+    /// its end.
+    Amended {
+        run_id: RunId,
+        session_key: SessionKey,
+        amendment: Amendment,
+    },
+    /// An agent's compute status or its list of runs changed (row B3 in `docs/design/requirements.md`).
+    Agent {
+        agent: AgentId,
+        status: ComputeStatus,
+        /// Its runs that are not over.
+        active: Vec<RunId>,
+    },
+    /// An agent was created or deleted. A created one is idle.
+    AgentListChanged {
+        agent: AgentId,
+        /// `created` or `deleted`.
+        change: &'static str,
+    },
+    /// A session changed.
+    Session {
+        key: SessionKey,
+        /// `create`, `message`, `abort`, `reset`, `delete`.
+        reason: &'static str,
+    },
+    /// The hold was set or lifted.
+    Hold {
+        held: bool,
+    },
+    /// The daemon shuts down.
+    Shutdown {
+        reason: String,
+    },
+}
+
+impl EngineNotice {
+    fn is_droppable(&self) -> bool {
+        matches!(self, Self::Run(event) if event.kind.is_delta())
+    }
+}
+
+/// Broadcasts to all subscribers. Clones share one hub.
+#[derive(Clone, Default)]
+pub struct Hub(Arc<Mutex<Vec<Weak<HubSubscriber>>>>);
+
+struct HubSubscriber {
+    queue: Mutex<SubscriberQueue>,
+    wake: Notify,
+}
+
+#[derive(Default)]
+struct SubscriberQueue {
+    notices: VecDeque<EngineNotice>,
+    is_overrun: bool,
+}
+
+/// The receiving end of one subscriber.
+pub struct Subscription(Arc<HubSubscriber>);
+
+/// The subscriber was too slow; it has to resume by its cursors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the reader was too slow; reconnect and resume by cursor")]
+pub struct SubscriberOverrun;
+
+impl Hub {
+    /// Subscribes to all later notices.
+    #[must_use]
+    pub fn subscribe(&self) -> Subscription {
+        let subscriber = Arc::new(HubSubscriber { queue: Mutex::new(SubscriberQueue::default()), wake: Notify::new() });
+        let mut subscribers = self.lock_subscribers();
+        subscribers.retain(|other| other.strong_count() > 0);
+        subscribers.push(Arc::downgrade(&subscriber));
+        Subscription(subscriber)
+    }
+
+    /// Queues a notice for every subscriber. Never waits.
+    pub fn publish(&self, notice: &EngineNotice) {
+        for subscriber in self.lock_subscribers().iter().filter_map(Weak::upgrade) {
+            subscriber.push(notice);
+        }
+    }
+
+    #[must_use]
+    pub fn has_subscribers(&self) -> bool {
+        self.lock_subscribers().iter().any(|subscriber| subscriber.strong_count() > 0)
+    }
+
+    fn lock_subscribers(&self) -> MutexGuard<'_, Vec<Weak<HubSubscriber>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl HubSubscriber {
+    fn push(&self, notice: &EngineNotice) {
+        let mut queue = self.lock_queue();
+        if queue.is_overrun || (notice.is_droppable() && queue.notices.len() >= DELTA_LIMIT) {
+            return;
+        }
+        if queue.notices.len() >= FACT_LIMIT {
+            queue.is_overrun = true;
+            queue.notices = VecDeque::new();
+        } else {
+            queue.notices.push_back(notice.clone());
+        }
+        drop(queue);
+        self.wake.notify_one();
+    }
+
+    fn lock_queue(&self) -> MutexGuard<'_, SubscriberQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Subscription {
+    /// # Errors
+    /// [`SubscriberOverrun`] if notices were lost; nothing comes after it.
+    ///
+    /// # Cancel safety
+    /// Safe: a notice leaves the queue only when it is returned.
+    pub async fn next(&mut self) -> Result<EngineNotice, SubscriberOverrun> {
+        loop {
+            if let Some(notice) = self.try_next()? {
+                return Ok(notice);
+            }
+            self.0.wake.notified().await;
+        }
+    }
+
+    /// The next notice if it is available.
+    ///
+    /// # Errors
+    /// [`SubscriberOverrun`] if notices were lost; nothing comes after it.
+    pub fn try_next(&mut self) -> Result<Option<EngineNotice>, SubscriberOverrun> {
+        let mut queue = self.0.lock_queue();
+        if queue.is_overrun {
+            return Err(SubscriberOverrun);
+        }
+        Ok(queue.notices.pop_front())
+    }
+}
+
+impl std::fmt::Debug for Hub {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hub")
+    }
+}
+
+impl std::fmt::Debug for Subscription {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Subscription")
+    }
+}

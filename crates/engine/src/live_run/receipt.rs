@@ -1,0 +1,115 @@
+//! Build a run's receipt from its ledger.
+
+use quell_kernel::{Debts, Moment};
+use quell_protocol::{
+    Amendment, Instant, Leftover, Receipt, Resource, ResourceKind, RunId, Rung, TurnRecord, Usage, Verdict,
+};
+
+use super::LiveRun;
+use crate::clock::Clock;
+use crate::scope::LedgerRow;
+
+pub(super) struct ReceiptSource<'a> {
+    pub(super) run_id: &'a RunId,
+    pub(super) verdict: &'a Verdict,
+    pub(super) clock: Clock,
+    pub(super) stop_requested: Option<Moment>,
+    pub(super) stop_delivered: Option<Moment>,
+    pub(super) settled: Moment,
+    pub(super) ledger_rows: Vec<LedgerRow>,
+    pub(super) usage: Usage,
+    pub(super) is_recorded: bool,
+    pub(super) amendments: Vec<Amendment>,
+    pub(super) debts: Debts,
+}
+
+pub(super) fn build_receipt(source: ReceiptSource<'_>) -> Receipt {
+    let instant = instant_formatter(source.clock, source.stop_requested);
+    Receipt {
+        run_id: source.run_id.clone(),
+        verdict: source.verdict.clone(),
+        requested_at: source.stop_requested.map(&instant),
+        delivered_at: source.stop_delivered.map(&instant),
+        settled_at: instant(source.settled),
+        rung: highest_rung(&source),
+        leftovers: collect_leftovers(&source.ledger_rows),
+        resources: source.ledger_rows.iter().map(|row| resource_from_row(row, &instant)).collect(),
+        usage: source.usage,
+        turn: TurnRecord { recorded: source.is_recorded },
+        amendments: source.amendments,
+        recovered: false,
+    }
+}
+
+/// Formats moments for a receipt: wall clock time, and milliseconds since the stop was requested.
+pub(super) fn instant_formatter(clock: Clock, stop_requested: Option<Moment>) -> impl Fn(Moment) -> Instant {
+    move |moment| Instant {
+        at: clock.rfc3339(moment),
+        ms: stop_requested.map(|requested| Clock::ms_between(requested, moment)),
+    }
+}
+
+pub(super) fn resource_from_row(row: &LedgerRow, instant: impl Fn(Moment) -> Instant) -> Resource {
+    Resource {
+        kind: row.kind,
+        id: row.id,
+        label: row.label.clone(),
+        opened_at: instant(row.opened),
+        released_at: row.released.map(instant),
+        how: row.how.to_owned(),
+        process: row.process.clone(),
+    }
+}
+
+impl LiveRun {
+    /// The receipt, once the run is over.
+    #[must_use]
+    pub fn receipt(&self) -> Option<Receipt> {
+        self.lock_state().receipt.clone()
+    }
+
+    /// Adds a late fact about a call that was already released. Returns the amendment if the receipt exists; otherwise
+    /// the receipt will include it.
+    pub fn add_amendment(&self, amendment: impl FnOnce(Instant) -> Amendment) -> Option<Amendment> {
+        let mut state = self.lock_state();
+        let amendment = amendment(instant_formatter(self.clock, state.timestamps.stop_requested)(self.clock.now()));
+        state.amendments.push(amendment.clone());
+        state.receipt.as_mut()?.amendments.push(amendment.clone());
+        Some(amendment)
+    }
+}
+
+/// The highest rung that any resource needed after the stop was requested.
+fn highest_rung(source: &ReceiptSource<'_>) -> Rung {
+    if source.debts.release || source.ledger_rows.iter().any(|row| row.released.is_none() || !row.leftovers.is_empty())
+    {
+        return Rung::Abandoned;
+    }
+    let Some(requested) = source.stop_requested else { return Rung::None };
+    let rung_of = |row: &LedgerRow| match row.how {
+        _ if row.released.is_some_and(|released| released < requested) => Rung::None,
+        "term" => Rung::Term,
+        "kill" => Rung::Kill,
+        "closed" | "cancelled" | "unconfirmed" => Rung::Cancel,
+        _ => Rung::None,
+    };
+    source.ledger_rows.iter().map(rung_of).max().unwrap_or_default()
+}
+
+fn collect_leftovers(rows: &[LedgerRow]) -> Vec<Leftover> {
+    let mut leftovers = Vec::new();
+    for row in rows {
+        leftovers.extend(row.leftovers.iter().map(|name| Leftover { kind: row.kind, name: name.clone() }));
+        if row.released.is_none() && row.leftovers.is_empty() {
+            leftovers.push(Leftover { kind: row.kind, name: unreleased_name(row) });
+        }
+    }
+    leftovers
+}
+
+fn unreleased_name(row: &LedgerRow) -> String {
+    match &row.process {
+        Some(process) if row.kind == ResourceKind::Process => format!("pid {} ({})", process.pid, process.command),
+        _ => row.label.clone(),
+    }
+}

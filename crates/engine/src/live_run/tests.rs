@@ -1,0 +1,177 @@
+//! Tests of what a reader of a run's events gets when one event is large.
+
+use std::time::Duration;
+
+use quell_kernel::registry::NewRun;
+use quell_kernel::turn::{AssistantMessage, CallResult, PartialPolicy, ToolCall};
+use quell_protocol::api::OnBusy;
+use quell_protocol::approval::{ApprovalRow, ApprovalState};
+use quell_protocol::{CallEnd, EventKind, Principal, RunEvent, RunId, SessionKey, Surface, ToolOutputStream};
+use serde_json::json;
+
+use super::*;
+use crate::journal::Journal;
+use crate::scope::PointProbe;
+
+const TOOK: Duration = Duration::from_micros(12_345);
+
+fn test_live_run() -> Arc<LiveRun> {
+    let clock = Clock::start();
+    let id = RunId::parse("r1").expect("a run id");
+    let journal = Journal::default().run_journal(id.clone());
+    let run = NewRun {
+        id,
+        session: SessionKey::parse("s").expect("a session key"),
+        agent: quell_protocol::AgentId::parse("main").expect("an agent id"),
+        principal: Principal::parse("ann").expect("a principal"),
+        admin: false,
+        surface: Surface::Http,
+        parent: None,
+        text: "x".to_owned(),
+        on_busy: OnBusy::Queue,
+        scope: None,
+        expires_at: clock.now(),
+    };
+    let (policy, deadline) = (PartialPolicy::Discard, clock.now());
+    let init = LiveRunInit {
+        run,
+        fingerprint: String::new(),
+        partial_policy: policy,
+        deadline,
+        journal,
+        channel_origin: None,
+        max_permissions: None,
+    };
+    Arc::new(LiveRun::new(init, Scope::new(clock, PointProbe::default()), clock, Hub::default()))
+}
+
+fn begin(writer: &RunWriter, ids: &[String], arguments: &serde_json::Value) -> Vec<CallId> {
+    let call = |id: &String| ToolCall::from_wire(id, "shell", arguments.clone());
+    let message = AssistantMessage::new(Vec::new(), "", ids.iter().map(call).collect());
+    let calls = writer.finish_message(message).expect("an open draft");
+    calls.iter().for_each(|call| writer.begin_call(call).expect("an open stream"));
+    calls.into_iter().map(|call| call.id).collect()
+}
+
+fn begin_one(writer: &RunWriter) -> CallId {
+    begin(writer, &["c1".to_owned()], &json!({"command": "x"})).remove(0)
+}
+
+/// The output of `seq 1 4000`.
+fn numbers() -> String {
+    (1..=4000).map(|number| format!("{number}\n")).collect()
+}
+
+/// The result of `seq 1 4000; exit 3`.
+fn long_result() -> CallResult {
+    CallResult { code: Some(3), ..CallResult::new(CallEnd::Error, format!("{}[exit code 3]", numbers())) }
+}
+
+fn approval(call: &CallId, arguments: &serde_json::Value) -> ApprovalRow {
+    let live_run = test_live_run();
+    ApprovalRow {
+        id: "a1".to_owned(),
+        run_id: live_run.run.id.clone(),
+        session_key: live_run.run.session.clone(),
+        agent: live_run.run.agent.clone(),
+        principal: live_run.run.principal.clone(),
+        call_id: call.clone(),
+        tool: "shell".to_owned(),
+        arguments: arguments.clone(),
+        requested_at: String::new(),
+        expires_at: String::new(),
+        own_model: false,
+        state: ApprovalState::Pending,
+    }
+}
+
+/// Continues reading after `act`, during which the reader did not read.
+fn read_after(live_run: &Arc<LiveRun>, act: impl FnOnce(&RunWriter)) -> Vec<Arc<RunEvent>> {
+    let mut reader = live_run.follow(live_run.last_seq());
+    act(&live_run.writer());
+    std::iter::from_fn(|| reader.try_next()).collect()
+}
+
+fn names(events: &[Arc<RunEvent>]) -> Vec<&str> {
+    events.iter().map(|event| event.name()).collect()
+}
+
+#[tokio::test]
+async fn the_end_of_a_call_with_a_long_result_is_an_event() {
+    let live_run = test_live_run();
+    let call = begin_one(&live_run.writer());
+    let events = read_after(&live_run, |writer| {
+        writer.append_output(&call, ToolOutputStream::Stdout, &numbers());
+        writer.finish_call(&call, long_result(), TOOK).expect("an open draft");
+        writer.begin_step(2).expect("an open stream");
+    });
+    assert_eq!(names(&events), ["tool.output", "tool.ended", "step.started"]);
+    let EventKind::ToolEnded { end, code, output, ms, .. } = &events[1].kind else { panic!("{:?}", events[1]) };
+    assert_eq!((*end, *code, *ms), (CallEnd::Error, Some(3), 12.345));
+    assert!(output.starts_with("1\n2\n") && output.ends_with("\n4000\n[exit code 3]"), "{output}");
+    let whole = long_result().output.len();
+    let left_out = output.split_once("\n[... ").and_then(|(_, rest)| rest.split_once(" bytes left out ...]\n"));
+    let left_out: usize = left_out.expect("a mark").0.parse().expect("a number");
+    assert_eq!(output.len() - format!("\n[... {left_out} bytes left out ...]\n").len() + left_out, whole);
+    let history =
+        live_run.writer().with_draft(|draft| draft.results().next().and_then(|(_, _, result)| result.cloned()));
+    assert_eq!(history.expect("a draft").expect("a result").output.len(), whole, "the turn has all of it");
+}
+
+#[tokio::test]
+async fn no_event_is_so_large_that_a_reader_loses_its_neighbours() {
+    let huge = "x".repeat(100_000);
+    let live_run = test_live_run();
+    let arguments = json!({"content": huge});
+    let written = read_after(&live_run, |writer| {
+        begin(writer, &["c1".to_owned()], &arguments);
+        writer.append_text(&huge);
+        writer.append_thinking(&huge);
+    });
+    assert_eq!(names(&written), ["tool.started", "text.delta", "thinking.delta"]);
+    assert_eq!(written[1].kind, EventKind::TextDelta { text: huge.clone() }, "no word of the model is cut");
+    assert!(matches!(&written[0].kind, EventKind::ToolStarted { arguments: told, .. } if *told == arguments));
+    let asked = read_after(&live_run, |writer| {
+        let call = begin(writer, &["c2".to_owned()], &json!({})).remove(0);
+        writer.emit_approval_requested(&approval(&call, &arguments)).expect("an open stream");
+        writer.append_output(&call, ToolOutputStream::Stderr, &huge);
+    });
+    assert_eq!(names(&asked), ["tool.started", "approval.requested", "tool.output"]);
+    let held: Vec<_> =
+        (0..300).map(|n| live_run.scope.hold(quell_protocol::ResourceKind::Timer, format!("{n}"))).collect();
+    let ended = read_after(&live_run, |_| {
+        live_run.announce_ending(&Verdict::Failed { code: "model".to_owned(), message: huge.clone() });
+        live_run.seal();
+        drop(held);
+        live_run.announce_ended(Debts::default(), |_| {});
+    });
+    assert_eq!(names(&ended), ["run.ending", "tool.ended", "tool.ended", "run.ended"]);
+    assert!(matches!(&ended[3].kind, EventKind::Ended { receipt, .. } if receipt.resources.len() == 300));
+}
+
+#[tokio::test]
+async fn a_snapshot_says_how_calls_have_ended() {
+    let live_run = test_live_run();
+    let ids: Vec<String> = (0..40).map(|n| format!("c{n}")).collect();
+    let calls = begin(&live_run.writer(), &ids, &json!({}));
+    let mut reader = live_run.follow(1);
+    for call in &calls[1..] {
+        live_run.writer().finish_call(call, long_result(), TOOK).expect("an open draft");
+    }
+    let snapshot = reader.try_next().expect("an event");
+    let EventKind::Snapshot { calls, .. } = &snapshot.kind else { panic!("{snapshot:?}") };
+    assert_eq!((calls[0].end, calls[0].code, calls[0].ms, calls[0].output.as_ref()), (None, None, None, None));
+    for call in &calls[1..] {
+        assert_eq!((call.end, call.code, call.ms), (Some(CallEnd::Error), Some(3), Some(12.345)));
+        let output = call.output.as_deref().unwrap_or_default();
+        assert!(output.starts_with("1\n") && output.ends_with("\n[exit code 3]"), "{output}");
+    }
+    let outputs: usize = calls.iter().filter_map(|call| call.output.as_ref()).map(String::len).sum();
+    assert!(outputs < 70 * 1024, "{outputs}");
+    live_run.announce_ending(&Verdict::Completed);
+    live_run.seal();
+    let sealed = live_run.follow(1).try_next().expect("an event");
+    let EventKind::Snapshot { calls, .. } = &sealed.kind else { panic!("{sealed:?}") };
+    assert_eq!((calls[0].end, calls[1].code), (Some(CallEnd::Stopped), Some(3)));
+    assert!(calls[0].ms.is_some(), "a call that was cut off had run for some time");
+}

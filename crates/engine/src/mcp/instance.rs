@@ -1,0 +1,235 @@
+//! The state of one server instance: starting, ready or ended; its leases and its shutdown level.
+//!
+//! The task that drives it is in [`super::supervisor`].
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use quell_protocol::{RunId, SessionKey};
+use rmcp::RoleClient;
+use rmcp::service::Peer;
+use tokio::sync::watch;
+
+use super::message_monitor::MessageMonitor;
+use super::server::{McpServer, OfferedTools};
+
+/// One instance of a server, for one session or shared by all.
+#[derive(Debug)]
+pub(super) struct ServerInstance {
+    pub(super) server: Arc<McpServer>,
+    pub(super) owner: InstanceOwner,
+    state: watch::Sender<InstanceState>,
+    lease_count: watch::Sender<usize>,
+    shutdown: watch::Sender<InstanceShutdown>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct InstanceOwner {
+    /// None for an instance that all sessions share.
+    pub(super) session: Option<SessionKey>,
+    /// The run that needed it first.
+    pub(super) run: RunId,
+    /// The directory in which it is started.
+    pub(super) workdir: PathBuf,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum InstanceState {
+    Starting,
+    Ready(Arc<McpConnection>),
+    /// No process is alive, except for the leftovers.
+    Ended(Arc<InstanceEnd>),
+}
+
+/// An established connection.
+#[derive(Debug)]
+pub(super) struct McpConnection {
+    pub(super) peer: Peer<RoleClient>,
+    pub(super) monitor: Arc<MessageMonitor>,
+    tools: Mutex<OfferedTools>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct InstanceEnd {
+    /// For people and models: a clause that begins with "it".
+    pub(super) cause: String,
+    /// The strongest means that was needed, in the words of the ledger.
+    pub(super) how: &'static str,
+    /// Processes that could not be ended, by name.
+    pub(super) leftovers: Vec<String>,
+    /// The end of the standard error output.
+    pub(super) stderr_tail: String,
+    /// What a person can do about a failed start, if that is known.
+    pub(super) remedy: Option<String>,
+}
+
+/// The shutdown request to the supervisor; it only rises.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum InstanceShutdown {
+    KeepRunning,
+    /// Take no new users; close when the last one has left.
+    Drain,
+    /// End now, for this cause.
+    EndNow(Arc<str>),
+    /// End now, with SIGKILL.
+    Kill,
+}
+
+impl InstanceShutdown {
+    fn severity(&self) -> u8 {
+        match self {
+            Self::KeepRunning => 0,
+            Self::Drain => 1,
+            Self::EndNow(_) => 2,
+            Self::Kill => 3,
+        }
+    }
+
+    /// True when the supervisor waits for no user any more.
+    pub(super) fn is_immediate(&self) -> bool {
+        self.severity() >= 2
+    }
+}
+
+impl McpConnection {
+    pub(super) fn new(peer: Peer<RoleClient>, monitor: Arc<MessageMonitor>, tools: OfferedTools) -> Self {
+        Self { peer, monitor, tools: Mutex::new(tools) }
+    }
+
+    pub(super) fn tools(&self) -> OfferedTools {
+        Arc::clone(&self.lock_tools())
+    }
+
+    pub(super) fn set_tools(&self, tools: OfferedTools) {
+        *self.lock_tools() = tools;
+    }
+
+    fn lock_tools(&self) -> MutexGuard<'_, OfferedTools> {
+        self.tools.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ServerInstance {
+    /// An instance that is about to be started.
+    pub(super) fn new(server: Arc<McpServer>, owner: InstanceOwner) -> Self {
+        let (state, shutdown) =
+            (watch::Sender::new(InstanceState::Starting), watch::Sender::new(InstanceShutdown::KeepRunning));
+        Self { server, owner, state, lease_count: watch::Sender::new(0), shutdown }
+    }
+
+    pub(super) fn state(&self) -> InstanceState {
+        self.state.borrow().clone()
+    }
+
+    pub(super) fn set_state(&self, state: InstanceState) {
+        self.state.send_replace(state);
+    }
+
+    /// Waits until it is ready or has ended.
+    pub(super) async fn wait_started(&self) -> Result<Arc<McpConnection>, Arc<InstanceEnd>> {
+        let mut state = self.state.subscribe();
+        // The sender lives in `self`, so waiting cannot fail.
+        // waits: beside the stop of the run, in `run_start_wait`.
+        let started =
+            state.wait_for(|state| !matches!(state, InstanceState::Starting)).await.map(|state| state.clone());
+        match started {
+            Ok(InstanceState::Ready(connection)) => Ok(connection),
+            Ok(InstanceState::Ended(end)) => Err(end),
+            Ok(InstanceState::Starting) | Err(_) => Err(Arc::default()),
+        }
+    }
+
+    /// Waits until it has ended.
+    pub(super) async fn wait_ended(&self) -> Arc<InstanceEnd> {
+        let mut state = self.state.subscribe();
+        // waits: for the supervisor, which the stop ladder bounds; callers that can hurry it do so beside this.
+        let ended_state =
+            state.wait_for(|state| matches!(state, InstanceState::Ended(_))).await.map(|state| state.clone());
+        match ended_state {
+            Ok(InstanceState::Ended(over)) => over,
+            _ => Arc::default(),
+        }
+    }
+
+    /// Raises the shutdown level, without waiting.
+    pub(super) fn request_shutdown(&self, requested: InstanceShutdown) {
+        self.shutdown.send_if_modified(|current| {
+            let is_stronger = current.severity() < requested.severity();
+            if is_stronger {
+                *current = requested;
+            }
+            is_stronger
+        });
+    }
+
+    pub(super) fn watch_shutdown(&self) -> watch::Receiver<InstanceShutdown> {
+        self.shutdown.subscribe()
+    }
+
+    pub(super) fn shutdown_level(&self) -> InstanceShutdown {
+        self.shutdown.borrow().clone()
+    }
+
+    /// Waits until it is told to end now. Returns the cause.
+    pub(super) async fn wait_immediate_end(&self) -> Arc<str> {
+        let mut shutdown_changes = self.watch_shutdown();
+        // waits: beside the stop of the run, in `await_answer`.
+        let level = shutdown_changes.wait_for(InstanceShutdown::is_immediate).await.map(|order| order.clone());
+        match level {
+            Ok(InstanceShutdown::EndNow(cause)) => cause,
+            _ => Arc::from("it was ended by force"),
+        }
+    }
+
+    /// True while a new lease may be given out.
+    pub(super) fn accepts_leases(&self) -> bool {
+        *self.shutdown.borrow() == InstanceShutdown::KeepRunning
+            && !matches!(*self.state.borrow(), InstanceState::Ended(_))
+    }
+
+    pub(super) fn leases(&self) -> usize {
+        *self.lease_count.borrow()
+    }
+
+    pub(super) fn watch_leases(&self) -> watch::Receiver<usize> {
+        self.lease_count.subscribe()
+    }
+
+    /// True while a waiter needs the start.
+    pub(super) fn is_start_wanted(&self) -> bool {
+        self.leases() > 0 && *self.shutdown.borrow() == InstanceShutdown::KeepRunning
+    }
+
+    /// Waits until no waiter needs the start.
+    pub(super) async fn wait_start_unwanted(&self) {
+        let (mut lease_changes, mut shutdown_changes) = (self.watch_leases(), self.watch_shutdown());
+        // Both arms wait for conditions.
+        // waits: beside the start, in the supervisor.
+        tokio::select! {
+            _ = lease_changes.wait_for(|count| *count == 0) => {}
+            _ = shutdown_changes.wait_for(|order| *order != InstanceShutdown::KeepRunning) => {}
+        }
+    }
+}
+
+/// A lease on an instance. An instance with leases is not closed as idle.
+#[derive(Debug)]
+pub(super) struct InstanceLease(Arc<ServerInstance>);
+
+impl InstanceLease {
+    /// Call it under the lock of the pool, under which an instance is found to be unused.
+    pub(super) fn acquire(instance: &Arc<ServerInstance>) -> Self {
+        instance.lease_count.send_modify(|count| *count += 1);
+        Self(Arc::clone(instance))
+    }
+
+    pub(super) fn instance(&self) -> &Arc<ServerInstance> {
+        &self.0
+    }
+}
+
+impl Drop for InstanceLease {
+    fn drop(&mut self) {
+        self.0.lease_count.send_modify(|count| *count -= 1);
+    }
+}

@@ -1,0 +1,112 @@
+//! Start the command of a warden in its containment: a PID namespace, a cgroup, or neither.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Resource, Rlimit, getpid, getrlimit, setrlimit};
+
+use super::cgroup::Cgroup;
+use super::fd_passing::{self, CommandInput};
+use super::process_tree::{self, ChildLookup};
+use super::warden_protocol::{self, LaunchRequest, StartStep};
+use super::{Isolate, namespace};
+
+/// A started command and its containment.
+pub(super) struct StartedCommand {
+    /// The command, or the init of its namespace.
+    pub(super) leader: Pid,
+    /// The command itself.
+    pub(super) command: Pid,
+    /// The socket on which the init reports how the command ended.
+    pub(super) namespace_reports: Option<UnixStream>,
+    /// Only without a namespace.
+    pub(super) cgroup: Option<Cgroup>,
+}
+
+impl StartedCommand {
+    pub(super) fn new(request: &LaunchRequest, input: &mut Option<OwnedFd>) -> Result<Self, (StartStep, io::Error)> {
+        match request.isolate {
+            Isolate::Auto | Isolate::Pid => match namespace::start_in_namespace(request, input) {
+                Err((StartStep::Isolate, _)) if request.isolate == Isolate::Auto => {
+                    Self::without_namespace(request, input)
+                }
+                inside => Ok(Self::in_namespace(inside?)),
+            },
+            Isolate::None => Self::without_namespace(request, input),
+        }
+    }
+
+    fn in_namespace(init: namespace::NamespaceInit) -> Self {
+        let mut children = ChildLookup::cheapest(getpid()).children(init.pid).into_iter();
+        // The command may have ended already; then the init has reported it.
+        let command =
+            children.find(|child| process_tree::innermost_pid(*child) == Some(init.command)).unwrap_or(init.pid);
+        Self { leader: init.pid, command, namespace_reports: Some(init.reports), cgroup: None }
+    }
+
+    fn without_namespace(request: &LaunchRequest, input: &mut Option<OwnedFd>) -> Result<Self, (StartStep, io::Error)> {
+        let cgroup = Cgroup::create();
+        let mut start = || start_command(request, input.take().map_or_else(Stdio::null, Stdio::from));
+        let started = match &cgroup {
+            Some(cgroup) => cgroup.start(&mut start),
+            None => start(),
+        };
+        let leader = started.map_err(|error| (StartStep::Program, error))?;
+        Ok(Self { leader, command: leader, namespace_reports: None, cgroup })
+    }
+}
+
+/// Sets [`warden_protocol::PROCESS_NAME`], for `ps` and `pkill`.
+pub(super) fn name_process() -> io::Result<()> {
+    let name = std::ffi::CString::new(warden_protocol::PROCESS_NAME)?;
+    Ok(rustix::thread::set_name(&name)?)
+}
+
+/// Receives the command's standard input from the socket when it is a pipe.
+pub(super) fn receive_input(input: CommandInput) -> io::Result<Option<OwnedFd>> {
+    match input {
+        CommandInput::Null => Ok(None),
+        CommandInput::Pipe => fd_passing::receive_descriptor(io::stdin()).map(Some),
+    }
+}
+
+/// Starts the command in a process group of its own, with the standard output and error of this process.
+pub(super) fn start_command(request: &LaunchRequest, input: Stdio) -> io::Result<Pid> {
+    let Some((program, args)) = request.argv.split_first() else { return Err(Errno::INVAL.into()) };
+    #[expect(clippy::disallowed_methods, reason = "the only place that starts commands")]
+    let mut command = Command::new(program);
+    command.args(args).env_clear().envs(request.env.iter().map(|(name, value)| (name, value)));
+    command.stdin(input).process_group(0);
+    let child = with_open_file_limit(request.open_files, || command.spawn())?;
+    pid_from_u32(child.id())
+}
+
+/// Runs `start` under this soft limit of open files, which the child inherits. With the daemon's high limit some
+/// programs are slow or fail.
+fn with_open_file_limit<T>(limit: Option<u64>, start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let previous = getrlimit(Resource::Nofile);
+    let Some(limit) = limit else { return start() };
+    let current = Some(previous.maximum.map_or(limit, |most| most.min(limit)));
+    setrlimit(Resource::Nofile, Rlimit { current, ..previous })?;
+    let started = start();
+    setrlimit(Resource::Nofile, previous)?;
+    started
+}
+
+pub(super) fn pid_from_u32(id: u32) -> io::Result<Pid> {
+    let raw = i32::try_from(id).ok().and_then(Pid::from_raw);
+    raw.ok_or_else(|| Errno::SRCH.into())
+}
+
+/// Closes this process's copies of the command's output pipes, so that the daemon sees end of file.
+pub(super) fn close_output() -> io::Result<()> {
+    let null = File::options().write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    Ok(())
+}

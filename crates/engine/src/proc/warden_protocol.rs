@@ -1,0 +1,236 @@
+//! The protocol between the daemon and a warden, and the launch request.
+//!
+//! There is one socket, the warden's standard input. The daemon sends the launch request as a descriptor and then
+//! single bytes; the warden answers with lines of JSON.
+//!
+//! The launch request is a file in memory, because every process of the same user can read the arguments and the
+//! environment of a process. The environment of a tool server contains its keys.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::time::Duration;
+
+use quell_protocol::receipt::Containment;
+use rustix::fs::{MemfdFlags, memfd_create};
+use serde::{Deserialize, Serialize};
+
+use super::fd_passing::CommandInput;
+use super::{Isolate, ProcessEndMethod};
+
+/// First argument of a warden.
+pub(super) const WARDEN_ARGUMENT: &str = "__warden";
+/// The name that `ps` shows. Without the name of the product, so that `pkill -9 quell` ends the daemon and leaves the
+/// wardens alive to end the rest.
+pub(super) const PROCESS_NAME: &str = "warden";
+
+/// Asks for SIGTERM to all processes, and SIGKILL after the grace.
+pub(super) const GENTLE_STOP_BYTE: u8 = b'T';
+/// Asks for SIGKILL to all processes.
+pub(super) const FORCED_STOP_BYTE: u8 = b'K';
+
+/// A message of a warden.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum WardenReport {
+    Started {
+        /// Pid of the leader.
+        pid: i32,
+        /// Containment of its descendants.
+        held_by: Containment,
+    },
+    Refused {
+        step: StartStep,
+        /// `errno` of the failed step.
+        errno: i32,
+    },
+    /// All processes of the command have ended except the leftovers.
+    Ended(CommandEndReport),
+}
+
+/// The step at which a start failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum StartStep {
+    /// Set-up of the warden.
+    Warden,
+    /// Creation of the PID namespace.
+    Isolate,
+    /// Execution of the program.
+    Program,
+}
+
+/// The end of a command as its warden saw it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct CommandEndReport {
+    /// Exit code of the leader.
+    pub(super) code: Option<i32>,
+    /// Signal that ended the leader.
+    pub(super) signal: Option<i32>,
+    /// The strongest rung that was needed.
+    pub(super) how: ProcessEndMethod,
+    /// True when the leader was alive when the stop arrived.
+    pub(super) told: bool,
+    /// Descendants other than the leader that had to be ended.
+    pub(super) swept: u32,
+    pub(super) leftovers: Vec<LeftoverProcess>,
+}
+
+/// A process that could not be ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct LeftoverProcess {
+    pub(super) pid: i32,
+    /// Pid, name and reason, for people.
+    pub(super) name: String,
+}
+
+/// Sends one report. Ignores errors: they mean that the daemon is gone, which the sender notices by its own poll.
+pub(super) fn send_report(to: impl AsFd, report: &WardenReport) {
+    let Ok(mut line) = serde_json::to_vec(report) else { return };
+    line.push(b'\n');
+    let mut rest = line.as_slice();
+    while !rest.is_empty() {
+        match rustix::io::write(&to, rest) {
+            Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// Parses the reports in all complete lines.
+pub(super) fn parse_reports(bytes: &[u8]) -> impl Iterator<Item = WardenReport> {
+    bytes.split_inclusive(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok())
+}
+
+/// Stands for a limit that is not set.
+const NO_LIMIT: &str = "-";
+
+/// The command of a warden, with its settings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct LaunchRequest {
+    /// Time from SIGTERM to SIGKILL.
+    pub(super) term: Duration,
+    pub(super) isolate: Isolate,
+    pub(super) input: CommandInput,
+    pub(super) argv: Vec<OsString>,
+    /// The command's whole environment.
+    pub(super) env: Vec<(OsString, OsString)>,
+    /// The command's soft limit of open files, if it differs from the warden's.
+    pub(super) open_files: Option<u64>,
+    /// True when the descriptor of the warden record follows, for the entry of the warden's end.
+    pub(super) record: bool,
+}
+
+impl LaunchRequest {
+    /// Writes the request to a file in memory, which is sent to the warden.
+    pub(super) fn to_file(&self) -> io::Result<OwnedFd> {
+        let mut file = File::from(memfd_create("order", MemfdFlags::CLOEXEC)?);
+        file.write_all(&self.to_bytes())?;
+        file.rewind()?;
+        Ok(file.into())
+    }
+
+    /// Reads the request from the file that was sent.
+    ///
+    /// # Errors
+    /// The error of the read, or `InvalidData` when the file contains no valid request.
+    pub(super) fn from_file(file: OwnedFd) -> io::Result<Self> {
+        let mut bytes = Vec::new();
+        File::from(file).read_to_end(&mut bytes)?;
+        Self::from_bytes(&bytes).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    /// Each field ends with a zero byte, which arguments and variables cannot contain.
+    fn to_bytes(&self) -> Vec<u8> {
+        let term = self.term.as_millis().to_string();
+        let count = self.argv.len().to_string();
+        let record = if self.record { "record" } else { "no-record" };
+        let files = self.open_files.map_or_else(|| NO_LIMIT.to_owned(), |limit| limit.to_string());
+        let head =
+            [term.as_str(), self.isolate.word(), self.input.word(), &files, record, count.as_str()].map(OsStr::new);
+        let variables = self.env.iter().flat_map(|(name, value)| [name.as_os_str(), value.as_os_str()]);
+        let mut bytes = Vec::new();
+        for field in head.into_iter().chain(self.argv.iter().map(OsString::as_os_str)).chain(variables) {
+            bytes.extend_from_slice(field.as_bytes());
+            bytes.push(0);
+        }
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let mut fields = bytes.strip_suffix(&[0])?.split(|byte| *byte == 0);
+        let mut word = || std::str::from_utf8(fields.next()?).ok();
+        let term = Duration::from_millis(word()?.parse().ok()?);
+        let isolate = Isolate::from_word(word()?)?;
+        let input = CommandInput::from_word(word()?)?;
+        let open_files = match word()? {
+            NO_LIMIT => None,
+            limit => Some(limit.parse().ok()?),
+        };
+        let record = word()? == "record";
+        let count: usize = word()?.parse().ok()?;
+        let mut rest: Vec<OsString> = fields.map(|field| OsString::from_vec(field.to_vec())).collect();
+        if count == 0 || count > rest.len() {
+            return None;
+        }
+        let mut variables = rest.split_off(count).into_iter();
+        let mut env = Vec::new();
+        while let Some(name) = variables.next() {
+            env.push((name, variables.next()?));
+        }
+        Some(Self { term, isolate, input, argv: rest, env, open_files, record })
+    }
+}
+
+/// Returns the error number for [`WardenReport::Refused`].
+pub(super) fn errno(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn launch_request() -> LaunchRequest {
+        LaunchRequest {
+            term: Duration::from_millis(500),
+            isolate: Isolate::Pid,
+            input: CommandInput::Pipe,
+            argv: vec!["sh".into(), "-c".into(), "echo \"a b\"\nexit 3".into(), OsString::new()],
+            env: vec![("PATH".into(), "/bin".into()), ("EMPTY".into(), OsString::new())],
+            open_files: Some(1024),
+            record: true,
+        }
+    }
+
+    #[test]
+    fn an_order_survives_its_file() {
+        let unlimited = LaunchRequest { open_files: None, ..launch_request() };
+        for request in [launch_request(), unlimited] {
+            assert_eq!(LaunchRequest::from_file(request.to_file().unwrap()).unwrap(), request);
+        }
+    }
+
+    #[test]
+    fn a_cut_order_is_none() {
+        let bytes = launch_request().to_bytes();
+        for end in 0..bytes.len() {
+            assert_ne!(LaunchRequest::from_bytes(&bytes[..end]), Some(launch_request()), "{end}");
+        }
+        let no_command = LaunchRequest { argv: Vec::new(), ..launch_request() };
+        assert_eq!(LaunchRequest::from_bytes(&no_command.to_bytes()), None);
+    }
+
+    #[test]
+    fn a_cut_line_is_no_word() {
+        let started = br#"{"started":{"pid":7,"held_by":"sweep"}}"#;
+        assert_eq!(
+            parse_reports(started).collect::<Vec<_>>(),
+            [WardenReport::Started { pid: 7, held_by: Containment::Sweep }]
+        );
+        assert_eq!(parse_reports(&started[..10]).count(), 0);
+    }
+}

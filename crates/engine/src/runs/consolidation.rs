@@ -1,0 +1,236 @@
+//! Run memory consolidation as a background task, not as a run (row D12 in `docs/design/requirements.md`). After an
+//! answer, the run's model is asked what is worth remembering, and the result is saved as notes. The task has a scope
+//! of its own: nothing waits for it, and every stop that covers the run ends it. Its usage belongs to no run, and
+//! counts towards the agent's daily limit.
+
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use quell_kernel::daily_spend::add_usage;
+use quell_kernel::memory::consolidation::{
+    CATEGORY_DAILY, ConsolidationInput, ConsolidationSummary, INSTRUCTION, SYSTEM_PROMPT,
+};
+use quell_kernel::memory::{CATEGORY_CORE, generate_note_key};
+use quell_kernel::prompt::{Prompt, Vision};
+use quell_kernel::turn::TurnDraft;
+use quell_protocol::Usage;
+use tokio::time::sleep;
+
+use super::{RunTable, run_metrics};
+use crate::agent::{Agent, unusable_answer_reason};
+use crate::channel_origin::ChannelOrigin;
+use crate::live_run::LiveRun;
+use crate::llm::{ModelCallRequest, ModelSink};
+use crate::memory::{Note, SaveNoteOutcome, note_scope_of_message};
+use crate::scope::{Cancelled, Point, Scope};
+use crate::tools::background::{BackgroundTaskGuard, RunIdentity};
+
+/// Longer requests would block other consolidations that wait for a permit.
+const MODEL_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// The error says why nothing was saved.
+type ConsolidationResult = Result<(), String>;
+
+impl RunTable {
+    /// Starts the consolidation of an answer, if it is configured. For a chat message, `channel_message` holds its
+    /// words without the attachments.
+    pub(super) fn start_consolidation(
+        &self,
+        live_run: &Arc<LiveRun>,
+        agent: &Arc<Agent>,
+        channel_message: Option<(&ChannelOrigin, &str)>,
+    ) {
+        let memory = &self.services().memory;
+        let exchange = live_run.writer().with_draft(|draft| {
+            memory.consolidation_input(&live_run.run, channel_message.map(|(_, words)| words), draft)
+        });
+        let Ok(Some(exchange)) = exchange else { return };
+        let run = &live_run.run;
+        let owner = RunIdentity { session: run.session.clone(), run: run.id.clone(), principal: run.principal.clone() };
+        match self.services().background.register_task(owner, "consolidation of the memory", &live_run.scope) {
+            Ok(task) => self.spawn(run_consolidation_task(
+                self.clone(),
+                task,
+                Arc::clone(live_run),
+                (Arc::clone(agent), exchange),
+            )),
+            Err(why) => tracing::warn!(run = %run.id, %why, "an answer is not consolidated"),
+        }
+    }
+
+    async fn run_consolidation(
+        &self,
+        (live_run, agent): (&LiveRun, &Agent),
+        exchange: &ConsolidationInput,
+        (scope, usage): (&Scope, &mut ConsolidationUsage),
+    ) -> Result<ConsolidationResult, Cancelled> {
+        let _permit = scope.race(Point::Consolidation, self.services().memory.acquire_consolidation_permit()).await?;
+        if let Err(refusal) = self.check_daily_limit(&agent.id) {
+            return Ok(Err(refusal.to_string()));
+        }
+        let summary = match self.request_summary((live_run, agent), exchange, (scope, usage)).await? {
+            Ok(summary) => summary,
+            Err(problem) => return Ok(Err(problem)),
+        };
+        // waits: each write is raced in `save_summary`.
+        self.save_summary(live_run, summary, scope).await
+    }
+
+    async fn request_summary(
+        &self,
+        (live_run, agent): (&LiveRun, &Agent),
+        exchange: &ConsolidationInput,
+        (scope, usage): (&Scope, &mut ConsolidationUsage),
+    ) -> Result<Result<ConsolidationSummary, String>, Cancelled> {
+        let draft = TurnDraft::new(live_run.id().clone(), INSTRUCTION.to_owned());
+        let prompt = Prompt {
+            model: agent.model.name(),
+            system: SYSTEM_PROMPT,
+            turns: &[],
+            draft: Some(&draft),
+            run_context: Some(exchange.as_json()),
+            vision: Vision::TextOnly,
+        };
+        let conversation = agent.model.encode_conversation(&prompt);
+        let request = ModelCallRequest {
+            run: live_run.id(),
+            agent: &agent.id,
+            conversation: &conversation,
+            tools: &[],
+            temperature: agent.config.temperature,
+            max_tokens: agent.config.max_tokens,
+            thinking: None,
+        };
+        let mut call = pin!(agent.model.call(&request, scope, usage));
+        let answer = tokio::select! {
+            biased;
+            // The model is called with the scope.
+            answer = &mut call => answer,
+            () = sleep(MODEL_TIMEOUT) => {
+                // Cancel the call as a stop would, so that its usage until now is counted.
+                scope.cancel();
+                // waits: the call was cancelled.
+                let _cancelled = call.await;
+                return Ok(Err(format!("the model took more than {} s", MODEL_TIMEOUT.as_secs())));
+            }
+        };
+        scope.check(Point::AfterModel)?;
+        Ok(match answer {
+            Err(error) => Err(error.to_string()),
+            Ok(answer) => match unusable_answer_reason(&answer) {
+                Some(problem) => Err(format!("the model {problem}")),
+                None => ConsolidationSummary::parse(&answer.message.text()),
+            },
+        })
+    }
+
+    async fn save_summary(
+        &self,
+        live_run: &LiveRun,
+        summary: ConsolidationSummary,
+        scope: &Scope,
+    ) -> Result<ConsolidationResult, Cancelled> {
+        let clock = self.clock();
+        let new_note = |key: String, category: &str, text: String| Note {
+            key,
+            category: category.to_owned(),
+            text,
+            at: clock.rfc3339(clock.now()),
+        };
+        let daily_note = summary
+            .history_entry
+            .map(|text| new_note(format!("{CATEGORY_DAILY}_{}", live_run.id()), CATEGORY_DAILY, text));
+        let core_note = summary.memory_update.map(|text| new_note(generate_note_key(&text), CATEGORY_CORE, text));
+        for note in [daily_note, core_note].into_iter().flatten() {
+            let note_scope = note_scope_of_message(&live_run.run, live_run.channel_origin.as_ref());
+            let save = self.services().memory.save_note_unless_forgotten(
+                (note_scope, note),
+                live_run.accepted_at(),
+                Some(scope),
+            );
+            match scope.race(Point::Remember, save).await? {
+                Ok(SaveNoteOutcome::New | SaveNoteOutcome::Replaced) => {}
+                Ok(SaveNoteOutcome::NoSession | SaveNoteOutcome::Cancelled) => {
+                    return Ok(Err("its session or its notes were deleted meanwhile".to_owned()));
+                }
+                Err(error) => return Ok(Err(error.to_string())),
+            }
+        }
+        Ok(Ok(()))
+    }
+}
+
+async fn run_consolidation_task(
+    runs: RunTable,
+    task: BackgroundTaskGuard,
+    live_run: Arc<LiveRun>,
+    (agent, exchange): (Arc<Agent>, ConsolidationInput),
+) {
+    let mut consolidation_usage = ConsolidationUsage::default();
+    let work = runs.run_consolidation((&live_run, &agent), &exchange, (task.scope(), &mut consolidation_usage));
+    let ended_how = match AssertUnwindSafe(work).catch_unwind().await {
+        Ok(Ok(Ok(()))) => "finished",
+        Ok(Ok(Err(why))) => {
+            tracing::warn!(run = %live_run.id(), why, "an answer is not consolidated");
+            "failed"
+        }
+        Ok(Err(Cancelled)) => "cancelled",
+        Err(_panic) => {
+            tracing::error!(run = %live_run.id(), "the consolidation of an answer panicked; please report this");
+            "failed"
+        }
+    };
+    task.close(ended_how).await;
+    let usage = consolidation_usage.total();
+    run_metrics::count_usage(&agent.billing_info(), usage);
+    if usage != Usage::default()
+        && let Err(error) = runs.charge_usage(&agent.id, usage).await
+    {
+        tracing::error!(run = %live_run.id(), %error, "what a consolidation used could not be stored");
+    }
+}
+
+/// Usage of the calls of one consolidation: as the provider counted it, else as estimated.
+#[derive(Debug, Default)]
+struct ConsolidationUsage {
+    counted: Usage,
+    in_flight: Usage,
+}
+
+impl ConsolidationUsage {
+    fn total(&self) -> Usage {
+        add_usage(self.counted, self.in_flight)
+    }
+
+    fn settle_call(&mut self, usage: Usage) {
+        self.in_flight = usage;
+        self.counted = self.total();
+        self.in_flight = Usage::default();
+    }
+}
+
+impl ModelSink for ConsolidationUsage {
+    fn on_text_delta(&mut self, _: &str) {}
+
+    fn on_thinking_delta(&mut self, _: &str) {}
+
+    fn on_retry(&mut self, attempt: u32, delay: Duration, why: &str) {
+        tracing::info!(attempt, delay_ms = delay.as_secs_f64() * 1000.0, why, "a consolidation is retried");
+    }
+
+    fn on_request_sent(&mut self, estimated_tokens: u64) {
+        self.settle_call(self.in_flight);
+        self.in_flight = Usage { input_tokens: estimated_tokens, output_tokens: 0, estimated: true };
+    }
+
+    fn on_request_not_billed(&mut self) {
+        self.settle_call(Usage::default());
+    }
+
+    fn on_usage(&mut self, usage: Usage) {
+        self.settle_call(usage);
+    }
+}

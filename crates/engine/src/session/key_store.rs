@@ -1,0 +1,130 @@
+//! Encrypt and decrypt the keys that sessions bring along, with a key file of the data directory.
+//!
+//! So the database and its backups hold no key in plain text. Only the owner may read the key file. It is created when
+//! it is first needed.
+
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+
+const KEY_FILE_NAME: &str = "session.key";
+/// Length of the key file in bytes: the key of ChaCha20-Poly1305 (RFC 8439).
+const KEY_BYTES: usize = 32;
+
+/// Encrypts and decrypts with the key file.
+#[derive(Debug, Clone)]
+pub(super) struct SessionKeyStore {
+    file: PathBuf,
+}
+
+impl SessionKeyStore {
+    /// The key store of a data directory. Nothing is read or written yet.
+    pub(super) fn in_data_dir(data_dir: &Path) -> Self {
+        Self { file: data_dir.join(KEY_FILE_NAME) }
+    }
+
+    /// Encrypts a text for one owner: it cannot be decrypted for another.
+    ///
+    /// # Errors
+    /// Why the key file can neither be read nor created.
+    pub(super) fn seal(&self, owner: &str, plain: &[u8]) -> Result<Vec<u8>, String> {
+        let key = match self.read_key()? {
+            Some(key) => key,
+            None => self.create_key()?,
+        };
+        let mut nonce = [0; NONCE_LEN];
+        getrandom::fill(&mut nonce).map_err(|error| format!("the system gives no random numbers: {error}"))?;
+        let mut sealed = plain.to_vec();
+        key.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::from(owner), &mut sealed)
+            .map_err(|_| "it is too long to be sealed".to_owned())?;
+        Ok([nonce.as_slice(), &sealed].concat())
+    }
+
+    /// Decrypts what was encrypted for this owner.
+    ///
+    /// # Errors
+    /// Why it cannot be decrypted, and what to do.
+    pub(super) fn open(&self, owner: &str, sealed: &[u8]) -> Result<Vec<u8>, String> {
+        let file = self.file.display();
+        let undecryptable = || format!("its keys do not open with {file}; give them again with POST /api/sessions");
+        let key = self.read_key()?.ok_or_else(undecryptable)?;
+        let (nonce, sealed) = sealed.split_at_checked(NONCE_LEN).ok_or_else(undecryptable)?;
+        let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| undecryptable())?;
+        let mut plain = sealed.to_vec();
+        let length = key.open_in_place(nonce, Aad::from(owner), &mut plain).map_err(|_| undecryptable())?.len();
+        plain.truncate(length);
+        Ok(plain)
+    }
+
+    fn read_key(&self) -> Result<Option<LessSafeKey>, String> {
+        match fs::read(&self.file) {
+            Ok(bytes) => self.parse_key(&bytes).map(Some),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(format!("{} cannot be read: {error}", self.file.display())),
+        }
+    }
+
+    /// Creates the key file. If several callers do so at once, all use the first one.
+    fn create_key(&self) -> Result<LessSafeKey, String> {
+        let mut bytes = [0; KEY_BYTES];
+        getrandom::fill(&mut bytes).map_err(|error| format!("the system gives no random numbers: {error}"))?;
+        // Written completely under another name first, so that no reader sees a partial key.
+        let new = self.file.with_extension(format!("new-{}", uuid::Uuid::now_v7()));
+        let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).and_then(|mut file| {
+            file.write_all(&bytes)?;
+            file.sync_all()
+        });
+        let linked = written.and_then(|()| match fs::hard_link(&new, &self.file) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
+            _ => Ok(()),
+        });
+        // The link or another key is in place; this file is not needed.
+        let _ = fs::remove_file(&new);
+        linked.map_err(|error| format!("{} cannot be created: {error}", self.file.display()))?;
+        self.read_key()?.ok_or_else(|| format!("{} is missing after its creation", self.file.display()))
+    }
+
+    fn parse_key(&self, bytes: &[u8]) -> Result<LessSafeKey, String> {
+        let key = UnboundKey::new(&CHACHA20_POLY1305, bytes).map_err(|_| {
+            let file = self.file.display();
+            format!("{file} is no key: it has {} bytes in place of {KEY_BYTES}; put the right file back", bytes.len())
+        });
+        key.map(LessSafeKey::new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn what_is_sealed_opens_for_its_owner_alone_and_with_its_key_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let key_store = SessionKeyStore::in_data_dir(dir.path());
+        let sealed = key_store.seal("ann", b"sk-1").unwrap();
+        assert!(!sealed.windows(4).any(|part| part == b"sk-1"));
+        assert_eq!(key_store.open("ann", &sealed).unwrap(), b"sk-1");
+        assert!(key_store.open("bob", &sealed).unwrap_err().contains("give them again"));
+        assert!(key_store.open("ann", &sealed[..5]).is_err());
+        let mode = fs::metadata(dir.path().join(KEY_FILE_NAME)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let other = tempfile::tempdir().unwrap();
+        let other = SessionKeyStore::in_data_dir(other.path());
+        assert!(other.open("ann", &sealed).unwrap_err().contains("do not open"));
+        other.seal("ann", b"x").unwrap();
+        assert!(other.open("ann", &sealed).is_err());
+    }
+
+    #[test]
+    fn a_file_that_is_no_key_is_named_and_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(KEY_FILE_NAME), "short").unwrap();
+        assert!(SessionKeyStore::in_data_dir(dir.path()).seal("ann", b"x").unwrap_err().contains("5 bytes"));
+        assert_eq!(fs::read(dir.path().join(KEY_FILE_NAME)).unwrap(), b"short");
+    }
+}

@@ -1,0 +1,181 @@
+//! `RunControl` of a live run: phase, budget, steering, sub-runs and their news.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use quell_kernel::Push;
+use quell_kernel::registry::RunPhase;
+use quell_kernel::turn::BACKGROUND_NEWS_PREFIX;
+use quell_protocol::api::OnBusy;
+use quell_protocol::{AgentId, ResourceKind, Rung, SessionKey, StopReason, Usage, Verdict};
+
+use super::Sessions;
+use super::admission::RunRequest;
+use crate::agent::{RunControl, StartedSubRun, SubRunRequest, SubRunSession, sub_run_report};
+use crate::live_run::{LiveRun, RunProgress};
+use crate::scope::Held;
+use crate::tools::ToolOutput;
+
+/// The [`RunControl`] of one run.
+pub(super) struct SessionRunControl<'a> {
+    pub(super) sessions: &'a Sessions,
+    pub(super) live_run: &'a Arc<LiveRun>,
+}
+
+impl RunControl for SessionRunControl<'_> {
+    fn set_phase(&self, phase: RunPhase) {
+        self.sessions.0.runs.set_phase(self.live_run, phase);
+    }
+
+    fn apply_pending_messages(&self) {
+        let (writer, session) = (self.live_run.writer(), &self.live_run.run.session);
+        let mut news = self.sessions.take_news(session);
+        while let Some(text) = news.first().cloned() {
+            if writer.add_user_message(text, writer.clock().now()).is_err() {
+                // The run was forced at this moment: the next run reads the news.
+                return self.sessions.restore_news(session, news);
+            }
+            news.remove(0);
+        }
+        self.sessions.0.runs.take_steering_messages(self.live_run);
+    }
+
+    fn usage_today(&self) -> Usage {
+        self.sessions.0.runs.spent_today(&self.live_run.run.agent).usage
+    }
+
+    fn abort_over_budget(&self, reason: StopReason) {
+        self.sessions.0.runs.abort_runs(vec![self.live_run.run.id.clone()], Push::Gentle, &reason);
+    }
+
+    fn start_sub_run(&self, request: SubRunRequest) -> BoxFuture<'_, Result<StartedSubRun, String>> {
+        self.admit_sub_run(request).boxed()
+    }
+}
+
+impl SessionRunControl<'_> {
+    /// Once the registry has accepted the sub-run, a stop of this run covers it, and this run's ledger holds it.
+    async fn admit_sub_run(&self, request: SubRunRequest) -> Result<StartedSubRun, String> {
+        let (sessions, parent) = (self.sessions, &self.live_run.run);
+        let agent = request.agent.clone();
+        let child = sessions.new_live_run(RunRequest {
+            id: None,
+            session: self.sub_run_session(&request)?,
+            agent: request.agent,
+            principal: parent.principal.clone(),
+            admin: parent.admin,
+            surface: parent.surface,
+            parent: Some(parent.id.clone()),
+            text: request.text,
+            on_busy: OnBusy::Queue,
+            timeout: None,
+            fingerprint: String::new(),
+            channel_origin: None,
+            max_permissions: Some(request.max_permissions),
+        });
+        sessions.0.runs.accept(&child).map_err(|refusal| refusal.to_string())?;
+        let held = self.live_run.scope.hold(ResourceKind::Run, format!("{agent} ({})", child.run.id));
+        if request.waits_for_end {
+            self.live_run.scope.spawn(hold_until_ended(held, Arc::clone(&child)));
+        } else {
+            sessions.expect_news(&parent.session);
+            let deliver_news =
+                deliver_news_at_end(sessions.clone(), RunAncestry::of(sessions, self.live_run), Arc::clone(&child));
+            // It may outlive this run, so it is not a task of this run's scope.
+            sessions.0.runs.spawn(hold_until_ended(held.as_background(), Arc::clone(&child)));
+            sessions.0.runs.spawn(deliver_news);
+        }
+        sessions
+            .commit_acceptance(&child)
+            .await
+            .map_err(|error| format!("the sub-run could not be stored: {error}"))?;
+        Ok(StartedSubRun { live_run: child })
+    }
+
+    fn sub_run_session(&self, request: &SubRunRequest) -> Result<SessionKey, String> {
+        let (agent, parent_session) = (&request.agent, &self.live_run.run.session);
+        let key = match request.session {
+            SubRunSession::New => format!("{}{}", one_off_session_prefix(agent), uuid::Uuid::now_v7()),
+            SubRunSession::Conversation => format!("agent:{agent}:from:{parent_session}"),
+        };
+        SessionKey::parse(key).map_err(|error| format!("no session key can be made for the conversation: {error}"))
+    }
+}
+
+async fn hold_until_ended(held: Held, child: Arc<LiveRun>) {
+    child.wait_for_progress(RunProgress::Ended).await;
+    let receipt = child.receipt();
+    let rung = receipt.as_ref().map_or(Rung::None, |receipt| receipt.rung);
+    for leftover in receipt.into_iter().flat_map(|receipt| receipt.leftovers) {
+        held.note_leftover(leftover.name);
+    }
+    held.release(match (rung, child.verdict()) {
+        (Rung::Term, _) => "term",
+        (Rung::Kill | Rung::Abandoned, _) => "kill",
+        (Rung::None | Rung::Cancel, Some(Verdict::Completed)) => "finished",
+        (Rung::None | Rung::Cancel, Some(Verdict::Failed { .. })) => "failed",
+        (Rung::None | Rung::Cancel, Some(Verdict::Aborted { .. }) | None) => "cancelled",
+    });
+}
+
+/// A run, its parent, and so on up to the run that a transport submitted. Collected while the run is active, so that
+/// none of them is forgotten.
+pub(super) struct RunAncestry(Vec<Arc<LiveRun>>);
+
+impl RunAncestry {
+    pub(super) fn of(sessions: &Sessions, live_run: &Arc<LiveRun>) -> Self {
+        let parent = |live_run: &Arc<LiveRun>| sessions.0.runs.live_run(live_run.run.parent.as_ref()?);
+        Self(std::iter::successors(Some(Arc::clone(live_run)), parent).collect())
+    }
+
+    /// The nearest ancestor session that will run again. That is the session of the nearest run that is active, or that
+    /// does not have a one-off session.
+    pub(super) fn news_recipient(&self) -> Option<&SessionKey> {
+        let will_be_read =
+            |live_run: &&Arc<LiveRun>| !has_one_off_session(live_run) || live_run.progress() < RunProgress::Ended;
+        self.0.iter().find(will_be_read).or(self.0.last()).map(|live_run| &live_run.run.session)
+    }
+}
+
+/// True if the run has a one-off session, to which nobody writes again: that of a new sub-agent.
+fn has_one_off_session(live_run: &LiveRun) -> bool {
+    let run = &live_run.run;
+    run.parent.is_some() && run.session.as_str().strip_prefix(&one_off_session_prefix(&run.agent)).is_some()
+}
+
+fn one_off_session_prefix(agent: &AgentId) -> String {
+    format!("agent:{agent}:run:")
+}
+
+/// Makes the end of a background run news for the session that started it. The news starts no run: the next step of an
+/// active run reads it, or the next run.
+async fn deliver_news_at_end(sessions: Sessions, ancestry: RunAncestry, child: Arc<LiveRun>) {
+    child.wait_for_progress(RunProgress::Ended).await;
+    if let Some(own) = ancestry.0.first() {
+        sessions.expect_one_less_news(&own.run.session);
+    }
+    if child.verdict().is_some() {
+        let limit = sessions.0.runs.services().limits.tool_output_bytes;
+        sessions.add_news(&ancestry, vec![format_news(&child, limit)]);
+    }
+}
+
+/// Passes the unread news of an ended run up to [`RunAncestry::news_recipient`], if its own session will not run again.
+pub(super) fn pass_unread_news_up(sessions: &Sessions, ancestry: &RunAncestry) {
+    if let Some(own) = ancestry.0.first().filter(|own| has_one_off_session(own)) {
+        let unread = sessions.take_news(&own.run.session);
+        sessions.add_news(ancestry, unread);
+    }
+}
+
+fn format_news(child: &LiveRun, max_bytes: usize) -> String {
+    let (agent, run) = (&child.run.agent, &child.run.id);
+    let report = ToolOutput::ok(sub_run_report(child)).truncated(max_bytes).text;
+    match child.verdict() {
+        Some(Verdict::Completed) => {
+            format!("{BACKGROUND_NEWS_PREFIX}agent {agent}, run {run}, has answered:]\n{report}")
+        }
+        _ => format!("{BACKGROUND_NEWS_PREFIX}run {run} is over. {report}]"),
+    }
+}

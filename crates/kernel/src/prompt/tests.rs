@@ -1,0 +1,334 @@
+//! Tests of prompts by example, in both formats. `properties` has random histories.
+
+mod images;
+mod properties;
+mod run_context;
+
+use std::sync::Arc;
+
+use quell_protocol::{CallEnd, StopReason, Verdict};
+use rstest::rstest;
+use serde_json::json;
+
+use super::*;
+use crate::turn::samples::{READER_MODEL, aborted, run_id, seal};
+use crate::turn::{AssistantMessage, CallResult, Thinking, ToolCall};
+
+fn openai(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Vec<Value> {
+    let messages = openai::build_messages(&Prompt {
+        model: READER_MODEL,
+        system: "",
+        turns,
+        draft,
+        run_context: None,
+        vision: Vision::TextOnly,
+    });
+    openai::check_messages(&messages).unwrap();
+    messages
+}
+
+fn anthropic(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Vec<Value> {
+    let request = anthropic::build_request(&Prompt {
+        model: READER_MODEL,
+        system: "",
+        turns,
+        draft,
+        run_context: None,
+        vision: Vision::TextOnly,
+    });
+    anthropic::check_messages(&request.messages).unwrap();
+    request.messages
+}
+
+fn text_message(text: &str) -> AssistantMessage {
+    AssistantMessage::new(Vec::new(), text, Vec::new())
+}
+
+fn calls_message(ids: &[&str]) -> AssistantMessage {
+    let call = |id: &&str| ToolCall::from_wire(id, "shell", json!({"command": "ls"}));
+    AssistantMessage::new(Vec::new(), "", ids.iter().map(call).collect())
+}
+
+/// The message with [`READER_MODEL`] as its author.
+fn from_reader_model(message: AssistantMessage) -> AssistantMessage {
+    AssistantMessage { model: Some(READER_MODEL.into()), ..message }
+}
+
+fn signed_thinking(text: &str) -> Thinking {
+    Thinking::Shown { text: text.into(), signature: Some("proof".into()) }
+}
+
+fn draft(run: &str, user: &str) -> TurnDraft {
+    TurnDraft::new(run_id(run), user.into())
+}
+
+fn seal_stopped(draft: TurnDraft, policy: PartialPolicy) -> Arc<Turn> {
+    Arc::new(seal(draft, &aborted(StopReason::User), policy))
+}
+
+/// A draft that is interrupted between the two calls of a batch, with reasoning of all kinds.
+fn interrupted_draft(run: &str) -> TurnDraft {
+    let mut turn = draft(run, "look around");
+    let thinking = vec![
+        signed_thinking("First ls."),
+        Thinking::Redacted { data: "ZW5j".into() },
+        Thinking::Shown { text: "unsigned".into(), signature: None },
+    ];
+    let calls = calls_message(&["a", "b"]).calls().cloned().collect();
+    let made = turn.finish_message(from_reader_model(AssistantMessage::new(thinking, "I look.", calls)));
+    turn.begin_call(&made[0].id);
+    turn.finish_call(&made[0].id, CallResult::new(CallEnd::Ok, "x.txt"));
+    turn
+}
+
+#[test]
+fn a_stopped_batch_in_the_openai_dialect() {
+    let turn = seal_stopped(interrupted_draft("run-1"), PartialPolicy::Discard);
+    let note = turn.note().unwrap().to_owned();
+    let next = draft("run-2", "and now?");
+    let messages = openai::build_messages(&Prompt {
+        model: READER_MODEL,
+        system: "Be brief.",
+        turns: &[turn],
+        draft: Some(&next),
+        run_context: None,
+        vision: Vision::TextOnly,
+    });
+    openai::check_messages(&messages).unwrap();
+    let call =
+        |id| json!({"id": id, "type": "function", "function": {"name": "shell", "arguments": "{\"command\":\"ls\"}"}});
+    assert_eq!(
+        messages,
+        [
+            json!({"role": "system", "content": "Be brief."}),
+            json!({"role": "user", "content": "look around"}),
+            json!({"role": "assistant", "content": "I look.", "tool_calls": [call("a"), call("b")]}),
+            json!({"role": "tool", "tool_call_id": "a", "content": "x.txt"}),
+            json!({"role": "tool", "tool_call_id": "b", "content": CallResult::not_started().output}),
+            json!({"role": "user", "content": format!("{note}\n\nand now?")}),
+        ]
+    );
+}
+
+#[test]
+fn a_stopped_batch_in_the_anthropic_dialect() {
+    let turn = seal_stopped(interrupted_draft("run-1"), PartialPolicy::Discard);
+    let note = turn.note().unwrap().to_owned();
+    let next = draft("run-2", "and now?");
+    let request = anthropic::build_request(&Prompt {
+        model: READER_MODEL,
+        system: "Be brief.",
+        turns: &[turn],
+        draft: Some(&next),
+        run_context: None,
+        vision: Vision::TextOnly,
+    });
+    anthropic::check_messages(&request.messages).unwrap();
+    let call = |id| json!({"type": "tool_use", "id": id, "name": "shell", "input": {"command": "ls"}});
+    let not_started = CallResult::not_started().output;
+    assert_eq!(request.system, "Be brief.");
+    assert_eq!(
+        request.messages,
+        [
+            json!({"role": "user", "content": [{"type": "text", "text": "look around"}]}),
+            json!({"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "First ls.", "signature": "proof"},
+                {"type": "redacted_thinking", "data": "ZW5j"},
+                {"type": "text", "text": "I look."},
+                call("a"),
+                call("b"),
+            ]}),
+            json!({"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "a", "content": "x.txt"},
+                {"type": "tool_result", "tool_use_id": "b", "content": not_started, "is_error": true},
+                {"type": "text", "text": format!("{note}\n\nand now?")},
+            ]}),
+        ]
+    );
+}
+
+#[test]
+fn a_run_superseded_before_it_produced_anything_is_one_message_with_its_successor() {
+    let superseded = Arc::new(seal(draft("run-1", "안녕"), &aborted(StopReason::Superseded), PartialPolicy::Discard));
+    let next = draft("run-2", "무시해");
+    assert_eq!(openai(&[superseded], Some(&next)), [json!({"role": "user", "content": "안녕\n\n무시해"})]);
+}
+
+#[test]
+fn a_cut_message_is_shown_only_where_it_is_kept_and_then_marked() {
+    let mut cut = draft("run-1", "count");
+    cut.push_thinking("one at a time");
+    cut.push_text("1, 2, 3");
+    let next = draft("run-2", "go on");
+    let shown = |policy| openai(&[seal_stopped(cut.clone(), policy)], Some(&next));
+    let discarded = shown(PartialPolicy::Discard);
+    assert_eq!(discarded.len(), 1);
+    assert!(!discarded[0].to_string().contains("1, 2, 3"));
+    let kept = shown(PartialPolicy::Keep);
+    assert_eq!(kept[1], json!({"role": "assistant", "content": format!("1, 2, 3\n\n{INTERRUPTED_MARK}")}));
+    assert!(kept[2]["content"].as_str().unwrap().ends_with("\n\ngo on"));
+    assert!(!kept.iter().any(|message| message.to_string().contains("one at a time")));
+}
+
+#[test]
+fn the_same_provider_ids_in_two_turns_become_distinct_and_stay_so() {
+    let turn = |run: &str| {
+        let mut turn = draft(run, "look");
+        let made = turn.finish_message(calls_message(&["call_0"]));
+        turn.finish_call(&made[0].id, CallResult::new(CallEnd::Ok, "x"));
+        turn
+    };
+    let first = seal_stopped(turn("run-1"), PartialPolicy::Discard);
+    let second = turn("run-2");
+    let ids = |messages: &[Value]| {
+        let calls = messages.iter().filter_map(|message| message["tool_calls"][0]["id"].as_str());
+        calls.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let at_work = ids(&openai(std::slice::from_ref(&first), Some(&second)));
+    assert_eq!(at_work[0], "call_0");
+    assert_ne!(at_work[1], "call_0");
+    let sealed = seal_stopped(second, PartialPolicy::Discard);
+    let later = draft("run-3", "go on");
+    assert_eq!(ids(&openai(&[first, sealed], Some(&later))), at_work);
+}
+
+#[test]
+fn what_models_make_up_is_put_into_words_that_providers_take() {
+    let mut odd = draft("run-1", " ");
+    let call = |id: &str, tool: &str, arguments| ToolCall::from_wire(id, tool, arguments);
+    let calls = vec![
+        call("ü", "functions.read file", json!("{not json")),
+        call(&"x".repeat(41), "", Value::Null),
+        call("c", &"long".repeat(50), json!([1])),
+    ];
+    let made = odd.finish_message(AssistantMessage::new(Vec::new(), "", calls));
+    odd.finish_call(&made[0].id, CallResult::new(CallEnd::Ok, " \n"));
+    let messages = anthropic(&[], Some(&odd));
+    let calls = &messages[1]["content"];
+    assert_eq!(
+        (&calls[0]["name"], &calls[0]["input"]),
+        (&json!("functions_read_file"), &json!({"input": "{not json"}))
+    );
+    assert_eq!((&calls[1]["name"], &calls[1]["input"]), (&json!("unknown"), &json!({})));
+    assert_eq!(calls[2]["name"].as_str().map(str::len), Some(64));
+    assert_eq!(messages[0]["content"][0]["text"], EMPTY_TEXT);
+    assert_eq!(messages[2]["content"][0]["content"], EMPTY_OUTPUT);
+    let messages = openai(&[], Some(&odd));
+    assert_eq!(messages[1]["content"], Value::Null);
+    assert_eq!(messages[1]["tool_calls"][1]["function"]["arguments"], "{}");
+}
+
+#[test]
+fn the_last_word_is_never_the_models_own() {
+    let mut answered = draft("run-1", "hello");
+    answered.finish_message(text_message("Hi."));
+    let turn = Arc::new(seal(answered, &Verdict::Completed, PartialPolicy::Discard));
+    let messages = anthropic(&[turn], None);
+    assert_eq!(messages.len(), 3);
+    assert_eq!(messages[2]["role"], "user");
+}
+
+#[test]
+fn messages_of_one_side_in_a_row_become_one() {
+    let mut turn = draft("run-1", "one");
+    turn.add_user("two".into(), None);
+    turn.finish_message(text_message("three"));
+    let calls = calls_message(&["a"]).calls().cloned().collect();
+    turn.finish_message(from_reader_model(AssistantMessage::new(vec![signed_thinking("hmm")], "", calls)));
+    turn.add_user("four".into(), None);
+    let turns = [seal_stopped(turn, PartialPolicy::Discard)];
+    let messages = openai(&turns, None);
+    assert_eq!(messages[0]["content"], "one\n\ntwo");
+    assert_eq!(messages[1]["content"], "three");
+    assert_eq!(messages[1]["tool_calls"][0]["id"], "a");
+    let kinds: Vec<Value> =
+        anthropic(&turns, None)[1]["content"].as_array().unwrap().iter().map(|block| block["type"].clone()).collect();
+    assert_eq!(kinds, ["text", "thinking", "tool_use"]);
+}
+
+/// Providers refuse signed reasoning at another position than the one where it came.
+#[test]
+fn reasoning_between_two_calls_goes_back_between_them() {
+    let call = |id| MessageBlock::Call(ToolCall::from_wire(id, "shell", json!({})));
+    let says = |text: &str| MessageBlock::Text { text: text.into() };
+    let thinks = |text| MessageBlock::Thinking(signed_thinking(text));
+    let blocks = vec![
+        thinks("one"),
+        says("First."),
+        call("a"),
+        thinks("two"),
+        says(" \n"),
+        call("b"),
+        says("So."),
+        thinks("end"),
+    ];
+    let mut turn = draft("run-1", "look");
+    turn.finish_message(from_reader_model(AssistantMessage { model: None, at: None, blocks }));
+    let messages = anthropic(&[], Some(&turn));
+    let block_text = |block: &Value| {
+        let fields = ["thinking", "text", "id"].map(|field| block[field].as_str());
+        fields.into_iter().flatten().collect::<String>()
+    };
+    let texts: Vec<String> = messages[1]["content"].as_array().unwrap().iter().map(block_text).collect();
+    assert_eq!(texts, ["one", "First.", "a", "two", "b", "So."]);
+    let messages = openai(&[], Some(&turn));
+    assert_eq!((&messages[1]["content"], &messages[1]["tool_calls"][1]["id"]), (&json!("First.So."), &json!("b")));
+}
+
+/// A provider refuses the signatures of another one. A session whose model was changed would fail for ever.
+#[rstest]
+#[case::its_own(Some(READER_MODEL), true)]
+#[case::of_another_model(Some("some/other"), false)]
+#[case::of_another_provider(Some("other/model"), false)]
+#[case::of_nobody_knows_whom(None, false)]
+fn reasoning_goes_back_to_the_model_that_signed_it_alone(#[case] model: Option<&str>, #[case] shown: bool) {
+    let mut turn = draft("run-1", "look");
+    let calls = calls_message(&["a"]).calls().cloned().collect();
+    let message =
+        AssistantMessage::new(vec![signed_thinking("hmm"), Thinking::Redacted { data: "x".into() }], "I look.", calls);
+    turn.finish_message(AssistantMessage { model: model.map(Into::into), ..message });
+    for messages in [anthropic(&[], Some(&turn)), anthropic(&[seal_stopped(turn, PartialPolicy::Discard)], None)] {
+        let thinks = |block: &Value| block["type"].as_str().is_some_and(|kind| kind.ends_with("thinking"));
+        assert_eq!(messages[1]["content"].as_array().unwrap().iter().any(thinks), shown, "{messages:#?}");
+        assert!(messages[1].to_string().contains("I look."));
+    }
+}
+
+/// Some models of the chat dialect refuse their own call without the reasoning that led to it, in later turns too.
+#[test]
+fn open_reasoning_goes_back_with_its_calls_to_its_own_model_alone() {
+    let thinks = || vec![Thinking::Open { text: "hm".into() }, signed_thinking("signed")];
+    let calls = || calls_message(&["a"]).calls().cloned().collect::<Vec<_>>();
+    let sent_reasoning = |model: &str| {
+        let of_model = |message| AssistantMessage { model: Some(model.into()), ..message };
+        let mut turn = draft("run-1", "look");
+        let made = turn.finish_message(of_model(AssistantMessage::new(thinks(), "I look.", calls())));
+        turn.finish_call(&made[0].id, CallResult::new(CallEnd::Ok, "x.txt"));
+        turn.finish_message(of_model(AssistantMessage::new(thinks(), "There.", Vec::new())));
+        let at_work = openai(&[], Some(&turn));
+        let foreign = anthropic(&[], Some(&turn));
+        assert!(!Value::Array(foreign).to_string().contains("hm"), "the other format has no place for it");
+        let sealed = openai(&[seal_stopped(turn, PartialPolicy::Discard)], Some(&draft("run-2", "and now?")));
+        assert_eq!(sealed[..at_work.len()], at_work, "messages that were sent stay the same");
+        [&at_work[1]["reasoning_content"], &at_work[3]["reasoning_content"]].map(Value::clone)
+    };
+    assert_eq!(sent_reasoning(READER_MODEL), [json!("hm"), Value::Null]);
+    assert_eq!(sent_reasoning("other/model"), [Value::Null, Value::Null]);
+}
+
+#[test]
+fn an_agent_without_a_prompt_sends_none() {
+    let next = draft("run-1", "hello");
+    for system in ["", " \n"] {
+        let prompt = Prompt {
+            model: READER_MODEL,
+            system,
+            turns: &[],
+            draft: Some(&next),
+            run_context: None,
+            vision: Vision::TextOnly,
+        };
+        assert_eq!(openai::build_messages(&prompt)[0]["role"], "user");
+        assert_eq!(anthropic::build_request(&prompt).system, "");
+    }
+}

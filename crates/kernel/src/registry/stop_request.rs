@@ -1,0 +1,91 @@
+//! Scope, policies and request of a stop.
+
+use std::collections::BTreeSet;
+
+use quell_protocol::{AgentId, By, InterruptionScope, RunId, SessionKey, StopReason, Surface, Verdict};
+
+use super::StopRequester;
+use crate::run::Push;
+
+/// The runs that a stop covers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StopScope {
+    /// One run with its subtree.
+    Run {
+        id: RunId,
+        /// If given, it must match the session of the run: no session can stop a run of another.
+        session: Option<SessionKey>,
+    },
+    /// All runs of a session with their subtrees.
+    Session {
+        key: SessionKey,
+        queued: QueuedPolicy,
+        background: BackgroundPolicy,
+    },
+    /// Runs of an agent.
+    Agent {
+        id: AgentId,
+        phase: AgentRunFilter,
+    },
+    /// All runs of several agents, such as a subtree, queued ones included.
+    Agents {
+        ids: BTreeSet<AgentId>,
+    },
+    /// All runs of a chat conversation, queued ones included, with their background runs and processes. Also covers
+    /// runs that came into its session through another transport, as far as the caller may stop them.
+    Conversation {
+        scope: InterruptionScope,
+        session: SessionKey,
+    },
+    /// All runs that came through one channel, or through another transport into a session of its conversations.
+    Channel {
+        name: String,
+    },
+    Everything,
+}
+
+/// What happens to the queue of a stopped session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueuedPolicy {
+    Withdraw,
+    Keep,
+}
+
+/// What happens to the background runs and processes that ended runs of a stopped session started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BackgroundPolicy {
+    Stop,
+    Keep,
+}
+
+impl StopScope {
+    /// A session with its queue and its background runs and processes.
+    #[must_use]
+    pub fn whole_session(key: SessionKey) -> Self {
+        Self::Session { key, queued: QueuedPolicy::Withdraw, background: BackgroundPolicy::Stop }
+    }
+}
+
+/// Which runs of an agent a stop covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AgentRunFilter {
+    /// Running runs that wait for the model.
+    WaitingLlm,
+    /// Runs in any phase.
+    Any,
+}
+
+/// A stop, without its scope.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StopRequest {
+    pub push: Push,
+    pub reason: StopReason,
+    pub surface: Surface,
+}
+
+impl StopRequest {
+    pub(super) fn verdict(&self, requester: &StopRequester) -> Verdict {
+        let by = By { principal: requester.principal.clone(), surface: self.surface };
+        Verdict::Aborted { reason: self.reason.clone(), by: Some(by) }
+    }
+}

@@ -1,0 +1,57 @@
+//! Bodies used by the web page: sign-in, models, session changes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::api::{AccessLevel, TokenScope};
+use crate::ids::{AgentId, Principal};
+use crate::session::Secret;
+
+/// Body of `POST /api/sign-in`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SignInRequest {
+    /// A token of the daemon.
+    pub token: Secret,
+}
+
+/// The caller of a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Me {
+    /// The name of the token.
+    pub principal: Principal,
+    /// The access level of the token, without its grants.
+    pub scope: AccessLevel,
+    /// All scopes that the token was created with.
+    #[serde(default)]
+    pub scopes: Vec<TokenScope>,
+    /// The version of the daemon.
+    pub version: String,
+}
+
+/// A one-time link that signs a browser in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct SignInLink {
+    /// The path of the link at the daemon's address. It is valid for ten minutes.
+    pub path: String,
+}
+
+/// A model that agents use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ModelRow {
+    /// `provider/model`.
+    pub model: String,
+    /// The agents that use the model.
+    pub agents: Vec<AgentId>,
+}
+
+/// Body of `PATCH /api/sessions/{key}`. A field that is absent stays as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SessionPatch {
+    /// `provider/model`, or a model of the session's provider.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentId>,
+}

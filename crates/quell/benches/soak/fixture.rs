@@ -1,0 +1,136 @@
+//! The daemon under test with its model server and configuration.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use quell_testkit::daemon::{DaemonHome, TestApiClient, TestApiResponse, TestDaemon};
+use quell_testkit::mcp;
+use serde_json::{Value, json};
+
+use crate::marker_scan::MarkerScanner;
+use crate::model::ModelProcess;
+use crate::plan::SoakDialect;
+use crate::results::SoakResults;
+
+/// Log lines that are shown with a fault.
+const MAX_LOG_LINES: usize = 12;
+
+/// Shared by all rounds and audits.
+pub(crate) struct SoakFixture {
+    pub(crate) daemon: TestDaemon,
+    pub(crate) http: TestApiClient,
+    pub(crate) model: ModelProcess,
+    pub(crate) markers: MarkerScanner,
+    pub(crate) results: SoakResults,
+    pub(crate) started_at: Instant,
+}
+
+impl SoakFixture {
+    pub(crate) async fn start() -> Self {
+        let model = ModelProcess::start().await;
+        let home = DaemonHome::new(&config(&model.base_url)).with_env("SOAK_KEY", "sk-soak");
+        let daemon = home.start(Path::new(env!("CARGO_BIN_EXE_quell"))).await;
+        let http = daemon.api();
+        Self {
+            daemon,
+            http,
+            model,
+            markers: MarkerScanner::start(),
+            results: SoakResults::default(),
+            started_at: Instant::now(),
+        }
+    }
+
+    /// Stops a session and waits for the end, to clean up after a round.
+    pub(crate) async fn stop_session(&self, session: &str) -> Vec<String> {
+        let answer = self.http.post(&format!("/api/sessions/{session}/stop?wait=1"), &json!({})).await;
+        run_ids(&self.expect_status(&answer, 200, "a stop of a session"))
+    }
+
+    /// Returns the last lines of the daemon's log that contain one of these names.
+    pub(crate) fn log_lines_of(&self, names: &[&str]) -> String {
+        let log = self.daemon.output();
+        let lines = log.lines().rev().filter(|line| names.iter().any(|name| line.contains(name)));
+        lines.take(MAX_LOG_LINES).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Returns the body of an answer; a status other than this one is a fault.
+    pub(crate) fn expect_status(&self, answer: &TestApiResponse, status: u16, what: &str) -> Value {
+        if answer.status != status {
+            self.results.add_fault(
+                crate::results::FaultKind::UnexpectedAnswer,
+                what,
+                format!("{}: {:#}", answer.status, answer.body),
+            );
+        }
+        answer.body.clone()
+    }
+
+    /// Returns all metrics with their labels and values.
+    pub(crate) async fn gauges(&self) -> Vec<(String, f64)> {
+        let text = self.http.get("/metrics").await.body;
+        let lines = text.as_str().unwrap_or_default().lines().filter(|line| !line.starts_with('#'));
+        lines
+            .filter_map(|line| line.rsplit_once(' '))
+            .filter_map(|(n, v)| Some((n.to_owned(), v.parse().ok()?)))
+            .collect()
+    }
+}
+
+/// Returns the run ids in the answer to a stop.
+pub(crate) fn run_ids(answer: &Value) -> Vec<String> {
+    let ids = answer["runIds"].as_array().map_or(&[][..], Vec::as_slice);
+    ids.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+/// Polls until `probe` succeeds, for at most `limit`. Then returns its last error. Polls because neither the system
+/// nor the daemon reports when the last process or connection is gone.
+pub(crate) async fn poll_until<F: Future<Output = Result<(), String>>>(
+    limit: Duration,
+    mut probe: impl FnMut() -> F,
+) -> Result<(), String> {
+    let begun = Instant::now();
+    loop {
+        match probe().await {
+            Ok(()) => return Ok(()),
+            Err(why) if begun.elapsed() > limit => return Err(why),
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    }
+}
+
+/// Two providers on one server, and the same agents for each dialect.
+fn config(base_url: &str) -> String {
+    // Sessions expire all the time, so that stops also meet their clean-up and revival, and none is left at the end.
+    let mut text = "[limits]\nin_flight_runs = 64\n[sessions]\nidle_s = 2\nsweep_s = 1\n".to_owned();
+    for dialect in SoakDialect::ALL {
+        let kind = dialect.kind();
+        text += &format!("[providers.{kind}]\nkind = \"{kind}\"\nbase_url = \"{base_url}\"\n");
+        text += "api_key_env = \"SOAK_KEY\"\n";
+    }
+    // Unused servers end at once, so that they are gone when descriptors and processes are counted.
+    let script = json!(mcp::SERVER_SCRIPT);
+    text += &format!("[mcp.test]\ncommand = \"sh\"\nargs = [\"-c\", {script}]\ngrace_ms = 200\nidle_s = 1\n");
+    for dialect in SoakDialect::ALL {
+        for role in ["main", "scout", "asking", "small", "tools"] {
+            text += &format!("[agents.{}]\nmodel = \"{}/m\"\n", dialect.agent_id(role), dialect.kind());
+            if role != "tools" {
+                text += "mcp = []\n";
+            }
+            if role == "scout" {
+                text += &format!("parent = \"{}\"\n", dialect.agent_id("main"));
+            }
+            text += match role {
+                "asking" => "approvals.shell = \"ask\"\n",
+                "small" => "window_tokens = 400\n",
+                _ => "",
+            };
+            if dialect == SoakDialect::Anthropic {
+                text += "partial = \"keep\"\nmax_tokens = 4096\nthinking_tokens = 1024\n";
+                // Half of the commands run in a namespace, half under their wardens alone.
+                text += "isolate = \"none\"\n";
+            }
+        }
+    }
+    text
+}

@@ -1,0 +1,101 @@
+//! Send a stop through each transport.
+
+use std::time::{Duration, Instant};
+
+use quell_testkit::gateway_client::GatewayTestClient;
+use serde_json::{Value, json};
+
+use crate::fixture::{SoakFixture, run_ids};
+use crate::plan::{RoundPlan, StopMethod};
+
+/// The run, session and agent to stop.
+#[derive(Debug, Clone)]
+pub(crate) struct StopTarget {
+    pub(crate) session: String,
+    pub(crate) run: String,
+    pub(crate) agent: String,
+}
+
+/// Sends the planned stop, once or twice. Returns the runs that the answers named.
+pub(crate) async fn stop_as_planned(fixture: &SoakFixture, plan: &RoundPlan, target: &StopTarget) -> Vec<String> {
+    if !plan.stop_twice {
+        return send_stop(fixture, plan, target).await;
+    }
+    let (mut named, more) = tokio::join!(send_stop(fixture, plan, target), send_stop(fixture, plan, target));
+    let twice: Vec<&String> = named.iter().filter(|run| more.contains(run)).collect();
+    if !twice.is_empty() && plan.stop_method != StopMethod::CallerDropped {
+        let detail = format!("two stops say that they stopped {twice:?}");
+        fixture.results.add_fault(crate::results::FaultKind::UnexpectedAnswer, &target.run, detail);
+    }
+    named.extend(more);
+    named
+}
+
+async fn send_stop(fixture: &SoakFixture, plan: &RoundPlan, target: &StopTarget) -> Vec<String> {
+    let begun = Instant::now();
+    let StopTarget { session, run, agent } = target;
+    let wait = if plan.wait_for_end { "?wait=1" } else { "" };
+    let mut body = json!({});
+    if plan.forced {
+        body["force"] = json!(true);
+    }
+    match plan.stop_method {
+        StopMethod::HttpRun => {
+            let answer = fixture.http.post(&format!("/api/runs/{run}/stop{wait}"), &body).await;
+            let ended = plan.wait_for_end || answer.body["state"] == "ended";
+            let answer = fixture.expect_status(&answer, if ended { 200 } else { 202 }, run);
+            fixture.results.add_answer_time(plan, begun.elapsed());
+            run_ids(&answer)
+        }
+        StopMethod::HttpSession => {
+            body["keepQueued"] = json!(plan.variant_bits & 16 == 0);
+            post_stop(fixture, plan, &format!("/api/sessions/{session}/stop{wait}"), &body).await
+        }
+        StopMethod::HttpAll => post_stop(fixture, plan, &format!("/api/stop{wait}"), &body).await,
+        StopMethod::AgentAbort => {
+            let scope = if plan.variant_bits & 16 == 0 { "" } else { "?scope=run" };
+            post_stop(fixture, plan, &format!("/api/agent/{agent}/abort{scope}"), &body).await
+        }
+        StopMethod::StopText => {
+            let text = json!({"text": if plan.variant_bits & 16 == 0 { "/stop" } else { " STOP " }});
+            post_stop(fixture, plan, &format!("/api/sessions/{session}/runs"), &text).await
+        }
+        StopMethod::WsRun => {
+            body["runId"] = json!(run);
+            body["sessionKey"] = json!(session);
+            call_gateway(fixture, plan, "chat.abort", body).await
+        }
+        StopMethod::WsSession => {
+            body["sessionKey"] = json!(session);
+            call_gateway(fixture, plan, "chat.abort", body).await
+        }
+        StopMethod::WsSessionsAbort => {
+            body["key"] = json!(session);
+            call_gateway(fixture, plan, "sessions.abort", body).await
+        }
+        StopMethod::CallerDropped => {
+            let path = format!("/api/runs/{run}/stop?wait=1");
+            let asked = fixture.http.post(&path, &body);
+            // Only the daemon knows whether the stop arrived.
+            let answered = tokio::time::timeout(Duration::from_micros(plan.variant_bits % 4000), asked).await;
+            answered.map_or_else(|_| Vec::new(), |answer| run_ids(&answer.body))
+        }
+        StopMethod::TimeOut | StopMethod::NoStop => Vec::new(),
+    }
+}
+
+async fn post_stop(fixture: &SoakFixture, plan: &RoundPlan, path: &str, body: &Value) -> Vec<String> {
+    let begun = Instant::now();
+    let answer = fixture.http.post(path, body).await;
+    let answer = fixture.expect_status(&answer, 200, path);
+    fixture.results.add_answer_time(plan, begun.elapsed());
+    run_ids(&answer)
+}
+
+async fn call_gateway(fixture: &SoakFixture, plan: &RoundPlan, method: &str, params: Value) -> Vec<String> {
+    let mut gateway = GatewayTestClient::connect(&fixture.daemon).await;
+    let begun = Instant::now();
+    let answer = gateway.call(method, params).await;
+    fixture.results.add_answer_time(plan, begun.elapsed());
+    run_ids(&answer)
+}

@@ -1,0 +1,153 @@
+//! The in-memory chat network; reports what the channel sends, with times.
+//!
+//! Messages written to it are received as soon as the flow reads them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use quell_surfaces::channels::format::{LengthUnit, Markup, MessageFormat, MessagePiece};
+use quell_surfaces::channels::network::{
+    ChatAddress, Drafts, InboundMessage, InboundSink, ListenError, MessageId, Network, NetworkError, NetworkLimits,
+    OwnAccount, Reactions, SendError, TypingIndicator,
+};
+use tokio::sync::{Mutex, mpsc};
+
+pub(crate) struct MemoryNetwork {
+    arrivals: Mutex<mpsc::UnboundedReceiver<NetworkInput>>,
+    events: mpsc::UnboundedSender<NetworkEvent>,
+    sent: AtomicU64,
+}
+
+/// Input of the listener.
+#[derive(Debug)]
+pub(crate) enum NetworkInput {
+    Message(Box<InboundMessage>),
+    /// The end of a batch: the listener waits until all messages before it are in the database or refused. Real
+    /// networks do that before they delete their own copy.
+    EndOfBatch,
+}
+
+#[derive(Debug)]
+pub(crate) struct NetworkEvent {
+    pub(crate) at: Instant,
+    pub(crate) kind: NetworkEventKind,
+}
+
+/// An event in the network.
+#[derive(Debug)]
+pub(crate) enum NetworkEventKind {
+    /// The flow listens.
+    Connected,
+    /// A batch is in the database or refused.
+    Settled,
+    /// The flow sent a message.
+    Sent { place: ChatAddress, text: String },
+    /// The flow changed a message.
+    Edited,
+    /// The flow added a reaction to a message.
+    Sign(String),
+}
+
+impl MemoryNetwork {
+    /// Returns the network, the sender of its messages, and the receiver of its events.
+    pub(crate) fn new() -> (Self, mpsc::UnboundedSender<NetworkInput>, mpsc::UnboundedReceiver<NetworkEvent>) {
+        let (inputs, arrivals) = mpsc::unbounded_channel();
+        let (event_sender, events) = mpsc::unbounded_channel();
+        (Self { arrivals: Mutex::new(arrivals), events: event_sender, sent: AtomicU64::new(0) }, inputs, events)
+    }
+
+    fn emit(&self, kind: NetworkEventKind) {
+        // The bench may have ended.
+        let _ = self.events.send(NetworkEvent { at: Instant::now(), kind });
+    }
+}
+
+impl Network for MemoryNetwork {
+    /// The limits of Telegram.
+    fn limits(&self) -> NetworkLimits {
+        let message_format =
+            MessageFormat { markup: Markup::TelegramHtml, max_length: 4096, length_unit: LengthUnit::Utf16 };
+        NetworkLimits { message_format, edit_interval: Duration::from_secs(1), typing_interval: Duration::from_secs(4) }
+    }
+
+    fn listen<'a>(&'a self, sink: &'a dyn InboundSink) -> BoxFuture<'a, ListenError> {
+        async move {
+            let mut arrivals = self.arrivals.lock().await;
+            sink.on_connected(OwnAccount { id: "quell".to_owned(), name: "Quell".to_owned() });
+            self.emit(NetworkEventKind::Connected);
+            while let Some(arrival) = arrivals.recv().await {
+                match arrival {
+                    NetworkInput::Message(message) => sink.on_message(*message),
+                    NetworkInput::EndOfBatch => {
+                        sink.wait_until_stored().await;
+                        self.emit(NetworkEventKind::Settled);
+                    }
+                }
+            }
+            ListenError::Connection("the bench is over".to_owned())
+        }
+        .boxed()
+    }
+
+    fn send<'a>(
+        &'a self,
+        place: &'a ChatAddress,
+        piece: &'a MessagePiece,
+        _: &'a str,
+    ) -> BoxFuture<'a, Result<MessageId, SendError>> {
+        self.emit(NetworkEventKind::Sent { place: place.clone(), text: piece.plain.clone() });
+        let number = self.sent.fetch_add(1, Ordering::Relaxed);
+        async move { Ok(MessageId(number.to_string())) }.boxed()
+    }
+
+    fn probe(&self) -> BoxFuture<'_, Result<String, NetworkError>> {
+        async { Ok("memory".to_owned()) }.boxed()
+    }
+
+    fn drafts(&self) -> Option<&dyn Drafts> {
+        Some(self)
+    }
+
+    fn typing(&self) -> Option<&dyn TypingIndicator> {
+        Some(self)
+    }
+
+    fn reactions(&self) -> Option<&dyn Reactions> {
+        Some(self)
+    }
+}
+
+impl Drafts for MemoryNetwork {
+    fn edit<'a>(
+        &'a self,
+        _: &'a ChatAddress,
+        _: &'a MessageId,
+        _: &'a MessagePiece,
+    ) -> BoxFuture<'a, Result<(), SendError>> {
+        self.emit(NetworkEventKind::Edited);
+        async { Ok(()) }.boxed()
+    }
+}
+
+impl TypingIndicator for MemoryNetwork {
+    fn show<'a>(&'a self, _: &'a ChatAddress) -> BoxFuture<'a, Result<(), SendError>> {
+        async { Ok(()) }.boxed()
+    }
+
+    fn hide<'a>(&'a self, _: &'a ChatAddress) -> BoxFuture<'a, Result<(), SendError>> {
+        async { Ok(()) }.boxed()
+    }
+}
+
+impl Reactions for MemoryNetwork {
+    fn add<'a>(&'a self, _: &'a ChatAddress, _: &'a MessageId, sign: &'a str) -> BoxFuture<'a, Result<(), SendError>> {
+        self.emit(NetworkEventKind::Sign(sign.to_owned()));
+        async { Ok(()) }.boxed()
+    }
+
+    fn remove<'a>(&'a self, _: &'a ChatAddress, _: &'a MessageId, _: &'a str) -> BoxFuture<'a, Result<(), SendError>> {
+        async { Ok(()) }.boxed()
+    }
+}

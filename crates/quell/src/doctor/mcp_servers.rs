@@ -1,0 +1,59 @@
+//! Start each MCP server and list its tools, in the same way as a run.
+
+use quell_engine::clock::Clock;
+use quell_engine::mcp::{Mcp, McpConfig, McpServerHealth, McpSettings, probe};
+use quell_engine::proc::Wardens;
+
+use super::ConfiguredInput;
+use super::finding::DoctorFinding;
+
+/// Checks each configured server.
+pub(super) fn servers(input: &ConfiguredInput<'_>) -> Vec<DoctorFinding> {
+    let configured = &input.loaded.config.mcp;
+    if configured.is_empty() {
+        return vec![DoctorFinding::ok("no MCP server is configured")];
+    }
+    input.runtime.block_on(async {
+        let mcp = match build_mcp(input) {
+            Ok(mcp) => mcp,
+            Err(problem) => {
+                return vec![DoctorFinding::fail(problem, "correct the [mcp] sections; see docs/configuration.md")];
+            }
+        };
+        let mut findings = Vec::new();
+        for (name, server) in configured {
+            findings.push(check_server(&mcp, (name, server)).await);
+        }
+        findings
+    })
+}
+
+fn build_mcp(input: &ConfiguredInput<'_>) -> Result<Mcp, String> {
+    let times = input.loaded.stop_times();
+    let wardens =
+        Wardens::new(input.warden.clone(), times).map_err(|error| format!("a warden cannot be started: {error}"))?;
+    let (servers, environment) = (input.loaded.config.mcp.clone(), input.environment.to_vec());
+    let settings = McpSettings { servers, wardens, environment, times, clock: Clock::start() };
+    Mcp::new(settings).map_err(|error| error.to_string())
+}
+
+async fn check_server(mcp: &Mcp, (name, server): (&String, &McpConfig)) -> DoctorFinding {
+    if server.api_key.is_none()
+        && let Some(variable) = &server.api_key_env
+    {
+        return DoctorFinding::fail(
+            format!("{name}: api_key_env names {variable}, which is not set or empty here"),
+            format!("export {variable}=..., or remove api_key_env if the server needs no key"),
+        );
+    }
+    match probe(mcp, name, &std::env::temp_dir()).await {
+        McpServerHealth::Works(tools) => DoctorFinding::ok(format!("{name} starts and lists {tools} tools")),
+        McpServerHealth::Broken { why, stderr_tail, remedy } => {
+            let printed = stderr_tail.lines().last().map(|line| format!("; it printed: {line}")).unwrap_or_default();
+            let what = server.command.as_ref().map_or("url", |_| "command and args");
+            let next =
+                remedy.map_or_else(|| format!("check {what} of [mcp.{name}]"), |next| format!("[mcp.{name}]: {next}"));
+            DoctorFinding::fail(format!("{name}: {why}{printed}"), next)
+        }
+    }
+}

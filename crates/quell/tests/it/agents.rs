@@ -1,0 +1,49 @@
+//! Agents created and deleted at run time, over HTTP and WebSocket.
+
+mod create;
+mod delete;
+mod tree;
+
+use quell_testkit::ScriptedResponse;
+use quell_testkit::daemon::TestApiClient;
+use serde_json::{Value, json};
+
+use crate::test_server::{TestServer, percent_encode};
+
+/// The body of a request that creates an agent on the scripted model, with more fields.
+fn agent_body(id: &str, more: &Value) -> Value {
+    let mut body = json!({"id": id, "model": "scripted/model"});
+    for (key, value) in more.as_object().into_iter().flatten() {
+        body[key] = value.clone();
+    }
+    body
+}
+
+async fn create_agent(server: &TestServer, id: &str, more: Value) -> Value {
+    server.http.post("/api/agents", &agent_body(id, &more)).await.expect_status(201)
+}
+
+async fn agent_ids(api: &TestApiClient) -> Vec<String> {
+    let list = api.get("/api/agents").await.expect_status(200);
+    list["items"].as_array().unwrap().iter().map(|row| row["id"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Sends a text to an agent and returns the run id.
+async fn send_to_agent(server: &TestServer, agent: &str, session: &str, text: &str) -> String {
+    let answer = server.post_run(session, &json!({"text": text, "agent": agent})).await.expect_status(202);
+    answer["runId"].as_str().unwrap().to_owned()
+}
+
+/// Starts a run whose model streams one word and then falls silent. Waits until the run shows the word.
+async fn start_endless_run(server: &TestServer, agent: &str, session: &str) -> String {
+    let index = server.model.recorded_requests().len();
+    server.model.script(ScriptedResponse::silent_mid_stream("begun"));
+    let run = send_to_agent(server, agent, session, "go on for ever").await;
+    server.model.request_at(index).wait_paused().await;
+    server.http.run_events(&run, 0).await.wait_for("text.delta").await;
+    run
+}
+
+fn agent_path(id: &str) -> String {
+    format!("/api/agents/{}", percent_encode(id))
+}

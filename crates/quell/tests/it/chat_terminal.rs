@@ -1,0 +1,89 @@
+//! `quell chat` on a pseudo-terminal, with the real binary: tests send keys and wait for the screen.
+
+mod daemon_lost;
+mod exit;
+mod other_runs;
+mod reopen;
+mod screen;
+mod stop;
+
+use std::path::Path;
+use std::process::ExitStatus;
+
+use quell_testkit::ScriptedModel;
+use quell_testkit::daemon::{DaemonHome, TestDaemon};
+use quell_testkit::pty::{Pty, PtySize};
+
+use crate::cli::quell_exe;
+
+const ESC: &str = "\x1b";
+const CTRL_C: &str = "\x03";
+const ENTER: &str = "\r";
+
+const DEFAULT_SIZE: PtySize = PtySize { rows: 24, columns: 80 };
+
+/// A model, a daemon and a connected chat.
+struct ChatFixture {
+    model: ScriptedModel,
+    daemon: TestDaemon,
+    chat: Pty,
+}
+
+impl ChatFixture {
+    async fn start() -> Self {
+        Self::start_with("", &["--session", "s"]).await
+    }
+
+    /// With more configuration, and other arguments of `quell chat`.
+    async fn start_with(more: &str, args: &[&str]) -> Self {
+        let model = ScriptedModel::start().await;
+        let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, more)).await;
+        let chat = open_chat(daemon.home(), args, DEFAULT_SIZE);
+        chat.wait_text("● live").await;
+        Self { model, daemon, chat }
+    }
+
+    fn send_line(&mut self, text: &str) {
+        self.chat.type_keys(text);
+        self.chat.type_keys(ENTER);
+    }
+
+    /// Leaves an idle chat, and returns its exit status and last screen.
+    async fn exit(mut self) -> (ExitStatus, String) {
+        self.chat.type_keys(CTRL_C);
+        self.chat.wait_text("Leave?").await;
+        self.chat.type_keys(ENTER);
+        let status = self.chat.wait_exit().await;
+        (status, self.chat.snapshot().text())
+    }
+}
+
+fn config_toml(model: &ScriptedModel, more: &str) -> String {
+    format!(
+        "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\nmax_retries = 0\n\
+         [agents.main]\nmodel = \"scripted/m\"\n{more}",
+        model.base_url()
+    )
+}
+
+/// Opens a chat on a terminal with UTF-8.
+fn open_chat(home: &DaemonHome, args: &[&str], size: PtySize) -> Pty {
+    open_chat_with_env(home, args, size, &[("LANG", "C.UTF-8")])
+}
+
+/// Opens a chat with this environment.
+fn open_chat_with_env(home: &DaemonHome, args: &[&str], size: PtySize, environment: &[(&str, &str)]) -> Pty {
+    let mut command = home.command(quell_exe() as &Path);
+    command.arg("chat").args(args);
+    for name in ["LC_ALL", "LC_CTYPE", "LC_MESSAGES", "LANG", "NO_COLOR"] {
+        command.env_remove(name);
+    }
+    command.envs(environment.iter().copied());
+    Pty::start(&command, size)
+}
+
+/// True when the terminal is back in the state that a shell expects.
+fn is_terminal_restored(chat: &Pty) -> bool {
+    let shown = chat.snapshot();
+    chat.is_cooked() && !shown.is_alternate() && !shown.hides_cursor() && !shown.brackets_pastes()
+}

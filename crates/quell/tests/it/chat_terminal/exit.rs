@@ -1,0 +1,115 @@
+//! Leave the chat: the three steps of Ctrl-C, signals, and a restored terminal.
+
+use quell_testkit::model::ScriptedStream;
+use rstest::rstest;
+use rustix::process::Signal;
+
+use super::{CTRL_C, ChatFixture, DEFAULT_SIZE, is_terminal_restored, open_chat};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_chat_is_left_and_says_how_to_come_back() {
+    let mut fixture = ChatFixture::start_with("", &[]).await;
+    fixture.model.script(quell_testkit::ScriptedResponse::text("Good day."));
+    fixture.send_line("hello");
+    fixture.chat.wait_text("Good day.").await;
+    fixture.chat.wait_text("ready").await;
+    let key = fixture.chat.snapshot().rows()[0].split(' ').next().unwrap().to_owned();
+    assert!(key.starts_with("cli:20"), "{key}");
+    let (status, shown) = fixture.exit().await;
+    assert_eq!(status.code(), Some(0));
+    assert!(shown.contains(&format!("go on with: quell chat --session {key}")), "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ctrl_c_clears_then_stops_then_asks_and_leaves_the_terminal_as_it_was() {
+    let mut fixture = ChatFixture::start().await;
+    fixture.model.script(ScriptedStream::new().text("working").wait_for_gate("never"));
+    fixture.send_line("first");
+    fixture.chat.wait_text("working").await;
+    fixture.chat.type_keys("half a thought");
+    fixture.chat.wait_text("› half a thought").await;
+    fixture.chat.type_keys(CTRL_C);
+    fixture.chat.wait_text_gone("half a thought").await;
+    fixture.chat.type_keys(CTRL_C);
+    fixture.chat.wait_text("Execution paused").await;
+    fixture.chat.wait_text("ready").await;
+    fixture.chat.type_keys("\x1b[A");
+    fixture.chat.wait_text("› half a thought").await;
+    fixture.chat.type_keys(CTRL_C);
+    fixture.chat.wait_text_gone("› half a thought").await;
+    fixture.chat.type_keys(CTRL_C);
+    fixture.chat.wait_text("Leave?").await;
+    fixture.chat.type_keys(CTRL_C);
+    assert_eq!(fixture.chat.wait_exit().await.code(), Some(0));
+    assert!(is_terminal_restored(&fixture.chat));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_can_be_left_running_and_is_named() {
+    let mut fixture = ChatFixture::start().await;
+    fixture.model.script(ScriptedStream::new().text("working").wait_for_gate("never"));
+    fixture.send_line("first");
+    fixture.chat.wait_text("working").await;
+    fixture.chat.type_keys("\x04");
+    fixture.chat.wait_text("1 run not over. Leave?").await;
+    fixture.chat.type_keys(CTRL_C);
+    fixture.chat.type_keys("l");
+    assert_eq!(fixture.chat.wait_exit().await.code(), Some(0));
+    let shown = fixture.chat.snapshot().text();
+    assert!(shown.contains("1 run not over · stop with: quell stop --session s"), "{shown}");
+    let list = fixture.daemon.api().get("/api/runs?state=active").await.expect_status(200);
+    assert_eq!(list["items"].as_array().unwrap().len(), 1, "{list:#}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_can_be_stopped_on_the_way_out() {
+    let mut fixture = ChatFixture::start().await;
+    fixture.model.script(ScriptedStream::new().text("working").wait_for_gate("never"));
+    fixture.send_line("first");
+    fixture.chat.wait_text("working").await;
+    fixture.send_line("/quit");
+    fixture.chat.wait_text("s     stop it").await;
+    fixture.chat.type_keys("s");
+    assert_eq!(fixture.chat.wait_exit().await.code(), Some(0));
+    fixture.model.request_at(0).wait_client_left().await;
+    let list = fixture.daemon.api().get("/api/runs?state=active").await.expect_status(200);
+    assert_eq!(list["items"].as_array().unwrap().len(), 0, "{list:#}");
+}
+
+#[rstest]
+#[case(Signal::TERM)]
+#[case(Signal::HUP)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_signal_gives_the_terminal_back_and_leaves_the_run_alone(#[case] signal: Signal) {
+    let mut fixture = ChatFixture::start().await;
+    fixture.model.script(ScriptedStream::new().text("working").wait_for_gate("never"));
+    fixture.send_line("first");
+    fixture.chat.wait_text("working").await;
+    fixture.chat.type_keys("not yet sent");
+    fixture.chat.wait_text("› not yet sent").await;
+    assert!(!is_terminal_restored(&fixture.chat));
+    fixture.chat.signal(signal);
+    assert_eq!(fixture.chat.wait_exit().await.code(), Some(143));
+    assert!(is_terminal_restored(&fixture.chat));
+    let shown = fixture.chat.snapshot().text();
+    assert!(shown.contains("quell stop --session s") && shown.contains("not yet sent"), "{shown}");
+    let list = fixture.daemon.api().get("/api/runs?state=active").await.expect_status(200);
+    assert_eq!(list["items"].as_array().unwrap().len(), 1, "{list:#}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pipe_is_told_to_use_send() {
+    let fixture = ChatFixture::start().await;
+    let ran = crate::cli::run_to_exit(fixture.daemon.home().command(crate::cli::quell_exe()).arg("chat"));
+    assert_eq!(ran.code, 1);
+    assert!(ran.err.contains("needs a terminal") && ran.err.contains("quell send"), "{ran:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_daemon_nothing_is_taken() {
+    let home = quell_testkit::daemon::DaemonHome::new("");
+    let mut alone = open_chat(&home, &[], DEFAULT_SIZE);
+    assert_eq!(alone.wait_exit().await.code(), Some(4));
+    let shown = alone.snapshot().text();
+    assert!(shown.contains("no daemon") && is_terminal_restored(&alone), "{shown}");
+}

@@ -1,0 +1,89 @@
+//! A reopened chat shows what was seen live, and failing model calls show their retries.
+
+use quell_testkit::ScriptedModel;
+use quell_testkit::daemon::TestDaemon;
+use quell_testkit::model::{ScriptedResponse, ScriptedStream};
+use quell_testkit::pty::{Pty, PtySize};
+use serde_json::json;
+
+use super::{CTRL_C, ChatFixture, ENTER, ESC, config_toml, open_chat};
+use crate::cli::quell_exe;
+
+const LARGE_SIZE: PtySize = PtySize { rows: 50, columns: 100 };
+/// Unfolds output and thinking.
+const CTRL_O: &str = "\x0f";
+
+/// The rows between the header and the rule above the input.
+fn transcript_rows(shown: &str) -> Vec<String> {
+    let rows = shown.lines().skip(1).take_while(|row| !row.starts_with("──")).map(|row| row.trim_end().to_owned());
+    rows.filter(|row| !row.is_empty()).collect()
+}
+
+async fn reopen_chat(fixture: &ChatFixture) -> Pty {
+    let chat = open_chat(fixture.daemon.home(), &["--session", "s"], LARGE_SIZE);
+    chat.wait_text("● live").await;
+    chat
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_chat_that_is_opened_again_shows_what_was_seen_live() {
+    let mut fixture = ChatFixture::start().await;
+    fixture.chat.resize(LARGE_SIZE);
+    fixture.chat.type_keys(CTRL_O);
+    let command = json!({"command": "echo printed; sleep 0.05; exit 3"});
+    fixture.model.script(
+        ScriptedStream::new().thinking("First I look around.").text("I look.").tool_call("c1", "shell", &command),
+    );
+    fixture.model.script(ScriptedStream::new().thinking("Now I know.").text("It failed."));
+    fixture.send_line("try it");
+    fixture.chat.wait_text("It failed.").await;
+    fixture.chat.wait_text("○").await;
+    fixture.model.script(ScriptedStream::new().thinking("A long thought").text("half an ans").wait_for_gate("never"));
+    fixture.send_line("more");
+    fixture.chat.wait_text("half an ans").await;
+    fixture.chat.type_keys(ESC);
+    fixture.chat.wait_text("Execution paused").await;
+    let live = transcript_rows(&fixture.chat.wait_text("not seen by the model").await.text());
+    let text = live.join("\n");
+    for part in ["First I look around.", "A long thought", "exit 3", " ms  "] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    assert!(text.contains("0 steps done, 1 cut off"), "{text}");
+
+    let mut again = reopen_chat(&fixture).await;
+    again.type_keys(CTRL_O);
+    again.wait_text("Execution paused").await;
+    again.wait_text("stopped in").await;
+    let again = transcript_rows(&again.wait_text("A long thought").await.text());
+    assert_eq!(again.join("\n"), text);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_model_call_that_fails_says_when_it_is_tried_again() {
+    let model = ScriptedModel::start().await;
+    let config = config_toml(&model, "").replace("max_retries = 0", "max_retries = 5");
+    let daemon = TestDaemon::start(quell_exe(), &config).await;
+    let mut chat = open_chat(daemon.home(), &["--session", "s"], LARGE_SIZE);
+    chat.wait_text("● live").await;
+    model.script(ScriptedResponse::rate_limited("50"));
+    chat.type_keys("hello");
+    chat.type_keys(ENTER);
+    chat.wait_text("attempt 1 of 6 failed, next in ").await;
+    chat.type_keys(ESC);
+    let shown = chat.wait_text("Execution paused").await;
+    assert!(!shown.text().contains("attempt 1"), "{}", shown.text());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_typed_at_the_question_whether_to_leave_is_kept() {
+    let mut fixture = ChatFixture::start().await;
+    fixture.chat.type_keys(CTRL_C);
+    fixture.chat.wait_text("Leave?").await;
+    fixture.chat.type_keys("hello there");
+    fixture.chat.wait_text("› hello there").await;
+    fixture.model.script(ScriptedResponse::text("I am still here."));
+    fixture.chat.type_keys(ENTER);
+    fixture.chat.wait_text("I am still here.").await;
+    let (status, _) = fixture.exit().await;
+    assert!(status.success());
+}

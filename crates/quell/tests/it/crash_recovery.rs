@@ -1,0 +1,293 @@
+//! What a daemon that dies leaves behind, and how the next one recovers it. The sweep tests at which points it may die.
+
+mod disk_full;
+mod disk_full_at_start;
+mod random_kills;
+mod write_refused;
+
+use std::path::Path;
+
+use quell_engine::agent::AgentConfig;
+use quell_engine::engine::RunFollow;
+use quell_kernel::Push;
+use quell_kernel::turn::PartialPolicy;
+use quell_protocol::{EventKind, RunId, StopReason, Verdict};
+use quell_testkit::commands::{self, ProcessMarker};
+use quell_testkit::leaks;
+use quell_testkit::model::{ScriptedResponse, ScriptedStream};
+use rusqlite::Connection;
+use serde_json::{Value, json};
+
+use crate::test_engine::{
+    ProcessLock, TestDir, TestEngine, WAIT_TIMEOUT, abort_reason, alice, copy_data_dir, messages_as_text, receipt_of,
+    run_stop_scope, stop_ask, submission,
+};
+
+/// The leftovers of a receipt that certainly belong to this run. Tests run in parallel, so a receipt may also name what
+/// another test's dead daemon left.
+pub(crate) fn certain_leftovers(leftovers: &Value) -> Vec<&str> {
+    let names = leftovers.as_array().unwrap().iter().map(|left| left["name"].as_str().unwrap());
+    names.filter(|name| !name.contains("may be of this run")).collect()
+}
+
+/// Starts a second engine on a copy of the data directory: what a daemon that dies now would leave.
+async fn start_on_copy(test: &TestEngine) -> TestEngine {
+    TestEngine::start_in(
+        TestDir::Temporary(copy_data_dir(test.test_dir.path())),
+        ProcessLock::shared().await,
+        keep_partial_text,
+    )
+    .await
+}
+
+fn keep_partial_text(config: &mut quell_engine::EngineConfig) {
+    config.agents.values_mut().for_each(|agent: &mut AgentConfig| agent.partial = PartialPolicy::Keep);
+}
+
+fn open_database(data: &Path) -> Connection {
+    let database = Connection::open(data.join("quell.db")).unwrap();
+    database.busy_timeout(WAIT_TIMEOUT).unwrap();
+    database
+}
+
+/// Waits until the journal of a run has a line for which `wanted` is true.
+async fn wait_journal_line(
+    test: &TestEngine,
+    run: &RunId,
+    what: &'static str,
+    wanted: impl Fn(&Value) -> bool + Send + 'static,
+) {
+    let (database, run) = (open_database(test.test_dir.path()), run.clone());
+    leaks::wait_until(WAIT_TIMEOUT, move || {
+        let mut lines = database.prepare("SELECT line FROM journal WHERE run = ?1 ORDER BY number").unwrap();
+        let lines: Vec<Value> = lines
+            .query_map([run.as_str()], |row| row.get::<_, String>(0))
+            .unwrap()
+            .map(|line| serde_json::from_str(&line.unwrap()).unwrap())
+            .collect();
+        if lines.iter().any(&wanted) { Ok(()) } else { Err(format!("{what} is not in {lines:#?}")) }
+    })
+    .await;
+}
+
+fn line_contains(kind: &'static str, text: &'static str) -> impl Fn(&Value) -> bool + Send + 'static {
+    move |line| line["kind"] == kind && line.to_string().contains(text)
+}
+
+/// Sends the next message of session `s`, and returns the text of its model request.
+async fn next_request_text(test: &TestEngine) -> String {
+    test.model.script(ScriptedResponse::text("after"));
+    let next = test.run_message("s", "and now?").await;
+    assert_eq!(next.verdict, Some(Verdict::Completed));
+    test.model.assert_histories_valid();
+    messages_as_text(test.model.recorded_requests().last().unwrap().messages())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_finished_stays_and_what_ran_is_told() {
+    let test = TestEngine::start_shared().await;
+    let marker = ProcessMarker::new();
+    let waits = format!("printf 'printed %s it died\\n' before; {}", commands::setsid_child(&marker));
+    let batch = ScriptedStream::new()
+        .text("I look around.")
+        .tool_call("c1", "shell", &json!({"command": "echo finished $((40+2))"}))
+        .tool_call("c2", "shell", &json!({"command": waits}))
+        .tool_call("c3", "shell", &json!({"command": "echo never"}));
+    test.model.script(batch);
+    let run = test.send(submission("s", "look around")).await;
+    wait_journal_line(&test, &run, "what it printed", line_contains("printed", "before it died")).await;
+
+    let after = start_on_copy(&test).await;
+    let view = after.engine.find_run(&run).await.unwrap().unwrap();
+    assert_eq!(abort_reason(view.verdict.as_ref()), StopReason::DaemonStopped);
+    assert_eq!((view.steps, view.usage.estimated), (1, false), "{view:#?}");
+    assert!(view.usage.input_tokens > 0 && receipt_of(&view).usage == view.usage, "{view:#?}");
+    // The first daemon is not really dead, so its command was alive: the second one has ended it.
+    assert_eq!(certain_leftovers(&json!(receipt_of(&view).leftovers)), [""; 0], "{view:#?}");
+    assert_eq!(marker.marked_processes(), []);
+    let seen = next_request_text(&after).await;
+    for part in ["I look around.", "finished 42", "printed before it died", "Side effects are possible", "did nothing"]
+    {
+        assert!(seen.contains(part), "{part:?} is not in {seen}");
+    }
+    assert!(seen.contains("stopped because the service went down"), "{seen}");
+    after.close().await;
+    test.stop(&run).wait_settled().await;
+    test.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn text_that_streamed_is_there_for_people_and_by_the_agents_policy_for_the_model() {
+    let test = TestEngine::start_shared().await;
+    test.model.script(ScriptedResponse::silent_mid_stream("The first half of an answer"));
+    let run = test.send(submission("s", "tell me")).await;
+    wait_journal_line(&test, &run, "its text", line_contains("text", "first half")).await;
+    let after = start_on_copy(&test).await;
+    let view = after.engine.find_run(&run).await.unwrap().unwrap();
+    assert_eq!(view.output.as_deref(), Some("The first half of an answer"));
+    let seen = next_request_text(&after).await;
+    assert!(seen.contains("The first half of an answer") && seen.contains("[Interrupted"), "{seen}");
+    after.close().await;
+    test.stop(&run).wait_settled().await;
+    test.close().await;
+}
+
+/// The daemon dies between the stop and the death of a command that ignores SIGTERM. The verdict still names the
+/// person.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_outlives_the_daemon_that_took_it() {
+    // Only the forced stop kills the command.
+    let slow = |config: &mut quell_engine::EngineConfig| {
+        config.stop_timeouts.term = WAIT_TIMEOUT * 2;
+        config.stop_timeouts.grace = WAIT_TIMEOUT * 2;
+    };
+    let test = TestEngine::start_with(ProcessLock::shared().await, slow).await;
+    let marker = ProcessMarker::new();
+    let deaf = json!({"command": commands::signal_ignoring_setsid_child(&marker)});
+    test.model.script(ScriptedResponse::tool_call("c1", "shell", &deaf));
+    let run = test.send(submission("s", "wait for ever")).await;
+    test.wait_printed(&run, "deaf").await;
+    let stop = test.stop(&run);
+    wait_journal_line(&test, &run, "the verdict", line_contains("ending", "alice")).await;
+    let after = start_on_copy(&test).await;
+    test.engine.stop(&alice(), &run_stop_scope(&run), &stop_ask(Push::Forced)).wait_settled().await;
+    stop.wait_settled().await;
+    let view = after.engine.find_run(&run).await.unwrap().unwrap();
+    let theirs = test.wait_ended(&run).await;
+    assert_eq!(view.verdict, theirs.verdict, "{view:#?}");
+    assert_eq!(abort_reason(view.verdict.as_ref()), StopReason::User);
+    let asked = |view: &quell_protocol::api::RunView| receipt_of(view).requested_at.as_ref().map(|at| at.at.clone());
+    assert_eq!(asked(&view), asked(&theirs));
+    let seen = next_request_text(&after).await;
+    assert!(seen.contains("stopped on purpose by the user"), "{seen}");
+    after.close().await;
+    test.close().await;
+}
+
+/// The turn is in the database, and the daemon died before it stored the end of the run.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_recorded_turn_says_how_its_run_ended() {
+    let test = TestEngine::start_shared().await;
+    test.model.script(ScriptedResponse::text("All is well."));
+    let run = test.run_message("s", "how is it?").await.run_id;
+    let data = copy_data_dir(test.test_dir.path());
+    // The client had seen more events than one block of reserved sequence numbers.
+    let had_seen = 70_000;
+    let died = format!("UPDATE runs SET state = 'started', view = json_set(view, '$.seq', {had_seen})");
+    open_database(data.path()).execute_batch(&died).unwrap();
+    let after = TestEngine::start_in(TestDir::Temporary(data), ProcessLock::shared().await, |_| {}).await;
+    let view = after.engine.find_run(&run).await.unwrap().unwrap();
+    assert_eq!((view.verdict.as_ref(), view.output.as_deref()), (Some(&Verdict::Completed), Some("All is well.")));
+    assert!(receipt_of(&view).turn.recorded && view.result.as_ref().unwrap().success, "{view:#?}");
+    let end = after.engine.follow_run(&run, had_seen).await.unwrap();
+    let Some(RunFollow::Ended(events)) = end else { panic!("live") };
+    assert!(events.iter().all(|event| event.seq >= had_seen), "sequence numbers go backwards: {events:#?}");
+    assert!(matches!(events.last().unwrap().kind, EventKind::Ended { .. }), "{events:#?}");
+    let seen = next_request_text(&after).await;
+    assert!(seen.contains("All is well.") && !seen.contains("went down"), "{seen}");
+    after.close().await;
+    test.close().await;
+}
+
+/// A damaged disk or a newer version: the journal is used up to the first unreadable line, and the start continues.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_journal_is_read_as_far_as_it_can_be() {
+    let test = TestEngine::start_shared().await;
+    let batch = ScriptedStream::new()
+        .text("I look.")
+        .tool_call("c1", "shell", &json!({"command": "echo one"}))
+        .tool_call("c2", "shell", &json!({"command": "sleep 600"}));
+    test.model.script(batch);
+    let run = test.send(submission("s", "look")).await;
+    wait_journal_line(&test, &run, "the second call", line_contains("began", "c2")).await;
+    let data = copy_data_dir(test.test_dir.path());
+    let damage = r#"UPDATE journal SET line = '{"kind":"of a later version"}' WHERE line LIKE '%finished%'"#;
+    open_database(data.path()).execute_batch(damage).unwrap();
+    let after = TestEngine::start_in(TestDir::Temporary(data), ProcessLock::shared().await, |_| {}).await;
+    let seen = next_request_text(&after).await;
+    assert!(seen.contains("I look.") && seen.contains("Side effects are possible"), "{seen}");
+    after.close().await;
+    test.stop(&run).wait_settled().await;
+    test.close().await;
+}
+
+/// One damaged row affects one run: the daemon starts, the run is over, and the session continues.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_whose_row_is_damaged_does_not_keep_the_daemon_from_starting() {
+    let test = TestEngine::start_shared().await;
+    test.model.script(ScriptedResponse::text("All is well."));
+    test.run_message("s", "how is it?").await;
+    test.model.script(ScriptedResponse::silent_mid_stream("The first half"));
+    let run = test.send(submission("s", "tell me")).await;
+    wait_journal_line(&test, &run, "its text", line_contains("text", "first half")).await;
+    let data = copy_data_dir(test.test_dir.path());
+    open_database(data.path()).execute_batch("UPDATE runs SET view = '{' WHERE state <> 'ended'").unwrap();
+    let after = TestEngine::start_in(TestDir::Temporary(data), ProcessLock::shared().await, keep_partial_text).await;
+    let view = after.engine.find_run(&run).await.unwrap().unwrap();
+    assert_eq!((view.state.as_str(), view.output.as_deref()), ("ended", Some("The first half")), "{view:#?}");
+    assert_eq!(abort_reason(view.verdict.as_ref()), StopReason::DaemonStopped);
+    let seen = next_request_text(&after).await;
+    assert!(seen.contains("All is well.") && seen.contains("damaged") && seen.contains("The first half"), "{seen}");
+    after.close().await;
+    test.stop(&run).wait_settled().await;
+    test.close().await;
+}
+
+/// A client that has seen many events reconnects after the crash and gets the end, as one event and once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_is_told_the_end_whatever_it_had_seen() {
+    let test = TestEngine::start_shared().await;
+    let mut stream = ScriptedStream::new();
+    for n in 0..2000 {
+        stream = stream.text(format!("{n} "));
+    }
+    test.model.script(stream.wait_for_gate("never"));
+    let run = test.send(submission("s", "count")).await;
+    wait_journal_line(&test, &run, "the last number", line_contains("text", "1999 ")).await;
+    let had_seen = test.engine.live_run(&run).unwrap().last_seq();
+    assert!(had_seen > 2000);
+    let after = start_on_copy(&test).await;
+    for cursor in [0, 7, had_seen] {
+        let Some(RunFollow::Ended(events)) = after.engine.follow_run(&run, cursor).await.unwrap() else {
+            panic!("live")
+        };
+        let [snapshot, end] = events.as_slice() else { panic!("{events:#?}") };
+        assert!(matches!(&snapshot.kind, EventKind::Snapshot { text, .. } if text.contains("1999 ")), "{snapshot:#?}");
+        assert!(matches!(end.kind, EventKind::Ended { .. }) && end.seq > had_seen, "{end:#?}");
+        let again = after.engine.follow_run(&run, end.seq).await.unwrap();
+        let Some(RunFollow::Ended(again)) = again else { panic!("the run is live or unknown") };
+        assert_eq!(again.as_slice(), std::slice::from_ref(end), "the end must come once");
+    }
+    after.close().await;
+    test.stop(&run).wait_settled().await;
+    test.close().await;
+}
+
+/// The lock file is removed and a second daemon starts: the first one may not write any more, and reports it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_daemon_that_lost_its_data_starts_no_tool() {
+    let test = TestEngine::start_shared().await;
+    let call = ScriptedStream::new().wait_for_gate("go").tool_call("c1", "shell", &json!({"command": "touch proof"}));
+    test.model.script(call);
+    let run = test.send(submission("s", "write")).await;
+    test.model.request_at(0).wait_paused().await;
+    std::fs::remove_file(test.test_dir.path().join("quell.lock")).unwrap();
+    let test_dir = TestDir::Borrowed(test.test_dir.path().to_path_buf());
+    let second = TestEngine::start_in(test_dir, ProcessLock::shared().await, |_| {}).await;
+    assert_eq!(
+        second.engine.find_run(&run).await.unwrap().unwrap().state,
+        "ended",
+        "the second daemon must seal the run"
+    );
+    test.model.open_gate("go");
+    let Some(live_run) = test.engine.live_run(&run) else { panic!("{run} is over") };
+    live_run.wait_for_progress(quell_engine::live_run::RunProgress::Ended).await;
+    let Some(Verdict::Failed { code, message: why }) = live_run.verdict() else { panic!("{:?}", live_run.verdict()) };
+    assert_eq!(code, "store");
+    assert!(why.contains("shell was not started") && why.contains("another quell has taken over"), "{why}");
+    assert!(!test.workdir().join("proof").exists());
+    let refused = test.engine.submit(&alice(), submission("s", "again")).await.unwrap_err();
+    assert!(refused.to_string().contains("another quell has taken over"), "{refused}");
+    second.close().await;
+    test.engine.shut_down().await;
+}

@@ -1,0 +1,215 @@
+//! A database that refuses writes for a while: turns are stored in order once it accepts them.
+
+use quell_engine::engine::Submission;
+use quell_engine::live_run::RunProgress;
+use quell_kernel::Push;
+use quell_protocol::api::OnBusy;
+use quell_protocol::{CallId, RunId, StopReason, Verdict};
+use quell_testkit::leaks;
+use quell_testkit::model::{ScriptedResponse, ScriptedStream};
+
+use serde_json::json;
+
+use super::{line_contains, next_request_text, open_database, start_on_copy, wait_journal_line};
+use crate::test_engine::{
+    ProcessLock, TestDir, TestEngine, WAIT_TIMEOUT, abort_reason, alice, copy_data_dir, parse_session_key, receipt_of,
+    run_stop_scope, stop_ask, submission,
+};
+
+/// Refuses turns and nothing else.
+const REFUSE_TURNS_SQL: &str =
+    "CREATE TRIGGER refuse BEFORE INSERT ON history BEGIN SELECT RAISE(ABORT, 'not now'); END";
+const ACCEPT_TURNS_SQL: &str = "DROP TRIGGER refuse";
+
+/// Waits until a run is over without its turn in the database.
+async fn wait_unrecorded_end(test: &TestEngine, run: &RunId) {
+    let Some(live_run) = test.engine.live_run(run) else { panic!("run {run} is forgotten") };
+    live_run.wait_for_progress(RunProgress::Ended).await;
+    let receipt = live_run.receipt().unwrap();
+    assert!(!receipt.turn.recorded, "the database refused: {receipt:#?}");
+}
+
+/// Another program, such as a backup, holds the write lock for longer than a statement waits, just as a run ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_turn_that_the_database_refused_once_is_there_after_a_restart() {
+    let test = TestEngine::start_shared().await;
+    test.model.script(ScriptedStream::new().text("All is").wait_for_gate("go").text(" well."));
+    let run = test.send(submission("s", "how is it?")).await;
+    wait_journal_line(&test, &run, "its text", line_contains("text", "All is")).await;
+    let other = open_database(test.test_dir.path());
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    test.model.open_gate("go");
+    wait_unrecorded_end(&test, &run).await;
+    other.execute_batch("COMMIT").unwrap();
+    let view = test.wait_ended(&run).await;
+    assert_eq!(
+        (view.verdict.as_ref(), receipt_of(&view).turn.recorded),
+        (Some(&Verdict::Completed), true),
+        "{view:#?}"
+    );
+    let after = start_on_copy(&test).await;
+    let seen = next_request_text(&after).await;
+    assert!(seen.contains("All is well."), "{seen}");
+    after.close().await;
+    test.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn turns_that_were_refused_stand_before_those_that_came_after_them() {
+    let test = TestEngine::start_shared().await;
+    let other = open_database(test.test_dir.path());
+    other.execute_batch(REFUSE_TURNS_SQL).unwrap();
+    for (text, answer) in [("one?", "The first."), ("two?", "The second.")] {
+        test.model.script(ScriptedResponse::text(answer));
+        let run = test.send(submission("s", text)).await;
+        wait_unrecorded_end(&test, &run).await;
+    }
+    other.execute_batch(ACCEPT_TURNS_SQL).unwrap();
+    test.model.script(ScriptedResponse::text("The third."));
+    let third = test.run_message("s", "three?").await;
+    assert!(receipt_of(&third).turn.recorded, "{third:#?}");
+    let after = start_on_copy(&test).await;
+    let seen = next_request_text(&after).await;
+    let positions: Vec<_> =
+        ["The first.", "The second.", "The third."].iter().map(|answer| seen.find(answer)).collect();
+    assert!(positions.iter().all(Option::is_some) && positions.is_sorted(), "{positions:?} in {seen}");
+    after.close().await;
+    test.close().await;
+}
+
+/// The next start seals all of them from their journals.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn turns_that_a_dead_daemon_could_not_write_come_back_in_order() {
+    let wide = |config: &mut quell_engine::EngineConfig| {
+        config.agents.values_mut().for_each(|agent| agent.window_tokens = 1_000_000);
+    };
+    let test = TestEngine::start_with(ProcessLock::shared().await, wide).await;
+    open_database(test.test_dir.path()).execute_batch(REFUSE_TURNS_SQL).unwrap();
+    let answers: Vec<String> = (10..20).map(|n| format!("answer {n}")).collect();
+    let mut last = None;
+    for answer in &answers {
+        // The first takes longest to read.
+        let long = if last.is_none() { " and so on".repeat(150_000) } else { String::new() };
+        test.model.script(ScriptedResponse::text(format!("{answer}{long}")));
+        let run = test.send(submission("s", "go on")).await;
+        wait_unrecorded_end(&test, &run).await;
+        last = Some(run);
+    }
+    wait_journal_line(&test, &last.unwrap(), "its end", line_contains("ending", "completed")).await;
+    let data = copy_data_dir(test.test_dir.path());
+    open_database(data.path()).execute_batch(ACCEPT_TURNS_SQL).unwrap();
+    let after = TestEngine::start_in(TestDir::Temporary(data), ProcessLock::shared().await, |_| {}).await;
+    let messages = after.engine.history_page(&parse_session_key("s"), 100, None).await.unwrap().messages;
+    let stored: Vec<&str> =
+        messages.iter().filter(|message| message.role == "assistant").map(|message| &message.text[..9]).collect();
+    assert_eq!(stored, answers);
+    after.close().await;
+    test.close().await;
+}
+
+/// A forced stop seals in the call that gives the verdict; the daemon dies before the database accepts the turn.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_forced_stop_whose_turn_was_refused_outlives_its_daemon() {
+    let test = TestEngine::start_shared().await;
+    open_database(test.test_dir.path()).execute_batch(REFUSE_TURNS_SQL).unwrap();
+    test.model.script(ScriptedResponse::silent_mid_stream("Half of it"));
+    let run = test.send(submission("s", "tell me")).await;
+    test.wait_text(&run).await;
+    test.engine.stop(&alice(), &run_stop_scope(&run), &stop_ask(Push::Forced)).wait_settled().await;
+    wait_unrecorded_end(&test, &run).await;
+    // A call that starts after the stop is not written to the journal after the verdict.
+    let late = CallId::parse("late").unwrap();
+    test.engine.live_run(&run).unwrap().writer().journal_call_start(&late).await.unwrap();
+    wait_journal_line(&test, &run, "the verdict", line_contains("ending", "alice")).await;
+    let data = copy_data_dir(test.test_dir.path());
+    let lines = "SELECT count(*) FROM journal WHERE line LIKE '%began%'";
+    let began: i64 = open_database(data.path()).query_row(lines, [], |row| row.get(0)).unwrap();
+    assert_eq!(began, 0);
+    open_database(data.path()).execute_batch(ACCEPT_TURNS_SQL).unwrap();
+    let after =
+        TestEngine::start_in(TestDir::Temporary(data), ProcessLock::shared().await, super::keep_partial_text).await;
+    let view = after.engine.find_run(&run).await.unwrap().unwrap();
+    assert_eq!(abort_reason(view.verdict.as_ref()), StopReason::User);
+    let seen = next_request_text(&after).await;
+    assert!(seen.contains("Half of it") && seen.contains("stopped on purpose by the user"), "{seen}");
+    after.close().await;
+    test.close().await;
+}
+
+/// A queued run is withdrawn, and the daemon dies before it stored that. The run never began, so it leaves no turn.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_withdrawn_message_does_not_come_back_as_a_turn() {
+    let test = TestEngine::start_shared().await;
+    let refuse_ends = "CREATE TRIGGER refuse BEFORE UPDATE ON runs WHEN new.state = 'ended'
+                       BEGIN SELECT RAISE(ABORT, 'not now'); END";
+    open_database(test.test_dir.path()).execute_batch(refuse_ends).unwrap();
+    test.model.script(ScriptedResponse::silent_mid_stream("I think"));
+    let first = test.send(submission("s", "think")).await;
+    test.wait_text(&first).await;
+    let queued = test.send(submission("s", "and forget this")).await;
+    test.stop(&queued).wait_settled().await;
+    wait_journal_line(&test, &queued, "the verdict", line_contains("ending", "alice")).await;
+    let data = copy_data_dir(test.test_dir.path());
+    open_database(data.path()).execute_batch(ACCEPT_TURNS_SQL).unwrap();
+    let after = TestEngine::start_in(TestDir::Temporary(data), ProcessLock::shared().await, |_| {}).await;
+    let view = after.engine.find_run(&queued).await.unwrap().unwrap();
+    assert_eq!(abort_reason(view.verdict.as_ref()), StopReason::User);
+    assert!(!receipt_of(&view).turn.recorded, "{view:#?}");
+    let seen = next_request_text(&after).await;
+    assert!(seen.contains("think") && !seen.contains("forget this"), "{seen}");
+    after.close().await;
+    test.stop(&first).wait_settled().await;
+    test.close().await;
+}
+
+/// At every moment the database has a steered message in the queue or in the journal of the run that took it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_steered_message_is_never_in_neither_of_two_runs() {
+    let test = TestEngine::start_shared().await;
+    let watch = "CREATE TRIGGER watch BEFORE UPDATE ON runs WHEN new.state = 'steered'
+                 BEGIN SELECT RAISE(ABORT, 'it would be lost') WHERE NOT EXISTS (
+                     SELECT 1 FROM journal WHERE run = new.steered_into AND line LIKE '%turn left%'); END";
+    let other = open_database(test.test_dir.path());
+    other.execute_batch(watch).unwrap();
+    let call = ScriptedStream::new().wait_for_gate("go").tool_call("c1", "shell", &json!({"command": "true"}));
+    test.model.script(call).script(ScriptedResponse::silent_mid_stream("I turn."));
+    let run = test.send(submission("s", "begin")).await;
+    test.model.request_at(0).wait_paused().await;
+    let steer = test.send_for_answer(Submission { on_busy: OnBusy::Steer, ..submission("s", "turn left") }).await;
+    test.model.open_gate("go");
+    test.wait_text(&run).await;
+    let id = steer.message_id.unwrap();
+    leaks::wait_until(WAIT_TIMEOUT, move || {
+        let sql = "SELECT state FROM runs WHERE id = ?1";
+        let state: String = other.query_row(sql, [id.as_str()], |row| row.get(0)).unwrap();
+        if state == "steered" { Ok(()) } else { Err(format!("the message is {state}")) }
+    })
+    .await;
+    let after = start_on_copy(&test).await;
+    let seen = next_request_text(&after).await;
+    assert!(seen.contains("turn left"), "{seen}");
+    after.close().await;
+    test.stop(&run).wait_settled().await;
+    test.close().await;
+}
+
+/// The journal of a run shows that it has begun, even when its start could not be stored.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_whose_start_was_refused_is_no_queued_one_after_a_crash() {
+    let test = TestEngine::start_shared().await;
+    let refuse_starts = "CREATE TRIGGER refuse BEFORE UPDATE ON runs WHEN new.state = 'started'
+                         BEGIN SELECT RAISE(ABORT, 'not now'); END";
+    open_database(test.test_dir.path()).execute_batch(refuse_starts).unwrap();
+    test.model.script(ScriptedResponse::SilentBeforeHeaders);
+    let run = test.send(submission("s", "think about it")).await;
+    test.model.request_at(0).wait_paused().await;
+    wait_journal_line(&test, &run, "its first step", line_contains("step", "1")).await;
+    let after = start_on_copy(&test).await;
+    let view = after.engine.find_run(&run).await.unwrap().unwrap();
+    assert!(receipt_of(&view).turn.recorded, "{view:#?}");
+    let seen = next_request_text(&after).await;
+    assert!(seen.contains("think about it"), "{seen}");
+    after.close().await;
+    test.stop(&run).wait_settled().await;
+    test.close().await;
+}

@@ -1,0 +1,133 @@
+//! How long servers live: idle timeout, session end, shutdown, kill.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use quell_kernel::Push;
+use quell_testkit::commands::ProcessMarker;
+use quell_testkit::daemon::TestDaemon;
+use quell_testkit::machine_speed::scaled_limit;
+use quell_testkit::{ScriptedModel, ScriptedResponse, mcp};
+use serde_json::json;
+
+use super::McpFixture;
+use crate::test_engine::{ProcessLock, WAIT_TIMEOUT, parse_session_key, root, stop_ask};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unused_server_is_closed_and_comes_back() {
+    let fixture = McpFixture::start_with(|server| server.idle_s = Some(0)).await;
+    let first = fixture.call_and_answer("s", "pid").await;
+    fixture.wait_servers(0).await;
+    fixture.marker.wait_gone(WAIT_TIMEOUT).await;
+    assert_ne!(fixture.call_and_answer("s", "pid").await, first);
+    fixture.wait_servers(0).await;
+    fixture.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_in_use_is_kept_for_its_time() {
+    let fixture = McpFixture::start_with(|server| server.idle_s = Some(1)).await;
+    let first = fixture.call_and_answer("s", "pid").await;
+    assert_eq!(fixture.call_and_answer("s", "pid").await, first);
+    let since = Instant::now();
+    fixture.wait_servers(0).await;
+    assert!(since.elapsed() > Duration::from_millis(700), "closed after {:?}", since.elapsed());
+    fixture.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_takes_its_servers_with_it() {
+    let fixture = McpFixture::start().await;
+    fixture.call_and_answer("one", "pid").await;
+    fixture.call_and_answer("two", "pid").await;
+    fixture.wait_servers(2).await;
+    assert!(
+        fixture
+            .test_engine
+            .engine
+            .delete_session(&root(), &parse_session_key("one"), &stop_ask(Push::Gentle))
+            .await
+            .unwrap()
+    );
+    fixture.wait_servers(1).await;
+    assert!(
+        fixture
+            .test_engine
+            .engine
+            .reset_session(&root(), &parse_session_key("two"), &stop_ask(Push::Gentle))
+            .await
+            .unwrap()
+    );
+    fixture.wait_servers(0).await;
+    fixture.marker.wait_gone(WAIT_TIMEOUT).await;
+    fixture.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shutdown_ends_stuck_servers_and_calls_within_its_time() {
+    let fixture = McpFixture::start_with(|server| {
+        server.env.insert("MCP_STUCK".to_owned(), "1".to_owned());
+    })
+    .await;
+    fixture.call_and_answer("idle", "pid").await;
+    let run = fixture.start_call("busy", "deaf", json!({})).await;
+    fixture.test_engine.wait_printed(&run, "progress").await;
+    fixture.wait_servers(2).await;
+    let begun = Instant::now();
+    let left = fixture.test_engine.engine.shut_down().await;
+    let took = begun.elapsed();
+    assert!(left.is_empty(), "{left:?}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert_eq!(fixture.marker.marked_processes().len(), 0, "{:#?}", fixture.marker.marked_processes());
+    assert_eq!(fixture.test_engine.engine.mcp().count_live(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_server_sees_the_end_of_its_input_at_shutdown() {
+    let fixture = McpFixture::start().await;
+    fixture.call_and_answer("s", "pid").await;
+    let begun = Instant::now();
+    assert!(fixture.test_engine.engine.shut_down().await.is_empty());
+    let took = begun.elapsed();
+    assert!(took < scaled_limit(Duration::from_secs(2)), "{took:?}");
+    assert_eq!(fixture.marker.marked_processes().len(), 0);
+}
+
+/// A section for the configuration file, and the folder of its server.
+fn config_section(marker: &ProcessMarker) -> (String, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("server.sh");
+    std::fs::write(&script, mcp::SERVER_SCRIPT).unwrap();
+    let section = format!(
+        "\n[mcp.test]\ncommand = \"sh\"\nargs = [\"{}\"]\nenv = {{ MCP_MARK = \"{}\", MCP_STUCK = \"1\" }}\n",
+        script.display(),
+        marker.as_str()
+    );
+    (section, folder)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_server_outlives_a_daemon_that_is_killed() {
+    let _process_lock = ProcessLock::shared().await;
+    let (marker, model) = (ProcessMarker::new(), ScriptedModel::start().await);
+    let (section, _folder) = config_section(&marker);
+    let provider = format!("[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\n", model.base_url());
+    let daemon = TestDaemon::start(
+        Path::new(env!("CARGO_BIN_EXE_quell")),
+        &format!("{provider}\n[agents.main]\nmodel = \"scripted/model\"\n{section}"),
+    )
+    .await;
+    model.script(ScriptedResponse::tool_call("c1", "test__fork", &json!({})));
+    let started = daemon.api().post("/api/sessions/s/runs", &json!({"text": "do it"})).await.expect_status(202);
+    let run = started["runId"].as_str().unwrap();
+    daemon.api().run_events(run, 0).await.wait_for("tool.output").await;
+    marker.wait_for_count(2).await;
+    daemon.kill9().await;
+    marker.wait_gone(WAIT_TIMEOUT).await;
+    // The MCP library logs whole messages at info; the daemon's log must not contain them.
+    let log = daemon.output();
+    assert!(
+        log.contains("MCP server started") && !log.contains("jsonrpc") && !log.contains("protocol_version"),
+        "{log}"
+    );
+}

@@ -1,0 +1,115 @@
+//! One server shared by all sessions: other sessions learn what one session's stop costs them.
+
+use quell_kernel::Push;
+use quell_protocol::{ResourceKind, Verdict};
+use quell_testkit::ScriptedResponse;
+use serde_json::json;
+
+use super::{McpFixture, call_row};
+use crate::test_engine::{alice, receipt_of, run_stop_scope, stop_ask, submission};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_have_servers_of_their_own_unless_one_is_shared() {
+    let own = McpFixture::start().await;
+    let (one, two) = (own.call_and_answer("one", "pid").await, own.call_and_answer("two", "pid").await);
+    assert_ne!(one, two);
+    assert_eq!(own.call_and_answer("one", "pid").await, one);
+    own.close().await;
+    let shared = McpFixture::start_with(|server| server.shared = true).await;
+    assert_eq!(shared.call_and_answer("one", "pid").await, shared.call_and_answer("two", "pid").await);
+    assert!(!shared.call_and_answer("two", "env").await.contains("QUELL_SESSION"));
+    shared.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_of_a_shared_server_fails_no_call_silently() {
+    let fixture = McpFixture::start_with(|server| {
+        server.shared = true;
+        server.grace_ms = Some(300);
+    })
+    .await;
+    let before = fixture.call_and_answer("one", "pid").await;
+    let other = fixture.start_call("two", "wait", json!({})).await;
+    fixture.test_engine.wait_resource_held(&other, ResourceKind::McpCall).await;
+    fixture.wait_messages("tools/call", 2).await;
+    let stopped = fixture.start_call("one", "deaf", json!({})).await;
+    fixture.test_engine.wait_printed(&stopped, "progress").await;
+    fixture.test_engine.model.script(ScriptedResponse::text("I see"));
+    assert_eq!(fixture.test_engine.stop(&stopped).aborted.len(), 1);
+    let view = fixture.test_engine.wait_ended(&stopped).await;
+    let row = call_row(&view);
+    assert!(row.label.contains("was restarted, which cost 1 call of another run"), "{row:#?}");
+    let lost = fixture.test_engine.wait_ended(&other).await;
+    assert_eq!((lost.verdict.clone(), lost.output.as_deref()), (Some(Verdict::Completed), Some("I see")));
+    assert_eq!(call_row(&lost).how, "failed");
+    let result = fixture.last_result();
+    assert!(result.contains("was lost with the MCP server test: it was restarted because"), "{result}");
+    assert!(result.contains("may have had effects"), "{result}");
+    assert!(receipt_of(&lost).leftovers.is_empty());
+    assert_ne!(fixture.call_and_answer("two", "pid").await, before);
+    fixture.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_of_one_call_leaves_the_other_calls_alone() {
+    let fixture = McpFixture::start_with(|server| server.shared = true).await;
+    let other = fixture.start_call("two", "wait", json!({})).await;
+    fixture.test_engine.wait_resource_held(&other, ResourceKind::McpCall).await;
+    fixture.wait_messages("tools/call", 1).await;
+    let stopped = fixture.start_call("one", "wait", json!({})).await;
+    fixture.wait_messages("tools/call", 2).await;
+    assert_eq!(fixture.test_engine.stop(&stopped).aborted.len(), 1);
+    assert_eq!(call_row(&fixture.test_engine.wait_ended(&stopped).await).how, "unconfirmed");
+    let rows = fixture.test_engine.engine.live_run(&other).unwrap().scope.ledger().rows();
+    assert!(rows.iter().any(|row| row.kind == ResourceKind::McpCall && row.released.is_none()), "{rows:#?}");
+    fixture.test_engine.stop(&other);
+    fixture.test_engine.wait_ended(&other).await;
+    fixture.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_of_one_that_waits_for_a_server_leaves_its_start_to_the_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let gate = folder.path().join("open");
+    let fixture = McpFixture::start_with(|server| {
+        server.shared = true;
+        server.args[1].insert_str(0, &format!("while [ ! -e '{}' ]; do sleep 0.01; done\n", gate.display()));
+    })
+    .await;
+    let stopped = fixture.test_engine.send(submission("one", "do it")).await;
+    fixture.test_engine.wait_resource_held(&stopped, ResourceKind::McpCall).await;
+    let other = fixture.test_engine.send(submission("two", "do it")).await;
+    fixture.test_engine.wait_resource_held(&other, ResourceKind::McpCall).await;
+    assert_eq!(fixture.test_engine.stop(&stopped).aborted.len(), 1);
+    let view = fixture.test_engine.wait_ended(&stopped).await;
+    assert!(receipt_of(&view).leftovers.is_empty(), "{view:#?}");
+    fixture
+        .test_engine
+        .model
+        .script(ScriptedResponse::tool_call("c1", "test__pid", &json!({})))
+        .script(ScriptedResponse::text("fine"));
+    std::fs::write(&gate, "").unwrap();
+    assert_eq!(fixture.test_engine.wait_ended(&other).await.output.as_deref(), Some("fine"));
+    assert_eq!(fixture.wait_messages("initialize", 1).await.len(), 1, "the server was started more than once");
+    fixture.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forced_stop_of_one_call_does_not_cost_the_calls_of_others() {
+    let fixture = McpFixture::start_with(|server| server.shared = true).await;
+    let before = fixture.call_and_answer("one", "pid").await;
+    let other = fixture.start_call("two", "wait", json!({})).await;
+    fixture.wait_messages("tools/call", 2).await;
+    let stopped = fixture.start_call("one", "nap", json!({})).await;
+    fixture.test_engine.wait_printed(&stopped, "progress").await;
+    let stop = fixture.test_engine.engine.stop(&alice(), &run_stop_scope(&stopped), &stop_ask(Push::Forced));
+    assert_eq!(stop.aborted.len(), 1);
+    let view = fixture.test_engine.wait_ended(&stopped).await;
+    assert!(!call_row(&view).label.contains("restarted"), "{view:#?}");
+    let rows = fixture.test_engine.engine.live_run(&other).unwrap().scope.ledger().rows();
+    assert!(rows.iter().any(|row| row.kind == ResourceKind::McpCall && row.released.is_none()), "{rows:#?}");
+    assert_eq!(fixture.call_and_answer("one", "pid").await, before);
+    fixture.test_engine.stop(&other);
+    fixture.test_engine.wait_ended(&other).await;
+    fixture.close().await;
+}

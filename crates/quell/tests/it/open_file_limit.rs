@@ -1,0 +1,68 @@
+//! The daemon raises its open-file limit; its children get the original one.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use quell_testkit::daemon::DaemonHome;
+use quell_testkit::model::ScriptedResponse;
+use quell_testkit::{ScriptedModel, leaks};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::cli::quell_exe;
+use crate::test_engine::WAIT_TIMEOUT;
+
+/// A limit that no machine uses by default.
+const TEST_LIMIT: &str = "777";
+
+async fn wait_line(file: &Path) -> String {
+    let path = file.to_owned();
+    // The line is complete once it ends.
+    let whole = move || match fs::read_to_string(&path) {
+        Ok(text) if text.ends_with('\n') => Ok(()),
+        found => Err(format!("{}: {found:?}", path.display())),
+    };
+    leaks::wait_until(WAIT_TIMEOUT, whole).await;
+    fs::read_to_string(file).unwrap().trim().to_owned()
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_started_has_the_limit_that_the_daemon_was_started_with(#[values("auto", "none")] isolate: &str) {
+    let model = ScriptedModel::start().await;
+    let home = DaemonHome::new("");
+    let path_of = |name: &str| home.root_dir().join(name);
+    let print_limit = |name: &str| format!("ulimit -Sn > {}", path_of(name).display());
+    let (hook, server): (Value, Value) = (json!(print_limit("hook")), json!(format!("{}; cat", print_limit("server"))));
+    let config = format!(
+        "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\n[hooks]\non_start = {hook}\n\
+         [mcp.test]\ncommand = \"sh\"\nargs = [\"-c\", {server}]\n\
+         [agents.main]\nmodel = \"scripted/m\"\nmcp = []\nisolate = \"{isolate}\"\n\
+         [agents.other]\nmodel = \"scripted/m\"\nmcp = [\"test\"]\n",
+        model.base_url()
+    );
+    fs::write(home.config_file(), config).unwrap();
+    let wrapper = path_of("wrapper");
+    fs::write(&wrapper, format!("#!/bin/sh\nulimit -Sn {TEST_LIMIT}; exec '{}' \"$@\"\n", quell_exe().display()))
+        .unwrap();
+    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).unwrap();
+    let daemon = home.start(&wrapper).await;
+    let own = fs::read_to_string(format!("/proc/{}/limits", daemon.pid())).unwrap();
+    let own = own.lines().find(|line| line.starts_with("Max open files")).unwrap().to_owned();
+    assert!(!own.contains(" 777 "), "the daemon did not raise its own limit, so this test proves nothing: {own}");
+
+    assert_eq!(wait_line(&path_of("hook")).await, TEST_LIMIT);
+    model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": print_limit("shell")})));
+    let background = json!({"command": print_limit("background"), "background": true});
+    model.script(ScriptedResponse::tool_call("c2", "shell", &background));
+    model.script(ScriptedResponse::text("Seen."));
+    let sent = daemon.api().post("/api/sessions/s/runs", &json!({"text": "go"})).await;
+    assert_eq!(sent.status, 202, "{sent:?}");
+    assert_eq!(wait_line(&path_of("shell")).await, TEST_LIMIT);
+    assert_eq!(wait_line(&path_of("background")).await, TEST_LIMIT);
+    let sent = daemon.api().post("/api/sessions/t/runs", &json!({"text": "go", "agent": "other"})).await;
+    assert_eq!(sent.status, 202, "{sent:?}");
+    assert_eq!(wait_line(&path_of("server")).await, TEST_LIMIT);
+    assert!(daemon.stop().await.success(), "{}", daemon.output());
+}

@@ -1,0 +1,104 @@
+//! Requests complete even when their caller disconnects: in the database, in memory and in the audit log.
+
+use futures_util::poll;
+use quell_engine::memory::NoteScope;
+use quell_kernel::Push;
+use quell_testkit::leaks;
+use rusqlite::Connection;
+
+use crate::sessions::session_request;
+use crate::test_engine::{TestEngine, WAIT_TIMEOUT, alice, messages_as_text, parse_session_key, root, stop_ask};
+
+/// Holds the write lock like another program, so that every write of the engine waits.
+fn lock_database(test: &TestEngine) -> Connection {
+    let other = Connection::open(test.test_dir.path().join("quell.db")).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    other
+}
+
+/// Polls a request once, and drops it before it is answered.
+async fn poll_once_and_drop<T>(test: &TestEngine, question: impl Future<Output = T>) {
+    let other = lock_database(test);
+    {
+        let mut question = std::pin::pin!(question);
+        assert!(poll!(&mut question).is_pending(), "the request completed before the caller could disconnect");
+    }
+    other.execute_batch("ROLLBACK").unwrap();
+}
+
+async fn wait_audit_entry(test: &TestEngine, action: &str) {
+    let begun = std::time::Instant::now();
+    loop {
+        let list = test.engine.list_audit(0, 100).await.unwrap().items;
+        if list.iter().any(|row| row.action == action) {
+            return;
+        }
+        assert!(begun.elapsed() < WAIT_TIMEOUT, "{action} is not in the audit list: {list:#?}");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reset_whose_caller_leaves_empties_what_the_model_sees() {
+    let test = TestEngine::start_shared().await;
+    test.answer_by_marker();
+    test.run_message("s", "my number is 4711").await;
+    poll_once_and_drop(&test, test.engine.reset_session(&alice(), &parse_session_key("s"), &stop_ask(Push::Gentle)))
+        .await;
+    wait_audit_entry(&test, "reset_session").await;
+    test.run_message("s", "what is my number").await;
+    assert!(!messages_as_text(&test.last_messages()).contains("4711"), "the model sees the reset history");
+    test.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deletion_whose_caller_leaves_deletes_what_the_model_sees() {
+    let test = TestEngine::start_shared().await;
+    test.answer_by_marker();
+    test.run_message("s", "my number is 4711").await;
+    poll_once_and_drop(&test, test.engine.delete_session(&alice(), &parse_session_key("s"), &stop_ask(Push::Gentle)))
+        .await;
+    wait_audit_entry(&test, "delete_session").await;
+    test.run_message("s", "what is my number").await;
+    assert!(!messages_as_text(&test.last_messages()).contains("4711"), "the model sees the deleted history");
+    test.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_that_is_lifted_by_somebody_who_leaves_is_lifted() {
+    let test = TestEngine::start_shared().await;
+    test.answer_by_marker();
+    test.engine.set_hold(&root(), true, None).await.unwrap();
+    poll_once_and_drop(&test, test.engine.set_hold(&root(), false, None)).await;
+    wait_audit_entry(&test, "lift_hold").await;
+    let engine = test.engine.clone();
+    leaks::wait_until(WAIT_TIMEOUT, move || if engine.is_held() { Err("still held".to_owned()) } else { Ok(()) }).await;
+    test.run_message("s", "hello").await;
+    test.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_somebody_did_who_left_is_in_the_audit_list() {
+    let test = TestEngine::start_shared().await;
+    test.answer_by_marker();
+    test.run_message("s", "hello").await;
+    poll_once_and_drop(&test, test.engine.open_session(&alice(), session_request("u", "c"))).await;
+    wait_audit_entry(&test, "configure_session").await;
+    poll_once_and_drop(&test, test.engine.create_token(&root(), "t", quell_protocol::api::AccessLevel::Read)).await;
+    wait_audit_entry(&test, "create_token").await;
+    poll_once_and_drop(&test, test.engine.revoke_token(&root(), "t")).await;
+    wait_audit_entry(&test, "revoke_token").await;
+    let connection = Connection::open(test.test_dir.path().join("quell.db")).unwrap();
+    let note = "INSERT INTO note_scopes (id, kind, name) VALUES (9, 'agent', 'main');
+                INSERT INTO note_scopes (id, kind, name) VALUES (10, 'sender', 'tg:1');
+                INSERT INTO notes (scope, key, category, text, at) VALUES (9, 'k', 'core', 'text', '2026-01-01T00:00:00Z');
+                INSERT INTO notes (scope, key, category, text, at) VALUES (10, 'k', 'core', 'text', '2026-01-01T00:00:00Z')";
+    connection.execute_batch(note).unwrap();
+    drop(connection);
+    let scope = NoteScope::Agent(crate::test_engine::parse_agent_id("main"));
+    poll_once_and_drop(&test, test.engine.forget_note(&alice(), scope, "k".to_owned())).await;
+    wait_audit_entry(&test, "forget_note").await;
+    poll_once_and_drop(&test, test.engine.forget_sender(&alice(), "tg:1".to_owned())).await;
+    wait_audit_entry(&test, "forget_sender").await;
+    test.close().await;
+}

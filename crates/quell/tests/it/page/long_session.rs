@@ -1,0 +1,113 @@
+//! A session of 5,000 messages opens at its end, scrolls smoothly to its beginning, and shows all of them.
+
+use std::fmt::Write as _;
+
+use quell_testkit::browser::is_skipped;
+use quell_testkit::model::ScriptedResponse;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::PageFixture;
+use super::performance::percentiles;
+
+/// Each turn has one user message and one answer.
+const TURNS: usize = 2500;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn five_thousand_messages_scroll_smoothly() {
+    if is_skipped() {
+        return;
+    }
+    let fixture = PageFixture::start().await;
+    import_long_session(&fixture).await;
+    let browser = &fixture.browser;
+    fixture.sign_in().await;
+    fixture.open_session("long").await;
+    browser.wait_text("article.turn[data-role=assistant]", &format!("Answer {}.", TURNS - 1)).await;
+    let at_end = "(e => e.scrollHeight - e.scrollTop - e.clientHeight < 100)";
+    browser.wait_for(&format!("{at_end}({SCROLL_CONTAINER_SCRIPT}(document.querySelector('#turns')))")).await;
+    let baseline = || async { browser.run_async_script(BASELINE_SCRIPT, &[]).await.as_f64().unwrap() };
+    let before = baseline().await;
+    let (mut gaps, mut articles) = (Vec::<f64>::new(), Value::Null);
+    while articles.is_null() {
+        let part = browser.run_async_script(&scroll_script(), &[]).await;
+        gaps.extend(part["gaps"].as_array().unwrap().iter().map(|gap| gap.as_f64().unwrap()));
+        assert!(gaps.len() < 6000, "the first message is not reached");
+        articles = part["articles"].clone();
+    }
+    gaps.sort_by(f64::total_cmp);
+    let [median, p95, longest] = percentiles(&json!(gaps));
+    // On a machine that is slower than idle at the moment, frames may take longer by the same factor.
+    let slower = f64::max(1.0, before.max(baseline().await) / IDLE_BASELINE_MS);
+    let tasks = browser.long_tasks().await;
+    println!(
+        "{} articles after {} frames: median {median:.1} ms, 95 % {p95:.1} ms, longest {longest:.1} ms, on a machine {slower:.1} \
+         times slower than idle (baseline {before:.1} ms); long tasks {tasks:?}",
+        articles,
+        gaps.len()
+    );
+    browser.wait_text("article.turn[data-role=user]", "Question 0?").await;
+    assert!(median < 50.0 * slower && p95 < 250.0 * slower, "it does not scroll smoothly");
+    browser.assert_no_page_errors(&[]).await;
+}
+
+/// Finds the nearest scrolling ancestor of an element.
+const SCROLL_CONTAINER_SCRIPT: &str = "(function up(e) { return !e ? document.scrollingElement
+    : e.scrollHeight > e.clientHeight && /auto|scroll/.test(getComputedStyle(e).overflowY) ? e : up(e.parentElement); })";
+
+/// Measures the median time, in milliseconds, of a fixed piece of work in the page.
+const BASELINE_SCRIPT: &str = "const times = [];
+    for (let n = 0; n < 15; n++) {
+      const begun = performance.now();
+      let sum = 0;
+      for (let i = 0; i < 2e6; i++) sum += Math.sqrt(i);
+      times.push(performance.now() - begun + 0 * sum);
+    }
+    done(times.sort((a, b) => a - b)[7]);";
+
+/// At most this many milliseconds for [`BASELINE_SCRIPT`] on an idle machine.
+const IDLE_BASELINE_MS: f64 = 5.0;
+
+/// Scrolls up by one screen per frame, for a hundred frames or until the first message is shown. Returns the times
+/// between frames, and the number of articles once the first message is shown.
+fn scroll_script() -> String {
+    format!(
+        "const box = {SCROLL_CONTAINER_SCRIPT}(document.querySelector('#turns'));
+         const gaps = []; let before = performance.now();
+         const first = () => document.querySelector('#turns article.turn')?.textContent.includes('Question 0?');
+         const frame = (now) => {{
+           gaps.push(now - before); before = now;
+           box.scrollTop -= box.clientHeight;
+           const over = box.scrollTop <= 0 && first();
+           if (over || gaps.length >= 100) {{
+             done({{ gaps, articles: over ? document.querySelectorAll('#turns article.turn').length : null }});
+           }} else requestAnimationFrame(frame);
+         }};
+         requestAnimationFrame(frame);"
+    )
+}
+
+/// Runs one turn, exports it, and imports it 2,500 times as another session.
+async fn import_long_session(fixture: &PageFixture) {
+    fixture
+        .model
+        .script(ScriptedResponse::text("Answer N.\n\nWith a second paragraph and some `code` in it.\n\n- one\n- two"));
+    let run = fixture.send_over_http("seed", "Question N?").await;
+    fixture.wait_ended(&run).await;
+    let export = fixture.http.request(Method::GET, "/api/sessions/seed/export").send().await.unwrap();
+    let lines = export.text().await.unwrap();
+    let (head, rest) = lines.split_once('\n').unwrap();
+    let mut archive = head.replace("\"seed\"", "\"long\"") + "\n";
+    // All runs first, then all turns, as in an export.
+    for kind in ["\"kind\":\"run\"", "\"kind\":\"turn\""] {
+        for turn in 0..TURNS {
+            for line in rest.lines().filter(|line| line.contains(kind)) {
+                let line = line.replace(&run, &format!("run-{turn}")).replace("\"seed\"", "\"long\"");
+                let line = line.replace("Question N?", &format!("Question {turn}?"));
+                writeln!(archive, "{}", line.replace("Answer N.", &format!("Answer {turn}."))).unwrap();
+            }
+        }
+    }
+    let import = fixture.http.request(Method::POST, "/api/import").header("content-type", "application/x-ndjson");
+    let _ = fixture.http.send(import.body(archive)).await.expect_status(201);
+}

@@ -1,0 +1,136 @@
+//! How fast the page is: its weight and load time, a stream of 500 tokens per second, and the time from a key press to
+//! the stop while a hundred other runs stream. The figures are printed; the asserted limits are wide enough for a debug
+//! build on a busy machine.
+
+use std::time::Duration;
+
+use quell_testkit::browser::{Key, is_skipped};
+use quell_testkit::model::ScriptedResponse;
+use serde_json::Value;
+
+use super::{PageConfig, PageFixture};
+
+/// Bytes on the wire (compressed), bytes unpacked, and load times in milliseconds.
+const TRANSFER_SCRIPT: &str = "(() => {
+  const [page] = performance.getEntriesByType('navigation');
+  const files = performance.getEntriesByType('resource').filter((file) => file.name.includes('/assets/'));
+  const bytes = [page, ...files].reduce((sum, file) => sum + file.transferSize, 0);
+  const unpacked = [page, ...files].reduce((sum, file) => sum + file.decodedBodySize, 0);
+  return { bytes, unpacked, files: files.length, loaded: Math.round(page.loadEventEnd),
+    last: Math.round(Math.max(...files.map((file) => file.responseEnd))) };
+})()";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_is_light_and_loads_fast() {
+    if is_skipped() {
+        return;
+    }
+    let fixture = PageFixture::start().await;
+    let browser = &fixture.browser;
+    fixture.sign_in().await;
+    browser.wait_for("performance.getEntriesByType('navigation')[0].loadEventEnd > 0").await;
+    let cold = browser.eval(TRANSFER_SCRIPT).await;
+    println!("cold: {cold}");
+    assert!(cold["files"].as_u64().unwrap() > 10, "not all of the page is counted: {cold}");
+    assert!(cold["bytes"].as_u64().unwrap() < 150_000, "too heavy: {cold}");
+    assert!(
+        cold["bytes"].as_u64().unwrap() * 2 < cold["unpacked"].as_u64().unwrap(),
+        "compressed to less than half: {cold}"
+    );
+    assert!(cold["loaded"].as_u64().unwrap() < 3000, "too slow: {cold}");
+    browser.reload().await;
+    browser.wait_visible("[data-fact=connection][data-state=live]").await;
+    let warm = browser.eval(TRANSFER_SCRIPT).await;
+    println!("warm: {warm}");
+    assert!(warm["bytes"].as_u64().unwrap() * 2 < cold["bytes"].as_u64().unwrap(), "files are cached: {warm}");
+}
+
+/// A script that collects the times between frames until the condition is true.
+fn frame_times_script(condition: &str) -> String {
+    format!(
+        "const gaps = []; let before = performance.now();
+         const frame = (now) => {{
+           gaps.push(now - before); before = now;
+           if ({condition}) done(gaps.sort((a, b) => a - b)); else requestAnimationFrame(frame);
+         }};
+         requestAnimationFrame(frame);"
+    )
+}
+
+/// The median, the 95th percentile and the maximum of sorted times.
+pub(super) fn percentiles(sorted: &Value) -> [f64; 3] {
+    let times: Vec<f64> = sorted.as_array().unwrap().iter().map(|time| time.as_f64().unwrap()).collect();
+    [times.len() / 2, times.len() * 95 / 100, times.len() - 1].map(|at| times[at])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn five_hundred_tokens_per_second_do_not_freeze_the_tab() {
+    if is_skipped() {
+        return;
+    }
+    let fixture = PageFixture::start().await;
+    let browser = &fixture.browser;
+    fixture.sign_in().await;
+    browser.wait_visible("#message").await;
+    fixture.model.script(ScriptedResponse::tokens_forever(Duration::from_millis(2)));
+    fixture.send_message("as fast as you can").await;
+    fixture.wait_send_mode("stop").await;
+    browser
+        .wait_for("document.querySelector('article.turn[data-role=assistant] .markdown')?.textContent.length > 100")
+        .await;
+    browser.run_script("window.__pageLog.longTasks.length = 0", &[]).await;
+    // Five seconds by the page's own clock.
+    let end = "now > (window.__end ??= now + 5000)";
+    let before = browser.text("article.turn[data-role=assistant] .markdown").await.len();
+    let [median, p95, longest] = percentiles(&browser.run_async_script(&frame_times_script(end), &[]).await);
+    let grown = browser.text("article.turn[data-role=assistant] .markdown").await.len() - before;
+    let tasks = browser.long_tasks().await;
+    println!(
+        "frames: median {median:.1} ms, 95 % {p95:.1} ms, longest {longest:.1} ms; {grown} characters in 5 s; long tasks {tasks:?}"
+    );
+    assert!(grown > 2000, "the text keeps up: {grown} characters");
+    assert!(longest < 1000.0 && p95 < 200.0, "the tab freezes");
+    // The page accepts input meanwhile.
+    browser.fill("#message", "still here").await;
+    browser.press_key(Key::Escape).await;
+    fixture.wait_send_mode("send").await;
+    browser.assert_no_page_errors(&[]).await;
+}
+
+/// Records the times from the key press until the page shows "stopping" and until it shows "stopped".
+const STOP_TIMING_SCRIPT: &str = "const times = window.__times = {};
+  addEventListener('keydown', (event) => { if (event.key === 'Escape') times.pressed = event.timeStamp; }, true);
+  new MutationObserver(() => {
+    const mode = document.querySelector('#send').dataset.mode;
+    if (times.pressed && mode !== 'stop') times.stopping ??= performance.now() - times.pressed;
+    if (document.querySelector('article.turn.stopped')) times.stopped ??= performance.now() - times.pressed;
+  }).observe(document.body, { subtree: true, childList: true, attributes: true });";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_press_stops_at_once_while_a_hundred_other_runs_stream() {
+    if is_skipped() {
+        return;
+    }
+    let many = PageConfig { tables: "[limits]\nin_flight_runs = 200\n", ..PageConfig::default() };
+    let fixture = PageFixture::start_with(&many).await;
+    let browser = &fixture.browser;
+    fixture.sign_in().await;
+    fixture.model.respond_by_prompt(|_, _| ScriptedResponse::tokens_forever(Duration::from_millis(100)));
+    for other in 0..100 {
+        fixture.send_over_http(&format!("other-{other}"), "go on").await;
+    }
+    fixture.model.wait_for_requests(100).await;
+    browser.wait_for("document.querySelector('[data-fact=runs]').textContent.includes('100')").await;
+    fixture.open_session("mine").await;
+    fixture.send_message("go on").await;
+    fixture.wait_send_mode("stop").await;
+    browser
+        .wait_for("document.querySelector('article.turn[data-role=assistant] .markdown')?.textContent.length > 20")
+        .await;
+    browser.run_script(STOP_TIMING_SCRIPT, &[]).await;
+    browser.press_key(Key::Escape).await;
+    let times = browser.wait_for("window.__times.stopped && window.__times.stopping && window.__times").await;
+    println!("from the key press: {times}");
+    assert!(times["stopping"].as_f64().unwrap() < 500.0 && times["stopped"].as_f64().unwrap() < 2000.0, "{times}");
+    browser.assert_no_page_errors(&["/api/sessions/mine"]).await;
+}

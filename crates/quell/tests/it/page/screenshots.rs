@@ -1,0 +1,252 @@
+//! Screenshots of the main views in light, in dark and on a phone, each checked with axe-core and for its layout.
+//!
+//! The screenshots go to `target/screenshots` for people to look at; no test compares them.
+
+use quell_testkit::browser::{ColorScheme, Viewport, is_skipped};
+use quell_testkit::model::{ScriptedResponse, ScriptedStream};
+use serde_json::json;
+
+use super::proxy::PageProxy;
+use super::{PageConfig, PageFixture, axe, screenshot_dir};
+
+/// Takes screenshots and collects the findings about the views on them.
+struct ScreenshotReview {
+    axe_source: String,
+    findings: Vec<String>,
+}
+
+impl ScreenshotReview {
+    async fn start() -> Option<Self> {
+        if is_skipped() || crate::npm_packages::is_skipped() {
+            return None;
+        }
+        Some(Self { axe_source: axe::axe_source().await, findings: Vec::new() })
+    }
+
+    /// Captures the current view: desktop and phone, each in light and dark.
+    async fn capture_view(&mut self, fixture: &PageFixture, name: &str) {
+        let browser = &fixture.browser;
+        for (screen, place) in [(Viewport::DESKTOP, ""), (Viewport::PHONE, "-phone")] {
+            browser.set_viewport(screen).await;
+            for scheme in [ColorScheme::Light, ColorScheme::Dark] {
+                browser.set_color_scheme(scheme).await;
+                let word = scheme.as_str();
+                browser.wait_for(&format!("document.documentElement.dataset.theme === '{word}'")).await;
+                browser.screenshot(&screenshot_dir().join(format!("{name}{place}-{word}.png"))).await;
+                // Findings that depend on the width show in light, those that depend on colours show on the desktop.
+                if screen == Viewport::DESKTOP || scheme == ColorScheme::Light {
+                    let found = axe::accessibility_findings(browser, &self.axe_source).await;
+                    self.findings.extend(found.iter().map(|finding| format!("{name}{place} in {word}: {finding}")));
+                }
+            }
+            self.check_layout(fixture, &format!("{name}{place}")).await;
+        }
+        browser.set_viewport(Viewport::DESKTOP).await;
+        browser.set_color_scheme(ColorScheme::Light).await;
+        browser.wait_for("document.documentElement.dataset.theme === 'light'").await;
+    }
+
+    /// Nothing is cut off at the right, no parts of the header overlap, and controls are large enough for a finger on a
+    /// phone.
+    async fn check_layout(&mut self, fixture: &PageFixture, name: &str) {
+        let mut checks = vec![
+            ("content wider than its box", TOO_WIDE_SCRIPT),
+            ("overlapping parts of the header", OVERLAPPING_SCRIPT),
+        ];
+        if name.ends_with("-phone") {
+            checks.push(("too small for a finger", TOO_SMALL_SCRIPT));
+        }
+        for (what, check) in checks {
+            let found = fixture.browser.eval(check).await;
+            self.findings.extend(found.as_array().unwrap().iter().map(|found| format!("{name}: {what}: {found}")));
+        }
+    }
+
+    #[expect(clippy::print_stdout, reason = "shows where the screenshots are")]
+    fn assert_no_findings(self) {
+        println!("pictures in {}", screenshot_dir().display());
+        assert!(self.findings.is_empty(), "{} findings:\n{}", self.findings.len(), self.findings.join("\n"));
+    }
+}
+
+/// Parts of the page whose content is wider than the part.
+const TOO_WIDE_SCRIPT: &str =
+    "['html', '#header', '#rail', '#turns', '#composer', '#inspector', 'main > .view', '#stop-all-dialog']
+    .flatMap((css) => [...document.querySelectorAll(css)].map((e) => [css, e]))
+    .filter(([, e]) => e.checkVisibility() && e.scrollWidth > e.clientWidth + 1)
+    .map(([css, e]) => `${css}: ${e.scrollWidth} in ${e.clientWidth}`)";
+
+/// Pairs of header parts that overlap.
+const OVERLAPPING_SCRIPT: &str = "(() => {
+  const parts = [...document.querySelectorAll('#header a, #header button, #header select, #header [data-fact]')]
+    .filter((e) => e.checkVisibility({ visibilityProperty: true })).map((e) => [e, e.getBoundingClientRect()]);
+  const name = (e) => e.id || e.dataset.fact || e.className;
+  return parts.flatMap(([a, r], at) => parts.slice(at + 1)
+    .filter(([b, s]) => !a.contains(b) && r.left < s.right - 1 && s.left < r.right - 1 && r.top < s.bottom - 1 && s.top < r.bottom - 1)
+    .map(([b]) => `${name(a)} and ${name(b)}`));
+})()";
+
+/// Visible controls smaller than 44 by 44 pixels. Links within text are exempt.
+const TOO_SMALL_SCRIPT: &str =
+    "[...document.querySelectorAll('button, select, summary, input, textarea, nav a, [role=switch]')]
+    .filter((e) => e.checkVisibility({ visibilityProperty: true, opacityProperty: true }))
+    .filter((e) => !e.closest('.unseen') && !e.matches('input[type=checkbox]'))
+    .map((e) => [e, e.getBoundingClientRect()])
+    .filter(([, r]) => r.width > 0 && r.right > 0 && r.left < innerWidth && (r.width < 43.5 || r.height < 43.5))
+    .map(([e, r]) => `${Math.round(r.width)}x${Math.round(r.height)} ${e.outerHTML.slice(0, 100)}`)";
+
+const QUESTION: &str = "The nightly backup is late again. Please find out why, and stop whatever is in its way.";
+
+const ANSWER: &str = "The backup waits for a lock that `rsync` has held since 02:14. Two things are worth knowing:\n\n\
+    1. **The lock is stale.** Its owner, pid 4242, ended at 02:31.\n\
+    2. The retry pauses for an *hour*, so nobody noticed.\n\n\
+    ```sh\nrm /run/backup.lock\nsystemctl start backup.service\n```\n\n\
+    | step | took |\n|---|---|\n| find the lock | 2.1 s |\n| compare owners | 40 ms |\n\nShall I remove the lock?";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_chat_looks_right_and_is_accessible() {
+    let Some(mut review) = ScreenshotReview::start().await else { return };
+    let fixture = PageFixture::start().await;
+    let browser = &fixture.browser;
+    browser.open(fixture.daemon.url()).await;
+    browser.wait_visible("#sign-in").await;
+    review.capture_view(&fixture, "sign-in").await;
+    fixture.sign_in().await;
+    browser.wait_visible("#message").await;
+    review.capture_view(&fixture, "empty").await;
+
+    fixture.open_session("backup").await;
+    let command = json!({"command": "printf 'lock held by rsync (pid 4242)\\nsince 02:14\\n'"});
+    let thinking = ScriptedStream::new().thinking("A lock file is the usual suspect; look at who holds it.");
+    fixture.model.script(thinking.text("I look at the lock first.").tool_call("c1", "shell", &command));
+    fixture.model.script(ScriptedResponse::text(ANSWER));
+    fixture.send_message(QUESTION).await;
+    browser.wait_text("article.turn[data-role=assistant] td", "40 ms").await;
+    fixture.wait_send_mode("send").await;
+    review.capture_view(&fixture, "chat").await;
+    fixture.model.script(
+        ScriptedStream::new().text("Removing the lock now. First I make sure that nobody").wait_for_gate("never"),
+    );
+    fixture.send_message("Yes, remove it.").await;
+    browser.wait_text("article.turn[data-role=assistant]", "make sure that nobody").await;
+    fixture.wait_send_mode("stop").await;
+    fixture.send_message("And tell me when it is done.").await;
+    browser.wait_visible("#queue [data-run]").await;
+    review.capture_view(&fixture, "chat-streaming").await;
+    browser.click("#send").await;
+    browser.wait_text("article.turn.stopped .receipt-line", "stopped in ").await;
+    fixture.wait_send_mode("send").await;
+    review.capture_view(&fixture, "chat-stopped").await;
+    review.assert_no_findings();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_inspector_looks_right_and_is_accessible() {
+    let Some(mut review) = ScreenshotReview::start().await else { return };
+    let limits = "[limits]\nsub_runs_per_run = 8\nmax_steps = 20\n";
+    let fixture = PageFixture::start_with(&PageConfig { tables: limits, ..PageConfig::default() }).await;
+    let browser = &fixture.browser;
+    fixture.sign_in().await;
+    let tree = json!({"command": "setsid sleep 600 & cargo build --offline; sleep 600"});
+    fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &tree));
+    let few = fixture.send_over_http("few", "start something that has to be stopped").await;
+    fixture.go_to(&format!("#/r/{few}")).await;
+    browser.wait_visible(&format!("#inspector[data-run='{few}'] .timeline .bar[data-kind=process]")).await;
+    review.capture_view(&fixture, "inspector-live").await;
+    drop(fixture.http.post(&format!("/api/runs/{few}/stop?wait=1"), &json!({})).await.expect_status(200));
+    browser.wait_visible("#inspector .timeline .line.settled").await;
+    browser.wait_for("document.querySelectorAll('#inspector table.ledger tbody tr').length >= 3").await;
+    review.capture_view(&fixture, "inspector-3").await;
+
+    let command = |n: u32| if n < 285 { format!("true {n}") } else { format!("sleep 600 # {n}") };
+    let call = |all: ScriptedStream, n: u32| all.tool_call(format!("c{n}"), "shell", &json!({"command": command(n)}));
+    // One answer may have at most 128 calls.
+    for first in [0, 100, 200] {
+        fixture.model.script((first..290.min(first + 100)).fold(ScriptedStream::new(), call));
+    }
+    let many = fixture.send_over_http("many", "do very many things").await;
+    wait_call_started(&fixture, &many, "sleep 600").await;
+    drop(fixture.http.post(&format!("/api/runs/{many}/stop?wait=1"), &json!({})).await.expect_status(200));
+    fixture.go_to(&format!("#/r/{many}")).await;
+    browser.wait_visible(&format!("#inspector[data-run='{many}'] .timeline .line.settled")).await;
+    review.capture_view(&fixture, "inspector-300").await;
+    review.assert_no_findings();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_else_looks_right_and_is_accessible() {
+    let Some(mut review) = ScreenshotReview::start().await else { return };
+    let others = [
+        ("research", "parent = \"main\"\nrole = \"reads and compares\""),
+        ("research/web", "parent = \"research\"\nrole = \"looks things up\""),
+        ("writer", "parent = \"main\"\nrole = \"drafts\"\napprovals = { shell = \"ask\" }"),
+        ("watcher", ""),
+    ];
+    let fixture = PageFixture::start_with(&PageConfig { others: &others, ..PageConfig::default() }).await;
+    let proxy = PageProxy::start_before(fixture.daemon.url()).await;
+    let browser = &fixture.browser;
+    browser.open(&fixture.sign_in_link().replace(fixture.daemon.url(), &proxy.url)).await;
+    browser.wait_visible("[data-fact=connection][data-state=live]").await;
+    start_sample_runs(&fixture).await;
+    fixture.go_to("#/runs").await;
+    browser.wait_for("document.querySelectorAll('#runs tr[data-run]').length >= 3").await;
+    browser.wait_visible("#processes [data-process]").await;
+    review.capture_view(&fixture, "everything").await;
+    browser.click("#stop-all").await;
+    browser.wait_visible("#stop-all-dialog").await;
+    review.capture_view(&fixture, "stop-all").await;
+    browser.click("#stop-all-cancel").await;
+    fixture.go_to("#/approvals").await;
+    browser.wait_visible("#approvals [data-approval]").await;
+    review.capture_view(&fixture, "approvals").await;
+
+    for (agent, status) in [
+        ("main", "waiting_llm"),
+        ("research", "processing"),
+        ("research/web", "stopping"),
+        ("writer", "waiting_llm"),
+        ("watcher", "idle"),
+    ] {
+        proxy.set_agent_status(agent, status);
+    }
+    fixture.go_to("#/agents").await;
+    browser.wait_visible("#agents [data-agent='research/web'] .compute-status.stopping").await;
+    review.capture_view(&fixture, "agents").await;
+    fixture.go_to("#/runs").await;
+    browser.click("#hold").await;
+    browser.wait_visible("#hold[aria-checked=true]").await;
+    review.capture_view(&fixture, "held").await;
+    review.assert_no_findings();
+}
+
+/// Starts three runs in different phases, one finished run with a background process, and one call that waits for an
+/// approval.
+async fn start_sample_runs(fixture: &PageFixture) {
+    let server = json!({"command": "echo listening on 8080; sleep 600", "background": true});
+    fixture
+        .model
+        .script(ScriptedResponse::tool_call("c1", "shell", &server))
+        .script(ScriptedResponse::text("The server runs."));
+    let over = fixture.send_over_http("dev server", "start the server").await;
+    fixture.wait_ended(&over).await;
+    fixture.model.script(ScriptedResponse::silent_mid_stream("Reading the first of 40 pages"));
+    fixture.send_over_http("summary of the archive", "summarise everything").await;
+    fixture.model.request_at(2).wait_paused().await;
+    let copy = "sleep 600 # rsync -a /srv /mnt/backup";
+    fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": copy})));
+    let backup = fixture.send_over_http("nightly backup", "back everything up").await;
+    wait_call_started(fixture, &backup, "rsync").await;
+    fixture.model.script(ScriptedResponse::tool_call(
+        "c1",
+        "shell",
+        &json!({"command": "git push --force origin main \u{202e}# siht\u{202c}"}),
+    ));
+    let ask = json!({"text": "publish it", "agent": "writer"});
+    drop(fixture.http.post("/api/sessions/release/runs", &ask).await.expect_status(202));
+}
+
+/// Waits until a run has started a call whose arguments contain this text.
+async fn wait_call_started(fixture: &PageFixture, run: &str, arguments: &str) {
+    let mut events = fixture.http.run_events(run, 0).await;
+    while !events.wait_for("tool.started").await.data.to_string().contains(arguments) {}
+}

@@ -1,0 +1,153 @@
+//! Delegated work has at most the permissions of the delegating agent.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use quell_testkit::ScriptedModel;
+use quell_testkit::daemon::TestDaemon;
+use quell_testkit::model::ScriptedResponse;
+use rstest::rstest;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{provider_toml, send_message, wait_ended};
+use crate::cli::quell_exe;
+use crate::test_engine::{ProcessLock, WAIT_TIMEOUT};
+
+/// A daemon with the agent `main`, which has every tool, and a second agent `other`.
+struct DelegationFixture {
+    daemon: TestDaemon,
+    model: Arc<ScriptedModel>,
+    _process_lock: ProcessLock,
+}
+
+impl DelegationFixture {
+    async fn start_with_agent(agent: &str) -> Self {
+        let (process_lock, model) = (ProcessLock::shared().await, Arc::new(ScriptedModel::start().await));
+        let config = format!(
+            "{}[agents.main]\nmodel = \"scripted/m\"\n[agents.other]\nmodel = \"scripted/m\"\n{agent}",
+            provider_toml(&model)
+        );
+        let daemon = TestDaemon::start(quell_exe(), &config).await;
+        Self { daemon, model, _process_lock: process_lock }
+    }
+
+    /// Scripts the model of `other` to delegate a command to `main`, and the model of `main` to run it.
+    fn script_delegation(&self, tool: &str, command: &str) {
+        let to = json!({"agent": "main", "prompt": "run it marker:below"});
+        let message = json!({"to": "main", "text": "run it marker:below"});
+        let delegation = ScriptedResponse::tool_call("c1", tool, if tool == "spawn_agent" { &to } else { &message });
+        let shell_call = ScriptedResponse::tool_call("c2", "shell", &json!({"command": command}));
+        self.model.respond_by_prompt(move |_, request| {
+            let has_result = request.body["messages"].to_string().contains("\"role\":\"tool\"");
+            let below = request.markers.last().is_some_and(|marker| marker == "below");
+            match (below, has_result) {
+                (_, true) => ScriptedResponse::text("That is all."),
+                (true, false) => shell_call.clone(),
+                (false, false) => delegation.clone(),
+            }
+        });
+    }
+
+    fn proof_path(&self) -> PathBuf {
+        self.daemon.home().data_dir().with_file_name("proof")
+    }
+
+    /// All messages of all model requests, without the descriptions of tools.
+    fn request_messages(&self) -> String {
+        self.model.recorded_requests().iter().map(|request| request.body["messages"].to_string()).collect()
+    }
+
+    /// Waits for a pending approval and returns it.
+    async fn wait_approval(&self) -> Value {
+        let begun = Instant::now();
+        loop {
+            let pending = self.daemon.api().get("/api/approvals").await.expect_status(200);
+            if let Some(row) = pending["items"].as_array().and_then(|rows| rows.first()) {
+                return row.clone();
+            }
+            assert!(begun.elapsed() < WAIT_TIMEOUT, "no approval is pending: {}", self.request_messages());
+        }
+    }
+}
+
+#[rstest]
+#[case::asked("approvals.shell = \"ask\"\n")]
+#[case::denied("approvals.shell = \"deny\"\n")]
+#[case::without("tools = [\"spawn_agent\", \"send_message\"]\n")]
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_gives_work_to_an_agent_that_is_not_below_it(#[case] agent: &str) {
+    let fixture = DelegationFixture::start_with_agent(agent).await;
+    for tool in ["spawn_agent", "send_message"] {
+        fixture.script_delegation(tool, &format!("touch {}", fixture.proof_path().display()));
+        let run = send_message(&fixture.daemon, "other", "go").await;
+        assert_eq!(wait_ended(&fixture.daemon, &run).await["verdict"]["kind"], "completed");
+        assert!(!fixture.proof_path().exists(), "{tool} ran a shell");
+        let messages = fixture.request_messages();
+        assert!(messages.contains("is no agent that you may give work to. You may give work to: other."), "{messages}");
+    }
+    let tools = fixture.model.recorded_requests()[0].body["tools"].to_string();
+    assert!(tools.contains("may give work to are: other.") && tools.contains("\"enum\":[\"other\"]"), "{tools}");
+}
+
+#[rstest]
+#[case::denied("approvals.shell = \"deny\"\n", "The configuration denies this tool")]
+#[case::without("tools = [\"spawn_agent\", \"send_message\"]\n", "there is no tool named \\\"shell\\\"")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delegate_has_no_shell_where_its_parent_has_none(#[case] agent: &str, #[case] why: &str) {
+    let fixture = DelegationFixture::start_with_agent(&format!("delegates = [\"main\"]\n{agent}")).await;
+    for tool in ["spawn_agent", "send_message"] {
+        fixture.script_delegation(tool, &format!("touch {}", fixture.proof_path().display()));
+        let run = send_message(&fixture.daemon, "other", "go").await;
+        wait_ended(&fixture.daemon, &run).await;
+        assert!(!fixture.proof_path().exists(), "{tool} ran a shell");
+        assert!(fixture.request_messages().contains(why), "{}", fixture.request_messages());
+    }
+    // A run of `main` that a person started has all tools of `main`.
+    fixture.model.respond_by_prompt(|_, _| ScriptedResponse::text("Done."));
+    let touch = json!({"command": format!("touch {}", fixture.proof_path().display())});
+    fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &touch));
+    let run = send_message(&fixture.daemon, "main", "go").await;
+    wait_ended(&fixture.daemon, &run).await;
+    assert!(fixture.proof_path().exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delegates_shell_waits_for_a_person_as_its_parents_does() {
+    let fixture = DelegationFixture::start_with_agent("delegates = [\"main\"]\napprovals.shell = \"ask\"\n").await;
+    fixture.script_delegation("spawn_agent", &format!("touch {}", fixture.proof_path().display()));
+    let run = send_message(&fixture.daemon, "other", "go").await;
+    let row = fixture.wait_approval().await;
+    assert_eq!((&row["agent"], &row["tool"]), (&json!("main"), &json!("shell")), "{row:#}");
+    assert!(!fixture.proof_path().exists());
+    let path = format!("/api/approvals/{}", row["id"].as_str().unwrap());
+    let _ = fixture.daemon.api().post(&path, &json!({"decision": "allow"})).await.expect_status(200);
+    wait_ended(&fixture.daemon, &run).await;
+    assert!(fixture.proof_path().exists(), "{}", fixture.request_messages());
+}
+
+/// The configuration of `other` becomes less strict while its sub-run waits to start. The permissions at the time of
+/// the delegation still bound the sub-run.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_in_the_middle_of_a_chain_frees_nobody() {
+    let fixture = DelegationFixture::start_with_agent("delegates = [\"main\"]\napprovals.shell = \"deny\"\n").await;
+    fixture.script_delegation("spawn_agent", &format!("touch {}", fixture.proof_path().display()));
+    let first = quell_testkit::model::ScriptedStream::new().text("wait").hold_headers("changed");
+    fixture.model.script(first.tool_call("c1", "spawn_agent", &json!({"agent": "main", "prompt": "marker:below"})));
+    let run = send_message(&fixture.daemon, "other", "go").await;
+    fixture.model.wait_for_requests(1).await;
+    let config = std::fs::read_to_string(fixture.daemon.home().config_file()).unwrap();
+    std::fs::write(fixture.daemon.home().config_file(), config.replace("\"deny\"", "\"auto\"")).unwrap();
+    let begun = Instant::now();
+    while !fixture.daemon.output().contains("configuration reloaded") {
+        assert!(begun.elapsed() < WAIT_TIMEOUT, "{}", fixture.daemon.output());
+        fixture.daemon.api().get("/readyz").await;
+    }
+    fixture.model.open_gate("changed");
+    wait_ended(&fixture.daemon, &run).await;
+    assert!(
+        !fixture.proof_path().exists() && fixture.request_messages().contains("The configuration denies this tool"),
+        "{}",
+        fixture.request_messages()
+    );
+}

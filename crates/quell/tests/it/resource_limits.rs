@@ -1,0 +1,70 @@
+//! How much memory and disk clients and models can make the daemon use. Measured from outside: the size of the real
+//! binary's process now, compared with its size earlier in the same test.
+
+mod incoming_data;
+mod run_size;
+
+use quell_testkit::ScriptedModel;
+use quell_testkit::daemon::{DaemonHome, TestDaemon};
+use serde_json::json;
+
+use crate::cli::quell_exe;
+
+/// A million bytes.
+const MB: usize = 1_000_000;
+
+struct LimitsFixture {
+    model: ScriptedModel,
+    daemon: TestDaemon,
+}
+
+impl LimitsFixture {
+    async fn start() -> Self {
+        let model = ScriptedModel::start().await;
+        let config = format!(
+            "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\nmax_retries = 0\n\
+             [agents.main]\nmodel = \"scripted/m\"\n",
+            model.base_url()
+        );
+        let daemon = DaemonHome::new(&config).start(quell_exe()).await;
+        Self { model, daemon }
+    }
+
+    /// A token with the scope `read`.
+    async fn create_read_token(&self) -> String {
+        let made = self.daemon.api().post("/api/tokens", &json!({"name": "reader", "scope": "read"})).await;
+        made.expect_status(201)["token"].as_str().unwrap().to_owned()
+    }
+
+    /// Starts a run and reads its events to the end; returns its verdict.
+    async fn run_to_verdict(&self, session: &str) -> serde_json::Value {
+        let http = self.daemon.api();
+        let sent = http.post(&format!("/api/sessions/{session}/runs"), &json!({"text": "go"})).await.expect_status(202);
+        let run = sent["runId"].as_str().unwrap().to_owned();
+        let log = http.run_events(&run, 0).await.read_to_end().await;
+        log.receipt()["verdict"].clone()
+    }
+
+    /// The resident memory of the daemon now.
+    fn resident_bytes(&self) -> usize {
+        self.status_bytes("VmRSS:")
+    }
+
+    /// The largest resident memory of the daemon so far.
+    fn peak_resident_bytes(&self) -> usize {
+        self.status_bytes("VmHWM:")
+    }
+
+    fn status_bytes(&self, name: &str) -> usize {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.daemon.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
+    }
+
+    /// Bytes of the database and its write-ahead log.
+    fn database_bytes(&self) -> u64 {
+        let length =
+            |name: &str| std::fs::metadata(self.daemon.home().data_dir().join(name)).map_or(0, |file| file.len());
+        length("quell.db") + length("quell.db-wal")
+    }
+}

@@ -1,0 +1,207 @@
+//! Settings that a session brings along: its MCP endpoint, settings that do not fit its agent, unreadable keys, a
+//! provider that is gone. Their errors belong to that session alone.
+
+use std::sync::Arc;
+
+use quell_engine::engine::{OpenSessionError, OpenSessionOutcome};
+use quell_protocol::session::{Secret, SessionRequest};
+use quell_testkit::mcp::FakeMcpServer;
+use quell_testkit::model::{ScriptedResponse, ScriptedStream};
+use quell_testkit::{ScriptedModel, leaks};
+use rstest::rstest;
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+
+use super::{RecordingProgram, SessionFixture, session_request};
+use crate::test_engine::{WAIT_TIMEOUT, alice, parse_agent_id, submission};
+use crate::test_server::{TestServer, assert_problem, percent_encode};
+
+fn request_with_endpoint(server: &FakeMcpServer, key: &str) -> SessionRequest {
+    let mut asked = session_request("u", "c");
+    (asked.mcp_url, asked.mcp_api_key) = (Some(server.url()), Some(Secret::new(key.to_owned())));
+    asked
+}
+
+fn echo_call(id: &str) -> ScriptedResponse {
+    ScriptedResponse::tool_call(id, "mcp__echo", &json!({"text": "hello"}))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_calls_the_endpoint_of_its_session_with_its_key_also_while_that_is_changed() {
+    let fixture = SessionFixture::start().await;
+    let (old, new) = (FakeMcpServer::start().await, FakeMcpServer::start().await);
+    let (session, _) =
+        fixture.test_engine.engine.open_session(&alice(), request_with_endpoint(&old, "sk-old")).await.unwrap();
+    let then = ScriptedStream::new().text("wait").wait_for_gate("changed").tool_call(
+        "c2",
+        "mcp__echo",
+        &json!({"text": "again"}),
+    );
+    fixture.test_engine.script_marker("first", [echo_call("c1"), then.into(), ScriptedResponse::text("done")]);
+    let run = fixture.test_engine.send(submission(session.as_str(), "marker:first")).await;
+    fixture.test_engine.wait_text(&run).await;
+    fixture.test_engine.engine.open_session(&alice(), request_with_endpoint(&new, "sk-new")).await.unwrap();
+    fixture.test_engine.model.open_gate("changed");
+    fixture.test_engine.wait_ended(&run).await;
+    // The run kept the endpoint and the key that it started with.
+    assert_eq!(old.authorizations_of("tools/call"), vec![Some("Bearer sk-old".to_owned()); 2]);
+    fixture.test_engine.script_marker("second", [echo_call("c3"), ScriptedResponse::text("done")]);
+    fixture.test_engine.run_message(session.as_str(), "marker:second").await;
+    assert_eq!(
+        new.authorizations_of("tools/call"),
+        [Some("Bearer sk-new".to_owned())],
+        "the next run has the old endpoint"
+    );
+    assert_eq!(old.received_count("tools/call"), 2);
+    fixture.test_engine.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_of_something_else_keeps_the_connection_to_its_endpoint() {
+    let fixture = SessionFixture::start().await;
+    let server = FakeMcpServer::start().await;
+    let mut asked = request_with_endpoint(&server, "sk");
+    for (marker, language) in [("first", "ko-KR"), ("second", "de-DE")] {
+        asked.language = Some(language.to_owned());
+        let (session, _) = fixture.test_engine.engine.open_session(&alice(), asked.clone()).await.unwrap();
+        fixture.test_engine.script_marker(marker, [echo_call(marker), ScriptedResponse::text("done")]);
+        fixture.test_engine.run_message(session.as_str(), &format!("marker:{marker}")).await;
+    }
+    assert_eq!((server.received_count("tools/call"), server.received_count("initialize")), (2, 1));
+    fixture.test_engine.close().await;
+}
+
+#[rstest]
+#[case::temperature(json!({"temperature": 0.5}), "no temperature but 1")]
+#[case::tokens(json!({"maxTokens": 2000}), "less than max_tokens")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_its_agent_cannot_work_with_is_refused_and_not_stored(#[case] extra: Value, #[case] says: &str) {
+    let server = TestServer::start_with(|config| {
+        let anthropic = quell_engine::llm::ProviderConfig::new(quell_engine::llm::ProviderKind::Anthropic);
+        config.engine.providers.insert("thinker".to_owned(), anthropic);
+        let main = config.engine.agents.values_mut().next().unwrap();
+        (main.model, main.thinking_tokens) = ("thinker/model".to_owned(), Some(4000));
+    })
+    .await;
+    let mut asked = json!({"userId": "u", "chatId": "c", "provider": "thinker"});
+    // The defaults are accepted: a model that thinks gets no temperature.
+    let _ = server.http.post("/api/sessions", &asked).await.expect_status(201);
+    let shown = |server: &TestServer| {
+        let api = server.http.clone();
+        async move {
+            api.get(&format!("/api/sessions/{}", percent_encode("u:c:thinker"))).await.expect_status(200)["config"]
+                .clone()
+        }
+    };
+    let before = shown(&server).await;
+    assert!(before.get("temperature").is_none(), "{before}");
+    asked.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    let refused = server.http.post("/api/sessions", &asked).await;
+    assert_problem(&refused, 422, "agent_configuration_error");
+    assert!(refused.expect_status(422)["detail"].as_str().unwrap().contains(says));
+    assert_eq!(shown(&server).await, before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_one_asks_for_in_vain_is_no_error_of_those_who_wait() {
+    let undo_gate = Arc::new(Semaphore::new(0));
+    let program = RecordingProgram {
+        stage_names: vec!["a"],
+        undo_gate: Some(Arc::clone(&undo_gate)),
+        ..RecordingProgram::default()
+    };
+    let fixture = SessionFixture::start_with(program, |_| {}).await;
+    fixture.test_engine.engine.open_session(&alice(), session_request("u", "c")).await.unwrap();
+    fixture.clock.skip(super::PAST_IDLE_LIMIT);
+    fixture.test_engine.engine.sweep_sessions();
+    // All callers wait for the cleanup; the first one then asks for an invalid configuration.
+    let mut bad = session_request("u", "c");
+    bad.temperature = Some(7.5);
+    let open = |asked| {
+        let engine = fixture.test_engine.engine.clone();
+        async move { engine.open_session(&alice(), asked).await }
+    };
+    let asked = (0..20).map(|number| if number == 10 { session_request("u", "c") } else { bad.clone() });
+    let (opened, ()) = tokio::join!(futures_util::future::join_all(asked.map(open)), async {
+        let engine = fixture.test_engine.engine.clone();
+        leaks::wait_until(WAIT_TIMEOUT, move || match engine.count_session_waiters() {
+            20 => Ok(()),
+            waiting => Err(format!("{waiting} wait")),
+        })
+        .await;
+        undo_gate.add_permits(10);
+    });
+    for (number, opened) in opened.into_iter().enumerate() {
+        match opened {
+            Ok((_, got)) => assert!(number == 10 && got == OpenSessionOutcome::Unchanged, "{number}: {got:?}"),
+            Err(error) => {
+                assert!(number != 10 && matches!(error, OpenSessionError::Configuration(_)), "{number}: {error}")
+            }
+        }
+    }
+    fixture.test_engine.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_that_cannot_be_read_any_more_can_be_given_again() {
+    let server = TestServer::start().await;
+    let mut asked = json!({
+        "userId": "u", "chatId": "c", "provider": "scripted", "apiKey": "sk-lost", "instruction": "Be brief.",
+    });
+    let _ = server.http.post("/api/sessions", &asked).await.expect_status(201);
+    std::fs::remove_file(server.engine.config().data_dir.join("session.key")).unwrap();
+    let server = server.restart().await;
+    let path = format!("/api/sessions/{}", percent_encode("u:c:scripted"));
+    let shown = server.http.get(&path).await.expect_status(200);
+    let problem = shown["configProblem"].as_str().unwrap();
+    assert!(problem.contains("give them again") && shown.get("config").is_none(), "{shown}");
+    let run = server.send_message("u:c:scripted", "hello").await;
+    assert_eq!(server.wait_ended(&run).await["verdict"]["code"], "agent_configuration_error");
+    asked["apiKey"] = json!("sk-new");
+    asked.as_object_mut().unwrap().remove("instruction");
+    let _ = server.http.post("/api/sessions", &asked).await.expect_status(200);
+    server.model.script(ScriptedResponse::text("done"));
+    let run = server.send_message("u:c:scripted", "hello").await;
+    server.wait_ended(&run).await;
+    let seen = server.model.recorded_requests().pop().unwrap();
+    assert_eq!(seen.header("authorization"), Some("Bearer sk-new"));
+    assert!(seen.messages()[0].to_string().contains("Be brief."), "the rest of its configuration is lost");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_whose_provider_is_gone_says_so_before_its_next_run_fails() {
+    let mine = ScriptedModel::start().await;
+    let add = |config: &mut crate::test_server::TestServerConfig| {
+        let mut provider = quell_engine::llm::ProviderConfig::new(quell_engine::llm::ProviderKind::Openai);
+        provider.base_url = Some(mine.base_url());
+        config.engine.providers.insert("mine".to_owned(), provider);
+    };
+    let server = TestServer::start_with(add).await;
+    let asked = json!({"userId": "u", "chatId": "c", "provider": "mine", "model": "small"});
+    let _ = server.http.post("/api/sessions", &asked).await.expect_status(201);
+    let server = server.restart().await;
+    let shown = server.http.get(&format!("/api/sessions/{}", percent_encode("u:c:mine"))).await.expect_status(200);
+    assert!(shown["configProblem"].as_str().is_some_and(|problem| problem.contains("mine")), "{shown}");
+    let run = server.send_message("u:c:mine", "hello").await;
+    assert_eq!(server.wait_ended(&run).await["verdict"]["code"], "agent_configuration_error");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_of_another_agent_from_now_on_may_be_idle_for_as_long_as_that_one_says() {
+    let fixture = SessionFixture::start_with(
+        RecordingProgram { stage_names: vec!["a"], ..RecordingProgram::default() },
+        |config| {
+            let mut hasty = config.agents[&parse_agent_id("main")].clone();
+            hasty.idle_s = Some(60);
+            config.agents.insert(parse_agent_id("hasty"), hasty);
+        },
+    )
+    .await;
+    let mut asked = session_request("u", "c");
+    fixture.test_engine.engine.open_session(&alice(), asked.clone()).await.unwrap();
+    asked.agent = Some(parse_agent_id("hasty"));
+    fixture.test_engine.engine.open_session(&alice(), asked).await.unwrap();
+    fixture.advance_time(std::time::Duration::from_secs(62));
+    fixture.wait_alive(0).await;
+    fixture.test_engine.close().await;
+}

@@ -1,0 +1,83 @@
+//! Ten thousand sessions over a simulated day, in a few seconds of real time. The live sessions are compared with a
+//! simple model of the rules.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use quell_engine::engine::OpenSessionOutcome;
+use quell_testkit::leaks;
+
+use super::{RecordingProgram, SessionFixture, session_request};
+use crate::test_engine::{WAIT_TIMEOUT, alice};
+
+const SESSIONS: usize = 10_000;
+/// Five minutes, like the daemon's own sweeper.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(300);
+const SWEEPS: usize = 24 * 3600 / 300;
+/// A session expires at the sweep after more than this time without use.
+const IDLE_LIMIT: Duration = Duration::from_secs(1800);
+
+/// The sessions that are used before this sweep: each one at its creation and twice within the next half hour, and
+/// every third one again some hours later.
+fn sessions_used_in(sweep: usize) -> Vec<usize> {
+    let first_use = |session: usize| session * (SWEEPS - 60) / SESSIONS;
+    let is_used = |session: &usize| {
+        let first = first_use(*session);
+        let later = [0, 3, 5];
+        later.iter().any(|after| first + after == sweep) || (session.is_multiple_of(3) && first + 50 == sweep)
+    };
+    (0..SESSIONS).filter(is_used).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_simulated_day_leaves_what_the_rules_say() {
+    let fixture =
+        SessionFixture::start_with(RecordingProgram { stage_names: vec!["a"], ..RecordingProgram::default() }, |_| {})
+            .await;
+    let engine = &fixture.test_engine.engine;
+    // The model: the time of last use of each live session.
+    let mut live: HashMap<usize, Duration> = HashMap::new();
+    let (mut now, mut created, mut revived, mut expired, mut most) = (Duration::ZERO, 0, 0, 0, 0);
+    let (before, mut largest) = (resident_kib(), 0);
+    for sweep in 0..SWEEPS {
+        let used = sessions_used_in(sweep);
+        let opened = join_all(used.iter().map(|session| {
+            let asked = session_request("user", &session.to_string());
+            async move { engine.open_session(&alice(), asked).await.unwrap().1 }
+        }))
+        .await;
+        created += opened.iter().filter(|outcome| **outcome == OpenSessionOutcome::Created).count();
+        revived += used.iter().filter(|session| !live.contains_key(*session)).count();
+        live.extend(used.into_iter().map(|session| (session, now)));
+        most = most.max(live.len());
+        largest = largest.max(resident_kib());
+        fixture.advance_time(SWEEP_INTERVAL);
+        now += SWEEP_INTERVAL;
+        // Some real time passes, too, so a session that is exactly at the limit has expired.
+        let before = live.len();
+        live.retain(|_, used| now - *used < IDLE_LIMIT);
+        expired += before - live.len();
+        assert_eq!(engine.count_live_sessions(), live.len(), "after {now:?}");
+    }
+    println!("{created} created, {} revived, {expired} expired, at most {most} at once", revived - created);
+    // This is the whole process with its test; `cargo xtask bench sessions` measures the cost of one session.
+    println!("resident: {before} KiB before, {largest} at the most, {} at the end", resident_kib());
+    assert_eq!(created, SESSIONS);
+    assert!(revived > created && expired == revived - live.len());
+    fixture.wait_alive(live.len()).await;
+    // The last sessions expire, and nothing is left.
+    fixture.advance_time(IDLE_LIMIT + SWEEP_INTERVAL);
+    assert_eq!(engine.count_live_sessions(), 0);
+    fixture.wait_alive(0).await;
+    let mcp = engine.clone();
+    leaks::wait_until(WAIT_TIMEOUT, move || if mcp.mcp().count_live() == 0 { Ok(()) } else { Err("MCP".to_owned()) })
+        .await;
+    fixture.test_engine.close().await;
+}
+
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches("kB").trim().parse().unwrap()
+}

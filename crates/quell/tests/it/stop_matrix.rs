@@ -1,0 +1,176 @@
+//! Every way to stop, through the real binary, in every state of a run; after each stop the same checks. Rows are ways
+//! to stop, columns are run states; both are tables.
+
+mod run_states;
+mod stop_methods;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use quell_testkit::ScriptedModel;
+use quell_testkit::daemon::{DaemonHome, TestDaemon, TestRunEventStream};
+use quell_testkit::model::{BlackHole, ScriptedResponse};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::cli::quell_exe;
+use crate::test_engine::WAIT_TIMEOUT;
+use crate::test_server::percent_encode;
+use run_states::{STOPPABLE_STATES, StateRun, StoppableState};
+use stop_methods::MatrixStopMethod;
+
+/// A daemon with everything that can keep a run waiting.
+pub(super) struct StopMatrixDaemon {
+    pub(super) home: DaemonHome,
+    pub(super) daemon: TestDaemon,
+    pub(super) model: ScriptedModel,
+    pub(super) black_hole: BlackHole,
+    scripts: StopMatrixResponses,
+}
+
+/// Answers of the model by the last marker of the request, in order.
+type StopMatrixResponses = Arc<Mutex<HashMap<String, VecDeque<ScriptedResponse>>>>;
+
+impl StopMatrixDaemon {
+    async fn start(more: &str) -> Self {
+        let (model, hole) = (ScriptedModel::start().await, BlackHole::open().await);
+        let scripts = StopMatrixResponses::default();
+        let answers = Arc::clone(&scripts);
+        model.respond_by_prompt(move |_, request| {
+            let marker = request.markers.last().cloned().unwrap_or_default();
+            let scripted = answers.lock().unwrap().get_mut(&marker).and_then(VecDeque::pop_front);
+            scripted.unwrap_or_else(|| ScriptedResponse::text("That is done."))
+        });
+        let home = DaemonHome::new(&format!("{}{more}", run_states::config_toml(&model, &hole)));
+        let daemon = home.start(quell_exe()).await;
+        Self { home, daemon, model, black_hole: hole, scripts }
+    }
+
+    pub(super) fn script_marker(&self, marker: &str, answers: impl IntoIterator<Item = ScriptedResponse>) {
+        self.scripts.lock().unwrap().insert(marker.to_owned(), answers.into_iter().collect());
+    }
+
+    async fn run_events(&self, run: &str) -> TestRunEventStream {
+        self.daemon.api().run_events(run, 0).await
+    }
+
+    async fn run_view(&self, run: &str) -> Value {
+        self.daemon.api().get(&format!("/api/runs/{run}")).await.expect_status(200)
+    }
+
+    /// Sends the next message of the session and expects an answer on a valid history.
+    async fn assert_next_message_works(&self, state: &StoppableState, state_run: &StateRun) {
+        let marker = format!("next-{}", state_run.run);
+        let body = json!({"text": format!("and now? marker:{marker}"), "agent": "main"});
+        let path = format!("/api/sessions/{}/runs", percent_encode(&state_run.session));
+        let sent = self.daemon.api().post(&path, &body).await.expect_status(202);
+        let log = self.run_events(sent["runId"].as_str().unwrap()).await.read_to_end().await;
+        log.assert_valid();
+        assert_eq!(log.verdict(), "completed", "{}: the message after it", state.name);
+    }
+}
+
+#[rstest]
+#[case(MatrixStopMethod::HttpRun)]
+#[case(MatrixStopMethod::HttpSession)]
+#[case(MatrixStopMethod::HttpAll)]
+#[case(MatrixStopMethod::AgentAbort)]
+#[case(MatrixStopMethod::WsRun)]
+#[case(MatrixStopMethod::WsSession)]
+#[case(MatrixStopMethod::WsSessionsAbort)]
+#[case(MatrixStopMethod::StopText)]
+#[case(MatrixStopMethod::CtrlC)]
+#[case(MatrixStopMethod::TimeOut)]
+#[case(MatrixStopMethod::Sigterm)]
+#[case(MatrixStopMethod::Kill9)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_works_in_every_state(#[case] method: MatrixStopMethod) {
+    let mut fixture = StopMatrixDaemon::start("").await;
+    let mut state_runs = Vec::new();
+    for state in STOPPABLE_STATES {
+        state_runs.push(stop_methods::start_in_state(&fixture, state, method).await);
+    }
+    // All states exist at the same time, so this also checks that a stop of one run does not affect the others.
+    let mut streams = Vec::new();
+    for state_run in &state_runs {
+        streams.push(fixture.run_events(&state_run.run).await);
+    }
+    if method.stops_all_at_once() {
+        stop_methods::stop_all(&mut fixture, method, &state_runs).await;
+    } else {
+        for (state, state_run) in STOPPABLE_STATES.iter().zip(&mut state_runs) {
+            stop_methods::stop_one(&fixture, method, state, state_run).await;
+        }
+    }
+    for ((state, state_run), stream) in STOPPABLE_STATES.iter().zip(&state_runs).zip(streams) {
+        assert_stopped(&fixture, method, (state, state_run), stream).await;
+    }
+    for run in state_runs.iter().filter_map(|state_run| state_run.blocking_run.as_ref()) {
+        let over =
+            fixture.daemon.api().post(&format!("/api/runs/{run}/stop?wait=1"), &json!({})).await.expect_status(200);
+        // A stop of one run does not stop other runs of its session.
+        assert_eq!(over["aborted"], json!(method.stops_one_run()), "{method:?}: {over:#}");
+    }
+    fixture.model.wait_for_connections(0).await;
+    fixture.black_hole.wait_for_connecting(0).await;
+    for (state, state_run) in STOPPABLE_STATES.iter().zip(&state_runs) {
+        fixture.assert_next_message_works(state, state_run).await;
+    }
+    fixture.model.assert_histories_valid();
+    print_table(method, &fixture, &state_runs).await;
+    assert!(fixture.daemon.stop().await.success(), "{}", fixture.daemon.output());
+}
+
+/// Budgets are checked between steps: background work that the run has started ends with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_budget_ends_what_its_run_had_started() {
+    let fixture = StopMatrixDaemon::start("[limits]\nmax_steps = 2\n").await;
+    for name in ["background process", "sub-agent"] {
+        let state = STOPPABLE_STATES.iter().find(|state| state.name == name).unwrap();
+        let state_run = run_states::start_background_state(&fixture, state).await;
+        let stream = fixture.run_events(&state_run.run).await;
+        fixture.model.open_gate(&state_run.run);
+        assert_stopped(&fixture, MatrixStopMethod::Budget, (state, &state_run), stream).await;
+        fixture.assert_next_message_works(state, &state_run).await;
+    }
+    fixture.model.assert_histories_valid();
+    assert!(fixture.daemon.stop().await.success(), "{}", fixture.daemon.output());
+}
+
+/// The checks after every stop.
+async fn assert_stopped(
+    fixture: &StopMatrixDaemon,
+    method: MatrixStopMethod,
+    (state, state_run): (&StoppableState, &StateRun),
+    stream: TestRunEventStream,
+) {
+    let what = format!("{method:?} x {}", state.name);
+    if method == MatrixStopMethod::Kill9 {
+        drop(stream);
+    } else {
+        let log = stream.read_to_end().await;
+        log.assert_valid();
+        assert_eq!(log.verdict(), "aborted", "{what}: {:?}", log.kinds());
+    }
+    for mark in &state_run.marks {
+        mark.wait_gone(WAIT_TIMEOUT).await;
+    }
+    let view = fixture.run_view(&state_run.run).await;
+    assert_eq!((&view["state"], &view["verdict"]["kind"]), (&json!("ended"), &json!("aborted")), "{what}: {view:#}");
+    assert_eq!(view["verdict"]["reason"], method.reason(), "{what}: {view:#}");
+    assert_eq!(view["receipt"]["leftovers"], json!([]), "{what}: {view:#}");
+    assert_eq!(view["receipt"]["turn"]["recorded"], json!(state.started), "{what}: {view:#}");
+    for row in view["receipt"]["resources"].as_array().unwrap() {
+        assert!(row["releasedAt"].is_object(), "{what}: {row:#}");
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "prints the result table")]
+async fn print_table(method: MatrixStopMethod, fixture: &StopMatrixDaemon, state_runs: &[StateRun]) {
+    for (state, state_run) in STOPPABLE_STATES.iter().zip(state_runs) {
+        let receipt = fixture.run_view(&state_run.run).await["receipt"].clone();
+        let ms = receipt["settledAt"]["ms"].as_f64().map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1}"));
+        println!("{:<16} {:<20} rung {:<8} settled ms {ms:>8}", format!("{method:?}"), state.name, receipt["rung"]);
+    }
+    println!("{} cells of {method:?}: all proven", state_runs.len());
+}

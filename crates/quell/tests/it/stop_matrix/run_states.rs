@@ -1,0 +1,326 @@
+//! The columns of the matrix: run states, and how each is reached.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use quell_testkit::commands::{self, ProcessMarker};
+use quell_testkit::model::{BlackHole, ModelRequestHandle, ScriptedResponse, ScriptedStream};
+use quell_testkit::{ScriptedModel, mcp};
+use serde_json::{Value, json};
+
+use super::StopMatrixDaemon;
+
+pub(super) struct StoppableState {
+    pub(super) name: &'static str,
+    /// Whether the run has started, so that its message stays in the history.
+    pub(super) started: bool,
+    /// Scripts the model, and sets up what must exist before the message.
+    pub(super) prepare: for<'a> fn(&'a StopMatrixDaemon, &'a mut StateRun) -> StateStepFuture<'a>,
+    /// Waits until the state is reached.
+    pub(super) reached: for<'a> fn(&'a StopMatrixDaemon, &'a StateRun) -> StateStepFuture<'a>,
+}
+
+type StateStepFuture<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
+/// A run that is brought into its state.
+pub(super) struct StateRun {
+    /// The run id. For runs that a client starts, it is set once the run exists.
+    pub(super) run: String,
+    /// The marker in its requests.
+    pub(super) marker: String,
+    pub(super) session: String,
+    /// Markers of its processes.
+    pub(super) marks: Vec<ProcessMarker>,
+    /// A run ahead of it in its session, which a stop of one run does not affect.
+    pub(super) blocking_run: Option<String>,
+    /// The `quell send` process that started the run, if one did.
+    pub(super) client: Option<tokio::process::Child>,
+}
+
+impl StoppableState {
+    /// The agent of this state.
+    pub(super) fn agent(&self) -> String {
+        self.name.replace(' ', "-")
+    }
+}
+
+pub(super) const STOPPABLE_STATES: &[StoppableState] = &[
+    StoppableState {
+        name: "connecting",
+        started: true,
+        prepare: do_nothing,
+        reached: |fixture, _| Box::pin(fixture.black_hole.wait_for_connecting(1)),
+    },
+    StoppableState {
+        name: "silent",
+        started: true,
+        prepare: |fixture, state_run| script_responses(fixture, state_run, [ScriptedResponse::SilentBeforeHeaders]),
+        reached: |fixture, state_run| Box::pin(async { drop(wait_request(fixture, state_run).await) }),
+    },
+    StoppableState {
+        name: "streaming",
+        started: true,
+        prepare: |fixture, state_run| {
+            script_responses(fixture, state_run, [ScriptedResponse::tokens_forever(Duration::from_millis(5))])
+        },
+        reached: |fixture, state_run| {
+            Box::pin(async {
+                let _since = wait_request(fixture, state_run).await.wait_streaming().await;
+            })
+        },
+    },
+    StoppableState {
+        name: "back-off",
+        started: true,
+        prepare: |fixture, state_run| script_responses(fixture, state_run, [ScriptedResponse::rate_limited("50")]),
+        reached: |fixture, state_run| {
+            Box::pin(async {
+                let _finish = wait_request(fixture, state_run).await.wait_finished().await;
+            })
+        },
+    },
+    StoppableState {
+        name: "plain tool",
+        started: true,
+        prepare: |fixture, state_run| script_shell(fixture, state_run, commands::obeys_signals),
+        reached: |_, state_run| Box::pin(wait_processes(state_run, 1)),
+    },
+    StoppableState {
+        name: "TERM-ignoring",
+        started: true,
+        prepare: |fixture, state_run| script_shell(fixture, state_run, commands::signal_ignoring_setsid_child),
+        reached: |_, state_run| Box::pin(wait_processes(state_run, 2)),
+    },
+    StoppableState {
+        name: "escaped child",
+        started: true,
+        prepare: |fixture, state_run| script_shell(fixture, state_run, commands::setsid_child),
+        reached: |_, state_run| Box::pin(wait_processes(state_run, 2)),
+    },
+    StoppableState {
+        name: "background process",
+        started: true,
+        prepare: |fixture, state_run| {
+            let start = json!({"command": commands::setsid_child(add_marker(state_run)), "background": true});
+            script_responses(
+                fixture,
+                state_run,
+                [tool_call("shell", &start), ScriptedResponse::silent_mid_stream("I wait")],
+            )
+        },
+        reached: |fixture, state_run| {
+            Box::pin(async {
+                wait_processes(state_run, 2).await;
+                wait_second_request(fixture, state_run).await.wait_paused().await;
+            })
+        },
+    },
+    StoppableState {
+        name: "MCP call",
+        started: true,
+        prepare: |fixture, state_run| {
+            let child = json!({"text": add_marker(state_run).as_str()});
+            script_responses(fixture, state_run, [tool_call("test__fork", &child)])
+        },
+        reached: |_, state_run| Box::pin(wait_processes(state_run, 1)),
+    },
+    StoppableState {
+        name: "sub-agent",
+        started: true,
+        prepare: |fixture, state_run| {
+            let below = format!("below-{}", state_run.marker);
+            fixture.script_marker(
+                &below,
+                [tool_call("shell", &json!({"command": commands::setsid_child(add_marker(state_run))}))],
+            );
+            let spawn = json!({"agent": "scout", "prompt": format!("look marker:{below}")});
+            script_responses(fixture, state_run, [tool_call("spawn_agent", &spawn)])
+        },
+        reached: |_, state_run| Box::pin(wait_processes(state_run, 2)),
+    },
+    StoppableState {
+        name: "queued message",
+        started: false,
+        prepare: |fixture, state_run| Box::pin(occupy_session(fixture, state_run)),
+        reached: |fixture, state_run| Box::pin(wait_listed(fixture, state_run)),
+    },
+    StoppableState {
+        name: "pending approval",
+        started: true,
+        prepare: |fixture, state_run| script_shell(fixture, state_run, commands::setsid_child),
+        reached: |fixture, state_run| Box::pin(wait_approval(fixture, state_run)),
+    },
+    StoppableState {
+        name: "compaction",
+        started: true,
+        prepare: |fixture, state_run| Box::pin(fill_window(fixture, state_run)),
+        reached: |fixture, state_run| {
+            Box::pin(async { wait_summary_request(fixture, state_run).await.wait_paused().await })
+        },
+    },
+];
+
+/// The daemon's configuration. Each state has its own agent, so that a stop of an agent stops one state.
+pub(super) fn config_toml(model: &ScriptedModel, hole: &BlackHole) -> String {
+    let provider = |name: &str, url: String| format!("[providers.{name}]\nkind = \"openai\"\nbase_url = \"{url}\"\n");
+    let mut text = provider("scripted", model.base_url()) + provider("hole", hole.base_url()).as_str();
+    let script = json!(mcp::SERVER_SCRIPT);
+    text.push_str(&format!("[mcp.test]\ncommand = \"sh\"\nargs = [\"-c\", {script}]\ngrace_ms = 200\n"));
+    for agent in ["main", "scout"] {
+        text.push_str(&format!("[agents.{agent}]\nmodel = \"scripted/m\"\nmcp = []\n"));
+    }
+    for state in STOPPABLE_STATES {
+        let model = if state.name == "connecting" { "hole/m" } else { "scripted/m" };
+        text.push_str(&format!("[agents.{}]\nmodel = \"{model}\"\n", state.agent()));
+        if state.name != "MCP call" {
+            text.push_str("mcp = []\n");
+        }
+        match state.name {
+            "sub-agent" => text.push_str("delegates = [\"scout\"]\n"),
+            "pending approval" => text.push_str("approvals.shell = \"ask\"\n"),
+            "compaction" => text.push_str("window_tokens = 400\n"),
+            _ => {}
+        }
+    }
+    text
+}
+
+/// Brings a run into this state with its work in the background; the run continues with a further step once the gate
+/// named like its id opens.
+pub(super) async fn start_background_state(fixture: &StopMatrixDaemon, state: &StoppableState) -> StateRun {
+    let mut state_run = super::stop_methods::new_state_run(super::stop_methods::MatrixStopMethod::Budget, state);
+    let mark = ProcessMarker::new();
+    let command = json!({"command": commands::setsid_child(&mark)});
+    let first = match state.name {
+        "sub-agent" => {
+            let below = format!("below-{}", state_run.marker);
+            fixture.script_marker(&below, [tool_call("shell", &command)]);
+            json!({"agent": "scout", "prompt": format!("look marker:{below}"), "wait": false})
+        }
+        _ => json!({"command": commands::setsid_child(&mark), "background": true}),
+    };
+    let tool = if state.name == "sub-agent" { "spawn_agent" } else { "shell" };
+    let second =
+        ScriptedStream::new().text("on").wait_for_gate(&state_run.run).tool_call("c2", "list_files", &json!({}));
+    fixture.script_marker(&state_run.marker, [tool_call(tool, &first), second.into()]);
+    state_run.marks.push(mark);
+    super::stop_methods::send_message(fixture, state, &state_run, &Value::Null).await;
+    wait_processes(&state_run, 2).await;
+    wait_second_request(fixture, &state_run).await.wait_paused().await;
+    state_run
+}
+
+fn do_nothing<'a>(_: &'a StopMatrixDaemon, _: &'a mut StateRun) -> StateStepFuture<'a> {
+    Box::pin(std::future::ready(()))
+}
+
+fn script_responses<'a>(
+    fixture: &'a StopMatrixDaemon,
+    state_run: &'a mut StateRun,
+    answers: impl IntoIterator<Item = ScriptedResponse>,
+) -> StateStepFuture<'a> {
+    fixture.script_marker(&state_run.marker, answers);
+    do_nothing(fixture, state_run)
+}
+
+fn tool_call(tool: &str, arguments: &Value) -> ScriptedResponse {
+    ScriptedResponse::tool_call("c1", tool, arguments)
+}
+
+/// Adds a new marker for processes of this run.
+fn add_marker(state_run: &mut StateRun) -> &ProcessMarker {
+    state_run.marks.push(ProcessMarker::new());
+    state_run.marks.last().unwrap()
+}
+
+fn script_shell<'a>(
+    fixture: &'a StopMatrixDaemon,
+    state_run: &'a mut StateRun,
+    command: fn(&ProcessMarker) -> String,
+) -> StateStepFuture<'a> {
+    let arguments = json!({"command": command(add_marker(state_run))});
+    script_responses(fixture, state_run, [tool_call("shell", &arguments)])
+}
+
+async fn wait_processes(state_run: &StateRun, count: usize) {
+    state_run.marks.last().unwrap().wait_for_count(count).await;
+}
+
+async fn wait_request(fixture: &StopMatrixDaemon, state_run: &StateRun) -> ModelRequestHandle {
+    fixture.model.wait_for_marked_request(&state_run.marker).await
+}
+
+async fn wait_second_request(fixture: &StopMatrixDaemon, state_run: &StateRun) -> ModelRequestHandle {
+    wait_for_request(fixture, |seen| {
+        seen.iter().filter(|request| request.markers.last() == Some(&state_run.marker)).nth(1).cloned()
+    })
+    .await
+}
+
+async fn wait_for_request(
+    fixture: &StopMatrixDaemon,
+    wanted: impl Fn(&[ModelRequestHandle]) -> Option<ModelRequestHandle>,
+) -> ModelRequestHandle {
+    loop {
+        let seen = fixture.model.recorded_requests();
+        match wanted(&seen) {
+            Some(request) => return request,
+            None => drop(fixture.model.wait_for_requests(seen.len() + 1).await),
+        }
+    }
+}
+
+/// Starts another run in the session that streams a little and then stays silent.
+async fn occupy_session(fixture: &StopMatrixDaemon, state_run: &mut StateRun) {
+    let first = format!("first-{}", state_run.marker);
+    fixture.script_marker(&first, [ScriptedResponse::silent_mid_stream("busy")]);
+    let body = json!({"text": format!("first marker:{first}"), "agent": "main", "timeoutMs": 600_000});
+    let path = format!("/api/sessions/{}/runs", state_run.session);
+    let sent = fixture.daemon.api().post(&path, &body).await.expect_status(202);
+    state_run.blocking_run = sent["runId"].as_str().map(str::to_owned);
+    fixture.model.wait_for_marked_request(&first).await.wait_paused().await;
+}
+
+async fn wait_listed(fixture: &StopMatrixDaemon, state_run: &StateRun) {
+    let (http, session) = (fixture.daemon.api(), state_run.session.clone());
+    loop {
+        let list = http.get("/api/runs?state=active").await.expect_status(200);
+        let waits = |run: &&Value| run["sessionKey"] == session.as_str() && run["state"] == "queued";
+        if list["items"].as_array().unwrap().iter().any(|run| waits(&run)) {
+            return;
+        }
+    }
+}
+
+async fn wait_approval(fixture: &StopMatrixDaemon, state_run: &StateRun) {
+    let http = fixture.daemon.api();
+    loop {
+        let list = http.get("/api/approvals").await.expect_status(200);
+        if list["items"].as_array().unwrap().iter().any(|row| row["sessionKey"] == state_run.session.as_str()) {
+            return;
+        }
+    }
+}
+
+/// Fills the agent's window with a long turn before the run that is stopped.
+async fn fill_window(fixture: &StopMatrixDaemon, state_run: &mut StateRun) {
+    let before = format!("before-{}", state_run.marker);
+    fixture.script_marker(&before, [ScriptedResponse::text("And on it went. ".repeat(200))]);
+    let body = json!({"text": format!("tell me a story marker:{before}"), "agent": "main"});
+    let sent =
+        fixture.daemon.api().post(&format!("/api/sessions/{}/runs", state_run.session), &body).await.expect_status(202);
+    drop(fixture.daemon.api().run_events(sent["runId"].as_str().unwrap(), 0).await.wait_for("run.ended").await);
+    fixture.script_marker(&before, [ScriptedResponse::silent_mid_stream("So far")]);
+}
+
+/// Waits for the request of the summary: it shows the long turn alone.
+async fn wait_summary_request(fixture: &StopMatrixDaemon, state_run: &StateRun) -> ModelRequestHandle {
+    let before = format!("before-{}", state_run.marker);
+    wait_for_request(fixture, |seen| {
+        let is_summary =
+            |request: &&ModelRequestHandle| request.markers == [before.clone()] && request.messages().len() > 2;
+        seen.iter().rev().find(is_summary).cloned()
+    })
+    .await
+}

@@ -1,0 +1,226 @@
+//! The rows of the matrix: ways to stop, and how each is carried out.
+
+use std::process::Stdio;
+
+use quell_testkit::daemon::TestDaemon;
+use reqwest::Method;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use super::StopMatrixDaemon;
+use super::run_states::{StateRun, StoppableState};
+use crate::cli::quell_exe;
+use crate::test_server::percent_encode;
+use crate::ws::WsTestClient;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MatrixStopMethod {
+    HttpRun,
+    HttpSession,
+    HttpAll,
+    AgentAbort,
+    WsRun,
+    WsSession,
+    WsSessionsAbort,
+    StopText,
+    CtrlC,
+    TimeOut,
+    Budget,
+    Sigterm,
+    Kill9,
+}
+
+/// Timeout, in milliseconds, of runs that are stopped by it: long enough to bring all runs into their states.
+const RUN_TIME_MS: u64 = 6000;
+
+impl MatrixStopMethod {
+    /// True when one stop ends all runs.
+    pub(super) fn stops_all_at_once(self) -> bool {
+        matches!(self, Self::HttpAll | Self::TimeOut | Self::Sigterm | Self::Kill9)
+    }
+
+    /// True when it stops a run but not its session.
+    pub(super) fn stops_one_run(self) -> bool {
+        matches!(self, Self::HttpRun | Self::AgentAbort | Self::WsRun | Self::CtrlC | Self::TimeOut | Self::Budget)
+    }
+
+    /// The reason in the verdict, as on the wire.
+    pub(super) fn reason(self) -> &'static str {
+        match self {
+            Self::StopText => "command",
+            Self::TimeOut => "timeout",
+            Self::Budget => "max_steps",
+            Self::Sigterm => "shutdown",
+            Self::Kill9 => "daemon_stopped",
+            Self::HttpRun
+            | Self::HttpSession
+            | Self::HttpAll
+            | Self::AgentAbort
+            | Self::WsRun
+            | Self::WsSession
+            | Self::WsSessionsAbort
+            | Self::CtrlC => "user",
+        }
+    }
+}
+
+pub(super) fn new_state_run(method: MatrixStopMethod, state: &StoppableState) -> StateRun {
+    let name = format!("{method:?}-{}", state.agent());
+    StateRun {
+        run: name.clone(),
+        marker: name.clone(),
+        session: name,
+        marks: Vec::new(),
+        blocking_run: None,
+        client: None,
+    }
+}
+
+/// Sends the message of a state and waits until the state is reached.
+pub(super) async fn start_in_state(
+    fixture: &StopMatrixDaemon,
+    state: &StoppableState,
+    method: MatrixStopMethod,
+) -> StateRun {
+    let mut state_run = new_state_run(method, state);
+    (state.prepare)(fixture, &mut state_run).await;
+    match method {
+        MatrixStopMethod::CtrlC => send_by_client(fixture, state, &mut state_run).await,
+        MatrixStopMethod::TimeOut => send_message(fixture, state, &state_run, &json!(RUN_TIME_MS)).await,
+        _ => send_message(fixture, state, &state_run, &Value::Null).await,
+    }
+    (state.reached)(fixture, &state_run).await;
+    state_run
+}
+
+pub(super) async fn send_message(
+    fixture: &StopMatrixDaemon,
+    state: &StoppableState,
+    state_run: &StateRun,
+    timeout: &Value,
+) {
+    let mut body = json!({"text": prompt_text(state_run), "agent": state.agent(), "idempotencyKey": state_run.run});
+    if !timeout.is_null() {
+        body["timeoutMs"] = timeout.clone();
+    }
+    let path = format!("/api/sessions/{}/runs", percent_encode(&state_run.session));
+    let answer = fixture.daemon.api().post(&path, &body).await;
+    assert_eq!(answer.status, 202, "{}: {:#}", state.name, answer.body);
+}
+
+fn prompt_text(state_run: &StateRun) -> String {
+    format!("please marker:{}", state_run.marker)
+}
+
+/// Sends the message with `quell send`, as a person does.
+async fn send_by_client(fixture: &StopMatrixDaemon, state: &StoppableState, state_run: &mut StateRun) {
+    let mut command = fixture.home.command(quell_exe());
+    command.args(["send", "--session", &state_run.session, "--agent", &state.agent(), &prompt_text(state_run)]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    state_run.client = Some(tokio::process::Command::from(command).kill_on_drop(true).spawn().unwrap());
+    // The client chooses the run id, so find the run by its text.
+    state_run.run = loop {
+        let list = fixture.daemon.api().get("/api/runs?state=active").await.expect_status(200);
+        let run = list["items"].as_array().unwrap().iter().find(|run| run["text"] == prompt_text(state_run)).cloned();
+        if let Some(run) = run.and_then(|run| run["runId"].as_str().map(str::to_owned)) {
+            break run;
+        }
+    };
+}
+
+pub(super) async fn stop_one(
+    fixture: &StopMatrixDaemon,
+    method: MatrixStopMethod,
+    state: &StoppableState,
+    state_run: &mut StateRun,
+) {
+    let (http, session) = (fixture.daemon.api(), percent_encode(&state_run.session));
+    match method {
+        MatrixStopMethod::HttpRun => {
+            let answer =
+                http.post(&format!("/api/runs/{}/stop?wait=1", state_run.run), &json!({})).await.expect_status(200);
+            assert_eq!(answer["aborted"], true, "{}: {answer:#}", state.name);
+        }
+        MatrixStopMethod::HttpSession => {
+            let answer = http.post(&format!("/api/sessions/{session}/stop?wait=1"), &json!({})).await;
+            assert_stopped(state, state_run, &answer.expect_status(200));
+        }
+        MatrixStopMethod::AgentAbort => {
+            let answer = http.post(&format!("/api/agent/{}/abort?scope=run", state.agent()), &json!({})).await;
+            assert_stopped(state, state_run, &answer.expect_status(200));
+        }
+        MatrixStopMethod::WsRun => {
+            chat_abort(fixture, state, state_run, json!({"sessionKey": state_run.session, "runId": state_run.run}))
+                .await
+        }
+        MatrixStopMethod::WsSession => {
+            chat_abort(fixture, state, state_run, json!({"sessionKey": state_run.session})).await
+        }
+        MatrixStopMethod::WsSessionsAbort => {
+            let mut client = WsTestClient::connect_to(fixture.daemon.url(), fixture.daemon.token()).await;
+            let answer = client.call("sessions.abort", json!({"key": state_run.session})).await;
+            assert_ne!(answer["status"], "no-active-run", "{}: {answer:#}", state.name);
+        }
+        MatrixStopMethod::StopText => {
+            let answer = http.post(&format!("/api/sessions/{session}/runs"), &json!({"text": " /STOP "})).await;
+            assert_stopped(state, state_run, &answer.expect_status(200));
+        }
+        MatrixStopMethod::CtrlC => press_ctrl_c(state, state_run).await,
+        MatrixStopMethod::HttpAll
+        | MatrixStopMethod::TimeOut
+        | MatrixStopMethod::Budget
+        | MatrixStopMethod::Sigterm
+        | MatrixStopMethod::Kill9 => {
+            unreachable!("{method:?} stops all runs")
+        }
+    }
+}
+
+fn assert_stopped(state: &StoppableState, state_run: &StateRun, answer: &Value) {
+    let stopped = answer["runIds"].as_array().unwrap().iter().any(|run| run == state_run.run.as_str());
+    assert!(answer["aborted"] == true && stopped, "{}: {answer:#}", state.name);
+}
+
+async fn chat_abort(fixture: &StopMatrixDaemon, state: &StoppableState, state_run: &StateRun, params: Value) {
+    let mut client = WsTestClient::connect_to(fixture.daemon.url(), fixture.daemon.token()).await;
+    assert_stopped(state, state_run, &client.call("chat.abort", params).await);
+}
+
+async fn press_ctrl_c(state: &StoppableState, state_run: &mut StateRun) {
+    let client = state_run.client.as_mut().unwrap();
+    let pid = client.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).unwrap())).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    let status = tokio::time::timeout(crate::test_engine::WAIT_TIMEOUT, client.wait()).await.unwrap().unwrap();
+    assert_eq!(status.code(), Some(130), "{}", state.name);
+}
+
+/// Stops all runs at once.
+pub(super) async fn stop_all(fixture: &mut StopMatrixDaemon, method: MatrixStopMethod, state_runs: &[StateRun]) {
+    match method {
+        MatrixStopMethod::HttpAll => {
+            let http = fixture.daemon.api();
+            let answer = http.send(http.request(Method::POST, "/api/stop?wait=1").json(&json!({}))).await;
+            let answer = answer.expect_status(200);
+            let stopped: Vec<&str> = answer["runIds"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+            let missed: Vec<&StateRun> =
+                state_runs.iter().filter(|state_run| !stopped.contains(&state_run.run.as_str())).collect();
+            assert!(missed.is_empty(), "{answer:#}");
+        }
+        // The runs end by their own timeouts.
+        MatrixStopMethod::TimeOut => {}
+        MatrixStopMethod::Sigterm => {
+            let status = fixture.daemon.stop().await;
+            assert!(status.success(), "{status:?}\n{}", fixture.daemon.output());
+            fixture.daemon = restart(fixture).await;
+        }
+        MatrixStopMethod::Kill9 => {
+            fixture.daemon.kill9().await;
+            fixture.daemon = restart(fixture).await;
+        }
+        _ => unreachable!("{method:?} stops one run"),
+    }
+}
+
+async fn restart(fixture: &StopMatrixDaemon) -> TestDaemon {
+    fixture.home.start(quell_exe()).await
+}

@@ -1,0 +1,197 @@
+//! What the model is told after a stop: what happened to each call, who stopped the run and why, and not to resume the
+//! request. Also what people and receipts keep of a stopped run.
+
+use std::time::Duration;
+
+use quell_kernel::Push;
+use quell_kernel::turn::PartialPolicy;
+use quell_protocol::{ResourceKind, RunId, StopReason, Surface};
+use quell_testkit::ScriptedResponse;
+use quell_testkit::commands::{self, ProcessMarker};
+use quell_testkit::model::ScriptedStream;
+use rstest::rstest;
+use serde_json::json;
+
+use crate::test_engine::{
+    ProcessLock, TestEngine, alice, messages_as_text, parse_agent_id, parse_run_id, receipt_of, run_stop_scope,
+    stop_ask, submission,
+};
+
+/// The messages of the next request of the session, as text.
+async fn next_request_text(test: &TestEngine) -> String {
+    test.model.script(ScriptedResponse::text("fine"));
+    test.run_message("s", "and now?").await;
+    test.model.assert_histories_valid();
+    messages_as_text(&test.last_messages())
+}
+
+fn batch_of_two(first: &str, second: &str) -> ScriptedResponse {
+    ScriptedStream::new()
+        .tool_call("c1", "shell", &json!({"command": first}))
+        .tool_call("c2", "shell", &json!({"command": second}))
+        .into()
+}
+
+async fn stop_once_printed(test: &TestEngine, text: &str, push: Push) -> RunId {
+    let run = test.send(submission("s", "do it")).await;
+    test.wait_printed(&run, text).await;
+    assert!(test.engine.stop(&alice(), &run_stop_scope(&run), &stop_ask(push)).stopped_anything());
+    test.wait_ended(&run).await;
+    run
+}
+
+#[tokio::test]
+async fn a_finished_call_keeps_its_result_and_the_rest_of_its_batch_was_not_started() {
+    let test = TestEngine::start_shared().await;
+    let marker = ProcessMarker::new();
+    test.model.script(
+        ScriptedStream::new()
+            .tool_call("c1", "shell", &json!({"command": "echo first is done"}))
+            .tool_call(
+                "c2",
+                "shell",
+                &json!({"command": format!("echo second began; {}", commands::setsid_child(&marker))}),
+            )
+            .tool_call("c3", "shell", &json!({"command": "echo third ran"})),
+    );
+    stop_once_printed(&test, "second began", Push::Gentle).await;
+    let seen = next_request_text(&test).await;
+    assert!(seen.contains("first is done\\n[exit code 0]"), "{seen}");
+    assert!(
+        seen.contains("second began\\n[stopped by request, ended by SIGTERM; it may have had effects already]"),
+        "{seen}"
+    );
+    assert!(seen.contains("[Not started: the request ended before this call began. It did nothing.]"), "{seen}");
+    assert!(!seen.contains("third ran\\n"), "{seen}");
+    assert!(
+        seen.contains(
+            "[The request above was stopped on purpose by the user, before it was finished. Do not resume it"
+        ),
+        "{seen}"
+    );
+    test.close().await;
+}
+
+#[tokio::test]
+async fn a_command_that_ignores_sigterm_is_said_to_be_killed() {
+    let test = TestEngine::start_shared().await;
+    let ignores_term = "trap '' TERM; echo deaf; while :; do sleep 0.01; done";
+    test.model.script(batch_of_two(ignores_term, "true"));
+    stop_once_printed(&test, "deaf", Push::Gentle).await;
+    let seen = next_request_text(&test).await;
+    assert!(seen.contains("deaf\\n[stopped by request, ended by SIGKILL; it may have had effects already]"), "{seen}");
+    test.close().await;
+}
+
+#[tokio::test]
+async fn a_forced_stop_says_what_was_printed_and_that_effects_are_possible() {
+    let test = TestEngine::start_shared().await;
+    test.model.script(batch_of_two("echo so far; sleep 1000", "true"));
+    stop_once_printed(&test, "so far", Push::Forced).await;
+    let seen = next_request_text(&test).await;
+    assert!(seen.contains("Stopped while it ran. Side effects are possible") && seen.contains("so far"), "{seen}");
+    test.close().await;
+}
+
+#[tokio::test]
+async fn what_a_command_prints_while_it_cleans_up_is_kept() {
+    let test = TestEngine::start_shared().await;
+    test.model
+        .script(batch_of_two("trap 'echo cleaned up; exit 0' TERM; echo begun; while :; do sleep 0.01; done", "true"));
+    stop_once_printed(&test, "begun", Push::Gentle).await;
+    let seen = next_request_text(&test).await;
+    // Some shells also print that their job was terminated.
+    assert!(
+        seen.contains("begun\\n") && seen.contains("cleaned up\\n") && seen.contains("[stopped by request"),
+        "{seen}"
+    );
+    test.close().await;
+}
+
+#[tokio::test]
+async fn a_file_that_was_written_after_the_stop_is_said_to_be_written() {
+    let test = TestEngine::start_exclusive().await;
+    let write = ScriptedResponse::tool_call("c1", "write_file", &json!({"path": "new.txt", "content": "hello"}));
+    test.model.script(write);
+    let run = parse_run_id("writes");
+    let (engine, stopped) = (test.engine.clone(), run.clone());
+    // The writing thread is at work and does not check for a stop any more.
+    test.point_hook.arm(quell_engine::scope::Point::Blocking, 2, move || {
+        assert!(engine.stop(&alice(), &run_stop_scope(&stopped), &stop_ask(Push::Gentle)).stopped_anything());
+    });
+    test.send(crate::test_engine::submission_as(&run, "s", "write it")).await;
+    test.wait_ended(&run).await;
+    let written = test.workdir().join("new.txt").exists();
+    let seen = next_request_text(&test).await;
+    let own_end = seen.contains("[It came to its own end after the request was stopped. Its effects stand.]");
+    let stopped = seen.contains("Stopped while it ran");
+    assert_eq!((own_end, stopped), (written, !written), "{seen}");
+    test.close().await;
+}
+
+#[rstest]
+#[case(StopReason::Command, "stopped on purpose by the user")]
+#[case(StopReason::Other("because I say so".to_owned()), "stopped on purpose by the user")]
+#[tokio::test]
+async fn the_note_says_who_and_never_in_the_callers_words(#[case] reason: StopReason, #[case] said: &str) {
+    let test = TestEngine::start_shared().await;
+    test.model.script(ScriptedResponse::silent_mid_stream("half"));
+    let run = test.send(submission("s", "go")).await;
+    test.wait_text(&run).await;
+    let ask = quell_kernel::registry::StopRequest { push: Push::Gentle, reason, surface: Surface::Http };
+    assert!(test.engine.stop(&alice(), &run_stop_scope(&run), &ask).stopped_anything());
+    test.wait_ended(&run).await;
+    let seen = next_request_text(&test).await;
+    assert!(seen.contains(said) && !seen.contains("because I say so"), "{seen}");
+    test.close().await;
+}
+
+#[tokio::test]
+async fn a_time_out_is_told_as_one() {
+    let test = TestEngine::start_shared().await;
+    test.model.script(ScriptedResponse::silent_mid_stream("half"));
+    let timed = quell_engine::engine::Submission { timeout: Some(Duration::from_millis(50)), ..submission("s", "go") };
+    let run = test.send(timed).await;
+    test.wait_ended(&run).await;
+    assert!(next_request_text(&test).await.contains("stopped on purpose because its time was used up"));
+    test.close().await;
+}
+
+#[rstest]
+#[case(PartialPolicy::Discard, false)]
+#[case(PartialPolicy::Keep, true)]
+#[tokio::test]
+async fn partial_text_follows_the_agents_policy_and_its_tokens_are_counted(
+    #[case] policy: PartialPolicy,
+    #[case] shown: bool,
+) {
+    let test = TestEngine::start_with(ProcessLock::shared().await, |config| {
+        config.agents.get_mut(&parse_agent_id("main")).unwrap().partial = policy;
+    })
+    .await;
+    test.model.script(ScriptedResponse::silent_mid_stream("The answer is forty"));
+    let run = test.send(submission("s", "what is it?")).await;
+    test.wait_text(&run).await;
+    assert!(test.stop(&run).stopped_anything());
+    let view = test.wait_ended(&run).await;
+    assert_eq!(view.output.as_deref(), Some("The answer is forty"), "the output of the run keeps it");
+    let usage = receipt_of(&view).usage;
+    assert!(usage.estimated && usage.input_tokens > 0 && usage.output_tokens > 0, "{usage:?}");
+    let seen = next_request_text(&test).await;
+    assert_eq!(seen.contains("The answer is forty"), shown, "{seen}");
+    assert_eq!(seen.contains("[Interrupted: this message was cut off here"), shown, "{seen}");
+    test.close().await;
+}
+
+#[tokio::test]
+async fn nothing_is_told_of_a_run_that_was_done_when_the_stop_came() {
+    let test = TestEngine::start_shared().await;
+    test.model.script(ScriptedResponse::text("done"));
+    let view = test.run_message("s", "go").await;
+    assert!(!test.stop(&view.run_id).stopped_anything());
+    let seen = next_request_text(&test).await;
+    assert!(!seen.contains("stopped"), "{seen}");
+    let kinds: Vec<ResourceKind> = receipt_of(&view).resources.iter().map(|row| row.kind).collect();
+    assert_eq!(kinds, [ResourceKind::Permit, ResourceKind::ModelRequest]);
+    test.close().await;
+}

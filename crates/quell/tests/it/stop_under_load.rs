@@ -1,0 +1,102 @@
+//! A stop succeeds whatever others do to the daemon's connections, limits or process, and only for those who may stop.
+
+mod connection_floods;
+mod process_limits;
+mod token_exposure;
+mod unix_socket;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use quell_testkit::ScriptedModel;
+use quell_testkit::daemon::{DaemonHome, TestDaemon};
+use quell_testkit::model::ScriptedResponse;
+use serde_json::json;
+
+use crate::cli::{QuellCliOutput, quell_exe};
+use crate::test_engine::WAIT_TIMEOUT;
+
+/// A daemon with a run whose model stays silent in the middle of its answer.
+struct EndlessRunDaemon {
+    model: ScriptedModel,
+    daemon: TestDaemon,
+    run: String,
+}
+
+impl EndlessRunDaemon {
+    async fn start() -> Self {
+        Self::start_under("").await
+    }
+
+    /// Starts a daemon behind this shell line, such as `ulimit -n 256`.
+    async fn start_under(first: &str) -> Self {
+        // The tests open more files than the default limit allows.
+        quell_surfaces::serve::raise_open_files().unwrap();
+        let model = ScriptedModel::start().await;
+        let home = DaemonHome::new(&config_toml(&model));
+        let daemon = home.start(&write_wrapper(&home, first)).await;
+        let mut fixture = Self { model, daemon, run: String::new() };
+        fixture.run = fixture.start_endless_run().await;
+        fixture
+    }
+
+    /// Starts a run that does not end by itself; returns its id.
+    async fn start_endless_run(&self) -> String {
+        let n = self.model.recorded_requests().len();
+        self.model.script(ScriptedResponse::silent_mid_stream("Well, "));
+        let sent = self.daemon.api().post("/api/sessions/s/runs", &json!({"text": "go"})).await.expect_status(202);
+        self.model.request_at(n).wait_paused().await;
+        sent["runId"].as_str().unwrap().to_owned()
+    }
+
+    /// Checks that the run was stopped and nothing of it is left.
+    async fn assert_stopped(&self) {
+        let view = self.daemon.api().get(&format!("/api/runs/{}", self.run)).await.expect_status(200);
+        assert_eq!((&view["state"], &view["verdict"]["kind"]), (&json!("ended"), &json!("aborted")), "{view:#}");
+        assert_eq!(view["receipt"]["leftovers"], json!([]), "{view:#}");
+        self.model.wait_for_connections(0).await;
+    }
+
+    /// Stops the run over HTTP, within the time limit.
+    async fn stop_over_http(&self) {
+        let path = format!("/api/runs/{}/stop?wait=1", self.run);
+        let http = self.daemon.api();
+        let stopped = tokio::time::timeout(WAIT_TIMEOUT, http.post(&path, &json!({}))).await;
+        let _ = stopped.expect("the stop is answered in time").expect_status(200);
+        self.assert_stopped().await;
+    }
+
+    /// Stops all runs with `quell stop`, as a person at a terminal of the same user.
+    async fn stop_by_command(&self) {
+        let ran = run_cli(self.daemon.home(), &["stop", "--all", "--force"]).await;
+        assert!(ran.code == 0 && ran.out.contains("stopped in "), "{ran:?}\n{}", self.daemon.output());
+        self.assert_stopped().await;
+    }
+}
+
+fn config_toml(model: &ScriptedModel) -> String {
+    format!(
+        "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\nmax_retries = 0\n[agents.main]\nmodel = \"scripted/m\"\n",
+        model.base_url()
+    )
+}
+
+/// A script that runs a shell line and then the binary.
+fn write_wrapper(home: &DaemonHome, first: &str) -> PathBuf {
+    let path = home.data_dir().join("wrapper");
+    std::fs::write(&path, format!("#!/bin/sh\n{first}\nexec '{}' \"$@\"\n", quell_exe().display())).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+/// Runs a `quell` command with the daemon's home, within the time limit.
+async fn run_cli(home: &DaemonHome, arguments: &[&str]) -> QuellCliOutput {
+    let mut command = home.command(quell_exe());
+    command.args(arguments).stdin(Stdio::null());
+    let mut command = tokio::process::Command::from(command);
+    let ended = tokio::time::timeout(WAIT_TIMEOUT, command.kill_on_drop(true).output()).await;
+    let ended = ended.unwrap_or_else(|_| panic!("`quell {}` hangs", arguments.join(" "))).unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    QuellCliOutput { code: ended.status.code().unwrap_or(-1), out: text(ended.stdout), err: text(ended.stderr) }
+}

@@ -1,0 +1,280 @@
+//! Run one case with one stop mode, and the engine that all cases share.
+
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+
+use futures_util::poll;
+use quell_engine::EngineConfig;
+use quell_engine::agent::AgentConfig;
+use quell_engine::engine::{RunFollow, Submission};
+use quell_kernel::approval::ApprovalPolicy;
+use quell_protocol::RunId;
+use quell_testkit::ScriptedResponse;
+use quell_testkit::commands::ProcessMarker;
+use quell_testkit::leaks::{ResourceBaseline, TaskBaseline};
+use quell_testkit::mcp::{FakeMcpServer, McpFault};
+use quell_testkit::model::BlackHole;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::cases::{MessageOrigin, StopMoment, SweepCase};
+use super::checks::{self, StopFigures};
+use super::mcp_cases;
+use super::stop_modes::{SweepStopAnswers, SweepStopMode, poll_tickets_once, stop_run};
+use super::{channel_origin, hook_case};
+use crate::test_engine::{
+    NoticeRecorder, ProcessLock, TestDataDir, TestDir, TestEngine, WAIT_TIMEOUT, alice, parse_agent_id, parse_run_id,
+    provider_config, submission_as,
+};
+
+/// One engine for all cases of a stop mode, with everything that can keep a run waiting.
+pub(super) struct SweepEngine {
+    pub(super) test_engine: TestEngine,
+    /// Never completes a connection; the model of the agent `hole` is there.
+    pub(super) black_hole: BlackHole,
+    /// Accepts a request and never answers it: for MCP servers by URL.
+    pub(super) silent_mcp_server: FakeMcpServer,
+    /// Accepts connections and never answers: for `fetch_url`.
+    pub(super) silent_listener: TcpListener,
+    /// Serves a page: for `fetch_url`.
+    pub(super) page_url: String,
+    /// A second connection to the database. SQLite keeps its file open while the engine's are open, so all cases share
+    /// one.
+    pub(super) database: Mutex<rusqlite::Connection>,
+}
+
+impl SweepEngine {
+    pub(super) async fn start() -> Self {
+        let sweep = Self::start_in(TestDir::Temporary(TestDataDir::new()), |_| {}).await;
+        sweep.write_files();
+        sweep.warm_up().await;
+        sweep
+    }
+
+    /// Starts the engine in this directory, without the files for the tools.
+    pub(super) async fn start_in(dir: TestDir, change: impl FnOnce(&mut EngineConfig)) -> Self {
+        let process_lock = ProcessLock::exclusive().await;
+        let (hole, silent_mcp) = (BlackHole::open().await, FakeMcpServer::start().await);
+        silent_mcp.fault_always("initialize", McpFault::Silent);
+        let test_engine = TestEngine::start_in(dir, process_lock, |config| {
+            let model = AgentConfig { model: "hole/model".to_owned(), ..AgentConfig::default() };
+            config.agents.insert(parse_agent_id("hole"), model);
+            let mut small = config.agents.get(&parse_agent_id("main")).unwrap().clone();
+            small.window_tokens = 400;
+            config.agents.insert(parse_agent_id("small"), small);
+            let mut seeing = config.agents.get(&parse_agent_id("main")).unwrap().clone();
+            (seeing.vision, seeing.workdir) = (true, Some(config.work_dir.join("main")));
+            config.agents.insert(parse_agent_id("seeing"), seeing);
+            let skills = Some("skills".to_owned());
+            let skilled = AgentConfig { skills, vision: false, ..config.agents[&parse_agent_id("seeing")].clone() };
+            config.agents.insert(parse_agent_id("skilled"), skilled);
+            let mut asking = config.agents.get(&parse_agent_id("main")).unwrap().clone();
+            asking.approvals.insert("*".to_owned(), ApprovalPolicy::Ask);
+            config.agents.insert(parse_agent_id("asking"), asking);
+            config.hooks.on_run_start = hook_case::HANGING_HOOK.into();
+            config.mcp.extend(mcp_cases::mcp_servers(&silent_mcp));
+            for (name, server) in [("starting", "mute"), ("reaching", "far")] {
+                let mut starting = config.agents.get(&parse_agent_id("main")).unwrap().clone();
+                starting.mcp = Some(vec![server.to_owned()]);
+                config.agents.insert(parse_agent_id(name), starting);
+            }
+            for main in ["main", "hole", "asking", "small", "seeing", "skilled"] {
+                config.agents.get_mut(&parse_agent_id(main)).unwrap().mcp = Some(vec!["test".to_owned()]);
+            }
+            config.providers.insert("hole".to_owned(), provider_config(&hole.base_url()));
+            config.memory.auto_recall = true;
+            change(config);
+        })
+        .await;
+        test_engine.answer_by_marker();
+        let silent_listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let database = rusqlite::Connection::open(test_engine.test_dir.path().join("quell.db")).unwrap();
+        database.busy_timeout(WAIT_TIMEOUT).unwrap();
+        // SQLite opens its files at the first write.
+        database.execute_batch("BEGIN IMMEDIATE; ROLLBACK").unwrap();
+        let page = serve_page().await;
+        Self {
+            test_engine,
+            black_hole: hole,
+            silent_mcp_server: silent_mcp,
+            silent_listener,
+            page_url: page,
+            database: Mutex::new(database),
+        }
+    }
+
+    /// Files for the tools: a short one, one whose search takes longer than any stop, a picture and a skill.
+    pub(super) fn write_files(&self) {
+        let skill = self.workdir().join("skills/greeting");
+        std::fs::create_dir_all(&skill).unwrap();
+        std::fs::write(skill.join("SKILL.md"), "---\nname: greeting\ndescription: Says hello.\n---\n").unwrap();
+        std::fs::write(self.workdir().join("dot.png"), b"\x89PNG\r\n\x1a\n").unwrap();
+        let line = format!("{}\n", "the quick brown fox ".repeat(25));
+        std::fs::write(self.workdir().join("short.txt"), &line).unwrap();
+        std::fs::write(self.workdir().join("long.txt"), line.repeat(128 * 1024)).unwrap();
+    }
+
+    /// Uses everything once that is created at first use, so that the first baseline includes it.
+    async fn warm_up(&self) {
+        self.script_run(
+            "warm-up",
+            [
+                ScriptedResponse::tool_call("w1", "shell", &serde_json::json!({"command": "true"})),
+                ScriptedResponse::tool_call("w2", "read_file", &serde_json::json!({"path": "short.txt"})),
+                ScriptedResponse::tool_call("w4", "test__echo", &serde_json::json!({"text": "hello"})),
+                ScriptedResponse::tool_call("w3", "fetch_url", &serde_json::json!({"url": self.page_url})),
+            ],
+        );
+        self.test_engine.run_message("warm-up", "warm up marker:warm-up").await;
+    }
+
+    pub(super) fn workdir(&self) -> PathBuf {
+        self.test_engine.workdir()
+    }
+
+    pub(super) fn script_run(&self, run: &str, answers: impl IntoIterator<Item = ScriptedResponse>) {
+        self.test_engine.script_marker(run, answers);
+    }
+
+    pub(super) async fn close(self) {
+        self.test_engine.close().await;
+    }
+}
+
+/// Serves a page over HTTP until the test's runtime ends; returns its URL.
+async fn serve_page() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/page.txt", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut connection, _)) = listener.accept().await {
+            let answer =
+                b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 5\r\nconnection: close\r\n\r\nhello";
+            // A stopped caller may have disconnected already.
+            let _ = connection.read(&mut [0; 4096]).await;
+            let _ = connection.write_all(answer).await;
+        }
+    });
+    url
+}
+
+/// One case with one stop mode while it runs.
+pub(super) struct CaseRun<'a> {
+    pub(super) sweep: &'a SweepEngine,
+    pub(super) run: RunId,
+    pub(super) session: String,
+    pub(super) text: String,
+    /// Carried by the processes of this case.
+    pub(super) mark: ProcessMarker,
+    /// The connection of `fetch_url`.
+    pub(super) fetch_connection: Mutex<Option<TcpStream>>,
+}
+
+impl<'a> CaseRun<'a> {
+    /// `how` names the stop mode and becomes part of the run id and the session key.
+    pub(super) fn new(sweep: &'a SweepEngine, case: &SweepCase, how: &str) -> Self {
+        let name = format!("{}.{how}", case.name.replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
+        Self {
+            sweep,
+            run: parse_run_id(&name),
+            session: format!("session of {name}"),
+            text: format!("please do {name} marker:{name}"),
+            mark: ProcessMarker::new(),
+            fetch_connection: Mutex::new(None),
+        }
+    }
+
+    /// Sends the message without waiting for the run.
+    pub(super) async fn submit(&self, case: &SweepCase) {
+        self.sweep.test_engine.engine.submit(&alice(), self.submission(case)).await.unwrap();
+    }
+
+    fn submission(&self, case: &SweepCase) -> Submission {
+        let channel_origin = (case.origin == MessageOrigin::Channel)
+            .then(|| channel_origin::channel_origin(self.run.as_str(), &self.text));
+        Submission {
+            agent: Some(parse_agent_id(case.agent)),
+            channel_origin,
+            ..submission_as(&self.run, &self.session, &self.text)
+        }
+    }
+
+    /// Sends the message and waits for `moment`. With [`SweepStopMode::CallerGone`] the sender has disconnected
+    /// afterwards.
+    async fn submit_and_wait(&self, case: &SweepCase, mode: SweepStopMode, moment: impl Future<Output = ()>) {
+        let engine = &self.sweep.test_engine.engine;
+        if mode != SweepStopMode::CallerGone {
+            self.submit(case).await;
+            return moment.await;
+        }
+        let caller = async {
+            engine.submit(&alice(), self.submission(case)).await.unwrap();
+            if let Ok(Some(RunFollow::Live(mut follower))) = engine.follow_run(&self.run, 0).await {
+                while follower.next().await.is_some() {}
+            }
+            std::future::pending::<()>().await;
+        };
+        // The caller is dropped at any of its waits on purpose.
+        tokio::select! {
+            biased;
+            () = moment => {}
+            () = caller => {}
+        }
+    }
+
+    /// Sends a message after its stop. With [`SweepStopMode::CallerGone`] the sender does not wait for the answer.
+    async fn submit_after_stop(&self, case: &SweepCase, mode: SweepStopMode) {
+        let alice = alice();
+        let mut sending = pin!(self.sweep.test_engine.engine.submit(&alice, self.submission(case)));
+        if mode == SweepStopMode::CallerGone {
+            assert!(poll!(sending.as_mut()).is_pending(), "accepted before the database has answered");
+        } else {
+            sending.await.unwrap();
+        }
+    }
+
+    async fn stop_at_moment(&self, case: &SweepCase, mode: SweepStopMode) -> SweepStopAnswers {
+        let engine = &self.sweep.test_engine.engine;
+        match case.moment {
+            StopMoment::BeforeMessage => {
+                let answers = stop_run(engine, &self.run, mode);
+                self.submit_after_stop(case, mode).await;
+                answers
+            }
+            StopMoment::OnCondition(moment) => {
+                self.submit_and_wait(case, mode, moment(self)).await;
+                stop_run(engine, &self.run, mode)
+            }
+            StopMoment::AtPoint(point, nth) => {
+                let slot = Arc::new(Mutex::new(None));
+                let (engine, run, result) = (engine.clone(), self.run.clone(), Arc::clone(&slot));
+                let point_hook = &self.sweep.test_engine.point_hook;
+                point_hook.arm(point, nth, move || *result.lock().unwrap() = Some(stop_run(&engine, &run, mode)));
+                self.submit_and_wait(case, mode, async {
+                    let _point = point_hook.wait_fired().await;
+                })
+                .await;
+                slot.lock().unwrap().take().unwrap()
+            }
+        }
+    }
+}
+
+/// Runs one case with one stop mode and checks the stop.
+pub(super) async fn run_case(sweep: &SweepEngine, case: &SweepCase, mode: SweepStopMode) -> StopFigures {
+    let case_run = CaseRun::new(sweep, case, &format!("{mode:?}"));
+    let (baseline, tasks) = (ResourceBaseline::capture(std::process::id()), TaskBaseline::capture());
+    let mut watcher = NoticeRecorder::subscribe(&sweep.test_engine.engine);
+    (case.prepare)(&case_run).await;
+    let answers = case_run.stop_at_moment(case, mode).await;
+    if mode == SweepStopMode::CallerGone {
+        poll_tickets_once(&answers).await;
+    }
+    (case.check_after)(&case_run).await;
+    watcher.wait_ended(&case_run.run).await;
+    let figures = checks::check_stop(&case_run, case, &answers, &mut watcher).await;
+    drop(watcher);
+    let _back = baseline.assert_restored_with(checks::BLOCKING_POOL_ALLOWANCE, WAIT_TIMEOUT).await;
+    let _back = tasks.assert_restored(WAIT_TIMEOUT).await;
+    figures
+}

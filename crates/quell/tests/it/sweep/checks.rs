@@ -1,0 +1,163 @@
+//! The properties checked after every stop.
+
+use std::sync::Arc;
+
+use quell_engine::engine::Caller;
+use quell_protocol::api::{ComputeStatus, RunView};
+use quell_protocol::{By, EventKind, Receipt, RunEvent, Rung, StopReason, Verdict};
+use quell_testkit::leaks::{self, LeakAllowance};
+
+use super::case_run::CaseRun;
+use super::cases::{ExpectedOutcome, SweepCase};
+use super::stop_modes::{SweepStopAnswers, SweepStopMode, stop_run};
+use crate::test_engine::{NoticeRecorder, WAIT_TIMEOUT, abort_reason, alice, messages_as_text};
+
+/// Threads of tokio's blocking pool stay for a while and belong to no run.
+pub(super) const BLOCKING_POOL_ALLOWANCE: LeakAllowance =
+    LeakAllowance { sockets: 0, other_descriptors: 0, threads: 64 };
+
+/// The note to the model about a request that a person stopped.
+const STOP_NOTE: &str = "[The request above was stopped on purpose by the user";
+
+/// The figures of a checked stop.
+#[derive(Debug)]
+pub(super) struct StopFigures {
+    pub(super) verdict: &'static str,
+    pub(super) rung: Rung,
+    pub(super) settled_ms: Option<f64>,
+    pub(super) released_ms: Option<f64>,
+}
+
+/// Checks all properties; returns the figures.
+pub(super) async fn check_stop(
+    case_run: &CaseRun<'_>,
+    case: &SweepCase,
+    answers: &SweepStopAnswers,
+    watcher: &mut NoticeRecorder,
+) -> StopFigures {
+    let test_engine = &case_run.sweep.test_engine;
+    let view = test_engine.wait_ended(&case_run.run).await;
+    check_event_order(case, &watcher.run_events(&case_run.run));
+    let verdict = view.verdict.clone().unwrap();
+    check_stop_answers(case_run, case, answers, &verdict);
+    let receipt = view.receipt.as_ref().unwrap();
+    check_receipt(case, &view, receipt);
+    check_nothing_left(case_run).await;
+    check_late_stop(case_run, &view).await;
+    check_next_message(case_run, case).await;
+    let events = watcher.run_events(&case_run.run);
+    assert!(matches!(events.last().unwrap().kind, EventKind::Ended { .. }), "{}: after the end {events:#?}", case.name);
+    let released = receipt.resources.iter().filter_map(|row| row.released_at.as_ref()?.ms).reduce(f64::max);
+    StopFigures {
+        verdict: verdict.as_str(),
+        rung: receipt.rung,
+        settled_ms: receipt.settled_at.ms,
+        released_ms: released,
+    }
+}
+
+/// Sequence numbers rise by one from 1, with one `run.ending` and one `run.ended` as the last, and no deltas between
+/// these.
+fn check_event_order(case: &SweepCase, events: &[Arc<RunEvent>]) {
+    let names: Vec<&str> = events.iter().map(|event| event.name()).collect();
+    let seqs: Vec<u64> = events.iter().map(|event| event.seq).collect();
+    let rising: Vec<u64> = (1..=seqs.len() as u64).collect();
+    assert_eq!(seqs, rising, "{}: {names:?}", case.name);
+    let count = |wanted: &str| names.iter().filter(|name| **name == wanted).count();
+    assert_eq!((count("run.ending"), count("run.ended")), (1, 1), "{}: {names:?}", case.name);
+    assert_eq!(names.last(), Some(&"run.ended"), "{}: {names:?}", case.name);
+    assert_eq!(count("run.started"), usize::from(case.started), "{}: {names:?}", case.name);
+    let after = names.iter().skip_while(|name| **name != "run.ending").skip(1);
+    let allowed = ["tool.output", "tool.ended", "approval.resolved", "run.ended"];
+    let strays: Vec<_> = after.filter(|name| !allowed.contains(name)).collect();
+    assert!(strays.is_empty(), "{}: after run.ending came {strays:?}", case.name);
+}
+
+/// The verdict is the one that the stop announced, and exactly one caller was told that its stop aborted the run.
+fn check_stop_answers(case_run: &CaseRun<'_>, case: &SweepCase, answers: &SweepStopAnswers, verdict: &Verdict) {
+    let winners = answers.callers_that_stopped(&case_run.run);
+    let by = |caller: &Caller| By { principal: caller.principal.clone(), surface: caller.surface };
+    match case.expected {
+        ExpectedOutcome::AbortedByThisStop => {
+            let [winner] = winners.as_slice() else { panic!("{}: {} callers stopped it", case.name, winners.len()) };
+            let expected = Verdict::Aborted { reason: StopReason::User, by: Some(by(winner)) };
+            assert_eq!(*verdict, expected, "{}", case.name);
+        }
+        ExpectedOutcome::AbortedEarlier => {
+            assert!(winners.is_empty(), "{}: {winners:?}", case.name);
+            let expected = Verdict::Aborted { reason: StopReason::User, by: Some(by(&alice())) };
+            assert_eq!(*verdict, expected, "{}", case.name);
+        }
+        ExpectedOutcome::Completed => {
+            assert!(winners.is_empty(), "{}: {winners:?}", case.name);
+            assert_eq!(*verdict, Verdict::Completed, "{}", case.name);
+        }
+    }
+}
+
+/// The receipt has no leftovers, and each resource has the time of its release.
+fn check_receipt(case: &SweepCase, view: &RunView, receipt: &Receipt) {
+    assert_eq!(view.state, "ended", "{}", case.name);
+    assert_eq!(Some(&receipt.verdict), view.verdict.as_ref(), "{}", case.name);
+    assert!(receipt.leftovers.is_empty(), "{}: {receipt:#?}", case.name);
+    assert_ne!(receipt.rung, Rung::Abandoned, "{}: {receipt:#?}", case.name);
+    for row in &receipt.resources {
+        let released = row.released_at.as_ref().unwrap_or_else(|| panic!("{}: {row:?} is held", case.name));
+        assert!(released.at <= receipt.settled_at.at, "{}: {row:?} was released after the end", case.name);
+    }
+    assert_eq!(receipt.turn.recorded, case.started, "{}: {receipt:#?}", case.name);
+    let result = view.result.as_ref().unwrap();
+    if matches!(case.expected, ExpectedOutcome::Completed) {
+        assert!(result.success && !result.cancelled, "{}: {result:?}", case.name);
+        return;
+    }
+    assert_eq!(abort_reason(view.verdict.as_ref()), StopReason::User, "{}", case.name);
+    let outcome = (result.success, result.cancelled, result.error.as_deref());
+    assert_eq!(outcome, (false, true, Some("Execution paused")), "{}", case.name);
+    if case.started {
+        let ms = |at: &Option<quell_protocol::Instant>| at.as_ref().and_then(|at| at.ms).unwrap();
+        let (requested, delivered) = (ms(&receipt.requested_at), ms(&receipt.delivered_at));
+        let settled = receipt.settled_at.ms.unwrap();
+        assert!(requested == 0.0 && requested <= delivered && delivered <= settled, "{}: {receipt:#?}", case.name);
+    }
+}
+
+/// The operating system and the engine's own lists agree that nothing of the run is alive.
+async fn check_nothing_left(case_run: &CaseRun<'_>) {
+    let test_engine = &case_run.sweep.test_engine;
+    leaks::wait_no_process_with_env(&format!("QUELL_RUN_ID={}", case_run.run), WAIT_TIMEOUT).await;
+    case_run.mark.wait_gone(WAIT_TIMEOUT).await;
+    case_run.sweep.black_hole.wait_for_connecting(0).await;
+    test_engine.model.wait_for_connections(0).await;
+    assert_eq!(test_engine.engine.count_model_requests(), 0);
+    assert!(test_engine.engine.active_runs().is_empty(), "{:?}", test_engine.engine.active_runs());
+    for row in test_engine.engine.list_agents() {
+        assert_eq!((row.compute_status, row.active_runs), (ComputeStatus::Idle, Vec::new()));
+    }
+}
+
+async fn check_late_stop(case_run: &CaseRun<'_>, view: &RunView) {
+    let engine = &case_run.sweep.test_engine.engine;
+    let late = stop_run(engine, &case_run.run, SweepStopMode::Forced);
+    assert!(late.callers_that_stopped(&case_run.run).is_empty());
+    assert_eq!(engine.find_run(&case_run.run).await.unwrap().as_ref(), Some(view));
+}
+
+/// The next message of the session is answered, on a valid history that tells the model about the stop.
+async fn check_next_message(case_run: &CaseRun<'_>, case: &SweepCase) {
+    let test_engine = &case_run.sweep.test_engine;
+    let marker = format!("next-{}", case_run.run);
+    let next = test_engine.run_message(&case_run.session, &format!("and now? marker:{marker}")).await;
+    assert_eq!(next.verdict, Some(Verdict::Completed), "{}", case.name);
+    test_engine.model.assert_histories_valid();
+    let seen = messages_as_text(test_engine.model.wait_for_marked_request(&marker).await.messages());
+    let stopped = case.started && !matches!(case.expected, ExpectedOutcome::Completed);
+    assert_eq!(seen.contains(STOP_NOTE), stopped, "{}: {seen}", case.name);
+    assert_eq!(seen.contains(&case_run.text), case.started, "{}: {seen}", case.name);
+    for text in case.visible_next {
+        assert!(seen.contains(text), "{}: the model does not see {text:?} in {seen}", case.name);
+    }
+    for text in case.hidden_next {
+        assert!(!seen.contains(text), "{}: the model sees {text:?} in {seen}", case.name);
+    }
+}

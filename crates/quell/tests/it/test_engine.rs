@@ -1,0 +1,508 @@
+//! Test support: an engine in this process with a scripted model behind real HTTP and a temporary database, plus
+//! callers and recorded notices.
+
+mod data_dir;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use quell_engine::access::RequestOrigin;
+use quell_engine::agent::{AgentConfig, Limits};
+use quell_engine::clock::Clock;
+use quell_engine::engine::{
+    Caller, EngineNotice, Retention, SessionSettings, StopResult, StopTextMode, Submission, SubmitError, SubmitOutcome,
+    Subscription,
+};
+use quell_engine::hooks::HookSettings;
+use quell_engine::live_run::RunProgress;
+use quell_engine::llm::{ProviderConfig, ProviderKind};
+use quell_engine::memory::MemorySettings;
+use quell_engine::proc::{WardenExe, base_environment};
+use quell_engine::scope::{Point, PointProbe};
+use quell_engine::tools::{FetchSettings, ToolSettings};
+use quell_engine::{Engine, EngineConfig};
+use quell_kernel::expiry::ExpiryLimits;
+use quell_kernel::registry::{StopRequest, StopScope};
+use quell_kernel::{Push, StopTimeouts};
+use quell_protocol::api::{AccessLevel, ComputeStatus, Grants, OnBusy, RunView, SendAnswer};
+use quell_protocol::{AgentId, EventKind, Principal, ResourceKind, RunEvent, RunId, SessionKey, StopReason, Surface};
+use quell_protocol::{Receipt, Verdict};
+use quell_testkit::{ScriptedModel, ScriptedResponse, leaks};
+use serde_json::Value;
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, watch};
+
+pub(crate) use data_dir::{TestDataDir, work_dir_beside};
+
+/// Longest wait for anything on a busy machine. It only decides how late a failing test fails.
+pub(crate) const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Descriptors, child processes and the role of sub-reaper belong to the whole process. Plain `cargo test` runs all
+/// tests in one process.
+static PROCESS_LOCK: RwLock<()> = RwLock::const_new(());
+
+/// A test's lock on the process, shared or exclusive.
+#[derive(Debug)]
+pub(crate) enum ProcessLock {
+    /// Other tests may run at the same time.
+    Shared { _guard: RwLockReadGuard<'static, ()> },
+    /// No other test runs: this one counts what the process holds, or kills wardens.
+    Exclusive { _guard: RwLockWriteGuard<'static, ()> },
+}
+
+impl ProcessLock {
+    pub(crate) async fn shared() -> Self {
+        Self::Shared { _guard: PROCESS_LOCK.read().await }
+    }
+
+    pub(crate) async fn exclusive() -> Self {
+        Self::Exclusive { _guard: PROCESS_LOCK.write().await }
+    }
+}
+
+/// An engine with everything that it needs.
+pub(crate) struct TestEngine {
+    pub(crate) engine: Engine,
+    pub(crate) model: Arc<ScriptedModel>,
+    pub(crate) point_hook: PointHook,
+    pub(crate) test_dir: TestDir,
+    scripts: ResponsesByMarker,
+    _process_lock: ProcessLock,
+}
+
+pub(crate) enum TestDir {
+    /// Deleted with the engine.
+    Temporary(TestDataDir),
+    /// Kept.
+    Borrowed(PathBuf),
+}
+
+impl TestDir {
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Self::Temporary(dir) => dir.path(),
+            Self::Borrowed(path) => path,
+        }
+    }
+}
+
+/// Answers of the model by the last marker of the request, in order.
+type ResponsesByMarker = Arc<Mutex<HashMap<String, VecDeque<ScriptedResponse>>>>;
+
+impl TestEngine {
+    /// Starts with the default configuration, beside other tests.
+    pub(crate) async fn start_shared() -> Self {
+        Self::start_with(ProcessLock::shared().await, |_| {}).await
+    }
+
+    /// Starts with the default configuration, while no other test runs.
+    pub(crate) async fn start_exclusive() -> Self {
+        Self::start_with(ProcessLock::exclusive().await, |_| {}).await
+    }
+
+    /// Starts with a changed configuration.
+    pub(crate) async fn start_with(process_lock: ProcessLock, change: impl FnOnce(&mut EngineConfig)) -> Self {
+        Self::start_in(TestDir::Temporary(TestDataDir::new()), process_lock, change).await
+    }
+
+    /// Starts in this directory, which may hold the data of an earlier engine.
+    pub(crate) async fn start_in(
+        dir: TestDir,
+        process_lock: ProcessLock,
+        change: impl FnOnce(&mut EngineConfig),
+    ) -> Self {
+        // Fails when another test has installed it already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let model = Arc::new(ScriptedModel::start().await);
+        let point_hook = PointHook::default();
+        let mut config = engine_config(dir.path(), &model.base_url(), point_hook.probe());
+        change(&mut config);
+        let engine = Engine::start(config).await.unwrap();
+        Self {
+            engine,
+            model,
+            point_hook,
+            test_dir: dir,
+            scripts: ResponsesByMarker::default(),
+            _process_lock: process_lock,
+        }
+    }
+
+    /// From now on, once the general script is used up, the model answers by the last marker of the request: as given
+    /// to [`TestEngine::script_marker`], else with a short text.
+    pub(crate) fn answer_by_marker(&self) {
+        let scripts = Arc::clone(&self.scripts);
+        self.model.respond_by_prompt(move |_, request| {
+            let marker = request.markers.last().cloned().unwrap_or_default();
+            let scripted = scripts.lock().unwrap().get_mut(&marker).and_then(VecDeque::pop_front);
+            scripted.unwrap_or_else(|| ScriptedResponse::text("That is done."))
+        });
+    }
+
+    /// Sets the answers to requests whose last marker is this, in order.
+    pub(crate) fn script_marker(&self, marker: &str, answers: impl IntoIterator<Item = ScriptedResponse>) {
+        self.scripts.lock().unwrap().insert(marker.to_owned(), answers.into_iter().collect());
+    }
+
+    /// The work directory of the agent `main`.
+    pub(crate) fn workdir(&self) -> PathBuf {
+        work_dir_beside(self.test_dir.path()).join("main")
+    }
+
+    /// Sends a message that must become a new run.
+    pub(crate) async fn send(&self, message: Submission) -> RunId {
+        self.send_for_answer(message).await.run_id
+    }
+
+    /// Sends a message that must be accepted.
+    pub(crate) async fn send_for_answer(&self, message: Submission) -> SendAnswer {
+        match self.engine.submit(&alice(), message).await.unwrap() {
+            SubmitOutcome::Accepted(answer) => answer,
+            other => panic!("not a new message: {other:?}"),
+        }
+    }
+
+    /// Sends a message that must be refused; returns the error.
+    pub(crate) async fn expect_refusal(&self, message: Submission) -> SubmitError {
+        self.engine.submit(&alice(), message).await.unwrap_err()
+    }
+
+    /// Sends a message and waits until its run has left the memory.
+    pub(crate) async fn run_message(&self, session: &str, text: &str) -> RunView {
+        let run = self.send(submission(session, text)).await;
+        self.wait_ended(&run).await
+    }
+
+    /// Sends a message and waits until its run has ended. Use this where background work keeps the run in memory.
+    pub(crate) async fn run_message_in_memory(&self, session: &str, text: &str) -> RunView {
+        let run = self.send(submission(session, text)).await;
+        let Some(live_run) = self.engine.live_run(&run) else { panic!("run {run} has ended already") };
+        live_run.wait_for_progress(RunProgress::Ended).await;
+        live_run.view()
+    }
+
+    /// Waits until a run has ended and left the memory; returns its view from the database.
+    pub(crate) async fn wait_ended(&self, run: &RunId) -> RunView {
+        let engine = self.engine.clone();
+        let id = run.clone();
+        leaks::wait_until(WAIT_TIMEOUT, move || match engine.live_run(&id) {
+            Some(live_run) => Err(format!("{:?} in memory: {:?}", live_run.id(), live_run.view())),
+            None => Ok(()),
+        })
+        .await;
+        self.engine.find_run(run).await.unwrap().unwrap()
+    }
+
+    /// Stops a run gently, as Alice, its owner.
+    pub(crate) fn stop(&self, run: &RunId) -> StopResult {
+        self.engine.stop(&alice(), &run_stop_scope(run), &stop_ask(Push::Gentle))
+    }
+
+    /// Stops a session gently with its queue, as Alice, its owner.
+    pub(crate) fn stop_session(&self, session: &str) -> StopResult {
+        let scope = StopScope::whole_session(parse_session_key(session));
+        self.engine.stop(&alice(), &scope, &stop_ask(Push::Gentle))
+    }
+
+    /// Waits until the run holds a resource of this kind.
+    pub(crate) async fn wait_resource_held(&self, run: &RunId, kind: ResourceKind) {
+        let (engine, run) = (self.engine.clone(), run.clone());
+        leaks::wait_until(WAIT_TIMEOUT, move || {
+            let rows = engine.live_run(&run).map(|live_run| live_run.scope.ledger().rows()).unwrap_or_default();
+            let held = rows.iter().any(|row| row.kind == kind && row.released.is_none());
+            if held { Ok(()) } else { Err(format!("run {run} holds no {kind:?}: {rows:?}")) }
+        })
+        .await;
+    }
+
+    /// Waits until the run has received text, not only until the model has sent it.
+    pub(crate) async fn wait_text(&self, run: &RunId) {
+        let Some(live_run) = self.engine.live_run(run) else { panic!("run {run} is over") };
+        let mut follower = live_run.follow(0);
+        while let Some(event) = follower.next().await {
+            if matches!(event.kind, EventKind::TextDelta { .. }) {
+                return;
+            }
+        }
+        panic!("run {run} ended without text");
+    }
+
+    /// Waits until a command of the run has printed this text.
+    pub(crate) async fn wait_printed(&self, run: &RunId, text: &str) {
+        let Some(live_run) = self.engine.live_run(run) else { panic!("run {run} is over") };
+        // The follower starts at the first event, so no output is missed.
+        let mut follower = live_run.follow(0);
+        while let Some(event) = follower.next().await {
+            if matches!(&event.kind, EventKind::ToolOutput { text: printed, .. } if printed.contains(text)) {
+                return;
+            }
+        }
+        panic!("run {run} ended and its command did not print {text:?}");
+    }
+
+    /// The compute status of the agent `main`.
+    pub(crate) fn agent_status(&self) -> ComputeStatus {
+        self.engine.find_agent(&parse_agent_id("main")).unwrap().compute_status
+    }
+
+    /// Waits until the agent `main` has this compute status.
+    pub(crate) async fn wait_agent_status(&self, wanted: ComputeStatus) {
+        let engine = self.engine.clone();
+        leaks::wait_until(WAIT_TIMEOUT, move || {
+            let status = engine.find_agent(&parse_agent_id("main")).unwrap().compute_status;
+            if status == wanted { Ok(()) } else { Err(format!("the agent is {status:?}, not {wanted:?}")) }
+        })
+        .await;
+    }
+
+    /// The messages of the last model request.
+    pub(crate) fn last_messages(&self) -> Vec<Value> {
+        self.model.recorded_requests().last().map(|request| request.messages().to_vec()).unwrap_or_default()
+    }
+
+    /// Shuts the engine down and checks that nothing is left and all histories were valid.
+    pub(crate) async fn close(self) {
+        let left = self.engine.shut_down().await;
+        assert!(left.is_empty(), "left at shutdown: {left:?}");
+        self.model.assert_histories_valid();
+    }
+}
+
+/// Runs a function once at a cancellation point of a run.
+#[derive(Clone, Default)]
+pub(crate) struct PointHook(Arc<PointHookState>);
+
+struct PointHookState {
+    armed: Mutex<Option<ArmedPointHook>>,
+    fired: watch::Sender<Option<Point>>,
+}
+
+impl Default for PointHookState {
+    fn default() -> Self {
+        Self { armed: Mutex::new(None), fired: watch::Sender::new(None) }
+    }
+}
+
+struct ArmedPointHook {
+    point: Point,
+    /// How many times the point is passed before.
+    skips: u32,
+    action: Box<dyn FnOnce() + Send>,
+}
+
+impl PointHook {
+    /// Calls `action` on the run's own task when the point is reached for the `nth` time from now, counted from 1.
+    pub(crate) fn arm(&self, point: Point, nth: u32, action: impl FnOnce() + Send + 'static) {
+        self.0.fired.send_replace(None);
+        let armed = ArmedPointHook { point, skips: nth - 1, action: Box::new(action) };
+        *self.0.armed.lock().unwrap_or_else(PoisonError::into_inner) = Some(armed);
+    }
+
+    /// Waits until the action has run; returns its point.
+    pub(crate) async fn wait_fired(&self) -> Point {
+        let mut fired = self.0.fired.subscribe();
+        let waiting = fired.wait_for(Option::is_some);
+        let found = tokio::time::timeout(WAIT_TIMEOUT, waiting).await;
+        found.expect("the point was not reached").unwrap().unwrap()
+    }
+
+    fn probe(&self) -> PointProbe {
+        let set = Arc::clone(&self.0);
+        PointProbe::new(move |point| set.on_point(point))
+    }
+}
+
+impl PointHookState {
+    fn on_point(&self, point: Point) {
+        let mut slot = self.armed.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(armed) = slot.as_mut().filter(|armed| armed.point == point) else { return };
+        if armed.skips > 0 {
+            armed.skips -= 1;
+            return;
+        }
+        let Some(armed) = slot.take() else { return };
+        drop(slot);
+        (armed.action)();
+        self.fired.send_replace(Some(point));
+    }
+}
+
+/// Records all notices of the engine since [`NoticeRecorder::subscribe`], as each transport would get them.
+pub(crate) struct NoticeRecorder {
+    subscription: Subscription,
+    notices: Vec<EngineNotice>,
+}
+
+impl NoticeRecorder {
+    pub(crate) fn subscribe(engine: &Engine) -> Self {
+        Self { subscription: engine.subscribe(), notices: Vec::new() }
+    }
+
+    /// Waits for the event `run.ended` of the run.
+    pub(crate) async fn wait_ended(&mut self, run: &RunId) {
+        let terminal = |event: &RunEvent| matches!(event.kind, EventKind::Ended { .. });
+        self.wait_event(run, "end", terminal).await;
+    }
+
+    /// Waits for an event of a run; `what` names it in the failure.
+    pub(crate) async fn wait_event(&mut self, run: &RunId, what: &str, wanted: impl Fn(&RunEvent) -> bool) {
+        let fits =
+            |notice: &EngineNotice| matches!(notice, EngineNotice::Run(event) if event.run_id == *run && wanted(event));
+        if self.notices.iter().any(fits) {
+            return;
+        }
+        loop {
+            let notice = tokio::time::timeout(WAIT_TIMEOUT, self.subscription.next()).await;
+            let Ok(notice) = notice else { panic!("{what} of run {run} did not come; seen: {:#?}", self.notices) };
+            self.notices.push(notice.unwrap());
+            if self.notices.last().is_some_and(fits) {
+                return;
+            }
+        }
+    }
+
+    /// All notices so far, including those that wait to be read.
+    pub(crate) fn read_notices(&mut self) -> &[EngineNotice] {
+        while let Some(notice) = self.subscription.try_next().unwrap() {
+            self.notices.push(notice);
+        }
+        &self.notices
+    }
+
+    /// All events of a run so far, in order.
+    pub(crate) fn run_events(&mut self, run: &RunId) -> Vec<Arc<RunEvent>> {
+        let of_run = |notice: &EngineNotice| match notice {
+            EngineNotice::Run(event) if event.run_id == *run => Some(Arc::clone(event)),
+            _ => None,
+        };
+        self.read_notices().iter().filter_map(of_run).collect()
+    }
+}
+
+/// The owner of the test's runs, over HTTP, with all rights except those of an admin.
+pub(crate) fn alice() -> Caller {
+    Caller {
+        principal: parse_principal("alice"),
+        scope: AccessLevel::Write,
+        grants: Grants::ALL,
+        surface: Surface::Http,
+        origin: RequestOrigin::internal(),
+    }
+}
+
+/// Another user over HTTP.
+pub(crate) fn bob() -> Caller {
+    Caller { principal: parse_principal("bob"), ..alice() }
+}
+
+/// An admin over WebSocket.
+pub(crate) fn root() -> Caller {
+    Caller { principal: parse_principal("root"), scope: AccessLevel::Admin, surface: Surface::Ws, ..alice() }
+}
+
+pub(crate) fn parse_principal(name: &str) -> Principal {
+    Principal::parse(name).unwrap()
+}
+
+pub(crate) fn parse_session_key(session: &str) -> SessionKey {
+    SessionKey::parse(session).unwrap()
+}
+
+pub(crate) fn parse_agent_id(id: &str) -> AgentId {
+    AgentId::parse(id).unwrap()
+}
+
+pub(crate) fn parse_run_id(id: &str) -> RunId {
+    RunId::parse(id).unwrap()
+}
+
+/// A message to the agent `main`, as a transport submits it.
+pub(crate) fn submission(session: &str, text: &str) -> Submission {
+    Submission {
+        session: parse_session_key(session),
+        text: text.to_owned(),
+        agent: Some(parse_agent_id("main")),
+        idempotency_key: None,
+        on_busy: OnBusy::Queue,
+        timeout: None,
+        stop_text_mode: StopTextMode::Literal,
+        channel_origin: None,
+    }
+}
+
+/// Like [`submission`], with a given run id.
+pub(crate) fn submission_as(run: &RunId, session: &str, text: &str) -> Submission {
+    Submission { idempotency_key: Some(run.clone()), ..submission(session, text) }
+}
+
+pub(crate) fn run_stop_scope(run: &RunId) -> StopScope {
+    StopScope::Run { id: run.clone(), session: None }
+}
+
+pub(crate) fn stop_ask(push: Push) -> StopRequest {
+    StopRequest { push, reason: StopReason::User, surface: Surface::Http }
+}
+
+pub(crate) fn receipt_of(view: &RunView) -> &Receipt {
+    view.receipt.as_ref().unwrap_or_else(|| panic!("no receipt: {view:?}"))
+}
+
+/// The abort reason of a verdict; any other verdict fails the test.
+pub(crate) fn abort_reason(verdict: Option<&Verdict>) -> StopReason {
+    match verdict {
+        Some(Verdict::Aborted { reason, .. }) => reason.clone(),
+        other => panic!("not aborted: {other:?}"),
+    }
+}
+
+/// All messages of a request as text, to search in.
+pub(crate) fn messages_as_text(messages: &[Value]) -> String {
+    messages.iter().map(|message| format!("{message}\n")).collect()
+}
+
+/// Copies the files of a data directory, including the database, so that another engine can start on the copy.
+pub(crate) fn copy_data_dir(data: &Path) -> TestDataDir {
+    let copy = TestDataDir::new();
+    for entry in std::fs::read_dir(data).unwrap().flatten() {
+        if entry.file_type().unwrap().is_file() {
+            std::fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+        }
+    }
+    copy
+}
+
+/// An engine configuration with one agent `main` on the scripted model.
+pub(crate) fn engine_config(data: &Path, base_url: &str, probe: PointProbe) -> EngineConfig {
+    let model = AgentConfig { model: "scripted/model".to_owned(), ..AgentConfig::default() };
+    EngineConfig {
+        clock: Clock::start(),
+        data_dir: data.to_path_buf(),
+        work_dir: work_dir_beside(data),
+        token_file: data.join("token"),
+        store_file: "quell.db".to_owned(),
+        stop_timeouts: StopTimeouts::default(),
+        expiry: ExpiryLimits::default(),
+        limits: Limits::default(),
+        sessions: SessionSettings::default(),
+        memory: MemorySettings::default(),
+        retention: Retention::default(),
+        agents: BTreeMap::from([(parse_agent_id("main"), model)]),
+        providers: BTreeMap::from([("scripted".to_owned(), provider_config(base_url))]),
+        mcp: BTreeMap::new(),
+        hooks: HookSettings::default(),
+        lifecycle_hooks: Vec::new(),
+        tools: ToolSettings {
+            fetch: FetchSettings { allow_private: true, ..FetchSettings::default() },
+            ..ToolSettings::default()
+        },
+        environment: base_environment(std::env::vars_os()),
+        open_files_limit: None,
+        warden_exe: WardenExe::Path(env!("CARGO_BIN_EXE_quell").into()),
+        probe,
+    }
+}
+
+pub(crate) fn provider_config(base_url: &str) -> ProviderConfig {
+    ProviderConfig { base_url: Some(base_url.to_owned()), ..ProviderConfig::new(ProviderKind::Openai) }
+}

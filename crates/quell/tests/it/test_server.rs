@@ -1,0 +1,245 @@
+//! Test support: an engine in this process, served over HTTP and WebSocket on a free port, with a scripted model.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use quell_engine::agent::{AgentConfig, Limits};
+use quell_engine::clock::Clock;
+use quell_engine::engine::{EngineConfig, Retention, SessionSettings};
+use quell_engine::hooks::HookSettings;
+use quell_engine::llm::{ProviderConfig, ProviderKind};
+use quell_engine::memory::MemorySettings;
+use quell_engine::proc::{WardenExe, base_environment};
+use quell_engine::scope::PointProbe;
+use quell_engine::{Engine, tools::ToolSettings};
+use quell_kernel::StopTimeouts;
+use quell_kernel::expiry::ExpiryLimits;
+use quell_protocol::AgentId;
+use quell_surfaces::serve::Listeners;
+use quell_surfaces::{ServerSettings, ServerState};
+use quell_testkit::ScriptedModel;
+use quell_testkit::daemon::{TestApiClient, TestApiResponse};
+use quell_testkit::model::{ScriptedResponse, ScriptedStream};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::test_engine::{ProcessLock, TestDataDir, work_dir_beside};
+
+/// The configuration of a test server; tests change it before the start.
+pub(crate) struct TestServerConfig {
+    pub(crate) engine: EngineConfig,
+    pub(crate) server: ServerSettings,
+}
+
+/// An engine that is served over HTTP and WebSocket.
+pub(crate) struct TestServer {
+    pub(crate) model: ScriptedModel,
+    pub(crate) engine: Engine,
+    pub(crate) state: ServerState,
+    pub(crate) address: SocketAddr,
+    pub(crate) token: String,
+    pub(crate) http: TestApiClient,
+    data: TestDataDir,
+    process_lock: ProcessLock,
+}
+
+impl TestServer {
+    /// Starts with default settings.
+    pub(crate) async fn start() -> Self {
+        Self::start_with(|_| {}).await
+    }
+
+    /// Starts with changed settings.
+    pub(crate) async fn start_with(change: impl FnOnce(&mut TestServerConfig)) -> Self {
+        let process_lock = ProcessLock::shared().await;
+        let model = ScriptedModel::start().await;
+        let data = TestDataDir::new();
+        let mut config = default_config(&model, data.path().to_path_buf());
+        change(&mut config);
+        Self::build(model, data, config, process_lock).await
+    }
+
+    /// Starts a server whose runs may start processes.
+    pub(crate) async fn start_with_processes() -> Self {
+        Self::start_with(|config| {
+            config.engine.warden_exe = WardenExe::Path(env!("CARGO_BIN_EXE_quell").into());
+            config.engine.environment = base_environment(std::env::vars_os());
+        })
+        .await
+    }
+
+    /// Shuts the engine down and starts a new one on the same data and model.
+    pub(crate) async fn restart(self) -> Self {
+        self.engine.shut_down().await;
+        let Self { model, data, process_lock, .. } = self;
+        let config = default_config(&model, data.path().to_path_buf());
+        Self::build(model, data, config, process_lock).await
+    }
+
+    /// Like [`TestServer::restart`], with a changed configuration.
+    pub(crate) async fn restart_with(self, change: impl FnOnce(&mut TestServerConfig)) -> Self {
+        self.engine.shut_down().await;
+        let Self { model, data, process_lock, .. } = self;
+        let mut config = default_config(&model, data.path().to_path_buf());
+        change(&mut config);
+        Self::build(model, data, config, process_lock).await
+    }
+
+    async fn build(
+        model: ScriptedModel,
+        data: TestDataDir,
+        config: TestServerConfig,
+        process_lock: ProcessLock,
+    ) -> Self {
+        // The binary installs the TLS provider; here the test client does.
+        drop(quell_testkit::daemon::http_client());
+        let engine = Engine::start(config.engine).await.unwrap();
+        let state = ServerState::new(engine.clone(), config.server, None);
+        let address = serve(state.clone()).await;
+        let token = std::fs::read_to_string(data.path().join("token")).unwrap().trim().to_owned();
+        let http = TestApiClient::new(&format!("http://{address}"), &token);
+        Self { model, engine, state, address, token, http, data, process_lock }
+    }
+
+    /// Creates a token; returns its secret.
+    pub(crate) async fn create_token(&self, name: &str, scope: &str) -> String {
+        let made = self.http.post("/api/tokens", &json!({"name": name, "scope": scope})).await.expect_status(201);
+        made["token"].as_str().unwrap().to_owned()
+    }
+
+    /// An HTTP client with a new token of this scope.
+    pub(crate) async fn api_with_new_token(&self, name: &str, scope: &str) -> TestApiClient {
+        self.http.with_token(&self.create_token(name, scope).await)
+    }
+
+    /// Sends a text; returns the id of its run.
+    pub(crate) async fn send_message(&self, session: &str, text: &str) -> String {
+        let answer = self.post_run(session, &json!({"text": text})).await.expect_status(202);
+        answer["runId"].as_str().unwrap().to_owned()
+    }
+
+    pub(crate) async fn post_run(&self, session: &str, body: &Value) -> TestApiResponse {
+        self.http.post(&format!("/api/sessions/{}/runs", percent_encode(session)), body).await
+    }
+
+    /// Starts a run whose model streams `begun` and then stays silent; waits until the run shows the text.
+    pub(crate) async fn start_streaming_run(&self, session: &str) -> String {
+        let index = self.model.recorded_requests().len();
+        self.model.script(ScriptedResponse::silent_mid_stream("begun"));
+        let run = self.send_message(session, "go on for ever").await;
+        self.model.request_at(index).wait_paused().await;
+        self.http.run_events(&run, 0).await.wait_for("text.delta").await;
+        run
+    }
+
+    /// Runs a message to its end; returns the id of the run.
+    pub(crate) async fn run_to_end(&self, session: &str) -> String {
+        self.model.script(ScriptedResponse::text("done"));
+        let run = self.send_message(session, "say done").await;
+        self.wait_ended(&run).await;
+        run
+    }
+
+    /// Waits for the end of a run; returns its view.
+    pub(crate) async fn wait_ended(&self, run: &str) -> Value {
+        self.http.run_events(run, 0).await.wait_for("run.ended").await;
+        self.http.get(&format!("/api/runs/{run}")).await.expect_status(200)
+    }
+
+    /// Waits until a run is only in the database. The engine stores a run in a task of its own, after it announces the
+    /// end.
+    pub(crate) async fn wait_forgotten(&self, run: &str) {
+        self.wait_ended(run).await;
+        let id = quell_protocol::RunId::parse(run).unwrap();
+        let gone = async {
+            while self.engine.live_run(&id).is_some() {
+                // No event announces that a run has left the memory.
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), gone).await.expect("the run is forgotten in time");
+    }
+}
+
+/// Serves on a free port until the test's runtime ends.
+pub(crate) async fn serve(state: ServerState) -> SocketAddr {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let listeners = Listeners { tcp: listener, local: None };
+    #[expect(clippy::disallowed_methods, reason = "the test's own server, which ends with its runtime")]
+    tokio::spawn(quell_surfaces::serve(listeners, state, std::future::pending()));
+    address
+}
+
+fn default_config(model: &ScriptedModel, data_dir: PathBuf) -> TestServerConfig {
+    let mut provider = ProviderConfig::new(ProviderKind::Openai);
+    provider.base_url = Some(model.base_url());
+    let agent = |tools: &[&str]| AgentConfig {
+        model: "scripted/model".to_owned(),
+        tools: tools.iter().map(|tool| (*tool).to_owned()).collect(),
+        ..AgentConfig::default()
+    };
+    let id = |name: &str| AgentId::parse(name).unwrap();
+    let child = AgentConfig { parent: Some(id("main")), role: Some("writer".to_owned()), ..agent(&[]) };
+    let agents = BTreeMap::from([(id("main"), agent(&["*"])), (id("team/writer"), child)]);
+    let engine = EngineConfig {
+        clock: Clock::start(),
+        token_file: data_dir.join("token"),
+        work_dir: work_dir_beside(&data_dir),
+        data_dir,
+        store_file: "quell.db".to_owned(),
+        stop_timeouts: StopTimeouts::default(),
+        expiry: ExpiryLimits::default(),
+        limits: Limits::default(),
+        sessions: SessionSettings::default(),
+        memory: MemorySettings::default(),
+        retention: Retention::default(),
+        agents,
+        providers: BTreeMap::from([("scripted".to_owned(), provider)]),
+        mcp: BTreeMap::new(),
+        hooks: HookSettings::default(),
+        lifecycle_hooks: Vec::new(),
+        tools: ToolSettings::default(),
+        environment: Vec::new(),
+        // Runs of most of these tests start no processes.
+        open_files_limit: None,
+        warden_exe: WardenExe::Path("/bin/true".into()),
+        probe: PointProbe::default(),
+    };
+    TestServerConfig { engine, server: ServerSettings::default() }
+}
+
+/// Percent-encodes everything but ASCII letters, digits and `-`, `_`, `.`.
+pub(crate) fn percent_encode(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+}
+
+/// A stream that shows `begun` and continues when the gate of this name opens.
+pub(crate) fn gated_response(gate: &str) -> ScriptedResponse {
+    ScriptedStream::new().text("begun").wait_for_gate(gate).text(" and done").into()
+}
+
+/// Fails unless the answer is a problem document with this status and code, in the form of row B4.
+#[track_caller]
+pub(crate) fn assert_problem(answer: &TestApiResponse, status: u16, code: &str) {
+    assert_eq!(answer.status, status, "{:#}", answer.body);
+    assert_eq!(answer.content_type, "application/problem+json");
+    assert_eq!(answer.problem_code(), Some(code), "{:#}", answer.body);
+    assert_eq!(answer.body["error"], code);
+    assert_eq!(answer.body["status"], status);
+    assert!(answer.body["title"].is_string() && answer.body["detail"].is_string(), "{:#}", answer.body);
+}
+
+/// Sends a request with this text as its body.
+pub(crate) async fn send_text(
+    api: &TestApiClient,
+    method: Method,
+    path: &str,
+    body: impl Into<reqwest::Body>,
+) -> TestApiResponse {
+    let request = api.request(method, path).header("content-type", "application/json").body(body);
+    api.send(request).await
+}

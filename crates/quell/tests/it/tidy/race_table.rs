@@ -1,0 +1,62 @@
+//! The table of docs/races.md: every test that it names is there and is run, and so is every file.
+
+use std::fs;
+use std::path::Path;
+
+use super::source_file::SourceFile;
+use super::{TidyFinding, file_shape, workspace_root};
+
+/// The head of each table.
+const TABLE_HEAD: &str = "| what goes wrong | why not here |";
+
+/// Finds names in backticks that lead nowhere, and rows that name nothing.
+pub(super) fn check_race_table(source: &SourceFile) -> Vec<TidyFinding> {
+    if source.path != "docs/races.md" {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    let rows = source.lines.iter().enumerate().filter(|(_, line)| line.starts_with("| ") && *line != TABLE_HEAD);
+    for (at, row) in rows {
+        let names: Vec<&str> = row.split('`').skip(1).step_by(2).filter(|name| is_reference(name)).collect();
+        if names.is_empty() {
+            found.push(TidyFinding::new(at + 1, "this row names no test and no file of the code"));
+        }
+        let missing = names.iter().filter(|name| !reference_exists(name));
+        found.extend(missing.map(|name| TidyFinding::new(at + 1, format!("there is no such test or file: `{name}`"))));
+    }
+    found
+}
+
+/// A file below `crates/`, or a test as `it::a::b`, `quell-engine: a::b`, `quell-engine/proc: a::b`, `quell-kernel/sessions: b`.
+fn is_reference(name: &str) -> bool {
+    name.starts_with("it::") || name.starts_with("quell-") || name.starts_with("crates/")
+}
+
+fn reference_exists(name: &str) -> bool {
+    if name.starts_with("crates/") {
+        return workspace_root().join(name).is_file();
+    }
+    let (dir, path) = match name.split_once(": ") {
+        None => ("crates/quell/tests/it".to_owned(), name.trim_start_matches("it::")),
+        Some((place, path)) => match place.trim_start_matches("quell-").split_once('/') {
+            Some((of, tests)) => (format!("crates/{of}/tests/{tests}"), path),
+            None => (format!("crates/{}/src", place.trim_start_matches("quell-")), path),
+        },
+    };
+    let (modules, test) = path.rsplit_once("::").unwrap_or(("", path));
+    let files = [modules, modules.strip_suffix("::tests").unwrap_or(modules)];
+    let file = |modules: &str| {
+        modules.split("::").filter(|module| !module.is_empty()).fold(workspace_root().join(&dir), |at, it| at.join(it))
+    };
+    files.iter().any(|modules| has_test(&file(modules).with_extension("rs"), test))
+}
+
+fn has_test(file: &Path, test: &str) -> bool {
+    let Ok(text) = fs::read_to_string(file) else { return false };
+    let source = SourceFile::new("", &text);
+    source.find_tokens(&["fn", test]).any(|at| {
+        let above = file_shape::lines_above_item(&source, source.tokens[at].line);
+        let is = |mark: &str| above.iter().any(|line| line.trim().starts_with(mark));
+        (is("#[test]") || is("#[tokio::test") || is("#[rstest]")) && !is("#[ignore")
+    })
+}

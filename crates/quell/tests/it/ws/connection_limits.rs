@@ -1,0 +1,128 @@
+//! Limits of a connection and its end: frame sizes, invalid frames, a client that does not read, the daemon's shutdown.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use quell_testkit::ScriptedResponse;
+use serde_json::json;
+use tokio_tungstenite::tungstenite::Message;
+
+use super::{WsTestClient, chat_send_params};
+use crate::test_server::TestServer;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_huge_frame_is_1009_and_the_daemon_lives() {
+    let server = TestServer::start().await;
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    client.send_text(&"x".repeat(26_214_401)).await;
+    let (code, _, before) = client.wait_close().await;
+    assert_eq!((code, before.len()), (1009, 0));
+    WsTestClient::connect_operator(&server, &server.token).await.call("health", json!({})).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_frame_within_the_limit_is_taken() {
+    let server = TestServer::start().await;
+    server.model.script(ScriptedResponse::text("long"));
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    client.call("chat.send", chat_send_params("s", &"x".repeat(1024 * 1024), "r1")).await;
+    client.wait_event_with("chat", "state", "final").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn odd_frames_are_refused_and_the_connection_goes_on() {
+    let server = TestServer::start().await;
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    client.send_frame(Message::binary(vec![1])).await;
+    assert_eq!(client.wait_response("").await["error"]["code"], "INVALID_REQUEST");
+    client.send_text("not json").await;
+    assert_eq!(client.wait_response("").await["error"]["code"], "INVALID_REQUEST");
+    client.send_text(r#"{"type":"req","id":"e1","method":"health","extra":1}"#).await;
+    let extra = client.wait_response("e1").await;
+    assert!(extra["error"]["message"].as_str().unwrap().starts_with("invalid request frame"), "{extra}");
+    client.send_text(r#"{"type":"event","id":"e2","method":"health"}"#).await;
+    assert_eq!(client.wait_response("e2").await["ok"], false);
+    client.send_text(r#"{"type":"req","id":7,"method":"health"}"#).await;
+    assert_eq!(client.wait_response("").await["ok"], false);
+    let unknown = client.call_refused("no.such", json!({})).await;
+    assert_eq!((&unknown["code"], &unknown["message"]), (&json!("INVALID_REQUEST"), &json!("unknown method: no.such")));
+    assert_eq!(client.call_refused("connect", json!({})).await["code"], "INVALID_REQUEST");
+    client.send_frame(Message::Ping(vec![1].into())).await;
+    assert_eq!(client.call("health", json!({})).await["ok"], true);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_does_not_read_is_given_up_and_harms_nobody() {
+    let server = TestServer::start().await;
+    server.model.script(ScriptedResponse::text("done"));
+    let mut good = WsTestClient::connect_operator(&server, &server.token).await;
+    good.call("chat.send", chat_send_params("long", &"x".repeat(4 * 1024 * 1024), "r1")).await;
+    good.wait_event_with("run", "state", "ended").await;
+    let mut slow = WsTestClient::connect_operator(&server, &server.token).await;
+    assert_eq!(server.state.stream_count(), 2);
+    // Responses are never dropped: sixty of 4 MiB each do not fit into 50 MiB and the buffers of two sockets.
+    for _ in 0..60 {
+        slow.send_request("chat.history", json!({"sessionKey": "long"})).await;
+    }
+    let run = server.start_streaming_run("s").await;
+    good.call("chat.abort", json!({"sessionKey": "s", "runId": run})).await;
+    good.wait_event_with("chat", "state", "aborted").await;
+    let given_up = async {
+        while server.state.stream_count() > 1 {
+            // No event announces the number of streams.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), given_up).await.expect("the stream count drops");
+    good.call("health", json!({})).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closing_daemon_says_so_and_stops_the_runs() {
+    let server = TestServer::start().await;
+    let run = server.start_streaming_run("s").await;
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    server.engine.shut_down().await;
+    let (code, why, before) = client.wait_close().await;
+    assert_eq!((code, why.as_str()), (1012, "service restart"));
+    let at = |name: &str, state: &str| {
+        let fits = |frame: &&serde_json::Value| {
+            frame["event"] == name && (state.is_empty() || frame["payload"]["state"] == state)
+        };
+        before.iter().position(|frame| fits(&frame)).unwrap_or_else(|| panic!("no {name} {state} in {before:#?}"))
+    };
+    assert_eq!(before[at("shutdown", "")]["payload"]["reason"], "shutdown");
+    assert!(at("shutdown", "") < at("chat", "aborted") && at("chat", "aborted") < at("run", "ended"));
+    assert_eq!(before[at("run", "ended")]["payload"]["runId"], run);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_closes_is_answered_and_its_place_is_free() {
+    let server = TestServer::start().await;
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    client.send_frame(Message::Close(None)).await;
+    while let Some(Ok(_)) = client.socket.next().await {}
+    let freed = async {
+        while server.state.stream_count() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), freed).await.expect("the stream count drops");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "waits for the 30 s between ticks"]
+async fn a_tick_comes_every_thirty_seconds() {
+    let server = TestServer::start().await;
+    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let waiting = tokio::time::timeout(Duration::from_secs(40), async {
+        loop {
+            // The server pings every 25 s, so a frame arrives before this client's time limit.
+            if let Some(tick) = client.next_frame().await.filter(|frame| frame["event"] == "tick") {
+                return tick;
+            }
+        }
+    });
+    let tick = waiting.await.unwrap();
+    assert!(tick["payload"]["ts"].is_number() && tick["seq"].is_number(), "{tick}");
+}

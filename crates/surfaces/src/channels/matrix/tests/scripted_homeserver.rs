@@ -1,0 +1,149 @@
+//! HTTP server with scripted replies, for responses that a real homeserver seldom sends.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// How long a test waits before it fails.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The reply to a call.
+#[derive(Debug, Clone)]
+pub(super) enum ScriptedReply {
+    Json(u16, Value),
+    /// Status, further header lines, body.
+    Raw(u16, &'static str, String),
+    /// The connection breaks after the call was read.
+    ConnectionLost,
+    /// No response is sent.
+    NoResponse,
+}
+
+/// A recorded call: its line as `GET /path?query`, and its body.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct RecordedCall {
+    pub(super) request_line: String,
+    pub(super) body: Value,
+}
+
+/// The server. It runs only inside [`ScriptedHomeserver::serve_during`].
+#[derive(Debug)]
+pub(super) struct ScriptedHomeserver {
+    listener: TcpListener,
+    script: Mutex<VecDeque<(&'static str, ScriptedReply)>>,
+    calls: watch::Sender<Vec<RecordedCall>>,
+}
+
+impl ScriptedHomeserver {
+    pub(super) async fn start() -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        Self { listener, script: Mutex::default(), calls: watch::Sender::default() }
+    }
+
+    pub(super) fn base_url(&self) -> String {
+        format!("http://{}", self.listener.local_addr().unwrap())
+    }
+
+    /// Uses `reply` for the next call whose line contains `words`. Calls outside the script get default replies: the
+    /// account exists, it is in no room, and each poll is held.
+    pub(super) fn script_reply(&self, words: &'static str, reply: ScriptedReply) -> &Self {
+        self.script.lock().unwrap().push_back((words, reply));
+        self
+    }
+
+    /// Serves while `scenario` runs.
+    pub(super) async fn serve_during<T>(&self, scenario: impl Future<Output = T>) -> T {
+        tokio::select! {
+            output = scenario => output,
+            () = self.serve() => unreachable!("it serves for ever"),
+        }
+    }
+
+    /// Waits for a call whose line contains these words and returns the first one.
+    pub(super) async fn wait_for_call(&self, words: &str) -> RecordedCall {
+        let mut calls = self.calls.subscribe();
+        let find = |calls: &Vec<RecordedCall>| calls.iter().find(|call| call.request_line.contains(words)).cloned();
+        match timeout(WAIT_TIMEOUT, calls.wait_for(|calls| find(calls).is_some())).await {
+            Ok(Ok(calls)) => find(&calls).unwrap(),
+            _ => panic!("{words} was not called: {:#?}", self.calls.borrow()),
+        }
+    }
+
+    /// Number of calls whose line contains these words.
+    pub(super) fn count_calls(&self, words: &str) -> usize {
+        self.calls.borrow().iter().filter(|call| call.request_line.contains(words)).count()
+    }
+
+    async fn serve(&self) {
+        let mut connections = FuturesUnordered::new();
+        loop {
+            // Both may be dropped: accepting loses no connection, and the other connections stay in the set.
+            tokio::select! {
+                accepted = self.listener.accept() => connections.push(self.serve_connection(accepted.unwrap().0)),
+                Some(_) = connections.next() => {}
+            }
+        }
+    }
+
+    /// Serves one call on one connection. An error means that the client has gone.
+    async fn serve_connection(&self, stream: TcpStream) -> io::Result<()> {
+        let mut stream = BufReader::new(stream);
+        let mut line = String::new();
+        stream.read_line(&mut line).await?;
+        let mut length = 0;
+        loop {
+            let mut header = String::new();
+            stream.read_line(&mut header).await?;
+            match header.trim_end().to_ascii_lowercase().split_once(':') {
+                Some(("content-length", value)) => length = value.trim().parse().unwrap(),
+                Some(("authorization", value)) => assert_eq!(value.trim(), "bearer token"),
+                Some(_) => {}
+                None => break,
+            }
+        }
+        let mut body = vec![0; length];
+        stream.read_exact(&mut body).await?;
+        let line = line.trim_end().trim_end_matches(" HTTP/1.1").to_owned();
+        let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        let reply = self.next_reply(&line);
+        self.calls.send_modify(|calls| calls.push(RecordedCall { request_line: line, body }));
+        let (status, headers, body) = match reply {
+            ScriptedReply::Json(status, body) => (status, "", body.to_string()),
+            ScriptedReply::Raw(status, headers, body) => (status, headers, body),
+            ScriptedReply::ConnectionLost => return Ok(()),
+            ScriptedReply::NoResponse => return std::future::pending().await,
+        };
+        let head =
+            format!("HTTP/1.1 {status} Said\r\ncontent-length: {}\r\nconnection: close\r\n{headers}\r\n", body.len());
+        stream.write_all(head.as_bytes()).await?;
+        stream.write_all(body.as_bytes()).await?;
+        stream.flush().await
+    }
+
+    fn next_reply(&self, line: &str) -> ScriptedReply {
+        let mut script = self.script.lock().unwrap();
+        if let Some(index) = script.iter().position(|(words, _)| line.contains(words)) {
+            return script.remove(index).unwrap().1;
+        }
+        if line.contains("/account/whoami") {
+            ScriptedReply::Json(200, json!({"user_id": "@quell:quell.test", "device_id": "A"}))
+        } else if line.contains("/displayname") {
+            ScriptedReply::Json(404, json!({"errcode": "M_NOT_FOUND", "error": "no profile"}))
+        } else if line.contains("since=") {
+            ScriptedReply::NoResponse
+        } else if line.contains("/sync") {
+            ScriptedReply::Json(200, json!({"next_batch": "s0"}))
+        } else {
+            ScriptedReply::Json(404, json!({"errcode": "M_UNRECOGNIZED", "error": "not in the script"}))
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Inbound sink for tests that records what a network delivers.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::{InboundMessage, InboundSink, OwnAccount};
+
+/// How long a test waits before it fails.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
+
+#[derive(Debug)]
+pub(crate) struct RecordingInboundSink {
+    state: watch::Sender<RecordedInbound>,
+    cursor: Mutex<Option<String>>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RecordedInbound {
+    /// One for each connect.
+    pub(crate) accounts: Vec<OwnAccount>,
+    /// In the order of delivery.
+    pub(crate) messages: Vec<InboundMessage>,
+    /// Number of calls of `wait_until_stored`.
+    pub(crate) store_waits: usize,
+    /// In the order in which they were saved.
+    pub(crate) cursors: Vec<String>,
+}
+
+impl RecordedInbound {
+    pub(crate) fn texts(&self) -> Vec<&str> {
+        self.messages.iter().map(|inbound| inbound.text.as_str()).collect()
+    }
+}
+
+impl RecordingInboundSink {
+    pub(crate) fn new() -> Self {
+        Self { state: watch::Sender::new(RecordedInbound::default()), cursor: Mutex::default() }
+    }
+
+    pub(crate) fn state(&self) -> RecordedInbound {
+        self.state.borrow().clone()
+    }
+
+    /// Waits until the recorded state fulfils a condition. `what` names it in the panic message.
+    pub(crate) async fn wait_for(&self, what: &str, condition: impl Fn(&RecordedInbound) -> bool) -> RecordedInbound {
+        let mut state = self.state.subscribe();
+        match timeout(WAIT_TIMEOUT, state.wait_for(condition)).await {
+            Ok(Ok(state)) => state.clone(),
+            _ => panic!("{what} did not come: {:#?}", self.state()),
+        }
+    }
+}
+
+impl InboundSink for RecordingInboundSink {
+    fn on_connected(&self, account: OwnAccount) {
+        self.state.send_modify(|state| state.accounts.push(account));
+    }
+
+    fn on_message(&self, inbound: InboundMessage) {
+        self.state.send_modify(|state| state.messages.push(inbound));
+    }
+
+    fn wait_until_stored(&self) -> BoxFuture<'_, ()> {
+        self.state.send_modify(|state| state.store_waits += 1);
+        async {}.boxed()
+    }
+
+    fn load_cursor(&self) -> BoxFuture<'_, Option<String>> {
+        let cursor = self.cursor.lock().unwrap().clone();
+        async { cursor }.boxed()
+    }
+
+    fn save_cursor(&self, cursor: String) -> BoxFuture<'_, ()> {
+        *self.cursor.lock().unwrap() = Some(cursor.clone());
+        self.state.send_modify(|state| state.cursors.push(cursor));
+        async {}.boxed()
+    }
+}

@@ -1,0 +1,224 @@
+//! JSON payloads that several methods and events share.
+
+use quell_engine::clock::Clock;
+use quell_kernel::turn::CODE_REFUSED;
+use quell_protocol::api::{HistoryMessage, RunResult, RunView, SessionRow};
+use quell_protocol::approval::ApprovalRow;
+use quell_protocol::{RunId, Verdict};
+use serde_json::{Value, json};
+
+use super::frame::RpcError;
+
+/// The current time in milliseconds since 1970.
+pub(super) fn now_ms(clock: Clock) -> i64 {
+    let now: Result<jiff::Timestamp, _> = clock.rfc3339(clock.now()).parse();
+    now.map_or(0, jiff::Timestamp::as_millisecond)
+}
+
+pub(super) fn rfc3339_to_ms(rfc3339: &str) -> Value {
+    let parsed: Result<jiff::Timestamp, _> = rfc3339.parse();
+    parsed.map_or(Value::Null, |at| json!(at.as_millisecond()))
+}
+
+pub(super) fn assistant_message(text: &str) -> Value {
+    json!({"role": "assistant", "content": [{"type": "text", "text": text}]})
+}
+
+/// Adds a failure to an event. `errorKind` is one of five words, because clients check it against the protocol's
+/// schema. `errorDetail` has Quell's own code, which also tells apart the failures that share the kind `unknown`, such
+/// as unsupported pictures.
+pub(super) fn add_failure(event: &mut Value, code: &str, message: &str) {
+    event["errorMessage"] = json!(message);
+    event["errorKind"] = json!(error_kind(code));
+    event["errorDetail"] = json!({"providerRuntimeFailureKind": code});
+}
+
+fn error_kind(code: &str) -> &'static str {
+    match code {
+        CODE_REFUSED => "refusal",
+        "timed_out" => "timeout",
+        "rate_limit" => "rate_limit",
+        "context_overflow" => "context_length",
+        _ => "unknown",
+    }
+}
+
+/// A pending approval, in the form in which the gateway lists those of plugins.
+pub(super) fn approval_row(row: &ApprovalRow) -> Value {
+    json!({
+        "id": row.id,
+        "request": {
+            "pluginId": "quell",
+            "title": format!("{} wants to run {}", row.agent, row.tool),
+            "description": row.arguments.to_string(),
+            "severity": "warning",
+            "toolName": row.tool,
+            "toolCallId": row.call_id,
+            "agentId": row.agent,
+            "sessionKey": row.session_key,
+            "runId": row.run_id,
+        },
+        "createdAtMs": rfc3339_to_ms(&row.requested_at),
+        "expiresAtMs": rfc3339_to_ms(&row.expires_at),
+    })
+}
+
+/// Position of a row in a transcript: the number of its turn, and its index in the turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct TranscriptPosition {
+    pub(super) turn: i64,
+    pub(super) index: usize,
+}
+
+/// Maximum number of rows of one turn with distinct sequence numbers.
+const MAX_TURN_ROWS: i64 = 1_000_000;
+
+impl TranscriptPosition {
+    /// Parses the output of [`std::fmt::Display`].
+    pub(super) fn parse(text: &str) -> Result<Self, RpcError> {
+        let read = text
+            .split_once('.')
+            .and_then(|(turn, index)| Some(Self { turn: turn.parse().ok()?, index: index.parse().ok()? }));
+        read.filter(|position| position.turn >= 0)
+            .ok_or_else(|| RpcError::invalid("cursor must be a nextCursor of chat.history"))
+    }
+
+    /// Lower bound of the numbers of all later turns.
+    pub(super) fn exclusive_turn_bound(self) -> i64 {
+        self.turn.saturating_add(1)
+    }
+
+    /// A number that grows with the position, distinct for the first million rows of a turn.
+    fn seq(self) -> i64 {
+        let index = i64::try_from(self.index).unwrap_or(i64::MAX).min(MAX_TURN_ROWS - 1);
+        self.turn.saturating_mul(MAX_TURN_ROWS).saturating_add(index)
+    }
+}
+
+impl std::fmt::Display for TranscriptPosition {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.turn, self.index)
+    }
+}
+
+fn row_id(run: &RunId, position: TranscriptPosition) -> Value {
+    json!({"id": format!("{run}:{}", position.index), "seq": position.seq(), "runId": run})
+}
+
+/// A history row with the prompt of a run whose turn is not stored yet.
+pub(super) fn prompt_row(run: &RunView, position: TranscriptPosition) -> Value {
+    let content = json!([{"type": "text", "text": run.text}]);
+    let at = run.started_at.as_deref().unwrap_or(&run.accepted_at);
+    json!({"role": "user", "content": content, "timestamp": rfc3339_to_ms(at), "__openclaw": row_id(&run.run_id, position)})
+}
+
+pub(super) fn message_row(message: &HistoryMessage, position: TranscriptPosition) -> Value {
+    let role = if message.role == "tool" { "toolResult" } else { message.role.as_str() };
+    let mut content = Vec::new();
+    if !message.text.is_empty() {
+        content.push(json!({"type": "text", "text": message.text}));
+    }
+    for call in &message.calls {
+        content.push(json!({"type": "toolCall", "id": call.id, "name": call.tool, "arguments": call.arguments}));
+    }
+    let mut row = json!({
+        "role": role,
+        "content": content,
+        "timestamp": rfc3339_to_ms(&message.at),
+        "__openclaw": message.run_id.as_ref().map(|run| row_id(run, position)),
+    });
+    if let Some(id) = &message.call_id {
+        row["toolCallId"] = json!(id);
+    }
+    if message.partial {
+        row["partial"] = json!(true);
+    }
+    if message.partial || message.kept {
+        row["openclawAbort"] = json!({"aborted": true, "origin": "rpc", "runId": message.run_id});
+    }
+    row
+}
+
+pub(super) fn session_row(row: &SessionRow, last: Option<&RunView>) -> Value {
+    let status = match last {
+        Some(run) if run.state == "queued" => "queued",
+        Some(run) if run.state != "ended" => "running",
+        Some(run) => match &run.verdict {
+            Some(Verdict::Failed { .. }) => "failed",
+            Some(Verdict::Aborted { reason, .. }) if reason.as_str() == "timeout" => "timeout",
+            Some(Verdict::Aborted { .. }) => "killed",
+            Some(Verdict::Completed) | None => "done",
+        },
+        None => "done",
+    };
+    json!({
+        "key": row.key,
+        "sessionId": row.key,
+        "kind": "direct",
+        "agentId": row.agent,
+        "status": status,
+        "hasActiveRun": !row.active_runs.is_empty(),
+        "activeRunIds": row.active_runs,
+        "updatedAt": rfc3339_to_ms(&row.last_used_at),
+        "lastRunId": last.map(|run| &run.run_id),
+    })
+}
+
+/// The model defaults, in the form that several responses share.
+pub(super) fn model_defaults(model: &str) -> Value {
+    let (provider, name) = model.split_once('/').unwrap_or(("", model));
+    json!({"modelProvider": provider, "model": name, "contextTokens": null})
+}
+
+pub(super) fn model_row(model: &str) -> Value {
+    let (provider, name) = model.split_once('/').unwrap_or(("", model));
+    json!({"id": name, "name": name, "provider": provider})
+}
+
+/// The outcome of a run as `agent.wait` and a repeated `chat.send` return it.
+pub(super) fn run_outcome(run: &RunView) -> Value {
+    let mut answer = json!({"runId": run.run_id, "endedAt": run.ended_at.as_deref().map(rfc3339_to_ms)});
+    match &run.verdict {
+        Some(Verdict::Completed) => answer["status"] = json!("ok"),
+        Some(Verdict::Failed { message, .. }) => {
+            answer["status"] = json!("error");
+            answer["summary"] = json!(message);
+        }
+        Some(Verdict::Aborted { reason, .. }) => {
+            answer["status"] = json!("timeout");
+            answer["summary"] = json!("aborted");
+            answer["stopReason"] = json!(reason);
+        }
+        None => answer["status"] = json!("in_flight"),
+    }
+    if let Some(verdict) = &run.verdict {
+        let RunResult { success, cancelled, error, loop_count } = RunResult::of(verdict, run.steps);
+        answer["success"] = json!(success);
+        answer["cancelled"] = json!(cancelled);
+        answer["error"] = json!(error);
+        answer["loopCount"] = json!(loop_count);
+    }
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use quell_kernel::turn::CODE_VISION;
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case(CODE_REFUSED, "refusal")]
+    #[case("timed_out", "timeout")]
+    #[case("rate_limit", "rate_limit")]
+    #[case("context_overflow", "context_length")]
+    #[case(CODE_VISION, "unknown")]
+    #[case("store", "unknown")]
+    fn a_failure_has_one_of_the_five_kinds_of_the_protocol_and_its_own_code(#[case] code: &str, #[case] kind: &str) {
+        let mut event = json!({"state": "error"});
+        add_failure(&mut event, code, "why");
+        let detail = json!({"providerRuntimeFailureKind": code});
+        assert_eq!(event, json!({"state": "error", "errorMessage": "why", "errorKind": kind, "errorDetail": detail}));
+    }
+}

@@ -1,0 +1,250 @@
+//! Strict checkers of the conversation in a request, one per wire dialect, and a corpus of histories for them.
+//!
+//! They enforce the rules of real providers, including those of the strictest. They know nothing of Quell, neither its
+//! types nor how it builds a history. Every broken rule is reported with its place.
+
+pub mod anthropic;
+pub mod corpus;
+pub mod openai;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+macro_rules! rules {
+    ($($(#[$doc:meta])* $name:ident = $word:literal,)*) => {
+        /// A rule of a provider.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum HistoryRule {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl HistoryRule {
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            /// Its name in the corpus and in the server's answers.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$name => $word,)*
+                }
+            }
+        }
+    };
+}
+
+rules! {
+    /// The body is an object with a model and a non-empty list of messages.
+    BodyShape = "body_shape",
+    /// Declared tools have the required form and distinct names.
+    ToolDeclaration = "tool_declaration",
+    /// Every role is one of the dialect.
+    UnknownRole = "unknown_role",
+    /// Every field is one of the dialect.
+    UnknownField = "unknown_field",
+    /// Content has a type that its role allows.
+    ContentType = "content_type",
+    /// Text of a user, of the system, or of a block is not blank.
+    EmptyText = "empty_text",
+    /// An assistant message has text or a call.
+    EmptyAssistant = "empty_assistant",
+    /// There is at most one system message, at the beginning.
+    SystemNotFirst = "system_not_first",
+    /// The first message is the user's.
+    FirstNotUser = "first_not_user",
+    /// The last message is not the assistant's.
+    LastIsAssistant = "last_is_assistant",
+    /// Two user messages never follow each other.
+    ConsecutiveUser = "consecutive_user",
+    /// Two assistant messages never follow each other.
+    ConsecutiveAssistant = "consecutive_assistant",
+    /// A call has the required form and a valid tool name.
+    CallShape = "call_shape",
+    /// Arguments are a JSON object, in the dialect's encoding.
+    Arguments = "arguments",
+    /// An id is present and not empty.
+    CallId = "call_id",
+    /// Call ids are unique in a request.
+    DuplicateCallId = "duplicate_call_id",
+    /// Every call has its result.
+    UnansweredCall = "unanswered_call",
+    /// Every result has its call.
+    OrphanResult = "orphan_result",
+    /// No call has two results.
+    ResultTwice = "result_twice",
+    /// Results follow directly after the message with their calls.
+    ResultOutOfPlace = "result_out_of_place",
+    /// Within their message, results come first.
+    ResultsNotFirst = "results_not_first",
+    /// Thinking carries the signature of its provider.
+    UnsignedThinking = "unsigned_thinking",
+    /// Thinking is not the last block of a message.
+    ThinkingLast = "thinking_last",
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HistoryViolation {
+    pub rule: HistoryRule,
+    /// Such as `messages[3].tool_calls[0]`.
+    pub place: String,
+    pub detail: String,
+}
+
+impl fmt::Display for HistoryViolation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: {}", self.place, self.rule.as_str(), self.detail)
+    }
+}
+
+#[derive(Debug, Default)]
+struct HistoryFindings(Vec<HistoryViolation>);
+
+impl HistoryFindings {
+    fn add(&mut self, rule: HistoryRule, place: impl Into<String>, detail: impl Into<String>) {
+        self.0.push(HistoryViolation { rule, place: place.into(), detail: detail.into() });
+    }
+
+    fn check_unknown_fields(&mut self, object: &Map<String, Value>, known: &[&str], place: &str) {
+        for name in object.keys().filter(|name| !known.contains(&name.as_str())) {
+            self.add(HistoryRule::UnknownField, format!("{place}.{name}"), "is not a field of this dialect here");
+        }
+    }
+
+    /// Checks the rules for a body that both dialects share; returns its messages.
+    fn check_body<'a>(&mut self, body: &'a Value, known: &[&str]) -> &'a [Value] {
+        let Some(object) = body.as_object() else {
+            self.add(HistoryRule::BodyShape, "body", "is no object");
+            return &[];
+        };
+        self.check_unknown_fields(object, known, "body");
+        if object.get("model").and_then(Value::as_str).is_none_or(str::is_empty) {
+            self.add(HistoryRule::BodyShape, "body.model", "is no name");
+        }
+        match object.get("messages").and_then(Value::as_array) {
+            Some(messages) if !messages.is_empty() => messages,
+            Some(_) => {
+                self.add(HistoryRule::BodyShape, "body.messages", "is empty");
+                &[]
+            }
+            None => {
+                self.add(HistoryRule::BodyShape, "body.messages", "is no list");
+                &[]
+            }
+        }
+    }
+
+    /// Checks the order of roles. `roles` excludes system messages.
+    fn check_role_order(&mut self, roles: &[(usize, &str)]) {
+        match roles.first() {
+            Some((_, "user")) => {}
+            Some((at, role)) => {
+                self.add(HistoryRule::FirstNotUser, message_place(*at), format!("the first message is {role}"))
+            }
+            None => self.add(HistoryRule::FirstNotUser, "body.messages", "holds only system messages"),
+        }
+        if let Some((at, "assistant")) = roles.last() {
+            self.add(HistoryRule::LastIsAssistant, message_place(*at), "leaves nothing to answer");
+        }
+        for pair in roles.windows(2) {
+            match pair {
+                [(_, "user"), (at, "user")] => {
+                    self.add(HistoryRule::ConsecutiveUser, message_place(*at), "follows another user message");
+                }
+                [(_, "assistant"), (at, "assistant")] => {
+                    self.add(
+                        HistoryRule::ConsecutiveAssistant,
+                        message_place(*at),
+                        "follows another assistant message",
+                    );
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Checks an id; returns it if present.
+    fn check_call_id<'a>(&mut self, id: Option<&'a Value>, place: &str) -> Option<&'a str> {
+        match id.and_then(Value::as_str) {
+            Some(id) if !id.is_empty() => Some(id),
+            _ => {
+                self.add(HistoryRule::CallId, place, "is missing, empty or no text");
+                id.and_then(Value::as_str)
+            }
+        }
+    }
+}
+
+fn message_place(message: usize) -> String {
+    format!("messages[{message}]")
+}
+
+fn is_valid_tool_name(name: &str) -> bool {
+    (1..=64).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
+}
+
+/// True for non-empty base64.
+fn is_base64(text: &str) -> bool {
+    let body = text.trim_end_matches('=');
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'+' || byte == b'/';
+    !body.is_empty() && text.len().is_multiple_of(4) && text.len() - body.len() <= 2 && body.bytes().all(legal)
+}
+
+fn is_blank(text: &str) -> bool {
+    text.trim().is_empty()
+}
+
+/// A call or a result: index of its message, its place, its id.
+#[derive(Debug, Clone)]
+struct CallReference<'a> {
+    message: usize,
+    place: String,
+    id: &'a str,
+}
+
+/// Matches calls and results. Each result comes with the index of the message whose calls it may answer, if any.
+fn match_calls_to_results(
+    findings: &mut HistoryFindings,
+    calls: &[CallReference<'_>],
+    results: &[(CallReference<'_>, Option<usize>)],
+) {
+    for (at, call) in calls.iter().enumerate() {
+        if calls.iter().take(at).any(|earlier| earlier.id == call.id) {
+            findings.add(HistoryRule::DuplicateCallId, &call.place, format!("{:?} was used before", call.id));
+        }
+    }
+    let mut answered = vec![false; calls.len()];
+    let mut strays = Vec::new();
+    for (result, answers) in results {
+        let open = calls
+            .iter()
+            .zip(&answered)
+            .position(|(call, answered)| !answered && Some(call.message) == *answers && call.id == result.id);
+        match open.and_then(|at| answered.get_mut(at)) {
+            Some(slot) => *slot = true,
+            None => strays.push(result),
+        }
+    }
+    for stray in &strays {
+        let named: Vec<bool> = calls
+            .iter()
+            .zip(&answered)
+            .filter(|(call, _)| call.id == stray.id)
+            .map(|(_, answered)| *answered)
+            .collect();
+        let (rule, why) = match named.as_slice() {
+            [] => (HistoryRule::OrphanResult, "answers no call"),
+            all if all.iter().all(|answered| *answered) => {
+                (HistoryRule::ResultTwice, "answers a call that has its result")
+            }
+            _ => (HistoryRule::ResultOutOfPlace, "does not stand directly after its call"),
+        };
+        findings.add(rule, &stray.place, format!("{:?} {why}", stray.id));
+    }
+    for (call, _) in calls.iter().zip(&answered).filter(|(_, answered)| !**answered) {
+        if !strays.iter().any(|stray| stray.id == call.id) {
+            findings.add(HistoryRule::UnansweredCall, &call.place, format!("{:?} has no result", call.id));
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Histories for tests of code that builds or checks one: broken ones, each with the report that it comes from and
+//! exactly the rules that it breaks, and valid ones.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ModelDialect {
+    /// OpenAI chat completions.
+    OpenAi,
+    /// Anthropic messages.
+    Anthropic,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HistoryCase {
+    pub name: String,
+    /// The report or observation that it comes from.
+    pub from: String,
+    /// Names of exactly the rules that it breaks, each once; empty for a valid one.
+    #[serde(default)]
+    pub breaks: Vec<String>,
+    #[serde(default)]
+    messages: Option<Value>,
+    /// Fields of the body besides or instead of the usual ones; `null` removes one.
+    #[serde(default)]
+    body: serde_json::Map<String, Value>,
+}
+
+impl HistoryCase {
+    #[must_use]
+    pub fn request_body(&self, dialect: ModelDialect) -> Value {
+        let mut body = match dialect {
+            ModelDialect::OpenAi => json!({"model": "scripted", "stream": true}),
+            ModelDialect::Anthropic => json!({"model": "scripted", "stream": true, "max_tokens": 1000}),
+        };
+        if let Some(messages) = &self.messages {
+            body["messages"] = messages.clone();
+        }
+        if let Some(object) = body.as_object_mut() {
+            object.extend(self.body.clone());
+            object.retain(|_, value| !value.is_null());
+        }
+        body
+    }
+}
+
+#[must_use]
+pub fn broken_histories(dialect: ModelDialect) -> Vec<HistoryCase> {
+    match dialect {
+        ModelDialect::OpenAi => parse_cases(include_str!("../../corpus/openai_broken.json")),
+        ModelDialect::Anthropic => parse_cases(include_str!("../../corpus/anthropic_broken.json")),
+    }
+}
+
+#[must_use]
+pub fn valid_histories(dialect: ModelDialect) -> Vec<HistoryCase> {
+    match dialect {
+        ModelDialect::OpenAi => parse_cases(include_str!("../../corpus/openai_valid.json")),
+        ModelDialect::Anthropic => parse_cases(include_str!("../../corpus/anthropic_valid.json")),
+    }
+}
+
+fn parse_cases(text: &str) -> Vec<HistoryCase> {
+    match serde_json::from_str(text) {
+        Ok(cases) => cases,
+        Err(error) => panic!("the corpus is not readable: {error}"),
+    }
+}

@@ -1,0 +1,251 @@
+//! Rules for the messages of an OpenAI chat completions request.
+
+use serde_json::{Map, Value};
+
+use super::{
+    CallReference, HistoryFindings, HistoryRule, HistoryViolation, is_blank, is_valid_tool_name,
+    match_calls_to_results, message_place,
+};
+
+const BODY_FIELDS: &[&str] = &[
+    "model",
+    "messages",
+    "stream",
+    "stream_options",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "temperature",
+    "top_p",
+    "max_tokens",
+    "max_completion_tokens",
+    "stop",
+    "seed",
+    "n",
+    "user",
+    "metadata",
+    "store",
+    "reasoning_effort",
+    "response_format",
+    "presence_penalty",
+    "frequency_penalty",
+];
+
+/// All violations in the body of a request, in order of place within each rule.
+#[must_use]
+pub fn check(body: &Value) -> Vec<HistoryViolation> {
+    let mut findings = HistoryFindings::default();
+    let messages = findings.check_body(body, BODY_FIELDS);
+    if body.get("stream_options").is_some() && body.get("stream") != Some(&Value::Bool(true)) {
+        findings.add(HistoryRule::BodyShape, "body.stream_options", "is only for streams");
+    }
+    if let Some(tools) = body.get("tools") {
+        check_tool_declarations(&mut findings, tools);
+    }
+    if messages.is_empty() {
+        return findings.0;
+    }
+    for (at, value) in messages.iter().enumerate() {
+        check_message(&mut findings, at, value);
+    }
+    check_message_order(&mut findings, messages);
+    check_call_pairing(&mut findings, messages);
+    findings.0
+}
+
+fn check_tool_declarations(findings: &mut HistoryFindings, tools: &Value) {
+    let Some(tools) = tools.as_array().filter(|tools| !tools.is_empty()) else {
+        findings.add(HistoryRule::ToolDeclaration, "body.tools", "is no list with at least one tool");
+        return;
+    };
+    let mut names = Vec::new();
+    for (at, tool) in tools.iter().enumerate() {
+        let place = format!("tools[{at}]");
+        let name = tool.pointer("/function/name").and_then(Value::as_str).unwrap_or_default();
+        let parameters = tool.pointer("/function/parameters");
+        let typed = tool.get("type").and_then(Value::as_str) == Some("function");
+        if !typed || !is_valid_tool_name(name) || parameters.is_some_and(|p| !p.is_object()) {
+            findings.add(
+                HistoryRule::ToolDeclaration,
+                &place,
+                "is no function with a legal name and an object of parameters",
+            );
+        }
+        if names.contains(&name) {
+            findings.add(HistoryRule::ToolDeclaration, &place, format!("{name:?} is declared twice"));
+        }
+        names.push(name);
+    }
+}
+
+fn role_of(message: &Value) -> &str {
+    message.get("role").and_then(Value::as_str).unwrap_or_default()
+}
+
+fn is_system(role: &str) -> bool {
+    matches!(role, "system" | "developer")
+}
+
+fn check_message_order(findings: &mut HistoryFindings, messages: &[Value]) {
+    for (at, message) in messages.iter().enumerate().skip(1) {
+        if is_system(role_of(message)) {
+            findings.add(HistoryRule::SystemNotFirst, message_place(at), "a system message behind the first message");
+        }
+    }
+    let roles: Vec<(usize, &str)> =
+        messages.iter().map(role_of).enumerate().filter(|(_, role)| !is_system(role)).collect();
+    findings.check_role_order(&roles);
+}
+
+fn check_message(findings: &mut HistoryFindings, at: usize, message: &Value) {
+    let place = message_place(at);
+    let empty = Map::new();
+    let object = message.as_object().unwrap_or(&empty);
+    match role_of(message) {
+        "system" | "developer" => {
+            findings.check_unknown_fields(object, &["role", "content", "name"], &place);
+            check_text_content(findings, object, &place, &["text"]);
+        }
+        "user" => {
+            findings.check_unknown_fields(object, &["role", "content", "name"], &place);
+            check_text_content(findings, object, &place, &["text", "image_url", "input_audio", "file"]);
+        }
+        "tool" => {
+            findings.check_unknown_fields(object, &["role", "content", "tool_call_id"], &place);
+            check_result_content(findings, object, &place);
+        }
+        "assistant" => {
+            let known: &[&str] = &["role", "content", "name", "refusal", "tool_calls", "reasoning_content"];
+            // Reasoning is sent back with the calls that followed it; with an answer it is refused.
+            let known = if object.contains_key("tool_calls") { known } else { &known[..4] };
+            findings.check_unknown_fields(object, known, &place);
+            check_assistant_message(findings, object, &place);
+        }
+        other => findings.add(HistoryRule::UnknownRole, place, format!("{other:?} is no role")),
+    }
+}
+
+/// Content of the system or a user, which must not be empty.
+fn check_text_content(findings: &mut HistoryFindings, message: &Map<String, Value>, place: &str, kinds: &[&str]) {
+    match message.get("content") {
+        Some(Value::String(text)) if is_blank(text) => findings.add(HistoryRule::EmptyText, place, "says nothing"),
+        Some(Value::String(_)) => {}
+        Some(Value::Array(parts)) if !parts.is_empty() => check_content_parts(findings, parts, place, kinds),
+        _ => findings.add(HistoryRule::ContentType, place, "content is neither text nor a list of parts"),
+    }
+}
+
+fn check_content_parts(findings: &mut HistoryFindings, parts: &[Value], place: &str, kinds: &[&str]) {
+    for (at, part) in parts.iter().enumerate() {
+        let place = format!("{place}.content[{at}]");
+        let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
+        if !kinds.contains(&kind) || part.get(kind).is_none() {
+            findings.add(
+                HistoryRule::ContentType,
+                place,
+                format!("{kind:?} is no part of this role, or is not filled"),
+            );
+        } else if kind == "image_url" && !is_valid_image_part(part) {
+            findings.add(
+                HistoryRule::ContentType,
+                place,
+                "is a picture that is neither data of a known kind nor a URL",
+            );
+        } else if kind == "text" && part.get("text").and_then(Value::as_str).is_none_or(is_blank) {
+            findings.add(HistoryRule::EmptyText, place, "says nothing");
+        }
+    }
+}
+
+/// A `data:` URL of one of the four media types of the API, or a web URL, and no other field.
+fn is_valid_image_part(part: &Value) -> bool {
+    let url = part.pointer("/image_url/url").and_then(Value::as_str).unwrap_or_default();
+    let known =
+        part.as_object().is_some_and(|part| part.keys().all(|key| matches!(key.as_str(), "type" | "image_url")));
+    let kinds =
+        ["data:image/png;base64,", "data:image/jpeg;base64,", "data:image/gif;base64,", "data:image/webp;base64,"];
+    let data = kinds.iter().find_map(|kind| url.strip_prefix(kind));
+    known && (url.starts_with("https://") || url.starts_with("http://") || data.is_some_and(super::is_base64))
+}
+
+/// The text of a result may be empty, since a command may print nothing; but it must be text.
+fn check_result_content(findings: &mut HistoryFindings, message: &Map<String, Value>, place: &str) {
+    match message.get("content") {
+        Some(Value::String(_)) => {}
+        Some(Value::Array(parts)) if !parts.is_empty() => check_content_parts(findings, parts, place, &["text"]),
+        _ => findings.add(HistoryRule::ContentType, place, "the content of a result is no text"),
+    }
+}
+
+fn check_assistant_message(findings: &mut HistoryFindings, message: &Map<String, Value>, place: &str) {
+    let calls = message.get("tool_calls");
+    let says_something = match message.get("content") {
+        None | Some(Value::Null) => message.get("refusal").is_some_and(Value::is_string),
+        Some(Value::String(text)) => !is_blank(text),
+        Some(Value::Array(parts)) if !parts.is_empty() => {
+            check_content_parts(findings, parts, place, &["text", "refusal"]);
+            true
+        }
+        Some(_) => {
+            findings.add(HistoryRule::ContentType, place, "content is neither text nor a list of parts");
+            true
+        }
+    };
+    let Some(calls) = calls else {
+        if !says_something {
+            findings.add(HistoryRule::EmptyAssistant, place, "neither says nor calls anything");
+        }
+        return;
+    };
+    match calls.as_array() {
+        Some(calls) if !calls.is_empty() => {
+            for (at, value) in calls.iter().enumerate() {
+                check_tool_call(findings, value, &format!("{place}.tool_calls[{at}]"));
+            }
+        }
+        _ => findings.add(HistoryRule::CallShape, format!("{place}.tool_calls"), "is no list with at least one call"),
+    }
+}
+
+fn check_tool_call(findings: &mut HistoryFindings, call: &Value, place: &str) {
+    let name = call.pointer("/function/name").and_then(Value::as_str).unwrap_or_default();
+    if call.get("type").and_then(Value::as_str) != Some("function") || !is_valid_tool_name(name) {
+        findings.add(HistoryRule::CallShape, place, "is no call of a function with a legal name");
+    }
+    if let Some(object) = call.as_object() {
+        findings.check_unknown_fields(object, &["id", "type", "function"], place);
+    }
+    if let Some(function) = call.get("function").and_then(Value::as_object) {
+        findings.check_unknown_fields(function, &["name", "arguments"], &format!("{place}.function"));
+    }
+    let arguments = call.pointer("/function/arguments").and_then(Value::as_str);
+    let parsed = arguments.and_then(|text| serde_json::from_str::<Map<String, Value>>(text).ok());
+    if parsed.is_none() {
+        findings.add(HistoryRule::Arguments, place, format!("{arguments:?} is not the text of a JSON object"));
+    }
+}
+
+fn check_call_pairing(findings: &mut HistoryFindings, messages: &[Value]) {
+    let mut calls = Vec::new();
+    let mut results = Vec::new();
+    // The assistant message whose results may follow here.
+    let mut answered_message = None;
+    for (at, message) in messages.iter().enumerate() {
+        if role_of(message) == "tool" {
+            let place = format!("{}.tool_call_id", message_place(at));
+            if let Some(id) = findings.check_call_id(message.get("tool_call_id"), &place) {
+                results.push((CallReference { message: at, place, id }, answered_message));
+            }
+            continue;
+        }
+        answered_message = Some(at);
+        let made = message.get("tool_calls").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        for (nth, call) in made.iter().enumerate().filter(|_| role_of(message) == "assistant") {
+            let place = format!("{}.tool_calls[{nth}]", message_place(at));
+            if let Some(id) = findings.check_call_id(call.get("id"), &place) {
+                calls.push(CallReference { message: at, place, id });
+            }
+        }
+    }
+    match_calls_to_results(findings, &calls, &results);
+}

@@ -1,0 +1,101 @@
+//! The history checkers against the corpus.
+
+use std::collections::BTreeSet;
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::corpus::{self, ModelDialect};
+use super::{HistoryRule, HistoryViolation, anthropic, openai};
+
+fn check_history(dialect: ModelDialect, body: &Value) -> Vec<HistoryViolation> {
+    match dialect {
+        ModelDialect::OpenAi => openai::check(body),
+        ModelDialect::Anthropic => anthropic::check(body),
+    }
+}
+
+fn broken_rules(violations: &[HistoryViolation]) -> BTreeSet<&'static str> {
+    violations.iter().map(|v| v.rule.as_str()).collect()
+}
+
+#[rstest]
+#[case::openai(ModelDialect::OpenAi, 45)]
+#[case::anthropic(ModelDialect::Anthropic, 25)]
+fn every_broken_history_is_rejected_for_exactly_its_reasons(#[case] dialect: ModelDialect, #[case] at_least: usize) {
+    let cases = corpus::broken_histories(dialect);
+    assert!(cases.len() >= at_least, "{} cases", cases.len());
+    for case in &cases {
+        let found = check_history(dialect, &case.request_body(dialect));
+        let expected: BTreeSet<&str> = case.breaks.iter().map(String::as_str).collect();
+        assert!(!expected.is_empty() && !case.from.is_empty(), "{}", case.name);
+        assert_eq!(broken_rules(&found), expected, "{}: {found:#?}", case.name);
+    }
+}
+
+#[rstest]
+#[case::openai(ModelDialect::OpenAi, 12)]
+#[case::anthropic(ModelDialect::Anthropic, 10)]
+fn every_valid_history_is_accepted(#[case] dialect: ModelDialect, #[case] at_least: usize) {
+    let cases = corpus::valid_histories(dialect);
+    assert!(cases.len() >= at_least, "{} cases", cases.len());
+    for case in &cases {
+        assert_eq!(check_history(dialect, &case.request_body(dialect)), [], "{}", case.name);
+    }
+}
+
+/// Without any one rule the checker accepts some broken history: each rule has a case that only it rejects.
+#[rstest]
+#[case::openai(ModelDialect::OpenAi, &[HistoryRule::ResultsNotFirst, HistoryRule::UnsignedThinking, HistoryRule::ThinkingLast])]
+#[case::anthropic(ModelDialect::Anthropic, &[HistoryRule::SystemNotFirst])]
+fn losing_any_rule_lets_a_broken_history_through(
+    #[case] dialect: ModelDialect,
+    #[case] not_of_this_dialect: &[HistoryRule],
+) {
+    let cases = corpus::broken_histories(dialect);
+    for rule in HistoryRule::ALL.iter().filter(|rule| !not_of_this_dialect.contains(rule)) {
+        let only_this_rule = |case: &&corpus::HistoryCase| {
+            let found = check_history(dialect, &case.request_body(dialect));
+            !found.is_empty() && found.iter().all(|violation| violation.rule == *rule)
+        };
+        assert!(cases.iter().find(only_this_rule).is_some(), "no case is rejected by {rule:?} alone");
+    }
+}
+
+#[test]
+fn names_in_the_corpus_are_distinct_and_words_are_rules() {
+    for dialect in [ModelDialect::OpenAi, ModelDialect::Anthropic] {
+        let cases: Vec<_> =
+            corpus::broken_histories(dialect).into_iter().chain(corpus::valid_histories(dialect)).collect();
+        let names: BTreeSet<&str> = cases.iter().map(|case| case.name.as_str()).collect();
+        assert_eq!(names.len(), cases.len());
+        for word in cases.iter().flat_map(|case| &case.breaks) {
+            assert!(HistoryRule::ALL.iter().any(|rule| rule.as_str() == word), "{word}");
+        }
+    }
+}
+
+#[rstest]
+#[case(json!(null))]
+#[case(json!([]))]
+#[case(json!({}))]
+#[case(json!({"model": "m", "messages": "hello"}))]
+#[case(json!({"model": "m", "messages": [null, 1, "text", [], {}]}))]
+#[case(json!({"model": "m", "messages": [{"role": "assistant", "tool_calls": [null, {"function": 1}], "content": 3}]}))]
+#[case(json!({"model": "m", "messages": [{"role": "user", "content": [null, {"type": "tool_result"}]}], "tools": 1}))]
+fn nonsense_is_refused_without_a_panic(#[case] body: Value) {
+    assert!(!openai::check(&body).is_empty());
+    assert!(!anthropic::check(&body).is_empty());
+}
+
+#[test]
+fn a_violation_names_rule_place_and_id() {
+    let body = json!({"model": "m", "messages": [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": null, "tool_calls": [
+            {"id": "call_7", "type": "function", "function": {"name": "shell", "arguments": "{}"}}]},
+        {"role": "user", "content": "go on"},
+    ]});
+    let texts: Vec<String> = openai::check(&body).iter().map(ToString::to_string).collect();
+    assert_eq!(texts, [r#"messages[1].tool_calls[0]: unanswered_call: "call_7" has no result"#]);
+}

@@ -1,0 +1,93 @@
+//! Check a request: the history checker of its dialect, and rules that only the server can check.
+
+use serde_json::Value;
+
+use super::frames::thinking_signature;
+use crate::history_check::corpus::ModelDialect;
+use crate::history_check::{self, HistoryRule, HistoryViolation};
+
+/// All violations in a body.
+pub(super) fn check_request_body(dialect: ModelDialect, body: &Value) -> Vec<HistoryViolation> {
+    match dialect {
+        ModelDialect::OpenAi => history_check::openai::check(body),
+        ModelDialect::Anthropic => {
+            let mut found = history_check::anthropic::check(body);
+            found.extend(check_thinking_signatures(body));
+            found.extend(check_thinking_settings(body));
+            found
+        }
+    }
+}
+
+/// Names a missing header without which the service refuses every request.
+pub(super) fn missing_header(dialect: ModelDialect, headers: &[(String, String)]) -> Option<&'static str> {
+    let value = |wanted: &str| headers.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str());
+    match dialect {
+        ModelDialect::OpenAi => None,
+        ModelDialect::Anthropic if value("anthropic-version") != Some("2023-06-01") => {
+            Some("anthropic-version: header is required")
+        }
+        ModelDialect::Anthropic if value("x-api-key").is_none_or(str::is_empty) => Some("x-api-key header is required"),
+        ModelDialect::Anthropic => None,
+    }
+}
+
+/// Reasoning must come back unchanged in its place, or not at all: a signature covers one text after a number of calls.
+fn check_thinking_signatures(body: &Value) -> Vec<HistoryViolation> {
+    let list = |value: &Value, name: &str| value.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
+    let mut found = Vec::new();
+    for (at, message) in list(body, "messages").iter().enumerate() {
+        let mut calls_before = 0;
+        for (nth, block) in list(message, "content").iter().enumerate() {
+            let text = |name: &str| block.get(name).and_then(Value::as_str);
+            calls_before += usize::from(text("type") == Some("tool_use"));
+            let (Some("thinking"), Some(thought), Some(signed)) = (text("type"), text("thinking"), text("signature"))
+            else {
+                continue;
+            };
+            if signed != thinking_signature(thought, calls_before) {
+                let place = format!("messages[{at}].content[{nth}]");
+                let detail = "carries a signature that this server did not give to this text in this place".to_owned();
+                found.push(HistoryViolation { rule: HistoryRule::UnsignedThinking, place, detail });
+            }
+        }
+    }
+    found
+}
+
+/// The API's rules for thinking: a budget of at least 1024 and below `max_tokens`, no temperature other than 1, and a
+/// message with answered calls begins with thinking.
+fn check_thinking_settings(body: &Value) -> Vec<HistoryViolation> {
+    let Some(thinking) = body.get("thinking") else { return Vec::new() };
+    let budget = thinking.get("budget_tokens").and_then(Value::as_u64).unwrap_or_default();
+    let most = body.get("max_tokens").and_then(Value::as_u64).unwrap_or_default();
+    let warm = body.get("temperature").is_some_and(|temperature| temperature.as_f64() != Some(1.0));
+    let mut found = Vec::new();
+    let mut wrong = |place: &str, detail: &str| {
+        found.push(HistoryViolation {
+            rule: HistoryRule::BodyShape,
+            place: place.to_owned(),
+            detail: detail.to_owned(),
+        });
+    };
+    if budget < 1024 || budget >= most {
+        wrong("body.thinking.budget_tokens", "is below 1024 or not below max_tokens");
+    }
+    if warm {
+        wrong("body.temperature", "may only be 1 where thinking is on");
+    }
+    if tool_loop_lacks_thinking(body) {
+        wrong("body.messages", "the message with the calls does not begin with thinking, which is on");
+    }
+    found
+}
+
+fn tool_loop_lacks_thinking(body: &Value) -> bool {
+    let messages = body.get("messages").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let kind =
+        |message: &Value| message.pointer("/content/0/type").and_then(Value::as_str).unwrap_or_default().to_owned();
+    match messages {
+        [.., said, heard] => kind(heard) == "tool_result" && !kind(said).ends_with("thinking"),
+        _ => false,
+    }
+}

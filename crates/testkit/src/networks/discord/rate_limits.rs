@@ -1,0 +1,90 @@
+//! Rate limits, counted as Discord counts them: a number of calls of one kind in a channel within a time window.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use super::rest_api::DiscordRoute;
+
+#[derive(Debug, Clone, Copy)]
+struct FakeRateLimit {
+    calls: usize,
+    window: Duration,
+}
+
+/// Remaining calls, or the time until the next one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct RateLimitStatus {
+    pub(super) limit: usize,
+    pub(super) remaining: usize,
+    pub(super) reset_after: Duration,
+    /// True when the call itself exceeded the limit.
+    pub(super) exceeded: bool,
+}
+
+/// Times of the calls within the window.
+#[derive(Debug, Clone, Default)]
+pub(super) struct RateLimitCounters {
+    calls: HashMap<(DiscordRoute, String), Vec<Instant>>,
+}
+
+impl RateLimitCounters {
+    /// Counts a call, unless it exceeds the limit.
+    pub(super) fn count_call(&mut self, route: DiscordRoute, channel: &str, now: Instant) -> RateLimitStatus {
+        let limit = rate_limit_of(route);
+        let calls = self.calls.entry((bucket_of(route), channel.to_owned())).or_default();
+        calls.retain(|at| now.duration_since(*at) < limit.window);
+        let exceeded = calls.len() >= limit.calls;
+        if !exceeded {
+            calls.push(now);
+        }
+        let oldest = calls.first().map_or(Duration::ZERO, |at| now.duration_since(*at));
+        let (remaining, reset_after) = (limit.calls - calls.len(), limit.window.saturating_sub(oldest));
+        RateLimitStatus { limit: limit.calls, remaining, reset_after, exceeded }
+    }
+}
+
+/// Limits as measured from the `X-RateLimit` headers of the real API; the documentation guarantees none.
+fn rate_limit_of(route: DiscordRoute) -> FakeRateLimit {
+    match route {
+        DiscordRoute::Send | DiscordRoute::Edit | DiscordRoute::Typing => {
+            FakeRateLimit { calls: 5, window: Duration::from_secs(5) }
+        }
+        DiscordRoute::React | DiscordRoute::Unreact => FakeRateLimit { calls: 1, window: Duration::from_millis(250) },
+        DiscordRoute::Me | DiscordRoute::Application | DiscordRoute::Gateway | DiscordRoute::File => {
+            FakeRateLimit { calls: 50, window: Duration::from_secs(1) }
+        }
+    }
+}
+
+/// Adding and removing reactions share one bucket.
+fn bucket_of(route: DiscordRoute) -> DiscordRoute {
+    if route == DiscordRoute::Unreact { DiscordRoute::React } else { route }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sixth_message_within_five_seconds_is_one_too_many() {
+        let (mut limits, now) = (RateLimitCounters::default(), Instant::now());
+        for left in (0..5).rev() {
+            let allowance = limits.count_call(DiscordRoute::Send, "1", now);
+            assert!(!allowance.exceeded);
+            assert_eq!(allowance.remaining, left);
+        }
+        let allowance = limits.count_call(DiscordRoute::Send, "1", now + Duration::from_secs(2));
+        assert!(allowance.exceeded);
+        assert_eq!(allowance.reset_after, Duration::from_secs(3));
+        assert!(!limits.count_call(DiscordRoute::Send, "2", now).exceeded, "another channel counts for itself");
+        assert!(!limits.count_call(DiscordRoute::Send, "1", now + Duration::from_secs(5)).exceeded);
+    }
+
+    #[test]
+    fn signs_put_there_and_taken_off_are_counted_together() {
+        let (mut limits, now) = (RateLimitCounters::default(), Instant::now());
+        assert!(!limits.count_call(DiscordRoute::React, "1", now).exceeded);
+        assert!(limits.count_call(DiscordRoute::Unreact, "1", now + Duration::from_millis(100)).exceeded);
+        assert!(!limits.count_call(DiscordRoute::Unreact, "1", now + Duration::from_millis(250)).exceeded);
+    }
+}

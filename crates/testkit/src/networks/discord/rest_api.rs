@@ -1,0 +1,394 @@
+//! The REST API: checks requests as strictly as Discord does, and executes them.
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::chat_data::{BOT, FakeDiscordFile, FakeDiscordMessage};
+use super::rate_limits::RateLimitStatus;
+use super::state::{FakeDiscordFault, FakeDiscordState};
+use super::{TOKEN, multipart};
+use crate::model::http1::RawHttpRequest;
+
+/// Discord: create message, `content` and `nonce`. The length counts code points (discord-api-docs issue 1315).
+const MAX_CONTENT_CHARS: usize = 2000;
+const MAX_NONCE_BYTES: usize = 25;
+/// Discord: application flags, `GATEWAY_MESSAGE_CONTENT_LIMITED`.
+const MESSAGE_CONTENT_LIMITED: u64 = 1 << 19;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DiscordRoute {
+    /// `GET /users/@me`
+    Me,
+    /// `GET /applications/@me`
+    Application,
+    /// `GET /gateway/bot`
+    Gateway,
+    /// `POST /channels/{id}/messages`
+    Send,
+    /// `PATCH /channels/{id}/messages/{id}`
+    Edit,
+    /// `PUT /channels/{id}/messages/{id}/reactions/{emoji}/@me`
+    React,
+    /// `DELETE` of the same
+    Unreact,
+    /// `POST /channels/{id}/typing`
+    Typing,
+    /// A file on the CDN.
+    File,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct DiscordHttpReply {
+    pub(super) status: u16,
+    pub(super) headers: Vec<(String, String)>,
+    pub(super) body: Vec<u8>,
+}
+
+/// A parsed request.
+#[derive(Debug)]
+struct DiscordRestRequest {
+    route: DiscordRoute,
+    /// Channel, message and reaction, as far as the route has them.
+    parts: Vec<String>,
+}
+
+/// Discord: an error with its JSON code.
+pub(super) struct FakeDiscordError {
+    status: u16,
+    body: Value,
+}
+
+/// Addresses that the server hands out.
+#[derive(Debug, Clone)]
+pub(super) struct FakeDiscordAddresses {
+    pub(super) gateway: String,
+    pub(super) files: String,
+}
+
+/// Answers a request; none where the connection is closed instead.
+pub(super) fn answer_request(
+    state: &mut FakeDiscordState,
+    incoming: &RawHttpRequest,
+    addresses: &FakeDiscordAddresses,
+) -> Option<DiscordHttpReply> {
+    let path = incoming.path.split('?').next().unwrap_or_default();
+    let Some(asked) = parse_request(&incoming.method, path) else {
+        state.report_client_error(format!("no such route: {} {path}", incoming.method));
+        return Some(api_error(404, 0, "404: Not Found").into());
+    };
+    state.record_call(asked.route, &incoming.body);
+    if asked.route == DiscordRoute::File {
+        return Some(serve_file(state, incoming, &asked.parts));
+    }
+    if let Err(refusal) = check_headers(state, incoming) {
+        return Some(refusal.into());
+    }
+    let fault = state.take_fault(asked.route);
+    match fault {
+        Some(FakeDiscordFault::Status { status, code, message }) => {
+            return Some(api_error(status, code, &message).into());
+        }
+        Some(FakeDiscordFault::RateLimited { after, scope }) => {
+            return Some(super::state::rate_limit_reply(after, scope));
+        }
+        Some(FakeDiscordFault::CloseBefore) => return None,
+        Some(FakeDiscordFault::LoseAnswer) | None => {}
+    }
+    let channel = asked.parts.first().map_or("", String::as_str);
+    let allowance = state.count_for_rate_limit(asked.route, channel, Instant::now());
+    let reply = match allowance.filter(|allowance| allowance.exceeded) {
+        Some(exceeded) => super::state::rate_limit_reply(exceeded.reset_after, super::RateLimitScope::User),
+        None => perform_request(state, &asked, incoming, addresses).unwrap_or_else(DiscordHttpReply::from),
+    };
+    let lost = matches!(fault, Some(FakeDiscordFault::LoseAnswer));
+    (!lost).then(|| add_rate_limit_headers(reply, allowance))
+}
+
+fn parse_request(method: &str, path: &str) -> Option<DiscordRestRequest> {
+    let path = path.strip_prefix("/api/v10").or_else(|| path.starts_with("/attachments/").then_some(path))?;
+    let parts: Vec<String> = path.split('/').skip(1).map(percent_decode).collect::<Option<_>>()?;
+    let words: Vec<&str> = parts.iter().map(String::as_str).collect();
+    let (route, kept): (DiscordRoute, Vec<&str>) = match (method, words.as_slice()) {
+        ("GET", ["users", "@me"]) => (DiscordRoute::Me, vec![]),
+        ("GET", ["applications", "@me"]) => (DiscordRoute::Application, vec![]),
+        ("GET", ["gateway", "bot"]) => (DiscordRoute::Gateway, vec![]),
+        ("POST", ["channels", channel, "messages"]) => (DiscordRoute::Send, vec![channel]),
+        ("PATCH", ["channels", channel, "messages", message]) => (DiscordRoute::Edit, vec![channel, message]),
+        ("PUT", ["channels", channel, "messages", message, "reactions", sign, "@me"]) => {
+            (DiscordRoute::React, vec![channel, message, sign])
+        }
+        ("DELETE", ["channels", channel, "messages", message, "reactions", sign, "@me"]) => {
+            (DiscordRoute::Unreact, vec![channel, message, sign])
+        }
+        ("POST", ["channels", channel, "typing"]) => (DiscordRoute::Typing, vec![channel]),
+        ("GET", ["attachments", _, id, _]) => (DiscordRoute::File, vec![id]),
+        _ => return None,
+    };
+    Some(DiscordRestRequest { route, parts: kept.into_iter().map(str::to_owned).collect() })
+}
+
+/// Decodes percent encoding; characters outside of ASCII must be encoded.
+fn percent_decode(part: &str) -> Option<String> {
+    let (mut bytes, mut rest) = (Vec::new(), part.bytes());
+    while let Some(byte) = rest.next() {
+        match byte {
+            b'%' => {
+                let digits = [rest.next()?, rest.next()?];
+                bytes.push(u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?);
+            }
+            byte if byte.is_ascii() => bytes.push(byte),
+            _ => return None,
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+fn check_headers(state: &mut FakeDiscordState, incoming: &RawHttpRequest) -> Result<(), FakeDiscordError> {
+    // Discord: reference, user agent. Cloudflare refuses requests without one.
+    if !header_value(incoming, "user-agent").is_some_and(|agent| agent.starts_with("DiscordBot (")) {
+        state.report_client_error("no valid User-Agent".to_owned());
+        return Err(api_error(403, 40333, "internal network error"));
+    }
+    if header_value(incoming, "authorization") != Some(format!("Bot {TOKEN}").as_str()) {
+        return Err(api_error(401, 0, "401: Unauthorized"));
+    }
+    Ok(())
+}
+
+fn perform_request(
+    state: &mut FakeDiscordState,
+    asked: &DiscordRestRequest,
+    incoming: &RawHttpRequest,
+    addresses: &FakeDiscordAddresses,
+) -> Result<DiscordHttpReply, FakeDiscordError> {
+    let part = |at: usize| asked.parts.get(at).map_or("", String::as_str);
+    if let Some(channel) = asked.parts.first() {
+        let channel = state.chat_data.channel(channel).ok_or_else(|| api_error(404, 10003, "Unknown Channel"))?;
+        if channel.muted {
+            return Err(api_error(403, 50013, "Missing Permissions"));
+        }
+    }
+    match asked.route {
+        DiscordRoute::Me => Ok(json_reply(&state.chat_data.user_json(BOT))),
+        DiscordRoute::Application => {
+            let flags = if state.message_content { MESSAGE_CONTENT_LIMITED } else { 0 };
+            Ok(json_reply(&json!({"id": BOT, "name": "quell", "flags": flags})))
+        }
+        DiscordRoute::Gateway => {
+            let limit = json!({
+                "total": 1000, "remaining": state.identifies_left, "max_concurrency": 1,
+                "reset_after": u64::try_from(state.identifies_reset.as_millis()).unwrap_or(u64::MAX),
+            });
+            Ok(json_reply(&json!({"url": addresses.gateway, "shards": 1, "session_start_limit": limit})))
+        }
+        DiscordRoute::Send => create_message(state, part(0), incoming, &addresses.files),
+        DiscordRoute::Edit => edit_message(state, part(0), part(1), incoming, &addresses.files),
+        DiscordRoute::React | DiscordRoute::Unreact => change_reaction(state, asked.route, [part(0), part(1), part(2)]),
+        DiscordRoute::Typing => {
+            state.count_typing(part(0));
+            Ok(no_content())
+        }
+        DiscordRoute::File => Err(api_error(404, 0, "404: Not Found")),
+    }
+}
+
+fn create_message(
+    state: &mut FakeDiscordState,
+    channel: &str,
+    incoming: &RawHttpRequest,
+    files: &str,
+) -> Result<DiscordHttpReply, FakeDiscordError> {
+    let (payload, parts) = parse_body(incoming)?;
+    let known =
+        ["content", "nonce", "enforce_nonce", "allowed_mentions", "message_reference", "attachments", "flags", "tts"];
+    state.check_keys(&payload, &known);
+    let text = check_content(&payload)?;
+    if text.is_empty() && parts.is_empty() {
+        return Err(api_error(400, 50006, "Cannot send an empty message"));
+    }
+    let nonce = check_nonce(&payload)?;
+    if payload["enforce_nonce"] == true {
+        let wanted = nonce.as_ref().ok_or_else(|| invalid_field("enforce_nonce", "Requires a nonce."))?;
+        if let Some((channel, id)) = state.find_by_nonce(wanted) {
+            return Ok(json_reply(&state.chat_data.message_json(&channel, &id, files)));
+        }
+    }
+    let reply_to = match payload["message_reference"]["message_id"].as_str() {
+        Some(id) if state.chat_data.message(channel, id).is_none() => {
+            return Err(invalid_field("message_reference", "Unknown message"));
+        }
+        reply_to => reply_to.map(str::to_owned),
+    };
+    let pinged = pinged_users(state, &payload, text);
+    let mut shown = Vec::new();
+    for part in parts {
+        let id = state.chat_data.new_id();
+        shown.push(FakeDiscordFile { id, name: part.name, media_type: part.media_type, bytes: part.bytes });
+    }
+    let message = FakeDiscordMessage {
+        author: BOT.to_owned(),
+        text: text.to_owned(),
+        files: shown,
+        reply_to,
+        pinged,
+        nonce,
+        ..FakeDiscordMessage::default()
+    };
+    let id = state.add_message(channel, message);
+    Ok(json_reply(&state.chat_data.message_json(channel, &id, files)))
+}
+
+fn edit_message(
+    state: &mut FakeDiscordState,
+    channel: &str,
+    id: &str,
+    incoming: &RawHttpRequest,
+    files: &str,
+) -> Result<DiscordHttpReply, FakeDiscordError> {
+    let (payload, _) = parse_body(incoming)?;
+    state.check_keys(&payload, &["content", "allowed_mentions", "flags"]);
+    let text = check_content(&payload)?.to_owned();
+    let pinged = pinged_users(state, &payload, &text);
+    let message = state.chat_data.message_mut(channel, id).ok_or_else(|| api_error(404, 10008, "Unknown Message"))?;
+    if message.author != BOT {
+        return Err(api_error(403, 50005, "Cannot edit a message authored by another user"));
+    }
+    if text.is_empty() && message.files.is_empty() {
+        return Err(api_error(400, 50006, "Cannot send an empty message"));
+    }
+    message.text = text;
+    message.edits += 1;
+    message.pinged.extend(pinged);
+    state.send_message_event("MESSAGE_UPDATE", channel, id);
+    Ok(json_reply(&state.chat_data.message_json(channel, id, files)))
+}
+
+fn change_reaction(
+    state: &mut FakeDiscordState,
+    route: DiscordRoute,
+    [channel, id, sign]: [&str; 3],
+) -> Result<DiscordHttpReply, FakeDiscordError> {
+    let message = state.chat_data.message_mut(channel, id).ok_or_else(|| api_error(404, 10008, "Unknown Message"))?;
+    // A Unicode emoji, or `name:id` of an emoji of the guild.
+    if sign.is_ascii() && !sign.contains(':') {
+        return Err(api_error(400, 10014, "Unknown Emoji"));
+    }
+    let at = message.reactions.iter().position(|known| known == sign);
+    match (route, at) {
+        (DiscordRoute::Unreact, Some(at)) => drop(message.reactions.remove(at)),
+        (DiscordRoute::Unreact, None) => return Err(api_error(404, 10014, "Unknown Emoji")),
+        (_, Some(_)) => {}
+        (_, None) => message.reactions.push(sign.to_owned()),
+    }
+    Ok(no_content())
+}
+
+fn serve_file(state: &mut FakeDiscordState, incoming: &RawHttpRequest, parts: &[String]) -> DiscordHttpReply {
+    // The real CDN is another server: a token sent there is leaked.
+    if header_value(incoming, "authorization").is_some() {
+        state.report_client_error("the token was sent to the CDN".to_owned());
+    }
+    match parts.first().and_then(|id| state.chat_data.file(id)) {
+        Some(file) => DiscordHttpReply {
+            status: 200,
+            headers: vec![("content-type".to_owned(), file.media_type.clone())],
+            body: file.bytes.clone(),
+        },
+        None => api_error(404, 0, "404: Not Found").into(),
+    }
+}
+
+fn parse_body(incoming: &RawHttpRequest) -> Result<(Value, Vec<multipart::DiscordFormFile>), FakeDiscordError> {
+    let content_type = header_value(incoming, "content-type").unwrap_or_default();
+    let broken = |why: &str| api_error(400, 50109, &format!("The request body contains invalid JSON: {why}"));
+    if content_type.starts_with("multipart/form-data") {
+        let form = multipart::parse_form(content_type, &incoming.body).map_err(|why| broken(&why))?;
+        let declared = form.payload["attachments"].as_array().map_or(0, Vec::len);
+        if declared != form.files.len() {
+            return Err(invalid_field("attachments", "Does not fit the files."));
+        }
+        return Ok((form.payload, form.files));
+    }
+    if content_type != "application/json" {
+        return Err(broken("the content type is another"));
+    }
+    let payload = serde_json::from_slice(&incoming.body).map_err(|error| broken(&error.to_string()))?;
+    Ok((payload, Vec::new()))
+}
+
+fn check_content(payload: &Value) -> Result<&str, FakeDiscordError> {
+    let text = match &payload["content"] {
+        Value::Null => "",
+        Value::String(text) => text,
+        _ => return Err(invalid_field("content", "Not a string.")),
+    };
+    if text.chars().count() > MAX_CONTENT_CHARS {
+        return Err(invalid_field("content", &format!("Must be {MAX_CONTENT_CHARS} or fewer in length.")));
+    }
+    Ok(text)
+}
+
+fn check_nonce(payload: &Value) -> Result<Option<Value>, FakeDiscordError> {
+    match &payload["nonce"] {
+        Value::Null => Ok(None),
+        Value::String(text) if text.len() > MAX_NONCE_BYTES => {
+            Err(invalid_field("nonce", &format!("Must be {MAX_NONCE_BYTES} or fewer in length.")))
+        }
+        nonce @ (Value::String(_) | Value::Number(_)) => Ok(Some(nonce.clone())),
+        _ => Err(invalid_field("nonce", "Neither a string nor a number.")),
+    }
+}
+
+/// Users that a message pings: all that it mentions, unless `allowed_mentions` restricts them.
+fn pinged_users(state: &FakeDiscordState, payload: &Value, text: &str) -> Vec<String> {
+    let allows = |kind: &str| match payload["allowed_mentions"]["parse"].as_array() {
+        Some(kinds) => kinds.iter().any(|allowed| allowed == kind),
+        None => true,
+    };
+    let mut pinged = if allows("users") { state.chat_data.mentioned_users(text) } else { Vec::new() };
+    if allows("everyone") && (text.contains("@everyone") || text.contains("@here")) {
+        pinged.push("everyone".to_owned());
+    }
+    pinged
+}
+
+fn header_value<'a>(incoming: &'a RawHttpRequest, name: &str) -> Option<&'a str> {
+    incoming.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+}
+
+fn api_error(status: u16, code: u64, message: &str) -> FakeDiscordError {
+    FakeDiscordError { status, body: json!({"message": message, "code": code}) }
+}
+
+fn invalid_field(field: &str, message: &str) -> FakeDiscordError {
+    let errors = json!({field: {"_errors": [{"code": "INVALID", "message": message}]}});
+    FakeDiscordError { status: 400, body: json!({"message": "Invalid Form Body", "code": 50035, "errors": errors}) }
+}
+
+fn json_reply(body: &Value) -> DiscordHttpReply {
+    DiscordHttpReply { status: 200, headers: Vec::new(), body: body.to_string().into_bytes() }
+}
+
+fn no_content() -> DiscordHttpReply {
+    DiscordHttpReply { status: 204, headers: Vec::new(), body: Vec::new() }
+}
+
+fn add_rate_limit_headers(mut reply: DiscordHttpReply, allowance: Option<RateLimitStatus>) -> DiscordHttpReply {
+    if let Some(allowance) = allowance {
+        let reset_after = format!("{:.3}", allowance.reset_after.as_secs_f64());
+        let headers = [
+            ("x-ratelimit-limit", allowance.limit.to_string()),
+            ("x-ratelimit-remaining", allowance.remaining.to_string()),
+            ("x-ratelimit-reset-after", reset_after),
+        ];
+        reply.headers.extend(headers.map(|(name, value)| (name.to_owned(), value)));
+    }
+    reply
+}
+
+impl From<FakeDiscordError> for DiscordHttpReply {
+    fn from(refusal: FakeDiscordError) -> Self {
+        Self { status: refusal.status, headers: Vec::new(), body: refusal.body.to_string().into_bytes() }
+    }
+}

@@ -1,0 +1,215 @@
+//! State of the server and its received calls: one value that tests read and wait on.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::chat_data::{BOT, FakeDiscordData, FakeDiscordMessage};
+use super::gateway_sessions::{DIRECT_MESSAGES, FakeGatewaySession, GUILD_MESSAGES, MESSAGE_CONTENT};
+use super::rate_limits::{RateLimitCounters, RateLimitStatus};
+use super::rest_api::{DiscordHttpReply, DiscordRoute};
+
+/// Fault that is injected into the next call of a route.
+#[derive(Debug, Clone)]
+pub enum FakeDiscordFault {
+    /// Refused with a status.
+    Status {
+        status: u16,
+        /// Discord's error code.
+        code: u64,
+        message: String,
+    },
+    /// Refused by a rate limit.
+    RateLimited {
+        /// Time until the next call is allowed.
+        after: Duration,
+        scope: RateLimitScope,
+    },
+    /// Nothing is done, and the connection is closed.
+    CloseBefore,
+    /// The call is executed, and the connection is closed without an answer.
+    LoseAnswer,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RateLimitScope {
+    /// Calls of this account on this route.
+    User,
+    /// All calls of this account.
+    Global,
+}
+
+/// A call of the REST API.
+#[derive(Debug, Clone)]
+pub struct DiscordCall {
+    pub route: DiscordRoute,
+    /// The body, if it is JSON.
+    pub body: Value,
+}
+
+#[derive(Debug, Clone)]
+pub struct FakeDiscordState {
+    /// Users, channels and messages.
+    pub chat_data: FakeDiscordData,
+    /// Calls of the REST API, in order.
+    pub calls: Vec<DiscordCall>,
+    /// Open gateway connections.
+    pub connections: usize,
+    /// Sessions that started with Identify.
+    pub identified: usize,
+    /// Connections that continued with Resume.
+    pub resumed: usize,
+    /// Resumes that were answered with Invalid Session.
+    pub not_resumed: usize,
+    /// Heartbeats that arrived in time.
+    pub heartbeats: usize,
+    /// Close codes that the server has sent.
+    pub close_codes_sent: Vec<u16>,
+    /// Close codes that clients have sent; none if a client just disconnected.
+    pub close_codes_received: Vec<Option<u16>>,
+    /// Client errors that Discord tolerates.
+    pub client_errors: Vec<String>,
+    pub(super) faults: Vec<(DiscordRoute, VecDeque<FakeDiscordFault>)>,
+    pub(super) limits: Option<RateLimitCounters>,
+    pub(super) sessions: Vec<FakeGatewaySession>,
+    pub(super) next_connection: u64,
+    pub(super) heartbeat: Duration,
+    pub(super) acknowledges: bool,
+    pub(super) message_content: bool,
+    pub(super) identifies_left: u64,
+    pub(super) identifies_reset: Duration,
+    pub(super) file_base_url: String,
+}
+
+impl FakeDiscordState {
+    pub(super) fn new(file_base_url: String) -> Self {
+        Self {
+            chat_data: FakeDiscordData::new(),
+            calls: Vec::new(),
+            connections: 0,
+            identified: 0,
+            resumed: 0,
+            not_resumed: 0,
+            heartbeats: 0,
+            close_codes_sent: Vec::new(),
+            close_codes_received: Vec::new(),
+            client_errors: Vec::new(),
+            faults: Vec::new(),
+            limits: Some(RateLimitCounters::default()),
+            sessions: Vec::new(),
+            next_connection: 0,
+            // Discord: Hello. It sends 41.25 s.
+            heartbeat: Duration::from_millis(41_250),
+            acknowledges: true,
+            message_content: true,
+            identifies_left: 1000,
+            identifies_reset: Duration::from_secs(86_400),
+            file_base_url,
+        }
+    }
+
+    #[must_use]
+    pub fn call_count(&self, route: DiscordRoute) -> usize {
+        self.calls.iter().filter(|call| call.route == route).count()
+    }
+
+    /// The texts that a channel shows now.
+    #[must_use]
+    pub fn texts(&self, channel: &str) -> Vec<String> {
+        let messages = self.chat_data.channel(channel).map_or(&[][..], |channel| channel.messages.as_slice());
+        messages.iter().map(|message| message.text.clone()).collect()
+    }
+
+    pub(super) fn report_client_error(&mut self, what: String) {
+        self.client_errors.push(what);
+    }
+
+    pub(super) fn record_call(&mut self, route: DiscordRoute, body: &[u8]) {
+        self.calls.push(DiscordCall { route, body: serde_json::from_slice(body).unwrap_or_default() });
+    }
+
+    pub(super) fn take_fault(&mut self, route: DiscordRoute) -> Option<FakeDiscordFault> {
+        self.faults.iter_mut().find(|(of, _)| *of == route)?.1.pop_front()
+    }
+
+    pub(super) fn count_for_rate_limit(
+        &mut self,
+        route: DiscordRoute,
+        channel: &str,
+        now: Instant,
+    ) -> Option<RateLimitStatus> {
+        Some(self.limits.as_mut()?.count_call(route, channel, now))
+    }
+
+    /// Discord ignores unknown keys; a client that sends one has an error.
+    pub(super) fn check_keys(&mut self, payload: &Value, known: &[&str]) {
+        let keys = payload.as_object().into_iter().flat_map(|object| object.keys());
+        for key in keys.filter(|key| !known.contains(&key.as_str())) {
+            self.client_errors.push(format!("an unknown key: {key}"));
+        }
+    }
+
+    /// Channel and id of the bot's message with this nonce.
+    pub(super) fn find_by_nonce(&self, nonce: &Value) -> Option<(String, String)> {
+        self.chat_data.find_message(|message| message.author == BOT && message.nonce.as_ref() == Some(nonce))
+    }
+
+    pub(super) fn count_typing(&mut self, channel: &str) {
+        if let Some(channel) = self.chat_data.channel_mut(channel) {
+            channel.typing += 1;
+        }
+    }
+
+    /// Adds a message to a channel and sends it to every session that may see it.
+    pub(super) fn add_message(&mut self, channel: &str, mut message: FakeDiscordMessage) -> String {
+        let id = self.chat_data.new_id();
+        message.id.clone_from(&id);
+        match self.chat_data.channel_mut(channel) {
+            Some(channel) => channel.messages.push(message),
+            None => panic!("there is no channel {channel}"),
+        }
+        self.send_message_event("MESSAGE_CREATE", channel, &id);
+        id
+    }
+
+    /// Sends an event about a message to every session that may see it.
+    pub(super) fn send_message_event(&mut self, event: &str, channel: &str, id: &str) {
+        let direct = self.chat_data.is_direct(channel);
+        let intent = if direct { DIRECT_MESSAGES } else { GUILD_MESSAGES };
+        let data = self.chat_data.event_json(channel, id, &self.file_base_url);
+        let author = data["author"]["id"].as_str() == Some(BOT);
+        let named = data["mentions"].as_array().is_some_and(|named| named.iter().any(|user| user["id"] == BOT));
+        for session in self.sessions.iter_mut().filter(|session| session.intents & intent != 0) {
+            let mut data = data.clone();
+            // Discord: message content intent.
+            if session.intents & MESSAGE_CONTENT == 0 && !(direct || author || named) {
+                data["content"] = json!("");
+                data["attachments"] = json!([]);
+            }
+            session.push_event(event, &data);
+        }
+    }
+
+    /// Sends an event to every session.
+    pub(super) fn send_event(&mut self, event: &str, data: &Value) {
+        for session in &mut self.sessions {
+            session.push_event(event, data);
+        }
+    }
+}
+
+/// Discord: rate limit response.
+pub(super) fn rate_limit_reply(after: Duration, scope: RateLimitScope) -> DiscordHttpReply {
+    let global = scope == RateLimitScope::Global;
+    let seconds = after.as_secs_f64();
+    let body = json!({"message": "You are being rate limited.", "retry_after": seconds, "global": global});
+    let mut headers = vec![
+        ("retry-after".to_owned(), format!("{}", seconds.ceil())),
+        ("x-ratelimit-scope".to_owned(), if global { "global" } else { "user" }.to_owned()),
+    ];
+    if global {
+        headers.push(("x-ratelimit-global".to_owned(), "true".to_owned()));
+    }
+    DiscordHttpReply { status: 429, headers, body: body.to_string().into_bytes() }
+}

@@ -1,0 +1,177 @@
+//! One Socket Mode connection: checks the ticket, sends hello, then sends envelopes until they are acknowledged.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{SinkExt as _, StreamExt as _};
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
+use tokio_tungstenite::tungstenite::http::StatusCode;
+use tokio_tungstenite::tungstenite::{Error, Message};
+use tokio_tungstenite::{WebSocketStream, accept_hdr_async};
+
+use super::FakeSlackShared;
+use super::state::FakeSlackState;
+
+/// Slack: Socket Mode. An app has at most ten connections.
+const MAX_CONNECTIONS: usize = 10;
+/// Wait while no envelope is due to be sent again.
+const IDLE_WAIT: Duration = Duration::from_secs(3600);
+
+/// Command of a test for every open connection.
+#[derive(Debug, Clone)]
+pub(super) enum SocketModeCommand {
+    /// Break the connection without a close frame.
+    Drop,
+    /// Close.
+    Close,
+    /// Stop reading and writing.
+    Freeze,
+    /// Ask the client to reconnect, with this reason.
+    Disconnect(&'static str),
+    /// Send this text.
+    Send(String),
+}
+
+/// Counts one open connection while it lives.
+struct SocketModeConnectionGuard {
+    shared: Arc<FakeSlackShared>,
+    number: u64,
+}
+
+impl Drop for SocketModeConnectionGuard {
+    fn drop(&mut self) {
+        self.shared.update_state(|state| state.remove_connection(self.number));
+    }
+}
+
+/// Serves a connection until either side ends it.
+#[expect(clippy::result_large_err, reason = "the signature that the handshake callback requires")]
+pub(super) async fn serve_connection(stream: TcpStream, shared: Arc<FakeSlackShared>) {
+    let look = |request: &Request, response: Response| {
+        let ticket = request.uri().query().and_then(|query| query.strip_prefix("ticket=")).unwrap_or_default();
+        if shared.update_state(|state| state.redeem_ticket(ticket)) {
+            return Ok(response);
+        }
+        let mut refusal = ErrorResponse::new(None);
+        *refusal.status_mut() = StatusCode::UNAUTHORIZED;
+        Err(refusal)
+    };
+    let Ok(mut socket) = accept_hdr_async(stream, look).await else { return };
+    let (orders, inbox) = mpsc::unbounded_channel();
+    shared.lock_commands().push(orders);
+    let number = shared.update_state(FakeSlackState::register_connection);
+    let open = SocketModeConnectionGuard { shared: Arc::clone(&shared), number };
+    // Many tests let the client disconnect in the middle.
+    let _ = run_connection(&mut socket, &shared, number, inbox).await;
+    drop(open);
+}
+
+async fn run_connection(
+    socket: &mut WebSocketStream<TcpStream>,
+    shared: &FakeSlackShared,
+    number: u64,
+    mut inbox: mpsc::UnboundedReceiver<SocketModeCommand>,
+) -> Result<(), Error> {
+    let mut changes = shared.state.subscribe();
+    let connections = shared.state.borrow().connections;
+    let info = json!({"app_id": "A1111"});
+    send_json(socket, &json!({"type": "hello", "num_connections": connections, "connection_info": info})).await?;
+    loop {
+        while let Some(told) = shared.next_envelope(number) {
+            send_json(socket, &told).await?;
+        }
+        if shared.state.borrow().may_close(number) {
+            return close_socket(socket).await;
+        }
+        let retry = shared.state.borrow().next_retry_at().unwrap_or_else(|| Instant::now() + IDLE_WAIT);
+        // Cancel safe: each branch only takes what has arrived.
+        tokio::select! {
+            order = inbox.recv() => match order {
+                Some(SocketModeCommand::Send(text)) => socket.send(Message::text(text)).await?,
+                Some(SocketModeCommand::Disconnect(reason)) => {
+                    shared.update_state(|state| state.leaving.push(number));
+                    send_json(socket, &json!({"type": "disconnect", "reason": reason, "debug_info": {"host": "fake"}})).await?;
+                }
+                Some(SocketModeCommand::Close) => return close_socket(socket).await,
+                Some(SocketModeCommand::Freeze) => {
+                    shared.update_state(|state| state.frozen += 1);
+                    pending::<()>().await;
+                }
+                Some(SocketModeCommand::Drop) | None => return Ok(()),
+            },
+            message = socket.next() => match message {
+                Some(Ok(Message::Text(text))) => receive_frame(shared, &text),
+                Some(Ok(Message::Binary(_))) => shared.update_state(|state| state.report_client_error("a binary frame".to_owned())),
+                Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
+                Some(Ok(Message::Close(_))) | None => return Ok(()),
+                Some(Err(error)) => return Err(error),
+            },
+            _ = changes.changed() => {}
+            () = sleep_until(retry) => {}
+        }
+    }
+}
+
+fn receive_frame(shared: &FakeSlackShared, text: &str) {
+    let told: Value = serde_json::from_str(text).unwrap_or_default();
+    shared.update_state(|state| match told["envelope_id"].as_str() {
+        Some(id) => state.acknowledge(id),
+        None => state.report_client_error(format!("a frame that acknowledges nothing: {text}")),
+    });
+}
+
+async fn send_json(socket: &mut WebSocketStream<TcpStream>, told: &Value) -> Result<(), Error> {
+    socket.send(Message::text(told.to_string())).await
+}
+
+async fn close_socket(socket: &mut WebSocketStream<TcpStream>) -> Result<(), Error> {
+    socket.close(None).await?;
+    // The close frame has arrived when the client answers it or is gone.
+    while let Some(Ok(_)) = socket.next().await {}
+    Ok(())
+}
+
+impl FakeSlackShared {
+    /// The next envelope of a connection. Watchers are notified only if there is one.
+    fn next_envelope(&self, number: u64) -> Option<Value> {
+        let mut told = None;
+        self.state.send_if_modified(|state| {
+            told = state.next_envelope_for(number, Instant::now());
+            told.is_some()
+        });
+        told
+    }
+}
+
+impl FakeSlackState {
+    /// A ticket is valid for one connection.
+    fn redeem_ticket(&mut self, ticket: &str) -> bool {
+        let known = self.tickets.iter().position(|known| known == ticket);
+        match known {
+            Some(at) if self.connections < MAX_CONNECTIONS => {
+                self.tickets.remove(at);
+                true
+            }
+            Some(_) | None => {
+                self.report_client_error(format!("a connection without a good ticket: {ticket}"));
+                false
+            }
+        }
+    }
+
+    fn register_connection(&mut self) -> u64 {
+        self.connections += 1;
+        self.opened += 1;
+        u64::try_from(self.opened).unwrap_or(u64::MAX)
+    }
+
+    /// True when the connection was asked to reconnect, another one exists, and everything sent on it is acknowledged.
+    fn may_close(&self, number: u64) -> bool {
+        self.leaving.contains(&number) && self.connections > self.leaving.len() && !self.has_unacknowledged(number)
+    }
+}

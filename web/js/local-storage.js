@@ -1,0 +1,17 @@
+// Settings in the browser's localStorage. Exports readSetting and saveSetting, which do nothing without storage.
+
+export function readSetting(key) {
+  try {
+    return localStorage.getItem(key);
+  } catch {
+    return null;
+  }
+}
+
+export function saveSetting(key, value) {
+  try {
+    localStorage.setItem(key, value);
+  } catch {
+    // Applies until the next reload.
+  }
+}
