@@ -1,8 +1,11 @@
-//! The project's own commands. They need nothing but cargo; what else they use they install below `target/`, but for the
-//! browser of the page's tests and the server of those of IRC, which come from the system's packages.
+//! Project commands: fmt, test, tidy, ci, structure, bench, soak.
+//!
+//! They need only cargo. Other tools are installed below `target/`, except for Debian packages: the browser for the
+//! page tests, the IRC server, and Python.
 
 mod packages;
 mod python;
+mod structure;
 
 use std::env;
 use std::ffi::OsStr;
@@ -13,7 +16,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 
-const HELP: &str = "\
+const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
   fmt                     format everything
@@ -23,11 +26,12 @@ usage: cargo xtask COMMAND
                           for the HTTP API (from PyPI, below target/)
   tidy                    the house rules alone (part of test)
   ci [STEP...]            fmt, clippy, docs, deny, test, soak, or only the named ones
-  bench [ARG...]          measure the product against its physical floor (release build)
+  structure [--names]     sizes, names of types, circles between files, dependencies of the crates
+  bench [ARG...]          measure the product against a baseline in the same run (release build)
   soak [ARG...]           random runs and stops on the real binary, all checked: --minutes N, --seed S, --sessions 200, --release
 ";
 
-/// The release that is installed when there is none. It takes some minutes, once.
+/// The release that is installed when there is none. This takes some minutes, once.
 const CARGO_DENY: &str = "0.20.2";
 
 fn main() -> ExitCode {
@@ -47,25 +51,26 @@ fn run(args: &[String]) -> anyhow::Result<()> {
         "fmt" => cargo(["fmt", "--all"]),
         "test" => test(rest),
         "tidy" => tidy(),
-        "ci" if rest.is_empty() => STEPS.iter().try_for_each(|(name, step)| timed(name, *step)),
+        "ci" if rest.is_empty() => CI_STEPS.iter().try_for_each(|(name, step)| run_step(name, *step)),
         "ci" => rest.iter().try_for_each(|name| {
-            let step = STEPS.iter().find(|(known, _)| known == name);
-            let (name, step) = step.with_context(|| format!("there is no step {name:?}\n{HELP}"))?;
-            timed(name, *step)
+            let step = CI_STEPS.iter().find(|(known, _)| known == name);
+            let (name, step) = step.with_context(|| format!("there is no step {name:?}\n{USAGE}"))?;
+            run_step(name, *step)
         }),
+        "structure" => structure::print(workspace_root(), rest),
         "bench" => bench(rest),
         "soak" => soak(rest),
         "help" | "--help" | "-h" => {
-            eprint!("{HELP}");
+            eprint!("{USAGE}");
             Ok(())
         }
-        other => bail!("there is no command {other:?}\n{HELP}"),
+        other => bail!("there is no command {other:?}\n{USAGE}"),
     }
 }
 
-type Step = fn() -> anyhow::Result<()>;
+type CiStep = fn() -> anyhow::Result<()>;
 
-const STEPS: &[(&str, Step)] = &[
+const CI_STEPS: &[(&str, CiStep)] = &[
     ("fmt", check_format),
     ("clippy", clippy),
     ("docs", docs),
@@ -74,7 +79,7 @@ const STEPS: &[(&str, Step)] = &[
     ("soak", short_soak),
 ];
 
-fn timed(name: &str, step: Step) -> anyhow::Result<()> {
+fn run_step(name: &str, step: CiStep) -> anyhow::Result<()> {
     eprintln!("== {name}");
     let begun = Instant::now();
     step().with_context(|| format!("step {name} failed"))?;
@@ -93,26 +98,26 @@ fn clippy() -> anyhow::Result<()> {
 fn docs() -> anyhow::Result<()> {
     let mut command = command("cargo", ["doc", "--workspace", "--no-deps", "--locked", "--document-private-items"]);
     command.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links");
-    checked(&mut command)
+    run_checked(&mut command)
 }
 
 fn deny() -> anyhow::Result<()> {
-    let tools = root().join("target/tools");
+    let tools = workspace_root().join("target/tools");
     let own = tools.join("bin/cargo-deny");
-    let program = if succeeds("cargo-deny", ["--version"]) { PathBuf::from("cargo-deny") } else { own.clone() };
+    let program = if command_succeeds("cargo-deny", ["--version"]) { PathBuf::from("cargo-deny") } else { own.clone() };
     if program == own && !own.exists() {
         eprintln!("cargo-deny is not installed; building {CARGO_DENY} into target/tools, which takes some minutes");
         let version = ["install", "cargo-deny", "--locked", "--version", CARGO_DENY, "--root"].map(OsStr::new);
         let mut install = command("cargo", version);
-        // Its own target directory would be thrown away; below ours an interrupted build goes on where it was.
+        // Cargo would delete its own target directory; below ours, an interrupted build can continue.
         let build = tools.join("build");
         install.arg(&tools).env("CARGO_TARGET_DIR", &build);
-        checked(&mut install)?;
+        run_checked(&mut install)?;
         fs::remove_dir_all(&build).with_context(|| format!("{} cannot be removed", build.display()))?;
     }
-    // The check looks at every platform's crates; on a new machine only those of its own have been downloaded so far.
+    // The check needs the crates of every platform; a new machine has downloaded only its own.
     cargo(["fetch", "--locked"])?;
-    checked(&mut command(&program, ["--offline", "check", "--hide-inclusion-graph", "bans", "licenses", "sources"]))
+    run_checked(&mut command(&program, ["--offline", "check", "--hide-inclusion-graph", "bans", "licenses", "sources"]))
 }
 
 fn all_tests() -> anyhow::Result<()> {
@@ -122,12 +127,12 @@ fn all_tests() -> anyhow::Result<()> {
 fn test(filters: &[String]) -> anyhow::Result<()> {
     packages::prepare(filters)?;
     python::prepare(filters)?;
-    let nextest = succeeds("cargo", ["nextest", "--version"]);
+    let nextest = command_succeeds("cargo", ["nextest", "--version"]);
     let runner: &[&str] = if nextest { &["nextest", "run"] } else { &["test"] };
     let mut command = command("cargo", runner);
-    // Behind the dashes both take any number of filters; in front of them plain `cargo test` takes one.
+    // After the dashes both runners accept any number of filters; before them plain `cargo test` accepts one.
     command.args(["--workspace", "--lib", "--bins", "--tests", "--locked", "--"]).args(filters);
-    checked(&mut command)?;
+    run_checked(&mut command)?;
     if filters.is_empty() {
         return cargo(["test", "--workspace", "--doc", "--locked", "--quiet"]);
     }
@@ -141,17 +146,17 @@ fn tidy() -> anyhow::Result<()> {
 fn bench(args: &[String]) -> anyhow::Result<()> {
     let mut command = command("cargo", ["bench", "--package", "quell", "--bench", "stop", "--"]);
     command.args(args);
-    checked(&mut command)
+    run_checked(&mut command)
 }
 
-/// Of the binary that the tests have built, unless the release is asked for.
+/// Runs the soak on the binary that the tests have built, or on the release build with `--release`.
 fn soak(args: &[String]) -> anyhow::Result<()> {
     let (release, args): (Vec<&String>, Vec<&String>) = args.iter().partition(|arg| *arg == "--release");
     let profile = if release.is_empty() { "dev" } else { "release" };
     let bench = ["bench", "--package", "quell", "--bench", "soak", "--locked", "--profile", profile, "--"];
     let mut command = command("cargo", bench);
     command.args(args);
-    checked(&mut command)
+    run_checked(&mut command)
 }
 
 fn short_soak() -> anyhow::Result<()> {
@@ -159,25 +164,25 @@ fn short_soak() -> anyhow::Result<()> {
 }
 
 fn cargo<const N: usize>(args: [&str; N]) -> anyhow::Result<()> {
-    checked(&mut command("cargo", args))
+    run_checked(&mut command("cargo", args))
 }
 
-#[expect(clippy::disallowed_methods, reason = "running other programs is what this one is for")]
+#[expect(clippy::disallowed_methods, reason = "xtask runs other programs")]
 fn command<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, args: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(program);
-    command.args(args).current_dir(root());
+    command.args(args).current_dir(workspace_root());
     command
 }
 
-fn checked(command: &mut Command) -> anyhow::Result<()> {
+fn run_checked(command: &mut Command) -> anyhow::Result<()> {
     let status = command.status().with_context(|| format!("{command:?} cannot be started"))?;
     if status.success() { Ok(()) } else { bail!("{command:?} ended with {status}") }
 }
 
-fn succeeds<const N: usize>(program: &str, args: [&str; N]) -> bool {
+fn command_succeeds<const N: usize>(program: &str, args: [&str; N]) -> bool {
     command(program, args).output().is_ok_and(|output| output.status.success())
 }
 
-fn root() -> &'static Path {
+fn workspace_root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }

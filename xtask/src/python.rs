@@ -1,6 +1,7 @@
-//! What some tests need from PyPI: Synapse, a homeserver, and the tools that hold the HTTP API against its OpenAPI document. Each
-//! goes into a virtual environment of Python below `target/`, so that nothing outside of the build directory changes but for
-//! Debian's package of the module that makes such environments.
+//! Install Python tools that tests need into virtual environments below `target/`: the homeserver Synapse, and the
+//! tools that check the HTTP API against its OpenAPI document.
+//!
+//! Outside of the build directory, only Debian's package for virtual environments may be installed.
 
 use std::env;
 use std::fs;
@@ -9,131 +10,130 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 
-use crate::{checked, command, root, succeeds};
+use crate::{command, command_succeeds, run_checked, workspace_root};
 
-/// One environment.
-struct Tool {
-    /// For people.
+/// A tool with its virtual environment.
+struct PythonTool {
     name: &'static str,
     /// The tests that need it, for people.
-    tests: &'static str,
-    /// The environment, below the workspace's root.
+    tests_text: &'static str,
+    /// The directory of the environment, below the root of the workspace.
     folder: &'static str,
-    /// The releases that are installed. What they need in turn is the newest that they and the machine's Python take.
+    /// Packages and versions to install. Their dependencies are the newest that fit them and the machine's Python.
     packages: &'static [(&'static str, &'static str)],
-    /// How much that is, for people.
-    size: &'static str,
-    /// Leaves the tests that need it out.
-    skip: &'static str,
-    /// Filters are parts of names, and all tests that need it have one of these in theirs.
-    words: &'static [&'static str],
+    /// Size of the download, for people.
+    size_text: &'static str,
+    /// The environment variable that skips the tests that need it.
+    skip_variable: &'static str,
+    /// The name of each test that needs it contains one of these. Test filters are parts of names, too.
+    name_filters: &'static [&'static str],
 }
 
-const SYNAPSE: Tool = Tool {
+const SYNAPSE: PythonTool = PythonTool {
     name: "Synapse",
-    tests: "the tests of the Matrix channel",
+    tests_text: "the tests of the Matrix channel",
     folder: "target/tools/synapse",
     packages: &[("matrix-synapse", "1.163.2")],
-    size: "about 250 MB, which takes half a minute or more",
-    skip: "QUELL_SKIP_SYNAPSE",
-    words: &["matrix", "synapse", "channel", "network"],
+    size_text: "about 250 MB, which takes half a minute or more",
+    skip_variable: "QUELL_SKIP_SYNAPSE",
+    name_filters: &["matrix", "synapse", "channel", "network"],
 };
 
-const SCHEMATHESIS: Tool = Tool {
+const SCHEMATHESIS: PythonTool = PythonTool {
     name: "schemathesis",
-    tests: "the test of the OpenAPI document",
+    tests_text: "the test of the OpenAPI document",
     folder: "target/tools/schemathesis",
     packages: &[("schemathesis", "4.32.5"), ("openapi-spec-validator", "0.9.0")],
-    size: "about 70 MB, which takes some seconds",
-    skip: "QUELL_SKIP_SCHEMATHESIS",
-    words: &["openapi", "schemathesis"],
+    size_text: "about 70 MB, which takes some seconds",
+    skip_variable: "QUELL_SKIP_SCHEMATHESIS",
+    name_filters: &["openapi", "schemathesis"],
 };
 
-const TOOLS: [&Tool; 2] = [&SYNAPSE, &SCHEMATHESIS];
+const TOOLS: [&PythonTool; 2] = [&SYNAPSE, &SCHEMATHESIS];
 
-/// Ends well where a virtual environment with pip in it can be made, by a Python that these releases take.
-const CAN_MAKE: &str = "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))";
+/// Succeeds where Python 3.10 or newer can create a virtual environment with pip.
+const VENV_CHECK_SCRIPT: &str = "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))";
 /// Debian's packages for that.
-const DEBIAN: [&str; 2] = ["python3", "python3-venv"];
+const DEBIAN_PACKAGES: [&str; 2] = ["python3", "python3-venv"];
 
-/// What to do before the tests.
+/// The action before the tests.
 #[derive(Debug, PartialEq, Eq)]
-enum Plan {
-    /// Everything is there, or none of the tests needs it.
+enum PythonToolPlan {
+    /// The tool is installed, or no selected test needs it.
     Nothing,
-    /// Say that its tests are left out.
-    LeaveOut,
-    /// Install it with the Python that is there.
+    /// Print that its tests are skipped.
+    SkipTests,
+    /// Install it with the existing Python.
     Install,
-    /// Install Debian's packages first.
+    /// Install Debian's packages for Python first.
     InstallPython,
-    /// Say that Python has to be installed by somebody who may.
-    Ask,
+    /// Ask for an installation of Python by an administrator.
+    AskToInstall,
 }
 
-/// What is known of the machine and of the tests that were asked for.
-struct Facts<'a> {
+/// The state of the machine, and the selected tests.
+struct PythonToolState<'a> {
     is_skipped: bool,
     filters: &'a [String],
     is_installed: bool,
-    /// True where the Python that is there can make environments.
+    /// True where the existing Python can create environments.
     has_python: bool,
     /// True for root on a system with Debian's packages.
     can_install: bool,
 }
 
-/// Makes the machine ready for the tests that were asked for.
+/// Prepares the machine for the selected tests.
 pub(crate) fn prepare(filters: &[String]) -> anyhow::Result<()> {
-    TOOLS.iter().try_for_each(|tool| prepare_one(tool, filters))
+    TOOLS.iter().try_for_each(|tool| prepare_tool(tool, filters))
 }
 
-fn prepare_one(tool: &Tool, filters: &[String]) -> anyhow::Result<()> {
-    let facts = Facts {
-        is_skipped: env::var_os(tool.skip).is_some(),
+fn prepare_tool(tool: &PythonTool, filters: &[String]) -> anyhow::Result<()> {
+    let state = PythonToolState {
+        is_skipped: env::var_os(tool.skip_variable).is_some(),
         filters,
         is_installed: is_installed(tool),
-        has_python: can_make(),
-        can_install: succeeds("apt-get", ["--version"]) && is_root(),
+        has_python: can_create_venv(),
+        can_install: command_succeeds("apt-get", ["--version"]) && is_root(),
     };
-    match plan(tool, &facts) {
-        Plan::Nothing => Ok(()),
-        Plan::LeaveOut => {
-            eprintln!("{} is set: {} are left out", tool.skip, tool.tests);
+    match plan_tool(tool, &state) {
+        PythonToolPlan::Nothing => Ok(()),
+        PythonToolPlan::SkipTests => {
+            eprintln!("{} is set: {} are left out", tool.skip_variable, tool.tests_text);
             Ok(())
         }
-        Plan::Install => install(tool),
-        Plan::InstallPython => install_python(tool).and_then(|()| install(tool)),
-        Plan::Ask => bail!(
+        PythonToolPlan::Install => install(tool),
+        PythonToolPlan::InstallPython => install_python(tool).and_then(|()| install(tool)),
+        PythonToolPlan::AskToInstall => bail!(
             "{} need Python 3.10 or newer with its modules venv and ensurepip; install it, on Debian by\n    sudo apt-get \
              install {}\nor leave them out with {}=1",
-            tool.tests,
-            DEBIAN.join(" "),
-            tool.skip
+            tool.tests_text,
+            DEBIAN_PACKAGES.join(" "),
+            tool.skip_variable
         ),
     }
 }
 
-fn plan(tool: &Tool, facts: &Facts<'_>) -> Plan {
-    let is_meant = |filter: &String| tool.words.iter().any(|word| filter.contains(word));
-    let meant = facts.filters.is_empty() || facts.filters.iter().any(is_meant);
-    match facts {
-        _ if !meant => Plan::Nothing,
-        Facts { is_skipped: true, .. } => Plan::LeaveOut,
-        Facts { is_installed: true, .. } => Plan::Nothing,
-        Facts { has_python: true, .. } => Plan::Install,
-        Facts { can_install: true, .. } => Plan::InstallPython,
-        Facts { .. } => Plan::Ask,
+fn plan_tool(tool: &PythonTool, state: &PythonToolState<'_>) -> PythonToolPlan {
+    let matches_tool = |filter: &String| tool.name_filters.iter().any(|word| filter.contains(word));
+    let is_selected = state.filters.is_empty() || state.filters.iter().any(matches_tool);
+    match state {
+        _ if !is_selected => PythonToolPlan::Nothing,
+        PythonToolState { is_skipped: true, .. } => PythonToolPlan::SkipTests,
+        PythonToolState { is_installed: true, .. } => PythonToolPlan::Nothing,
+        PythonToolState { has_python: true, .. } => PythonToolPlan::Install,
+        PythonToolState { can_install: true, .. } => PythonToolPlan::InstallPython,
+        PythonToolState { .. } => PythonToolPlan::AskToInstall,
     }
 }
 
-fn install_python(tool: &Tool) -> anyhow::Result<()> {
-    eprintln!("installing {} for {}", DEBIAN.join(" "), tool.tests);
-    // A new machine has no lists of packages, or old ones that name files which are gone.
-    checked(&mut command("apt-get", ["update", "--quiet=2"]))?;
+fn install_python(tool: &PythonTool) -> anyhow::Result<()> {
+    eprintln!("installing {} for {}", DEBIAN_PACKAGES.join(" "), tool.tests_text);
+    // A new machine has no package lists, or old ones with files that do not exist any more.
+    run_checked(&mut command("apt-get", ["update", "--quiet=2"]))?;
     let mut install = command("apt-get", ["install", "--yes", "--quiet=2", "--no-install-recommends"]);
-    install.args(DEBIAN).env("DEBIAN_FRONTEND", "noninteractive");
-    checked(&mut install)?;
-    if can_make() {
+    install.args(DEBIAN_PACKAGES).env("DEBIAN_FRONTEND", "noninteractive");
+    run_checked(&mut install)?;
+    if can_create_venv() {
         return Ok(());
     }
     bail!(
@@ -141,29 +141,30 @@ fn install_python(tool: &Tool) -> anyhow::Result<()> {
     )
 }
 
-fn install(tool: &Tool) -> anyhow::Result<()> {
-    // Made beside its place, so that an interrupted installation is not taken for a finished one.
-    let (folder, unfinished) = (root().join(tool.folder), root().join(format!("{}.unfinished", tool.folder)));
-    eprintln!("installing {} from PyPI into {}, {}", tool.name, tool.folder, tool.size);
+fn install(tool: &PythonTool) -> anyhow::Result<()> {
+    // Created under another name, so that an interrupted installation is not taken for a complete one.
+    let (folder, unfinished) =
+        (workspace_root().join(tool.folder), workspace_root().join(format!("{}.unfinished", tool.folder)));
+    eprintln!("installing {} from PyPI into {}, {}", tool.name, tool.folder, tool.size_text);
     let begun = Instant::now();
     for old in [&folder, &unfinished] {
-        remove(old)?;
+        remove_if_exists(old)?;
     }
-    checked(command("python3", ["-m", "venv"]).arg(&unfinished))?;
-    let mut pip = command(python(&unfinished), ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
-    // Nothing is compiled: where there is no built package for this machine, that is said at once.
+    run_checked(command("python3", ["-m", "venv"]).arg(&unfinished))?;
+    let mut pip = command(python_path(&unfinished), ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+    // Compile nothing: without a built package for this machine, pip fails at once.
     pip.args(["--only-binary", ":all:"]);
     pip.args(tool.packages.iter().map(|(name, version)| format!("{name}=={version}")));
-    checked(&mut pip).with_context(|| {
-        format!("{} cannot be installed from PyPI; {}=1 leaves {} out", tool.name, tool.skip, tool.tests)
+    run_checked(&mut pip).with_context(|| {
+        format!("{} cannot be installed from PyPI; {}=1 leaves {} out", tool.name, tool.skip_variable, tool.tests_text)
     })?;
-    // Python finds its environment by where its program lies, so that it may be moved.
+    // Python finds its environment by the path of its program, so the directory can be renamed.
     fs::rename(&unfinished, &folder).with_context(|| format!("{} cannot be moved", unfinished.display()))?;
     eprintln!("{} is installed, in {:.0} s", tool.name, begun.elapsed().as_secs_f64());
     Ok(())
 }
 
-fn remove(folder: &Path) -> anyhow::Result<()> {
+fn remove_if_exists(folder: &Path) -> anyhow::Result<()> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(error).with_context(|| format!("{} cannot be removed", folder.display()))
@@ -172,21 +173,21 @@ fn remove(folder: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Python itself is asked for the versions, so that an environment whose Python was exchanged below it is made anew.
-fn is_installed(tool: &Tool) -> bool {
+/// Asks the environment's own Python for the versions, so that an environment with a replaced Python is created again.
+fn is_installed(tool: &PythonTool) -> bool {
     let version = |(name, version): &(&str, &str)| {
         let asked = format!("import importlib.metadata; print(importlib.metadata.version('{name}'))");
-        let answer = command(python(&root().join(tool.folder)), ["-c", &asked]).output();
+        let answer = command(python_path(&workspace_root().join(tool.folder)), ["-c", &asked]).output();
         answer.is_ok_and(|answer| answer.status.success() && String::from_utf8_lossy(&answer.stdout).trim() == *version)
     };
     tool.packages.iter().all(version)
 }
 
-fn can_make() -> bool {
-    succeeds("python3", ["-c", CAN_MAKE])
+fn can_create_venv() -> bool {
+    command_succeeds("python3", ["-c", VENV_CHECK_SCRIPT])
 }
 
-fn python(folder: &Path) -> PathBuf {
+fn python_path(folder: &Path) -> PathBuf {
     folder.join("bin/python")
 }
 
@@ -199,34 +200,53 @@ fn is_root() -> bool {
 mod tests {
     use super::*;
 
-    fn new_machine(filters: &[String]) -> Facts<'_> {
-        Facts { is_skipped: false, filters, is_installed: false, has_python: true, can_install: true }
+    fn state_of_new_machine(filters: &[String]) -> PythonToolState<'_> {
+        PythonToolState { is_skipped: false, filters, is_installed: false, has_python: true, can_install: true }
     }
 
     #[test]
     fn what_is_missing_is_installed_by_who_may() {
-        let plan = |facts: &Facts<'_>| plan(&SYNAPSE, facts);
-        assert_eq!(plan(&new_machine(&[])), Plan::Install);
-        assert_eq!(plan(&Facts { has_python: false, ..new_machine(&[]) }), Plan::InstallPython);
-        assert_eq!(plan(&Facts { can_install: false, ..new_machine(&[]) }), Plan::Install, "PyPI asks for no rights");
-        assert_eq!(plan(&Facts { has_python: false, can_install: false, ..new_machine(&[]) }), Plan::Ask);
-        assert_eq!(plan(&Facts { is_installed: true, has_python: false, ..new_machine(&[]) }), Plan::Nothing);
+        let plan = |state: &PythonToolState<'_>| plan_tool(&SYNAPSE, state);
+        assert_eq!(plan(&state_of_new_machine(&[])), PythonToolPlan::Install);
+        assert_eq!(
+            plan(&PythonToolState { has_python: false, ..state_of_new_machine(&[]) }),
+            PythonToolPlan::InstallPython
+        );
+        assert_eq!(
+            plan(&PythonToolState { can_install: false, ..state_of_new_machine(&[]) }),
+            PythonToolPlan::Install,
+            "PyPI asks for no rights"
+        );
+        assert_eq!(
+            plan(&PythonToolState { has_python: false, can_install: false, ..state_of_new_machine(&[]) }),
+            PythonToolPlan::AskToInstall
+        );
+        assert_eq!(
+            plan(&PythonToolState { is_installed: true, has_python: false, ..state_of_new_machine(&[]) }),
+            PythonToolPlan::Nothing
+        );
     }
 
     #[test]
     fn nothing_is_installed_for_tests_that_do_not_need_it() {
         let cases = [
-            (&SYNAPSE, "tidy", Plan::Nothing),
-            (&SYNAPSE, "channels::irc", Plan::Install),
-            (&SYNAPSE, "matrix", Plan::Install),
-            (&SYNAPSE, "openapi", Plan::Nothing),
-            (&SCHEMATHESIS, "openapi", Plan::Install),
-            (&SCHEMATHESIS, "matrix", Plan::Nothing),
+            (&SYNAPSE, "tidy", PythonToolPlan::Nothing),
+            (&SYNAPSE, "channels::irc", PythonToolPlan::Install),
+            (&SYNAPSE, "matrix", PythonToolPlan::Install),
+            (&SYNAPSE, "openapi", PythonToolPlan::Nothing),
+            (&SCHEMATHESIS, "openapi", PythonToolPlan::Install),
+            (&SCHEMATHESIS, "matrix", PythonToolPlan::Nothing),
         ];
         for (tool, filter, wanted) in cases {
-            assert_eq!(plan(tool, &new_machine(&[filter.to_owned()])), wanted, "{} {filter}", tool.name);
+            assert_eq!(plan_tool(tool, &state_of_new_machine(&[filter.to_owned()])), wanted, "{} {filter}", tool.name);
         }
-        assert_eq!(plan(&SYNAPSE, &Facts { is_skipped: true, ..new_machine(&[]) }), Plan::LeaveOut);
-        assert_eq!(plan(&SYNAPSE, &Facts { is_skipped: true, ..new_machine(&["tidy".to_owned()]) }), Plan::Nothing);
+        assert_eq!(
+            plan_tool(&SYNAPSE, &PythonToolState { is_skipped: true, ..state_of_new_machine(&[]) }),
+            PythonToolPlan::SkipTests
+        );
+        assert_eq!(
+            plan_tool(&SYNAPSE, &PythonToolState { is_skipped: true, ..state_of_new_machine(&["tidy".to_owned()]) }),
+            PythonToolPlan::Nothing
+        );
     }
 }
