@@ -218,7 +218,7 @@ impl DaemonClient {
         let Ok(problem) = serde_json::from_slice::<Problem>(&body) else {
             // Answers of a proxy whose daemon is down or overloaded: the next attempt may succeed.
             if matches!(status.as_u16(), 429 | 502 | 503 | 504) {
-                let cause = format!("a proxy answers {status}");
+                let cause = format!("the server at this URL, perhaps a proxy, answers {status}");
                 return Err(ClientError::ConnectionLost { url: self.base_url.to_string(), cause });
             }
             return Err(self.unexpected_answer(format!("it answers {status}")));

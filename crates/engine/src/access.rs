@@ -18,11 +18,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use quell_kernel::StopRequester;
 use quell_protocol::api::{AccessLevel, Grants, TokenRow, TokenScopes};
 use quell_protocol::{Principal, Surface};
+use quell_scope::clock::Clock;
+use quell_store::{Store, StoreError};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::watch;
 
-use crate::clock::Clock;
-use crate::store::{Store, StoreError};
 use browser_logins::BrowserLogins;
 pub use origin::{ForwardedHeaders, RequestOrigin};
 use secret::SecretDigest;

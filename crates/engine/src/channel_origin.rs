@@ -7,8 +7,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use quell_protocol::{ChannelMessage, SessionKey};
-
-use crate::scope::Scope;
+use quell_scope::Scope;
 
 /// The chat message that a run answers, with its delivery. Clones share it.
 #[derive(Clone)]

@@ -24,28 +24,28 @@ use std::time::Duration;
 
 use quell_kernel::Registry;
 use quell_kernel::registry::{AdmissionGate, StopRequest, StopScope};
+use quell_llm::Models;
+use quell_mcp::{Mcp, McpSettings};
+use quell_process::Wardens;
 use quell_protocol::api::Hold;
 use quell_protocol::{HookEvent, Principal, RunId, Surface};
+use quell_scope::clock::Clock;
+use quell_store::Store;
+use quell_tools::ToolSet;
+use quell_tools::background::BackgroundWork;
 use tokio_util::sync::CancellationToken;
 
 pub use crate::access::{AccessControl, Caller};
 use crate::agent::{AgentFactory, AgentRegistry, Services};
 pub use crate::approvals::AnswerError;
 use crate::approvals::Approvals;
-use crate::clock::Clock;
 use crate::hooks::{HookDeps, HookTrigger, Hooks};
 use crate::journal::Journal;
 pub use crate::live_run::{EngineNotice, Follower, Hub, SubscriberOverrun, Subscription};
-use crate::llm::Models;
-use crate::mcp::{Mcp, McpSettings};
 use crate::memory::NoteMemory;
-use crate::proc::Wardens;
 pub use crate::runs::{RunTable, StopResult, Ticket};
 pub use crate::session::{OpenSessionError, OpenSessionOutcome, SessionSettings};
 use crate::session::{RunDefaults, SessionDeps, Sessions, run_sweeper};
-use crate::store::Store;
-use crate::tools::ToolSet;
-use crate::tools::background::BackgroundWork;
 pub use agents::{AgentChangeError, AgentRemoval};
 pub use archive::{ArchiveError, ArchiveReader, ImportError};
 pub use audit::AuditAction;
@@ -103,7 +103,10 @@ impl Engine {
         let store = Store::open(&config.data_dir, &config.store_file)?;
         let models = Models::new(config.providers.clone())?;
         let hub = Hub::default();
-        let background = BackgroundWork::new(clock, hub.clone(), config.limits.background_per_session);
+        let background = BackgroundWork::new(clock, config.limits.background_per_session, {
+            let hub = hub.clone();
+            move |key| hub.publish(&EngineNotice::Session { key: key.clone(), reason: "process" })
+        });
         let services = Arc::new(build_services(&config, &models, (clock, background), &store)?);
         agents::restore_agents(&store, &services.agents).await?;
         let registry = Registry::new(config.stop_timeouts, config.limits.run_limits());

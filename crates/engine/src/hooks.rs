@@ -26,17 +26,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use quell_process::Wardens;
 use quell_protocol::channel::ChannelMessage;
 use quell_protocol::hook::{HookBody, HookEvent, MessageFacts, RunFacts, SessionFacts};
 use quell_protocol::{By, Leftover, ResourceKind, RunId};
+use quell_scope::clock::Clock;
+use quell_scope::{Cancelled, Point, Scope};
+use quell_store::{Store, StoreError};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::clock::Clock;
-use crate::proc::Wardens;
-use crate::scope::{Cancelled, Point, Scope};
-use crate::store::{Store, StoreError};
 pub use config::{HookConfigError, HookSettings, HookTargets};
 use config::{HookTarget, redacted_url};
 pub use lifecycle::{
@@ -213,7 +213,7 @@ impl Hooks {
             clock,
             webhook_queues,
             queue: HookQueue::default(),
-            tasks: Scope::new(clock, crate::scope::PointProbe::default()),
+            tasks: Scope::new(clock, quell_scope::PointProbe::default()),
             runtime: Handle::current(),
         })))
     }
@@ -335,8 +335,8 @@ impl Hooks {
         let _ = tokio::time::timeout(limit, finished).await;
     }
 
-    /// Keeps queued hooks from delaying the shutdown. From `end` on, a hook that runs longer than a short time is told
-    /// to end, and killed half a second later. It never returns.
+    /// Keeps queued hooks from delaying the shutdown. At `end`, a hook that has already run for a short time is
+    /// told to end, a younger one when it has; each is killed half a second later. It never returns.
     ///
     /// # Cancel safety
     /// Safe: drop it when the shutdown is over.

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quell_kernel::journal::{JournalBuffer, JournalLine};
 use quell_protocol::RunId;
+use quell_store::JournalRow;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Duration, Instant};
 
@@ -63,16 +64,6 @@ struct WriteStatus {
     line_count: u64,
     /// Error of the last write, if it failed.
     problem: Option<String>,
-}
-
-/// A line as it is stored.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JournalRow {
-    pub run: RunId,
-    /// Number of the row within the run. A later row with the same number replaces it.
-    pub number: u32,
-    /// JSON of a [`JournalLine`].
-    pub line: String,
 }
 
 /// Rows of a journal to be written. Their outcome must be reported.

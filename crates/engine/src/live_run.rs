@@ -22,12 +22,12 @@ use quell_kernel::turn::{PartialPolicy, SealOptions, Turn, TurnDraft};
 use quell_kernel::{Debts, Moment};
 use quell_protocol::hook::SessionFacts;
 use quell_protocol::{Amendment, CallId, EventKind, Receipt, RunEvent, RunId, Usage, Verdict};
+use quell_scope::Scope;
+use quell_scope::clock::Clock;
 use tokio::sync::watch;
 
 use crate::channel_origin::ChannelOrigin;
-use crate::clock::Clock;
 use crate::journal::{JournalWriteError, RunJournal};
-use crate::scope::Scope;
 pub use events::Follower;
 use events::RunEventRing;
 pub use hub::{EngineNotice, Hub, SubscriberOverrun, Subscription};

@@ -15,14 +15,14 @@ use quell_kernel::registry::NewRun;
 use quell_kernel::turn::TurnDraft;
 use quell_protocol::ChannelMessage;
 use quell_protocol::memory::SenderRow;
+use quell_scope::{Cancelled, Point, Scope};
+use quell_store::{Store, StoreError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::channel_origin::ChannelOrigin;
-use crate::scope::{Cancelled, Point, Scope};
-pub use crate::store::{FoundNote, Note, NoteScope, SaveNoteOutcome};
-use crate::store::{Store, StoreError};
+pub use quell_store::{FoundNote, Note, NoteScope, SaveNoteOutcome};
 
 /// `[memory]` of the configuration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

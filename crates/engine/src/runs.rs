@@ -29,15 +29,15 @@ use quell_kernel::registry::{
 use quell_kernel::{Debts, Moment, Push, Registry, RunEffect, RunState, RunStateInput};
 use quell_protocol::api::ComputeStatus;
 use quell_protocol::{AgentId, Principal, RunId, SessionKey, StopReason};
+use quell_scope::StopLevel;
+use quell_scope::clock::Clock;
+use quell_store::Store;
+use quell_tools::background::RunIdentity;
 use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 
 use crate::agent::Services;
-use crate::clock::Clock;
 use crate::live_run::{Acceptance, EngineNotice, Hub, LiveRun};
-use crate::scope::StopLevel;
-use crate::store::Store;
-use crate::tools::background::RunIdentity;
 pub use finaliser::{RunInputs, RunPermit, RunSetupError, abort_at_deadline, serialize_view};
 pub use hooks::run_hook_trigger;
 use spending::AgentSpending;

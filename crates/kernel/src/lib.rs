@@ -24,9 +24,11 @@ pub mod skill;
 pub mod stop_text;
 pub mod terminal_output;
 pub mod time;
+pub mod tool_spec;
 pub mod turn;
 
 pub use registry::{Registry, RunLimits, StopRequester, StopScope};
 pub use run::{Debts, Push, RunEffect, RunState, RunStateInput, WorkOutcome};
 pub use time::{Moment, StopTimeouts};
+pub use tool_spec::ToolSpec;
 pub use turn::{Turn, TurnDraft};

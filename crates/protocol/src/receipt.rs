@@ -145,8 +145,8 @@ pub struct Resource {
     pub released_at: Option<Instant>,
     /// How the resource was released: `finished`, `closed`, `cancelled`, `exited`, `term`, `kill`, `failed`; `lost` if
     /// the daemon died first. `unconfirmed`: the MCP server reads, was told to cancel the call, and did not answer.
-    /// `undelivered`, `partly`, `unknown` or `withheld`: an answer that is not shown as a whole. `kept`: a background
-    /// process that outlives its run. `held`: a leftover.
+    /// `undelivered`, `partly`, `unknown` or `withheld`: an answer that is not shown as a whole. `kept`: work in the
+    /// background that outlives its run. `held`: a leftover.
     pub how: String,
     /// Only for processes.
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]

@@ -14,7 +14,7 @@ use anyhow::{Context, bail};
 use quell_client::term::{ColorMode, Locale, OutputStyle};
 use quell_client::text_format::byte_size;
 use quell_client::{ClientError, CommandIo, DaemonClient, DaemonTarget};
-use quell_engine::store;
+use quell_store as store;
 
 use crate::{config, telemetry};
 
@@ -162,7 +162,7 @@ impl Drop for PartialBackup {
 
 pub(crate) fn restore(args: &RestoreArgs) -> anyhow::Result<ExitCode> {
     let (data_dir, database) = (config::data_dir()?, config::database_file(args.config.as_deref())?);
-    let stamp = quell_engine::clock::file_timestamp();
+    let stamp = quell_scope::clock::file_timestamp();
     let restored = store::restore_database(&data_dir, &database, (&args.file, &stamp))?;
     let mut out = std::io::stdout().lock();
     if args.json {

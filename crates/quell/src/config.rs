@@ -19,22 +19,22 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use quell_engine::EngineConfig;
 use quell_engine::agent::{AgentConfig, AgentFactory, Limits};
-use quell_engine::clock::Clock;
 use quell_engine::engine::{Retention, SessionSettings};
 use quell_engine::hooks::HookSettings;
-use quell_engine::llm::ProviderConfig;
-use quell_engine::mcp::McpConfig;
 use quell_engine::memory::MemorySettings;
-use quell_engine::proc::WardenExe;
-use quell_engine::scope::PointProbe;
-use quell_engine::tools::{FetchSettings, ProtectedPaths, ToolSettings};
 use quell_kernel::StopTimeouts;
 use quell_kernel::expiry::ExpiryLimits;
+use quell_llm::ProviderConfig;
+use quell_mcp::McpConfig;
+use quell_process::WardenExe;
 use quell_protocol::AgentId;
+use quell_scope::PointProbe;
+use quell_scope::clock::Clock;
 use quell_surfaces::ServerSettings;
 use quell_surfaces::channels::config::{ChannelConfig, MessageSettings};
 use quell_surfaces::channels::create_network;
 use quell_surfaces::channels::settings::FlowSettings;
+use quell_tools::{FetchSettings, ProtectedPaths, ToolSettings};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -345,7 +345,7 @@ impl LoadedConfig {
             hooks: config.hooks.clone(),
             lifecycle_hooks: Vec::new(),
             tools: ToolSettings { unconfined: config.tools.unconfined, fetch, protected },
-            environment: quell_engine::proc::base_environment(std::env::vars_os()),
+            environment: quell_process::base_environment(std::env::vars_os()),
             open_files_limit: None,
             warden_exe: WardenExe::ThisProcess,
             probe: PointProbe::default(),

@@ -13,22 +13,22 @@ use anyhow::{Context, bail};
 use quell_client::{receipt_chart, receipt_line};
 use quell_engine::access::{Caller, RequestOrigin};
 use quell_engine::agent::{AgentConfig, Limits};
-use quell_engine::clock::Clock;
 use quell_engine::engine::{Follower, Retention, RunFollow, SessionSettings, StopTextMode, Submission, SubmitOutcome};
 use quell_engine::hooks::HookSettings;
-use quell_engine::llm::demo::{DemoModel, DemoScript};
-use quell_engine::llm::{ProviderConfig, ProviderKind};
 use quell_engine::memory::MemorySettings;
-use quell_engine::proc::Isolate;
-use quell_engine::proc::WardenExe;
-use quell_engine::scope::PointProbe;
-use quell_engine::tools::ToolSettings;
 use quell_engine::{Engine, EngineConfig};
 use quell_kernel::expiry::ExpiryLimits;
 use quell_kernel::registry::{StopRequest, StopScope};
 use quell_kernel::{Push, StopTimeouts};
+use quell_llm::demo::{DemoModel, DemoScript};
+use quell_llm::{ProviderConfig, ProviderKind};
+use quell_process::Isolate;
+use quell_process::WardenExe;
 use quell_protocol::api::{AccessLevel, Grants, HistoryMessage, OnBusy};
 use quell_protocol::{AgentId, EventKind, Principal, Receipt, RunId, SessionKey, StopReason, Surface};
+use quell_scope::PointProbe;
+use quell_scope::clock::Clock;
+use quell_tools::ToolSettings;
 
 use crate::telemetry;
 
@@ -213,7 +213,7 @@ fn engine_config(home: &Path, base_url: &str, isolate: Isolate) -> anyhow::Resul
         hooks: HookSettings::default(),
         lifecycle_hooks: Vec::new(),
         tools: ToolSettings::default(),
-        environment: quell_engine::proc::base_environment(std::env::vars_os()),
+        environment: quell_process::base_environment(std::env::vars_os()),
         open_files_limit: None,
         warden_exe: WardenExe::ThisProcess,
         probe: PointProbe::default(),

@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-use quell_engine::proc::WardenExe;
-use quell_engine::store::{DatabaseInspection, StoreError};
+use quell_process::WardenExe;
+use quell_store::{DatabaseInspection, StoreError};
 use tokio::runtime::Runtime;
 
 use crate::config::{self, LoadedConfig};
@@ -92,7 +92,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let input = CheckInput {
         loaded: config::load(args.config.as_deref()),
         data_dir: config::data_dir(),
-        environment: quell_engine::proc::base_environment(std::env::vars_os()),
+        environment: quell_process::base_environment(std::env::vars_os()),
         now: SystemTime::now(),
         warden: WardenExe::ThisProcess,
         runtime: tokio::runtime::Builder::new_current_thread().enable_all().build()?,
@@ -135,6 +135,6 @@ impl<'a> ConfiguredInput<'a> {
 
     /// Inspects the database once for all checks, because a large one takes a while.
     fn inspection(&self) -> &Result<DatabaseInspection, StoreError> {
-        self.inspection.get_or_init(|| quell_engine::store::inspect_database(self.data_dir, &self.loaded.store_file()))
+        self.inspection.get_or_init(|| quell_store::inspect_database(self.data_dir, &self.loaded.store_file()))
     }
 }

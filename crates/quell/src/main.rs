@@ -20,7 +20,7 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     // A warden is started from this binary and must do nothing else.
-    if let Some(code) = quell_engine::proc::warden_main() {
+    if let Some(code) = quell_process::warden_main() {
         return code;
     }
     // Before the configuration and its keys are read. Until now other processes of this user can see only the
@@ -45,5 +45,5 @@ fn main() -> ExitCode {
 /// `ProtectProc=invisible` the daemon could not identify them.
 fn harden_server() -> std::io::Result<()> {
     let serves = std::env::args_os().skip(1).any(|argument| argument == "serve");
-    if serves { quell_engine::proc::harden_daemon() } else { Ok(()) }
+    if serves { quell_process::harden_daemon() } else { Ok(()) }
 }

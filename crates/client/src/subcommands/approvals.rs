@@ -98,7 +98,8 @@ fn print_approval(row: &ApprovalRow, io: &mut CommandIo) -> Result<(), Subcomman
     let left = time_left(&row.expires_at, now).unwrap_or_default();
     io.output
         .print_line(&format!("{head}  agent {} · session {} · for {}", row.agent, row.session_key, row.principal))?;
-    io.output.print_line(&format!("  asked {asked} · denied in {left} · run {}", row.run_id))?;
+    io.output
+        .print_line(&format!("  asked {asked} · denied in {left} unless somebody answers · run {}", row.run_id))?;
     for line in tool_call_lines(&row.arguments) {
         io.output.print_line(&format!("  {line}"))?;
     }

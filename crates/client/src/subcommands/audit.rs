@@ -28,7 +28,7 @@ pub(super) async fn run(client: &DaemonClient, args: AuditArgs, io: &mut Command
     }
     if rows.is_empty() {
         io.output.eprint_line(
-            "no entries yet: stops, holds, approvals, deletions and token changes are recorded from now on",
+            "no entries: stops, holds, approvals, deletions and token changes are recorded when they happen",
         )?;
         return Ok(Exit::Done);
     }

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use quell_protocol::Principal;
 use quell_protocol::api::AccessLevel;
+use quell_scope::clock::Clock;
+use quell_store::StoredCookie;
 use secrecy::{ExposeSecret, SecretString};
 
 use super::browser_logins::{COOKIE_LIFETIME, MAX_COOKIES_PER_TOKEN, MAX_ENTRIES};
 use super::secret::{self, SecretDigest};
 use super::{AccessControl, AccessError};
-use crate::clock::Clock;
-use crate::store::StoredCookie;
 
 /// A browser that has just been signed in.
 #[derive(Debug)]

@@ -6,11 +6,11 @@ use quell_kernel::approval::ApprovalPolicy;
 use quell_kernel::turn::{CallResult, ToolCall};
 use quell_protocol::approval::{ApprovalRow, ApprovalState};
 use quell_protocol::{CallEnd, ResourceKind};
+use quell_scope::{Cancelled, Point, Scope};
 
 use super::{Agent, AgentLoop, Services};
 use crate::approvals::Approvals;
 use crate::live_run::RunWriter;
-use crate::scope::{Cancelled, Point, Scope};
 
 const DENIED_BY_PERSON: &str = "[Denied by a person. The call did not run and did nothing. Do not try it again or in another way unless the user asks.]";
 const DENIED_BY_TIMEOUT: &str =

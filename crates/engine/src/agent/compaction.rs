@@ -8,13 +8,13 @@ use std::time::Duration;
 use quell_kernel::prompt;
 use quell_kernel::registry::RunPhase;
 use quell_kernel::turn::{Compaction, Turn, TurnDraft, is_blank, newest_that_fit, turns_to_summarise};
+use quell_llm::{ModelCallRequest, ModelError, ModelSink};
 use quell_protocol::Usage;
+use quell_scope::{Cancelled, Point};
 
 use super::AgentLoop;
 use super::model_answer::find_unusable_answer;
 use crate::live_run::RunWriter;
-use crate::llm::{ModelCallRequest, ModelError, ModelSink};
-use crate::scope::{Cancelled, Point};
 
 /// Estimate for all models.
 const BYTES_PER_TOKEN: usize = 4;

@@ -8,13 +8,12 @@ use quell_kernel::approval::ApprovalPolicy;
 use quell_kernel::daily_spend::DailyLimit;
 use quell_kernel::permissions::approval_policy_for;
 use quell_kernel::turn::PartialPolicy;
+use quell_llm::ThinkingMode;
+use quell_process::Isolate;
 use quell_protocol::AgentId;
 use quell_protocol::agents::Price;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-use crate::llm::ThinkingMode;
-use crate::proc::Isolate;
 
 /// The smallest thinking budget that the API accepts.
 const MIN_THINKING_TOKENS: u32 = 1024;

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use quell_kernel::permissions::RunPermissions;
 use quell_kernel::turn::PartialPolicy;
 use quell_protocol::{AgentId, StopReason, Verdict};
+use quell_scope::{Cancelled, Point};
+use quell_tools::ToolOutput;
+use quell_tools::arguments::{self, ToolArguments};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Agent, AgentLoop, AgentSnapshot, build_agent_tree};
 use crate::live_run::{LiveRun, RunProgress};
-use crate::llm::ToolSpec;
-use crate::scope::{Cancelled, Point};
-use crate::tools::ToolOutput;
-use crate::tools::arguments::{self, ToolArguments};
+use quell_kernel::ToolSpec;
 
 /// A sub-run as its parent requests it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,12 +11,12 @@ use quell_kernel::approval::ApprovalPolicy;
 use quell_kernel::image::{Image, ImageSource, ImageUnavailable};
 use quell_kernel::prompt::{self, ImageSet, Prompt, Vision};
 use quell_kernel::turn::{Turn, TurnDraft};
+use quell_llm::Conversation;
 use quell_protocol::SessionKey;
+use quell_scope::{Cancelled, Point};
+use quell_tools::{self, AllowedImages};
 
 use super::AgentLoop;
-use crate::llm::Conversation;
-use crate::scope::{Cancelled, Point};
-use crate::tools::{self, AllowedImages};
 
 /// The most bytes of base64 that the images of one request may have together: Anthropic's Messages API accepts requests
 /// of up to 32 MB.
@@ -101,7 +101,7 @@ fn read_images(
             break;
         }
         let image = match ImageSource::parse(&source) {
-            ImageSource::File(path) => tools::read_image((workdir, allowed_paths), session, path, stop),
+            ImageSource::File(path) => quell_tools::read_image((workdir, allowed_paths), session, path, stop),
             ImageSource::Data(url) => Image::from_data_url(url),
             ImageSource::Url(_) | ImageSource::Unknown => Err(ImageUnavailable::OutsideImageFolders),
         };
@@ -119,8 +119,9 @@ fn read_images(
 
 #[cfg(test)]
 mod tests {
+    use quell_tools::attachment::attachment_folder;
+
     use super::*;
-    use crate::tools::attachment::attachment_folder;
 
     const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
 

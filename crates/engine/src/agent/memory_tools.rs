@@ -1,17 +1,17 @@
 //! The tools `remember` and `recall`, which write and search notes of the session and of the agent.
 
 use quell_kernel::memory::{CATEGORY_CORE, MAX_SHOWN_CHARS, generate_note_key};
+use quell_scope::{Cancelled, Point};
+use quell_store::StoreError;
+use quell_tools::ToolOutput;
+use quell_tools::arguments::{self, ToolArguments};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::AgentLoop;
-use crate::llm::ToolSpec;
 use crate::memory::{FoundNote, Note, NoteScope, SaveNoteOutcome};
-use crate::scope::{Cancelled, Point};
-use crate::store::StoreError;
-use crate::tools::ToolOutput;
-use crate::tools::arguments::{self, ToolArguments};
+use quell_kernel::ToolSpec;
 
 /// The most notes in one answer.
 const MAX_RECALLED_NOTES: u64 = 50;

@@ -4,11 +4,11 @@
 use quell_kernel::json_size::exceeds_value_count;
 use quell_kernel::run::WorkOutcome;
 use quell_kernel::turn::{CODE_REFUSED, CallResult, ModelMessage, ToolCall};
+use quell_llm::{FinishReason, ModelAnswer, ModelError, RawCall};
 use quell_protocol::CallEnd;
+use quell_scope::Cancelled;
 
 use super::AgentLoop;
-use crate::llm::{FinishReason, ModelAnswer, ModelError, RawCall};
-use crate::scope::Cancelled;
 
 /// Outcome of the model call of a step.
 pub(super) enum ModelStepOutcome {

@@ -1,9 +1,9 @@
 //! The permissions of an agent's runs, and an agent restricted to those of the run that starts it.
 
 use quell_kernel::permissions::{Isolation, RunPermissions, contains_tool};
+use quell_process::Isolate;
 
 use super::{Agent, AgentConfig};
-use crate::proc::Isolate;
 
 /// The tool name for sending the files that an answer in a chat names. It is not a real tool: the model writes file
 /// markers.

@@ -16,8 +16,8 @@ use quell_protocol::AgentId;
 
 use super::delegation::delegation_tool_specs;
 use super::{Agent, AgentConfig};
-use crate::llm::ToolSpec;
 pub use factory::{AgentConfigError, AgentFactory, expand_home};
+use quell_kernel::ToolSpec;
 pub use reload::{AgentReloadChanges, AgentReloadPlan, StaleReloadPlan};
 
 /// The id that no agent can have: `/api/agents/tree` is the tree of all.

@@ -6,13 +6,13 @@ use std::sync::atomic::AtomicBool;
 
 use quell_kernel::image::{Image, ImageUnavailable};
 use quell_kernel::turn::CallResult;
+use quell_mcp::ToolAnswer;
 use quell_protocol::SessionKey;
+use quell_scope::{Cancelled, Point};
+use quell_tools::attachment::{attachment_folder, write_attachment};
 use sha2::{Digest, Sha256};
 
 use super::AgentLoop;
-use crate::mcp::ToolAnswer;
-use crate::scope::{Cancelled, Point};
-use crate::tools::attachment::{attachment_folder, write_attachment};
 
 /// The most images of one result that are saved.
 const MAX_IMAGES_PER_RESULT: usize = 8;

@@ -8,6 +8,7 @@ use quell_protocol::agents::{AgentNode, AgentView, AgentsDeleted, NewAgent, Spen
 use quell_protocol::api::{AgentAbortAnswer, AgentRow};
 use quell_protocol::audit::Action;
 use quell_protocol::{AgentId, ErrorCode, RunId};
+use quell_store::{Store, StoreError, StoredAgent};
 use serde_json::{Map, Value};
 
 use super::{AuditAction, Caller, Engine, StopResult};
@@ -15,7 +16,6 @@ use crate::agent::{
     AddAgentError, Agent, AgentConfig, AgentConfigError, AgentRegistry, RESERVED, RemoveAgentError, RestorableAgent,
     build_agent_tree,
 };
-use crate::store::{Store, StoreError, StoredAgent};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgentRemoval {

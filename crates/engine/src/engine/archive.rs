@@ -6,11 +6,11 @@ mod reader;
 use quell_protocol::api::{Provenance, RunView, SessionRow};
 use quell_protocol::audit::Action;
 use quell_protocol::{RunId, SessionKey};
+use quell_store::{ImportOutcome, SessionArchive, StoreError, StoredSession, TempFile};
 
 use super::{AuditAction, Caller, Engine};
 use crate::live_run::EngineNotice;
 use crate::session::importable_endpoints;
-use crate::store::{ImportOutcome, SessionArchive, StoreError, StoredSession, TempFile};
 pub use reader::{ArchiveError, ArchiveReader};
 
 /// Why a session was not imported. Nothing was written.

@@ -10,11 +10,11 @@ use quell_kernel::registry::{StopRequest, StopScope};
 use quell_protocol::api::List;
 use quell_protocol::audit::{Action, AuditRow};
 use quell_protocol::{AgentId, RunId};
+use quell_store::{AuditEntry, Store, StoreError};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 use super::{Caller, Engine, StopResult};
-use crate::store::{AuditEntry, Store, StoreError};
 
 /// Entries that may wait while the database refuses writes; further ones go into the log.
 const MAX_QUEUED_ENTRIES: usize = 10_000;

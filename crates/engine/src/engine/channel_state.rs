@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use quell_protocol::{HookEvent, RunId};
+use quell_store::{PendingReply, StaleReply, StoreError};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::agent::own_tool_names;
-use crate::store::{PendingReply, StaleReply, StoreError};
 
 use super::Engine;
 

@@ -7,20 +7,20 @@ use std::sync::Arc;
 
 use quell_kernel::StopTimeouts;
 use quell_kernel::expiry::ExpiryLimits;
+use quell_llm::{ProviderConfig, ProviderConfigError};
+use quell_mcp::{McpConfig, McpConfigError};
+use quell_process::WardenExe;
 use quell_protocol::AgentId;
+use quell_scope::PointProbe;
+use quell_scope::clock::Clock;
+use quell_store::StoreError;
+use quell_tools::ToolSettings;
 
 use super::Retention;
 use crate::agent::{AgentConfig, AgentRegistryError, Limits};
-use crate::clock::Clock;
 use crate::hooks::{HookConfigError, HookSettings, LifecycleHook};
-use crate::llm::{ProviderConfig, ProviderConfigError};
-use crate::mcp::{McpConfig, McpConfigError};
 use crate::memory::MemorySettings;
-use crate::proc::WardenExe;
-use crate::scope::PointProbe;
 use crate::session::SessionSettings;
-use crate::store::StoreError;
-use crate::tools::ToolSettings;
 
 /// Everything an engine needs to know. It reads no environment variable and no other file.
 #[derive(Debug, Clone)]

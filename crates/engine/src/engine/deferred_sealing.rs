@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use quell_protocol::RunId;
 use quell_protocol::api::RunView;
+use quell_scope::clock::Clock;
+use quell_store::{Store, StoreError};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::recovery::{self, SurvivingProcesses};
 use super::{Engine, SubmitError};
 use crate::agent::Services;
-use crate::clock::Clock;
-use crate::store::{Store, StoreError};
 
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 

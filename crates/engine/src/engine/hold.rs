@@ -5,10 +5,10 @@ use std::time::Duration;
 use quell_kernel::registry::AdmissionGate;
 use quell_protocol::api::Hold;
 use quell_protocol::audit::Action;
+use quell_store::StoreError;
 use tokio::time::{Instant, timeout};
 
 use super::{AuditAction, Caller, Engine, EngineNotice};
-use crate::store::StoreError;
 
 /// How long a result of [`Engine::check_writable`] is reused, because any client may ask.
 const WRITABLE_CACHE_TTL: Duration = Duration::from_secs(1);

@@ -1,7 +1,8 @@
 //! Background task that writes due journal batches to the database until the engine closes.
 
+use quell_store::Store;
+
 use crate::journal::{Journal, JournalBatch};
-use crate::store::Store;
 
 use super::Engine;
 

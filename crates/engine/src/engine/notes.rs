@@ -3,11 +3,11 @@
 use quell_protocol::api::List;
 use quell_protocol::audit::Action;
 use quell_protocol::memory::{NoteRow, SenderRow};
+use quell_store::StoreError;
 
 use super::SessionError;
 use super::{AuditAction, Caller, Engine};
 use crate::memory::{FoundNote, Note, NoteScope};
-use crate::store::StoreError;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoteFilter {

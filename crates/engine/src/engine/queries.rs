@@ -10,12 +10,12 @@ use quell_protocol::api::{AgentAbortAnswer, AgentRow, HistoryMessage, List, Prov
 use quell_protocol::approval::{ApprovalRow, Decision};
 use quell_protocol::audit::Action;
 use quell_protocol::{AgentId, EventKind, RunEvent, RunId, SessionKey};
+use quell_scope::StopLevel;
+use quell_store::{HistoryItem, RunListFilter, RunRow, SessionListFilter, StoreError, StoredSession};
+use quell_tools::background::BackgroundProcess;
 
 use super::{AnswerError, AuditAction, Caller, Engine, Follower, StopResult};
 use crate::agent::build_agent_tree;
-use crate::scope::StopLevel;
-use crate::store::{HistoryItem, RunListFilter, RunRow, SessionListFilter, StoreError, StoredSession};
-use crate::tools::background::BackgroundProcess;
 
 /// How to follow a run.
 #[derive(Debug)]
@@ -326,7 +326,7 @@ impl Engine {
 fn parse_run_view(row: &RunRow) -> Result<RunView, StoreError> {
     let mut view: RunView = serde_json::from_str(&row.view)
         .map_err(|error| StoreError::Corrupt(format!("the stored view of run {} cannot be read: {error}", row.id)))?;
-    if let crate::store::StoredRunState::Steered { .. } = row.state {
+    if let quell_store::StoredRunState::Steered { .. } = row.state {
         view.state = "steered".to_owned();
     }
     Ok(view)

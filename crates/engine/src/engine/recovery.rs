@@ -6,19 +6,19 @@ use std::collections::{BTreeMap, HashMap};
 use futures_util::future::try_join_all;
 use quell_kernel::journal::{JournalLine, ReplayedRun};
 use quell_kernel::turn::{InvalidTurn, PartialPolicy, SealOptions, ToolCall, Turn, TurnDraft};
+use quell_process::Survivors;
 use quell_protocol::api::{RunResult, RunView};
 use quell_protocol::{
     HookEvent, Instant, Leftover, Receipt, Resource, ResourceKind, RunId, Rung, StopReason, Surface, TurnRecord, Usage,
     Verdict,
 };
+use quell_scope::clock::Clock;
+use quell_store::{RunRow, RunSpend, SealedRun, Store, StoreError, StoredRunState};
 
 use crate::agent::Services;
-use crate::clock::Clock;
 use crate::hooks::Hooks;
-use crate::proc::Survivors;
 use crate::runs::run_hook_trigger;
 use crate::session::stored_session_facts;
-use crate::store::{RunRow, RunSpend, SealedRun, Store, StoreError, StoredRunState};
 
 /// Runs that are sealed in one transaction.
 const SEAL_BATCH_RUNS: usize = 256;

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use quell_llm::{ProviderConfig, ProviderConfigError};
 use quell_protocol::AgentId;
 
 use super::Engine;
 use crate::agent::{AgentConfig, AgentRegistry, AgentRegistryError, AgentReloadChanges, StaleReloadPlan};
-use crate::llm::{ProviderConfig, ProviderConfigError};
 
 /// How often a stale plan is made again before the caller has to retry.
 const MAX_PLAN_ATTEMPTS: usize = 3;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use quell_protocol::audit::Action;
 use quell_protocol::{Principal, SessionKey, Surface};
+use quell_store::{AuditEntry, DeleteSessionOutcome, IdleSession, StoreError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
@@ -13,7 +14,6 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use super::Engine;
 use crate::access::DAEMON_PRINCIPAL;
 use crate::live_run::EngineNotice;
-use crate::store::{AuditEntry, DeleteSessionOutcome, IdleSession, StoreError};
 
 /// Delay of the first pass, so that it does not slow down the start.
 const FIRST_RUN_DELAY: Duration = Duration::from_secs(60);

@@ -5,19 +5,19 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use quell_kernel::registry::{StopRequest, StopScope};
+use quell_net::AddressPolicy;
 use quell_protocol::audit::Action;
 use quell_protocol::session::{SessionRequest, SessionView};
 use quell_protocol::web_ui::SessionPatch;
 use quell_protocol::{By, RunId, SessionKey, Surface};
+use quell_scope::{Cancelled, Point, Scope};
+use quell_store::{DeleteSessionOutcome, StoreError};
+use quell_tools::attachment::remove_attachments;
 use tokio_util::sync::CancellationToken;
 
 use super::{AuditAction, Caller, Engine, OpenSessionError, OpenSessionOutcome};
-use crate::address::AddressPolicy;
 use crate::live_run::EngineNotice;
 use crate::memory::NoteScope;
-use crate::scope::{Cancelled, Point, Scope};
-use crate::store::{DeleteSessionOutcome, StoreError};
-use crate::tools::attachment::remove_attachments;
 
 /// Why a session was not changed.
 #[derive(Debug, thiserror::Error)]

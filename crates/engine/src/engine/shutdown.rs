@@ -7,12 +7,12 @@ use std::time::Duration;
 use quell_kernel::Push;
 use quell_kernel::registry::AdmissionGate;
 use quell_protocol::{HookEvent, Leftover, ResourceKind, RunId, StopReason};
+use quell_scope::StopLevel;
+use quell_tools::background::{BackgroundProcess, BackgroundTask};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{Engine, EngineNotice, StopResult};
 use crate::hooks::HookTrigger;
-use crate::scope::StopLevel;
-use crate::tools::background::{BackgroundProcess, BackgroundTask};
 
 /// When a shutdown escalates to force, counted from its start (`docs/design/contract.md`).
 const FORCE_AFTER: Duration = Duration::from_secs(2);

@@ -8,13 +8,13 @@ use quell_kernel::registry::{AcceptOutcome, StopRequest, StopScope};
 use quell_kernel::{Push, stop_text};
 use quell_protocol::api::{OnBusy, SendAnswer, StopAnswer, Withdrawn};
 use quell_protocol::{AgentId, ErrorCode, RunId, SessionKey, StopReason};
+use quell_store::{AcceptRunOutcome, RunRow, StoreError, StoredRunState};
 use sha2::{Digest, Sha256};
 
 use super::{Caller, Engine, StopResult};
 use crate::channel_origin::ChannelOrigin;
 use crate::live_run::{Acceptance, LiveRun};
 use crate::session::RunRequest;
-use crate::store::{AcceptRunOutcome, RunRow, StoreError, StoredRunState};
 
 /// The largest message. It is more than any model reads, and each message is held several times in memory during its
 /// run.

@@ -2,11 +2,11 @@
 
 use quell_protocol::api::TokenScopes;
 use quell_protocol::audit::Action;
+use quell_store::StoreError;
 use secrecy::SecretString;
 
 use super::{AuditAction, Caller, Engine};
 use crate::access::AccessError;
-use crate::store::StoreError;
 
 impl Engine {
     /// Creates a token and returns its secret, which cannot be read again.

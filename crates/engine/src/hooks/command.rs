@@ -6,14 +6,14 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
+use quell_process::{
+    CommandSpec, Isolate, OutputSink, ProcessEnd, ProcessEndReason, RUN_ID_VARIABLE, SpawnError, StopHandle,
+};
 use quell_protocol::ToolOutputStream;
+use quell_scope::{Scope, StopLevel};
 use tokio::net::unix::pipe::Sender;
 
 use super::{HookFailure, HookJob, HooksInner};
-use crate::proc::{
-    CommandSpec, Isolate, OutputSink, ProcessEnd, ProcessEndReason, RUN_ID_VARIABLE, SpawnError, StopHandle,
-};
-use crate::scope::{Scope, StopLevel};
 
 /// How much of the output is searched for the reason, in bytes.
 const MAX_REASON_SCAN_BYTES: usize = 4096;
@@ -135,7 +135,7 @@ fn command_spec(hooks: &HooksInner, command: &str, job: &HookJob) -> CommandSpec
 fn describe_end(end: &ProcessEnd, limit: Duration) -> String {
     match (end.reason, end.code, end.signal) {
         (ProcessEndReason::TimedOut, ..) => format!("it took longer than {} ms and was ended", limit.as_millis()),
-        (ProcessEndReason::Stopped, ..) => "it was ended by a stop or a shutdown".to_owned(),
+        (ProcessEndReason::Stopped, ..) => "it was ended, because what called it was stopped or ended".to_owned(),
         (ProcessEndReason::WardenLost, ..) => "its supervising process was killed, and the hook with it".to_owned(),
         (ProcessEndReason::ByItself, Some(code), _) => format!("it ended with exit code {code}"),
         (ProcessEndReason::ByItself, None, Some(signal)) => format!("it was ended by signal {signal}"),

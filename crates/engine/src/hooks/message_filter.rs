@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 
 use quell_protocol::ResourceKind;
 use quell_protocol::hook::HookEvent;
+use quell_scope::{Cancelled, Point, Scope};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::command::first_line;
 use super::lifecycle::{self, HookCodeError, MessageAnswer};
 use super::{HookFailure, HookJob, HookTrigger, Hooks, RegisteredHook, command, log_failure, to_json, webhook};
-use crate::scope::{Cancelled, Point, Scope};
 
 /// The maximum size of a text that a hook returns, in bytes.
 const MAX_CONTENT_BYTES: usize = 1024 * 1024;

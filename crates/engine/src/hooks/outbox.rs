@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_kernel::retry::RetryPolicy;
+use quell_scope::clock::Clock;
+use quell_store::{QueuedWebhook, StoreError, StoredWebhook};
 use reqwest::StatusCode;
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -14,8 +16,6 @@ use tokio::time::sleep;
 use super::config::redacted_url;
 use super::webhook::{WebhookReceiver, WebhookRequest, WebhookResponse, send_webhook};
 use super::{HookJob, Hooks, HooksInner};
-use crate::clock::Clock;
-use crate::store::{QueuedWebhook, StoreError, StoredWebhook};
 
 /// The maximum number of stored webhooks, for all URLs together.
 const MAX_STORED_WEBHOOKS: u32 = 10_000;

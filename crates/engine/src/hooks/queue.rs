@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use quell_protocol::hook::{HookBody, HookEvent};
 use quell_protocol::{Leftover, ResourceKind, RunId, SessionKey};
+use quell_scope::{Point, PointProbe, Scope, StopLevel};
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::outbox::{self, WebhookQueue};
 use super::{HookJob, Hooks, RegisteredHook, command, log_failure};
-use crate::scope::{Point, PointProbe, Scope, StopLevel};
 
 /// The maximum number of unfinished events. Further events are dropped, with a line in the log.
 const MAX_UNFINISHED_EVENTS: usize = 1024;

@@ -5,12 +5,11 @@
 
 use std::fmt;
 
+use quell_scope::clock::Clock;
 use reqwest::RequestBuilder;
 use reqwest::header::CONTENT_TYPE;
 use ring::hmac;
 use secrecy::{ExposeSecret, SecretString};
-
-use crate::clock::Clock;
 
 /// The header with the name of the event.
 const EVENT_HEADER: &str = "quell-event";

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, pending};
 use quell_kernel::StopTimeouts;
+use quell_process::WardenExe;
 use quell_protocol::{AgentId, SessionKey};
+use quell_scope::PointProbe;
 use tempfile::TempDir;
 
 use super::*;
-use crate::proc::WardenExe;
-use crate::scope::PointProbe;
 
 /// A long time on a paused clock: every wait in these tests is shorter.
 const LONG_WAIT: Duration = Duration::from_secs(3600);

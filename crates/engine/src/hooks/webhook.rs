@@ -5,7 +5,9 @@
 use std::time::Duration;
 
 use quell_kernel::retry::RetryPolicy;
+use quell_net::AddressPolicy;
 use quell_protocol::ResourceKind;
+use quell_scope::Scope;
 use reqwest::header::RETRY_AFTER;
 use reqwest::{Client, Response, StatusCode};
 use serde::Deserialize;
@@ -16,9 +18,6 @@ use super::command::first_line;
 use super::config::redacted_url;
 use super::signature::WebhookSigner;
 use super::{HookFailure, HookJob, HooksInner};
-use crate::address::AddressPolicy;
-use crate::llm;
-use crate::scope::Scope;
 
 /// The maximum time for a connection; a reachable machine answers sooner.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -62,7 +61,7 @@ pub(super) enum WebhookResponse {
 
 impl WebhookReceiver {
     pub(super) fn new(url: Url, limit: Duration, signer: WebhookSigner) -> Result<Self, String> {
-        let client = llm::build_http_client(&url, AddressPolicy::Any, limit.min(CONNECT_TIMEOUT))?;
+        let client = quell_net::build_http_client(&url, AddressPolicy::Any, limit.min(CONNECT_TIMEOUT))?;
         Ok(Self { url, client, signer })
     }
 }

@@ -4,10 +4,10 @@ use quell_kernel::{Debts, Moment};
 use quell_protocol::{
     Amendment, Instant, Leftover, Receipt, Resource, ResourceKind, RunId, Rung, TurnRecord, Usage, Verdict,
 };
+use quell_scope::LedgerRow;
+use quell_scope::clock::Clock;
 
 use super::LiveRun;
-use crate::clock::Clock;
-use crate::scope::LedgerRow;
 
 pub(super) struct ReceiptSource<'a> {
     pub(super) run_id: &'a RunId,

@@ -7,11 +7,11 @@ use quell_kernel::turn::{AssistantMessage, CallResult, PartialPolicy, ToolCall};
 use quell_protocol::api::OnBusy;
 use quell_protocol::approval::{ApprovalRow, ApprovalState};
 use quell_protocol::{CallEnd, EventKind, Principal, RunEvent, RunId, SessionKey, Surface, ToolOutputStream};
+use quell_scope::PointProbe;
 use serde_json::json;
 
 use super::*;
 use crate::journal::Journal;
-use crate::scope::PointProbe;
 
 const TOOK: Duration = Duration::from_micros(12_345);
 

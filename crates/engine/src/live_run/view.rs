@@ -22,7 +22,7 @@ impl LiveRun {
             RunPhase::Processing => ComputeStatus::Processing,
         });
         let is_live_process =
-            |row: &crate::scope::LedgerRow| row.kind == ResourceKind::Process && row.released.is_none();
+            |row: &quell_scope::LedgerRow| row.kind == ResourceKind::Process && row.released.is_none();
         let processes = self.scope.ledger().rows().iter().filter(|row| is_live_process(row)).count();
         RunView {
             run_id: self.run.id.clone(),

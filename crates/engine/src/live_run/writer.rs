@@ -9,12 +9,12 @@ use quell_kernel::registry::NewRun;
 use quell_kernel::turn::{AssistantMessage, CallResult, Compaction, ToolCall, TurnDraft};
 use quell_protocol::approval::{ApprovalRow, ApprovalState};
 use quell_protocol::{CallId, EventKind, ToolOutputStream, Usage};
+use quell_scope::Cancelled;
+use quell_scope::clock::Clock;
 
 use super::events::{tool_ended_event, truncate_output, whole_micros};
 use super::{LiveRun, LiveRunState};
-use crate::clock::Clock;
 use crate::journal::JournalWriteError;
-use crate::scope::Cancelled;
 
 /// The draft is sealed: nothing more can be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use quell_mcp::LateCallUpdate;
 use quell_protocol::Instant;
 
 use super::{RunTable, finaliser};
 use crate::live_run::{EngineNotice, LiveRun};
-use crate::mcp::LateCallUpdate;
 
 impl RunTable {
     /// Amends the receipt of a run that is over. If the run is not over, its receipt will include the fact. Not async.
@@ -22,7 +22,7 @@ impl RunTable {
                         runs.hub().publish(&EngineNotice::Amended { run_id: run, session_key, amendment });
                     }
                     // It was deleted with its session.
-                    Err(crate::store::StoreError::NoSuchRun(_)) => {}
+                    Err(quell_store::StoreError::NoSuchRun(_)) => {}
                     Err(error) => tracing::error!(%run, %error, "a receipt could not be amended"),
                 }
             });

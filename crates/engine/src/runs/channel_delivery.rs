@@ -10,6 +10,7 @@ use quell_kernel::run::WorkOutcome;
 use quell_kernel::turn::{CODE_WITHHELD, ToolCall, Turn, newest_within_chars};
 use quell_protocol::approval::ApprovalState;
 use quell_protocol::{CallId, HookEvent, ResourceKind};
+use quell_scope::{Cancelled, Point};
 use serde_json::json;
 
 use super::{RunTable, run_hook_trigger};
@@ -17,7 +18,6 @@ use crate::agent::{Agent, SEND_FILE, request_approval};
 use crate::channel_origin::{ChannelOrigin, DeliveryContext};
 use crate::hooks::{HookTrigger, MessageAnswer};
 use crate::live_run::LiveRun;
-use crate::scope::{Cancelled, Point};
 
 pub(super) enum AnswerDelivery {
     /// The answer is shown, or its network was asked to show it.

@@ -16,17 +16,17 @@ use quell_kernel::memory::consolidation::{
 use quell_kernel::memory::{CATEGORY_CORE, generate_note_key};
 use quell_kernel::prompt::{Prompt, Vision};
 use quell_kernel::turn::TurnDraft;
+use quell_llm::{ModelCallRequest, ModelSink};
 use quell_protocol::Usage;
+use quell_scope::{Cancelled, Point, Scope};
+use quell_tools::background::{BackgroundTaskGuard, RunIdentity};
 use tokio::time::sleep;
 
 use super::{RunTable, run_metrics};
 use crate::agent::{Agent, unusable_answer_reason};
 use crate::channel_origin::ChannelOrigin;
 use crate::live_run::LiveRun;
-use crate::llm::{ModelCallRequest, ModelSink};
 use crate::memory::{Note, SaveNoteOutcome, note_scope_of_message};
-use crate::scope::{Cancelled, Point, Scope};
-use crate::tools::background::{BackgroundTaskGuard, RunIdentity};
 
 /// Longer requests would block other consolidations that wait for a permit.
 const MODEL_TIMEOUT: Duration = Duration::from_secs(120);

@@ -8,7 +8,10 @@ use futures_util::FutureExt;
 use quell_kernel::run::WorkOutcome;
 use quell_kernel::turn::Turn;
 use quell_kernel::{Moment, Push, RunStateInput};
+use quell_mcp::SessionEndpoint;
 use quell_protocol::StopReason;
+use quell_scope::{Cancelled, Held};
+use quell_store::StoreError;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
@@ -16,9 +19,6 @@ use super::channel_delivery::AnswerDelivery;
 use super::{RunTable, channel_delivery};
 use crate::agent::{Agent, AgentLoop, ImageCache, RunControl};
 use crate::live_run::{Acceptance, LiveRun, RunProgress};
-use crate::mcp::SessionEndpoint;
-use crate::scope::{Cancelled, Held};
-use crate::store::StoreError;
 
 /// The permit of a run to be in flight.
 #[derive(Debug)]

@@ -2,13 +2,13 @@
 
 use quell_protocol::api::RunView;
 use quell_protocol::hook::{HookEvent, RunFacts, SessionFacts};
+use quell_scope::Cancelled;
 use tokio::time::{Instant, sleep};
 
 use super::RunTable;
 use super::finaliser::{MAX_RETRY_TIME, RETRY_DELAY};
 use crate::hooks::HookTrigger;
 use crate::live_run::LiveRun;
-use crate::scope::Cancelled;
 
 impl RunTable {
     /// Waits for the hooks of a run that starts. They cannot refuse it, and a stop of the run ends them.

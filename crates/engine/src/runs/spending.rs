@@ -9,11 +9,11 @@ use jiff::civil::Date;
 use quell_kernel::admission::AdmissionError;
 use quell_kernel::daily_spend::{DailyLimit, DailySpend};
 use quell_protocol::{AgentId, RunId, Usage};
+use quell_scope::clock::Clock;
+use quell_store::{RunSpend, StoreError};
 
 use super::RunTable;
-use crate::clock::Clock;
 use crate::live_run::LiveRun;
-use crate::store::{RunSpend, StoreError};
 
 /// What all agents have used today.
 #[derive(Debug)]

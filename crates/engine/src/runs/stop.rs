@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use quell_protocol::RunId;
+use quell_tools::background::{BackgroundProcess, BackgroundTask};
 
 use crate::live_run::{LiveRun, RunProgress};
-use crate::tools::background::{BackgroundProcess, BackgroundTask};
 
 #[derive(Debug, Default)]
 pub struct StopResult {

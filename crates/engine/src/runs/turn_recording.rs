@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use quell_kernel::RunStateInput;
+use quell_store::StoreError;
 
 use super::finaliser::serialize_view;
 use super::{RunTable, debts_of};
 use crate::live_run::LiveRun;
-use crate::store::StoreError;
 
 impl RunTable {
     /// Records the turn of a sealed run, and before it the refused turns of the same session, because the history keeps

@@ -10,6 +10,8 @@ use quell_kernel::registry::NewRun;
 use quell_kernel::turn::PartialPolicy;
 use quell_protocol::api::OnBusy;
 use quell_protocol::{AgentId, Principal, RunId, SessionKey, Surface};
+use quell_scope::{PointProbe, Scope};
+use quell_store::{AcceptRunOutcome, RunRow, StoreError, StoredRunState};
 use uuid::Uuid;
 
 use super::Sessions;
@@ -17,8 +19,6 @@ use crate::channel_origin::ChannelOrigin;
 use crate::journal::Journal;
 use crate::live_run::{EngineNotice, LiveRun, LiveRunInit};
 use crate::runs::{abort_at_deadline, serialize_view};
-use crate::scope::{PointProbe, Scope};
-use crate::store::{AcceptRunOutcome, RunRow, StoreError, StoredRunState};
 
 /// Values that every run gets.
 #[derive(Debug, Clone)]

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use quell_kernel::session::{SessionCleanup, SessionUse};
+use quell_mcp::ClosingServers;
 use quell_protocol::SessionKey;
 use quell_protocol::hook::{HookEvent, SessionFacts};
 use tokio::sync::oneshot;
@@ -19,7 +20,6 @@ use super::lookup::wait_for_outcome;
 use super::resources::{BegunStage, SessionResources};
 use super::{ActorState, NEWS_TTL, Sessions, SessionsState};
 use crate::hooks::{HookTrigger, undo_stage};
-use crate::mcp::ClosingServers;
 
 /// A step that has failed this often is given up.
 const MAX_TRIES: u32 = 10;

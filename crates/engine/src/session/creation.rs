@@ -5,8 +5,11 @@
 
 use std::sync::Arc;
 
+use quell_mcp::SessionEndpoint;
 use quell_protocol::hook::{HookEvent, SessionFacts};
 use quell_protocol::{AgentId, By, SessionKey};
+use quell_scope::{Cancelled, Point};
+use quell_store::{SessionSetupAccess, SessionSetupOutcome, StoredSession};
 
 use super::Sessions;
 use super::lookup::{CreateGuard, EnterRequest, OpenSessionError, OpenSessionOutcome};
@@ -14,9 +17,6 @@ use super::overrides::SessionOverrides;
 use super::resources::{BegunStage, SessionResources};
 use crate::agent::Agent;
 use crate::hooks::begin_stage;
-use crate::mcp::SessionEndpoint;
-use crate::scope::{Cancelled, Point};
-use crate::store::{SessionSetupAccess, SessionSetupOutcome, StoredSession};
 
 /// Result of creating or changing a session; `None` if the session was removed meanwhile.
 type EnterResult = Result<Result<Option<(Arc<SessionResources>, OpenSessionOutcome)>, OpenSessionError>, Cancelled>;

@@ -6,19 +6,19 @@
 use std::sync::Arc;
 
 use quell_kernel::session::{ChangeLookup, CreateToken, SessionLookup, SessionState};
+use quell_net::AddressPolicy;
 use quell_protocol::hook::{HookEvent, RunFacts};
 use quell_protocol::session::SessionRequest;
 use quell_protocol::{AgentId, By, ErrorCode, SessionKey, Surface};
+use quell_scope::{Cancelled, Point, Scope};
+use quell_store::{SessionSetupAccess, StoreError, StoredSession};
 use tokio::sync::watch;
 
 use super::cleanup::CleanupReason;
 use super::overrides::SessionOverrides;
 use super::resources::SessionResources;
 use super::{Sessions, SessionsState};
-use crate::address::AddressPolicy;
 use crate::hooks::HookTrigger;
-use crate::scope::{Cancelled, Point, Scope};
-use crate::store::{SessionSetupAccess, StoreError, StoredSession};
 
 /// Why a session was not opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

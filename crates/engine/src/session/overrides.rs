@@ -4,18 +4,18 @@
 use std::fmt;
 use std::mem::take;
 
+use quell_llm::ProviderOverride;
+use quell_net::AddressPolicy;
 use quell_protocol::session::{Secret, SessionConfig, SessionRequest, Setting, SettingSource};
 use quell_protocol::{AgentId, Principal, SessionKey};
+use quell_store::{PrivateEndpoints, SessionSetup, SessionSetupAccess, StoredSession};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::key_store::SessionKeyStore;
 use crate::access::Caller;
-use crate::address::AddressPolicy;
 use crate::agent::AgentConfig;
-use crate::llm::ProviderOverride;
-use crate::store::{PrivateEndpoints, SessionSetup, SessionSetupAccess, StoredSession};
 
 /// Defaults of sessions that are opened by user, chat and provider (row C2). A session that a message creates has the
 /// settings of its agent, or else those of the provider, because not every model accepts a temperature.

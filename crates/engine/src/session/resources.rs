@@ -5,16 +5,16 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use quell_llm::{ModelHandle, ProviderOverride};
+use quell_mcp::SessionEndpoint;
+use quell_net::AddressPolicy;
 use quell_protocol::hook::SessionFacts;
 use quell_protocol::{AgentId, SessionKey};
 
 use super::overrides::SessionOverrides;
 use super::skill_cache::SkillCache;
-use crate::address::AddressPolicy;
 use crate::agent::{Agent, AgentConfig, AgentFactory};
 use crate::hooks::StageUndo;
-use crate::llm::{ModelHandle, ProviderOverride};
-use crate::mcp::SessionEndpoint;
 
 /// The resources of one live session.
 #[derive(Debug)]
@@ -132,8 +132,8 @@ impl SessionResources {
         Ok(agent)
     }
 
-    /// The instance of an agent for one message, with another model if the chat chose one. A session with its own model
-    /// keeps that.
+    /// The instance of an agent for one message, with another model if the routing rules chose one. A session that
+    /// has its own model keeps that.
     ///
     /// # Errors
     /// Which setting of the session, the agent or the model is invalid.

@@ -9,13 +9,13 @@ use quell_kernel::registry::RunPhase;
 use quell_kernel::turn::BACKGROUND_NEWS_PREFIX;
 use quell_protocol::api::OnBusy;
 use quell_protocol::{AgentId, ResourceKind, Rung, SessionKey, StopReason, Usage, Verdict};
+use quell_scope::Held;
+use quell_tools::ToolOutput;
 
 use super::Sessions;
 use super::admission::RunRequest;
 use crate::agent::{RunControl, StartedSubRun, SubRunRequest, SubRunSession, sub_run_report};
 use crate::live_run::{LiveRun, RunProgress};
-use crate::scope::Held;
-use crate::tools::ToolOutput;
 
 /// The [`RunControl`] of one run.
 pub(super) struct SessionRunControl<'a> {

@@ -6,13 +6,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quell_kernel::skill::SkillCatalogue;
+use quell_scope::{Cancelled, Point};
+use quell_tools::read_skills;
 
 use super::Sessions;
 use super::resources::SessionResources;
 use crate::agent::Agent;
 use crate::live_run::LiveRun;
-use crate::scope::{Cancelled, Point};
-use crate::tools::read_skills;
 
 /// The skills of a session's agents, as they were read.
 #[derive(Debug, Default)]
@@ -99,12 +99,12 @@ impl SkillCache {
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
+    use quell_llm::{Models, ProviderConfig, ProviderKind};
     use quell_protocol::AgentId;
+    use quell_tools::{ToolSet, ToolSettings};
 
     use super::*;
     use crate::agent::{AgentConfig, AgentFactory};
-    use crate::llm::{Models, ProviderConfig, ProviderKind};
-    use crate::tools::{ToolSet, ToolSettings};
 
     fn agent(id: &str, prompt: &str) -> Arc<Agent> {
         let _ = rustls::crypto::ring::default_provider().install_default();

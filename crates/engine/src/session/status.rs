@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use quell_protocol::SessionKey;
 use quell_protocol::session::SessionConfig;
+use quell_store::StoredSession;
 
 use super::overrides::{SessionOverrides, build_session_config};
 use super::{OpenSessionError, Sessions};
-use crate::store::StoredSession;
 
 /// Status of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]

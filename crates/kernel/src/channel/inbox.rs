@@ -264,7 +264,7 @@ impl<X: Clone> Inbox<X> {
         // Borrow the names: this runs for each message of a flood, while others wait for the lock of the inbox.
         let mut counts: HashMap<(&str, &str), (usize, u64)> = HashMap::new();
         for ((channel, sender), queue) in &self.waiting {
-            // On a tie, choose the sender who wrote last.
+            // On a tie, choose the sender who wrote last: the others were waiting before.
             let newest = queue.back().map_or(0, |sequenced| sequenced.seq);
             counts.insert((channel, sender), (queue.len(), newest));
         }

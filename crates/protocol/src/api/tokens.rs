@@ -25,7 +25,7 @@ pub enum TokenScope {
     Write,
     /// Decide approvals.
     Approve,
-    /// Use sessions that have a `baseUrl` or an `mcpUrl` of their own.
+    /// Give a session a `baseUrl` or an `mcpUrl` of its own.
     Endpoints,
     /// Do everything.
     Admin,

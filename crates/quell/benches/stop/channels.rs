@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use quell_engine::engine::EngineNotice;
-use quell_engine::llm::demo::{DemoModel, DemoScript};
+use quell_llm::demo::{DemoModel, DemoScript};
 use quell_protocol::event::EventKind;
 use quell_testkit::model::{ScriptedModel, ScriptedResponse};
 

@@ -3,11 +3,11 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use quell_engine::clock::Clock;
-use quell_engine::proc::{CommandSpec, Isolate, OutputSink, WardenExe, Wardens, base_environment};
-use quell_engine::scope::{PointProbe, Scope};
 use quell_kernel::StopTimeouts;
+use quell_process::{CommandSpec, Isolate, OutputSink, WardenExe, Wardens, base_environment};
 use quell_protocol::ToolOutputStream;
+use quell_scope::clock::Clock;
+use quell_scope::{PointProbe, Scope};
 use quell_testkit::commands::{self, ProcessMarker};
 use quell_testkit::daemon::{TestApiClient, TestDaemon};
 use quell_testkit::gateway_client::{GatewayTestClient, is_run_ended};

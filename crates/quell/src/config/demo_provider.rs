@@ -1,6 +1,6 @@
 //! Configure the built-in demo model as a provider when something refers to it. Its address is known only once it runs.
 
-use quell_engine::llm::{ProviderConfig, ProviderKind};
+use quell_llm::{ProviderConfig, ProviderKind};
 
 use super::Config;
 

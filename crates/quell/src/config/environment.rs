@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use quell_engine::agent::{AgentConfig, expand_home};
-use quell_engine::llm::{ProviderConfig, ProviderKind};
+use quell_llm::{ProviderConfig, ProviderKind};
 use quell_protocol::AgentId;
 use secrecy::SecretString;
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use quell_engine::llm::ProviderConfig;
 use quell_kernel::routing::{KeywordRule, ModelRoute, ModelRouter};
+use quell_llm::ProviderConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

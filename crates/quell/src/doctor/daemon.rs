@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use quell_client::{ClientError, DaemonClient, DaemonTarget};
-use quell_engine::store::LockHolder;
+use quell_store::LockHolder;
 use quell_surfaces::serve::SOCKET_FILE;
 use serde_json::Value;
 

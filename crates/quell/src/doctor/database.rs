@@ -1,6 +1,6 @@
 //! Check the database file and report a hold.
 
-use quell_engine::store::{DatabaseInspection, DatabaseState, StoreError};
+use quell_store::{DatabaseInspection, DatabaseState, StoreError};
 
 use super::ConfiguredInput;
 use super::finding::DoctorFinding;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use quell_engine::agent::AgentFactory;
-use quell_engine::tools::read_skills;
+use quell_tools::read_skills;
 use rustix::fs::{Access, access, statvfs};
 
 use super::finding::DoctorFinding;

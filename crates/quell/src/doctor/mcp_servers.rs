@@ -1,8 +1,8 @@
 //! Start each MCP server and list its tools, in the same way as a run.
 
-use quell_engine::clock::Clock;
-use quell_engine::mcp::{Mcp, McpConfig, McpServerHealth, McpSettings, probe};
-use quell_engine::proc::Wardens;
+use quell_mcp::{Mcp, McpConfig, McpServerHealth, McpSettings, probe};
+use quell_process::Wardens;
+use quell_scope::clock::Clock;
 
 use super::ConfiguredInput;
 use super::finding::DoctorFinding;

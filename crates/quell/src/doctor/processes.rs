@@ -4,12 +4,12 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use quell_engine::clock::Clock;
-use quell_engine::proc::{CommandSpec, Isolate, OutputSink, SpawnError, WardenExe, Wardens};
-use quell_engine::scope::{PointProbe, Scope};
 use quell_kernel::StopTimeouts;
+use quell_process::{CommandSpec, Isolate, OutputSink, SpawnError, WardenExe, Wardens};
 use quell_protocol::ToolOutputStream;
 use quell_protocol::receipt::Containment;
+use quell_scope::clock::Clock;
+use quell_scope::{PointProbe, Scope};
 
 use super::finding::DoctorFinding;
 use super::{CheckInput, ConfiguredInput};

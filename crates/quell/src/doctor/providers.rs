@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use quell_engine::llm::{ModelError, ModelListError, ProviderConfig, ProviderKind, fetch_model_list};
+use quell_llm::{ModelError, ModelListError, ProviderConfig, ProviderKind, fetch_model_list};
 
 use super::ConfiguredInput;
 use super::finding::DoctorFinding;

@@ -9,9 +9,9 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
-use quell_engine::store::Store;
 use quell_protocol::Principal;
 use quell_protocol::api::Hold;
+use quell_store::Store;
 use rstest::rstest;
 use tempfile::TempDir;
 
@@ -38,7 +38,7 @@ impl DoctorFixture {
         let input = CheckInput {
             loaded: config::load(Some(&file)),
             data_dir: Ok(data),
-            environment: quell_engine::proc::base_environment(std::env::vars_os()),
+            environment: quell_process::base_environment(std::env::vars_os()),
             now: SystemTime::now(),
             warden: WardenExe::ThisProcess,
             runtime: tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),

@@ -3,11 +3,11 @@
 
 use quell_engine::agent::AgentConfig;
 use quell_engine::engine::Submission;
-use quell_engine::llm::{ProviderConfig, ProviderKind};
-use quell_engine::scope::Point;
 use quell_kernel::Push;
+use quell_llm::{ProviderConfig, ProviderKind};
 use quell_protocol::api::RunView;
 use quell_protocol::{EventKind, ResourceKind, RunId, StopReason, Usage, Verdict};
+use quell_scope::Point;
 use quell_testkit::ScriptedResponse;
 use quell_testkit::history_check::corpus::ModelDialect;
 use quell_testkit::model::{ModelRequestHandle, ScriptedStream, StreamStep};

@@ -68,11 +68,8 @@ async fn older_turns_are_summarised_when_the_window_fills_and_stay_so() {
     );
     // The summary is also used by another daemon on the same database.
     let data = copy_data_dir(test.test_dir.path());
-    let mut config = crate::test_engine::engine_config(
-        data.path(),
-        &test.model.base_url(),
-        quell_engine::scope::PointProbe::default(),
-    );
+    let mut config =
+        crate::test_engine::engine_config(data.path(), &test.model.base_url(), quell_scope::PointProbe::default());
     config.token_file = data.path().join("token");
     let other = quell_engine::Engine::start(config).await.unwrap();
     test.model.script(ScriptedResponse::text("Still yes."));

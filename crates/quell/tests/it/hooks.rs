@@ -13,11 +13,11 @@ mod webhooks;
 use std::path::Path;
 use std::time::Duration;
 
-use quell_engine::clock::Clock;
 use quell_engine::hooks::{HookSettings, HookTrigger, Veto};
-use quell_engine::scope::{PointProbe, Scope};
 use quell_kernel::StopTimeouts;
 use quell_protocol::hook::{HookEvent, SessionFacts};
+use quell_scope::clock::Clock;
+use quell_scope::{PointProbe, Scope};
 use quell_testkit::commands::ProcessMarker;
 use quell_testkit::leaks;
 use serde_json::Value;

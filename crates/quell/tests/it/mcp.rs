@@ -14,7 +14,7 @@ mod tool_use;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use quell_engine::mcp::McpConfig;
+use quell_mcp::McpConfig;
 use quell_protocol::api::RunView;
 use quell_protocol::{Resource, ResourceKind, RunId};
 use quell_testkit::commands::ProcessMarker;

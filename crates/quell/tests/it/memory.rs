@@ -10,9 +10,9 @@ use std::time::Instant;
 use quell_engine::EngineConfig;
 use quell_engine::engine::NoteFilter;
 use quell_engine::memory::{Note, NoteScope};
-use quell_engine::store::Store;
 use quell_protocol::memory::NoteRow;
 use quell_protocol::{CallEnd, EventKind, RunId};
+use quell_store::Store;
 use quell_testkit::ScriptedResponse;
 use serde_json::{Value, json};
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use quell_engine::agent::AgentConfig;
 use quell_engine::engine::Submission;
-use quell_engine::llm::{ProviderConfig, ProviderKind};
 use quell_kernel::Push;
 use quell_kernel::prompt::MAX_REQUEST_IMAGES;
+use quell_llm::{ProviderConfig, ProviderKind};
 use quell_protocol::api::{OnBusy, RunView};
 use quell_protocol::{ResourceKind, Verdict};
 use quell_testkit::ScriptedResponse;

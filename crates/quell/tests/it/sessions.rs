@@ -14,10 +14,10 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use quell_engine::EngineConfig;
-use quell_engine::clock::{Clock, SkippedTime};
 use quell_engine::hooks::{LifecycleHook, SessionStage, StageUndo, Veto};
 use quell_protocol::hook::{HookBody, HookEvent, SessionFacts};
 use quell_protocol::session::SessionRequest;
+use quell_scope::clock::{Clock, SkippedTime};
 use quell_testkit::leaks;
 use tokio::sync::Semaphore;
 

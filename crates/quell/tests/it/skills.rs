@@ -6,11 +6,11 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use quell_engine::engine::Submission;
-use quell_engine::llm::{ProviderConfig, ProviderKind};
-use quell_engine::scope::Point;
 use quell_kernel::Push;
+use quell_llm::{ProviderConfig, ProviderKind};
 use quell_protocol::web_ui::SessionPatch;
 use quell_protocol::{ResourceKind, Verdict};
+use quell_scope::Point;
 use quell_testkit::ScriptedModel;
 use quell_testkit::ScriptedResponse;
 use quell_testkit::daemon::DaemonHome;

@@ -116,7 +116,7 @@ async fn a_file_that_was_written_after_the_stop_is_said_to_be_written() {
     let run = parse_run_id("writes");
     let (engine, stopped) = (test.engine.clone(), run.clone());
     // The writing thread is at work and does not check for a stop any more.
-    test.point_hook.arm(quell_engine::scope::Point::Blocking, 2, move || {
+    test.point_hook.arm(quell_scope::Point::Blocking, 2, move || {
         assert!(engine.stop(&alice(), &run_stop_scope(&stopped), &stop_ask(Push::Gentle)).stopped_anything());
     });
     test.send(crate::test_engine::submission_as(&run, "s", "write it")).await;

@@ -4,11 +4,11 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use quell_engine::agent::AgentConfig;
-use quell_engine::scope::Point;
 use quell_kernel::Push;
 use quell_kernel::approval::ApprovalPolicy;
 use quell_protocol::approval::Decision;
 use quell_protocol::{EventKind, ResourceKind, RunId, StopReason, Verdict};
+use quell_scope::Point;
 use quell_testkit::commands::{self, ProcessMarker};
 use quell_testkit::model::ScriptedStream;
 use quell_testkit::{ScriptedResponse, leaks};

@@ -5,10 +5,10 @@ use std::slice::from_ref;
 
 use quell_engine::Engine;
 use quell_engine::engine::EngineNotice;
-use quell_engine::scope::{Point, PointProbe};
 use quell_kernel::Push;
 use quell_kernel::turn::PartialPolicy;
 use quell_protocol::{ErrorCode, EventKind, ResourceKind, StopReason, Verdict};
+use quell_scope::{Point, PointProbe};
 use quell_testkit::model::{ScriptedStream, UsageReporting};
 use quell_testkit::{ScriptedResponse, leaks};
 use rstest::rstest;

@@ -14,7 +14,7 @@ mod stop_modes;
 
 use std::collections::BTreeSet;
 
-use quell_engine::scope::Point;
+use quell_scope::Point;
 use rstest::rstest;
 
 use case_run::SweepEngine;

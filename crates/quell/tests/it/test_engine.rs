@@ -10,26 +10,26 @@ use std::time::Duration;
 
 use quell_engine::access::RequestOrigin;
 use quell_engine::agent::{AgentConfig, Limits};
-use quell_engine::clock::Clock;
 use quell_engine::engine::{
     Caller, EngineNotice, Retention, SessionSettings, StopResult, StopTextMode, Submission, SubmitError, SubmitOutcome,
     Subscription,
 };
 use quell_engine::hooks::HookSettings;
 use quell_engine::live_run::RunProgress;
-use quell_engine::llm::{ProviderConfig, ProviderKind};
 use quell_engine::memory::MemorySettings;
-use quell_engine::proc::{WardenExe, base_environment};
-use quell_engine::scope::{Point, PointProbe};
-use quell_engine::tools::{FetchSettings, ToolSettings};
 use quell_engine::{Engine, EngineConfig};
 use quell_kernel::expiry::ExpiryLimits;
 use quell_kernel::registry::{StopRequest, StopScope};
 use quell_kernel::{Push, StopTimeouts};
+use quell_llm::{ProviderConfig, ProviderKind};
+use quell_process::{WardenExe, base_environment};
 use quell_protocol::api::{AccessLevel, ComputeStatus, Grants, OnBusy, RunView, SendAnswer};
 use quell_protocol::{AgentId, EventKind, Principal, ResourceKind, RunEvent, RunId, SessionKey, StopReason, Surface};
 use quell_protocol::{Receipt, Verdict};
+use quell_scope::clock::Clock;
+use quell_scope::{Point, PointProbe};
 use quell_testkit::{ScriptedModel, ScriptedResponse, leaks};
+use quell_tools::{FetchSettings, ToolSettings};
 use serde_json::Value;
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, watch};
 

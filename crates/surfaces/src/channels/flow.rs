@@ -27,15 +27,16 @@ mod texts;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use quell_engine::Engine;
 use quell_engine::access::RequestOrigin;
 use quell_engine::engine::Caller;
-use quell_engine::scope::{PointProbe, Scope};
-use quell_engine::{Engine, clock::Clock};
 use quell_kernel::Moment;
 use quell_kernel::channel::inbox::{Inbox, InboxLimits};
 use quell_protocol::api::{AccessLevel, Grants};
 use quell_protocol::channel::ChannelRow;
 use quell_protocol::{Principal, RunId, Surface};
+use quell_scope::clock::Clock;
+use quell_scope::{PointProbe, Scope};
 use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use quell_engine::clock::Clock;
 use quell_engine::hooks::signature::WebhookSigner;
+use quell_scope::clock::Clock;
 use reqwest::{Client, StatusCode};
 use secrecy::ExposeSecret;
 use serde::Serialize;

@@ -104,7 +104,7 @@ pub(super) async fn abort(
             return Err(problem_response(ErrorCode::InvalidRequest, detail));
         }
     };
-    // Answer when no run of the agent is `waiting_llm` or `stopping` any more: row B5 of docs/design/requirements.md.
+    // Answer when none of these runs is `waiting_llm` or `stopping` any more: row B5 of docs/design/requirements.md.
     for ticket in &stop.tickets {
         ticket.wait_settled().await;
     }

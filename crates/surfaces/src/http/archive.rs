@@ -12,9 +12,9 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
 use quell_engine::Engine;
 use quell_engine::engine::{ArchiveError, ArchiveReader, ImportError};
-use quell_engine::store::{SessionArchive, StoreError, TempFile};
 use quell_protocol::api::SessionRow;
 use quell_protocol::{ErrorCode, SessionKey};
+use quell_store::{SessionArchive, StoreError, TempFile};
 use tokio::time::timeout;
 
 use super::sessions::session_not_found;

@@ -38,7 +38,7 @@ const GAUGES: &[(&str, &str)] = &[
     ("quell_model_requests", "Requests to models under way"),
     ("quell_sessions_live", "Sessions in memory"),
     ("quell_sessions_awaited", "Callers that wait for a session"),
-    ("quell_sessions_unclean", "Sessions that could not be cleaned up"),
+    ("quell_sessions_unclean", "Clean-up steps of sessions that failed and are tried again"),
     ("quell_streams", "Event streams and WebSockets that are open"),
     ("quell_held", "1 while new runs are refused"),
     ("quell_config_stale", "1 while the configuration file is wrong or wants a restart"),

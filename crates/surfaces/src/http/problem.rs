@@ -4,8 +4,8 @@ use axum::extract::Request;
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use quell_engine::store::StoreError;
 use quell_protocol::{BadId, ErrorCode, Problem};
+use quell_store::StoreError;
 
 #[derive(Debug)]
 pub(crate) struct ProblemResponse {

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, State};
-use quell_engine::tools::background::BackgroundProcess;
 use quell_kernel::Push;
 use quell_protocol::api::List;
 use quell_protocol::background::{ProcessRow, ProcessView};
 use quell_protocol::{ErrorCode, SessionKey};
+use quell_tools::background::BackgroundProcess;
 use serde::Deserialize;
 
 use super::extractors::QueryParams;

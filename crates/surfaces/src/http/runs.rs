@@ -7,9 +7,9 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use quell_engine::engine::{StopTextMode, Submission, SubmitError, SubmitOutcome};
-use quell_engine::store::RunListFilter;
 use quell_protocol::api::{List, RunView, SendRequest};
 use quell_protocol::{ErrorCode, RunId, SessionKey};
+use quell_store::RunListFilter;
 use serde::Deserialize;
 
 use super::extractors::{JsonBody, QueryParams};

@@ -4,11 +4,11 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use quell_engine::engine::{OpenSessionError, OpenSessionOutcome, SessionError};
-use quell_engine::store::SessionListFilter;
 use quell_protocol::api::{HistoryMessage, List, SessionRow};
 use quell_protocol::session::{SessionAnswer, SessionRequest, SessionView};
 use quell_protocol::web_ui::SessionPatch;
 use quell_protocol::{ErrorCode, SessionKey};
+use quell_store::SessionListFilter;
 use serde::Deserialize;
 
 use super::extractors::{JsonBody, OptionalJsonBody, QueryParams};

@@ -8,13 +8,13 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use quell_engine::access::Caller;
 use quell_engine::engine::{StopResult, build_stop_answer};
-use quell_engine::store::StoreError;
 use quell_kernel::Push;
 use quell_kernel::registry::{BackgroundPolicy, QueuedPolicy, StopRequest, StopScope};
 use quell_protocol::api::{
     Hold, StopAllAnswer, StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView,
 };
 use quell_protocol::{ErrorCode, RunId, SessionKey, StopReason};
+use quell_store::StoreError;
 use serde::Deserialize;
 
 use super::auth::StopCaller;

@@ -1,10 +1,10 @@
 //! JSON payloads that several methods and events share.
 
-use quell_engine::clock::Clock;
 use quell_kernel::turn::CODE_REFUSED;
 use quell_protocol::api::{HistoryMessage, RunResult, RunView, SessionRow};
 use quell_protocol::approval::ApprovalRow;
 use quell_protocol::{RunId, Verdict};
+use quell_scope::clock::Clock;
 use serde_json::{Value, json};
 
 use super::frame::RpcError;

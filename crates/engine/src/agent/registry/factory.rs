@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use quell_kernel::ToolSpec;
+use quell_llm::{ModelHandle, Models};
 use quell_protocol::AgentId;
+use quell_tools::ToolSet;
 
 use super::super::memory_tools::memory_tool_specs;
 use super::super::{Agent, AgentConfig, THINKING_UNSUPPORTED, check_tool_names};
-use crate::llm::{ModelHandle, Models, ToolSpec};
-use crate::tools::ToolSet;
 
 /// Builds agents.
 #[derive(Debug, Clone)]

@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use quell_kernel::agent_tree::AgentTree;
+use quell_llm::Models;
 use quell_protocol::AgentId;
 
 use super::{
     Agent, AgentConfig, AgentConfigError, AgentFactory, AgentRegistry, AgentRegistryError, AgentSnapshot, build_agents,
     choose_default_agent,
 };
-use crate::llm::Models;
 
 /// Agents that are ready to replace the existing ones.
 #[derive(Debug)]

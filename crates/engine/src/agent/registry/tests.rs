@@ -4,9 +4,10 @@ mod reload;
 
 use std::path::PathBuf;
 
+use quell_llm::{Models, ProviderConfig, ProviderKind};
+use quell_tools::{ToolSet, ToolSettings};
+
 use super::*;
-use crate::llm::{Models, ProviderConfig, ProviderKind};
-use crate::tools::{ToolSet, ToolSettings};
 
 fn id(text: &str) -> AgentId {
     AgentId::parse(text).expect("an agent id")

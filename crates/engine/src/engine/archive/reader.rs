@@ -11,12 +11,9 @@ use quell_protocol::archive::{
 };
 use quell_protocol::session::SessionRequest;
 use quell_protocol::{Object, RunId};
+use quell_store::{ArchivedHistoryItem, Note, PrivateEndpoints, RunRow, SessionArchive, StoredRunState, StoredSession};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-
-use crate::store::{
-    ArchivedHistoryItem, Note, PrivateEndpoints, RunRow, SessionArchive, StoredRunState, StoredSession,
-};
 
 /// Why an archive was refused, and at which line. Nothing of it was written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -6,11 +6,11 @@ use quell_kernel::registry::NewRun;
 use quell_kernel::turn::PartialPolicy;
 use quell_protocol::api::OnBusy;
 use quell_protocol::{Principal, SessionKey, Surface};
+use quell_scope::{PointProbe, Scope};
 
 use super::*;
 use crate::journal::Journal;
 use crate::live_run::{Hub, LiveRunInit};
-use crate::scope::{PointProbe, Scope};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use quell_engine::hooks::HookTrigger;
-use quell_engine::scope::Cancelled;
 use quell_protocol::ResourceKind;
 use quell_protocol::hook::{HookBody, HookEvent};
+use quell_scope::Cancelled;
 use quell_testkit::commands::{self, ProcessMarker};
 use quell_testkit::leaks;
 use rstest::rstest;

@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use quell_engine::hooks::{HookTrigger, MessageAnswer};
-use quell_engine::scope::Cancelled;
 use quell_protocol::ResourceKind;
 use quell_protocol::channel::ChannelMessage;
 use quell_protocol::hook::{HookBody, HookEvent};
+use quell_scope::Cancelled;
 use quell_testkit::commands::{self, ProcessMarker};
 use rstest::rstest;
 

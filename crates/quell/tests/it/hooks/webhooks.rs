@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use quell_engine::hooks::{HookSettings, HookTargets, HookTrigger};
-use quell_engine::scope::Cancelled;
 use quell_protocol::ResourceKind;
 use quell_protocol::hook::HookEvent;
+use quell_scope::Cancelled;
 use quell_testkit::{ScriptedResponse, leaks};
 use rstest::rstest;
 use tokio::net::TcpListener;

@@ -1,6 +1,6 @@
 //! MCP servers reached by URL: failures fail one call and leave no socket or session.
 
-use quell_engine::mcp::McpConfig;
+use quell_mcp::McpConfig;
 use quell_protocol::{ResourceKind, Verdict};
 use quell_testkit::mcp::{FakeMcpServer, McpFault};
 use rstest::rstest;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use quell_engine::mcp::McpConfig;
+use quell_mcp::McpConfig;
 use quell_protocol::{ResourceKind, RunId, Rung};
 use quell_testkit::daemon::DaemonHome;
 use quell_testkit::gateway_client::{GatewayTestClient, is_run_ended};

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use quell_engine::mcp::McpConfig;
+use quell_mcp::McpConfig;
 use quell_protocol::{ResourceKind, RunId};
 use quell_testkit::{ScriptedResponse, leaks};
 use serde_json::{Value, json};

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use quell_engine::agent::AgentConfig;
 use quell_engine::engine::Submission;
-use quell_engine::llm::{ProviderConfig, ProviderKind};
-use quell_engine::scope::Point;
 use quell_kernel::Push;
+use quell_llm::{ProviderConfig, ProviderKind};
 use quell_protocol::ResourceKind;
 use quell_protocol::api::RunView;
+use quell_scope::Point;
 use quell_testkit::ScriptedResponse;
 use quell_testkit::commands::ProcessMarker;
 use serde_json::{Value, json};

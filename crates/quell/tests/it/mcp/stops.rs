@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use quell_engine::scope::Point;
 use quell_kernel::{Push, StopScope};
 use quell_protocol::{ResourceKind, Rung, Verdict};
+use quell_scope::Point;
 use quell_testkit::{ScriptedResponse, mcp};
 use rstest::rstest;
 use serde_json::json;

@@ -7,10 +7,10 @@ use futures_util::future::{BoxFuture, ready};
 use quell_engine::agent::AgentConfig;
 use quell_engine::engine::Submission;
 use quell_engine::hooks::{LifecycleHook, MessageAnswer};
-use quell_engine::llm::{ProviderConfig, ProviderKind};
-use quell_engine::scope::Point;
+use quell_llm::{ProviderConfig, ProviderKind};
 use quell_protocol::Verdict;
 use quell_protocol::hook::{HookBody, HookEvent};
+use quell_scope::Point;
 use quell_testkit::model::{ModelRequestHandle, ScriptedStream};
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -159,8 +159,7 @@ async fn only_what_people_say_is_saved_and_only_what_could_be_shown() {
     test.run_message("s", "let someone count marker:ask").await;
     test.run_message("s", &"very long ".repeat(500)).await;
     test.run_message("s", "look at [IMAGE:/tmp/boat.png]").await;
-    let sessions =
-        test.engine.list_sessions(quell_engine::store::SessionListFilter { search: None, limit: 9, cursor: None });
+    let sessions = test.engine.list_sessions(quell_store::SessionListFilter { search: None, limit: 9, cursor: None });
     let mut saved = Vec::new();
     for session in sessions.await.unwrap().items {
         saved.extend(list_notes(&test, NoteScope::Session(session.key)).await);

@@ -3,12 +3,12 @@
 use futures_util::future::join_all;
 use quell_engine::engine::Submission;
 use quell_engine::live_run::RunProgress;
-use quell_engine::scope::Point;
 use quell_kernel::Push;
 use quell_kernel::registry::{BackgroundPolicy, QueuedPolicy, StopScope};
 use quell_protocol::api::RunView;
 use quell_protocol::session::SessionRequest;
 use quell_protocol::{ResourceKind, Verdict};
+use quell_scope::Point;
 use quell_testkit::leaks;
 use quell_testkit::model::{ModelRequestHandle, ScriptedModel, ScriptedStream};
 use rstest::rstest;
@@ -90,7 +90,7 @@ async fn what_is_worth_it_becomes_notes_behind_the_answer() {
     // Consolidation is not a message: the next message sees nothing of it, and it creates no session.
     test.run_message("s", "thanks").await;
     assert!(!messages_as_text(&test.last_messages()).contains("worth remembering"));
-    let sessions = quell_engine::store::SessionListFilter { search: None, limit: 9, cursor: None };
+    let sessions = quell_store::SessionListFilter { search: None, limit: 9, cursor: None };
     assert_eq!(test.engine.list_sessions(sessions).await.unwrap().items.len(), 1);
     test.close().await;
 }

@@ -2,6 +2,7 @@
 
 use quell_protocol::CallEnd;
 use quell_protocol::ResourceKind;
+use quell_scope::Point;
 use quell_testkit::leaks;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -9,7 +10,6 @@ use serde_json::{Value, json};
 use super::*;
 use crate::test_engine::{WAIT_TIMEOUT, abort_reason, parse_run_id, submission_as};
 use quell_engine::live_run::RunProgress;
-use quell_engine::scope::Point;
 
 #[tokio::test]
 async fn what_is_remembered_is_recalled_here_and_what_the_agent_knows_everywhere() {

@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use quell_engine::proc::{WardenExe, base_environment};
 use quell_kernel::approval::ApprovalPolicy;
+use quell_process::{WardenExe, base_environment};
 use quell_protocol::AgentId;
 use quell_protocol::audit::Action;
 use quell_testkit::ScriptedModel;

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use quell_engine::EngineConfig;
-use quell_engine::clock::{Clock, SkippedTime};
 use quell_engine::engine::Retention;
 use quell_protocol::ResourceKind;
+use quell_scope::clock::{Clock, SkippedTime};
 use quell_testkit::ScriptedResponse;
 use serde_json::json;
 
@@ -117,8 +117,8 @@ async fn a_session_that_was_asked_for_and_not_written_to_was_used() {
     test.close().await;
 }
 
-fn all_runs() -> quell_engine::store::RunListFilter {
-    quell_engine::store::RunListFilter { session: None, principal: None, limit: 100, cursor: None }
+fn all_runs() -> quell_store::RunListFilter {
+    quell_store::RunListFilter { session: None, principal: None, limit: 100, cursor: None }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

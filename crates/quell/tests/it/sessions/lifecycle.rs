@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use quell_engine::engine::OpenSessionOutcome;
-use quell_engine::tools::attachment::attachment_folder;
 use quell_kernel::Push;
 use quell_protocol::ResourceKind;
 use quell_protocol::approval::Decision;
 use quell_protocol::hook::HookEvent;
 use quell_protocol::session::SessionRequest;
 use quell_testkit::ScriptedResponse;
+use quell_tools::attachment::attachment_folder;
 use serde_json::json;
 
 use super::{PAST_IDLE_LIMIT, RecordingProgram, SessionFixture, session_request};

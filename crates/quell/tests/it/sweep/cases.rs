@@ -5,9 +5,9 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use quell_engine::live_run::RunProgress;
-use quell_engine::scope::Point;
 use quell_protocol::ResourceKind;
 use quell_protocol::approval::Decision;
+use quell_scope::Point;
 use quell_testkit::{ScriptedResponse, commands, leaks, model};
 use serde_json::json;
 use tokio::io::AsyncReadExt;
@@ -425,8 +425,7 @@ async fn check_child_gone(case_run: &CaseRun<'_>) {
     let engine = &case_run.sweep.test_engine.engine;
     case_run.mark.wait_gone(WAIT_TIMEOUT).await;
     let live_run = engine.live_run(&case_run.run);
-    let below =
-        |rows: Vec<quell_engine::scope::LedgerRow>| rows.iter().filter(|row| row.kind == ResourceKind::Run).count();
+    let below = |rows: Vec<quell_scope::LedgerRow>| rows.iter().filter(|row| row.kind == ResourceKind::Run).count();
     assert!(live_run.is_none_or(|live_run| below(live_run.scope.ledger().rows()) == 1));
 }
 

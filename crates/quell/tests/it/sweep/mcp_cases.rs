@@ -1,7 +1,7 @@
 //! Places at MCP servers where a stop can find a run: a server that starts, a call that is cancelled, a call that is
 //! not.
 
-use quell_engine::mcp::McpConfig;
+use quell_mcp::McpConfig;
 use quell_protocol::ResourceKind;
 use quell_testkit::mcp::FakeMcpServer;
 use quell_testkit::{ScriptedResponse, leaks, mcp};

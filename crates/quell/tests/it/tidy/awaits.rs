@@ -9,11 +9,14 @@ use super::TidyFinding;
 use super::restricted_apis::is_test_support;
 use super::source_file::{SourceFile, SourceToken};
 
+/// Crates in which runs work.
+const RUN_CRATES: &[&str] = &["llm", "mcp", "tools"];
+
 /// Modules of the engine in which runs work.
-const RUN_MODULES: &[&str] = &["agent", "tools", "llm", "mcp", "memory", "hooks"];
+const RUN_MODULES: &[&str] = &["agent", "memory", "hooks"];
 
 /// Compiled for tests only, by an attribute in the file above.
-const TEST_FILES: &[&str] = &["crates/engine/src/llm/fake_server.rs"];
+const TEST_FILES: &[&str] = &["crates/llm/src/fake_server.rs"];
 
 const REASON_MARK: &str = "// waits: ";
 
@@ -55,9 +58,13 @@ fn find_awaits(source: &SourceFile) -> Vec<(usize, Option<AwaitReason>)> {
 }
 
 fn is_run_module(path: &str) -> bool {
-    let Some(place) = path.strip_prefix("crates/engine/src/") else { return false };
-    let module = place.split('/').next().unwrap_or_default().trim_end_matches(".rs");
-    RUN_MODULES.contains(&module) && !is_test_support(path) && !TEST_FILES.contains(&path)
+    let parts: Vec<&str> = path.split('/').collect();
+    let is_run_code = match parts.as_slice() {
+        ["crates", "engine", "src", module, ..] => RUN_MODULES.contains(&module.trim_end_matches(".rs")),
+        ["crates", name, "src", ..] => RUN_CRATES.contains(name),
+        _ => false,
+    };
+    is_run_code && !is_test_support(path) && !TEST_FILES.contains(&path)
 }
 
 /// The code without what stands below `#[cfg(test)]`.

@@ -7,16 +7,53 @@ use super::source_file::SourceFile;
 const ALLOWED_DEPENDENCIES: &[(&str, &[&str])] = &[
     ("quell-protocol", &[]),
     ("quell-kernel", &["quell-protocol"]),
-    ("quell-engine", &["quell-kernel", "quell-protocol"]),
-    ("quell-surfaces", &["quell-engine", "quell-kernel", "quell-protocol"]),
+    ("quell-scope", &["quell-kernel", "quell-protocol"]),
+    ("quell-net", &[]),
+    ("quell-process", &["quell-scope", "quell-kernel", "quell-protocol"]),
+    ("quell-store", &["quell-kernel", "quell-protocol"]),
+    ("quell-llm", &["quell-net", "quell-scope", "quell-kernel", "quell-protocol"]),
+    ("quell-mcp", &["quell-process", "quell-net", "quell-scope", "quell-kernel", "quell-protocol"]),
+    ("quell-tools", &["quell-process", "quell-net", "quell-scope", "quell-kernel", "quell-protocol"]),
+    ("quell-engine", ENGINE),
+    ("quell-surfaces", SURFACES),
     ("quell-client", &["quell-protocol"]),
-    ("quell", &["quell-surfaces", "quell-client", "quell-engine", "quell-kernel", "quell-protocol"]),
+    ("quell", BINARY),
     ("quell-testkit", &[]),
     ("xtask", &[]),
 ];
 
+const ENGINE: &[&str] = &[
+    "quell-tools",
+    "quell-mcp",
+    "quell-llm",
+    "quell-store",
+    "quell-process",
+    "quell-net",
+    "quell-scope",
+    "quell-kernel",
+    "quell-protocol",
+];
+
+/// The transports see no processes, models or MCP servers.
+const SURFACES: &[&str] =
+    &["quell-engine", "quell-tools", "quell-store", "quell-scope", "quell-kernel", "quell-protocol"];
+
+const BINARY: &[&str] = &[
+    "quell-surfaces",
+    "quell-client",
+    "quell-engine",
+    "quell-tools",
+    "quell-mcp",
+    "quell-llm",
+    "quell-store",
+    "quell-process",
+    "quell-scope",
+    "quell-kernel",
+    "quell-protocol",
+];
+
 /// What tests may use on top.
-const TEST_ONLY_CRATES: &[&str] = &["quell-testkit"];
+const TEST_ONLY_CRATES: &[&str] = &["quell-testkit", "quell-scope", "quell-process", "quell-llm"];
 
 /// All that the pure floors may use of others: nothing with a clock, IO, async, randomness or logging in its face.
 const PURE_DEPENDENCIES: &[(&str, &[&str])] = &[

@@ -4,29 +4,18 @@ use super::TidyFinding;
 use super::source_file::SourceFile;
 
 const RANKS: &[(&str, u8)] = &[
-    ("address", 0),
-    ("scope", 0),
-    ("clock", 0),
     ("journal", 0),
     ("channel_origin", 0),
-    ("llm", 1),
-    ("proc", 1),
-    ("store", 1),
     ("live_run", 1),
     ("approvals", 1),
-    ("access", 2),
-    ("tools", 2),
-    ("mcp", 2),
-    ("hooks", 2),
-    ("memory", 2),
-    ("agent", 3),
-    ("runs", 4),
+    ("access", 1),
+    ("hooks", 1),
+    ("memory", 1),
+    ("agent", 2),
+    ("runs", 3),
     ("session", 4),
     ("engine", 5),
 ];
-
-/// Arrows between neighbours of one rank, which ARCHITECTURE.md draws.
-const ALLOWED_SAME_RANK: &[(&str, &str)] = &[("scope", "clock"), ("channel_origin", "scope"), ("session", "runs")];
 
 const ENGINE_SRC: &str = "crates/engine/src/";
 
@@ -67,7 +56,7 @@ fn top_module(path: &[String], depth: usize) -> Option<&str> {
 
 fn rank_violation(own: (&str, u8), other: &str) -> Option<String> {
     let (own, rank_of_own) = own;
-    if own == other || ALLOWED_SAME_RANK.contains(&(own, other)) {
+    if own == other {
         return None;
     }
     match rank_of(other) {

@@ -44,11 +44,13 @@ fn reference_exists(name: &str) -> bool {
         },
     };
     let (modules, test) = path.rsplit_once("::").unwrap_or(("", path));
+    let is_root = matches!(modules, "" | "tests");
+    let roots = if is_root { &["lib", "main"][..] } else { &[] };
     let files = [modules, modules.strip_suffix("::tests").unwrap_or(modules)];
     let file = |modules: &str| {
         modules.split("::").filter(|module| !module.is_empty()).fold(workspace_root().join(&dir), |at, it| at.join(it))
     };
-    files.iter().any(|modules| has_test(&file(modules).with_extension("rs"), test))
+    files.iter().chain(roots).any(|modules| has_test(&file(modules).with_extension("rs"), test))
 }
 
 fn has_test(file: &Path, test: &str) -> bool {

@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use quell_engine::clock::Clock;
 use quell_protocol::api::{AccessLevel, OnBusy};
 use quell_protocol::channel::{ChannelHealth, ChannelRow};
+use quell_scope::clock::Clock;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use quell_engine::engine::{OpenSessionError, SessionError};
-use quell_engine::scope::Cancelled;
 use quell_kernel::Push;
 use quell_kernel::channel::commands::{self, ChannelCommand, HELP_TEXT};
 use quell_kernel::channel::inbox::InboxMessage;
@@ -11,6 +10,7 @@ use quell_kernel::registry::StopRequest;
 use quell_protocol::api::{AccessLevel, AgentRow};
 use quell_protocol::web_ui::SessionPatch;
 use quell_protocol::{ErrorCode, SessionKey, StopReason, Surface};
+use quell_scope::Cancelled;
 use tokio::time::sleep;
 
 use super::send_retry::{SendPersistence, send_piece};

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use axum::http::HeaderMap;
 use quell_engine::channel_origin::DeliveryError;
-use quell_engine::clock::Clock;
 use quell_engine::engine::{AuditAction, Caller};
 use quell_protocol::audit::Action;
 use quell_protocol::channel::{ChannelDelivery, ChannelHealth, ChannelReceived, ChannelTest, DeliveryState};
+use quell_scope::clock::Clock;
 use tokio::time::{Instant, timeout};
 
 use super::Channels;

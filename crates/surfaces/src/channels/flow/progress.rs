@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_engine::live_run::{Follower, LiveRun, RunProgress};
-use quell_engine::store::PendingReply;
 use quell_protocol::event::EventKind;
 use quell_protocol::{RunId, Verdict};
+use quell_store::PendingReply;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::finished_reply::NotificationStatus;

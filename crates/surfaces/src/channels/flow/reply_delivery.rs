@@ -12,10 +12,10 @@ use std::sync::{Arc, OnceLock};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use quell_engine::channel_origin::{DeliveryContext, DeliveryError, ReplyDelivery};
-use quell_engine::scope::Point;
-use quell_engine::tools::attachment::{attachment_folder, read_attachment, write_attachment};
 use quell_kernel::channel::sanitise::NarrationPolicy;
 use quell_protocol::{Attachment, AttachmentKind, ChannelMessage, RunId};
+use quell_scope::Point;
+use quell_tools::attachment::{attachment_folder, read_attachment, write_attachment};
 use tokio::sync::watch;
 
 use super::channel::ActiveChannel;

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use quell_engine::channel_origin::DeliveryError;
-use quell_engine::store::{PendingReply, StaleReply, StoreError};
 use quell_kernel::turn::CODE_WITHHELD;
 use quell_protocol::api::{HistoryMessage, RunView};
 use quell_protocol::{Receipt, ResourceKind, RunId, StopReason, Verdict};
+use quell_store::{PendingReply, StaleReply, StoreError};
 use tokio::time::sleep;
 
 use super::channel::ActiveChannel;

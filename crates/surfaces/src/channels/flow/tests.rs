@@ -15,19 +15,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_engine::agent::{AgentConfig, Limits};
-use quell_engine::clock::Clock;
 use quell_engine::engine::{Retention, SessionSettings};
 use quell_engine::hooks::HookSettings;
-use quell_engine::llm::{ProviderConfig, ProviderKind};
 use quell_engine::memory::MemorySettings;
-use quell_engine::proc::{WardenExe, base_environment};
-use quell_engine::scope::PointProbe;
-use quell_engine::tools::ToolSettings;
 use quell_engine::{Engine, EngineConfig};
 use quell_kernel::StopTimeouts;
 use quell_kernel::expiry::ExpiryLimits;
+use quell_llm::{ProviderConfig, ProviderKind};
+use quell_process::{WardenExe, base_environment};
 use quell_protocol::AgentId;
+use quell_scope::PointProbe;
+use quell_scope::clock::Clock;
 use quell_testkit::ScriptedModel;
+use quell_tools::ToolSettings;
 use tempfile::TempDir;
 
 use self::fake_network::FakeNetwork;

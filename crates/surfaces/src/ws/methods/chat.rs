@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use quell_engine::engine::{StopTextMode, Submission, SubmitError, SubmitOutcome};
 use quell_engine::live_run::RunProgress;
-use quell_engine::store::StoreError;
 use quell_kernel::admission::AdmissionError;
 use quell_protocol::api::{OnBusy, SendAnswer};
 use quell_protocol::{AgentId, RunId, SessionKey};
+use quell_store::StoreError;
 use serde::Deserialize;
 use serde_json::{Value, json};
 

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use quell_engine::store::RunListFilter;
 use quell_protocol::api::AccessLevel;
 use quell_protocol::{AgentId, RunId, SessionKey};
+use quell_store::RunListFilter;
 use serde::Deserialize;
 use serde_json::{Value, json};
 

@@ -1,11 +1,11 @@
 //! `sessions.*`: list, describe, resolve, reset, delete.
 
 use quell_engine::engine::SessionError;
-use quell_engine::store::{RunListFilter, SessionListFilter};
 use quell_kernel::Push;
 use quell_kernel::registry::StopRequest;
 use quell_protocol::api::{HistoryMessage, RunView, SessionRow};
 use quell_protocol::{AgentId, SessionKey, StopReason};
+use quell_store::{RunListFilter, SessionListFilter};
 use serde::Deserialize;
 use serde_json::{Value, json};
 

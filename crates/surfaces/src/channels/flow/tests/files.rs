@@ -1,7 +1,6 @@
 //! Attachments in the flow: concurrency limit, cleanup with the session, approval of file markers.
 
 use quell_engine::agent::AgentConfig;
-use quell_engine::tools::attachment::attachment_folder;
 use quell_kernel::Push;
 use quell_kernel::approval::ApprovalPolicy;
 use quell_kernel::registry::StopRequest;
@@ -9,6 +8,7 @@ use quell_protocol::api::AccessLevel;
 use quell_protocol::approval::Decision;
 use quell_protocol::{Attachment, AttachmentKind, SessionKey, StopReason, Surface};
 use quell_testkit::model::ScriptedResponse;
+use quell_tools::attachment::attachment_folder;
 
 use super::FlowFixture;
 use super::operations::admin_caller;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use quell_engine::tools::attachment::attachment_folder;
 use quell_protocol::{Attachment, AttachmentKind, SessionKey};
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
+use quell_tools::attachment::attachment_folder;
 
 use super::FlowFixture;
 use super::fake_network::{FakeNetworkCall, FakeNetworkFault, FakeNetworkState, rate_limit_fault, refusal_fault};

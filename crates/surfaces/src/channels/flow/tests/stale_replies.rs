@@ -6,8 +6,8 @@
 use std::fs;
 use std::time::Duration;
 
-use quell_engine::store::{PendingReply, StaleReply, Store};
 use quell_protocol::RunId;
+use quell_store::{PendingReply, StaleReply, Store};
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use tempfile::TempDir;
 
@@ -281,8 +281,8 @@ async fn an_answer_that_is_shown_is_left_alone_and_gets_its_sign() {
     next.shut_down().await;
 }
 
-fn all_runs() -> quell_engine::store::RunListFilter {
-    quell_engine::store::RunListFilter { session: None, principal: None, limit: 10, cursor: None }
+fn all_runs() -> quell_store::RunListFilter {
+    quell_store::RunListFilter { session: None, principal: None, limit: 10, cursor: None }
 }
 
 #[tokio::test(flavor = "multi_thread")]

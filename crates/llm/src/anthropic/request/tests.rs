@@ -1,0 +1,122 @@
+//! Request bodies under the rules of the Messages API.
+
+use quell_protocol::{AgentId, RunId};
+use rstest::rstest;
+use serde_json::json;
+
+use super::*;
+use crate::Conversation;
+
+/// The body for these settings: temperature, `max_tokens`, tokens of thinking.
+fn body_for(messages: Vec<Value>, settings: (Option<f64>, Option<u32>, Option<u32>)) -> Value {
+    let (temperature, max_tokens, budget) = settings;
+    body_with_thinking(messages, (temperature, max_tokens), budget.map(ThinkingMode::Tokens))
+}
+
+fn body_with_thinking(
+    messages: Vec<Value>,
+    (temperature, max_tokens): (Option<f64>, Option<u32>),
+    thinking: Option<ThinkingMode>,
+) -> Value {
+    let conversation = Conversation { system: "Be brief.".to_owned(), messages, ..Conversation::default() };
+    let (run, agent) = (RunId::parse("r").unwrap(), AgentId::parse("main").unwrap());
+    let parameters = json!({"type": "object"});
+    let shell =
+        ToolSpec { name: "shell".to_owned(), description: "Runs a command.".to_owned(), parameters: parameters.into() };
+    let request = ModelCallRequest {
+        run: &run,
+        agent: &agent,
+        conversation: &conversation,
+        tools: &[shell],
+        temperature,
+        max_tokens,
+        thinking,
+    };
+    serde_json::from_str(&request_body("m", &request).unwrap()).unwrap()
+}
+
+fn hello_messages() -> Vec<Value> {
+    vec![json!({"role": "user", "content": [{"type": "text", "text": "hi"}]})]
+}
+
+/// A conversation that ends with a call result; the message with the call begins with `first`.
+fn messages_with_call_result(first: &Value) -> Vec<Value> {
+    let call = json!({"type": "tool_use", "id": "a", "name": "shell", "input": {}});
+    let result = json!({"type": "tool_result", "tool_use_id": "a", "content": "A"});
+    let mut messages = hello_messages();
+    messages.push(json!({"role": "assistant", "content": [first, call]}));
+    messages.push(json!({"role": "user", "content": [result]}));
+    messages
+}
+
+#[test]
+fn a_body_is_what_the_dialect_says() {
+    let expected = json!({
+        "model": "m",
+        "max_tokens": 100,
+        "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+        "messages": [{"role": "user", "content": [
+            {"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}},
+        ]}],
+        "stream": true,
+        "tools": [{"name": "shell", "description": "Runs a command.", "input_schema": {"type": "object"}}],
+        "temperature": 0.5,
+    });
+    assert_eq!(body_for(hello_messages(), (Some(0.5), Some(100), None)), expected);
+}
+
+#[test]
+fn the_prompt_and_everything_up_to_the_last_block_are_kept_for_the_next_request() {
+    let body = body_for(messages_with_call_result(&json!({"type": "text", "text": "I look."})), (None, None, None));
+    let marked = |block: &&Value| block.get("cache_control").is_some();
+    let messages = body["messages"].as_array().unwrap();
+    let blocks = messages.iter().flat_map(|message| message["content"].as_array().unwrap());
+    let marked: Vec<&Value> = blocks.filter(marked).chain(body["system"].as_array().unwrap()).collect();
+    assert_eq!(marked.len(), 2, "{body:#}");
+    assert_eq!(marked[0]["type"], "tool_result");
+    assert!(marked.iter().all(|block| block["cache_control"] == json!({"type": "ephemeral"})), "{body:#}");
+}
+
+#[rstest]
+#[case::none(None, None, 8192)]
+#[case::given(Some(100), None, 100)]
+#[case::beside_the_budget(None, Some(4000), 12_192)]
+#[case::above_the_budget(Some(5000), Some(4000), 5000)]
+fn the_length_is_always_given(#[case] max_tokens: Option<u32>, #[case] budget: Option<u32>, #[case] length: u32) {
+    assert_eq!(body_for(hello_messages(), (None, max_tokens, budget))["max_tokens"], length);
+}
+
+#[test]
+fn thinking_is_asked_for_with_its_budget_and_without_a_temperature() {
+    let body = body_for(hello_messages(), (Some(1.0), Some(5000), Some(4000)));
+    assert_eq!(body["thinking"], json!({"type": "enabled", "budget_tokens": 4000}));
+    assert!(body.get("temperature").is_none(), "{body:#}");
+}
+
+/// Newer models answer a budget with 400, and accept this anywhere in a loop.
+#[test]
+fn adaptive_thinking_is_asked_for_without_a_budget_and_without_a_temperature() {
+    let text = json!({"type": "text", "text": "I look."});
+    for messages in [hello_messages(), messages_with_call_result(&text)] {
+        let body = body_with_thinking(messages, (Some(0.5), None), Some(ThinkingMode::Adaptive));
+        assert_eq!(body["thinking"], json!({"type": "adaptive"}));
+        assert!(body.get("temperature").is_none(), "{body:#}");
+        assert_eq!(body["max_tokens"], 16_384);
+    }
+}
+
+#[test]
+fn a_budget_that_the_length_cannot_hold_is_not_sent() {
+    let body = body_for(hello_messages(), (Some(0.5), Some(4000), Some(4000)));
+    assert!(body.get("thinking").is_none(), "{body:#}");
+    assert_eq!(body["temperature"], 0.5);
+}
+
+#[rstest]
+#[case::thought(json!({"type": "thinking", "thinking": "Hm.", "signature": "proof"}), true)]
+#[case::redacted(json!({"type": "redacted_thinking", "data": "ZW5j"}), true)]
+#[case::unthought(json!({"type": "text", "text": "I look."}), false)]
+fn a_loop_that_began_without_thinking_goes_on_without_it(#[case] first: Value, #[case] thinks: bool) {
+    let body = body_for(messages_with_call_result(&first), (None, None, Some(4000)));
+    assert_eq!(body.get("thinking").is_some(), thinks, "{body:#}");
+}

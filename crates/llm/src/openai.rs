@@ -1,0 +1,246 @@
+//! Build requests and parse streaming events and whole responses of the OpenAI chat completions API.
+
+use quell_kernel::ToolSpec;
+use quell_protocol::Usage;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::error_report::ProviderErrorReport;
+use super::partial_answer::{PartialAnswer, ResponseError, StreamStatus, null_as_default};
+use super::provider::Provider;
+use super::sse::ModelStreamEvent;
+use super::tool_calls::ToolCallFragment;
+use super::{FinishReason, ModelCallRequest, ModelSink};
+
+#[derive(Serialize)]
+struct ChatCompletionRequest<'a> {
+    model: &'a str,
+    messages: &'a [Value],
+    stream: bool,
+    stream_options: StreamOptions,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tools: Vec<OpenAiTool<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    temperature: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_tokens: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_completion_tokens: Option<u32>,
+}
+
+#[derive(Serialize)]
+struct StreamOptions {
+    include_usage: bool,
+}
+
+#[derive(Serialize)]
+struct OpenAiTool<'a> {
+    r#type: &'static str,
+    function: OpenAiFunction<'a>,
+}
+
+#[derive(Serialize)]
+struct OpenAiFunction<'a> {
+    name: &'a str,
+    description: &'a str,
+    parameters: &'a Value,
+}
+
+/// One event, or the whole answer of a server that does not stream. Fields that servers fill with differing types are
+/// read as any JSON, so that a field that is not needed cannot break an answer.
+#[derive(Deserialize)]
+struct OpenAiChunk {
+    #[serde(default, deserialize_with = "null_as_default")]
+    choices: Vec<OpenAiChoice>,
+    #[serde(default)]
+    usage: Value,
+    #[serde(default)]
+    error: Value,
+}
+
+#[derive(Deserialize)]
+struct OpenAiChoice {
+    #[serde(default)]
+    index: u64,
+    #[serde(default, deserialize_with = "null_as_default")]
+    delta: OpenAiDelta,
+    #[serde(default, deserialize_with = "null_as_default")]
+    message: OpenAiDelta,
+    #[serde(default, deserialize_with = "null_as_default")]
+    finish_reason: String,
+}
+
+#[derive(Deserialize, Default)]
+struct OpenAiDelta {
+    #[serde(default)]
+    content: Value,
+    #[serde(default)]
+    refusal: Value,
+    #[serde(default)]
+    reasoning_content: Value,
+    #[serde(default)]
+    reasoning: Value,
+    #[serde(default, deserialize_with = "null_as_default")]
+    tool_calls: Vec<OpenAiCallDelta>,
+}
+
+#[derive(Deserialize)]
+struct OpenAiCallDelta {
+    #[serde(default)]
+    index: Option<u64>,
+    #[serde(default, deserialize_with = "null_as_default")]
+    id: String,
+    #[serde(default, deserialize_with = "null_as_default")]
+    function: OpenAiFunctionDelta,
+}
+
+#[derive(Deserialize, Default)]
+struct OpenAiFunctionDelta {
+    #[serde(default, deserialize_with = "null_as_default")]
+    name: String,
+    #[serde(default)]
+    arguments: Value,
+}
+
+pub(super) fn request_body(
+    provider: &Provider,
+    model: &str,
+    request: &ModelCallRequest<'_>,
+) -> serde_json::Result<String> {
+    // OpenAI's reasoning models refuse the old name, and most other servers know only the old name.
+    let (max_tokens, max_completion_tokens) =
+        if is_openai_host(provider) { (None, request.max_tokens) } else { (request.max_tokens, None) };
+    serde_json::to_string(&ChatCompletionRequest {
+        model,
+        messages: &request.conversation.messages,
+        stream: true,
+        stream_options: StreamOptions { include_usage: true },
+        tools: request.tools.iter().map(encode_tool).collect(),
+        temperature: request.temperature,
+        max_tokens,
+        max_completion_tokens,
+    })
+}
+
+/// Applies one event of the stream.
+pub(super) fn apply_event(
+    event: &ModelStreamEvent,
+    partial: &mut PartialAnswer,
+    sink: &mut dyn ModelSink,
+) -> Result<StreamStatus, ResponseError> {
+    let data = event.data.trim();
+    if data == "[DONE]" {
+        return Ok(StreamStatus::Done);
+    }
+    if data.is_empty() {
+        return Ok(StreamStatus::More);
+    }
+    if event.name == "error" {
+        return Err(ResponseError::Reported(ProviderErrorReport::from_body(data)));
+    }
+    let chunk = serde_json::from_str::<OpenAiChunk>(data)
+        .map_err(|error| ResponseError::Unreadable(format!("an event that is no chat completion chunk: {error}")))?;
+    apply_chunk(chunk, partial, sink)?;
+    Ok(StreamStatus::More)
+}
+
+/// Applies the whole response of a server that was asked to stream and did not.
+pub(super) fn apply_whole_response(
+    body: &[u8],
+    partial: &mut PartialAnswer,
+    sink: &mut dyn ModelSink,
+) -> Result<(), ResponseError> {
+    let chunk = serde_json::from_slice::<OpenAiChunk>(body)
+        .map_err(|error| ResponseError::Unreadable(format!("a body that is no chat completion: {error}")))?;
+    apply_chunk(chunk, partial, sink)
+}
+
+fn apply_chunk(chunk: OpenAiChunk, partial: &mut PartialAnswer, sink: &mut dyn ModelSink) -> Result<(), ResponseError> {
+    if !chunk.error.is_null() {
+        return Err(ResponseError::Reported(ProviderErrorReport::from_json(&chunk.error)));
+    }
+    // Some servers send a running count with each chunk, so the last count is the right one.
+    partial.usage = parse_usage(&chunk.usage).or(partial.usage);
+    // One answer was requested; further choices are ignored.
+    for choice in chunk.choices.into_iter().filter(|choice| choice.index == 0) {
+        partial.has_begun = true;
+        apply_delta(choice.delta, partial, sink)?;
+        apply_delta(choice.message, partial, sink)?;
+        if !choice.finish_reason.is_empty() {
+            partial.finish_reason = Some(parse_finish_reason(choice.finish_reason));
+        }
+    }
+    Ok(())
+}
+
+fn apply_delta(delta: OpenAiDelta, partial: &mut PartialAnswer, sink: &mut dyn ModelSink) -> Result<(), ResponseError> {
+    // Servers that know both names send the same text under both.
+    match &delta.reasoning_content {
+        Value::Null => partial.append_thinking(delta.reasoning.as_str().unwrap_or_default(), sink)?,
+        reasoning => partial.append_open_thinking(reasoning.as_str().unwrap_or_default(), sink)?,
+    }
+    apply_content(&delta.content, partial, sink)?;
+    partial.append_text(delta.refusal.as_str().unwrap_or_default(), sink)?;
+    for (position, call) in delta.tool_calls.into_iter().enumerate() {
+        let arguments = match call.function.arguments {
+            Value::String(text) => text,
+            Value::Null => String::new(),
+            // Some servers send the arguments as JSON instead of text.
+            json => json.to_string(),
+        };
+        partial.append_call_fragment(
+            position,
+            ToolCallFragment { index: call.index, id: call.id, name: call.function.name, arguments },
+        )?;
+    }
+    Ok(())
+}
+
+/// Text, or a list of parts, as Mistral's reasoning models send it: `text` parts, and `thinking` parts with parts of
+/// their own.
+fn apply_content(content: &Value, partial: &mut PartialAnswer, sink: &mut dyn ModelSink) -> Result<(), ResponseError> {
+    let text_of = |part: &Value| part.get("text").and_then(Value::as_str).unwrap_or_default().to_owned();
+    match content {
+        Value::String(text) => partial.append_text(text, sink),
+        Value::Array(parts) => parts.iter().try_for_each(|part| match part.get("thinking") {
+            Some(Value::Array(thoughts)) => {
+                thoughts.iter().try_for_each(|thought| partial.append_thinking(&text_of(thought), sink))
+            }
+            Some(thinking) => partial.append_thinking(thinking.as_str().unwrap_or_default(), sink),
+            None => partial.append_text(&text_of(part), sink),
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn encode_tool(tool: &ToolSpec) -> OpenAiTool<'_> {
+    let function = OpenAiFunction { name: &tool.name, description: &tool.description, parameters: &tool.parameters };
+    OpenAiTool { r#type: "function", function }
+}
+
+fn is_openai_host(provider: &Provider) -> bool {
+    let host = provider.endpoint.host_str().unwrap_or_default();
+    host == "api.openai.com" || host.ends_with(".openai.azure.com")
+}
+
+fn parse_finish_reason(reason: String) -> FinishReason {
+    match reason.as_str() {
+        "stop" => FinishReason::Stop,
+        "length" => FinishReason::Length,
+        "tool_calls" | "function_call" => FinishReason::ToolCalls,
+        "content_filter" => FinishReason::ContentFilter,
+        _ => FinishReason::Other(reason),
+    }
+}
+
+fn parse_usage(usage: &Value) -> Option<Usage> {
+    let count = |name: &str| usage.get(name).and_then(Value::as_u64);
+    let (input, output) = (count("prompt_tokens"), count("completion_tokens"));
+    if input.is_none() && output.is_none() {
+        return None;
+    }
+    Some(Usage { input_tokens: input.unwrap_or_default(), output_tokens: output.unwrap_or_default(), estimated: false })
+}
+
+#[cfg(test)]
+mod tests;

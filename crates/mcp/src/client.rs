@@ -1,0 +1,254 @@
+//! One run's view of the MCP servers that its agent may use: offer their tools and call them.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::future::join_all;
+use quell_process::OutputSink;
+use quell_protocol::{ResourceKind, RunId, SessionKey, ToolOutputStream};
+use quell_scope::{Cancelled, Point, Scope};
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use super::call::{CallUpdate, LeasedConnection, McpCall, wait_until_ready};
+use super::result::{self, ToolAnswer};
+use super::server::{McpServer, OfferedTool};
+use super::tool_names::server_of_tool;
+use super::{ServerPool, SessionEndpoint};
+use quell_kernel::ToolSpec;
+
+/// Updates of a call that are queued for its run; more progress is dropped.
+const MAX_QUEUED_UPDATES: usize = 64;
+
+#[derive(Debug, Clone)]
+pub struct McpClientOptions {
+    pub run: RunId,
+    pub session: SessionKey,
+    /// The directory in which the session's own servers are started.
+    pub workdir: PathBuf,
+    /// The servers that the agent may use; all of them when absent.
+    pub allowed_servers: Option<Vec<String>>,
+    /// The session's own endpoint, which it may use as well.
+    pub endpoint: Option<SessionEndpoint>,
+    /// The agent's tool list: `*`, or names.
+    pub allowed_tools: Vec<String>,
+}
+
+#[derive(Debug)]
+pub struct McpClient {
+    pool: Arc<ServerPool>,
+    options: McpClientOptions,
+    servers: Vec<Arc<McpServer>>,
+    /// Servers whose start failed during this run. The run does not wait for them again at its next step.
+    failed_servers: Mutex<BTreeSet<String>>,
+}
+
+/// The environment of one call.
+pub struct McpCallContext<'a> {
+    pub scope: &'a Scope,
+    /// The maximum size of the result text, in bytes.
+    pub output_limit: usize,
+    /// Receives the server's progress reports.
+    pub sink: &'a mut dyn OutputSink,
+}
+
+impl McpClient {
+    pub(super) fn new(pool: Arc<ServerPool>, options: McpClientOptions) -> Self {
+        let all = options.allowed_tools.iter().any(|name| name == "*");
+        let is_named = |server: &str| options.allowed_tools.iter().any(|tool| server_of_tool(tool) == Some(server));
+        let is_allowed =
+            |server: &str| options.allowed_servers.as_ref().is_none_or(|names| names.iter().any(|name| name == server));
+        let endpoint = options.endpoint.as_ref().map(|SessionEndpoint(server)| server);
+        // A session's own endpoint takes precedence over a configured server of the same name.
+        let is_hidden = |name: &str| endpoint.is_some_and(|own| own.name == name);
+        let servers =
+            pool.servers.iter().filter(|(name, _)| is_allowed(name) && !is_hidden(name) && (all || is_named(name)));
+        let own = endpoint.filter(|own| all || is_named(&own.name));
+        let servers = servers.map(|(_, server)| server).chain(own).map(Arc::clone).collect();
+        Self { pool, options, servers, failed_servers: Mutex::default() }
+    }
+
+    /// The tools that may be offered now. Servers whose tools are unknown are started first, all at once. One that
+    /// cannot be started offers none, and this run does not wait for it again.
+    ///
+    /// # Errors
+    /// [`Cancelled`] when the scope was cancelled first.
+    ///
+    /// # Cancel safety
+    /// Safe: a server for which nobody waits any more is ended, and the scope's ledger holds it until then.
+    pub async fn offered_tools(&self, scope: &Scope) -> Result<Vec<ToolSpec>, Cancelled> {
+        let unknown: Vec<_> = self.servers.iter().filter(|server| self.needs_start(server)).collect();
+        if !unknown.is_empty() {
+            let connecting = unknown.iter().map(|server| self.connect(server, scope));
+            let connected = scope.race(Point::McpStart, join_all(connecting)).await?;
+            let failed = unknown.iter().zip(connected).filter(|(_, arrival)| arrival.is_err());
+            self.lock_failed_servers().extend(failed.map(|(server, _)| server.name.clone()));
+        }
+        let tools = self.servers.iter().filter_map(|server| self.pool.offered_tools(server, &self.options));
+        let mut specs = Vec::new();
+        for tools in tools {
+            specs.extend(
+                tools.iter().filter(|tool| self.is_allowed_tool(&tool.spec.name)).map(|tool| tool.spec.clone()),
+            );
+        }
+        Ok(specs)
+    }
+
+    /// Calls a tool if its name begins with that of a server which the agent may use; otherwise returns none.
+    ///
+    /// # Errors
+    /// [`Cancelled`] when the scope was cancelled before the call was sent, or was forced. After any other stop the
+    /// call is cancelled first, and the result tells the outcome.
+    ///
+    /// # Cancel safety
+    /// Safe: a task of the scope runs the call. If its caller is gone, the task cancels the call, and the ledger holds
+    /// it until the server is done with it.
+    pub async fn call(
+        &self,
+        tool: &str,
+        arguments: &Value,
+        context: &mut McpCallContext<'_>,
+    ) -> Option<Result<ToolAnswer, Cancelled>> {
+        let server = self.servers.iter().find(|server| server_of_tool(tool) == Some(&server.name))?;
+        Some(self.call_on_server(server, tool, arguments, context).await)
+    }
+
+    async fn call_on_server(
+        &self,
+        server: &Arc<McpServer>,
+        tool: &str,
+        arguments: &Value,
+        context: &mut McpCallContext<'_>,
+    ) -> Result<ToolAnswer, Cancelled> {
+        let (scope, limit) = (context.scope, context.output_limit);
+        let refusal = |text: String| Ok(result::error_result(text, limit).into());
+        let connected = scope.race(Point::McpStart, self.connect(server, scope)).await?;
+        let (lease, connection) = match connected {
+            Ok(leased) => leased,
+            Err(why) => return refusal(format!("the MCP server {} is not available: {why}", server.name)),
+        };
+        let tools = connection.tools();
+        let found = tools.iter().find(|offered| offered.spec.name == tool && self.is_allowed_tool(tool));
+        let Some(OfferedTool { own_name, .. }) = found else {
+            let names: Vec<&str> = tools.iter().map(|offered| offered.spec.name.as_str()).collect();
+            return refusal(format!(
+                "the MCP server {} has no tool {tool:?}; it has: {}",
+                server.name,
+                names.join(", ")
+            ));
+        };
+        let (updates, mut update_receiver) = mpsc::channel(MAX_QUEUED_UPDATES);
+        let held = scope.hold(ResourceKind::McpCall, format!("{}: {own_name}", server.name));
+        let run = self.options.run.clone();
+        let call = McpCall { scope: scope.clone(), lease, connection, held, run, updates, output_limit: limit };
+        scope.spawn(call.run(own_name.clone(), arguments.as_object().cloned()));
+        scope.check(Point::McpCall)?;
+        loop {
+            // A stop does not end this wait: the task of the call handles the stop within its time limits and sends the
+            // outcome.
+            let update = tokio::select! {
+                biased;
+                () = scope.forced() => return Err(Cancelled),
+                news = update_receiver.recv() => news,
+            };
+            match update {
+                Some(CallUpdate::Progress(text)) => context.sink.output(ToolOutputStream::Stdout, &text),
+                Some(CallUpdate::Done(result)) => return Ok(result),
+                // The request was never sent, because the scope was cancelled first.
+                None => return Err(Cancelled),
+            }
+        }
+    }
+
+    /// Nothing happens before the first poll, which comes after the check of the scope that races it.
+    async fn connect(&self, server: &Arc<McpServer>, scope: &Scope) -> Result<LeasedConnection, String> {
+        wait_until_ready(self.pool.acquire(server, &self.options)?, scope).await
+    }
+
+    /// True when the tools of the server are unknown and a start may succeed.
+    fn needs_start(&self, server: &McpServer) -> bool {
+        let is_unknown = self.pool.offered_tools(server, &self.options).is_none();
+        is_unknown && server.recent_start_failure().is_none() && !self.lock_failed_servers().contains(&server.name)
+    }
+
+    fn lock_failed_servers(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.failed_servers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_allowed_tool(&self, tool: &str) -> bool {
+        self.options.allowed_tools.iter().any(|name| name == "*" || name == tool)
+    }
+}
+
+impl std::fmt::Debug for McpCallContext<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("McpCallContext")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::net::TcpListener;
+    use std::time::Duration;
+
+    use quell_kernel::StopTimeouts;
+    use quell_process::{WardenExe, Wardens};
+    use quell_scope::PointProbe;
+    use quell_scope::clock::Clock;
+    use tokio::time::{Instant, advance};
+
+    use super::*;
+    use crate::{Mcp, McpConfig, McpSettings};
+
+    const START: Duration = Duration::from_secs(10);
+    const PAUSE: Duration = Duration::from_secs(10);
+
+    fn servers_with(listener: &TcpListener) -> Mcp {
+        let url = Some(format!("http://{}/mcp", listener.local_addr().unwrap()));
+        Mcp::new(McpSettings {
+            servers: BTreeMap::from([("far".to_owned(), McpConfig { url, ..McpConfig::default() })]),
+            wardens: Wardens::new(WardenExe::ThisProcess, StopTimeouts::default()).unwrap(),
+            environment: Vec::new(),
+            times: StopTimeouts::default(),
+            clock: Clock::start(),
+        })
+        .unwrap()
+    }
+
+    fn client_of_run(mcp: &Mcp) -> McpClient {
+        mcp.client_for_run(McpClientOptions {
+            run: RunId::parse("run").unwrap(),
+            session: SessionKey::parse("session").unwrap(),
+            workdir: PathBuf::from("/"),
+            allowed_servers: None,
+            endpoint: None,
+            allowed_tools: vec!["*".to_owned()],
+        })
+    }
+
+    /// How long a step waits for servers that have no tools.
+    async fn time_to_offer(client: &McpClient) -> Duration {
+        let (scope, begun) = (Scope::new(Clock::start(), PointProbe::default()), Instant::now());
+        assert!(client.offered_tools(&scope).await.unwrap().is_empty());
+        begun.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_hangs_at_its_start_costs_a_run_one_wait_and_runs_ever_fewer() {
+        // The listener accepts connections and never answers.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mcp = servers_with(&listener);
+        let first = client_of_run(&mcp);
+        assert!(time_to_offer(&first).await >= START);
+        advance(PAUSE).await;
+        assert_eq!(time_to_offer(&first).await, Duration::ZERO, "one run has waited twice");
+        assert!(time_to_offer(&client_of_run(&mcp)).await >= START);
+        advance(PAUSE).await;
+        let third = client_of_run(&mcp);
+        assert_eq!(time_to_offer(&third).await, Duration::ZERO, "the second pause was no longer than the first");
+        advance(PAUSE).await;
+        assert!(time_to_offer(&third).await >= START, "a step during the pause is no wait");
+    }
+}

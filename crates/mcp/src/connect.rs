@@ -1,0 +1,156 @@
+//! Open the transport to a server, initialize the MCP session and list the tools.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use quell_scope::Scope;
+use rmcp::model::{
+    ClientCapabilities, ClientConfig, ClientResult, ErrorCode, ErrorData, Implementation, PaginatedRequestParams,
+    ServerNotification, ServerRequest, Tool,
+};
+use rmcp::service::{ClientInitializeError, NotificationContext, Peer, RequestContext, RunningService};
+use rmcp::transport::async_rw::AsyncRwTransport;
+use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use rmcp::transport::{StreamableHttpClientTransport, Transport};
+use rmcp::{RoleClient, ServiceError, ServiceExt};
+use secrecy::ExposeSecret;
+use tokio::net::unix::pipe::{Receiver, Sender};
+
+use super::ServerPool;
+use super::config::ServerLocation;
+use super::connect_problem::ConnectProblem;
+use super::http_connection::ScopedHttpClient;
+use super::instance::ServerInstance;
+use super::line_limit::LineLimitReader;
+use super::message_monitor::{MessageMonitor, MonitoredTransport};
+use super::ordered_transport::OrderedTransport;
+use super::server::McpServer;
+use super::server_process::ServerProcess;
+
+/// The maximum size of a message from a server.
+pub(super) const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
+/// The maximum number of tools of one server.
+const MAX_TOOLS: usize = 1000;
+
+/// The side of a server that is ended with it: its process, or its HTTP client.
+pub(super) enum InstanceBackend {
+    Process(ServerProcess),
+    Http(ScopedHttpClient),
+}
+
+/// The transport to a server.
+pub(super) enum ConnectTarget {
+    Pipes(LineLimitReader<Receiver>, Sender),
+    Http(Arc<str>, ScopedHttpClient),
+}
+
+/// A connection after its handshake.
+pub(super) type RunningMcpClient = RunningService<RoleClient, McpClientHandler>;
+
+/// Opens the transport of a server. A process runs from here until it is told to end.
+pub(super) fn open_backend(
+    pool: &ServerPool,
+    instance: &Arc<ServerInstance>,
+    scope: &Scope,
+) -> Result<(InstanceBackend, ConnectTarget), String> {
+    match instance.server.config.location() {
+        Ok(ServerLocation::Url(url)) => {
+            let client = instance.server.http_client.clone().ok_or("it has no HTTP client")?;
+            let http = ScopedHttpClient::new(client, scope);
+            Ok((InstanceBackend::Http(http.clone()), ConnectTarget::Http(url.as_str().into(), http)))
+        }
+        Ok(ServerLocation::Command(command)) => {
+            let (process, (stdout, stdin)) = ServerProcess::start(pool, instance, scope, command)?;
+            Ok((InstanceBackend::Process(process), ConnectTarget::Pipes(LineLimitReader::new(stdout, instance), stdin)))
+        }
+        Err((_, problem)) => Err(problem),
+    }
+}
+
+/// Performs the handshake and lists the tools.
+pub(super) async fn initialize_and_list_tools(
+    server: &McpServer,
+    target: ConnectTarget,
+    monitor: &Arc<MessageMonitor>,
+) -> Result<(RunningMcpClient, Vec<Tool>), ConnectProblem> {
+    let initialized = match target {
+        ConnectTarget::Pipes(stdout, stdin) => {
+            let inner = AsyncRwTransport::new_client(stdout, stdin).with_max_line_length(MAX_MESSAGE_BYTES);
+            // waits: within the start timeout, in a `select!` of the supervisor; so do all waits of this file.
+            initialize(OrderedTransport::new(inner), monitor).await
+        }
+        ConnectTarget::Http(url, http) => {
+            let mut config = StreamableHttpClientTransportConfig::with_uri(url);
+            config.max_sse_event_size = MAX_MESSAGE_BYTES;
+            config.custom_headers = server.config.header_list()?.into_iter().collect();
+            config.auth_header = server.config.api_key.as_ref().map(|key| key.expose_secret().to_owned());
+            // waits: as above, in the supervisor.
+            initialize(StreamableHttpClientTransport::with_client(http, config), monitor).await
+        }
+    };
+    let client = initialized.map_err(|error| ConnectProblem::from_initialize_error(&error, &server.config))?;
+    let tools =
+        list_tools(client.peer()).await.map_err(|error| ConnectProblem::from_list_error(&error, &server.config))?;
+    Ok((client, tools))
+}
+
+fn initialize<T>(
+    inner: T,
+    monitor: &Arc<MessageMonitor>,
+) -> BoxFuture<'static, Result<RunningMcpClient, ClientInitializeError>>
+where
+    T: Transport<RoleClient> + 'static,
+{
+    let monitored = MonitoredTransport { inner, monitor: Arc::clone(monitor) };
+    // waits: in `initialize_and_list_tools`, which awaits this future.
+    async move { McpClientHandler.serve(monitored).await }.boxed()
+}
+
+/// All tools of a server, up to `MAX_TOOLS`.
+pub(super) async fn list_tools(peer: &Peer<RoleClient>) -> Result<Vec<Tool>, ServiceError> {
+    let has_tools = peer.peer_info().is_none_or(|info| info.capabilities.tools.is_some());
+    let (mut tools, mut cursor) = (Vec::new(), None);
+    while has_tools && tools.len() < MAX_TOOLS {
+        // waits: within the start timeout, in the supervisor.
+        let page = peer.list_tools(Some(PaginatedRequestParams::default().with_cursor(cursor))).await?;
+        tools.extend(page.tools);
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    tools.truncate(MAX_TOOLS);
+    Ok(tools)
+}
+
+/// The client's side of the protocol. Quell offers servers no sampling, no elicitation and no roots.
+#[derive(Debug)]
+pub(super) struct McpClientHandler;
+
+impl rmcp::Service<RoleClient> for McpClientHandler {
+    async fn handle_request(
+        &self,
+        request: ServerRequest,
+        _: RequestContext<RoleClient>,
+    ) -> Result<ClientResult, ErrorData> {
+        match request {
+            ServerRequest::PingRequest(_) => Ok(ClientResult::empty(())),
+            _ => Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "this client offers nothing to servers", None)),
+        }
+    }
+
+    async fn handle_notification(
+        &self,
+        _: ServerNotification,
+        _: NotificationContext<RoleClient>,
+    ) -> Result<(), ErrorData> {
+        // The message monitor has handled the relevant ones.
+        Ok(())
+    }
+
+    fn get_info(&self) -> ClientConfig {
+        let quell = Implementation::new("quell", env!("CARGO_PKG_VERSION"));
+        ClientConfig::new(ClientCapabilities::default(), quell)
+    }
+}

@@ -1,0 +1,218 @@
+//! The HTTP client of servers reached by URL: every request is a task of the server's scope; the session is deleted at
+//! the end.
+//!
+//! The library waits for some requests even after a cancel. Here all requests end with the scope, so an ended server
+//! has no open socket. The supervisor deletes the session, because it knows that no request is left.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::poll_fn;
+use quell_scope::Scope;
+use reqwest::header::{HeaderName, HeaderValue};
+use rmcp::model::{ClientJsonRpcMessage, ClientRequest, JsonRpcMessage};
+use rmcp::transport::common::client_side_sse::BoxedSseResponse;
+use rmcp::transport::streamable_http_client::{StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+
+use super::connect::MAX_MESSAGE_BYTES;
+use super::instance::{InstanceEnd, InstanceShutdown, ServerInstance};
+
+/// How long a server may take to close its session.
+const SESSION_CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
+
+pub(super) type HttpError = StreamableHttpError<reqwest::Error>;
+
+type Headers = HashMap<HeaderName, HeaderValue>;
+
+/// The HTTP client of one server instance. Clones share its session.
+#[derive(Debug, Clone)]
+pub(super) struct ScopedHttpClient(Arc<ScopedHttpClientInner>);
+
+#[derive(Debug)]
+struct ScopedHttpClientInner {
+    client: reqwest::Client,
+    scope: Scope,
+    session: Mutex<Option<McpHttpSession>>,
+}
+
+/// The session that is open at the server, and the data for its requests.
+#[derive(Debug)]
+struct McpHttpSession {
+    id: Arc<str>,
+    uri: Arc<str>,
+    auth: Option<String>,
+    headers: Headers,
+}
+
+impl ScopedHttpClient {
+    /// All requests are tasks of this scope, which holds nothing else.
+    pub(super) fn new(client: reqwest::Client, scope: &Scope) -> Self {
+        Self(Arc::new(ScopedHttpClientInner { client, scope: scope.clone(), session: Mutex::default() }))
+    }
+
+    /// Ends every request, waits until none is open, and deletes the session.
+    pub(super) async fn cancel_and_close(self, instance: &ServerInstance) -> InstanceEnd {
+        self.0.scope.cancel();
+        // waits: for tasks that the cancel has ended.
+        let _requests = self.0.scope.close().await;
+        let session = self.lock_session().take();
+        if let Some(McpHttpSession { id, uri, auth, headers }) = session {
+            let mut shutdown_changes = instance.watch_shutdown();
+            // The answer would change nothing.
+            // waits: at most `SESSION_CLOSE_TIMEOUT`, in the supervisor task; a kill of the server ends it earlier.
+            tokio::select! {
+                biased;
+                _ = shutdown_changes.wait_for(|order| *order == InstanceShutdown::Kill) => {}
+                _ = timeout(SESSION_CLOSE_TIMEOUT, self.0.client.delete_session(uri, id, auth, headers)) => {}
+            }
+        }
+        InstanceEnd { cause: "its connection ended".to_owned(), how: "closed", ..InstanceEnd::default() }
+    }
+
+    /// Runs a request in a task of its own. It ends with the scope, or when its caller stops waiting.
+    async fn spawn_request<T, F>(&self, request: F) -> Result<T, HttpError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, HttpError>> + Send + 'static,
+    {
+        let (mut response_sender, response_receiver) = oneshot::channel();
+        let scope = self.0.scope.clone();
+        self.0.scope.spawn(async move {
+            // Dropping a request closes its connection.
+            let result = tokio::select! {
+                biased;
+                () = scope.cancelled() => return,
+                () = response_sender.closed() => return,
+                result = request => result,
+            };
+            // This fails if the caller has left meanwhile.
+            let _ = response_sender.send(result);
+        });
+        // waits: for the task above, which the scope ends.
+        response_receiver.await.unwrap_or(Err(HttpError::TransportChannelClosed))
+    }
+
+    /// Reads a stream in a task of its own, so that its connection closes with the scope even if nobody reads on.
+    fn spawn_stream_reader(&self, mut stream: BoxedSseResponse) -> BoxedSseResponse {
+        let (events, mut event_receiver) = mpsc::channel(1);
+        let scope = self.0.scope.clone();
+        self.0.scope.spawn(async move {
+            loop {
+                let event = async {
+                    // waits: beside the cancel, below.
+                    let room = events.reserve().await.ok()?;
+                    // waits: in the same future.
+                    Some((room, stream.next().await?))
+                };
+                // An event that is dropped here has no reader any more.
+                tokio::select! {
+                    biased;
+                    () = scope.cancelled() => return,
+                    () = events.closed() => return,
+                    event = event => match event {
+                        Some((room, event)) => room.send(event),
+                        None => return,
+                    },
+                }
+            }
+        });
+        poll_fn(move |task| event_receiver.poll_recv(task)).boxed()
+    }
+
+    fn lock_session(&self) -> MutexGuard<'_, Option<McpHttpSession>> {
+        self.0.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl StreamableHttpClient for ScopedHttpClient {
+    type Error = reqwest::Error;
+
+    async fn post_message(
+        &self,
+        uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        id: Option<Arc<str>>,
+        auth: Option<String>,
+        headers: Headers,
+    ) -> Result<StreamableHttpPostResponse, HttpError> {
+        // waits: for a task of the server's scope, as all waits of this file.
+        self.post_message_with_max_sse_event_size(uri, message, id, auth, headers, MAX_MESSAGE_BYTES).await
+    }
+
+    async fn post_message_with_max_sse_event_size(
+        &self,
+        uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        id: Option<Arc<str>>,
+        auth: Option<String>,
+        headers: Headers,
+        max: usize,
+    ) -> Result<StreamableHttpPostResponse, HttpError> {
+        let is_initialize = matches!(&message, JsonRpcMessage::Request(request) if matches!(request.request, ClientRequest::InitializeRequest(_)));
+        if let (Some(_), Some(session)) = (&id, self.lock_session().as_mut()) {
+            session.headers.clone_from(&headers);
+        }
+        let this = self.clone();
+        let request = async move {
+            let session = |id| McpHttpSession { id, uri: uri.clone(), auth: auth.clone(), headers: headers.clone() };
+            let client = &this.0.client;
+            // waits: raced with the scope in `spawn_request`.
+            let answer = client
+                .post_message_with_max_sse_event_size(uri.clone(), message, id, auth.clone(), headers.clone(), max)
+                .await?;
+            if let StreamableHttpPostResponse::Json(_, Some(id)) | StreamableHttpPostResponse::Sse(_, Some(id)) =
+                &answer
+                && is_initialize
+            {
+                *this.lock_session() = Some(session(id.as_str().into()));
+            }
+            Ok(match answer {
+                StreamableHttpPostResponse::Sse(stream, id) => {
+                    StreamableHttpPostResponse::Sse(this.spawn_stream_reader(stream), id)
+                }
+                other => other,
+            })
+        };
+        self.spawn_request(request).await
+    }
+
+    /// Does nothing: other requests may still be in progress, and `cancel_and_close` deletes the session.
+    async fn delete_session(&self, _: Arc<str>, _: Arc<str>, _: Option<String>, _: Headers) -> Result<(), HttpError> {
+        Ok(())
+    }
+
+    async fn get_stream(
+        &self,
+        uri: Arc<str>,
+        id: Option<Arc<str>>,
+        last_event: Option<String>,
+        auth: Option<String>,
+        headers: Headers,
+    ) -> Result<BoxedSseResponse, HttpError> {
+        // waits: as `post_message`.
+        self.get_stream_with_max_sse_event_size(uri, id, last_event, auth, headers, MAX_MESSAGE_BYTES).await
+    }
+
+    async fn get_stream_with_max_sse_event_size(
+        &self,
+        uri: Arc<str>,
+        id: Option<Arc<str>>,
+        last_event: Option<String>,
+        auth: Option<String>,
+        headers: Headers,
+        max: usize,
+    ) -> Result<BoxedSseResponse, HttpError> {
+        let this = self.clone();
+        let request = async move {
+            let client = &this.0.client;
+            // waits: raced with the scope in `spawn_request`.
+            let stream = client.get_stream_with_max_sse_event_size(uri, id, last_event, auth, headers, max).await?;
+            Ok(this.spawn_stream_reader(stream))
+        };
+        self.spawn_request(request).await
+    }
+}

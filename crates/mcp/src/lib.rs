@@ -1,0 +1,339 @@
+//! MCP client: a pool of server instances, one per session or shared by all, started on demand and closed when idle.
+//!
+//! A stop cancels the call and keeps the connection. A server that goes on with the call is restarted, and the receipt
+//! of the run says so, in an amendment if the run is over already. The ledger of a run holds the starts and calls that
+//! it waits for. The ledger of a server holds its process; each server has a scope and a task of its own. This module
+//! does not know agents or the registry.
+
+mod call;
+mod call_cancellation;
+mod client;
+mod config;
+mod connect;
+mod connect_problem;
+mod http_connection;
+mod instance;
+mod late_calls;
+mod line_limit;
+mod message_monitor;
+mod ordered_transport;
+mod probe;
+mod result;
+mod server;
+mod server_process;
+mod supervisor;
+mod tool_names;
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsString;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use quell_kernel::StopTimeouts;
+use quell_net::AddressPolicy;
+use quell_process::Wardens;
+use quell_protocol::{Leftover, ResourceKind, RunId, SessionKey};
+use quell_scope::clock::Clock;
+use quell_scope::{PointProbe, Scope};
+use secrecy::SecretString;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+
+pub use client::{McpCallContext, McpClient, McpClientOptions};
+pub use config::{McpConfig, McpConfigError};
+use instance::{InstanceLease, InstanceOwner, InstanceShutdown, InstanceState, ServerInstance};
+use late_calls::LateCallListener;
+pub use late_calls::LateCallUpdate;
+pub use probe::{McpServerHealth, probe};
+pub use result::ToolAnswer;
+use server::McpServer;
+pub use tool_names::server_of_tool;
+
+/// All MCP servers of an engine. Clones share one pool.
+#[derive(Debug, Clone)]
+pub struct Mcp(Arc<ServerPool>);
+
+/// What [`Mcp::new`] needs.
+#[derive(Debug, Clone)]
+pub struct McpSettings {
+    /// The `[mcp.X]` sections, by name.
+    pub servers: BTreeMap<String, McpConfig>,
+    pub wardens: Wardens,
+    /// The environment variables of server processes.
+    pub environment: Vec<(OsString, OsString)>,
+    /// The times of the stop ladder.
+    pub times: StopTimeouts,
+    pub clock: Clock,
+}
+
+#[derive(Debug)]
+struct ServerPool {
+    servers: BTreeMap<String, Arc<McpServer>>,
+    wardens: Wardens,
+    environment: Vec<(OsString, OsString)>,
+    times: StopTimeouts,
+    clock: Clock,
+    /// The supervisor tasks of the servers.
+    tasks: Scope,
+    state: Mutex<ServerPoolState>,
+    /// Called when more becomes known of a cancelled call after its run has ended.
+    late_calls: Arc<LateCallListener>,
+    /// The number of instances that have not ended.
+    live_instances: watch::Sender<usize>,
+}
+
+#[derive(Debug, Default)]
+struct ServerPoolState {
+    instances: HashMap<InstanceKey, Vec<Arc<ServerInstance>>>,
+    closed: bool,
+    /// Leftovers of ended servers, by name, each with the run that had started the server.
+    leftovers: Vec<(RunId, String)>,
+}
+
+/// The server name of a session's own endpoint.
+pub const SESSION_ENDPOINT_NAME: &str = "mcp";
+
+/// A server by URL that one session brings along.
+#[derive(Debug, Clone)]
+pub struct SessionEndpoint(Arc<McpServer>);
+
+/// Servers that have been told to close.
+#[derive(Debug)]
+pub struct ClosingServers(Vec<Arc<ServerInstance>>);
+
+impl ClosingServers {
+    /// Waits until all of them have ended. Returns their leftovers, by name.
+    ///
+    /// # Cancel safety
+    /// Safe: it waits for conditions; call it again.
+    pub async fn wait_ended(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        for instance in &self.0 {
+            // waits: in the clean-up of a session, which has a time limit; no run waits here.
+            left.extend(instance.wait_ended().await.leftovers.iter().cloned());
+        }
+        left
+    }
+
+    /// Ends them with SIGKILL, without waiting.
+    pub fn kill_all(&self) {
+        for instance in &self.0 {
+            instance.request_shutdown(InstanceShutdown::Kill);
+        }
+    }
+}
+
+/// The name of a server, and its session; none for a shared server.
+type InstanceKey = (String, Option<SessionKey>);
+
+impl Mcp {
+    /// Checks the configured servers. Nothing is started and nothing is sent.
+    ///
+    /// # Errors
+    /// [`McpConfigError`] says which section is wrong and how to correct it.
+    pub fn new(settings: McpSettings) -> Result<Self, McpConfigError> {
+        let mut servers = BTreeMap::new();
+        for (name, config) in settings.servers {
+            let server = McpServer::new(&name, config, settings.times)?;
+            servers.insert(name, Arc::new(server));
+        }
+        Ok(Self(Arc::new(ServerPool {
+            servers,
+            wardens: settings.wardens,
+            environment: settings.environment,
+            times: settings.times,
+            clock: settings.clock,
+            tasks: Scope::new(settings.clock, PointProbe::default()),
+            state: Mutex::default(),
+            late_calls: Arc::default(),
+            live_instances: watch::Sender::new(0),
+        })))
+    }
+
+    /// Sets the callback for late updates on cancelled calls whose runs have ended. It must not block.
+    pub fn set_late_call_callback(&self, callback: impl Fn(LateCallUpdate) + Send + Sync + 'static) {
+        self.0.late_calls.set_callback(callback);
+    }
+
+    /// The client for one run, with the servers that its agent may use.
+    #[must_use]
+    pub fn client_for_run(&self, options: McpClientOptions) -> McpClient {
+        McpClient::new(Arc::clone(&self.0), options)
+    }
+
+    /// Creates an endpoint that one session brings along. Nothing is sent.
+    ///
+    /// # Errors
+    /// [`McpConfigError`] says what is wrong with it.
+    pub fn endpoint(
+        &self,
+        url: &str,
+        api_key: Option<SecretString>,
+        address_policy: AddressPolicy,
+    ) -> Result<SessionEndpoint, McpConfigError> {
+        let config =
+            McpConfig { url: Some(url.to_owned()), api_key, addresses: address_policy, ..McpConfig::default() };
+        Ok(SessionEndpoint(Arc::new(McpServer::new(SESSION_ENDPOINT_NAME, config, self.0.times)?)))
+    }
+
+    pub fn server_names(&self) -> impl Iterator<Item = &String> {
+        self.0.servers.keys()
+    }
+
+    /// Tells a session's own servers to close, each after its last call, without waiting. The
+    /// result can be awaited until all are closed.
+    pub fn close_session(&self, session: &SessionKey) -> ClosingServers {
+        let belongs_to_session = |instance: &ServerInstance| instance.owner.session.as_ref() == Some(session);
+        let instances: Vec<_> = self
+            .0
+            .lock_state()
+            .instances
+            .values()
+            .flatten()
+            .filter(|instance| belongs_to_session(instance))
+            .cloned()
+            .collect();
+        for instance in &instances {
+            instance.request_shutdown(InstanceShutdown::Drain);
+        }
+        ClosingServers(instances)
+    }
+
+    /// The number of the session's own servers that have not ended.
+    #[must_use]
+    pub fn count_for_session(&self, session: &SessionKey) -> usize {
+        self.0
+            .lock_state()
+            .instances
+            .values()
+            .flatten()
+            .filter(|instance| instance.owner.session.as_ref() == Some(session))
+            .count()
+    }
+
+    /// Starts no more servers, and tells each to close after its last call, without waiting.
+    pub fn close(&self) {
+        self.0.lock_state().closed = true;
+        self.0.request_shutdown(&InstanceShutdown::Drain, |_| true);
+    }
+
+    /// Ends every server with SIGKILL, without waiting.
+    pub fn kill(&self) {
+        self.0.request_shutdown(&InstanceShutdown::Kill, |_| true);
+    }
+
+    /// The number of servers that have not ended.
+    #[must_use]
+    pub fn count_live(&self) -> usize {
+        *self.0.live_instances.borrow()
+    }
+
+    /// Waits until no server is alive: gently until `force_at`, then with SIGKILL until `give_up_at`. Returns what is
+    /// left, by name. Call [`Mcp::close`] first.
+    ///
+    /// # Cancel safety
+    /// Safe: it waits for conditions; call it again.
+    pub async fn wait_closed(&self, force_at: Instant, give_up_at: Instant) -> Vec<(RunId, Leftover)> {
+        let mut live_instances = self.0.live_instances.subscribe();
+        // waits: at the end of the daemon, until its deadline; no run waits here.
+        if timeout_at(force_at, live_instances.wait_for(|count| *count == 0)).await.is_err() {
+            self.kill();
+            // waits: as above; the leftovers are named below.
+            let _ = timeout_at(give_up_at, live_instances.wait_for(|count| *count == 0)).await;
+        }
+        let state = self.0.lock_state();
+        let still_alive = state.instances.values().flatten();
+        let alive =
+            still_alive.map(|instance| (instance.owner.run.clone(), format!("MCP server {}", instance.server.name)));
+        let leftovers = alive.chain(state.leftovers.iter().cloned());
+        leftovers.map(|(run, name)| (run, Leftover { kind: ResourceKind::Process, name })).collect()
+    }
+}
+
+impl ServerPool {
+    /// A lease on an instance of the server, which is started if there is none.
+    fn acquire(self: &Arc<Self>, server: &Arc<McpServer>, options: &McpClientOptions) -> Result<InstanceLease, String> {
+        let session = (!server.config.shared).then(|| options.session.clone());
+        let key = (server.name.clone(), session.clone());
+        let mut state = self.lock_state();
+        if state.closed {
+            return Err("Quell is shutting down".to_owned());
+        }
+        let instances = state.instances.entry(key).or_default();
+        // A session may have changed its own endpoint while an earlier run still uses the old one.
+        if let Some(running) =
+            instances.iter().find(|instance| instance.accepts_leases() && Arc::ptr_eq(&instance.server, server))
+        {
+            return Ok(InstanceLease::acquire(running));
+        }
+        if let Some(failure) = server.recent_start_failure() {
+            return Err(failure);
+        }
+        let owner = InstanceOwner { session, run: options.run.clone(), workdir: options.workdir.clone() };
+        let instance = Arc::new(ServerInstance::new(Arc::clone(server), owner));
+        let lease = InstanceLease::acquire(&instance);
+        instances.push(Arc::clone(&instance));
+        self.live_instances.send_modify(|count| *count += 1);
+        drop(state);
+        self.tasks.spawn(supervisor::supervise(Arc::clone(self), instance));
+        Ok(lease)
+    }
+
+    /// Tells an instance to close if it has no leases. Returns whether it did.
+    fn close_if_unused(&self, instance: &ServerInstance) -> bool {
+        let _state_guard = self.lock_state();
+        let unused = instance.leases() == 0;
+        if unused {
+            instance.request_shutdown(InstanceShutdown::Drain);
+        }
+        unused
+    }
+
+    /// Gives out no new leases on an instance. Returns whether it still has some.
+    fn stop_accepting(&self, instance: &ServerInstance) -> bool {
+        let _state_guard = self.lock_state();
+        instance.request_shutdown(InstanceShutdown::Drain);
+        instance.leases() > 0
+    }
+
+    /// Removes an ended instance from the pool and records its leftovers.
+    fn remove_ended(&self, instance: &Arc<ServerInstance>, leftovers: &[String]) {
+        let key = (instance.server.name.clone(), instance.owner.session.clone());
+        let mut state = self.lock_state();
+        if let Some(instances) = state.instances.get_mut(&key) {
+            instances.retain(|other| !Arc::ptr_eq(other, instance));
+            if instances.is_empty() {
+                state.instances.remove(&key);
+            }
+        }
+        state.leftovers.extend(leftovers.iter().map(|name| (instance.owner.run.clone(), name.clone())));
+        drop(state);
+        self.live_instances.send_modify(|count| *count -= 1);
+    }
+
+    /// The tools of a server: those of the session's own instance if it is ready, otherwise the last known ones.
+    fn offered_tools(&self, server: &McpServer, options: &McpClientOptions) -> Option<server::OfferedTools> {
+        let session = (!server.config.shared).then(|| options.session.clone());
+        let state = self.lock_state();
+        let instances = state.instances.get(&(server.name.clone(), session));
+        let own = instances.into_iter().flatten().find_map(|instance| match instance.state() {
+            InstanceState::Ready(connection)
+                if instance.accepts_leases() && std::ptr::eq(&*instance.server, server) =>
+            {
+                Some(connection.tools())
+            }
+            _ => None,
+        });
+        own.or_else(|| server.last_listed_tools())
+    }
+
+    fn request_shutdown(&self, level: &InstanceShutdown, filter: impl Fn(&ServerInstance) -> bool) {
+        let state = self.lock_state();
+        for instance in state.instances.values().flatten().filter(|instance| filter(instance)) {
+            instance.request_shutdown(level.clone());
+        }
+    }
+
+    fn lock_state(&self) -> MutexGuard<'_, ServerPoolState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,9 @@
+//! HTTP clients: TLS settings, connection reuse, and which addresses a client may connect to.
+
+mod address;
+mod http_client;
+
+pub use address::{AddressFilter, AddressPolicy, AddressRefused, CheckedResolver, check_url, is_public};
+pub use http_client::{
+    HttpClients, PRIVATE_ADDRESS_HINT, build_http_client, error_sources, root_cause, without_secrets,
+};

@@ -1,0 +1,78 @@
+//! A running command: its input, its output, its stop handle and its end.
+
+use std::sync::Arc;
+
+use quell_scope::StopLevel;
+use tokio::net::unix::pipe::{Receiver, Sender};
+use tokio::task::JoinHandle;
+
+use super::output::{self, OutputPipes};
+use super::warden_watch::{StopCause, WardenControl, WatchedEnd};
+use super::{OutputSink, ProcessEnd, SpawnError};
+
+/// A started command. A task of the scope watches its warden and holds it in the ledger until its last process is
+/// dead. Dropping this value ends neither the command nor the task.
+#[derive(Debug)]
+pub struct RunningCommand {
+    pub(super) control: Arc<WardenControl>,
+    pub(super) input: Option<Sender>,
+    pub(super) streams: OutputPipes,
+    pub(super) end_task: JoinHandle<Result<WatchedEnd, SpawnError>>,
+    pub(super) output_limit: usize,
+}
+
+/// Stops a command. Clones stop the same command.
+#[derive(Debug, Clone)]
+pub struct StopHandle(Arc<WardenControl>);
+
+impl StopHandle {
+    /// Sends a stop without waiting. Each level is sent once.
+    pub fn send_stop(&self, level: StopLevel) {
+        self.0.send_stop(level, StopCause::Stopped);
+    }
+}
+
+impl RunningCommand {
+    /// Takes the writing end of the command's standard input; dropping it is end of file for the command. `None` when
+    /// it was taken before.
+    pub fn take_input(&mut self) -> Option<Sender> {
+        self.input.take()
+    }
+
+    /// Takes the command's standard output as a stream. `None` when it was taken before. [`RunningCommand::collect`]
+    /// then collects standard error only.
+    pub fn take_stdout(&mut self) -> Option<Receiver> {
+        self.streams.take_stdout()
+    }
+
+    /// Returns a handle to stop the command, now or later.
+    #[must_use]
+    pub fn stop_handle(&self) -> StopHandle {
+        StopHandle(Arc::clone(&self.control))
+    }
+
+    /// Collects the output until all processes of the command have ended. An input that was not taken stays open
+    /// until then.
+    ///
+    /// # Errors
+    /// [`SpawnError`] when the command could not be started after all.
+    ///
+    /// # Cancel safety
+    /// When dropped, it closes the output pipes and loses what was read; the command runs on until it is stopped.
+    pub async fn collect(self, sink: &mut dyn OutputSink) -> Result<ProcessEnd, SpawnError> {
+        let Self { control: _, input: _input, streams, end_task: watch, output_limit } = self;
+        let (outcome, output) = output::collect_output(streams, output_limit, sink, watch).await;
+        let end = outcome?;
+        Ok(ProcessEnd {
+            code: end.code,
+            signal: end.signal,
+            swept: end.swept,
+            how: end.how,
+            reason: end.reason,
+            left_behind: end.left_behind,
+            output,
+            leftovers: end.leftovers,
+            held_by: end.held_by,
+        })
+    }
+}

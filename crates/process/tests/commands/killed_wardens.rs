@@ -1,0 +1,225 @@
+//! Killed and stopped wardens, and killed daemons.
+
+use std::fs::Permissions;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use quell_process::{ProcessEndMethod, ProcessEndReason};
+use quell_scope::StopLevel;
+use rstest::rstest;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
+use crate::fixture::{CommandFixture, WARDEN_BINARY, assert_within, processes_with_run_id, wait_for_death};
+
+const PROCESS_TREE_SCRIPT: &str = "sleep 1000 & echo pid=$!
+    setsid sleep 1000 & echo pid=$!
+    (setsid sh -c 'echo pid=$$; trap \"\" TERM INT HUP; sleep 1000 & echo pid=$!; wait' &)
+    env -i setsid sleep 1000 & echo pid=$!
+    echo pid=$$; sleep 0.2; echo ready; wait";
+
+#[tokio::test]
+async fn what_a_killed_warden_leaves_is_ended_by_the_daemon() {
+    let fixture = CommandFixture::new().await;
+    let mut running = fixture.start_script(PROCESS_TREE_SCRIPT);
+    let pids = running.printed_pids().await;
+    assert_eq!(pids.len(), 6);
+    kill_process(fixture.warden_pid().await, Signal::KILL).unwrap();
+    let end = running.handle.await.unwrap().unwrap();
+    fixture.assert_gone();
+    pids.into_iter().for_each(wait_for_death);
+    assert_eq!((end.reason, end.how), (ProcessEndReason::WardenLost, ProcessEndMethod::Kill));
+    assert_eq!((end.code, end.signal, end.swept), (None, Some(9), 5));
+    assert_eq!(end.leftovers, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_killed_warden_takes_no_other_command_with_it() {
+    let fixture = CommandFixture::new().await;
+    let other = fixture.with_new_scope();
+    let mut survivor = other.start_script("echo ready; sleep 0.3; exit 5");
+    survivor.wait_for_output("ready").await;
+    // In the same run, and a child of the same process that is no warden's.
+    let mut sibling = fixture.start_script("echo ready; sleep 0.3; exit 6");
+    sibling.wait_for_output("ready").await;
+    let mut own = Command::new("sleep").arg("1000").spawn().unwrap();
+    let mut running = fixture.start_script(PROCESS_TREE_SCRIPT);
+    running.wait_for_output("ready").await;
+    kill_process(fixture.warden_pid().await, Signal::KILL).unwrap();
+    assert_eq!(running.handle.await.unwrap().unwrap().reason, ProcessEndReason::WardenLost);
+    assert_eq!(survivor.handle.await.unwrap().unwrap().code, Some(5));
+    assert_eq!(sibling.handle.await.unwrap().unwrap().code, Some(6));
+    assert!(own.try_wait().unwrap().is_none());
+    own.kill().unwrap();
+    own.wait().unwrap();
+    fixture.assert_gone();
+}
+
+#[tokio::test]
+async fn a_fork_storm_whose_warden_is_killed_is_over_within_the_hard_limit() {
+    let fixture = CommandFixture::new().await;
+    let mut running = fixture.start_script(
+        "for i in 1 2 3 4 5; do (while :; do setsid sh -c '(sleep 0.01 &)' & wait; done) & done; echo ready; wait",
+    );
+    running.wait_for_output("ready").await;
+    let killed = Instant::now();
+    kill_process(fixture.warden_pid().await, Signal::KILL).unwrap();
+    let end = running.handle.await.unwrap().unwrap();
+    assert!(killed.elapsed() < Duration::from_secs(5));
+    assert_eq!(end.leftovers, Vec::<String>::new());
+    fixture.assert_gone();
+}
+
+#[tokio::test]
+async fn a_warden_lets_term_int_and_hup_pass_by() {
+    let fixture = CommandFixture::new().await;
+    let mut running = fixture.start_script("echo ready; sleep 0.2; exit 3");
+    running.wait_for_output("ready").await;
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        kill_process(fixture.warden_pid().await, signal).unwrap();
+    }
+    let end = running.handle.await.unwrap().unwrap();
+    assert_eq!((end.code, end.reason), (Some(3), ProcessEndReason::ByItself));
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_stopped_warden_still_does_its_work(#[values(StopLevel::Gentle, StopLevel::Forced)] level: StopLevel) {
+    let fixture = CommandFixture::new().await;
+    let mut running = fixture.start_script(PROCESS_TREE_SCRIPT);
+    let pids = running.printed_pids().await;
+    kill_process(fixture.warden_pid().await, Signal::STOP).unwrap();
+    fixture.stop_scope(level);
+    assert_eq!(running.handle.await.unwrap().unwrap().reason, ProcessEndReason::Stopped);
+    fixture.assert_gone();
+    pids.into_iter().for_each(wait_for_death);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_warden_that_is_kept_from_its_work_cannot_delay_force() {
+    let fixture = CommandFixture::new().await;
+    assert_within(Duration::from_millis(150), async || {
+        let fixture = fixture.with_new_scope();
+        let mut running = fixture.start_script(PROCESS_TREE_SCRIPT);
+        let pids = running.printed_pids().await;
+        let warden = fixture.warden_pid().await;
+        let done = AtomicBool::new(false);
+        let took = std::thread::scope(|threads| {
+            threads.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    let _ = kill_process(warden, Signal::STOP);
+                }
+            });
+            let asked = Instant::now();
+            fixture.stop_scope(StopLevel::Forced);
+            pids.into_iter().for_each(wait_for_death);
+            done.store(true, Ordering::Relaxed);
+            asked.elapsed()
+        });
+        assert_eq!(running.handle.await.unwrap().unwrap().reason, ProcessEndReason::Stopped);
+        fixture.assert_gone();
+        took
+    })
+    .await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_killed_daemon_leaves_nothing(#[values("daemon", "isolating-daemon")] mode: &str) {
+    let fixture = CommandFixture::new().await;
+    let mut daemon = start_daemon(&fixture, Command::new(WARDEN_BINARY), &[mode, "sh", "-c", PROCESS_TREE_SCRIPT]);
+    let mut lines = BufReader::new(daemon.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line == "ready"), "the daemon's command did not start");
+    let below: Vec<Pid> = processes_with_run_id(&fixture.run_id).iter().filter_map(|line| pid_of(line)).collect();
+    assert!(below.len() >= 6, "{below:?}");
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    for pid in below {
+        wait_for_death(pid);
+        // This process is a sub-reaper as well, so it inherits the killed daemon's orphans.
+        let _ = waitpid(Some(pid), WaitOptions::NOHANG);
+    }
+    // The pipe ends when the last process that holds it is gone, whatever its environment contains.
+    assert_eq!(lines.next(), None);
+    assert_eq!(processes_with_run_id(&fixture.run_id), Vec::<String>::new());
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_hardened_daemon_without_root_starts_wardens_through_its_own_descriptor(
+    #[values("daemon", "isolating-daemon")] mode: &str,
+) {
+    let fixture = CommandFixture::new().await;
+    let directory = world_writable_directory();
+    let binary = directory.path().join("daemon");
+    std::fs::copy(WARDEN_BINARY, &binary).unwrap();
+    // The command removes the binary that the daemon was started from: this must change nothing.
+    let script = format!("rm {}; exit 9", binary.display());
+    let mut daemon = start_daemon(&fixture, command_as_nobody(&binary), &[mode, "sh", "-c", &script]);
+    let code = daemon.wait().unwrap().code();
+    // Namespaces are not permitted everywhere.
+    assert!(code == Some(9) || (mode == "isolating-daemon" && code == Some(3)), "{code:?}");
+}
+
+/// Needs root to create a process that an ordinary user may not signal.
+#[tokio::test]
+async fn what_must_not_be_signalled_is_left_over_by_name_and_at_once() {
+    let fixture = CommandFixture::new().await;
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let directory = world_writable_directory();
+    let [binary, sudo] = ["daemon", "sudo"].map(|name| directory.path().join(name));
+    std::fs::copy(WARDEN_BINARY, &binary).unwrap();
+    std::fs::copy(WARDEN_BINARY, &sudo).unwrap();
+    std::fs::set_permissions(&sudo, Permissions::from_mode(0o4755)).unwrap();
+    let mark = directory.path().join("mark");
+    let (sudo, mark) = (sudo.display(), mark.display());
+    let script = format!(
+        "{sudo} sudo sh -c 'touch {mark}; exec sleep 1000' & while ! test -e {mark}; do sleep 0.01; done; exit 6"
+    );
+    let begun = Instant::now();
+    let mut daemon = start_daemon(&fixture, command_as_nobody(&binary), &["daemon", "sh", "-c", &script]);
+    let output = BufReader::new(daemon.stdout.take().unwrap());
+    let leftover =
+        output.lines().map_while(Result::ok).find_map(|line| Some(line.strip_prefix("leftover: ")?.to_owned()));
+    let leftover = leftover.expect("no leftover was named");
+    assert_eq!(daemon.wait().unwrap().code(), Some(6));
+    assert!(begun.elapsed() < Duration::from_secs(3), "it is of no use to wait: {:?}", begun.elapsed());
+    let pid = leftover.strip_prefix("pid ").and_then(pid_of).unwrap();
+    assert_eq!(leftover, format!("pid {pid} (sleep), cannot be signalled"));
+    kill_process(pid, Signal::KILL).unwrap();
+    wait_for_death(pid);
+    let _ = waitpid(Some(pid), WaitOptions::NOHANG);
+    assert_eq!(processes_with_run_id(&fixture.run_id), Vec::<String>::new());
+}
+
+/// Creates a directory that every user can enter and change.
+fn world_writable_directory() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(directory.path(), Permissions::from_mode(0o777)).unwrap();
+    directory
+}
+
+/// Runs the binary as an ordinary user if the test runs as root.
+fn command_as_nobody(binary: &Path) -> Command {
+    let mut command = Command::new(binary);
+    if rustix::process::geteuid().is_root() {
+        command.uid(65534).gid(65534);
+    }
+    command
+}
+
+fn start_daemon(fixture: &CommandFixture, mut command: Command, args: &[&str]) -> Child {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    command.args(args).current_dir("/").env_clear().env("PATH", path).env("QUELL_RUN_ID", &fixture.run_id);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap()
+}
+
+fn pid_of(line: &str) -> Option<Pid> {
+    line.split_once(' ')?.0.parse().ok().and_then(Pid::from_raw)
+}

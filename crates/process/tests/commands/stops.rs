@@ -1,0 +1,197 @@
+//! Gentle and forced stops of commands that try to stay alive.
+
+use std::time::Duration;
+
+use quell_process::{ProcessEndMethod, ProcessEndReason};
+use quell_scope::StopLevel;
+use rstest::rstest;
+
+use crate::fixture::{CommandFixture, assert_within, wait_for_death};
+
+const PLAIN: &str = "echo ready; sleep 1000";
+const PIPELINE: &str = "(echo ready >&2; sleep 1000) | sleep 1000 | sleep 1000";
+const SETSID: &str =
+    "setsid sleep 1000 & setsid sh -c 'setsid sleep 1000 & sleep 1000' & sleep 0.1; echo ready; sleep 1000";
+const DOUBLE_FORK: &str = "(setsid sh -c '(sleep 1000 &) ; exit 0' &); sleep 0.1; echo ready; sleep 1000";
+const CLEARED: &str = "env -i setsid sleep 1000 & sleep 0.1; echo ready; sleep 1000";
+const SLEEPING: &str = "(kill -STOP $(sh -c 'echo $PPID'); sleep 1000) & sleep 0.1; echo ready; sleep 1000";
+const STUBBORN: &str = "trap '' TERM INT HUP; echo ready; while :; do sleep 1000; done";
+const STUBBORN_SETSID: &str =
+    "trap '' TERM INT HUP; setsid sh -c 'while :; do sleep 1; done' & sleep 0.1; echo ready; wait";
+
+#[rstest]
+#[case::plain(PLAIN)]
+#[case::pipeline(PIPELINE)]
+#[case::setsid(SETSID)]
+#[case::double_fork(DOUBLE_FORK)]
+#[case::cleared_environment(CLEARED)]
+#[case::stopped_by_itself(SLEEPING)]
+#[tokio::test]
+async fn a_gentle_stop_ends_it_at_once(#[case] script: &str) {
+    let fixture = CommandFixture::with_long_grace().await;
+    assert_within(Duration::from_millis(250), async || {
+        let (end, took) = fixture.with_new_scope().run_and_stop(script, StopLevel::Gentle).await;
+        assert_eq!((end.how, end.reason), (ProcessEndMethod::Term, ProcessEndReason::Stopped), "{end:?}");
+        assert_eq!(end.output.text(), "ready\n", "partial output is kept");
+        took
+    })
+    .await;
+}
+
+#[rstest]
+#[case::group(STUBBORN)]
+#[case::setsid(STUBBORN_SETSID)]
+#[tokio::test]
+async fn a_gentle_stop_ends_what_ignores_signals_within_700_ms(#[case] script: &str) {
+    let fixture = CommandFixture::new().await;
+    assert_within(Duration::from_millis(700), async || {
+        let (end, took) = fixture.with_new_scope().run_and_stop(script, StopLevel::Gentle).await;
+        assert_eq!((end.how, end.reason, end.signal), (ProcessEndMethod::Kill, ProcessEndReason::Stopped, Some(9)));
+        assert!(took > Duration::from_millis(490), "the grace was cut short: {took:?}");
+        took
+    })
+    .await;
+}
+
+#[rstest]
+#[case::plain(PLAIN)]
+#[case::pipeline(PIPELINE)]
+#[case::setsid(SETSID)]
+#[case::double_fork(DOUBLE_FORK)]
+#[case::cleared_environment(CLEARED)]
+#[case::stopped_by_itself(SLEEPING)]
+#[case::stubborn(STUBBORN)]
+#[case::stubborn_setsid(STUBBORN_SETSID)]
+#[tokio::test]
+async fn a_forced_stop_ends_it_within_50_ms(#[case] script: &str) {
+    let fixture = CommandFixture::with_long_grace().await;
+    assert_within(Duration::from_millis(50), async || {
+        let (end, took) = fixture.with_new_scope().run_and_stop(script, StopLevel::Forced).await;
+        assert_eq!(
+            (end.how, end.reason, end.signal),
+            (ProcessEndMethod::Kill, ProcessEndReason::Stopped, Some(9)),
+            "{end:?}"
+        );
+        took
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn force_during_the_grace_ends_it_at_once() {
+    let fixture = CommandFixture::with_long_grace().await;
+    assert_within(Duration::from_millis(50), async || {
+        let fixture = fixture.with_new_scope();
+        let mut running = fixture.start_script("trap 'echo caught' TERM; echo ready; while :; do sleep 0.01; done");
+        running.wait_for_output("ready").await;
+        fixture.scope.cancel();
+        running.wait_for_output("caught").await;
+        let asked = std::time::Instant::now();
+        fixture.scope.kill();
+        let end = running.handle.await.unwrap().unwrap();
+        fixture.assert_gone();
+        assert_eq!((end.how, end.reason), (ProcessEndMethod::Kill, ProcessEndReason::Stopped));
+        asked.elapsed()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_command_may_clean_up_on_sigterm() {
+    let fixture = CommandFixture::with_long_grace().await;
+    let script = "trap 'sleep 0.1; echo cleaned; exit 3' TERM; sleep 1000 & echo ready; wait";
+    let (end, _) = fixture.run_and_stop(script, StopLevel::Gentle).await;
+    assert_eq!((end.code, end.how, end.reason), (Some(3), ProcessEndMethod::Term, ProcessEndReason::Stopped));
+    // Some shells also print that their job was terminated.
+    assert!(end.output.text().contains("cleaned\n"), "{:?}", end.output);
+}
+
+/// The shell starts its second `sleep` after everything got SIGTERM, and waits for it.
+#[tokio::test]
+async fn a_child_that_comes_too_late_for_the_first_round_gets_the_second() {
+    let fixture = CommandFixture::with_long_grace().await;
+    let script = "trap 'echo caught' TERM; sleep 1000 & echo ready; wait; sleep 1000; echo end; exit 4";
+    let (end, _) = fixture.run_and_stop(script, StopLevel::Gentle).await;
+    assert_eq!((end.code, end.how, end.reason), (Some(4), ProcessEndMethod::Term, ProcessEndReason::Stopped));
+    assert!(end.output.text().contains("end\n"), "{:?}", end.output);
+}
+
+#[tokio::test]
+async fn the_count_of_swept_processes_is_true() {
+    let fixture = CommandFixture::with_long_grace().await;
+    let script = "sleep 1000 & sleep 1000 & setsid sleep 1000 & sleep 0.1; echo ready; wait";
+    let (gentle, _) = fixture.run_and_stop(script, StopLevel::Gentle).await;
+    assert_eq!(gentle.swept, 3, "{gentle:?}");
+    let (forced, _) = fixture.with_new_scope().run_and_stop(script, StopLevel::Forced).await;
+    assert_eq!(forced.swept, 3, "{forced:?}");
+}
+
+fn fork_storm_script(loop_script: &str) -> String {
+    format!("for i in 1 2 3 4 5; do ({loop_script}) & done; echo ready; wait; sleep 1000")
+}
+
+#[rstest]
+#[case::in_the_group("while :; do (:) & done")]
+#[case::in_new_sessions("while :; do setsid sh -c '(sleep 0.01 &)' & wait; done")]
+#[tokio::test]
+async fn a_fork_storm_is_over_within_the_hard_limit(
+    #[case] link: &str,
+    #[values(StopLevel::Gentle, StopLevel::Forced)] level: StopLevel,
+) {
+    let fixture = CommandFixture::new().await;
+    let (end, took) = fixture.run_and_stop(&fork_storm_script(link), level).await;
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert_eq!((end.reason, end.leftovers), (ProcessEndReason::Stopped, Vec::new()));
+}
+
+/// A chain of sessions: each link ignores signals, starts the next in a new session and dies.
+#[tokio::test]
+async fn a_hopping_process_is_caught_within_the_hard_limit() {
+    let fixture = CommandFixture::new().await;
+    let directory = tempfile::tempdir().unwrap();
+    let link = directory.path().join("hop");
+    std::fs::write(&link, format!("trap '' TERM INT HUP\nsetsid sh {} &\n", link.display())).unwrap();
+    let hop = format!("sh {0} & sh {0} & sh {0} & echo ready; sleep 1000", link.display());
+    for level in [StopLevel::Gentle, StopLevel::Forced] {
+        let (end, took) = fixture.with_new_scope().run_and_stop(&hop, level).await;
+        assert!(took < Duration::from_secs(5), "{took:?}");
+        assert_eq!((end.reason, end.leftovers), (ProcessEndReason::Stopped, Vec::new()));
+    }
+}
+
+#[tokio::test]
+async fn twenty_commands_of_a_run_stop_together() {
+    let fixture = CommandFixture::new().await;
+    assert_within(Duration::from_millis(250), async || {
+        let fixture = fixture.with_new_scope();
+        let mut all: Vec<_> = (0..20).map(|_| fixture.start_script(PLAIN)).collect();
+        for running in &mut all {
+            running.wait_for_output("ready").await;
+        }
+        let asked = std::time::Instant::now();
+        fixture.scope.cancel();
+        let cancelled_after = asked.elapsed();
+        for running in all {
+            assert_eq!(running.handle.await.unwrap().unwrap().reason, ProcessEndReason::Stopped);
+        }
+        fixture.assert_gone();
+        // `cancel` must not wait: it may take at most a twelfth of the limit.
+        asked.elapsed().max(cancelled_after * 12)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_dropped_call_is_held_until_its_last_process_is_dead() {
+    let fixture = CommandFixture::new().await;
+    let mut running =
+        fixture.start_script("trap '' TERM; setsid sleep 1000 & echo pid=$!; echo ready; while :; do sleep 1000; done");
+    let pids = running.printed_pids().await;
+    running.handle.abort();
+    assert!(running.handle.await.unwrap_err().is_cancelled());
+    assert_eq!(fixture.scope.ledger().open_count(), 1, "released although it ignores SIGTERM");
+    let _released = fixture.scope.close().await;
+    fixture.assert_gone();
+    assert_eq!(fixture.scope.ledger().rows().last().unwrap().how, "kill");
+    pids.into_iter().for_each(wait_for_death);
+}

@@ -1,0 +1,180 @@
+//! Describe tool arguments by a JSON schema, validate and parse them, and explain errors to the model.
+
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, Schema};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::text::quoted;
+use quell_kernel::ToolSpec;
+
+pub trait ToolArguments: DeserializeOwned + JsonSchema + Send + 'static {
+    const NAME: &'static str;
+    /// The description of the tool for the model.
+    const ABOUT: &'static str;
+    /// An example of valid arguments, as JSON.
+    const EXAMPLE: &'static str;
+}
+
+/// The description of the tool for the model.
+pub fn tool_spec<T: ToolArguments>() -> ToolSpec {
+    ToolSpec { name: T::NAME.into(), description: T::ABOUT.into(), parameters: parameter_schema::<T>().into() }
+}
+
+/// Parses arguments. The error names the wrong field, what is expected there, and an example of a valid call.
+pub fn parse_arguments<T: ToolArguments>(given: &Value) -> Result<T, String> {
+    let empty = Value::Object(Map::new());
+    let given = if given.is_null() { &empty } else { given };
+    let problem = match check_against_schema(&parameter_schema::<T>(), given) {
+        Err(problem) => problem,
+        Ok(()) => match T::deserialize(given) {
+            Ok(arguments) => return Ok(arguments),
+            Err(error) => error.to_string(),
+        },
+    };
+    Err(format!(
+        "Bad arguments for {}: {problem}. Nothing was done. A right call looks like this: {}",
+        T::NAME,
+        T::EXAMPLE
+    ))
+}
+
+/// The schema in the simple form that every provider accepts: no references, no titles, optional instead of nullable.
+fn parameter_schema<T: JsonSchema>() -> Value {
+    let settings = SchemaSettings::draft2020_12().with(|s| {
+        s.meta_schema = None;
+        s.inline_subschemas = true;
+    });
+    let mut schema = settings.into_generator().into_root_schema_for::<T>();
+    schema.remove("title");
+    schema.remove("description");
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        properties.values_mut().filter_map(Value::as_object_mut).for_each(simplify_property);
+    }
+    Schema::to_value(schema)
+}
+
+fn simplify_property(property: &mut Map<String, Value>) {
+    property.remove("format");
+    property.remove("default");
+    let first = property.get("type").and_then(|kind| kind.get(0)).cloned();
+    if let Some(kind) = first {
+        property.insert("type".into(), kind);
+    }
+}
+
+fn check_against_schema(schema: &Value, given: &Value) -> Result<(), String> {
+    let Value::Object(given) = given else {
+        return Err(format!("expected an object, got {}", describe_value(given)));
+    };
+    let properties = schema.get("properties").and_then(Value::as_object);
+    let names = || {
+        let mut names: Vec<String> = properties.into_iter().flatten().map(|(name, _)| format!("`{name}`")).collect();
+        names.sort_unstable();
+        names.join(", ")
+    };
+    let is_required =
+        |name: &str| schema.get("required").and_then(Value::as_array).is_some_and(|all| all.iter().any(|n| n == name));
+    for (name, value) in given {
+        let Some(property) = properties.and_then(|p| p.get(name)) else {
+            return Err(format!("there is no field {}; the fields are {}", quoted(name), names()));
+        };
+        if value.is_null() && !is_required(name) {
+            continue;
+        }
+        check_type(property, value)
+            .map_err(|wanted| format!("field `{name}`: expected {wanted}, got {}", describe_value(value)))?;
+    }
+    match properties.into_iter().flatten().find(|(name, _)| is_required(name) && !given.contains_key(*name)) {
+        Some((name, property)) => {
+            let about = property.get("description").and_then(Value::as_str).unwrap_or_default();
+            Err(format!("field `{name}` is missing: {}", about.trim_end_matches('.')))
+        }
+        None => Ok(()),
+    }
+}
+
+fn check_type(property: &Value, value: &Value) -> Result<(), &'static str> {
+    match property.get("type").and_then(Value::as_str) {
+        Some("string") if !value.is_string() => Err("a text"),
+        Some("boolean") if !value.is_boolean() => Err("true or false"),
+        Some("integer") if !value.is_u64() => Err("a whole number, not negative"),
+        _ => Ok(()),
+    }
+}
+
+fn describe_value(value: &Value) -> String {
+    match value {
+        Value::Null => "null".into(),
+        Value::Bool(_) | Value::Number(_) => value.to_string(),
+        Value::String(text) => format!("the text {}", quoted(text)),
+        Value::Array(_) => "a list".into(),
+        Value::Object(_) => "an object".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde::Deserialize;
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Debug, PartialEq, Deserialize, JsonSchema)]
+    #[serde(deny_unknown_fields)]
+    struct TestArguments {
+        /// Which file.
+        path: String,
+        /// How many.
+        limit: Option<u64>,
+        /// Whether all.
+        all: Option<bool>,
+    }
+
+    impl ToolArguments for TestArguments {
+        const NAME: &'static str = "probe";
+        const ABOUT: &'static str = "Tests.";
+        const EXAMPLE: &'static str = r#"{"path": "a"}"#;
+    }
+
+    #[test]
+    fn schemas_are_plain() {
+        assert_eq!(
+            *tool_spec::<TestArguments>().parameters,
+            json!({
+                "type": "object",
+                "properties": {
+                    "path": {"type": "string", "description": "Which file."},
+                    "limit": {"type": "integer", "description": "How many.", "minimum": 0},
+                    "all": {"type": "boolean", "description": "Whether all."},
+                },
+                "required": ["path"],
+                "additionalProperties": false,
+            })
+        );
+    }
+
+    #[rstest]
+    #[case(json!({}), "field `path` is missing: Which file")]
+    #[case(json!(null), "field `path` is missing")]
+    #[case(json!([]), "expected an object, got a list")]
+    #[case(json!("{}"), "expected an object, got the text")]
+    #[case(json!({"path": 5}), "field `path`: expected a text, got 5")]
+    #[case(json!({"path": null}), "field `path`: expected a text, got null")]
+    #[case(json!({"path": "a", "limit": -1}), "field `limit`: expected a whole number, not negative, got -1")]
+    #[case(json!({"path": "a", "limit": "9"}), "field `limit`: expected a whole number, not negative, got the text \"9\"")]
+    #[case(json!({"path": "a", "all": {}}), "field `all`: expected true or false, got an object")]
+    #[case(json!({"path": "a", "pth\n": 1}), "there is no field \"pth\\n\"; the fields are `all`, `limit`, `path`")]
+    fn bad_arguments_are_explained(#[case] given: Value, #[case] wanted: &str) {
+        let problem = parse_arguments::<TestArguments>(&given).unwrap_err();
+        assert!(problem.contains(wanted), "{problem}");
+        assert!(problem.ends_with(r#"{"path": "a"}"#), "{problem}");
+    }
+
+    #[test]
+    fn optional_fields_may_be_null() {
+        let given = json!({"path": "a", "limit": null, "all": true});
+        assert_eq!(parse_arguments(&given), Ok(TestArguments { path: "a".into(), limit: None, all: Some(true) }));
+    }
+}

@@ -1,0 +1,433 @@
+//! Background commands and tasks of sessions: start, list, end, and publish their changes.
+//!
+//! A background command belongs to its session. It goes on until it ends, is killed, or the session or the daemon ends.
+//! Each has a scope of its own and remembers the run that started it. The same holds for tasks without a process
+//! (`task`).
+//!
+//! While the run that started it works, the ledger of that run holds the command too, so its stop and its receipt cover
+//! it. When the run has finished its work without a stop, only the session holds the command.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use quell_kernel::Moment;
+use quell_process::{CommandSpec, OutputSink, ProcessEnd, SpawnError, StopHandle, Wardens};
+use quell_protocol::background::ProcessRow;
+use quell_protocol::receipt::ProcessFacts;
+use quell_protocol::{Principal, ResourceKind, RunId, SessionKey, ToolOutputStream};
+use quell_scope::clock::Clock;
+use quell_scope::{Held, PointProbe, Scope, StopLevel};
+use tokio::net::unix::pipe::Sender;
+use tokio::sync::watch;
+
+mod output;
+mod task;
+pub use output::OutputExcerpt;
+use output::OutputTail;
+pub use task::{BackgroundTask, BackgroundTaskError, BackgroundTaskGuard};
+
+/// Ended commands that are remembered per session, so that their output can be read.
+const MAX_REMEMBERED_PROCESSES: usize = 16;
+
+/// All background commands of an engine. Clones share one table.
+#[derive(Debug, Clone)]
+pub struct BackgroundWork(Arc<BackgroundInner>);
+
+/// Is told the session whose commands have changed.
+type ChangeCallback = Box<dyn Fn(&SessionKey) + Send + Sync>;
+
+struct BackgroundInner {
+    clock: Clock,
+    on_change: ChangeCallback,
+    /// The maximum number of commands of one session that run at the same time.
+    max_per_session: usize,
+    table: Mutex<BackgroundTable>,
+    /// Called at each end with the run that had started the command or task.
+    end_callback: OnceLock<EndCallback>,
+}
+
+type EndCallback = Box<dyn Fn(&RunId) + Send + Sync>;
+
+#[derive(Default)]
+struct BackgroundTable {
+    last_number: u64,
+    processes: BTreeMap<u64, Arc<BackgroundProcess>>,
+    /// Numbers of commands that are being started, with their sessions.
+    starting: BTreeMap<u64, SessionKey>,
+    /// Tasks without a process that have not ended.
+    tasks: BTreeMap<u64, Arc<BackgroundTask>>,
+    closed: bool,
+}
+
+/// The session and the run to which a call or command belongs.
+#[derive(Debug, Clone)]
+pub struct RunIdentity {
+    pub session: SessionKey,
+    pub run: RunId,
+    /// The principal on whose behalf the run works.
+    pub principal: Principal,
+}
+
+pub struct BackgroundProcess {
+    /// Unique during the life of the daemon.
+    pub id: String,
+    pub owner: RunIdentity,
+    label: String,
+    clock: Clock,
+    started: Moment,
+    scope: Scope,
+    was_told_to_end: AtomicBool,
+    /// File descriptors. They are closed when the command ends, even if its output is remembered longer.
+    controls: Mutex<ProcessControls>,
+    tail: Mutex<OutputTail>,
+    state: watch::Sender<BackgroundState>,
+}
+
+/// The file descriptors through which a running command is controlled.
+#[derive(Default)]
+struct ProcessControls {
+    stop_handle: Option<StopHandle>,
+    input: Option<Arc<Sender>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum BackgroundState {
+    Running,
+    Ended { at: Moment, end: Result<Box<ProcessEnd>, String> },
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum BackgroundStartError {
+    #[error(
+        "{limit} commands of this session run in the background already, which is the limit; end one with the tool `process`"
+    )]
+    TooMany { limit: usize },
+    #[error("the daemon is shutting down")]
+    Closing,
+    #[error(transparent)]
+    Spawn(#[from] SpawnError),
+}
+
+impl BackgroundWork {
+    /// `limit` is the maximum number of commands of one session that run at the same time.
+    #[must_use]
+    /// `on_change` is called with the session of each command that starts, ends or prints.
+    pub fn new(clock: Clock, limit: usize, on_change: impl Fn(&SessionKey) + Send + Sync + 'static) -> Self {
+        let (table, ended) = (Mutex::default(), OnceLock::new());
+        let on_change = Box::new(on_change);
+        Self(Arc::new(BackgroundInner { clock, on_change, max_per_session: limit, table, end_callback: ended }))
+    }
+
+    /// Sets the callback for the end of each command and task; it gets the run that had started it. Only the first call
+    /// counts.
+    pub fn set_end_callback(&self, callback: impl Fn(&RunId) + Send + Sync + 'static) {
+        // An engine sets it once.
+        let _ = self.0.end_callback.set(Box::new(callback));
+    }
+
+    /// Starts a command. The ledger of `run` holds it from before the start, and a stop of the run ends it.
+    ///
+    /// # Errors
+    /// [`BackgroundStartError`]; no process is left then.
+    pub fn start(
+        &self,
+        wardens: &Wardens,
+        spec: &CommandSpec,
+        owner: RunIdentity,
+        run: &Scope,
+    ) -> Result<Arc<BackgroundProcess>, BackgroundStartError> {
+        let number = self.reserve_number(&owner.session)?;
+        let held = run.hold(ResourceKind::Process, spec.label.clone()).as_background();
+        // No lock is held while a process starts, so a stop never waits for that.
+        let (scope, started) = (Scope::new(self.0.clock, PointProbe::default()), self.0.clock.now());
+        let mut running = match wardens.start(spec, &scope) {
+            Ok(running) => running,
+            Err(error) => {
+                held.release("failed");
+                self.lock_table().starting.remove(&number);
+                return Err(error.into());
+            }
+        };
+        let process = Arc::new(BackgroundProcess {
+            id: format!("p{number}"),
+            owner,
+            label: spec.label.clone(),
+            clock: self.0.clock,
+            started,
+            was_told_to_end: AtomicBool::new(false),
+            scope,
+            controls: Mutex::new(ProcessControls {
+                stop_handle: Some(running.stop_handle()),
+                input: running.take_input().map(Arc::new),
+            }),
+            tail: Mutex::new(OutputTail::new(spec.output_limit)),
+            state: watch::Sender::new(BackgroundState::Running),
+        });
+        let mut table = self.lock_table();
+        table.starting.remove(&number);
+        table.processes.insert(number, Arc::clone(&process));
+        drop(table);
+        // If the run was stopped meanwhile, this calls `send_end` at once.
+        let target = Arc::clone(&process);
+        let held = held.on_stop(move |level| {
+            target.send_end(level);
+        });
+        process.scope.spawn(collect_until_end(self.clone(), Arc::clone(&process), running, held));
+        self.publish_change(&process);
+        let (session, run) = (&process.owner.session, &process.owner.run);
+        tracing::info!(process = process.id, %session, %run, "background process started");
+        Ok(process)
+    }
+
+    /// Reserves a number for a new command, if the session is below its limit.
+    fn reserve_number(&self, session: &SessionKey) -> Result<u64, BackgroundStartError> {
+        let mut table = self.lock_table();
+        if table.closed {
+            return Err(BackgroundStartError::Closing);
+        }
+        let alive = table.processes.values().filter(|process| process.owner.session == *session && process.is_alive());
+        let starting = table.starting.values().filter(|starting| *starting == session);
+        if alive.count() + starting.count() >= self.0.max_per_session {
+            return Err(BackgroundStartError::TooMany { limit: self.0.max_per_session });
+        }
+        table.last_number += 1;
+        let number = table.last_number;
+        table.starting.insert(number, session.clone());
+        Ok(number)
+    }
+
+    /// The commands of a session, oldest first, with the ended ones that are remembered.
+    #[must_use]
+    pub fn of_session(&self, session: &SessionKey) -> Vec<Arc<BackgroundProcess>> {
+        self.find(|process| process.owner.session == *session)
+    }
+
+    /// The commands of all sessions, oldest first.
+    #[must_use]
+    pub fn all_processes(&self) -> Vec<Arc<BackgroundProcess>> {
+        self.find(|_| true)
+    }
+
+    #[must_use]
+    pub fn get(&self, session: &SessionKey, id: &str) -> Option<Arc<BackgroundProcess>> {
+        self.find(|process| process.owner.session == *session && process.id == id).pop()
+    }
+
+    /// True while a command or a task that this run started goes on.
+    #[must_use]
+    pub fn has_work_of_run(&self, run: &RunId) -> bool {
+        self.lock_table().active_owners().any(|owner| owner.run == *run)
+    }
+
+    #[must_use]
+    pub fn has_work_of_session(&self, session: &SessionKey) -> bool {
+        self.lock_table().active_owners().any(|owner| owner.session == *session)
+    }
+
+    /// The sessions with a running command or task. A session can occur more than once.
+    #[must_use]
+    pub fn sessions_with_work(&self) -> Vec<SessionKey> {
+        let table = self.lock_table();
+        table.active_owners().map(|owner| owner.session.clone()).chain(table.starting.values().cloned()).collect()
+    }
+
+    #[must_use]
+    pub fn count_alive(&self) -> usize {
+        self.lock_table().processes.values().filter(|process| process.is_alive()).count()
+    }
+
+    /// Sends an end to every running command that `covers` selects, without waiting. Returns these commands, and how
+    /// many of them had not been told to end before.
+    pub fn end_matching(
+        &self,
+        level: StopLevel,
+        covers: impl Fn(&RunIdentity) -> bool,
+    ) -> (Vec<Arc<BackgroundProcess>>, usize) {
+        let covered = self.find(|process| process.is_alive() && covers(&process.owner));
+        let newly_ended = covered.iter().filter(|process| process.send_end(level)).count();
+        (covered, newly_ended)
+    }
+
+    /// Refuses new commands and tasks from now on.
+    pub fn close(&self) {
+        self.lock_table().closed = true;
+    }
+
+    /// Forgets the ended commands of a session.
+    pub fn forget_session(&self, session: &SessionKey) {
+        self.lock_table().processes.retain(|_, process| process.owner.session != *session || process.is_alive());
+    }
+
+    fn find(&self, wanted: impl Fn(&BackgroundProcess) -> bool) -> Vec<Arc<BackgroundProcess>> {
+        self.lock_table().processes.values().filter(|process| wanted(process)).cloned().collect()
+    }
+
+    fn publish_change(&self, process: &BackgroundProcess) {
+        (self.0.on_change)(&process.owner.session);
+    }
+
+    /// Keeps only the newest ended commands of a session.
+    fn forget_oldest_ended(&self, session: &SessionKey) {
+        let mut table = self.lock_table();
+        let is_ended = |process: &BackgroundProcess| process.owner.session == *session && !process.is_alive();
+        let ended: Vec<u64> =
+            table.processes.iter().filter(|(_, it)| is_ended(it)).map(|(number, _)| *number).collect();
+        for number in ended.iter().take(ended.len().saturating_sub(MAX_REMEMBERED_PROCESSES)) {
+            table.processes.remove(number);
+        }
+    }
+
+    fn lock_table(&self) -> MutexGuard<'_, BackgroundTable> {
+        self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl BackgroundTable {
+    /// The owners of all running commands and tasks.
+    fn active_owners(&self) -> impl Iterator<Item = &RunIdentity> {
+        let alive = self.processes.values().filter(|process| process.is_alive());
+        alive.map(|process| &process.owner).chain(self.tasks.values().map(|task| &task.owner))
+    }
+}
+
+/// Collects the output of a command until all its processes are dead, then updates both ledgers and notifies all
+/// waiters.
+async fn collect_until_end(
+    background: BackgroundWork,
+    process: Arc<BackgroundProcess>,
+    running: quell_process::RunningCommand,
+    held: Held,
+) {
+    // waits: for the life of the command, in a task of the command's own scope; a stop is sent to its warden.
+    let collected = running.collect(&mut TailSink(&process)).await;
+    process.lock_tail().finish();
+    *process.lock_controls() = ProcessControls::default();
+    let rows = process.scope.ledger().rows();
+    if let Some(facts) = rows.first().and_then(|row| row.process.clone()) {
+        held.note_process(facts);
+    }
+    let how = match &collected {
+        Ok(end) => end.how.word(),
+        Err(_) => "failed",
+    };
+    for name in collected.iter().flat_map(|end| &end.leftovers) {
+        held.note_leftover(name.clone());
+    }
+    held.release(how);
+    let end = collected.map(Box::new).map_err(|error| error.to_string());
+    process.state.send_replace(BackgroundState::Ended { at: background.0.clock.now(), end });
+    tracing::info!(process = process.id, session = %process.owner.session, how, "background process ended");
+    background.forget_oldest_ended(&process.owner.session);
+    background.publish_change(&process);
+    if let Some(callback) = background.0.end_callback.get() {
+        callback(&process.owner.run);
+    }
+}
+
+struct TailSink<'a>(&'a BackgroundProcess);
+
+impl OutputSink for TailSink<'_> {
+    fn output(&mut self, stream: ToolOutputStream, text: &str) {
+        self.0.lock_tail().push(stream, text);
+    }
+}
+
+impl BackgroundProcess {
+    /// True until the last process of the command is dead.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        *self.state.borrow() == BackgroundState::Running
+    }
+
+    /// Waits until the last process of the command is dead.
+    ///
+    /// # Cancel safety
+    /// Safe: it waits for a condition.
+    pub async fn wait_ended(&self) {
+        // The sender lives in `self`, so waiting cannot fail.
+        // waits: raced by the tool `process`; bounded by the deadlines of the shutdown.
+        let _ = self.state.subscribe().wait_for(|state| *state != BackgroundState::Running).await;
+    }
+
+    /// Tells the command to end, without waiting. Returns true the first time.
+    pub fn send_end(&self, level: StopLevel) -> bool {
+        if let Some(stop_handle) = &self.lock_controls().stop_handle {
+            stop_handle.send_stop(level);
+        }
+        !self.was_told_to_end.swap(true, Ordering::Relaxed)
+    }
+
+    /// Output from byte offset `after` on, as far as it is kept: at most `max_bytes` bytes, the last ones.
+    #[must_use]
+    pub fn output(&self, after: u64, max_bytes: usize) -> OutputExcerpt {
+        self.lock_tail().excerpt(after, max_bytes)
+    }
+
+    /// The standard input; none when it is closed.
+    #[must_use]
+    pub fn input(&self) -> Option<Arc<Sender>> {
+        self.lock_controls().input.clone()
+    }
+
+    /// Closes the standard input. The command sees the end of its input when no writer is left.
+    pub fn close_input(&self) {
+        self.lock_controls().input.take();
+    }
+
+    /// True when the command has ended and left no processes.
+    #[must_use]
+    pub fn ended_cleanly(&self) -> bool {
+        matches!(&*self.state.borrow(), BackgroundState::Ended { end: Ok(end), .. } if end.leftovers.is_empty())
+    }
+
+    /// The view of the API and of the tool `process`.
+    #[must_use]
+    pub fn to_row(&self) -> ProcessRow {
+        let rows = self.scope.ledger().rows();
+        let facts: Option<ProcessFacts> = rows.first().and_then(|row| row.process.clone());
+        let state = self.state.borrow().clone();
+        let (ended, end) = match state {
+            BackgroundState::Running => (None, None),
+            BackgroundState::Ended { at, end } => (Some(at), Some(end)),
+        };
+        let how = end.as_ref().map(|end| end.as_ref().map_or("failed", |end| end.how.word()).to_owned());
+        ProcessRow {
+            id: self.id.clone(),
+            session_key: self.owner.session.clone(),
+            started_by_run: self.owner.run.clone(),
+            principal: self.owner.principal.clone(),
+            command: self.label.clone(),
+            pid: facts.as_ref().map(|facts| facts.pid).filter(|pid| *pid != 0),
+            state: if ended.is_some() { "ended" } else { "running" }.to_owned(),
+            started_at: self.clock.rfc3339(self.started),
+            ended_at: ended.map(|at| self.clock.rfc3339(at)),
+            exit_code: facts.as_ref().and_then(|facts| facts.exit_code),
+            signal: facts.as_ref().and_then(|facts| facts.signal),
+            swept: facts.as_ref().map_or(0, |facts| facts.swept),
+            how,
+            leftovers: end.and_then(Result::ok).map(|end| end.leftovers).unwrap_or_default(),
+            output_bytes: self.lock_tail().end_offset(),
+        }
+    }
+
+    fn lock_controls(&self) -> MutexGuard<'_, ProcessControls> {
+        self.controls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_tail(&self) -> MutexGuard<'_, OutputTail> {
+        self.tail.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for BackgroundInner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("BackgroundWork")
+    }
+}
+
+impl std::fmt::Debug for BackgroundProcess {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "BackgroundProcess({} of {})", self.id, self.owner.session)
+    }
+}

@@ -1,0 +1,70 @@
+//! Read an image that a message names, for models with vision, within the workdir and the session's own attachments.
+//!
+//! The path comes from a message, so the read is always confined to the workdir, as those of the file tools are.
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use quell_kernel::image::{Image, ImageUnavailable, MAX_IMAGE_BYTES};
+use quell_protocol::SessionKey;
+use rustix::io::Errno;
+
+use super::attachment::{belongs_to_other_session, belongs_to_session};
+use super::confined_fs::WorkdirRoot;
+use super::read::READ_CHUNK_BYTES;
+use super::{FileToolContext, ProtectedPaths, StopFlag};
+
+/// Which files of a workdir may be read as images.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AllowedImages {
+    /// All files.
+    Workdir,
+    /// Only files that came with messages of the session.
+    Attachments,
+}
+
+/// Reads the image at this absolute path for a session. It must be below the workdir and must not have come into
+/// another session. At a stop it returns at once, and the caller discards the result.
+pub fn read_image(
+    (workdir, allowed): (&Path, AllowedImages),
+    session: &SessionKey,
+    path: &str,
+    stop: &AtomicBool,
+) -> Result<Image, ImageUnavailable> {
+    let context = FileToolContext {
+        workdir: workdir.to_path_buf(),
+        unconfined: false,
+        output_limit: 0,
+        protected: ProtectedPaths::default(),
+    };
+    let root = WorkdirRoot::open(&context).map_err(|_| ImageUnavailable::Unreadable)?;
+    let path = root.relative_path(path).map_err(|_| ImageUnavailable::Unreadable)?;
+    match root.find_path(&path) {
+        Ok(_) => {}
+        Err(Errno::XDEV | Errno::LOOP) => return Err(ImageUnavailable::OutsideImageFolders),
+        Err(_) => return Err(ImageUnavailable::Unreadable),
+    }
+    let mut source = root.open_file(&path).map_err(|_| ImageUnavailable::Unreadable)?;
+    if belongs_to_other_session(session, &root, &source)
+        || (allowed == AllowedImages::Attachments && !belongs_to_session(session, &root, &source))
+    {
+        return Err(ImageUnavailable::OutsideImageFolders);
+    }
+    let (stop, mut bytes, mut chunk) = (StopFlag(stop), Vec::new(), vec![0; READ_CHUNK_BYTES]);
+    loop {
+        if stop.is_raised() {
+            return Err(ImageUnavailable::Unreadable);
+        }
+        match source.file.read(&mut chunk) {
+            Ok(0) => return Image::from_bytes(&bytes),
+            Ok(count) => bytes.extend_from_slice(chunk.get(..count).unwrap_or_default()),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(_) => return Err(ImageUnavailable::Unreadable),
+        }
+        // A file that is no image need not be read to its end, however large it is.
+        if bytes.len() > MAX_IMAGE_BYTES {
+            return Image::from_bytes(&bytes);
+        }
+    }
+}

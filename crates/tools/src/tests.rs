@@ -1,0 +1,198 @@
+//! The tools as the agent loop uses them: called through the tool set, in a scope, on a real file system.
+
+mod confinement;
+mod fetching;
+mod files;
+mod listing;
+mod stopping;
+
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use quell_kernel::StopTimeouts;
+use quell_process::WardenExe;
+use quell_protocol::{CallEnd, Principal, RunId, SessionKey, ToolOutputStream};
+use quell_scope::PointProbe;
+use quell_scope::clock::Clock;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::*;
+
+/// Long enough for the slowest machine; no passing test waits that long.
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A workdir with a file outside of it, a tool set, and a scope.
+struct ToolFixture {
+    dir: TempDir,
+    tool_set: ToolSet,
+    scope: Scope,
+    limit: usize,
+}
+
+struct NoOutput;
+
+impl OutputSink for NoOutput {
+    fn output(&mut self, _: ToolOutputStream, text: &str) {
+        panic!("these tools print nothing, got {text:?}");
+    }
+}
+
+impl ToolFixture {
+    fn new() -> Self {
+        Self::with(ToolSettings::default())
+    }
+
+    fn with(settings: ToolSettings) -> Self {
+        let dir = TempDir::new().unwrap();
+        std::fs::create_dir(dir.path().join("work")).unwrap();
+        std::fs::write(dir.path().join("secret"), "outside").unwrap();
+        let scope = Scope::new(Clock::start(), PointProbe::default());
+        Self { dir, tool_set: ToolSet::new(settings), scope, limit: 10_000 }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join("work").join(name)
+    }
+
+    fn write_file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+
+    fn read_file(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    async fn try_call(&self, tool: &str, given: Value) -> Result<ToolOutput, Cancelled> {
+        let wardens = Wardens::new(WardenExe::ThisProcess, StopTimeouts::default()).unwrap();
+        let owner = RunIdentity {
+            session: SessionKey::parse("session").unwrap(),
+            run: RunId::parse("run").unwrap(),
+            principal: Principal::parse("alice").unwrap(),
+        };
+        let background = BackgroundWork::new(Clock::start(), 1, |_| {});
+        let workdir = self.path("");
+        let mut cx = ToolContext {
+            scope: &self.scope,
+            owner: &owner,
+            background: &background,
+            workdir: &workdir,
+            wardens: &wardens,
+            environment: &[],
+            output_limit: self.limit,
+            shell_timeout_s: 600,
+            isolate: Isolate::default(),
+            sink: &mut NoOutput,
+        };
+        // As a trait object the future must be `Send`, which the agent loop needs.
+        let call: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(self.tool_set.call(tool, &given, &mut cx));
+        let output = tokio::time::timeout(TEST_TIMEOUT, call).await.expect("the call ends")?;
+        assert!(output.text.len() <= self.limit, "{} bytes", output.text.len());
+        Ok(output)
+    }
+
+    /// The text of a call that succeeds.
+    async fn call_ok(&self, tool: &str, given: Value) -> String {
+        let output = self.try_call(tool, given).await.unwrap();
+        assert_eq!(output.end, CallEnd::Ok, "{}", output.text);
+        output.text
+    }
+
+    /// The text of a call that fails.
+    async fn call_error(&self, tool: &str, given: Value) -> String {
+        let output = self.try_call(tool, given).await.unwrap();
+        assert_eq!(output.end, CallEnd::Error, "{}", output.text);
+        output.text
+    }
+
+    fn file_context(&self) -> FileToolContext {
+        FileToolContext {
+            workdir: self.path(""),
+            unconfined: self.tool_set.settings.unconfined,
+            output_limit: self.limit,
+            protected: self.tool_set.settings.protected.clone(),
+        }
+    }
+
+    /// The entries of the workdir, by name.
+    fn file_names(&self) -> Vec<String> {
+        let mut names: Vec<_> = std::fs::read_dir(self.path(""))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+fn make_fifo(path: &Path) {
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    assert!(std::fs::metadata(path).unwrap().file_type().is_fifo());
+}
+
+#[tokio::test]
+async fn unknown_tools_and_bad_arguments_are_explained_and_nothing_happens() {
+    let fixture = ToolFixture::new();
+    let text = fixture.call_error("rm\n", json!({})).await;
+    assert!(text.starts_with(r#"There is no tool "rm\n". There are: read_file, "#), "{text}");
+    let text = fixture.call_error("write_file", json!({"path": "a", "content": "x", "mode": 7})).await;
+    assert!(text.contains(r#"there is no field "mode"; the fields are `content`, `path`"#), "{text}");
+    assert_eq!(fixture.file_names(), [""; 0]);
+    assert_eq!(fixture.scope.ledger().rows(), []);
+}
+
+#[test]
+fn tool_lists_are_checked() {
+    let list = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
+    assert_eq!(ToolSet::check_tool_list(&list(&["*"])), Ok(()));
+    assert_eq!(ToolSet::check_tool_list(&list(&["read_file", "fetch_url"])), Ok(()));
+    let error = ToolSet::check_tool_list(&list(&["read_file", "raed_file"])).unwrap_err();
+    assert!(error.to_string().starts_with(r#"there is no tool "raed_file"; there are: read_file, "#), "{error}");
+
+    let tool_set = ToolSet::new(ToolSettings::default());
+    let names = |allowed: &[&str]| tool_set.specs(&list(allowed)).into_iter().map(|s| s.name).collect::<Vec<_>>();
+    assert_eq!(names(&["list_files", "read_file"]), ["read_file", "list_files"]);
+    assert_eq!(names(&["*"]), ALL_TOOLS.iter().map(|row| row.name).collect::<Vec<_>>());
+    assert_eq!(names(&[]), [""; 0]);
+}
+
+#[test]
+fn the_model_is_told_how_long_a_command_may_take() {
+    let tool_set = ToolSet::new(ToolSettings::default());
+    let described = |seconds| tool_set.specs_of_agent(&["shell".to_owned()], seconds).remove(0).description;
+    assert!(described(600).contains("longer than 600 s is ended: give `timeout_s`"), "{}", described(600));
+    assert!(described(7).contains("longer than 7 s"), "{}", described(7));
+}
+
+#[test]
+fn every_tool_describes_its_arguments() {
+    for spec in ToolSet::new(ToolSettings::default()).specs(&["*".to_owned()]) {
+        assert!(!spec.description.is_empty() && !spec.description.contains("  "), "{}", spec.description);
+        assert_eq!(spec.parameters["type"], "object", "{}", spec.name);
+        assert_eq!(spec.parameters["additionalProperties"], false, "{}", spec.name);
+        for (name, property) in spec.parameters["properties"].as_object().unwrap() {
+            assert!(property["type"].is_string() && property["description"].is_string(), "{} {name}", spec.name);
+        }
+    }
+}
+
+#[tokio::test]
+async fn examples_in_errors_are_right() {
+    let fixture = ToolFixture::new();
+    for spec in fixture.tool_set.specs(&["*".to_owned()]) {
+        let text = fixture.call_error(&spec.name, json!([])).await;
+        let Some((_, example)) = text.split_once("A right call looks like this: ") else { panic!("{text}") };
+        let example: Value = serde_json::from_str(example).unwrap();
+        for name in example.as_object().unwrap().keys() {
+            assert!(spec.parameters["properties"].get(name).is_some(), "{} {name}", spec.name);
+        }
+        for name in spec.parameters["required"].as_array().into_iter().flatten() {
+            assert!(example.get(name.as_str().unwrap()).is_some(), "{} {name}", spec.name);
+        }
+    }
+}
