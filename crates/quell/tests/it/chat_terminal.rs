@@ -48,8 +48,9 @@ impl ChatFixture {
         self.chat.type_keys(ENTER);
     }
 
-    /// Leaves an idle chat, and returns its exit status and last screen.
+    /// Leaves the chat once it is idle, and returns its exit status and last screen.
     async fn exit(mut self) -> (ExitStatus, String) {
+        self.chat.wait_text("○ ready").await;
         self.chat.type_keys(CTRL_C);
         self.chat.wait_text("Leave?").await;
         self.chat.type_keys(ENTER);

@@ -101,3 +101,16 @@ async fn a_paste_of_several_lines_waits_for_enter() {
     let request = fixture.model.request_at(0).wait_arrived().await;
     assert!(format!("{:?}", request.messages()).contains("one\\ntwo\\nthree\\nfour"), "{:?}", request.messages());
 }
+
+/// The kernel reports a key and a new window size at the same time; neither may hide the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_that_are_typed_while_the_window_changes_its_size_are_not_lost() {
+    let mut fixture = ChatFixture::start().await;
+    let mut typed = String::from("› ");
+    for columns in (60..100).rev() {
+        fixture.chat.resize(PtySize { rows: 24, columns });
+        fixture.chat.type_keys("x");
+        typed.push('x');
+        fixture.chat.wait_text(&typed).await;
+    }
+}
