@@ -13,7 +13,9 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{Mode, OFlags, RawDir, SeekFrom};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, test_kill_process, waitid,
+};
 
 /// Fields of `/proc/PID/stat`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +57,14 @@ pub(super) fn read_stat(pid: Pid) -> Option<ProcessStat> {
     // The name can be any bytes.
     let line = fs::read(format!("/proc/{pid}/stat")).ok()?;
     ProcessStat::parse(&String::from_utf8_lossy(&line))
+}
+
+/// False only for a process that has ended. Where `/proc` hides the processes of others (`hidepid`), the kernel answers.
+pub(super) fn may_be_alive(pid: Pid) -> bool {
+    match read_stat(pid) {
+        Some(stat) => !stat.is_dead(),
+        None => test_kill_process(pid) != Err(Errno::SRCH),
+    }
 }
 
 /// Returns the pid that a process has in its own PID namespace.

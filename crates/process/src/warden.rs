@@ -343,7 +343,7 @@ impl Warden {
     fn give_up(&mut self, refused: &[Pid]) {
         let mut remaining: HashSet<Pid> = self.proc_directory.children().into_iter().collect();
         remaining.extend(ChildLookup::scan_all().descendants(self.own_pid));
-        remaining.retain(|pid| process_tree::read_stat(*pid).is_none_or(|stat| !stat.is_dead()));
+        remaining.retain(|pid| process_tree::may_be_alive(*pid));
         for pid in remaining {
             self.ended_descendants.remove(&pid);
             let name = process_tree::describe_leftover(pid, refused.contains(&pid));

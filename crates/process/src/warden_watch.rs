@@ -289,8 +289,10 @@ impl WardenWatch {
         // leftovers of the report.
         let taken_over = self.end_orphans_if_any().await;
         let seen = |pid: i32| taken_over.leftovers.iter().any(|(left, _)| left.as_raw_nonzero().get() == pid);
-        let is_alive =
-            |pid: i32| Pid::from_raw(pid).and_then(process_tree::read_stat).is_some_and(|stat| !stat.is_dead());
+        // The warden's own pid stands for children that /proc did not show to it. Unless they have come up here, nothing
+        // says that they are gone.
+        let is_hidden = |pid: i32| pid == self.control.pid.as_raw_nonzero().get() && taken_over.swept == 0;
+        let is_alive = |pid: i32| is_hidden(pid) || Pid::from_raw(pid).is_some_and(process_tree::may_be_alive);
         let still_alive = ended.leftovers.into_iter().filter(|leftover| !seen(leftover.pid) && is_alive(leftover.pid));
         let mut leftovers: Vec<String> = still_alive.map(|leftover| leftover.name).collect();
         leftovers.extend(taken_over.leftovers.iter().map(|(_, name)| name.clone()));

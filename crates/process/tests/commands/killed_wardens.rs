@@ -165,9 +165,12 @@ async fn a_hardened_daemon_without_root_starts_wardens_through_its_own_descripto
     assert!(code == Some(9) || (mode == "isolating-daemon" && code == Some(3)), "{code:?}");
 }
 
-/// Needs root to create a process that an ordinary user may not signal.
+/// Needs root to create a process that an ordinary user may not signal, and to hide it from that user.
+#[rstest]
+#[case::shown(command_as_nobody)]
+#[case::hidden(command_as_nobody_with_hidden_proc)]
 #[tokio::test]
-async fn what_must_not_be_signalled_is_left_over_by_name_and_at_once() {
+async fn what_must_not_be_signalled_is_left_over_by_name_and_at_once(#[case] start: fn(&Path) -> Command) {
     let fixture = CommandFixture::new().await;
     if !rustix::process::geteuid().is_root() {
         return;
@@ -180,18 +183,23 @@ async fn what_must_not_be_signalled_is_left_over_by_name_and_at_once() {
     let mark = directory.path().join("mark");
     let (sudo, mark) = (sudo.display(), mark.display());
     let script = format!(
-        "{sudo} sudo sh -c 'touch {mark}; exec sleep 1000' & while ! test -e {mark}; do sleep 0.01; done; exit 6"
+        "{sudo} sudo sh -c 'echo $$ > {mark}; exec sleep 1000' & while ! test -s {mark}; do sleep 0.01; done; exit 6"
     );
     let begun = Instant::now();
-    let mut daemon = start_daemon(&fixture, command_as_nobody(&binary), &["daemon", "sh", "-c", &script]);
+    let mut daemon = start_daemon(&fixture, start(&binary), &["daemon", "sh", "-c", &script]);
     let output = BufReader::new(daemon.stdout.take().unwrap());
     let leftover =
         output.lines().map_while(Result::ok).find_map(|line| Some(line.strip_prefix("leftover: ")?.to_owned()));
     let leftover = leftover.expect("no leftover was named");
     assert_eq!(daemon.wait().unwrap().code(), Some(6));
-    assert!(begun.elapsed() < Duration::from_secs(3), "it is of no use to wait: {:?}", begun.elapsed());
-    let pid = leftover.strip_prefix("pid ").and_then(pid_of).unwrap();
-    assert_eq!(leftover, format!("pid {pid} (sleep), cannot be signalled"));
+    let pid = std::fs::read_to_string(directory.path().join("mark")).unwrap();
+    let pid = Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
+    if leftover.starts_with("pid ") {
+        assert!(begun.elapsed() < Duration::from_secs(3), "it is of no use to wait: {:?}", begun.elapsed());
+        assert_eq!(leftover, format!("pid {pid} (sleep), cannot be signalled"));
+    } else {
+        assert!(leftover.ends_with("that /proc does not show"), "{leftover}");
+    }
     kill_process(pid, Signal::KILL).unwrap();
     wait_for_death(pid);
     let _ = waitpid(Some(pid), WaitOptions::NOHANG);
@@ -211,6 +219,15 @@ fn command_as_nobody(binary: &Path) -> Command {
     if rustix::process::geteuid().is_root() {
         command.uid(65534).gid(65534);
     }
+    command
+}
+
+/// Runs the binary as an ordinary user who sees no processes of others.
+fn command_as_nobody_with_hidden_proc(binary: &Path) -> Command {
+    let script = "mount -t proc -o hidepid=invisible proc /proc && \
+                  exec setpriv --reuid 65534 --regid 65534 --clear-groups \"$0\" \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script]).arg(binary);
     command
 }
 
