@@ -352,11 +352,13 @@ impl Registry {
     ///
     /// The active run then answers the message too, and a stop of the run covers it. So both must be of one
     /// conversation, and the sender must be allowed to stop the run. In a chat no message may overtake an earlier one.
+    /// A run that is ending has no next step that could read the message.
     fn accepts_steering(&self, active: &RegistryEntry, run: &NewRun) -> bool {
         let sender = StopRequester { principal: run.principal.clone(), admin: run.admin };
         let waits_for_turn = |e: &RegistryEntry| e.state == RunState::Queued && e.wait_reason == WaitReason::Turn;
         let overtakes = || run.scope.is_some() && self.runs_of_session(&run.session).any(waits_for_turn);
-        sender.may_stop(active) && active.run.scope == run.scope && !overtakes()
+        let reads_on = active.state == RunState::Running;
+        reads_on && sender.may_stop(active) && active.run.scope == run.scope && !overtakes()
     }
 
     fn insert(&mut self, run: NewRun, wait_reason: WaitReason, pending_stop: Option<Verdict>) {
