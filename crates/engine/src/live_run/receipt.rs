@@ -109,7 +109,10 @@ fn collect_leftovers(rows: &[LedgerRow]) -> Vec<Leftover> {
 
 fn unreleased_name(row: &LedgerRow) -> String {
     match &row.process {
-        Some(process) if row.kind == ResourceKind::Process => format!("pid {} ({})", process.pid, process.command),
+        // Its descendants have not been listed: whoever would list them has not ended.
+        Some(process) if row.kind == ResourceKind::Process && process.pid > 0 => {
+            format!("pid {} ({}) with all processes that it started", process.pid, process.command)
+        }
         _ => row.label.clone(),
     }
 }
