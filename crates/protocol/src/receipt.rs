@@ -58,7 +58,7 @@ pub struct Receipt {
 pub struct Amendment {
     /// Time at which the fact became known.
     pub at: Instant,
-    /// Number of the resource within the run.
+    /// Number of the resource within the run, or 0 when it is not known.
     pub resource: u64,
     /// The kind of fact.
     pub kind: AmendmentKind,
@@ -69,7 +69,8 @@ pub struct Amendment {
     pub leftovers: Vec<Leftover>,
 }
 
-/// Later facts about a call whose server had not confirmed the cancellation (`unconfirmed`) when the run ended.
+/// Later facts about a call whose server had not confirmed the cancellation (`unconfirmed`) when the run ended, and about
+/// processes that the run kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AmendmentKind {
@@ -81,6 +82,8 @@ pub enum AmendmentKind {
     LateResult,
     /// The server had continued with the call and was ended.
     ServerEnded,
+    /// The daemon died while the ended run kept a background command, and processes of it are still alive.
+    OutlivedDaemon,
 }
 
 /// The strongest means that a stop needed, the weakest first.

@@ -9,8 +9,8 @@ use quell_kernel::turn::{InvalidTurn, PartialPolicy, SealOptions, ToolCall, Turn
 use quell_process::Survivors;
 use quell_protocol::api::{RunResult, RunView};
 use quell_protocol::{
-    HookEvent, Instant, Leftover, Receipt, Resource, ResourceKind, RunId, Rung, StopReason, Surface, TurnRecord, Usage,
-    Verdict,
+    Amendment, AmendmentKind, HookEvent, Instant, Leftover, Receipt, Resource, ResourceKind, RunId, Rung, StopReason,
+    Surface, TurnRecord, Usage, Verdict,
 };
 use quell_scope::clock::Clock;
 use quell_store::{RunRow, RunSpend, SealedRun, Store, StoreError, StoredRunState};
@@ -77,7 +77,35 @@ pub(super) async fn seal_open_runs(
             tracing::info!(run = %run.id, session = %run.session, "run of a daemon that died is sealed");
         }
     }
+    amend_ended_runs(store, clock, &open_runs, survivors).await?;
     services.wardens.forget_earlier_wardens();
+    Ok(())
+}
+
+/// Names the processes that outlived the daemon in the receipts of runs that had already ended: each had kept a
+/// background command.
+async fn amend_ended_runs(
+    store: &Store,
+    clock: Clock,
+    open_runs: &[RunRow],
+    survivors: &SurvivingProcesses,
+) -> Result<(), StoreError> {
+    for (run, names) in survivors.iter().filter(|(run, _)| open_runs.iter().all(|row| row.id != **run)) {
+        let at = Instant { at: clock.rfc3339(clock.now()), ms: None };
+        let leftover = |name: &String| Leftover { kind: ResourceKind::Process, name: name.clone() };
+        let amendment = Amendment {
+            at,
+            resource: 0,
+            kind: AmendmentKind::OutlivedDaemon,
+            text: format!("the daemon died, and its background command lives on: {}", names.join(", ")),
+            leftovers: names.iter().map(leftover).collect(),
+        };
+        match store.amend_run(run.clone(), amendment).await {
+            // Its session was deleted: only the log names the processes.
+            Ok(_) | Err(StoreError::NoSuchRun(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
     Ok(())
 }
 

@@ -241,21 +241,40 @@ async fn what_killed_its_daemon_is_ended_by_the_next(
     assert!(next.output().contains("were ended now"), "{}", next.output());
 }
 
+/// The attack follows the end of the run where the command was left in the background.
+#[rstest]
+#[case::of_a_run_that_was_open(false)]
+#[case::of_a_run_that_had_ended(true)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_hid_from_its_daemon_is_named_by_the_next() {
+async fn what_hid_from_its_daemon_is_named_by_the_next(#[case] background: bool) {
     let Some(fixture) = HostileFixture::start(DaemonUser::Ordinary, "none").await else { return };
     let daemon = fixture.start_daemon().await;
-    let command = hostile::kills_its_daemon_and_hides(&fixture.marker);
-    fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": command})));
+    let go = fixture.home.root_dir().join("go");
+    let attack = hostile::kills_its_daemon_and_hides(&fixture.marker);
+    let command = format!("while ! test -e {}; do sleep 0.05; done; {attack}", go.display());
+    let call = json!({"command": command, "background": background});
+    fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &call));
+    fixture.model.script(ScriptedResponse::text("It runs."));
     let run = daemon.api().post("/api/sessions/s/runs", &json!({"text": "go"})).await.expect_status(202);
+    let run = run["runId"].as_str().unwrap();
+    if background {
+        daemon.api().run_events(run, 0).await.read_to_end().await;
+    }
+    fs::write(&go, "").unwrap();
     daemon.wait_exit().await;
     let next = fixture.start_daemon().await;
-    let path = format!("/api/runs/{}", run["runId"].as_str().unwrap());
-    let shown = next.api().get(&path).await.expect_status(200);
-    let named = shown["receipt"]["leftovers"].to_string();
+    let shown = next.api().get(&format!("/api/runs/{run}")).await.expect_status(200);
+    let named = if background {
+        let amendments = &shown["receipt"]["amendments"];
+        assert_eq!(amendments[0]["kind"], "outlived_daemon", "{shown:#}");
+        amendments[0]["leftovers"].to_string()
+    } else {
+        shown["receipt"]["leftovers"].to_string()
+    };
     // Without a cgroup of its own, the daemon cannot know whose process it is: it names the process and does not end
     // it.
     let alive = fixture.marker.marked_processes();
+    assert!(!alive.is_empty(), "it did not hide: {shown:#}");
     assert!(alive.iter().all(|process| named.contains(&format!("pid {} ", process.pid))), "{alive:#?}\n{named}");
     fixture.marker.kill_survivors();
 }
