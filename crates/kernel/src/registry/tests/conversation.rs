@@ -210,6 +210,16 @@ fn a_message_steers_only_a_run_that_its_sender_may_stop() {
     }
 }
 
+#[test]
+fn a_message_does_not_steer_a_run_that_is_ending() {
+    let mut registry = registry();
+    let of = |id: &str| with_steer_policy(interrupting_run("alice", id, "s"));
+    accept_durable(&mut registry, of("a"));
+    start(&mut registry, "a");
+    registry.abort(vec![run_id("a")], Push::Gentle, &StopReason::Timeout, Moment::default());
+    assert_eq!(accept_for_admission(&mut registry, of("late")), Admission::Queue);
+}
+
 /// A message after one with files used to be answered before it.
 #[test]
 fn in_a_chat_a_message_steers_past_none_that_waits_for_its_turn() {

@@ -102,7 +102,7 @@ impl RegistryModel {
             self.check_sub_run(parent, &new.agent)?;
         }
         let live = self.live_of_session(&new.session);
-        let active = live.iter().find(|run| run.state != RunState::Queued);
+        let active = live.iter().find(|run| run.state == RunState::Running);
         let may = new.admin || active.is_some_and(|run| run.request.principal == new.principal);
         let active = active.filter(|_| may).map(|run| (run.accept_seq, run.request.id.clone()));
         let waiting = live.iter().filter(|run| run.state == RunState::Queued).count();
