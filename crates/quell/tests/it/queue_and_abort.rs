@@ -8,6 +8,7 @@ use quell_engine::engine::{EngineNotice, StopTextMode, Submission, SubmitError, 
 use quell_engine::live_run::RunProgress;
 use quell_kernel::Push;
 use quell_kernel::admission::AdmissionError;
+use quell_kernel::expiry::ExpiryLimits;
 use quell_kernel::registry::{AgentRunFilter, StopRequest, StopScope};
 use quell_protocol::api::{ComputeStatus, OnBusy};
 use quell_protocol::{ErrorCode, ResourceKind, RunId, StopReason, Surface, Verdict};
@@ -359,5 +360,22 @@ async fn a_used_up_budget_is_a_stop_with_that_reason(#[case] budget: StopReason,
     assert!(receipt_of(&view).leftovers.is_empty() && receipt_of(&view).turn.recorded, "{view:#?}");
     test.model.script(ScriptedResponse::text("fine"));
     assert_eq!(test.run_message("s", "and now?").await.verdict, Some(Verdict::Completed), "the session still works");
+    test.close().await;
+}
+
+/// Row A6 in `docs/design/requirements.md`: the maintenance ends what its own timer has missed.
+#[tokio::test]
+async fn an_expired_run_is_ended_by_the_maintenance() {
+    let expiry = ExpiryLimits { grace: Duration::ZERO, min: Duration::ZERO, max: Duration::from_secs(5) };
+    let test = TestEngine::start_with(ProcessLock::shared().await, move |config| config.expiry = expiry).await;
+    test.model.script(ScriptedStream::new().text("half an answer").wait_for_gate("never"));
+    let run = test.send(submission("s", "go on and on")).await;
+    test.wait_text(&run).await;
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(11)).await;
+    tokio::time::resume();
+    let view = test.wait_ended(&run).await;
+    assert_eq!(view.verdict, Some(Verdict::Aborted { reason: StopReason::Timeout, by: None }));
+    assert!(receipt_of(&view).leftovers.is_empty(), "{view:#?}");
     test.close().await;
 }
