@@ -31,7 +31,7 @@ use quell_llm::{ModelAnswer, ModelCallRequest, ModelError, ModelHandle, ModelSin
 use quell_mcp::{Mcp, McpCallContext, McpClient, McpClientOptions, SessionEndpoint, server_of_tool};
 use quell_process::{OutputSink, Wardens};
 use quell_protocol::{AgentId, CallEnd, CallId, RunId, SessionKey, StopReason, ToolOutputStream, Usage};
-use quell_scope::{Cancelled, Point, Scope};
+use quell_scope::{Cancelled, Interrupted, Point, Scope};
 use quell_tools::background::{BackgroundWork, RunIdentity};
 use quell_tools::{ToolContext, ToolSet, UnknownTool};
 use tokio::time::Instant;
@@ -245,10 +245,10 @@ impl AgentLoop<'_> {
             // The size was only estimated, so the request may still fit.
             tracing::warn!(run = %self.run_id, %problem, "older turns could not be summarised");
         }
-        let overflow_error = match self.call_model(self.request_budget(CompactionTarget::FitWindow)?).await? {
-            Err(error @ ModelError::ContextOverflow { .. }) => error,
+        let overflow_error = match self.call_model(self.request_budget(CompactionTarget::FitWindow)?).await {
             Ok(answer) => return self.process_answer(answer),
-            Err(error) => return Ok(model_failure(&error)),
+            Err(Interrupted::Failed(error @ ModelError::ContextOverflow { .. })) => error,
+            Err(interrupted) => return interrupted.into_failure().map(|error| model_failure(&error)),
         };
         let half_budget = self.request_budget(CompactionTarget::HalveRequest)?;
         // waits: the model is called with the scope, in `compact_history`.
@@ -261,15 +261,16 @@ impl AgentLoop<'_> {
                 return Ok(context_overflow_failure(&problem));
             }
         }
-        match self.call_model(half_budget).await? {
+        match self.call_model(half_budget).await {
             Ok(answer) => self.process_answer(answer),
-            Err(error) => Ok(model_failure(&error)),
+            Err(interrupted) => interrupted.into_failure().map(|error| model_failure(&error)),
         }
     }
 
-    async fn call_model(&self, budget: RequestBudget) -> Result<Result<ModelAnswer, ModelError>, Cancelled> {
+    async fn call_model(&self, budget: RequestBudget) -> Result<ModelAnswer, Interrupted<ModelError>> {
         // Encode without the lock of the live run, which a stop needs: encoding images takes time.
-        let draft = self.writer.with_draft(|draft| self.draft_within_budget(draft, budget).into_owned())?;
+        let draft = self.writer.with_draft(|draft| self.draft_within_budget(draft, budget).into_owned());
+        let draft = draft.map_err(Cancelled::from)?;
         let conversation =
             self.build_conversation(&self.agent.system_prompt, self.history, &draft, self.run_context.as_deref());
         // waits: raced in `available_tools`.
@@ -291,10 +292,10 @@ impl AgentLoop<'_> {
         self.control.set_phase(RunPhase::Processing);
         // An error after the stop counts as part of the stop (row E2 in `docs/design/requirements.md`).
         self.scope.check(Point::AfterModel)?;
-        match answer {
-            Err(ModelError::Cancelled) => Err(Cancelled),
-            other => Ok(other),
-        }
+        answer.map_err(|error| match error {
+            ModelError::Cancelled => Interrupted::Cancelled,
+            error => Interrupted::Failed(error),
+        })
     }
 
     /// The tools that the agent may call, without those of MCP servers.
@@ -412,7 +413,7 @@ impl ModelSink for ModelStepSink<'_> {
 
     fn on_retry(&mut self, attempt: u32, delay: Duration, why: &str) {
         tracing::info!(attempt, delay_ms = delay.as_secs_f64() * 1000.0, why, "model call is retried");
-        self.writer.report_retry((attempt, self.max_attempts), delay, why);
+        self.writer.report_retry(attempt, self.max_attempts, delay, why);
     }
 
     fn on_request_sent(&mut self, estimated_tokens: u64) {

@@ -56,6 +56,7 @@ use deferred_sealing::UnsealedRuns;
 use journal_writer::run_journal_writer;
 pub use notes::NoteFilter;
 pub use queries::{HistoryPage, NumberedTurn, RunFollow};
+use recovery::Recovery;
 pub use reload::{ReloadError, ReloadSummary};
 pub use retention::Retention;
 use retention::run_retention;
@@ -107,7 +108,7 @@ impl Engine {
             let hub = hub.clone();
             move |key| hub.publish(&EngineNotice::Session { key: key.clone(), reason: "process" })
         });
-        let services = Arc::new(build_services(&config, &models, (clock, background), &store)?);
+        let services = Arc::new(build_services(&config, &models, clock, background, &store)?);
         agents::restore_agents(&store, &services.agents).await?;
         let registry = Registry::new(config.stop_timeouts, config.limits.run_limits());
         let runs = RunTable::new(registry, Arc::clone(&services), store.clone(), clock, hub.clone());
@@ -128,8 +129,8 @@ impl Engine {
             },
         );
         let access = AccessControl::open(&config.token_file, store.clone(), clock).await?;
-        let survivors = recovery::end_survivors(&store, &services).await?;
-        let unsealed = deferred_sealing::seal_or_defer((&store, clock), &services, &survivors).await?;
+        let recovery = Recovery::begin(store.clone(), clock, Arc::clone(&services)).await?;
+        let unsealed = deferred_sealing::seal_or_defer(&recovery).await?;
         let is_deferred = unsealed.is_some();
         if !is_deferred {
             let today = clock.day(clock.now());
@@ -158,7 +159,7 @@ impl Engine {
         };
         let engine = Self(Arc::new(inner));
         if is_deferred {
-            engine.0.runs.spawn(engine.clone().retry_sealing(survivors));
+            engine.0.runs.spawn(engine.clone().retry_sealing(recovery));
         }
         engine.0.runs.spawn(run_maintenance(engine.clone()));
         engine.0.runs.spawn(run_sweeper(engine.0.sessions.clone()));
@@ -177,7 +178,7 @@ impl Engine {
     #[must_use]
     pub fn stop(&self, caller: &Caller, scope: &StopScope, request: &StopRequest) -> StopResult {
         let stop_result = self.0.runs.stop(scope, &caller.who(), request);
-        self.log_stop(caller, (scope, request), &stop_result);
+        self.log_stop(caller, scope, request, &stop_result);
         stop_result
     }
 
@@ -191,11 +192,11 @@ impl Engine {
         request: &StopRequest,
     ) -> StopResult {
         let stop_result = self.0.runs.stop_run_of_owner((run, owner), &caller.who(), request);
-        self.log_stop(caller, (&StopScope::Run { id: run.clone(), session: None }, request), &stop_result);
+        self.log_stop(caller, &StopScope::Run { id: run.clone(), session: None }, request, &stop_result);
         stop_result
     }
 
-    fn log_stop(&self, caller: &Caller, (scope, request): (&StopScope, &StopRequest), stop_result: &StopResult) {
+    fn log_stop(&self, caller: &Caller, scope: &StopScope, request: &StopRequest, stop_result: &StopResult) {
         if let (Surface::Tui, StopScope::Session { key, .. }) = (caller.surface, scope) {
             tracing::info!(session = %key, principal = %caller.principal, push = ?request.push, "Esc pressed");
         }
@@ -203,7 +204,7 @@ impl Engine {
             principal = %caller.principal, surface = ?caller.surface, scope = ?scope, push = ?request.push,
             stopped = stop_result.aborted.len(), processes = stop_result.processes_ended, tasks = stop_result.tasks.len(), "abort request handled"
         );
-        self.audit_stop(caller, (scope, request), stop_result);
+        self.audit_stop(caller, scope, request, stop_result);
     }
 
     #[must_use]
@@ -338,7 +339,8 @@ const WARDENS_FILE: &str = "wardens";
 fn build_services(
     config: &EngineConfig,
     models: &Models,
-    (clock, background): (Clock, BackgroundWork),
+    clock: Clock,
+    background: BackgroundWork,
     store: &Store,
 ) -> Result<Services, StartError> {
     let mut tools = config.tools.clone();

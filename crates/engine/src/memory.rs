@@ -97,7 +97,8 @@ impl NoteMemory {
     /// Safe: once polled, the write is queued whether or not the caller waits.
     pub async fn save_note_unless_forgotten(
         &self,
-        (note_scope, note): (NoteScope, Note),
+        note_scope: NoteScope,
+        note: Note,
         said_at: Moment,
         writer_scope: Option<&Scope>,
     ) -> Result<SaveNoteOutcome, StoreError> {
@@ -237,8 +238,7 @@ impl NoteMemory {
     }
 
     /// Saves the message of a run as a note, if `auto_save` is set and a person wrote it. For a chat message,
-    /// `channel_message` contains the text to save. The last argument is the time of acceptance, also in RFC 3339
-    /// format.
+    /// `channel_message` contains the text to save. `at` is the time of acceptance in RFC 3339 format.
     ///
     /// # Cancel safety
     /// Safe: once polled, the note is written whether or not the caller waits.
@@ -246,7 +246,8 @@ impl NoteMemory {
         &self,
         run: &NewRun,
         channel_message: Option<(&ChannelOrigin, &str)>,
-        (said_at, at): (Moment, impl FnOnce() -> String),
+        said_at: Moment,
+        at: impl FnOnce() -> String,
     ) {
         // Skip messages between agents: they are in the history of both.
         let (channel_origin, text) =
@@ -258,7 +259,7 @@ impl NoteMemory {
         let note = Note { key: message_key(run, channel_origin), category, text: text.to_owned(), at: at() };
         let scope = note_scope_of_message(run, channel_origin);
         // waits: the finaliser of the run waits, beside the run's work; for a chat message the run races it.
-        if let Err(error) = self.save_note_unless_forgotten((scope, note), said_at, None).await {
+        if let Err(error) = self.save_note_unless_forgotten(scope, note, said_at, None).await {
             tracing::error!(run = %run.id, %error, "a message could not be saved as a note");
         }
     }

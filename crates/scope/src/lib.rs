@@ -26,6 +26,34 @@ pub use point::{Point, PointProbe};
 #[error("cancelled")]
 pub struct Cancelled;
 
+/// Why an operation that a scope can cancel gave no result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Interrupted<E> {
+    /// The scope was cancelled. The caller returns this up to the run's finaliser.
+    Cancelled,
+    /// The operation itself failed.
+    Failed(E),
+}
+
+impl<E> From<Cancelled> for Interrupted<E> {
+    fn from(Cancelled: Cancelled) -> Self {
+        Self::Cancelled
+    }
+}
+
+impl<E> Interrupted<E> {
+    /// Separates a failure, which the caller handles, from a cancel, which it returns with `?`.
+    ///
+    /// # Errors
+    /// [`Cancelled`] if the scope was cancelled.
+    pub fn into_failure(self) -> Result<E, Cancelled> {
+        match self {
+            Self::Cancelled => Err(Cancelled),
+            Self::Failed(error) => Ok(error),
+        }
+    }
+}
+
 /// Proof that a scope is closed: every task has ended, and every held resource is released.
 #[derive(Debug)]
 pub struct Released(());

@@ -10,7 +10,7 @@ use quell_kernel::registry::RunPhase;
 use quell_kernel::turn::{Compaction, Turn, TurnDraft, is_blank, newest_that_fit, turns_to_summarise};
 use quell_llm::{ModelCallRequest, ModelError, ModelSink};
 use quell_protocol::Usage;
-use quell_scope::{Cancelled, Point};
+use quell_scope::{Cancelled, Interrupted, Point};
 
 use super::AgentLoop;
 use super::model_answer::find_unusable_answer;
@@ -69,9 +69,9 @@ impl AgentLoop<'_> {
             CompactionTarget::FitWindow => self.window_bytes(),
             CompactionTarget::HalveRequest => limit,
         };
-        let summary = match self.summarise_turns(&newest_that_fit(old_turns, max_bytes), earlier_summary).await? {
+        let summary = match self.summarise_turns(&newest_that_fit(old_turns, max_bytes), earlier_summary).await {
             Ok(summary) => summary,
-            Err(problem) => return Ok(CompactionOutcome::Failed(problem)),
+            Err(interrupted) => return interrupted.into_failure().map(CompactionOutcome::Failed),
         };
         let compaction = Compaction::new(old_turns, earlier_summary, summary, sizes.turn_sizes.len() - turn_count);
         self.writer.record_compaction(compaction, turn_count)?;
@@ -123,7 +123,7 @@ impl AgentLoop<'_> {
         &self,
         old_turns: &[Arc<Turn>],
         earlier_summary: Option<&str>,
-    ) -> Result<Result<String, String>, Cancelled> {
+    ) -> Result<String, Interrupted<String>> {
         let instruction = match earlier_summary.filter(|_| prompt::visible_summary(old_turns, None).is_none()) {
             Some(earlier) => format!("{EARLIER_SUMMARY_HEADING}\n\n{earlier}\n\n{SUMMARY_INSTRUCTION}"),
             None => SUMMARY_INSTRUCTION.to_owned(),
@@ -147,14 +147,15 @@ impl AgentLoop<'_> {
         let answer = self.agent.model.call(&request, self.scope, &mut SummarySink { writer: &self.writer }).await;
         self.control.set_phase(RunPhase::Processing);
         self.scope.check(Point::Compaction)?;
-        match answer {
-            Ok(answer) => Ok(match (find_unusable_answer(&answer), answer.message.text()) {
-                (Some(unusable), _) => Err(format!("the model {}", unusable.problem)),
-                (None, summary) if is_blank(&summary) => Err("the model gave no summary".to_owned()),
-                (None, summary) => Ok(summary),
-            }),
-            Err(ModelError::Cancelled) => Err(Cancelled),
-            Err(error) => Ok(Err(error.to_string())),
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(ModelError::Cancelled) => return Err(Interrupted::Cancelled),
+            Err(error) => return Err(Interrupted::Failed(error.to_string())),
+        };
+        match (find_unusable_answer(&answer), answer.message.text()) {
+            (Some(unusable), _) => Err(Interrupted::Failed(format!("the model {}", unusable.problem))),
+            (None, summary) if is_blank(&summary) => Err(Interrupted::Failed("the model gave no summary".to_owned())),
+            (None, summary) => Ok(summary),
         }
     }
 }

@@ -197,7 +197,7 @@ impl Engine {
             principal = %caller.principal, surface = ?caller.surface, agent = %id, push = ?request.push,
             stopped = stop_result.aborted.len(), "abort request of a subtree of agents handled"
         );
-        self.audit_stop(caller, (&StopScope::Agents { ids: BTreeSet::from([id.clone()]) }, request), &stop_result);
+        self.audit_stop(caller, &StopScope::Agents { ids: BTreeSet::from([id.clone()]) }, request, &stop_result);
         let aborted = stop_result.stopped_anything();
         let reason = (!aborted).then(|| "idle".to_owned());
         (

@@ -133,7 +133,8 @@ impl Engine {
     pub(super) fn audit_stop(
         &self,
         caller: &Caller,
-        (scope, request): (&StopScope, &StopRequest),
+        scope: &StopScope,
+        request: &StopRequest,
         stop_result: &StopResult,
     ) {
         // A second stop that forces what the first one asked for has an effect, too.

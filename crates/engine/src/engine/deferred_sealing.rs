@@ -8,13 +8,11 @@ use std::time::Duration;
 
 use quell_protocol::RunId;
 use quell_protocol::api::RunView;
-use quell_scope::clock::Clock;
-use quell_store::{Store, StoreError};
+use quell_store::StoreError;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::recovery::{self, SurvivingProcesses};
+use super::recovery::Recovery;
 use super::{Engine, SubmitError};
-use crate::agent::Services;
 
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -34,18 +32,14 @@ pub(super) struct UnsealedRuns {
 ///
 /// # Cancel safety
 /// Safe: every run is sealed in one transaction.
-pub(super) async fn seal_or_defer(
-    (store, clock): (&Store, Clock),
-    services: &Services,
-    survivors: &SurvivingProcesses,
-) -> Result<Option<UnsealedRuns>, StoreError> {
-    let why = match recovery::seal_open_runs(store, clock, services, survivors).await {
+pub(super) async fn seal_or_defer(recovery: &Recovery) -> Result<Option<UnsealedRuns>, StoreError> {
+    let why = match recovery.seal_open_runs().await {
         Ok(()) => return Ok(None),
         Err(why) if why.is_transient() => why,
         Err(error) => return Err(error),
     };
     tracing::error!(%why, "no run is taken until the database can be written; looks, stops and holds work");
-    let views = recovery::views_of_open_runs(store, clock, services, survivors).await?;
+    let views = recovery.views_of_open_runs().await?;
     Ok(Some(UnsealedRuns { reason: why, views }))
 }
 
@@ -73,7 +67,7 @@ impl Engine {
     ///
     /// # Cancel safety
     /// Safe: every run is sealed in one transaction.
-    pub(super) async fn retry_sealing(self, survivors: SurvivingProcesses) {
+    pub(super) async fn retry_sealing(self, recovery: Recovery) {
         let mut ticker = interval(RETRY_INTERVAL);
         ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let inner = self.inner();
@@ -82,7 +76,7 @@ impl Engine {
                 () = inner.closing.cancelled() => return,
                 _ = ticker.tick() => {}
             }
-            match recovery::seal_open_runs(&inner.store, inner.clock, &inner.services, &survivors).await {
+            match recovery.seal_open_runs().await {
                 Ok(()) => break,
                 Err(why) => {
                     if let Some(unsealed) = &mut *self.lock_unsealed_runs()

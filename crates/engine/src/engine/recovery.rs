@@ -2,6 +2,7 @@
 //! starts or resumes a run, not even a queued one.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use futures_util::future::try_join_all;
 use quell_kernel::journal::{JournalLine, ReplayedRun};
@@ -23,131 +24,157 @@ use crate::session::stored_session_facts;
 /// Runs that are sealed in one transaction.
 const SEAL_BATCH_RUNS: usize = 256;
 
-/// Names of processes that outlived their daemon, by run.
-pub(super) type SurvivingProcesses = BTreeMap<RunId, Vec<String>>;
-
-/// Ends the surviving processes of runs that the last daemon left accepted or started. Returns those that could not be
-/// ended. Writes nothing to the database.
-///
-/// # Errors
-/// The store's error; no process was ended then.
-///
-/// # Cancel safety
-/// Safe: processes that were ended stay ended.
-pub(super) async fn end_survivors(store: &Store, services: &Services) -> Result<SurvivingProcesses, StoreError> {
-    let open_runs = store.list_open_runs().await?;
-    let Survivors { ended, alive } =
-        services.wardens.end_survivors(&open_runs.iter().map(|row| row.id.as_str()).collect()).await;
-    for (run, names) in &ended {
-        tracing::warn!(%run, ?names, "processes of a run outlived its daemon and were ended now");
-    }
-    for (run, names) in &alive {
-        tracing::warn!(%run, ?names, "processes of a run outlived its daemon");
-    }
-    Ok(alive)
+/// The recovery of what the last daemon left.
+#[derive(Debug)]
+pub(super) struct Recovery {
+    store: Store,
+    clock: Clock,
+    services: Arc<Services>,
+    /// Names of processes that outlived their daemon, by run.
+    survivors: BTreeMap<RunId, Vec<String>>,
 }
 
-/// Seals every run that the last daemon left accepted or started: with the ending in its journal, or else as aborted
-/// because the daemon stopped. Seals in order of acceptance, which is the order of turns in each session.
-///
-/// # Errors
-/// The store's error; no run is half-sealed then, and a retry is possible.
-///
-/// # Cancel safety
-/// Safe: every run is sealed in one transaction.
-pub(super) async fn seal_open_runs(
-    store: &Store,
-    clock: Clock,
-    services: &Services,
-    survivors: &SurvivingProcesses,
-) -> Result<(), StoreError> {
-    let open_runs = store.list_open_runs().await?;
-    // Check the database before the hooks are called. A small write may succeed where the seal does not fit, and a
-    // retry would call the hooks again.
-    if open_runs.is_empty() {
-        store.write_probe().await?
-    } else {
-        store.check_health().await?
-    }
-    for rows in open_runs.chunks(SEAL_BATCH_RUNS) {
-        let sealed = build_sealed_runs(store, clock, (services, survivors), rows).await?;
-        record_run_end_hooks((store, &services.hooks), &sealed).await?;
-        store.seal_runs(sealed).await?;
-        for run in rows {
-            tracing::info!(run = %run.id, session = %run.session, "run of a daemon that died is sealed");
+impl Recovery {
+    /// Ends the surviving processes of runs that the last daemon left accepted or started, and keeps the names of those
+    /// that could not be ended. Writes nothing to the database.
+    ///
+    /// # Errors
+    /// The store's error; no process was ended then.
+    ///
+    /// # Cancel safety
+    /// Safe: processes that were ended stay ended.
+    pub(super) async fn begin(store: Store, clock: Clock, services: Arc<Services>) -> Result<Self, StoreError> {
+        let open_runs = store.list_open_runs().await?;
+        let Survivors { ended, alive: survivors } =
+            services.wardens.end_survivors(&open_runs.iter().map(|row| row.id.as_str()).collect()).await;
+        for (run, names) in &ended {
+            tracing::warn!(%run, ?names, "processes of a run outlived its daemon and were ended now");
         }
-    }
-    amend_ended_runs(store, clock, &open_runs, survivors).await?;
-    services.wardens.forget_earlier_wardens();
-    Ok(())
-}
-
-/// Names the processes that outlived the daemon in the receipts of runs that had already ended: each had kept a
-/// background command.
-async fn amend_ended_runs(
-    store: &Store,
-    clock: Clock,
-    open_runs: &[RunRow],
-    survivors: &SurvivingProcesses,
-) -> Result<(), StoreError> {
-    for (run, names) in survivors.iter().filter(|(run, _)| open_runs.iter().all(|row| row.id != **run)) {
-        let at = Instant { at: clock.rfc3339(clock.now()), ms: None };
-        let leftover = |name: &String| Leftover { kind: ResourceKind::Process, name: name.clone() };
-        let amendment = Amendment {
-            at,
-            resource: 0,
-            kind: AmendmentKind::OutlivedDaemon,
-            text: format!("the daemon died, and its background command lives on: {}", names.join(", ")),
-            leftovers: names.iter().map(leftover).collect(),
-        };
-        match store.amend_run(run.clone(), amendment).await {
-            // Its session was deleted: only the log names the processes.
-            Ok(_) | Err(StoreError::NoSuchRun(_)) => {}
-            Err(error) => return Err(error),
+        for (run, names) in &survivors {
+            tracing::warn!(%run, ?names, "processes of a run outlived its daemon");
         }
+        Ok(Self { store, clock, services, survivors })
     }
-    Ok(())
-}
 
-/// The views of the last daemon's runs as they will be sealed once the database can be written. Their turns are not
-/// recorded yet.
-///
-/// # Cancel safety
-/// Safe: it only reads.
-pub(super) async fn views_of_open_runs(
-    store: &Store,
-    clock: Clock,
-    services: &Services,
-    survivors: &SurvivingProcesses,
-) -> Result<HashMap<RunId, RunView>, StoreError> {
-    let open_runs = store.list_open_runs().await?;
-    let mut views = HashMap::with_capacity(open_runs.len());
-    for rows in open_runs.chunks(SEAL_BATCH_RUNS) {
-        for run in build_sealed_runs(store, clock, (services, survivors), rows).await? {
-            let Ok(mut view) = serde_json::from_str::<RunView>(&run.view) else { continue };
-            if let Some(receipt) = &mut view.receipt {
-                receipt.turn.recorded = false;
+    /// Seals every run that the last daemon left accepted or started: with the ending in its journal, or else as
+    /// aborted because the daemon stopped. Seals in order of acceptance, which is the order of turns in each session.
+    ///
+    /// # Errors
+    /// The store's error; no run is half-sealed then, and a retry is possible.
+    ///
+    /// # Cancel safety
+    /// Safe: every run is sealed in one transaction.
+    pub(super) async fn seal_open_runs(&self) -> Result<(), StoreError> {
+        let open_runs = self.store.list_open_runs().await?;
+        // Check the database before the hooks are called. A small write may succeed where the seal does not fit, and a
+        // retry would call the hooks again.
+        if open_runs.is_empty() {
+            self.store.write_probe().await?
+        } else {
+            self.store.check_health().await?
+        }
+        for rows in open_runs.chunks(SEAL_BATCH_RUNS) {
+            let sealed = self.build_sealed_runs(rows).await?;
+            record_run_end_hooks(&self.store, &self.services.hooks, &sealed).await?;
+            self.store.seal_runs(sealed).await?;
+            for run in rows {
+                tracing::info!(run = %run.id, session = %run.session, "run of a daemon that died is sealed");
             }
-            views.insert(run.run, view);
         }
+        self.amend_ended_runs(&open_runs).await?;
+        self.services.wardens.forget_earlier_wardens();
+        Ok(())
     }
-    Ok(views)
-}
 
-async fn build_sealed_runs(
-    store: &Store,
-    clock: Clock,
-    (services, survivors): (&Services, &SurvivingProcesses),
-    rows: &[RunRow],
-) -> Result<Vec<SealedRun>, StoreError> {
-    let snapshot = services.agents.snapshot();
-    let survivors_of = |row: &RunRow| survivors.get(&row.id).map(Vec::as_slice).unwrap_or_default();
-    let policy_of = |row: &RunRow| snapshot.get(&row.agent).map(|agent| agent.config.partial).unwrap_or_default();
-    try_join_all(rows.iter().map(|row| build_sealed_run(store, clock, (policy_of(row), survivors_of(row)), row))).await
+    /// Names the processes that outlived the daemon in the receipts of runs that had already ended: each had kept a
+    /// background command.
+    async fn amend_ended_runs(&self, open_runs: &[RunRow]) -> Result<(), StoreError> {
+        for (run, names) in self.survivors.iter().filter(|(run, _)| open_runs.iter().all(|row| row.id != **run)) {
+            let leftover = |name: &String| Leftover { kind: ResourceKind::Process, name: name.clone() };
+            let amendment = Amendment {
+                at: Instant { at: self.clock.rfc3339(self.clock.now()), ms: None },
+                resource: 0,
+                kind: AmendmentKind::OutlivedDaemon,
+                text: format!("the daemon died, and its background command lives on: {}", names.join(", ")),
+                leftovers: names.iter().map(leftover).collect(),
+            };
+            match self.store.amend_run(run.clone(), amendment).await {
+                // Its session was deleted: only the log names the processes.
+                Ok(_) | Err(StoreError::NoSuchRun(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// The views of the last daemon's runs as they will be sealed once the database can be written. Their turns are not
+    /// recorded yet.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub(super) async fn views_of_open_runs(&self) -> Result<HashMap<RunId, RunView>, StoreError> {
+        let open_runs = self.store.list_open_runs().await?;
+        let mut views = HashMap::with_capacity(open_runs.len());
+        for rows in open_runs.chunks(SEAL_BATCH_RUNS) {
+            for run in self.build_sealed_runs(rows).await? {
+                let Ok(mut view) = serde_json::from_str::<RunView>(&run.view) else { continue };
+                if let Some(receipt) = &mut view.receipt {
+                    receipt.turn.recorded = false;
+                }
+                views.insert(run.run, view);
+            }
+        }
+        Ok(views)
+    }
+
+    async fn build_sealed_runs(&self, rows: &[RunRow]) -> Result<Vec<SealedRun>, StoreError> {
+        let agents = self.services.agents.snapshot();
+        let policy_of = |row: &RunRow| agents.get(&row.agent).map(|agent| agent.config.partial).unwrap_or_default();
+        try_join_all(rows.iter().map(|row| self.build_sealed_run(row, policy_of(row)))).await
+    }
+
+    async fn build_sealed_run(&self, row: &RunRow, policy: PartialPolicy) -> Result<SealedRun, StoreError> {
+        let clock = self.clock;
+        let surviving = self.survivors.get(&row.id).map(Vec::as_slice).unwrap_or_default();
+        let mut run_view = load_view(row);
+        let (lines, recorded) = self.store.read_journal(row.id.clone()).await?;
+        let empty_draft =
+            TurnDraft::new(row.id.clone(), run_view.text.clone()).with_asked_at(run_view.accepted_at.clone());
+        let replayed = ReplayedRun::replay_onto(empty_draft, parse_journal_lines(row, &lines));
+        let has_begun = row.state == StoredRunState::Started || recorded.is_some() || replayed.has_started;
+        let now = clock.rfc3339(clock.now());
+        let lost_resources =
+            if recorded.is_some() { Vec::new() } else { collect_lost_resources(&replayed, &run_view, &now) };
+        let unreadable = |error: &InvalidTurn| tracing::error!(run = %row.id, %error, "the run's turn cannot be read");
+        let (turn, stop_requested_at) = match recorded
+            .and_then(|turn| Turn::from_stored(&turn).inspect_err(unreadable).ok())
+        {
+            Some(turn) => (turn, None),
+            None => {
+                let default_ending = (Verdict::Aborted { reason: StopReason::DaemonStopped, by: None }, None);
+                let (verdict, stop_requested_at) = replayed.ending.unwrap_or(default_ending);
+                let sealing = SealOptions { verdict: &verdict, policy, sealed_at: now.clone(), usage: replayed.usage };
+                (replayed.draft.seal(sealing), stop_requested_at)
+            }
+        };
+        run_view.steps = run_view.steps.max(replayed.steps);
+        run_view.seq = replayed.seq_reservation.first_unused_after(run_view.seq);
+        complete_view(
+            &mut run_view,
+            &turn,
+            RecoveredRunFacts { stop_requested_at, now, surviving, lost_resources },
+            has_begun,
+        );
+        let view = serde_json::to_string(&run_view).unwrap_or_default();
+        let (session, run) = (row.session.clone(), row.id.clone());
+        let day = clock.day(clock.now()).to_string();
+        let spent = RunSpend { agent: row.agent.clone(), day, usage: turn.usage(), already_counted: Usage::default() };
+        Ok(SealedRun { session, run, turn: has_begun.then(|| turn.to_stored()), view, spent })
+    }
 }
 
 /// Queues the run-end hooks before the seal is stored: a daemon that dies between the two queues them again.
-async fn record_run_end_hooks((store, hooks): (&Store, &Hooks), sealed: &[SealedRun]) -> Result<(), StoreError> {
+async fn record_run_end_hooks(store: &Store, hooks: &Hooks, sealed: &[SealedRun]) -> Result<(), StoreError> {
     if !hooks.has_hooks_for(HookEvent::RunEnd) {
         return Ok(());
     }
@@ -159,46 +186,6 @@ async fn record_run_end_hooks((store, hooks): (&Store, &Hooks), sealed: &[Sealed
         }
     }
     Ok(())
-}
-
-async fn build_sealed_run(
-    store: &Store,
-    clock: Clock,
-    (policy, surviving): (PartialPolicy, &[String]),
-    row: &RunRow,
-) -> Result<SealedRun, StoreError> {
-    let mut run_view = load_view(row);
-    let (lines, recorded) = store.read_journal(row.id.clone()).await?;
-    let empty_draft = TurnDraft::new(row.id.clone(), run_view.text.clone()).with_asked_at(run_view.accepted_at.clone());
-    let replayed = ReplayedRun::replay_onto(empty_draft, parse_journal_lines(row, &lines));
-    let has_begun = row.state == StoredRunState::Started || recorded.is_some() || replayed.has_started;
-    let now = clock.rfc3339(clock.now());
-    let lost_resources =
-        if recorded.is_some() { Vec::new() } else { collect_lost_resources(&replayed, &run_view, &now) };
-    let unreadable = |error: &InvalidTurn| tracing::error!(run = %row.id, %error, "the run's turn cannot be read");
-    let (turn, stop_requested_at) =
-        match recorded.and_then(|turn| Turn::from_stored(&turn).inspect_err(unreadable).ok()) {
-            Some(turn) => (turn, None),
-            None => {
-                let default_ending = (Verdict::Aborted { reason: StopReason::DaemonStopped, by: None }, None);
-                let (verdict, stop_requested_at) = replayed.ending.unwrap_or(default_ending);
-                let sealing = SealOptions { verdict: &verdict, policy, sealed_at: now.clone(), usage: replayed.usage };
-                (replayed.draft.seal(sealing), stop_requested_at)
-            }
-        };
-    run_view.steps = run_view.steps.max(replayed.steps);
-    run_view.seq = replayed.seq_reservation.first_unused_after(run_view.seq);
-    complete_view(
-        &mut run_view,
-        &turn,
-        RecoveredRunFacts { stop_requested_at, now, surviving, lost_resources },
-        has_begun,
-    );
-    let view = serde_json::to_string(&run_view).unwrap_or_default();
-    let (session, run) = (row.session.clone(), row.id.clone());
-    let day = clock.day(clock.now()).to_string();
-    let spent = RunSpend { agent: row.agent.clone(), day, usage: turn.usage(), already_counted: Usage::default() };
-    Ok(SealedRun { session, run, turn: has_begun.then(|| turn.to_stored()), view, spent })
 }
 
 /// Parses the stored view. One damaged row must not block the start: its run gets a view from the columns of its row.

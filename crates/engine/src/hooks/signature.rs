@@ -33,7 +33,7 @@ impl WebhookSigner {
 
     /// Adds an event with its id to a request, signed with the current time. Two deliveries with one id are the same
     /// event.
-    pub fn sign_request(&self, request: RequestBuilder, (event, id): (&str, &str), body: String) -> RequestBuilder {
+    pub fn sign_request(&self, request: RequestBuilder, event: &str, id: &str, body: String) -> RequestBuilder {
         let timestamp = Clock::wall_seconds().to_string();
         request
             .header(CONTENT_TYPE, "application/json")
@@ -102,7 +102,7 @@ mod tests {
         let _ = rustls::crypto::ring::default_provider().install_default();
         #[expect(clippy::disallowed_methods, reason = "this request is never sent")]
         let request = reqwest::Client::new().post("http://127.0.0.1:9/");
-        let signed = signer.sign_request(request, ("ping", "d1"), "{}".to_owned()).build().unwrap();
+        let signed = signer.sign_request(request, "ping", "d1", "{}".to_owned()).build().unwrap();
         let header = |name: &str| signed.headers()[name].to_str().unwrap();
         assert_eq!(
             (header(EVENT_HEADER), header(DELIVERY_ID_HEADER), header("content-type")),

@@ -77,7 +77,7 @@ pub(super) async fn send_webhook(
     limit: Duration,
 ) -> WebhookResponse {
     let request = receiver.client.post(receiver.url.clone());
-    let request = receiver.signer.sign_request(request, (webhook.event, webhook.id), webhook.body.to_owned());
+    let request = receiver.signer.sign_request(request, webhook.event, webhook.id, webhook.body.to_owned());
     let exchange = async {
         // waits: within the limit below; a caller for a run races it against the run's scope.
         match request.send().await {

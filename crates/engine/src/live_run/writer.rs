@@ -94,9 +94,9 @@ impl RunWriter {
         });
     }
 
-    /// Reports that attempt number `attempt` of a model call failed and that the next one starts after `delay`. Dropped
+    /// Reports that attempt `attempt` of at most `attempts` of a model call failed and that the next one starts after `delay`. Dropped
     /// once the stream is closed.
-    pub fn report_retry(&self, (attempt, attempts): (u32, u32), delay: Duration, reason: &str) {
+    pub fn report_retry(&self, attempt: u32, attempts: u32, delay: Duration, reason: &str) {
         let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
         let _ = self.write_if_open(|live_run, state| {
             let reason = reason.to_owned();

@@ -56,8 +56,8 @@ impl RunTable {
             live_run.writer().replace_question(text.clone())?;
         }
         // Save the note after the hooks: text that a hook removed is not remembered.
-        let at = (live_run.accepted_at(), || live_run.view().accepted_at);
-        let saving = self.services().memory.save_message(&live_run.run, Some((channel_origin, &text)), at);
+        let (said_at, at) = (live_run.accepted_at(), || live_run.view().accepted_at);
+        let saving = self.services().memory.save_message(&live_run.run, Some((channel_origin, &text)), said_at, at);
         live_run.scope.race(Point::Remember, saving).await?;
         Ok(Ok(content))
     }

@@ -18,7 +18,7 @@ use quell_kernel::prompt::{Prompt, Vision};
 use quell_kernel::turn::TurnDraft;
 use quell_llm::{ModelCallRequest, ModelSink};
 use quell_protocol::Usage;
-use quell_scope::{Cancelled, Point, Scope};
+use quell_scope::{Interrupted, Point, Scope};
 use quell_tools::background::{BackgroundTaskGuard, RunIdentity};
 use tokio::time::sleep;
 
@@ -31,8 +31,13 @@ use crate::memory::{Note, SaveNoteOutcome, note_scope_of_message};
 /// Longer requests would block other consolidations that wait for a permit.
 const MODEL_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The error says why nothing was saved.
-type ConsolidationResult = Result<(), String>;
+/// The consolidation of one answer. A failure says why nothing was saved.
+struct Consolidation<'a> {
+    runs: &'a RunTable,
+    live_run: &'a LiveRun,
+    agent: &'a Agent,
+    scope: &'a Scope,
+}
 
 impl RunTable {
     /// Starts the consolidation of an answer, if it is configured. For a chat message, `channel_message` holds its
@@ -51,40 +56,41 @@ impl RunTable {
         let run = &live_run.run;
         let owner = RunIdentity { session: run.session.clone(), run: run.id.clone(), principal: run.principal.clone() };
         match self.services().background.register_task(owner, "consolidation of the memory", &live_run.scope) {
-            Ok(task) => self.spawn(run_consolidation_task(
-                self.clone(),
-                task,
-                Arc::clone(live_run),
-                (Arc::clone(agent), exchange),
-            )),
+            Ok(task) => {
+                self.spawn(run_consolidation_task(
+                    self.clone(),
+                    task,
+                    Arc::clone(live_run),
+                    Arc::clone(agent),
+                    exchange,
+                ));
+            }
             Err(why) => tracing::warn!(run = %run.id, %why, "an answer is not consolidated"),
         }
     }
+}
 
-    async fn run_consolidation(
+impl Consolidation<'_> {
+    async fn run(
         &self,
-        (live_run, agent): (&LiveRun, &Agent),
         exchange: &ConsolidationInput,
-        (scope, usage): (&Scope, &mut ConsolidationUsage),
-    ) -> Result<ConsolidationResult, Cancelled> {
-        let _permit = scope.race(Point::Consolidation, self.services().memory.acquire_consolidation_permit()).await?;
-        if let Err(refusal) = self.check_daily_limit(&agent.id) {
-            return Ok(Err(refusal.to_string()));
-        }
-        let summary = match self.request_summary((live_run, agent), exchange, (scope, usage)).await? {
-            Ok(summary) => summary,
-            Err(problem) => return Ok(Err(problem)),
-        };
+        usage: &mut ConsolidationUsage,
+    ) -> Result<(), Interrupted<String>> {
+        let memory = &self.runs.services().memory;
+        let _permit = self.scope.race(Point::Consolidation, memory.acquire_consolidation_permit()).await?;
+        self.runs.check_daily_limit(&self.agent.id).map_err(|refusal| Interrupted::Failed(refusal.to_string()))?;
+        // waits: the model is called with the scope.
+        let summary = self.request_summary(exchange, usage).await?;
         // waits: each write is raced in `save_summary`.
-        self.save_summary(live_run, summary, scope).await
+        self.save_summary(summary).await
     }
 
     async fn request_summary(
         &self,
-        (live_run, agent): (&LiveRun, &Agent),
         exchange: &ConsolidationInput,
-        (scope, usage): (&Scope, &mut ConsolidationUsage),
-    ) -> Result<Result<ConsolidationSummary, String>, Cancelled> {
+        usage: &mut ConsolidationUsage,
+    ) -> Result<ConsolidationSummary, Interrupted<String>> {
+        let Self { live_run, agent, scope, .. } = *self;
         let draft = TurnDraft::new(live_run.id().clone(), INSTRUCTION.to_owned());
         let prompt = Prompt {
             model: agent.model.name(),
@@ -114,26 +120,20 @@ impl RunTable {
                 scope.cancel();
                 // waits: the call was cancelled.
                 let _cancelled = call.await;
-                return Ok(Err(format!("the model took more than {} s", MODEL_TIMEOUT.as_secs())));
+                return Err(Interrupted::Failed(format!("the model took more than {} s", MODEL_TIMEOUT.as_secs())));
             }
         };
         scope.check(Point::AfterModel)?;
-        Ok(match answer {
-            Err(error) => Err(error.to_string()),
-            Ok(answer) => match unusable_answer_reason(&answer) {
-                Some(problem) => Err(format!("the model {problem}")),
-                None => ConsolidationSummary::parse(&answer.message.text()),
-            },
-        })
+        let answer = answer.map_err(|error| Interrupted::Failed(error.to_string()))?;
+        if let Some(problem) = unusable_answer_reason(&answer) {
+            return Err(Interrupted::Failed(format!("the model {problem}")));
+        }
+        ConsolidationSummary::parse(&answer.message.text()).map_err(Interrupted::Failed)
     }
 
-    async fn save_summary(
-        &self,
-        live_run: &LiveRun,
-        summary: ConsolidationSummary,
-        scope: &Scope,
-    ) -> Result<ConsolidationResult, Cancelled> {
-        let clock = self.clock();
+    async fn save_summary(&self, summary: ConsolidationSummary) -> Result<(), Interrupted<String>> {
+        let Self { runs, live_run, scope, .. } = *self;
+        let clock = runs.clock();
         let new_note = |key: String, category: &str, text: String| Note {
             key,
             category: category.to_owned(),
@@ -146,20 +146,17 @@ impl RunTable {
         let core_note = summary.memory_update.map(|text| new_note(generate_note_key(&text), CATEGORY_CORE, text));
         for note in [daily_note, core_note].into_iter().flatten() {
             let note_scope = note_scope_of_message(&live_run.run, live_run.channel_origin.as_ref());
-            let save = self.services().memory.save_note_unless_forgotten(
-                (note_scope, note),
-                live_run.accepted_at(),
-                Some(scope),
-            );
-            match scope.race(Point::Remember, save).await? {
-                Ok(SaveNoteOutcome::New | SaveNoteOutcome::Replaced) => {}
-                Ok(SaveNoteOutcome::NoSession | SaveNoteOutcome::Cancelled) => {
-                    return Ok(Err("its session or its notes were deleted meanwhile".to_owned()));
+            let memory = &runs.services().memory;
+            let save = memory.save_note_unless_forgotten(note_scope, note, live_run.accepted_at(), Some(scope));
+            let saved = scope.race(Point::Remember, save).await?;
+            match saved.map_err(|error| Interrupted::Failed(error.to_string()))? {
+                SaveNoteOutcome::New | SaveNoteOutcome::Replaced => {}
+                SaveNoteOutcome::NoSession | SaveNoteOutcome::Cancelled => {
+                    return Err(Interrupted::Failed("its session or its notes were deleted meanwhile".to_owned()));
                 }
-                Err(error) => return Ok(Err(error.to_string())),
             }
         }
-        Ok(Ok(()))
+        Ok(())
     }
 }
 
@@ -167,17 +164,19 @@ async fn run_consolidation_task(
     runs: RunTable,
     task: BackgroundTaskGuard,
     live_run: Arc<LiveRun>,
-    (agent, exchange): (Arc<Agent>, ConsolidationInput),
+    agent: Arc<Agent>,
+    exchange: ConsolidationInput,
 ) {
     let mut consolidation_usage = ConsolidationUsage::default();
-    let work = runs.run_consolidation((&live_run, &agent), &exchange, (task.scope(), &mut consolidation_usage));
+    let consolidation = Consolidation { runs: &runs, live_run: &live_run, agent: &agent, scope: task.scope() };
+    let work = consolidation.run(&exchange, &mut consolidation_usage);
     let ended_how = match AssertUnwindSafe(work).catch_unwind().await {
-        Ok(Ok(Ok(()))) => "finished",
-        Ok(Ok(Err(why))) => {
+        Ok(Ok(())) => "finished",
+        Ok(Err(Interrupted::Failed(why))) => {
             tracing::warn!(run = %live_run.id(), why, "an answer is not consolidated");
             "failed"
         }
-        Ok(Err(Cancelled)) => "cancelled",
+        Ok(Err(Interrupted::Cancelled)) => "cancelled",
         Err(_panic) => {
             tracing::error!(run = %live_run.id(), "the consolidation of an answer panicked; please report this");
             "failed"

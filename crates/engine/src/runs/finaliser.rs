@@ -128,7 +128,7 @@ impl RunTable {
         let channel_message = live_run.channel_origin.as_ref().map(|origin| (origin, live_run.run.text.as_str()));
         self.services()
             .memory
-            .save_message(&live_run.run, channel_message, (live_run.accepted_at(), || live_run.view().accepted_at))
+            .save_message(&live_run.run, channel_message, live_run.accepted_at(), || live_run.view().accepted_at)
             .await;
     }
 

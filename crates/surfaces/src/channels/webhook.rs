@@ -120,7 +120,8 @@ impl WebhookNetwork {
             serde_json::to_string(&WebhookDelivery { channel: &self.channel_name, id, event }).map_err(refused)?;
         let request = self.signer.sign_request(
             reply_endpoint.client.post(reply_endpoint.url.clone()),
-            (event.type_name(), id),
+            event.type_name(),
+            id,
             body,
         );
         let response = send_request_limited(request, CALL_TIMEOUT, MAX_RESPONSE_BYTES).await;
