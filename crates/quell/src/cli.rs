@@ -9,7 +9,8 @@ use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use quell_client::term::{ColorMode, Locale};
-use quell_client::{ClientSubcommand, CommandIo, DaemonTarget};
+use quell_client::{ClientSubcommand, CommandIo, DaemonTarget, Exit};
+use quell_tui::ChatArgs;
 
 use crate::config::{self, ConfigSource};
 use crate::{backup, daemon, demo, doctor, telemetry};
@@ -60,6 +61,8 @@ pub(crate) enum CliCommand {
         /// The shell to print them for.
         shell: Shell,
     },
+    /// Chat in the terminal; Esc stops the run
+    Chat(ChatArgs),
     #[command(flatten)]
     Client(ClientSubcommand),
 }
@@ -107,7 +110,12 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             std::io::stdout().write_all(&script)?;
             Ok(ExitCode::SUCCESS)
         }
-        CliCommand::Client(verb) => run_client_command(verb, cli.target),
+        CliCommand::Chat(args) => {
+            run_client_command(cli.target, async |target, io| quell_tui::run(args, target, io).await)
+        }
+        CliCommand::Client(verb) => {
+            run_client_command(cli.target, async |target, io| quell_client::run(verb, target, io).await)
+        }
     }
 }
 
@@ -123,13 +131,14 @@ pub(crate) fn print_error(error: &anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn run_client_command(verb: ClientSubcommand, mut target: DaemonTarget) -> anyhow::Result<ExitCode> {
+fn run_client_command(
+    mut target: DaemonTarget,
+    body: impl AsyncFnOnce(&DaemonTarget, CommandIo) -> Exit,
+) -> anyhow::Result<ExitCode> {
     target.data_dir = Some(config::data_dir()?);
     let color = if telemetry::no_color() { ColorMode::Never } else { ColorMode::Auto };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let exit =
-        runtime.block_on(quell_client::run(verb, &target, CommandIo::standard(color, locale_from_environment())));
-    Ok(ExitCode::from(exit.code()))
+    Ok(runtime.block_on(body(&target, CommandIo::standard(color, locale_from_environment()))).into())
 }
 
 /// Reads the locale as POSIX does: from the first variable that is not empty.
