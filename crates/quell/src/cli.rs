@@ -1,7 +1,6 @@
 //! Command line definition and dispatch to subcommands.
 
 use std::io::{IsTerminal, Write};
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -40,7 +39,7 @@ pub(crate) enum CliCommand {
     Demo(demo::DemoArgs),
     /// Run the daemon.
     #[command(after_help = "Examples:\n  quell serve\n  quell serve --config quell.toml --listen 127.0.0.1:0")]
-    Serve(ServeArgs),
+    Serve(daemon::ServeArgs),
     /// Check, describe or show the configuration.
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -67,16 +66,6 @@ pub(crate) enum CliCommand {
     Client(ClientSubcommand),
 }
 
-#[derive(Debug, clap::Args)]
-pub(crate) struct ServeArgs {
-    /// The configuration file; else $QUELL_CONFIG, or quell/quell.toml in the XDG config directory.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
-    /// The address to listen on; port 0 chooses a free port.
-    #[arg(long, value_name = "ADDR")]
-    pub(crate) listen: Option<SocketAddr>,
-}
-
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
     /// Check the configuration and report a problem with line and column.
@@ -93,6 +82,14 @@ pub(crate) enum ConfigCommand {
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
+}
+
+impl CliCommand {
+    /// The log filter where `QUELL_LOG` sets none.
+    pub(crate) fn default_log_filter(&self) -> &'static str {
+        // The MCP library logs whole messages at info.
+        if matches!(self, Self::Serve(_)) { "info,rmcp=error" } else { "error" }
+    }
 }
 
 pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {

@@ -24,7 +24,6 @@ use secrecy::ExposeSecret;
 use tokio::net::TcpSocket;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::cli::ServeArgs;
 use crate::config::{self, LoadedConfig};
 use crate::reload::ConfigReloader;
 
@@ -36,6 +35,16 @@ const BACKLOG: u32 = 4096;
 const ADDRESS_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// Time for the server to send its last bytes.
 const SERVER_DRAIN_TIMEOUT: Duration = Duration::from_millis(300);
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ServeArgs {
+    /// The configuration file; else $QUELL_CONFIG, or quell/quell.toml in the XDG config directory.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The address to listen on; port 0 chooses a free port.
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<SocketAddr>,
+}
 
 pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let open_files = match raise_open_files() {

@@ -2,10 +2,9 @@
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use quell_client::text_format::one_line;
-use quell_protocol::{AgentId, RunId, SessionKey};
 
 use crate::effects::{ChatEffect, DaemonQuery};
-use crate::state::{ChatState, Menu, Picker, PickerList, PickerSelection};
+use crate::state::{ChatState, Menu, Picker, PickerItem, PickerList, PickerSelection};
 use crate::transcript::NoticeLevel;
 
 /// Names from outside are cut to this length; the screen may cut them further.
@@ -19,15 +18,6 @@ pub(crate) struct PickerRow {
     pub(crate) about: String,
     /// True when a run is active in it.
     pub(crate) live: bool,
-}
-
-/// Value of a row.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum PickerItem {
-    Session(SessionKey),
-    Run(RunId, SessionKey),
-    Agent(AgentId),
-    Model(String),
 }
 
 impl ChatState {

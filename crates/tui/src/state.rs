@@ -8,7 +8,6 @@ use quell_protocol::{AgentId, Resource, RunId, SessionKey};
 
 use crate::composer::Composer;
 use crate::effects::PollTimers;
-use crate::picker::PickerItem;
 use crate::texts::Texts;
 use crate::transcript::{ChatTranscript, NoticeLevel};
 use crate::unix_millis::UnixMillis;
@@ -195,6 +194,15 @@ pub(crate) enum PickerSelection {
     First,
     /// This row and its last index. If the row is gone, nothing is selected until the next key.
     Item(PickerItem, usize),
+}
+
+/// Value of a row of a picker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum PickerItem {
+    Session(SessionKey),
+    Run(RunId, SessionKey),
+    Agent(AgentId),
+    Model(String),
 }
 
 /// None while the list is loading.

@@ -1,10 +1,11 @@
-//! Format rows as aligned columns; cells for run and agent states.
+//! Format rows as aligned columns; the table of runs; cells for run and agent states.
 
+use jiff::Timestamp;
 use quell_protocol::Verdict;
 use quell_protocol::api::{ComputeStatus, RunView};
 
 use crate::term::{CliOutputStream, OutputStyle};
-use crate::text_format::one_line;
+use crate::text_format::{age, one_line};
 
 #[derive(Debug, Clone)]
 pub(super) struct CliTableCell {
@@ -53,6 +54,29 @@ pub(super) fn format_table<const N: usize>(
     };
     let heads = heads.map(|head| CliTableCell::styled(OutputStyle::Quiet, head.into()));
     std::iter::once(&heads).chain(rows).map(line).collect()
+}
+
+pub(super) fn runs_table(stream: &CliOutputStream, runs: &[RunView], now: Timestamp) -> Vec<String> {
+    let rows: Vec<[CliTableCell; 7]> = runs.iter().map(|run| run_row(run, now)).collect();
+    format_table(stream, ["RUN", "STATE", "AGE", "TOKENS", "PROCESSES", "AGENT", "SESSION"], &rows)
+}
+
+fn run_row(run: &RunView, now: Timestamp) -> [CliTableCell; 7] {
+    let processes = if run.processes == 0 { String::new() } else { run.processes.to_string() };
+    [
+        run.run_id.to_string().into(),
+        run_state_cell(run),
+        age(&run.accepted_at, now).unwrap_or_default().into(),
+        tokens_text(run).into(),
+        processes.into(),
+        CliTableCell::truncated(run.agent.as_str(), 24),
+        CliTableCell::truncated(run.session_key.as_str(), 60),
+    ]
+}
+
+fn tokens_text(run: &RunView) -> String {
+    let about = if run.usage.estimated { "~" } else { "" };
+    format!("{about}{}", run.usage.input_tokens.saturating_add(run.usage.output_tokens))
 }
 
 /// State of a run as a glyph and a word.
