@@ -44,6 +44,7 @@ struct CachedEntryRows {
 }
 
 /// Rows of the stable beginning of a streaming text.
+#[derive(Default)]
 struct CachedProseRows {
     bytes: usize,
     width: usize,
@@ -298,7 +299,7 @@ impl ChatRenderer {
         }
         let prose = &mut self.cached_prose;
         let mut render = |block: usize, text: &str, width: usize| match live {
-            true => render_growing_prose(prose, (entry.id, block), text, width),
+            true => prose.entry((entry.id, block)).or_default().render(text, width),
             false => markdown::render(text, width),
         };
         let rows = Rc::new(entry::entry_rows(entry, options, &mut render));
@@ -311,25 +312,21 @@ impl ChatRenderer {
     }
 }
 
-/// Renders a growing text; only the part that may still change is rendered again.
-fn render_growing_prose(
-    prose: &mut HashMap<(EntryId, usize), CachedProseRows>,
-    key: (EntryId, usize),
-    text: &str,
-    width: usize,
-) -> Vec<Line<'static>> {
-    let kept = prose.entry(key).or_insert_with(|| CachedProseRows { bytes: 0, width, rows: Vec::new() });
-    if kept.width != width || kept.bytes > text.len() || !text.is_char_boundary(kept.bytes) {
-        *kept = CachedProseRows { bytes: 0, width, rows: Vec::new() };
+impl CachedProseRows {
+    /// Renders a growing text; only the part that may still change is rendered again.
+    fn render(&mut self, text: &str, width: usize) -> Vec<Line<'static>> {
+        if self.width != width || self.bytes > text.len() || !text.is_char_boundary(self.bytes) {
+            *self = Self { bytes: 0, width, rows: Vec::new() };
+        }
+        let closed = markdown::stable_prefix_len(&text[self.bytes..]);
+        if closed > 0 {
+            append_block(&mut self.rows, markdown::render(&text[self.bytes..self.bytes + closed], width));
+            self.bytes += closed;
+        }
+        let mut rows = self.rows.clone();
+        append_block(&mut rows, markdown::render(&text[self.bytes..], width));
+        rows
     }
-    let closed = markdown::stable_prefix_len(&text[kept.bytes..]);
-    if closed > 0 {
-        append_block(&mut kept.rows, markdown::render(&text[kept.bytes..kept.bytes + closed], width));
-        kept.bytes += closed;
-    }
-    let mut rows = kept.rows.clone();
-    append_block(&mut rows, markdown::render(&text[kept.bytes..], width));
-    rows
 }
 
 /// Separates blocks of Markdown by an empty row.

@@ -132,20 +132,19 @@ fn line_from_graphemes(cells: &[StyledGrapheme<'_>], edge: RowEnd) -> Line<'stat
     Line::from(spans)
 }
 
-/// Wraps lines of text in one style; `before` holds the prefixes of the first row and of all others.
+/// Wraps lines of text in one style, with `first` before the first row and `rest` before all others.
 pub(crate) fn wrap_block(
     text: &str,
     style: Style,
-    before: (Span<'static>, Span<'static>),
+    first: &'static str,
+    rest: &'static str,
     max_width: usize,
 ) -> Vec<Line<'static>> {
-    let (first, rest) = before;
-    let room = max_width.saturating_sub(first.width().max(rest.width()));
+    let room = max_width.saturating_sub(display_width(first).max(display_width(rest)));
     let mut rows = Vec::new();
     for line in text.split('\n') {
         for mut row in wrap(&[Span::styled(line, style)], room) {
-            let mark = if rows.is_empty() { first.clone() } else { rest.clone() };
-            row.spans.insert(0, mark);
+            row.spans.insert(0, Span::styled(if rows.is_empty() { first } else { rest }, style));
             rows.push(row);
         }
     }

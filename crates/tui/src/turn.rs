@@ -152,10 +152,10 @@ impl ChatTurn {
             EventKind::ToolOutput { call_id, stream, text } => self.append_call_output(call_id, *stream, text),
             EventKind::ToolEnded { call_id, end, output, ms, .. } => self.end_call(call_id, *end, output, Some(*ms)),
             EventKind::ApprovalRequested { id, call_id, tool, arguments, .. } => {
-                self.request_approval((id, call_id), tool, arguments, now);
+                self.request_approval(id, call_id, tool, arguments, now);
             }
             EventKind::ApprovalResolved { id, .. } => self.resolve_approval(id),
-            EventKind::Snapshot { text, thinking, calls } => self.apply_snapshot((text, thinking), calls, now),
+            EventKind::Snapshot { text, thinking, calls } => self.apply_snapshot(text, thinking, calls, now),
             EventKind::ModelRetry { attempt, attempts, delay_ms, reason } => {
                 let next = now.plus(Duration::from_millis(*delay_ms));
                 let why = one_line(reason, MAX_LABEL_CHARS);
@@ -226,7 +226,7 @@ impl ChatTurn {
         self.blocks.push(TurnBlock::Call(call));
     }
 
-    fn request_approval(&mut self, (approval, id): (&str, &CallId), tool: &str, arguments: &Value, now: UnixMillis) {
+    fn request_approval(&mut self, approval: &str, id: &CallId, tool: &str, arguments: &Value, now: UnixMillis) {
         if self.call_mut(id).is_none() {
             self.add_call(
                 id,
@@ -299,7 +299,7 @@ impl ChatTurn {
     }
 
     /// Applies missed data: the whole current step, and the calls of the whole run.
-    fn apply_snapshot(&mut self, (text, thinking): (&str, &str), calls: &[SnapshotCall], now: UnixMillis) {
+    fn apply_snapshot(&mut self, text: &str, thinking: &str, calls: &[SnapshotCall], now: UnixMillis) {
         let is_call = |block: &TurnBlock| matches!(block, TurnBlock::Call(_));
         if !self.blocks[self.step_start..].iter().any(is_call) {
             self.blocks.truncate(self.step_start);

@@ -108,12 +108,12 @@ proptest! {
     fn a_text_that_grows_ends_as_the_whole_text(
         pieces in proptest::collection::vec("[a-c ]{1,6}|\n|\n\n|```\n|\n- |\n# |\\*\\*", 1..20),
     ) {
-        let mut prose = HashMap::new();
+        let mut prose = CachedProseRows::default();
         let mut text = String::new();
         let mut rows = Vec::new();
         for piece in pieces {
             text.push_str(&piece);
-            rows = render_growing_prose(&mut prose, (EntryId(1), 0), &text, 20);
+            rows = prose.render(&text, 20);
         }
         let shown = |rows: &[Line<'_>]| rows.iter().map(|row| row.to_string().trim().to_owned()).filter(|row| !row.is_empty()).collect::<Vec<_>>();
         prop_assert_eq!(shown(&rows), shown(&markdown::render(&text, 20)), "{:?}", text);

@@ -37,7 +37,7 @@ pub(crate) fn entry_rows(
     render_prose: ProseRenderer<'_>,
 ) -> Vec<Line<'static>> {
     let mut rows = match &entry.body {
-        EntryBody::UserMessage(text) => user_message_rows(text, options),
+        EntryBody::UserMessage(text) => user_message_rows(text, options.width),
         EntryBody::Turn(turn) => turn_rows(turn, options, render_prose),
         EntryBody::Remark(remark) => {
             let (mark, style) = match remark.level {
@@ -56,12 +56,12 @@ pub(crate) fn entry_rows(
     rows
 }
 
-fn user_message_rows(text: &str, options: RenderOptions) -> Vec<Line<'static>> {
-    wrap_block(&sanitize(text), STRONG_STYLE, (Span::styled("› ", STRONG_STYLE), Span::raw("  ")), options.width)
+fn user_message_rows(text: &str, width: usize) -> Vec<Line<'static>> {
+    marked_rows(&sanitize(text), "› ", STRONG_STYLE, width)
 }
 
 fn marked_rows(text: &str, mark: &'static str, style: Style, width: usize) -> Vec<Line<'static>> {
-    wrap_block(text, style, (Span::styled(mark, style), Span::raw("  ")), width)
+    wrap_block(text, style, mark, "  ", width)
 }
 
 fn turn_rows(turn: &ChatTurn, options: RenderOptions, render_prose: ProseRenderer<'_>) -> Vec<Line<'static>> {
@@ -74,12 +74,7 @@ fn turn_rows(turn: &ChatTurn, options: RenderOptions, render_prose: ProseRendere
             TurnBlock::Text { text, partial } => cut_text_rows(text, *partial, options),
             TurnBlock::Thinking(text) => thinking_rows(text, turn, at, options),
             TurnBlock::Call(call) => call_rows(call, options),
-            TurnBlock::Steered(text) => wrap_block(
-                &sanitize(text),
-                STRONG_STYLE,
-                (Span::styled("› ", STRONG_STYLE), Span::raw("  ")),
-                options.width,
-            ),
+            TurnBlock::Steered(text) => user_message_rows(text, options.width),
             TurnBlock::Compacted(turns) => {
                 let turns =
                     options.texts.plural("term.page.compacted.one", "term.page.compacted.many", *turns as usize);
@@ -105,7 +100,7 @@ fn turn_rows(turn: &ChatTurn, options: RenderOptions, render_prose: ProseRendere
 }
 
 fn cut_text_rows(text: &str, partial: TextCompleteness, options: RenderOptions) -> Vec<Line<'static>> {
-    let mut rows = wrap_block(&sanitize(text), STOPPED_STYLE, (Span::raw(""), Span::raw("")), options.width);
+    let mut rows = wrap_block(&sanitize(text), STOPPED_STYLE, "", "", options.width);
     let key = match partial {
         TextCompleteness::Complete | TextCompleteness::Cut => "term.page.cut",
         TextCompleteness::CutUnseen => "term.page.unseen",
@@ -127,12 +122,7 @@ fn thinking_rows(text: &str, turn: &ChatTurn, at: usize, options: RenderOptions)
     let head = single_line(&format!("{sign} {} · {words}", options.texts.get(key)), options.width);
     let mut rows = vec![Line::styled(head, QUIET_STYLE)];
     if options.details == DetailsMode::Open {
-        rows.extend(wrap_block(
-            sanitize(text).trim_end(),
-            QUIET_STYLE,
-            (Span::styled("│ ", QUIET_STYLE), Span::styled("│ ", QUIET_STYLE)),
-            options.width,
-        ));
+        rows.extend(wrap_block(sanitize(text).trim_end(), QUIET_STYLE, "│ ", "│ ", options.width));
     }
     rows
 }
@@ -198,7 +188,7 @@ fn exit_code(output: &str) -> Option<i32> {
 }
 
 fn output_rows(call: &ChatToolCall, options: RenderOptions) -> Vec<Line<'static>> {
-    let margin = || (Span::styled("  │ ", QUIET_STYLE), Span::styled("  │ ", QUIET_STYLE));
+    let output_block = |text: &str| wrap_block(text, QUIET_STYLE, "  │ ", "  │ ", options.width);
     let output = sanitize(call.output.trim_end_matches('\n'));
     if output.is_empty() {
         return Vec::new();
@@ -208,9 +198,9 @@ fn output_rows(call: &ChatToolCall, options: RenderOptions) -> Vec<Line<'static>
     let mut rows = Vec::new();
     if hidden > 0 {
         let above = options.texts.plural("term.page.above.one", "term.page.above.many", hidden);
-        rows.extend(wrap_block(&above, QUIET_STYLE, margin(), options.width));
+        rows.extend(output_block(&above));
     }
-    rows.extend(wrap_block(&lines[hidden..].join("\n"), QUIET_STYLE, margin(), options.width));
+    rows.extend(output_block(&lines[hidden..].join("\n")));
     rows
 }
 

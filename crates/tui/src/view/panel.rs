@@ -197,12 +197,7 @@ fn approval_rows(chat: &ChatState, asked: &ChatApproval, max_width: usize) -> Ve
     }
     let mut rows = vec![Line::styled(single_line(&format!("◔ {title} · {expires}"), max_width), WAITING_STYLE)];
     for line in tool_call_lines(&asked.row.arguments) {
-        rows.extend(wrap_block(
-            &line,
-            PLAIN_STYLE,
-            (Span::styled("  ", WAITING_STYLE), Span::styled("    ", WAITING_STYLE)),
-            max_width,
-        ));
+        rows.extend(wrap_block(&line, PLAIN_STYLE, "  ", "    ", max_width));
     }
     rows
 }
