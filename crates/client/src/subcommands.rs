@@ -23,8 +23,6 @@ mod watch;
 use std::io;
 use std::process::ExitCode;
 
-use quell_protocol::{AgentId, BadId, RunId, SessionKey};
-
 use crate::daemon_client::{ClientError, DaemonClient, DaemonTarget, HealthProbe};
 use crate::term::{CommandIo, OutputStyle};
 
@@ -250,18 +248,6 @@ fn finish_subcommand(outcome: Result<Exit, SubcommandError>, io: &mut CommandIo)
         let _ = io.output.eprint_line(&format!("{head} {error}"));
     }
     error.exit()
-}
-
-fn parse_run_id(text: &str) -> Result<RunId, BadId> {
-    RunId::parse(text)
-}
-
-fn parse_session_key(text: &str) -> Result<SessionKey, BadId> {
-    SessionKey::parse(text)
-}
-
-fn parse_agent_id(text: &str) -> Result<AgentId, BadId> {
-    AgentId::parse(text)
 }
 
 #[cfg(test)]

@@ -60,10 +60,10 @@ const RECONNECT_POLICY: ReconnectPolicy = ReconnectPolicy {
 )]
 pub struct ChatArgs {
     /// The session; else a new one
-    #[arg(long, value_parser = |text: &str| SessionKey::parse(text), value_name = "KEY")]
+    #[arg(long, value_name = "KEY")]
     session: Option<SessionKey>,
     /// The agent; else the session's, else the default one
-    #[arg(long, value_parser = |text: &str| AgentId::parse(text), value_name = "ID")]
+    #[arg(long, value_name = "ID")]
     agent: Option<AgentId>,
 }
 

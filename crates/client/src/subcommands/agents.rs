@@ -9,7 +9,7 @@ use quell_protocol::agents::{AgentNode, AgentsDeleted, Spend};
 use quell_protocol::api::AgentRow;
 
 use super::table::{CliTableCell, cell_text, compute_cell, format_table};
-use super::{CliOutputFormat, Exit, SubcommandError, parse_agent_id};
+use super::{CliOutputFormat, Exit, SubcommandError};
 use crate::daemon_client::DaemonClient;
 use crate::term::{CommandIo, OutputStyle};
 use crate::text_format::one_line;
@@ -35,7 +35,6 @@ enum AgentsSubcommand {
     /// Show an agent: its state and what it has spent today
     Show {
         /// The agent's id
-        #[arg(value_parser = parse_agent_id)]
         id: AgentId,
     },
     /// Show the agents as a tree
@@ -45,7 +44,6 @@ enum AgentsSubcommand {
     /// Delete an agent that was created at run time, with all its descendants
     Delete {
         /// The agent's id
-        #[arg(value_parser = parse_agent_id)]
         id: AgentId,
         /// Stop its runs and those of its descendants first, and wait until they have ended
         #[arg(long)]

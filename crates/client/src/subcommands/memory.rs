@@ -68,10 +68,10 @@ enum MemorySubcommand {
 #[group(required = true, multiple = false)]
 struct NotesOwnerArgs {
     /// The notes of this session; a reset or a deletion of the session forgets them
-    #[arg(long, value_name = "KEY", value_parser = super::parse_session_key)]
+    #[arg(long, value_name = "KEY")]
     session: Option<SessionKey>,
     /// The notes of this agent, known in all its sessions
-    #[arg(long, value_name = "AGENT", value_parser = super::parse_agent_id)]
+    #[arg(long, value_name = "AGENT")]
     agent: Option<AgentId>,
     /// The notes of a sender in a chat network: CHANNEL:SENDER, as `quell memory senders` lists them
     #[arg(long, value_name = "SENDER")]

@@ -16,7 +16,7 @@ use crate::text_format::{one_line, relative_age};
     Examples:\n  quell processes\n  quell processes --session demo\n  quell processes output p1\n  quell processes kill p1")]
 pub struct ProcessesArgs {
     /// Only those of this session; sub-agents have sessions of their own
-    #[arg(long, global = true, value_name = "KEY", value_parser = super::parse_session_key)]
+    #[arg(long, global = true, value_name = "KEY")]
     session: Option<SessionKey>,
     #[command(subcommand)]
     what: Option<ProcessesSubcommand>,

@@ -5,7 +5,7 @@ use quell_protocol::api::RunView;
 use quell_protocol::{RunId, SessionKey, Verdict};
 
 use super::table::{cell_text, run_state_cell, runs_table};
-use super::{CliOutputFormat, Exit, SubcommandError, parse_run_id, parse_session_key, watch};
+use super::{CliOutputFormat, Exit, SubcommandError, watch};
 use crate::daemon_client::{ClientRunFilter, DaemonClient};
 use crate::receipt_chart::receipt_chart;
 use crate::receipt_line::{amendment_lines, receipt_line};
@@ -32,13 +32,13 @@ enum RunsSubcommand {
         #[arg(long)]
         all: bool,
         /// Only runs of one session
-        #[arg(long, value_parser = parse_session_key, value_name = "KEY")]
+        #[arg(long, value_name = "KEY")]
         session: Option<SessionKey>,
     },
     /// Show a run: its details and its receipt as a chart
     Show {
         /// The run's id
-        #[arg(value_parser = parse_run_id, value_name = "RUN")]
+        #[arg(value_name = "RUN")]
         run: RunId,
     },
     /// Show the active runs live until Ctrl-C; in a pipe, one line per change

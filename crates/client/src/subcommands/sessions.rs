@@ -9,7 +9,7 @@ use quell_protocol::session::{SessionView, Setting, SettingSource};
 use serde_json::json;
 
 use super::table::{CliTableCell, cell_text, format_table, verdict_cell};
-use super::{CliOutputFormat, Exit, SubcommandError, archive, parse_session_key};
+use super::{CliOutputFormat, Exit, SubcommandError, archive};
 use crate::daemon_client::DaemonClient;
 use crate::term::{CommandIo, OutputStyle};
 use crate::text_format::{format_count, one_line, relative_age, strip_terminal_controls};
@@ -35,19 +35,16 @@ enum SessionsSubcommand {
     /// Show a session with its history
     Show {
         /// The session's key
-        #[arg(value_parser = parse_session_key)]
         key: SessionKey,
     },
     /// Clear a session's history
     Reset {
         /// The session's key
-        #[arg(value_parser = parse_session_key)]
         key: SessionKey,
     },
     /// Print a session as lines of JSON, with its receipts and its whole history
     Export {
         /// The session's key
-        #[arg(value_parser = parse_session_key)]
         key: SessionKey,
     },
     /// Import an exported session, completely or not at all
@@ -60,7 +57,6 @@ enum SessionsSubcommand {
     /// private chats stay: `quell memory senders`
     Delete {
         /// The session's key
-        #[arg(value_parser = parse_session_key)]
         key: SessionKey,
     },
 }
