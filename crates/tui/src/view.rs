@@ -28,8 +28,7 @@ pub(crate) fn tenths_text(ms: u64) -> String {
 
 /// Foreign text in one line of at most `max_width` columns.
 pub(crate) fn single_line(text: &str, max_width: usize) -> String {
-    let clean = crate::text_layout::sanitize(&one_line(text, 1000));
-    truncate(&clean, max_width)
+    truncate(&one_line(text, 1000), max_width)
 }
 
 pub(crate) fn notice_row(notice: &StatusNotice, max_width: usize) -> Line<'static> {

@@ -47,7 +47,7 @@ pub(super) fn format_table<const N: usize>(
         let mut line = String::new();
         for (column, cell) in cells.iter().enumerate() {
             let gap = if column + 1 == N { 0 } else { widths[column] - chars(&cell.text) + 2 };
-            line.push_str(&cell.style.map_or_else(|| cell.text.clone(), |tone| stream.apply_style(tone, &cell.text)));
+            line.push_str(&cell_text(stream, cell));
             line.push_str(&" ".repeat(gap));
         }
         line.trim_end().to_owned()
