@@ -1,10 +1,14 @@
 //! Format rows as aligned columns; the table of runs; cells for run and agent states.
 
+use std::io;
+
 use jiff::Timestamp;
 use quell_protocol::Verdict;
 use quell_protocol::api::{ComputeStatus, RunView};
+use serde::Serialize;
 
-use crate::term::{CliOutputStream, OutputStyle};
+use super::CliOutputFormat;
+use crate::term::{CliOutputStream, CommandIo, OutputStyle};
 use crate::text_format::{age, one_line};
 
 #[derive(Debug, Clone)]
@@ -29,6 +33,26 @@ impl From<String> for CliTableCell {
     fn from(text: String) -> Self {
         Self { text, style: None }
     }
+}
+
+/// Prints rows as JSON, or as a table below their heads. Where there are none, prints `nothing` to stderr instead of a
+/// table.
+pub(super) fn print_table<T: Serialize, const N: usize>(
+    rows: &[T],
+    heads: [&str; N],
+    cells: impl Fn(&T) -> [CliTableCell; N],
+    nothing: &str,
+    format: CliOutputFormat,
+    io: &mut CommandIo,
+) -> io::Result<()> {
+    if format == CliOutputFormat::Json {
+        return io.output.print_json(&rows);
+    }
+    if rows.is_empty() {
+        return io.output.eprint_line(nothing);
+    }
+    let rows: Vec<[CliTableCell; N]> = rows.iter().map(cells).collect();
+    format_table(io.output.stdout(), heads, &rows).iter().try_for_each(|line| io.output.print_line(line))
 }
 
 /// Formats rows below their heads; each column is as wide as its widest cell.
