@@ -1,10 +1,9 @@
-//! HTTP client of a Quell daemon, the subcommands that use it, and the terminal chat.
+//! HTTP client of a Quell daemon, the subcommands that use it, and their output as plain text.
 //!
 //! It knows only the protocol: any other program can do the same over HTTP. It reads no environment variables and no
 //! configuration. The binary passes in where the daemon may be ([`DaemonTarget`]) and where to print ([`CommandIo`]), and
 //! must install a TLS provider before the first [`DaemonClient`] is made.
 
-mod chat;
 pub mod daemon_client;
 pub mod receipt_chart;
 pub mod receipt_line;
@@ -12,11 +11,13 @@ pub mod subcommands;
 pub mod term;
 pub mod text_format;
 
-#[cfg(test)]
-mod test_support;
+#[cfg(any(test, feature = "test-support"))]
+#[expect(clippy::unwrap_used, reason = "only tests use it")]
+#[doc(hidden)]
+pub mod test_support;
 
 pub use daemon_client::{ClientError, DaemonClient, DaemonTarget, ReconnectPolicy};
 pub use receipt_chart::receipt_chart;
 pub use receipt_line::receipt_line;
-pub use subcommands::{ClientSubcommand, Exit, run};
+pub use subcommands::{ClientSubcommand, Exit, SubcommandError, run, run_with_client};
 pub use term::{CliOutput, CliOutputStream, CommandIo, Interrupts};

@@ -6,7 +6,6 @@ mod approvals;
 mod archive;
 mod audit;
 mod channels;
-mod chat;
 mod hold;
 mod memory;
 mod page;
@@ -24,8 +23,6 @@ mod watch;
 use std::io;
 use std::process::ExitCode;
 
-use quell_protocol::{AgentId, BadId, RunId, SessionKey};
-
 use crate::daemon_client::{ClientError, DaemonClient, DaemonTarget, HealthProbe};
 use crate::term::{CommandIo, OutputStyle};
 
@@ -33,7 +30,6 @@ pub use agents::AgentsArgs;
 pub use approvals::ApprovalsArgs;
 pub use audit::AuditArgs;
 pub use channels::ChannelsArgs;
-pub use chat::ChatArgs;
 pub use hold::HoldArgs;
 pub use memory::MemoryArgs;
 pub use page::PageArgs;
@@ -49,8 +45,6 @@ pub use token::TokenArgs;
 pub enum ClientSubcommand {
     /// Send a message and stream the answer; Ctrl-C stops the run
     Send(SendMessageArgs),
-    /// Chat in the terminal; Esc stops the run
-    Chat(ChatArgs),
     /// List runs, show one with its receipt, or watch them
     Runs(RunsArgs),
     /// List, show, reset, delete, export and import sessions
@@ -130,8 +124,9 @@ impl From<bool> for CliOutputFormat {
     }
 }
 
+/// Why a subcommand failed, in words for people; it decides the exit code.
 #[derive(Debug, thiserror::Error)]
-enum SubcommandError {
+pub enum SubcommandError {
     #[error(transparent)]
     Client(#[from] ClientError),
     #[error("the output cannot be written: {0}")]
@@ -170,29 +165,52 @@ impl SubcommandError {
 ///
 /// # Cancel safety
 /// Dropping it stops no run in the daemon.
-pub async fn run(verb: ClientSubcommand, target: &DaemonTarget, mut io: CommandIo) -> Exit {
+pub async fn run(verb: ClientSubcommand, target: &DaemonTarget, io: CommandIo) -> Exit {
+    let sends_stop = matches!(verb, ClientSubcommand::Stop(_));
+    let body = async |client: &DaemonClient, io: &mut CommandIo| dispatch_subcommand(verb, client, io).await;
+    if sends_stop {
+        // A stop sends its request first, without a probe.
+        discover_and_run(target, io, body).await
+    } else {
+        run_with_client(target, io, body).await
+    }
+}
+
+/// Runs `body` with a client of the daemon that `target` names; warns early when a local daemon does not answer. Errors
+/// are printed to stderr.
+///
+/// # Cancel safety
+/// That of `body`.
+pub async fn run_with_client(
+    target: &DaemonTarget,
+    io: CommandIo,
+    body: impl AsyncFnOnce(&DaemonClient, &mut CommandIo) -> Result<Exit, SubcommandError>,
+) -> Exit {
+    discover_and_run(target, io, async |client: &DaemonClient, io: &mut CommandIo| {
+        warn_if_unresponsive(client, io).await?;
+        body(client, io).await
+    })
+    .await
+}
+
+async fn discover_and_run(
+    target: &DaemonTarget,
+    mut io: CommandIo,
+    body: impl AsyncFnOnce(&DaemonClient, &mut CommandIo) -> Result<Exit, SubcommandError>,
+) -> Exit {
     let outcome = match DaemonClient::discover(target) {
-        Ok(client) => match warn_if_unresponsive(&verb, &client, &mut io).await {
-            Ok(()) => dispatch_subcommand(verb, &client, &mut io).await,
-            Err(error) => Err(error),
-        },
+        Ok(client) => body(&client, &mut io).await,
         Err(error) => Err(error.into()),
     };
     finish_subcommand(outcome, &mut io)
 }
 
-/// Warns early when a local daemon does not answer; the request is sent all the same. Skipped for `stop`, which sends
-/// its request first.
-async fn warn_if_unresponsive(
-    verb: &ClientSubcommand,
-    client: &DaemonClient,
-    io: &mut CommandIo,
-) -> Result<(), SubcommandError> {
+/// The request is sent also to a daemon that does not answer.
+async fn warn_if_unresponsive(client: &DaemonClient, io: &mut CommandIo) -> Result<(), SubcommandError> {
     let Some(daemon) = client.daemon_process() else { return Ok(()) };
-    if matches!(verb, ClientSubcommand::Stop(_)) || client.probe_health().await != HealthProbe::TimedOut {
-        return Ok(());
+    if client.probe_health().await == HealthProbe::TimedOut {
+        io.output.eprint_line(&unresponsive_daemon::unresponsive_text(Some(daemon.pid())))?;
     }
-    io.output.eprint_line(&unresponsive_daemon::unresponsive_text(Some(daemon.pid())))?;
     Ok(())
 }
 
@@ -203,7 +221,6 @@ async fn dispatch_subcommand(
 ) -> Result<Exit, SubcommandError> {
     match verb {
         ClientSubcommand::Send(args) => send::run(client, args, io).await,
-        ClientSubcommand::Chat(args) => chat::run(client, args, io).await,
         ClientSubcommand::Runs(args) => runs::run(client, args, io).await,
         ClientSubcommand::Sessions(args) => sessions::run(client, args, io).await,
         ClientSubcommand::Agents(args) => agents::run(client, args, io).await,
@@ -231,18 +248,6 @@ fn finish_subcommand(outcome: Result<Exit, SubcommandError>, io: &mut CommandIo)
         let _ = io.output.eprint_line(&format!("{head} {error}"));
     }
     error.exit()
-}
-
-fn parse_run_id(text: &str) -> Result<RunId, BadId> {
-    RunId::parse(text)
-}
-
-fn parse_session_key(text: &str) -> Result<SessionKey, BadId> {
-    SessionKey::parse(text)
-}
-
-fn parse_agent_id(text: &str) -> Result<AgentId, BadId> {
-    AgentId::parse(text)
 }
 
 #[cfg(test)]

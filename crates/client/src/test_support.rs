@@ -7,12 +7,12 @@ use tokio::sync::watch;
 
 use crate::term::{CliOutput, CliOutputStream, CliOutputStreamKind, ColorMode, CommandIo, Interrupts, Locale};
 
-pub(crate) mod daemon;
-pub(crate) mod receipts;
+pub mod daemon;
+pub mod receipts;
 
 /// Everything printed, with its stream and in order.
 #[derive(Clone)]
-pub(crate) struct CapturedStreams(watch::Sender<Vec<CapturedPart>>);
+pub struct CapturedStreams(watch::Sender<Vec<CapturedPart>>);
 
 type CapturedPart = (CapturedSide, Vec<u8>);
 
@@ -39,27 +39,30 @@ impl Write for CapturingWriter {
 }
 
 impl CapturedStreams {
-    pub(crate) fn out(&self) -> String {
+    pub fn out(&self) -> String {
         self.text(&[CapturedSide::Out])
     }
 
-    pub(crate) fn err(&self) -> String {
+    pub fn err(&self) -> String {
         self.text(&[CapturedSide::Err])
     }
 
     /// Both streams in the order written, as a shared terminal shows them.
-    pub(crate) fn interleaved(&self) -> String {
+    pub fn interleaved(&self) -> String {
         self.text(&[CapturedSide::Out, CapturedSide::Err])
     }
 
     /// The one JSON value on stdout.
-    pub(crate) fn json(&self) -> serde_json::Value {
+    pub fn json(&self) -> serde_json::Value {
         let out = self.out();
         serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out:?}"))
     }
 
     /// Waits until stdout contains this text.
-    pub(crate) async fn wait_for_text(&self, text: &str) {
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn wait_for_text(&self, text: &str) {
         self.0.subscribe().wait_for(|parts| text_of(parts, &[CapturedSide::Out]).contains(text)).await.unwrap();
     }
 
@@ -74,25 +77,25 @@ fn text_of(parts: &[CapturedPart], sides: &[CapturedSide]) -> String {
 }
 
 /// An output whose two streams can be read.
-pub(crate) fn capturing_output(kind: CliOutputStreamKind) -> (CliOutput, CapturedStreams) {
+pub fn capturing_output(kind: CliOutputStreamKind) -> (CliOutput, CapturedStreams) {
     let seen = CapturedStreams(watch::Sender::new(Vec::new()));
     let pane = |side| CliOutputStream::new(CapturingWriter { side, captured: seen.clone() }, kind);
     (CliOutput::new(pane(CapturedSide::Out), pane(CapturedSide::Err)), seen)
 }
 
 /// Input, output and Ctrl-C of a subcommand under test.
-pub(crate) struct TestIo {
-    pub(crate) io: CommandIo,
-    pub(crate) captured: CapturedStreams,
-    pub(crate) ctrl_c: tokio::sync::mpsc::Sender<()>,
+pub struct TestIo {
+    pub io: CommandIo,
+    pub captured: CapturedStreams,
+    pub ctrl_c: tokio::sync::mpsc::Sender<()>,
 }
 
 impl TestIo {
-    pub(crate) fn new(kind: CliOutputStreamKind) -> Self {
+    pub fn new(kind: CliOutputStreamKind) -> Self {
         Self::with_input(kind, "")
     }
 
-    pub(crate) fn with_input(kind: CliOutputStreamKind, input: &str) -> Self {
+    pub fn with_input(kind: CliOutputStreamKind, input: &str) -> Self {
         let (screen, captured) = capturing_output(kind);
         let (ctrl_c, presses) = tokio::sync::mpsc::channel(8);
         let interrupts = Interrupts::new(futures_util::stream::unfold(presses, |mut presses| async move {
@@ -105,6 +108,6 @@ impl TestIo {
 }
 
 /// A stderr stream that writes to the same record.
-pub(crate) fn capturing_stderr(seen: &CapturedStreams) -> CliOutputStream {
+pub fn capturing_stderr(seen: &CapturedStreams) -> CliOutputStream {
     CliOutputStream::new(CapturingWriter { side: CapturedSide::Err, captured: seen.clone() }, CliOutputStreamKind::Pipe)
 }

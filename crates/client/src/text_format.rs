@@ -1,6 +1,7 @@
 //! Format times, sizes and tool calls, and strip or escape control characters in foreign text.
 
 use jiff::Timestamp;
+use quell_protocol::display_text::format_one_decimal;
 pub use quell_protocol::display_text::{format_count, format_millis, is_invisible, one_line, strip_invisible};
 use serde_json::Value;
 
@@ -173,11 +174,6 @@ pub fn tool_call_lines(arguments: &Value) -> Vec<String> {
         }
     }
     lines
-}
-
-fn format_one_decimal(value: f64) -> String {
-    let text = format!("{value:.1}");
-    text.strip_suffix(".0").unwrap_or(&text).into()
 }
 
 #[cfg(test)]

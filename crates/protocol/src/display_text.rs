@@ -15,7 +15,9 @@ pub fn format_millis(ms: f64) -> String {
     }
 }
 
-fn format_one_decimal(value: f64) -> String {
+/// `1.4`; without the decimal when it is zero: `2`.
+#[must_use]
+pub fn format_one_decimal(value: f64) -> String {
     let text = format!("{value:.1}");
     text.strip_suffix(".0").unwrap_or(&text).into()
 }
@@ -67,6 +69,12 @@ pub fn strip_invisible(text: &str) -> String {
         }
     }
     shown
+}
+
+/// The first `max_chars` characters of a foreign text on one line: each control character becomes a space.
+#[must_use]
+pub fn replace_controls(text: &str, max_chars: usize) -> String {
+    text.chars().take(max_chars).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// Makes foreign text fit for one line of a terminal. Control characters (and with them escape sequences) become

@@ -1,7 +1,6 @@
 //! Command line definition and dispatch to subcommands.
 
 use std::io::{IsTerminal, Write};
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -9,7 +8,8 @@ use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use quell_client::term::{ColorMode, Locale};
-use quell_client::{ClientSubcommand, CommandIo, DaemonTarget};
+use quell_client::{ClientSubcommand, CommandIo, DaemonTarget, Exit};
+use quell_tui::ChatArgs;
 
 use crate::config::{self, ConfigSource};
 use crate::{backup, daemon, demo, doctor, telemetry};
@@ -39,7 +39,7 @@ pub(crate) enum CliCommand {
     Demo(demo::DemoArgs),
     /// Run the daemon.
     #[command(after_help = "Examples:\n  quell serve\n  quell serve --config quell.toml --listen 127.0.0.1:0")]
-    Serve(ServeArgs),
+    Serve(daemon::ServeArgs),
     /// Check, describe or show the configuration.
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -60,18 +60,10 @@ pub(crate) enum CliCommand {
         /// The shell to print them for.
         shell: Shell,
     },
+    /// Chat in the terminal; Esc stops the run
+    Chat(ChatArgs),
     #[command(flatten)]
     Client(ClientSubcommand),
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct ServeArgs {
-    /// The configuration file; else $QUELL_CONFIG, or quell/quell.toml in the XDG config directory.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
-    /// The address to listen on; port 0 chooses a free port.
-    #[arg(long, value_name = "ADDR")]
-    pub(crate) listen: Option<SocketAddr>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -92,6 +84,14 @@ pub(crate) enum ConfigCommand {
     },
 }
 
+impl CliCommand {
+    /// The log filter where `QUELL_LOG` sets none.
+    pub(crate) fn default_log_filter(&self) -> &'static str {
+        // The MCP library logs whole messages at info.
+        if matches!(self, Self::Serve(_)) { "info,rmcp=error" } else { "error" }
+    }
+}
+
 pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         CliCommand::Demo(args) => demo::run(&args),
@@ -107,7 +107,12 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             std::io::stdout().write_all(&script)?;
             Ok(ExitCode::SUCCESS)
         }
-        CliCommand::Client(verb) => run_client_command(verb, cli.target),
+        CliCommand::Chat(args) => {
+            run_client_command(cli.target, async |target, io| quell_tui::run(args, target, io).await)
+        }
+        CliCommand::Client(verb) => {
+            run_client_command(cli.target, async |target, io| quell_client::run(verb, target, io).await)
+        }
     }
 }
 
@@ -123,13 +128,14 @@ pub(crate) fn print_error(error: &anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn run_client_command(verb: ClientSubcommand, mut target: DaemonTarget) -> anyhow::Result<ExitCode> {
+fn run_client_command(
+    mut target: DaemonTarget,
+    body: impl AsyncFnOnce(&DaemonTarget, CommandIo) -> Exit,
+) -> anyhow::Result<ExitCode> {
     target.data_dir = Some(config::data_dir()?);
     let color = if telemetry::no_color() { ColorMode::Never } else { ColorMode::Auto };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let exit =
-        runtime.block_on(quell_client::run(verb, &target, CommandIo::standard(color, locale_from_environment())));
-    Ok(ExitCode::from(exit.code()))
+    Ok(runtime.block_on(body(&target, CommandIo::standard(color, locale_from_environment()))).into())
 }
 
 /// Reads the locale as POSIX does: from the first variable that is not empty.

@@ -24,7 +24,6 @@ use secrecy::ExposeSecret;
 use tokio::net::TcpSocket;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::cli::ServeArgs;
 use crate::config::{self, LoadedConfig};
 use crate::reload::ConfigReloader;
 
@@ -36,6 +35,16 @@ const BACKLOG: u32 = 4096;
 const ADDRESS_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// Time for the server to send its last bytes.
 const SERVER_DRAIN_TIMEOUT: Duration = Duration::from_millis(300);
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ServeArgs {
+    /// The configuration file; else $QUELL_CONFIG, or quell/quell.toml in the XDG config directory.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The address to listen on; port 0 chooses a free port.
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<SocketAddr>,
+}
 
 pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let open_files = match raise_open_files() {
@@ -70,8 +79,7 @@ async fn serve(
     let _limit_signals = catch_limit_signals().context("signals cannot be caught")?;
     let data_dir = config::data_dir()?;
     // Bind first, so that a second daemon fails at once with one line.
-    let address = listen.unwrap_or(loaded.config.server.listen);
-    let socket = bind_tcp(address)?;
+    let socket = bind_tcp(listen.unwrap_or(loaded.config.server.listen))?;
     warn_about_missing_keys(&loaded);
     let stops = Matcher::Full(STOP_SECONDS.to_owned());
     let metrics = PrometheusBuilder::new().set_buckets_for_metric(stops, STOP_BUCKETS)?;
@@ -83,7 +91,7 @@ async fn serve(
     warn_about_earlier_workdirs(&engine, &data_dir);
     let reload = ConfigReloader::new(&engine, &loaded, demo.as_ref().map(DemoModel::base_url));
     let server_result = tokio::select! {
-        served = run_server((&engine, &reload), &loaded, (socket, address), &data_dir, metrics) => served,
+        served = run_server(&engine, &reload, &loaded, socket, &data_dir, metrics) => served,
         never = reload.watch() => match never {},
     };
     let left = match &server_result {
@@ -149,14 +157,15 @@ type RunLeftovers = Vec<(RunId, Leftover)>;
 /// The server stays open during the shutdown: it refuses new work with an error, still accepts stops, and sends the
 /// last events of streams.
 async fn run_server(
-    (engine, reload): (&Engine, &ConfigReloader),
+    engine: &Engine,
+    reload: &ConfigReloader,
     loaded: &LoadedConfig,
-    (socket, address): (TcpSocket, SocketAddr),
+    socket: TcpSocket,
     data_dir: &Path,
     metrics: metrics_exporter_prometheus::PrometheusHandle,
 ) -> anyhow::Result<RunLeftovers> {
+    let address = socket.local_addr()?;
     let listener = socket.listen(BACKLOG).with_context(|| listen_error_text(address))?;
-    let address = listener.local_addr()?;
     let state = ServerState::new(engine.clone(), loaded.server_settings(), Some(metrics));
     let channels = Channels::start(engine.clone(), reload.live_settings(), reload.check_callback());
     state.set_channels(channels.clone());

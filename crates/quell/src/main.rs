@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     // environment.
     let hardened = harden_server();
     let cli = cli::Cli::parse();
-    telemetry::init_logging(&cli.command);
+    telemetry::init_logging(cli.command.default_log_filter());
     if let Err(error) = hardened {
         tracing::warn!(%error, "other processes of this user can read the daemon's memory");
     }

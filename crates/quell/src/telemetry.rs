@@ -8,12 +8,8 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::field::MakeExt;
 use tracing_subscriber::fmt::format::debug_fn;
 
-use crate::cli::CliCommand;
-
-pub(crate) fn init_logging(command: &CliCommand) {
-    // The MCP library logs whole messages at info.
-    let default = if matches!(command, CliCommand::Serve(_)) { "info,rmcp=error" } else { "error" };
-    let filter = EnvFilter::try_from_env("QUELL_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+pub(crate) fn init_logging(default_filter: &str) {
+    let filter = EnvFilter::try_from_env("QUELL_LOG").unwrap_or_else(|_| EnvFilter::new(default_filter));
     // Values can come from anybody: escape them, so that none ends its field or its line early.
     let fields = debug_fn(|writer, field, value| match field.name() {
         "message" => write!(writer, "{}", log_text(&format!("{value:?}"))),

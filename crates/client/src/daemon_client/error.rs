@@ -83,7 +83,8 @@ impl ClientError {
     }
 
     /// True for errors that may not recur on the next attempt: a broken connection, a full or restarting daemon.
-    pub(crate) fn is_transient(&self) -> bool {
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
         match self {
             Self::NoDaemon { .. } | Self::ConnectionLost { .. } | Self::Unresponsive { .. } => true,
             Self::Refused(problem) => matches!(problem.status, 429 | 502 | 503 | 504),

@@ -9,7 +9,7 @@ use quell_protocol::agents::{AgentNode, AgentsDeleted, Spend};
 use quell_protocol::api::AgentRow;
 
 use super::table::{CliTableCell, cell_text, compute_cell, format_table};
-use super::{CliOutputFormat, Exit, SubcommandError, parse_agent_id};
+use super::{CliOutputFormat, Exit, SubcommandError};
 use crate::daemon_client::DaemonClient;
 use crate::term::{CommandIo, OutputStyle};
 use crate::text_format::one_line;
@@ -35,7 +35,6 @@ enum AgentsSubcommand {
     /// Show an agent: its state and what it has spent today
     Show {
         /// The agent's id
-        #[arg(value_parser = parse_agent_id)]
         id: AgentId,
     },
     /// Show the agents as a tree
@@ -45,7 +44,6 @@ enum AgentsSubcommand {
     /// Delete an agent that was created at run time, with all its descendants
     Delete {
         /// The agent's id
-        #[arg(value_parser = parse_agent_id)]
         id: AgentId,
         /// Stop its runs and those of its descendants first, and wait until they have ended
         #[arg(long)]
@@ -176,7 +174,7 @@ async fn print_agent_tree(
     let branches = if io.output.stdout().is_terminal() { TreeBranches::Drawn } else { TreeBranches::Indented };
     let mut rows = Vec::new();
     for root in &roots {
-        push_tree_rows(root, ("", ""), branches, &mut rows);
+        push_tree_rows(root, "", "", branches, &mut rows);
     }
     for line in format_table(io.output.stdout(), TABLE_HEADS, &rows) {
         io.output.print_line(&line)?;
@@ -210,12 +208,7 @@ enum SiblingPosition {
 }
 
 /// Recursion is safe: the daemon and the JSON parser both limit the depth of the tree.
-fn push_tree_rows(
-    node: &AgentNode,
-    (own, below): (&str, &str),
-    branches: TreeBranches,
-    rows: &mut Vec<[CliTableCell; 5]>,
-) {
+fn push_tree_rows(node: &AgentNode, own: &str, below: &str, branches: TreeBranches, rows: &mut Vec<[CliTableCell; 5]>) {
     let mark = if node.default { " (default)" } else { "" };
     let name = format!("{own}{}{mark}", node.id);
     let runs = if node.active_runs.is_empty() { String::new() } else { node.active_runs.len().to_string() };
@@ -230,7 +223,7 @@ fn push_tree_rows(
     for (at, child) in node.children.iter().enumerate() {
         let follows = if at + 1 < node.children.len() { SiblingPosition::Middle } else { SiblingPosition::Last };
         let (branch, rest) = branches.prefixes(follows);
-        push_tree_rows(child, (&format!("{below}{branch}"), &format!("{below}{rest}")), branches, rows);
+        push_tree_rows(child, &format!("{below}{branch}"), &format!("{below}{rest}"), branches, rows);
     }
 }
 

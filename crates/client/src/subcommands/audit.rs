@@ -2,8 +2,8 @@
 
 use quell_protocol::audit::AuditRow;
 
-use super::table::{CliTableCell, format_table};
-use super::{CliOutputFormat, Exit, SubcommandError};
+use super::table::{CliTableCell, print_table};
+use super::{Exit, SubcommandError};
 use crate::daemon_client::DaemonClient;
 use crate::term::CommandIo;
 
@@ -22,20 +22,9 @@ pub struct AuditArgs {
 
 pub(super) async fn run(client: &DaemonClient, args: AuditArgs, io: &mut CommandIo) -> Result<Exit, SubcommandError> {
     let rows = client.list_audit_entries(args.after).await?;
-    if CliOutputFormat::from(args.json) == CliOutputFormat::Json {
-        io.output.print_json(&rows)?;
-        return Ok(Exit::Done);
-    }
-    if rows.is_empty() {
-        io.output.eprint_line(
-            "no entries: stops, holds, approvals, deletions and token changes are recorded when they happen",
-        )?;
-        return Ok(Exit::Done);
-    }
-    let cells: Vec<[CliTableCell; 7]> = rows.iter().map(audit_row).collect();
-    for line in format_table(io.output.stdout(), ["NR", "WHEN", "WHO", "FROM", "DID", "TO", "MORE"], &cells) {
-        io.output.print_line(&line)?;
-    }
+    let heads = ["NR", "WHEN", "WHO", "FROM", "DID", "TO", "MORE"];
+    let nothing = "no entries: stops, holds, approvals, deletions and token changes are recorded when they happen";
+    print_table(&rows, heads, audit_row, nothing, args.json.into(), io)?;
     Ok(Exit::Done)
 }
 

@@ -4,7 +4,7 @@ use quell_protocol::memory::{NoteRow, SenderRow};
 use quell_protocol::{AgentId, SessionKey};
 use serde_json::json;
 
-use super::table::{CliTableCell, format_table};
+use super::table::{CliTableCell, print_table};
 use super::{CliOutputFormat, Exit, SubcommandError};
 use crate::daemon_client::{DaemonClient, NotesOwner};
 use crate::term::CommandIo;
@@ -68,10 +68,10 @@ enum MemorySubcommand {
 #[group(required = true, multiple = false)]
 struct NotesOwnerArgs {
     /// The notes of this session; a reset or a deletion of the session forgets them
-    #[arg(long, value_name = "KEY", value_parser = super::parse_session_key)]
+    #[arg(long, value_name = "KEY")]
     session: Option<SessionKey>,
     /// The notes of this agent, known in all its sessions
-    #[arg(long, value_name = "AGENT", value_parser = super::parse_agent_id)]
+    #[arg(long, value_name = "AGENT")]
     agent: Option<AgentId>,
     /// The notes of a sender in a chat network: CHANNEL:SENDER, as `quell memory senders` lists them
     #[arg(long, value_name = "SENDER")]
@@ -131,23 +131,13 @@ pub(super) async fn run(client: &DaemonClient, args: MemoryArgs, io: &mut Comman
 }
 
 fn print_senders(rows: &[SenderRow], format: CliOutputFormat, io: &mut CommandIo) -> Result<(), SubcommandError> {
-    if format == CliOutputFormat::Json {
-        io.output.print_json(&rows)?;
-        return Ok(());
-    }
-    if rows.is_empty() {
-        io.output.eprint_line("nothing is remembered of anybody who writes in a chat network")?;
-        return Ok(());
-    }
     let now = jiff::Timestamp::now();
     let row = |row: &SenderRow| {
         let sender = CliTableCell::truncated(&row.sender, MAX_SENDER_CHARS);
         [sender, CliTableCell::from(row.notes.to_string()), CliTableCell::from(relative_age(&row.newest_at, now))]
     };
-    let cells: Vec<[CliTableCell; 3]> = rows.iter().map(row).collect();
-    for line in format_table(io.output.stdout(), ["SENDER", "NOTES", "NEWEST"], &cells) {
-        io.output.print_line(&line)?;
-    }
+    let nothing = "nothing is remembered of anybody who writes in a chat network";
+    print_table(rows, ["SENDER", "NOTES", "NEWEST"], row, nothing, format, io)?;
     Ok(())
 }
 
@@ -157,14 +147,6 @@ fn print_notes(
     format: CliOutputFormat,
     io: &mut CommandIo,
 ) -> Result<(), SubcommandError> {
-    if format == CliOutputFormat::Json {
-        io.output.print_json(&rows)?;
-        return Ok(());
-    }
-    if rows.is_empty() {
-        io.output.eprint_line(nothing)?;
-        return Ok(());
-    }
     let now = jiff::Timestamp::now();
     let row = |row: &NoteRow| {
         [
@@ -175,9 +157,6 @@ fn print_notes(
             CliTableCell::truncated(&row.text, 80),
         ]
     };
-    let cells: Vec<[CliTableCell; 5]> = rows.iter().map(row).collect();
-    for line in format_table(io.output.stdout(), ["KEY", "CATEGORY", "REMEMBERED", "SCORE", "TEXT"], &cells) {
-        io.output.print_line(&line)?;
-    }
+    print_table(rows, ["KEY", "CATEGORY", "REMEMBERED", "SCORE", "TEXT"], row, nothing, format, io)?;
     Ok(())
 }

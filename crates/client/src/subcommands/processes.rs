@@ -4,7 +4,7 @@ use quell_protocol::SessionKey;
 use quell_protocol::background::ProcessRow;
 
 use super::stop_report::process_end_text;
-use super::table::{CliTableCell, format_table};
+use super::table::{CliTableCell, print_table};
 use super::{Exit, SubcommandError};
 use crate::daemon_client::DaemonClient;
 use crate::term::{CommandIo, OutputStyle};
@@ -16,7 +16,7 @@ use crate::text_format::{one_line, relative_age};
     Examples:\n  quell processes\n  quell processes --session demo\n  quell processes output p1\n  quell processes kill p1")]
 pub struct ProcessesArgs {
     /// Only those of this session; sub-agents have sessions of their own
-    #[arg(long, global = true, value_name = "KEY", value_parser = super::parse_session_key)]
+    #[arg(long, global = true, value_name = "KEY")]
     session: Option<SessionKey>,
     #[command(subcommand)]
     what: Option<ProcessesSubcommand>,
@@ -118,18 +118,10 @@ async fn print_processes(
         Some(session) => client.list_processes(session).await?,
         None => client.list_all_processes().await?,
     };
-    if json {
-        io.output.print_json(&rows)?;
-        return Ok(Exit::Done);
-    }
-    if rows.is_empty() {
-        io.output.eprint_line(if session.is_some() {
-            "nothing runs in the background of this session"
-        } else {
-            "nothing runs in the background"
-        })?;
-        return Ok(Exit::Done);
-    }
+    let nothing = match session {
+        Some(_) => "nothing runs in the background of this session",
+        None => "nothing runs in the background",
+    };
     let now = jiff::Timestamp::now();
     let row = |row: &ProcessRow| {
         [
@@ -141,10 +133,8 @@ async fn print_processes(
             CliTableCell::truncated(&one_line(&row.command, 200), 60),
         ]
     };
-    let rows: Vec<[CliTableCell; 6]> = rows.iter().map(row).collect();
-    for line in format_table(io.output.stdout(), ["ID", "STATE", "PID", "STARTED", "SESSION", "COMMAND"], &rows) {
-        io.output.print_line(&line)?;
-    }
+    let heads = ["ID", "STATE", "PID", "STARTED", "SESSION", "COMMAND"];
+    print_table(&rows, heads, row, nothing, json.into(), io)?;
     Ok(Exit::Done)
 }
 

@@ -4,13 +4,13 @@ use jiff::Timestamp;
 use quell_protocol::api::RunView;
 use quell_protocol::{RunId, SessionKey, Verdict};
 
-use super::table::{CliTableCell, cell_text, format_table, run_state_cell};
-use super::{CliOutputFormat, Exit, SubcommandError, parse_run_id, parse_session_key, watch};
+use super::table::{cell_text, run_state_cell, runs_table};
+use super::{CliOutputFormat, Exit, SubcommandError, watch};
 use crate::daemon_client::{ClientRunFilter, DaemonClient};
 use crate::receipt_chart::receipt_chart;
 use crate::receipt_line::{amendment_lines, receipt_line};
 use crate::term::{CliOutputStream, CommandIo, OutputStyle};
-use crate::text_format::{age, format_count, one_line, relative_age, strip_terminal_controls};
+use crate::text_format::{format_count, one_line, relative_age, strip_terminal_controls};
 
 /// Arguments of `quell runs`.
 #[derive(Debug, clap::Args)]
@@ -32,13 +32,13 @@ enum RunsSubcommand {
         #[arg(long)]
         all: bool,
         /// Only runs of one session
-        #[arg(long, value_parser = parse_session_key, value_name = "KEY")]
+        #[arg(long, value_name = "KEY")]
         session: Option<SessionKey>,
     },
     /// Show a run: its details and its receipt as a chart
     Show {
         /// The run's id
-        #[arg(value_parser = parse_run_id, value_name = "RUN")]
+        #[arg(value_name = "RUN")]
         run: RunId,
     },
     /// Show the active runs live until Ctrl-C; in a pipe, one line per change
@@ -80,29 +80,6 @@ async fn print_runs(
         io.output.print_line(&line)?;
     }
     Ok(())
-}
-
-pub(super) fn runs_table(stream: &CliOutputStream, runs: &[RunView], now: Timestamp) -> Vec<String> {
-    let rows: Vec<[CliTableCell; 7]> = runs.iter().map(|run| run_row(run, now)).collect();
-    format_table(stream, ["RUN", "STATE", "AGE", "TOKENS", "PROCESSES", "AGENT", "SESSION"], &rows)
-}
-
-fn run_row(run: &RunView, now: Timestamp) -> [CliTableCell; 7] {
-    let processes = if run.processes == 0 { String::new() } else { run.processes.to_string() };
-    [
-        run.run_id.to_string().into(),
-        run_state_cell(run),
-        age(&run.accepted_at, now).unwrap_or_default().into(),
-        tokens_text(run).into(),
-        processes.into(),
-        CliTableCell::truncated(run.agent.as_str(), 24),
-        CliTableCell::truncated(run.session_key.as_str(), 60),
-    ]
-}
-
-fn tokens_text(run: &RunView) -> String {
-    let about = if run.usage.estimated { "~" } else { "" };
-    format!("{about}{}", run.usage.input_tokens.saturating_add(run.usage.output_tokens))
 }
 
 async fn print_run(

@@ -16,7 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use self::ctrl_c::{CtrlCAction, CtrlCStops};
 use self::run_printer::{PrintedRunEnd, RunPrinter};
 use super::stop_report::{StopCommandReport, await_run_ends};
-use super::{CliOutputFormat, Exit, SubcommandError, parse_agent_id, parse_session_key};
+use super::{CliOutputFormat, Exit, SubcommandError};
 use crate::daemon_client::{DaemonClient, RunEventStream, RunEventStreamItem, SendReply};
 use crate::term::{CommandIo, OutputStyle};
 use crate::text_format::format_millis;
@@ -35,10 +35,10 @@ const REDRAW_INTERVAL: Duration = Duration::from_millis(200);
     git diff | quell send --json -")]
 pub struct SendMessageArgs {
     /// The session
-    #[arg(long, value_parser = parse_session_key, value_name = "KEY", default_value = "cli:default")]
+    #[arg(long, value_name = "KEY", default_value = "cli:default")]
     session: SessionKey,
     /// The agent; else the session's, else the default one
-    #[arg(long, value_parser = parse_agent_id, value_name = "ID")]
+    #[arg(long, value_name = "ID")]
     agent: Option<AgentId>,
     /// What to do while a run is active in this session
     #[arg(long, value_enum, value_name = "POLICY")]

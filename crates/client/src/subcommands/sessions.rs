@@ -8,8 +8,8 @@ use quell_protocol::api::{HistoryMessage, SessionRow};
 use quell_protocol::session::{SessionView, Setting, SettingSource};
 use serde_json::json;
 
-use super::table::{CliTableCell, cell_text, format_table, verdict_cell};
-use super::{CliOutputFormat, Exit, SubcommandError, archive, parse_session_key};
+use super::table::{CliTableCell, cell_text, print_table, verdict_cell};
+use super::{CliOutputFormat, Exit, SubcommandError, archive};
 use crate::daemon_client::DaemonClient;
 use crate::term::{CommandIo, OutputStyle};
 use crate::text_format::{format_count, one_line, relative_age, strip_terminal_controls};
@@ -35,19 +35,16 @@ enum SessionsSubcommand {
     /// Show a session with its history
     Show {
         /// The session's key
-        #[arg(value_parser = parse_session_key)]
         key: SessionKey,
     },
     /// Clear a session's history
     Reset {
         /// The session's key
-        #[arg(value_parser = parse_session_key)]
         key: SessionKey,
     },
     /// Print a session as lines of JSON, with its receipts and its whole history
     Export {
         /// The session's key
-        #[arg(value_parser = parse_session_key)]
         key: SessionKey,
     },
     /// Import an exported session, completely or not at all
@@ -60,7 +57,6 @@ enum SessionsSubcommand {
     /// private chats stay: `quell memory senders`
     Delete {
         /// The session's key
-        #[arg(value_parser = parse_session_key)]
         key: SessionKey,
     },
 }
@@ -109,19 +105,9 @@ async fn print_sessions(
     io: &mut CommandIo,
 ) -> Result<(), SubcommandError> {
     let sessions = client.list_sessions().await?;
-    if format == CliOutputFormat::Json {
-        io.output.print_json(&sessions)?;
-        return Ok(());
-    }
-    if sessions.is_empty() {
-        io.output.eprint_line("no sessions yet: `quell send \"hello\"` makes one")?;
-        return Ok(());
-    }
-    let now = Timestamp::now();
-    let rows: Vec<[CliTableCell; 5]> = sessions.iter().map(|session| session_row(session, now)).collect();
-    for line in format_table(io.output.stdout(), ["SESSION", "STATE", "AGENT", "TURNS", "LAST USED"], &rows) {
-        io.output.print_line(&line)?;
-    }
+    let (now, heads) = (Timestamp::now(), ["SESSION", "STATE", "AGENT", "TURNS", "LAST USED"]);
+    let nothing = "no sessions yet: `quell send \"hello\"` makes one";
+    print_table(&sessions, heads, |session| session_row(session, now), nothing, format, io)?;
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use super::stop_report::{
     styled_run_end,
 };
 use super::unresponsive_daemon::await_or_report_silence;
-use super::{Exit, SubcommandError, parse_run_id, parse_session_key};
+use super::{Exit, SubcommandError};
 use crate::daemon_client::{DaemonClient, StopReply, StopWait};
 use crate::term::CommandIo;
 
@@ -24,10 +24,10 @@ use crate::term::CommandIo;
 )]
 pub struct StopArgs {
     /// The run to stop, with its sub-runs
-    #[arg(value_parser = parse_run_id, value_name = "RUN")]
+    #[arg(value_name = "RUN")]
     run: Option<RunId>,
     /// Stop a session: its runs, its queue and its background processes
-    #[arg(long, value_parser = parse_session_key, value_name = "KEY")]
+    #[arg(long, value_name = "KEY")]
     session: Option<SessionKey>,
     /// Stop everything
     #[arg(long)]

@@ -1,10 +1,15 @@
-//! Format rows as aligned columns; cells for run and agent states.
+//! Format rows as aligned columns; the table of runs; cells for run and agent states.
 
+use std::io;
+
+use jiff::Timestamp;
 use quell_protocol::Verdict;
 use quell_protocol::api::{ComputeStatus, RunView};
+use serde::Serialize;
 
-use crate::term::{CliOutputStream, OutputStyle};
-use crate::text_format::one_line;
+use super::CliOutputFormat;
+use crate::term::{CliOutputStream, CommandIo, OutputStyle};
+use crate::text_format::{age, one_line};
 
 #[derive(Debug, Clone)]
 pub(super) struct CliTableCell {
@@ -30,6 +35,26 @@ impl From<String> for CliTableCell {
     }
 }
 
+/// Prints rows as JSON, or as a table below their heads. Where there are none, prints `nothing` to stderr instead of a
+/// table.
+pub(super) fn print_table<T: Serialize, const N: usize>(
+    rows: &[T],
+    heads: [&str; N],
+    cells: impl Fn(&T) -> [CliTableCell; N],
+    nothing: &str,
+    format: CliOutputFormat,
+    io: &mut CommandIo,
+) -> io::Result<()> {
+    if format == CliOutputFormat::Json {
+        return io.output.print_json(&rows);
+    }
+    if rows.is_empty() {
+        return io.output.eprint_line(nothing);
+    }
+    let rows: Vec<[CliTableCell; N]> = rows.iter().map(cells).collect();
+    format_table(io.output.stdout(), heads, &rows).iter().try_for_each(|line| io.output.print_line(line))
+}
+
 /// Formats rows below their heads; each column is as wide as its widest cell.
 pub(super) fn format_table<const N: usize>(
     stream: &CliOutputStream,
@@ -46,13 +71,36 @@ pub(super) fn format_table<const N: usize>(
         let mut line = String::new();
         for (column, cell) in cells.iter().enumerate() {
             let gap = if column + 1 == N { 0 } else { widths[column] - chars(&cell.text) + 2 };
-            line.push_str(&cell.style.map_or_else(|| cell.text.clone(), |tone| stream.apply_style(tone, &cell.text)));
+            line.push_str(&cell_text(stream, cell));
             line.push_str(&" ".repeat(gap));
         }
         line.trim_end().to_owned()
     };
     let heads = heads.map(|head| CliTableCell::styled(OutputStyle::Quiet, head.into()));
     std::iter::once(&heads).chain(rows).map(line).collect()
+}
+
+pub(super) fn runs_table(stream: &CliOutputStream, runs: &[RunView], now: Timestamp) -> Vec<String> {
+    let rows: Vec<[CliTableCell; 7]> = runs.iter().map(|run| run_row(run, now)).collect();
+    format_table(stream, ["RUN", "STATE", "AGE", "TOKENS", "PROCESSES", "AGENT", "SESSION"], &rows)
+}
+
+fn run_row(run: &RunView, now: Timestamp) -> [CliTableCell; 7] {
+    let processes = if run.processes == 0 { String::new() } else { run.processes.to_string() };
+    [
+        run.run_id.to_string().into(),
+        run_state_cell(run),
+        age(&run.accepted_at, now).unwrap_or_default().into(),
+        tokens_text(run).into(),
+        processes.into(),
+        CliTableCell::truncated(run.agent.as_str(), 24),
+        CliTableCell::truncated(run.session_key.as_str(), 60),
+    ]
+}
+
+fn tokens_text(run: &RunView) -> String {
+    let about = if run.usage.estimated { "~" } else { "" };
+    format!("{about}{}", run.usage.input_tokens.saturating_add(run.usage.output_tokens))
 }
 
 /// State of a run as a glyph and a word.

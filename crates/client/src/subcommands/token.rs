@@ -1,8 +1,8 @@
 //! `quell token`: create, list and revoke tokens.
 
-use quell_protocol::api::{TokenScope, TokenScopes};
+use quell_protocol::api::{TokenRow, TokenScope, TokenScopes};
 
-use super::table::{CliTableCell, format_table};
+use super::table::{CliTableCell, print_table};
 use super::{CliOutputFormat, Exit, SubcommandError};
 use crate::daemon_client::DaemonClient;
 use crate::term::CommandIo;
@@ -112,27 +112,15 @@ async fn print_tokens(
     io: &mut CommandIo,
 ) -> Result<(), SubcommandError> {
     let tokens = client.list_tokens().await?;
-    if format == CliOutputFormat::Json {
-        io.output.print_json(&tokens)?;
-        return Ok(());
-    }
-    if tokens.is_empty() {
-        io.output.eprint_line("no tokens: make one with `quell token create NAME`")?;
-        return Ok(());
-    }
     let now = jiff::Timestamp::now();
-    let rows: Vec<[CliTableCell; 3]> = tokens
-        .iter()
-        .map(|token| {
-            [
-                CliTableCell::truncated(&token.name, 40),
-                CliTableCell::from(scopes_text(token.scope, &token.scopes)),
-                relative_age(&token.created_at, now).into(),
-            ]
-        })
-        .collect();
-    for line in format_table(io.output.stdout(), ["NAME", "SCOPE", "MADE"], &rows) {
-        io.output.print_line(&line)?;
-    }
+    let row = |token: &TokenRow| {
+        [
+            CliTableCell::truncated(&token.name, 40),
+            CliTableCell::from(scopes_text(token.scope, &token.scopes)),
+            relative_age(&token.created_at, now).into(),
+        ]
+    };
+    let nothing = "no tokens: make one with `quell token create NAME`";
+    print_table(&tokens, ["NAME", "SCOPE", "MADE"], row, nothing, format, io)?;
     Ok(())
 }

@@ -10,8 +10,7 @@ use quell_protocol::{RunId, Usage};
 use serde::Serialize;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::runs::runs_table;
-use super::table::{cell_text, run_state_cell};
+use super::table::{cell_text, run_state_cell, runs_table};
 use super::{CliOutputFormat, SubcommandError};
 use crate::daemon_client::{ClientError, ClientRunFilter, DaemonClient};
 use crate::receipt_line::receipt_line;

@@ -20,16 +20,16 @@ use tokio::sync::{mpsc, watch};
 use crate::daemon_client::{DaemonClient, DaemonTarget, ReconnectPolicy};
 
 #[derive(Debug, Clone)]
-pub(crate) struct ScriptedDaemonRequest {
+pub struct ScriptedDaemonRequest {
     /// Method and path with query: `GET /api/runs?state=active`.
-    pub(crate) route: String,
-    pub(crate) last_event_id: Option<String>,
-    pub(crate) token: Option<String>,
-    pub(crate) surface: Option<String>,
-    pub(crate) body: Value,
+    pub route: String,
+    pub last_event_id: Option<String>,
+    pub token: Option<String>,
+    pub surface: Option<String>,
+    pub body: Value,
 }
 
-pub(crate) enum ScriptedDaemonReply {
+pub enum ScriptedDaemonReply {
     Json(u16, Value),
     Raw(u16, &'static str),
     Problem(Problem),
@@ -38,14 +38,14 @@ pub(crate) enum ScriptedDaemonReply {
 }
 
 /// A part of an event stream. Dropping the sender ends the stream cleanly.
-pub(crate) enum ScriptedStreamPiece {
+pub enum ScriptedStreamPiece {
     Event(Box<RunEvent>),
     Text(String),
     /// Breaks the connection. Pieces that are not yet written out may be lost with it: wait until they have been seen.
     Break,
 }
 
-pub(crate) fn event_piece(seq: u64, kind: EventKind) -> ScriptedStreamPiece {
+pub fn event_piece(seq: u64, kind: EventKind) -> ScriptedStreamPiece {
     ScriptedStreamPiece::Event(Box::new(RunEvent {
         run_id: RunId::parse("r1").unwrap(),
         session_key: SessionKey::parse("cli:default").unwrap(),
@@ -55,7 +55,7 @@ pub(crate) fn event_piece(seq: u64, kind: EventKind) -> ScriptedStreamPiece {
     }))
 }
 
-pub(crate) fn text_delta_piece(seq: u64, text: &str) -> ScriptedStreamPiece {
+pub fn text_delta_piece(seq: u64, text: &str) -> ScriptedStreamPiece {
     event_piece(seq, EventKind::TextDelta { text: text.into() })
 }
 
@@ -72,16 +72,17 @@ impl ScriptedStreamPiece {
     }
 }
 
-pub(crate) struct ScriptedDaemon {
-    pub(crate) addr: SocketAddr,
+pub struct ScriptedDaemon {
+    pub addr: SocketAddr,
     requests: watch::Receiver<Vec<ScriptedDaemonRequest>>,
 }
 
 impl ScriptedDaemon {
     /// A daemon that answers each request with `reply`.
-    pub(crate) async fn start(
-        reply: impl Fn(&ScriptedDaemonRequest) -> ScriptedDaemonReply + Send + Sync + 'static,
-    ) -> Self {
+    ///
+    /// # Cancel safety
+    /// Dropping it starts no daemon.
+    pub async fn start(reply: impl Fn(&ScriptedDaemonRequest) -> ScriptedDaemonReply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let (request_log, requests) = watch::channel(Vec::new());
@@ -101,7 +102,10 @@ impl ScriptedDaemon {
     }
 
     /// A daemon that answers from a table of `METHOD /path` and JSON; everything else is 404.
-    pub(crate) async fn with_replies(table: Vec<(&'static str, Value)>) -> Self {
+    ///
+    /// # Cancel safety
+    /// Dropping it starts no daemon.
+    pub async fn with_replies(table: Vec<(&'static str, Value)>) -> Self {
         Self::start(move |asked| match table.iter().find(|(what, _)| *what == asked.route) {
             Some((_, value)) => ScriptedDaemonReply::Json(200, value.clone()),
             None => ScriptedDaemonReply::Problem(not_found_problem()),
@@ -111,7 +115,10 @@ impl ScriptedDaemon {
 
     /// A daemon that accepts a message as run `r1` and sends these event streams, one per connection. It also accepts a
     /// stop of the run.
-    pub(crate) async fn with_run(streams: Vec<mpsc::Receiver<ScriptedStreamPiece>>) -> Self {
+    ///
+    /// # Cancel safety
+    /// Dropping it starts no daemon.
+    pub async fn with_run(streams: Vec<mpsc::Receiver<ScriptedStreamPiece>>) -> Self {
         let streams = Mutex::new(VecDeque::from(streams));
         Self::start(move |asked| {
             let what = asked.route.as_str();
@@ -134,7 +141,7 @@ impl ScriptedDaemon {
     }
 
     /// A client with a short reconnect policy.
-    pub(crate) fn client(&self) -> DaemonClient {
+    pub fn client(&self) -> DaemonClient {
         install_tls_provider();
         let policy = ReconnectPolicy {
             initial_pause: Duration::from_millis(1),
@@ -144,16 +151,19 @@ impl ScriptedDaemon {
         DaemonClient::discover(&self.target()).unwrap().with_reconnect_policy(policy)
     }
 
-    pub(crate) fn target(&self) -> DaemonTarget {
+    pub fn target(&self) -> DaemonTarget {
         DaemonTarget { url: Some(format!("http://{}", self.addr)), token: Some("secret".into()), data_dir: None }
     }
 
-    pub(crate) fn requests(&self) -> Vec<ScriptedDaemonRequest> {
+    pub fn requests(&self) -> Vec<ScriptedDaemonRequest> {
         self.requests.borrow().clone()
     }
 
     /// Waits until this route was requested `times` times; returns the last of these requests.
-    pub(crate) async fn wait_for_request(&self, what: &str, times: usize) -> ScriptedDaemonRequest {
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn wait_for_request(&self, what: &str, times: usize) -> ScriptedDaemonRequest {
         let mut asked = self.requests.clone();
         let matching = |all: &Vec<ScriptedDaemonRequest>| {
             all.iter().filter(|asked| asked.route == what).cloned().collect::<Vec<_>>()
@@ -164,27 +174,27 @@ impl ScriptedDaemon {
 }
 
 /// The client needs a TLS provider even for plain HTTP. A second installation fails, which is fine.
-pub(crate) fn install_tls_provider() {
+pub fn install_tls_provider() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-pub(crate) fn accepted_answer(state: &str) -> Value {
+pub fn accepted_answer(state: &str) -> Value {
     json!({"runId": "r1", "sessionKey": "cli:default", "state": state})
 }
 
-pub(crate) fn stop_ticket(state: &str) -> Value {
+pub fn stop_ticket(state: &str) -> Value {
     json!({
         "runId": "r1", "state": state, "aborted": true, "runIds": ["r1"],
         "verdict": {"kind": "aborted", "reason": "user"},
     })
 }
 
-pub(crate) fn not_found_problem() -> Problem {
+pub fn not_found_problem() -> Problem {
     Problem::new(quell_protocol::ErrorCode::RunNotFound, "no run has this id")
 }
 
 /// A run as JSON, with the fields that the test changes.
-pub(crate) fn run_view(run: &str, change: Value) -> Value {
+pub fn run_view(run: &str, change: Value) -> Value {
     let mut view = json!({
         "runId": run, "sessionKey": "cli:default", "agent": "main", "state": "running", "phase": "waiting_llm",
         "principal": "admin", "surface": "http", "text": "hello", "acceptedAt": "2026-03-01T11:59:58Z",

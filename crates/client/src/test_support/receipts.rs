@@ -7,7 +7,7 @@ use quell_protocol::{
 };
 
 /// Milliseconds relative to the stop's request, which is at noon.
-pub(crate) fn instant_after_stop(ms: f64) -> Instant {
+pub fn instant_after_stop(ms: f64) -> Instant {
     Instant { ms: Some(ms), ..instant_without_stop(ms) }
 }
 
@@ -18,7 +18,7 @@ fn instant_without_stop(ms: f64) -> Instant {
     Instant { at: format!("{at:.6}"), ms: None }
 }
 
-pub(crate) fn aborted_by_user() -> Verdict {
+pub fn aborted_by_user() -> Verdict {
     let by = By { principal: Principal::parse("admin").unwrap(), surface: Surface::Cli };
     Verdict::Aborted { reason: StopReason::User, by: Some(by) }
 }
@@ -36,7 +36,7 @@ fn resource_row(kind: ResourceKind, id: u64, label: &str, how: &str) -> Resource
 }
 
 /// A model call and a process tree of three, stopped while running.
-pub(crate) fn stopped_receipt() -> Receipt {
+pub fn stopped_receipt() -> Receipt {
     let facts = ProcessFacts {
         pid: 4242,
         command: "sleep 600".into(),
@@ -77,7 +77,7 @@ pub(crate) fn stopped_receipt() -> Receipt {
     }
 }
 
-pub(crate) fn leftover_receipt() -> Receipt {
+pub fn leftover_receipt() -> Receipt {
     let facts = ProcessFacts { pid: 4242, command: "sudo sleep 600".into(), ..ProcessFacts::default() };
     Receipt {
         settled_at: instant_after_stop(7000.0),
@@ -91,7 +91,7 @@ pub(crate) fn leftover_receipt() -> Receipt {
     }
 }
 
-pub(crate) fn completed_receipt() -> Receipt {
+pub fn completed_receipt() -> Receipt {
     let model = Resource {
         opened_at: instant_without_stop(-2500.0),
         released_at: Some(instant_without_stop(-10.0)),
@@ -108,7 +108,7 @@ pub(crate) fn completed_receipt() -> Receipt {
     }
 }
 
-pub(crate) fn withdrawn_receipt() -> Receipt {
+pub fn withdrawn_receipt() -> Receipt {
     Receipt {
         settled_at: instant_after_stop(0.0),
         rung: Rung::None,

@@ -22,7 +22,7 @@ pub(super) fn servers(input: &ConfiguredInput<'_>) -> Vec<DoctorFinding> {
         };
         let mut findings = Vec::new();
         for (name, server) in configured {
-            findings.push(check_server(&mcp, (name, server)).await);
+            findings.push(check_server(&mcp, name, server).await);
         }
         findings
     })
@@ -37,7 +37,7 @@ fn build_mcp(input: &ConfiguredInput<'_>) -> Result<Mcp, String> {
     Mcp::new(settings).map_err(|error| error.to_string())
 }
 
-async fn check_server(mcp: &Mcp, (name, server): (&String, &McpConfig)) -> DoctorFinding {
+async fn check_server(mcp: &Mcp, name: &str, server: &McpConfig) -> DoctorFinding {
     if server.api_key.is_none()
         && let Some(variable) = &server.api_key_env
     {

@@ -17,6 +17,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use quell_engine::hooks::signature::WebhookSigner;
+use quell_protocol::display_text::replace_controls;
 use quell_scope::clock::Clock;
 use reqwest::{Client, StatusCode};
 use secrecy::ExposeSecret;
@@ -328,10 +329,8 @@ fn interpret_response(response: HttpResponse) -> Result<HttpResponse, SendError>
         return Ok(response);
     }
     // Show only the reason, not the whole body: error pages may contain the URL, which may hold a secret.
-    let reason = response.json()["reason"].as_str().map(|reason| {
-        let line = reason.chars().map(|c| if c.is_control() { ' ' } else { c });
-        format!(": {}", line.take(MAX_REASON_CHARS).collect::<String>())
-    });
+    let reason = response.json();
+    let reason = reason["reason"].as_str().map(|reason| format!(": {}", replace_controls(reason, MAX_REASON_CHARS)));
     let why = format!("its receiver answered {}{}", status.as_u16(), reason.unwrap_or_default());
     Err(match status {
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {

@@ -5,13 +5,10 @@ use std::collections::BTreeMap;
 use quell_protocol::AgentId;
 use quell_protocol::agents::{NewAgent, Price};
 
-use super::super::parse_agent_id;
-
 /// Arguments of `quell agents create`.
 #[derive(Debug, clap::Args)]
 pub(super) struct CreateAgentArgs {
     /// Id of the new agent; no other agent may have it
-    #[arg(value_parser = parse_agent_id)]
     id: AgentId,
     /// The model: PROVIDER/MODEL
     #[arg(long)]
@@ -29,7 +26,7 @@ pub(super) struct CreateAgentArgs {
     #[arg(long = "mcp", value_name = "SERVER")]
     mcp: Vec<String>,
     /// The parent of the agent in the tree
-    #[arg(long, value_parser = parse_agent_id)]
+    #[arg(long)]
     parent: Option<AgentId>,
     /// Its role in the tree, in one word
     #[arg(long)]

@@ -110,7 +110,7 @@ impl RunPrinter {
             EventKind::ApprovalResolved { .. } => self.set_activity(PrintedActivity::WaitingForModel),
             EventKind::Compacted { turns, .. } => self.print_compacted(turns, output)?,
             EventKind::ModelRetry { attempt, attempts, delay_ms, reason } => {
-                print_retry((attempt, attempts), delay_ms, &reason, output)?;
+                print_retry(attempt, attempts, delay_ms, &reason, output)?;
             }
             EventKind::Snapshot { text, .. } => self.print_missed_text(&text, output)?,
             EventKind::Ending { verdict: Verdict::Aborted { .. } } if !self.is_stopping() => self.set_stopping(""),
@@ -291,7 +291,7 @@ impl RunPrinter {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "display only")]
-fn print_retry((attempt, attempts): (u32, u32), delay_ms: u64, why: &str, output: &mut CliOutput) -> io::Result<()> {
+fn print_retry(attempt: u32, attempts: u32, delay_ms: u64, why: &str, output: &mut CliOutput) -> io::Result<()> {
     let (next, why) = (format_millis(delay_ms as f64), one_line(why, 1000));
     let line = format!("◔ attempt {attempt} of {attempts} failed, next in {next}: {why}");
     let line = output.stderr().apply_style(OutputStyle::Waiting, &line);

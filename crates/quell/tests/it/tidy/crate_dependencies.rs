@@ -17,6 +17,7 @@ const ALLOWED_DEPENDENCIES: &[(&str, &[&str])] = &[
     ("quell-engine", ENGINE),
     ("quell-surfaces", SURFACES),
     ("quell-client", &["quell-protocol"]),
+    ("quell-tui", &["quell-client", "quell-protocol"]),
     ("quell", BINARY),
     ("quell-testkit", &[]),
     ("xtask", &[]),
@@ -40,6 +41,7 @@ const SURFACES: &[&str] =
 
 const BINARY: &[&str] = &[
     "quell-surfaces",
+    "quell-tui",
     "quell-client",
     "quell-engine",
     "quell-tools",

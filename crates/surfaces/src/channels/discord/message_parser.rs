@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use quell_protocol::display_text::replace_controls;
 use quell_protocol::{Attachment, AttachmentKind};
 use serde_json::Value;
 
@@ -69,8 +70,7 @@ pub(super) fn parse_snowflake(text: &str) -> Option<&str> {
 
 /// A text from the network as one printable line of limited length.
 pub(super) fn single_line(text: &str) -> String {
-    let shown = text.chars().take(MAX_LINE_CHARS).map(|c| if c.is_control() { ' ' } else { c });
-    shown.collect::<String>().trim().to_owned()
+    replace_controls(text, MAX_LINE_CHARS).trim().to_owned()
 }
 
 fn display_name(user: &Value) -> Option<String> {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use quell_protocol::display_text::replace_controls;
 use reqwest::StatusCode;
 use serde::Deserialize;
 
@@ -61,7 +62,8 @@ impl MatrixCallError {
                 Self::InvalidResponse(response.describe())
             });
         };
-        let (code, why) = (single_line(&body.errcode), single_line(&body.error));
+        let shown = |text: &str| replace_controls(text, MAX_SHOWN_CHARS);
+        let (code, why) = (shown(&body.errcode), shown(&body.error));
         Some(match (body.errcode.as_str(), response.status) {
             ("M_LIMIT_EXCEEDED", _) | (_, StatusCode::TOO_MANY_REQUESTS) => {
                 let retry_after = response.retry_after().or_else(|| body.retry_after_ms.map(Duration::from_millis));
@@ -111,9 +113,4 @@ impl MatrixCallError {
 
 fn clamp_retry_after(pause: Duration) -> Duration {
     pause.min(MAX_RETRY_AFTER)
-}
-
-/// A server's text, shortened and on one line.
-fn single_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_SHOWN_CHARS).collect()
 }

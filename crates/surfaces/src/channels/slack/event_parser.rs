@@ -1,5 +1,6 @@
 //! Parse Socket Mode frames and events into inbound messages. Pure; the input is untrusted.
 
+use quell_protocol::display_text::replace_controls;
 use quell_protocol::{Attachment, AttachmentKind};
 use serde_json::Value;
 
@@ -148,8 +149,7 @@ pub(super) fn is_message_timestamp(text: &str) -> bool {
 
 /// A text from the network as one printable line of limited length.
 pub(super) fn single_line(text: &str) -> String {
-    let shown = text.chars().take(MAX_LINE_CHARS).map(|c| if c.is_control() { ' ' } else { c });
-    shown.collect::<String>().trim().to_owned()
+    replace_controls(text, MAX_LINE_CHARS).trim().to_owned()
 }
 
 fn parse_attachments(files_json: &Value) -> Vec<Attachment> {

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use quell_protocol::display_text::replace_controls;
 use reqwest::{Client, RequestBuilder, StatusCode};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
@@ -181,8 +182,7 @@ impl TelegramApi {
     pub(super) fn redact_token(&self, text: &str) -> String {
         let token = self.token.expose_secret();
         let secret = token.split_once(':').map_or(token, |(_, secret)| secret);
-        let redacted = text.replace(secret, "***");
-        redacted.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_SHOWN_CHARS).collect()
+        replace_controls(&text.replace(secret, "***"), MAX_SHOWN_CHARS)
     }
 }
 

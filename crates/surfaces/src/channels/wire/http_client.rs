@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use quell_protocol::display_text::replace_controls;
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use reqwest::{Client, ClientBuilder, RequestBuilder, StatusCode};
@@ -162,8 +163,7 @@ impl HttpResponse {
     /// The status and the beginning of the body, for people.
     pub(crate) fn describe(&self) -> String {
         let body = String::from_utf8_lossy(&self.body);
-        let shown: String = body.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_SHOWN_CHARS).collect();
-        format!("HTTP {}: {}", self.status.as_u16(), shown.trim())
+        format!("HTTP {}: {}", self.status.as_u16(), replace_controls(&body, MAX_SHOWN_CHARS).trim())
     }
 }
 

@@ -1,0 +1,460 @@
+//! Apply the daemon's responses to the chat state.
+
+use quell_client::daemon_client::SendReply;
+use quell_protocol::api::{HistoryMessage, List, RunView, StopAnswer};
+use quell_protocol::session::SessionView;
+use quell_protocol::{AgentId, RunId, SessionKey};
+
+use crate::effects::{
+    ChatEffect, DaemonFailure, DaemonFailureKind, DaemonQuery, DaemonResponse, DaemonResult, HistorySlice, PollInterval,
+};
+use crate::state::{ChatApproval, ChatRun, ChatRunState, ChatState, ChatStopRequest, Menu, Picker, PickerList};
+use crate::transcript::{EntryBody, NoticeLevel};
+use crate::turn::{ChatSubRun, ChatSubRunState, ChatTurnEnd};
+use crate::unix_millis::UnixMillis;
+use crate::user_actions::STOP_TEXT;
+
+impl ChatState {
+    pub(crate) fn handle_response(&mut self, answer: DaemonResponse) -> Vec<ChatEffect> {
+        let now = self.now;
+        match answer {
+            DaemonResponse::Sent { run, result } => self.handle_sent(&run, result),
+            DaemonResponse::SessionStopped { session, result } => self.handle_session_stopped(&session, result),
+            DaemonResponse::RunStopped { run, result } => self.handle_run_stopped(&run, result.map(drop)),
+            DaemonResponse::Session { key, result } => {
+                self.poll_timers.session.schedule_next(now, PollInterval::Normal);
+                self.handle_result(result, |chat, result| chat.update_session(&key, result))
+            }
+            DaemonResponse::Run { run, result } => {
+                self.poll_timers.stopping_runs.schedule_next(now, PollInterval::Fast);
+                self.poll_timers.unsettled_runs.schedule_next(now, PollInterval::Relaxed);
+                self.handle_result(result, |chat, result| chat.update_run(&run, result))
+            }
+            DaemonResponse::ActiveRuns(result) => {
+                self.poll_timers.active.schedule_next(now, PollInterval::Relaxed);
+                self.handle_result(result, |chat, result| {
+                    result.map(|rows| chat.update_active_runs(rows)).unwrap_or_default()
+                })
+            }
+            DaemonResponse::Approvals(result) => {
+                self.poll_timers.approvals.schedule_next(now, PollInterval::Normal);
+                self.handle_result(result, |chat, result| {
+                    result.into_iter().for_each(|rows| chat.update_approvals(rows));
+                    Vec::new()
+                })
+            }
+            DaemonResponse::ApprovalAnswered { id, result } => self.handle_result(result, |chat, result| {
+                chat.approvals.retain(|asked| asked.row.id != id);
+                chat.show_failure(result)
+            }),
+            DaemonResponse::Hold { result, by_user } => {
+                self.poll_timers.hold.schedule_next(now, PollInterval::Normal);
+                self.handle_result(result, |chat, result| chat.update_hold(result, by_user))
+            }
+            DaemonResponse::Agents(result) => self.handle_result(result, |chat, result| {
+                result.into_iter().for_each(|rows| chat.agents = rows);
+                Vec::new()
+            }),
+            DaemonResponse::Sessions(result) => self.handle_result(result, |chat, result| {
+                if let (Some(Menu::Picker(Picker { list: PickerList::Sessions(rows), .. })), Ok(seen)) =
+                    (&mut chat.menu, result)
+                {
+                    *rows = Some(seen);
+                }
+                Vec::new()
+            }),
+            DaemonResponse::History { session, page: which, result } => {
+                self.handle_result(result, |chat, result| chat.update_history(&session, &which, result))
+            }
+            DaemonResponse::ModelSet { model, result } => {
+                self.handle_result(result, |chat, result| chat.handle_model_set(&model, result))
+            }
+        }
+    }
+
+    /// Updates the connection status from any response, then handles the response.
+    fn handle_result<T>(
+        &mut self,
+        result: DaemonResult<T>,
+        handle: impl FnOnce(&mut Self, DaemonResult<T>) -> Vec<ChatEffect>,
+    ) -> Vec<ChatEffect> {
+        let mut effects = match &result {
+            Err(failure) if failure.kind == DaemonFailureKind::Unreachable => {
+                self.mark_disconnected(failure.text.clone());
+                Vec::new()
+            }
+            Ok(_) | Err(_) => self.mark_connected(),
+        };
+        effects.extend(handle(self, result));
+        effects
+    }
+
+    /// Shows a notice if the request failed.
+    fn show_failure<T>(&mut self, result: DaemonResult<T>) -> Vec<ChatEffect> {
+        if let Err(failure) = result {
+            self.show_notice(NoticeLevel::Failure, failure.text);
+        }
+        Vec::new()
+    }
+
+    fn handle_sent(&mut self, id: &RunId, result: DaemonResult<SendReply>) -> Vec<ChatEffect> {
+        if let Some(left) = self.take_detached_send(id) {
+            return self.handle_detached_sent(left, result);
+        }
+        self.complete_stop_request(&ChatStopRequest::Text(id.clone()));
+        let at = self.runs.iter().position(|run| run.id == *id);
+        match result {
+            Ok(SendReply::Accepted(answer)) if answer.state == "steered" => {
+                self.uncover_run(id);
+                let Some(text) = at.map(|at| self.runs.remove(at).text) else { return self.mark_connected() };
+                match self.transcript.turn_mut(&answer.run_id).filter(|turn| turn.end.is_none()) {
+                    Some(turn) => turn.pending_steered.push(text),
+                    None => drop(self.transcript.push_entry(EntryBody::UserMessage(text))),
+                }
+                self.mark_connected()
+            }
+            Ok(SendReply::Accepted(answer)) => {
+                let mut effects = self.mark_connected();
+                if let Some(run) = at.and_then(|at| self.runs.get_mut(at)).filter(|run| !run.followed) {
+                    run.followed = true;
+                    run.id = answer.run_id.clone();
+                    if run.state == ChatRunState::Sending {
+                        run.state = ChatRunState::Queued;
+                    }
+                    effects.push(ChatEffect::FollowRun { run: answer.run_id, after: 0 });
+                }
+                effects
+            }
+            Ok(SendReply::Stopped(answer)) => {
+                at.map(|at| self.runs.remove(at));
+                self.uncover_run(id);
+                self.handle_stop_text_reply(&answer)
+            }
+            Err(failure) => {
+                self.note_failure(&failure);
+                self.uncover_run(id);
+                match at.map(|at| self.runs.remove(at).text) {
+                    Some(text) if text == STOP_TEXT => return self.handle_stop_failure(failure),
+                    Some(text) => self.restore_unsent_text(id.clone(), text, &failure),
+                    // A stop withdrew the message before this failure arrived, and returned its text.
+                    None => {}
+                }
+                Vec::new()
+            }
+        }
+    }
+
+    /// Removes a message that started no run from the stop.
+    fn uncover_run(&mut self, id: &RunId) {
+        self.stop.iter_mut().for_each(|stop| drop(stop.stopping_runs.remove(id)));
+    }
+
+    fn handle_stop_text_reply(&mut self, answer: &StopAnswer) -> Vec<ChatEffect> {
+        let mut effects = self.mark_connected();
+        let covered: Vec<RunId> = answer.run_ids.iter().chain(&answer.ending).cloned().collect();
+        let nothing = covered.is_empty() && answer.withdrawn.is_empty() && answer.processes.is_empty();
+        if nothing {
+            self.show_notice(NoticeLevel::Info, self.texts.get("term.notice.nothing"));
+        } else {
+            self.cover_runs(&covered);
+        }
+        effects.extend(self.restore_withdrawn(answer));
+        effects
+    }
+
+    fn handle_session_stopped(&mut self, session: &SessionKey, result: DaemonResult<StopAnswer>) -> Vec<ChatEffect> {
+        if *session != self.session {
+            return self.handle_detached_stop(session, result);
+        }
+        self.complete_stop_request(&ChatStopRequest::Session);
+        match result {
+            Ok(answer) => {
+                let mut effects = self.mark_connected();
+                effects.extend(self.restore_withdrawn(&answer));
+                effects
+            }
+            Err(failure) => {
+                self.note_failure(&failure);
+                self.handle_stop_failure(failure)
+            }
+        }
+    }
+
+    /// Puts the texts of withdrawn messages back into the input, in the order they were sent.
+    fn restore_withdrawn(&mut self, answer: &StopAnswer) -> Vec<ChatEffect> {
+        // Messages that other clients sent come first.
+        let place = |run: &RunId| self.runs.iter().position(|known| known.id == *run).map_or(0, |at| at + 1);
+        let mut withdrawn: Vec<_> = answer.withdrawn.iter().collect();
+        withdrawn.sort_by_key(|message| place(&message.run_id));
+        let mut texts: Vec<_> = withdrawn.into_iter().map(|gone| (gone.run_id.clone(), gone.text.clone())).collect();
+        for message in &answer.withdrawn {
+            self.remove_run(&message.run_id);
+        }
+        if let Some(stop) = self.stop.as_mut().filter(|stop| !stop.awaits_texts()) {
+            // Messages that no answer names were stopped by id before they reached the daemon, so they are the last.
+            texts.append(&mut stop.withdrawn_texts);
+        }
+        self.restore_texts(texts);
+        Vec::new()
+    }
+
+    /// Puts texts back into the input. A text that several answers return is put back once.
+    pub(crate) fn restore_texts(&mut self, texts: impl IntoIterator<Item = (RunId, String)>) {
+        let fresh = texts.into_iter().filter_map(|(run, text)| self.restored_runs.insert(run).then_some(text));
+        let fresh: Vec<String> = fresh.collect();
+        self.composer.prepend_texts(&fresh);
+    }
+
+    fn handle_run_stopped(&mut self, run: &RunId, result: DaemonResult<()>) -> Vec<ChatEffect> {
+        let is_own = self.complete_stop_request(&ChatStopRequest::Run(run.clone()));
+        match result {
+            Ok(()) => self.mark_connected(),
+            // The daemon does not know the run yet and keeps the stop for it, or the run is gone.
+            Err(failure) if failure.kind == DaemonFailureKind::NotFound => self.mark_connected(),
+            Err(failure) => {
+                self.note_failure(&failure);
+                // A run of another session, stopped from the list, does not affect the stop of this session.
+                if is_own { self.handle_stop_failure(failure) } else { self.show_failure::<()>(Err(failure)) }
+            }
+        }
+    }
+
+    fn handle_stop_failure(&mut self, failure: DaemonFailure) -> Vec<ChatEffect> {
+        let Some(stop) = &mut self.stop else { return self.show_failure::<()>(Err(failure)) };
+        let texts = std::mem::take(&mut stop.withdrawn_texts);
+        match failure.kind {
+            DaemonFailureKind::Unreachable => stop.problem = Some(failure.text),
+            DaemonFailureKind::NotFound | DaemonFailureKind::Refused => {
+                self.transcript.push_remark(
+                    NoticeLevel::Failure,
+                    self.texts.format("term.stop.refused", &[("why", &failure.text)]),
+                );
+                self.stop = None;
+                self.exit_plan = crate::state::ExitPlan::Stay;
+            }
+        }
+        self.restore_texts(texts);
+        Vec::new()
+    }
+
+    fn update_session(&mut self, key: &SessionKey, result: DaemonResult<SessionView>) -> Vec<ChatEffect> {
+        if *key != self.session {
+            return Vec::new();
+        }
+        let view = match result {
+            Ok(view) => view,
+            // For example, the token was revoked.
+            Err(failure) if failure.kind == DaemonFailureKind::Refused => return self.show_failure::<()>(Err(failure)),
+            Err(_) => return Vec::new(),
+        };
+        self.session_info.exists = true;
+        let config = view.config;
+        self.session_info.agent = config.as_ref().map(|config| config.agent.clone()).or(view.row.agent);
+        self.session_info.model = config.map(|config| config.model.value);
+        let known = |id: &RunId| self.runs.iter().any(|run| run.id == *id) || self.transcript.has_ended(id);
+        let unknown_runs: Vec<RunId> = view
+            .row
+            .active_runs
+            .into_iter()
+            .filter(|id| !known(id) && !self.pending_run_lookups.contains(id))
+            .collect();
+        self.pending_run_lookups.extend(unknown_runs.iter().cloned());
+        unknown_runs.into_iter().map(|run| ChatEffect::Query(DaemonQuery::Run(run))).collect()
+    }
+
+    fn update_run(&mut self, id: &RunId, result: DaemonResult<RunView>) -> Vec<ChatEffect> {
+        self.pending_run_lookups.retain(|looked| looked != id);
+        let view = match result {
+            Ok(view) => view,
+            Err(failure) if failure.kind == DaemonFailureKind::NotFound && self.transcript.has_ended(id) => {
+                self.unsettled_runs.retain(|(run, _)| run != id);
+                return Vec::new();
+            }
+            // A sub-run that was deleted with its session.
+            Err(failure) if failure.kind == DaemonFailureKind::NotFound => {
+                self.transcript.update_sub_run(id, |below| below.state = ChatSubRunState::Ended(String::new()));
+                return Vec::new();
+            }
+            Err(_) => return Vec::new(),
+        };
+        let mut effects = Vec::new();
+        if let Some(at) = self.unconfirmed_sends.iter().position(|(doubted, _)| doubted == id) {
+            let (_, text) = self.unconfirmed_sends.remove(at);
+            if self.composer.text() == text {
+                self.composer.set_text(String::new());
+            }
+            self.show_notice(NoticeLevel::Info, self.texts.get("term.notice.arrived"));
+        }
+        let is_own = view.session_key == self.session;
+        let known = self.run_mut(id).is_some() || self.transcript.has_ended(id);
+        if is_own && !known && view.state != "ended" {
+            effects.push(self.follow_run(chat_run_from_view(&view, self.now)));
+        }
+        if let Some(holding) = self.stop.as_mut().and_then(|stop| stop.stopping_runs.get_mut(id)) {
+            holding.delivered = view.delivered_at.is_some();
+            holding.resources.clone_from(&view.held);
+        }
+        if let Some(end) = ChatTurnEnd::from_view(&view) {
+            let known = self.transcript.turn(id).and_then(|turn| turn.end.as_ref());
+            if known.is_some_and(|known| known.receipt.is_none() || known.awaits_amendment) {
+                self.unsettled_runs.retain(|(run, _)| run != id || end.awaits_amendment);
+                self.transcript.turn_mut(id).into_iter().for_each(|turn| turn.end = Some(end.clone()));
+            }
+            self.transcript.update_sub_run(id, |below| {
+                let word = end.receipt.clone().unwrap_or_else(|| end.verdict.as_str().to_owned());
+                below.state = ChatSubRunState::Ended(word);
+            });
+        }
+        effects
+    }
+
+    /// Sub-runs are in sessions of their own; they are found by their parents among all active runs.
+    fn update_active_runs(&mut self, rows: Vec<RunView>) -> Vec<ChatEffect> {
+        for row in &rows {
+            let Some(top) = self.displayed_ancestor_of(row, &rows) else { continue };
+            let below = ChatSubRun {
+                run: row.run_id.clone(),
+                agent: row.agent.clone(),
+                since: row.started_at.as_deref().and_then(UnixMillis::parse_rfc3339).unwrap_or(self.now),
+                state: ChatSubRunState::Working(self.run_state_text(row).to_owned()),
+            };
+            self.transcript.upsert_sub_run(&top, below);
+        }
+        let is_listed = |run: &RunId| rows.iter().any(|row| row.run_id == *run);
+        let gone: Vec<RunId> = self.transcript.open_sub_runs().filter(|run| !is_listed(run)).cloned().collect();
+        if let Some(Menu::Picker(Picker { list: PickerList::Runs(listed), .. })) = &mut self.menu {
+            *listed = Some(rows);
+        }
+        gone.into_iter().map(|run| ChatEffect::Query(DaemonQuery::Run(run))).collect()
+    }
+
+    /// The run of this session that started this run, directly or through other runs.
+    fn displayed_ancestor_of(&self, row: &RunView, rows: &[RunView]) -> Option<RunId> {
+        let mut parent = row.parent.clone()?;
+        for _ in 0..=rows.len() {
+            if self.transcript.has_run(&parent) {
+                return Some(parent);
+            }
+            parent = rows.iter().find(|row| row.run_id == parent)?.parent.clone()?;
+        }
+        None
+    }
+
+    pub(crate) fn run_state_text(&self, row: &RunView) -> &'static str {
+        use quell_protocol::api::ComputeStatus::WaitingLlm;
+        self.texts.get(match (row.state.as_str(), row.phase) {
+            ("queued", _) => "term.doing.queued",
+            ("ending", _) => "term.doing.stopping",
+            (_, Some(WaitingLlm)) => "term.doing.waiting",
+            _ => "term.doing.working",
+        })
+    }
+
+    fn update_approvals(&mut self, rows: Vec<quell_protocol::approval::ApprovalRow>) {
+        let ours = |chat: &Self, run: &RunId, session: &SessionKey| {
+            *session == chat.session || chat.transcript.is_sub_run(run)
+        };
+        let mut kept = Vec::new();
+        for row in rows {
+            if !ours(self, &row.run_id, &row.session_key) {
+                continue;
+            }
+            match self.approvals.iter().position(|asked| asked.row.id == row.id) {
+                Some(at) => kept.push(self.approvals.remove(at)),
+                None => kept.push(ChatApproval { row, answered: false }),
+            }
+        }
+        self.approvals = kept;
+    }
+
+    fn update_hold(&mut self, result: DaemonResult<quell_protocol::api::Hold>, by_user: bool) -> Vec<ChatEffect> {
+        match result {
+            Ok(hold) => {
+                if by_user {
+                    let key = if hold.held { "term.notice.held" } else { "term.notice.lifted" };
+                    self.show_notice(NoticeLevel::Info, self.texts.get(key));
+                }
+                self.hold = hold;
+                Vec::new()
+            }
+            Err(failure) if by_user => self.show_failure::<()>(Err(failure)),
+            Err(_) => Vec::new(),
+        }
+    }
+
+    fn update_history(
+        &mut self,
+        session: &SessionKey,
+        which: &HistorySlice,
+        result: DaemonResult<List<HistoryMessage>>,
+    ) -> Vec<ChatEffect> {
+        if *session != self.session {
+            return Vec::new();
+        }
+        if *which == HistorySlice::LastTurn {
+            result.into_iter().for_each(|page| self.transcript.apply_stored_messages(&page.items));
+            return Vec::new();
+        }
+        self.history.request_pending = false;
+        let page = match result {
+            Ok(page) => page,
+            Err(failure) if failure.kind == DaemonFailureKind::NotFound => return Vec::new(),
+            Err(failure) => {
+                // Ask for the older page again when the top is visible again.
+                self.history.requested_first =
+                    *which != HistorySlice::NewestPage || failure.kind != DaemonFailureKind::Unreachable;
+                return Vec::new();
+            }
+        };
+        self.history.next_cursor = page.next_cursor;
+        let said = page.items.iter().filter(|message| message.role == "user");
+        self.composer.prepend_history(said.map(|message| message.text.clone()).collect());
+        let unsuccessful_runs = self.transcript.prepend_history(&page.items);
+        unsuccessful_runs.into_iter().map(|run| ChatEffect::Query(DaemonQuery::Run(run))).collect()
+    }
+
+    fn handle_model_set(&mut self, model: &str, result: DaemonResult<SessionView>) -> Vec<ChatEffect> {
+        match result {
+            Ok(view) => {
+                self.show_notice(NoticeLevel::Info, self.texts.format("term.notice.model", &[("model", model)]));
+                // The answer may be for a session that the user has left.
+                let key = view.row.key.clone();
+                self.update_session(&key, Ok(view))
+            }
+            Err(failure) => self.show_failure::<()>(Err(failure)),
+        }
+    }
+
+    /// The agents in tree order, each with its depth.
+    pub(crate) fn agent_tree(&self) -> Vec<(usize, &quell_protocol::api::AgentRow)> {
+        let mut rows = Vec::new();
+        let is_root = |row: &&quell_protocol::api::AgentRow| {
+            !self.agents.iter().any(|other| Some(&other.id) == row.parent.as_ref())
+        };
+        let mut open: Vec<(usize, &AgentId)> = self.agents.iter().filter(is_root).map(|row| (0, &row.id)).collect();
+        open.reverse();
+        while let Some((depth, id)) = open.pop() {
+            let Some(row) = self.agents.iter().find(|row| row.id == *id) else { continue };
+            rows.push((depth, row));
+            // Stop if a broken daemon sends a tree with a cycle.
+            if rows.len() > self.agents.len() {
+                break;
+            }
+            open.extend(row.children.iter().rev().map(|child| (depth + 1, child)));
+        }
+        rows
+    }
+}
+
+/// A run found in the daemon: follow it from its first event.
+fn chat_run_from_view(view: &RunView, now: UnixMillis) -> ChatRun {
+    ChatRun {
+        id: view.run_id.clone(),
+        text: view.text.clone(),
+        state: if view.state == "queued" { ChatRunState::Queued } else { ChatRunState::Running },
+        since: view.started_at.as_deref().and_then(UnixMillis::parse_rfc3339).unwrap_or(now),
+        last_seq: 0,
+        followed: true,
+        sent_here: false,
+    }
+}

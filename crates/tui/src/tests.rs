@@ -1,0 +1,426 @@
+//! The state machine driven by keys and responses: what may happen in each state, and what must never happen.
+
+mod approvals;
+mod properties;
+mod run_ends;
+mod session_switch;
+
+use crossterm::event::KeyCode;
+use quell_client::daemon_client::SendReply;
+use quell_client::test_support::daemon::run_view;
+use quell_client::test_support::receipts;
+use quell_protocol::EventKind;
+use serde_json::json;
+
+use crate::effects::{
+    ChatEffect, ChatInput, ChatRunUpdate, DaemonFailure, DaemonFailureKind, DaemonQuery, DaemonResponse, HistorySlice,
+};
+use crate::harness::{ChatHarness, from_json, run_id, sent_run_id};
+
+fn stop_effects(effects: &[ChatEffect]) -> Vec<(bool, bool)> {
+    let stop = |effect: &ChatEffect| match effect {
+        ChatEffect::StopSession { force, .. } => Some((true, *force)),
+        ChatEffect::StopRun { force, .. } => Some((false, *force)),
+        _ => None,
+    };
+    effects.iter().filter_map(stop).collect()
+}
+
+fn away() -> DaemonFailure {
+    DaemonFailure { text: "connection refused".into(), kind: DaemonFailureKind::Unreachable }
+}
+
+fn refused() -> DaemonFailure {
+    DaemonFailure { text: "no".into(), kind: DaemonFailureKind::Refused }
+}
+
+fn not_found() -> DaemonFailure {
+    DaemonFailure { text: "no such run".into(), kind: DaemonFailureKind::NotFound }
+}
+
+fn ended(scene: &mut ChatHarness, id: &quell_protocol::RunId) -> Vec<ChatEffect> {
+    let (verdict, receipt) = (receipts::aborted_by_user(), Box::new(receipts::stopped_receipt()));
+    scene.receive_event(id, EventKind::Ended { verdict, receipt, steps: 1, text: None })
+}
+
+#[test]
+fn the_arguments_are_sound_and_the_help_has_examples() {
+    use clap::Args as _;
+    let command = crate::ChatArgs::augment_args(clap::Command::new("chat"));
+    command.clone().debug_assert();
+    let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    assert!(help.contains("Examples:") && help.contains("quell chat"), "{help}");
+}
+
+#[test]
+fn esc_does_nothing_while_nothing_runs() {
+    let mut scene = ChatHarness::new();
+    scene.type_text("a thought");
+    assert_eq!(scene.press_esc(), []);
+    assert_eq!(scene.chat.composer.text(), "a thought");
+}
+
+#[test]
+fn esc_stops_and_the_second_forces() {
+    let mut scene = ChatHarness::new();
+    let id = scene.submit_running("work");
+    assert_eq!(stop_effects(&scene.press_esc()), [(true, false)]);
+    let force = ChatEffect::StopRun { run: id.clone(), force: true };
+    assert_eq!(
+        scene.press_esc(),
+        [force],
+        "the run that was meant, and not whatever else began in the session meanwhile"
+    );
+    scene.receive_stop_answer(from_json(json!({"aborted": true, "runIds": [id.as_str()]})));
+    assert!(scene.chat.stop.is_some());
+    ended(&mut scene, &id);
+    assert!(scene.chat.stop.is_some(), "the answer to the force is still out");
+    scene.send_input(ChatInput::Response(DaemonResponse::RunStopped { run: id, result: Err(not_found()) }));
+    assert!(scene.chat.stop.is_none() && !scene.chat.is_active());
+    assert_eq!(scene.press_esc(), []);
+}
+
+#[test]
+fn a_message_on_its_way_is_stopped_by_its_own_id() {
+    let mut scene = ChatHarness::new();
+    let id = sent_run_id(&scene.submit_text("work")).unwrap();
+    let effects = scene.press_esc();
+    assert!(effects.contains(&ChatEffect::StopRun { run: id, force: false }), "{effects:?}");
+    assert_eq!(stop_effects(&effects), [(false, false), (true, false)]);
+}
+
+#[test]
+fn a_run_that_began_after_the_stop_is_stopped_gently_first() {
+    let mut scene = ChatHarness::new();
+    scene.submit_running("one");
+    scene.press_esc();
+    scene.submit_accepted("two", "queued");
+    assert_eq!(stop_effects(&scene.press_esc()), [(true, false)]);
+    assert_eq!(stop_effects(&scene.press_esc()), [(false, true), (false, true)]);
+}
+
+#[test]
+fn a_stop_that_could_not_be_sent_goes_out_for_the_same_runs_when_the_daemon_is_back() {
+    let mut scene = ChatHarness::new();
+    let id = scene.submit_running("one");
+    scene.press_esc();
+    let session = scene.chat.session().clone();
+    scene.send_input(ChatInput::Response(DaemonResponse::SessionStopped { session, result: Err(away()) }));
+    assert!(scene.chat.stop.is_some());
+    let effects = scene.send_input(ChatInput::Response(DaemonResponse::Approvals(Ok(Vec::new()))));
+    assert_eq!(
+        effects.iter().find(|effect| matches!(effect, ChatEffect::StopRun { .. })),
+        Some(&ChatEffect::StopRun { run: id, force: false })
+    );
+}
+
+#[test]
+fn a_stop_that_was_sent_late_ends_with_its_runs() {
+    for answered_first in [false, true] {
+        let mut scene = ChatHarness::new();
+        let id = scene.submit_running("one");
+        scene.press_esc();
+        let session = scene.chat.session().clone();
+        scene.send_input(ChatInput::Response(DaemonResponse::SessionStopped { session, result: Err(away()) }));
+        scene.send_input(ChatInput::Response(DaemonResponse::Approvals(Ok(Vec::new()))));
+        let late = || DaemonResponse::RunStopped { run: run_id("u.1"), result: Err(not_found()) };
+        if answered_first {
+            scene.send_input(ChatInput::Response(late()));
+            ended(&mut scene, &id);
+        } else {
+            ended(&mut scene, &id);
+            assert!(scene.chat.stop.is_some(), "its answer is still out");
+            scene.send_input(ChatInput::Response(late()));
+        }
+        assert!(scene.chat.stop.is_none(), "answered first: {answered_first}");
+    }
+}
+
+#[test]
+fn a_stop_of_a_message_that_could_not_be_sent_ends_with_it() {
+    let mut scene = ChatHarness::new();
+    let id = sent_run_id(&scene.submit_text("one")).unwrap();
+    scene.press_esc();
+    let session = scene.chat.session().clone();
+    scene.send_input(ChatInput::Response(DaemonResponse::SessionStopped { session, result: Err(away()) }));
+    scene.send_input(ChatInput::Response(DaemonResponse::RunStopped { run: id.clone(), result: Err(away()) }));
+    assert!(scene.chat.stop.is_some());
+    scene.send_input(ChatInput::Response(DaemonResponse::Sent { run: id, result: Err(away()) }));
+    assert!(scene.chat.stop.is_none() && !scene.chat.is_active());
+}
+
+#[test]
+fn a_refused_stop_of_another_sessions_run_leaves_the_stop_of_this_one() {
+    let mut scene = ChatHarness::new();
+    scene.submit_running("one");
+    scene.press_esc();
+    scene.send_input(ChatInput::Response(DaemonResponse::RunStopped { run: run_id("far"), result: Err(refused()) }));
+    assert!(scene.chat.stop.is_some());
+}
+
+#[test]
+fn a_refused_stop_is_said_and_over() {
+    let mut scene = ChatHarness::new();
+    scene.submit_running("one");
+    scene.press_esc();
+    let session = scene.chat.session().clone();
+    scene.send_input(ChatInput::Response(DaemonResponse::SessionStopped { session, result: Err(refused()) }));
+    assert!(scene.chat.stop.is_none() && scene.chat.is_active());
+    assert!(scene.screen_text(80, 24).contains("the stop was refused: no"));
+}
+
+#[test]
+fn the_texts_of_the_queue_come_back_once_and_in_their_order() {
+    for early in [false, true] {
+        let mut scene = ChatHarness::new();
+        let id = scene.submit_running("one");
+        let (two, three) = (scene.submit_accepted("two", "queued"), scene.submit_accepted("three", "queued"));
+        scene.type_text("four");
+        scene.press_esc();
+        if early {
+            // The ends of queued runs may arrive before the answer to the stop.
+            ended(&mut scene, &three);
+            ended(&mut scene, &two);
+        }
+        let withdrawn = json!([{"runId": three.as_str(), "text": "three"}, {"runId": two.as_str(), "text": "two"}]);
+        scene.receive_stop_answer(from_json(json!({"aborted": true, "runIds": [id.as_str()], "withdrawn": withdrawn})));
+        ended(&mut scene, &two);
+        ended(&mut scene, &id);
+        let lines: Vec<&str> = scene.chat.composer.text().lines().collect();
+        let expected = if early { ["three", "two", "four"] } else { ["two", "three", "four"] };
+        assert_eq!(lines, expected);
+        assert!(scene.chat.stop.is_none() && !scene.chat.is_active());
+    }
+}
+
+#[test]
+fn a_text_comes_back_once_however_the_answers_of_a_stop_overtake_each_other() {
+    let mut scene = ChatHarness::new();
+    scene.submit_running("one");
+    let two = scene.submit_accepted("two", "queued");
+    let three = sent_run_id(&scene.submit_text("three")).unwrap();
+    scene.press_esc();
+    scene.send_input(ChatInput::Response(DaemonResponse::RunStopped { run: three.clone(), result: Err(not_found()) }));
+    // The answer to one stop request says nothing about the other one, which returns this text.
+    ended(&mut scene, &two);
+    assert_eq!(scene.chat.composer.text(), "");
+    let accepted = from_json(json!({"runId": three.as_str(), "sessionKey": "work", "state": "queued"}));
+    scene.send_input(ChatInput::Response(DaemonResponse::Sent {
+        run: three.clone(),
+        result: Ok(SendReply::Accepted(accepted)),
+    }));
+    ended(&mut scene, &three);
+    let withdrawn = json!([{"runId": two.as_str(), "text": "two"}]);
+    scene.receive_stop_answer(from_json(json!({"aborted": true, "runIds": [], "withdrawn": withdrawn})));
+    assert_eq!(scene.chat.composer.text(), "two\nthree", "and the one that no answer names is not lost");
+}
+
+#[test]
+fn a_text_that_its_end_brought_back_is_not_brought_by_a_later_answer_too() {
+    let mut scene = ChatHarness::new();
+    scene.submit_running("one");
+    let two = scene.submit_accepted("two", "queued");
+    // A stop text typed as a message is known as a stop only by its answer.
+    let stop = sent_run_id(&scene.submit_text("stop")).unwrap();
+    ended(&mut scene, &two);
+    let withdrawn = json!([{"runId": two.as_str(), "text": "two"}]);
+    let answer = SendReply::Stopped(from_json(json!({"aborted": true, "runIds": [], "withdrawn": withdrawn})));
+    scene.send_input(ChatInput::Response(DaemonResponse::Sent { run: stop, result: Ok(answer) }));
+    assert_eq!(scene.chat.composer.text(), "two");
+}
+
+#[test]
+fn a_queued_message_that_somebody_else_withdraws_comes_back() {
+    let mut scene = ChatHarness::new();
+    scene.submit_running("one");
+    let two = scene.submit_accepted("two", "queued");
+    ended(&mut scene, &two);
+    assert_eq!(scene.chat.composer.text(), "two");
+}
+
+#[test]
+fn a_message_that_is_refused_comes_back() {
+    let mut scene = ChatHarness::new();
+    let id = sent_run_id(&scene.submit_text("hello")).unwrap();
+    scene.type_text("more");
+    scene.send_input(ChatInput::Response(DaemonResponse::Sent { run: id, result: Err(refused()) }));
+    assert_eq!(scene.chat.composer.text(), "hello\nmore");
+    assert!(!scene.chat.is_active());
+}
+
+#[test]
+fn a_message_whose_answer_was_lost_is_looked_for_before_it_is_sent_twice() {
+    let mut scene = ChatHarness::new();
+    let id = sent_run_id(&scene.submit_text("hello")).unwrap();
+    scene.send_input(ChatInput::Response(DaemonResponse::Sent { run: id.clone(), result: Err(away()) }));
+    assert_eq!(scene.chat.composer.text(), "hello");
+    let effects = scene.send_input(ChatInput::Response(DaemonResponse::Approvals(Ok(Vec::new()))));
+    assert!(effects.contains(&ChatEffect::Query(DaemonQuery::Run(id.clone()))), "{effects:?}");
+    let seen = from_json(run_view(id.as_str(), json!({"sessionKey": "work", "text": "hello"})));
+    let effects = scene.send_input(ChatInput::Response(DaemonResponse::Run { run: id.clone(), result: Ok(seen) }));
+    assert_eq!(effects, [ChatEffect::FollowRun { run: id, after: 0 }]);
+    assert!(scene.chat.composer.is_empty() && scene.chat.is_active());
+}
+
+#[test]
+fn a_run_that_was_started_elsewhere_is_found_and_followed_once() {
+    let mut scene = ChatHarness::new();
+    let key = scene.chat.session().clone();
+    let session = || {
+        let row = json!({"key": "work", "state": "active", "createdAt": "", "lastUsedAt": "", "activeRuns": ["r7"], "turns": 0});
+        ChatInput::Response(DaemonResponse::Session { key: key.clone(), result: Ok(from_json(row)) })
+    };
+    let ask = ChatEffect::Query(DaemonQuery::Run(run_id("r7")));
+    assert_eq!(scene.send_input(session()), [ask]);
+    assert_eq!(scene.send_input(session()), []);
+    let seen = || {
+        ChatInput::Response(DaemonResponse::Run {
+            run: run_id("r7"),
+            result: Ok(from_json(run_view("r7", json!({"sessionKey": "work"})))),
+        })
+    };
+    assert_eq!(scene.send_input(seen()), [ChatEffect::FollowRun { run: run_id("r7"), after: 0 }]);
+    assert_eq!((scene.send_input(session()), scene.send_input(seen())), (vec![], vec![]));
+    assert_eq!(stop_effects(&scene.press_esc()), [(true, false)]);
+}
+
+#[test]
+fn del_stops_the_run_that_was_chosen_wherever_its_line_has_moved() {
+    let mut scene = ChatHarness::new();
+    scene.submit_text("/runs");
+    let listed = |ids: &[&str]| {
+        let rows = ids.iter().map(|id| from_json(run_view(id, json!({"sessionKey": "far"})))).collect();
+        ChatInput::Response(DaemonResponse::ActiveRuns(Ok(rows)))
+    };
+    let stop = |id: &str, force| vec![ChatEffect::StopRun { run: run_id(id), force }];
+    scene.send_input(listed(&["r1", "r2", "r3"]));
+    scene.press_key(KeyCode::Down);
+    // An older run ends, so the rows below it move up.
+    scene.send_input(listed(&["r2", "r3"]));
+    assert_eq!(scene.press_key(KeyCode::Delete), stop("r2", false));
+    assert_eq!(scene.press_key(KeyCode::Delete), stop("r2", true), "pressed again it forces that one");
+    scene.send_input(listed(&["r3"]));
+    assert_eq!(scene.press_key(KeyCode::Delete), [], "what was chosen is gone, and its neighbour was not chosen");
+    assert_eq!(scene.press_key(KeyCode::Enter), []);
+    scene.press_key(KeyCode::Down);
+    assert_eq!(scene.press_key(KeyCode::Delete), stop("r3", false));
+}
+
+#[test]
+fn ctrl_c_clears_then_stops_then_asks() {
+    let mut scene = ChatHarness::new();
+    scene.submit_running("work");
+    scene.type_text("draft");
+    assert_eq!(scene.press_control('c'), []);
+    assert!(scene.chat.composer.is_empty());
+    assert_eq!(stop_effects(&scene.press_control('c')), [(true, false)]);
+    assert_eq!(scene.press_control('c'), []);
+    assert!(scene.screen_text(80, 24).contains("1 run not over. Leave?"));
+    assert_eq!(scene.press_control('c'), [], "it never ends while something runs without being told to");
+    scene.press_esc();
+    scene.press_key(KeyCode::Up);
+    assert_eq!(scene.chat.composer.text(), "draft");
+}
+
+#[test]
+fn who_stops_and_leaves_waits_for_the_end() {
+    let mut scene = ChatHarness::new();
+    let id = scene.submit_running("work");
+    scene.submit_text("/quit");
+    assert_eq!(stop_effects(&scene.press_key(KeyCode::Char('s'))), [(true, false)]);
+    assert!(!scene.receive_stop_answer(from_json(json!({"aborted": true, "runIds": []}))).contains(&ChatEffect::Exit));
+    assert!(ended(&mut scene, &id).contains(&ChatEffect::Exit));
+}
+
+#[test]
+fn a_lost_daemon_is_told_and_the_next_answer_ends_that() {
+    let mut scene = ChatHarness::new();
+    let id = scene.submit_running("work");
+    scene.send_input(ChatInput::RunUpdate(id.clone(), ChatRunUpdate::Disconnected("gone".into())));
+    assert!(scene.screen_text(80, 24).contains("not connected"));
+    scene.send_input(ChatInput::RunUpdate(id, ChatRunUpdate::Reconnected));
+    assert!(scene.screen_text(80, 24).contains("● live"));
+}
+
+#[test]
+fn older_pages_are_asked_for_once_when_the_top_is_seen() {
+    let mut scene = ChatHarness::new();
+    let session = scene.chat.session().clone();
+    let page = |next: Option<&str>| from_json(json!({"items": [], "nextCursor": next}));
+    scene.send_input(ChatInput::Response(DaemonResponse::History {
+        session: session.clone(),
+        page: HistorySlice::NewestPage,
+        result: Ok(page(Some("7"))),
+    }));
+    let ask = ChatEffect::Query(DaemonQuery::History {
+        session: session.clone(),
+        page: HistorySlice::PageBefore("7".into()),
+    });
+    assert_eq!(scene.send_input(ChatInput::TopReached), [ask]);
+    assert_eq!(scene.send_input(ChatInput::TopReached), []);
+    let which = HistorySlice::PageBefore("7".into());
+    scene.send_input(ChatInput::Response(DaemonResponse::History { session, page: which, result: Ok(page(None)) }));
+    assert_eq!(scene.send_input(ChatInput::TopReached), []);
+}
+
+#[test]
+fn a_stop_text_that_stopped_nothing_says_so() {
+    let mut scene = ChatHarness::new();
+    let id = sent_run_id(&scene.submit_text("stop")).unwrap();
+    let answer = SendReply::Stopped(from_json(json!({"aborted": false, "runIds": []})));
+    scene.send_input(ChatInput::Response(DaemonResponse::Sent { run: id, result: Ok(answer) }));
+    assert!(scene.screen_text(80, 24).contains("nothing to stop"));
+    assert!(!scene.chat.is_active());
+}
+
+#[test]
+fn a_misused_command_comes_back_to_be_mended() {
+    let mut scene = ChatHarness::new();
+    scene.submit_text("/hold that thought");
+    assert_eq!(scene.chat.composer.text(), "/hold that thought");
+    scene.press_control('c');
+    scene.send_input(ChatInput::Paste("/nothing".into()));
+    scene.press_key(KeyCode::Enter);
+    assert_eq!(scene.chat.composer.text(), "/nothing");
+}
+
+#[test]
+fn a_slash_alone_does_nothing_at_enter() {
+    let mut scene = ChatHarness::new();
+    scene.submit_running("work");
+    assert_eq!(scene.submit_text("/"), []);
+    assert_eq!(scene.chat.composer.text(), "/stop");
+    assert!(sent_run_id(&scene.press_key(KeyCode::Enter)).is_some(), "the second Enter does it");
+}
+
+#[test]
+fn a_stop_text_that_could_not_be_sent_is_a_stop_that_goes_out_later() {
+    let mut scene = ChatHarness::new();
+    let id = scene.submit_running("work");
+    let stop = sent_run_id(&scene.submit_text("/stop")).unwrap();
+    scene.send_input(ChatInput::Response(DaemonResponse::Sent { run: stop, result: Err(away()) }));
+    assert!(scene.chat.composer.is_empty() && scene.chat.stop.is_some());
+    let effects = scene.send_input(ChatInput::Response(DaemonResponse::Approvals(Ok(Vec::new()))));
+    assert!(effects.contains(&ChatEffect::StopRun { run: id, force: false }), "{effects:?}");
+}
+
+#[test]
+fn what_is_typed_at_the_question_whether_to_leave_answers_it_with_no() {
+    for first in ['h', 'y', 'n', '/', '1'] {
+        let mut scene = ChatHarness::new();
+        assert_eq!(scene.press_control('c'), []);
+        scene.press_key(KeyCode::Char(first));
+        assert!(scene.chat.menu.is_none(), "{first} takes the question back");
+        scene.type_text(" there");
+        assert_eq!(scene.chat.composer.text(), format!("{first} there"), "and is typed");
+        assert!(!scene.press_key(KeyCode::Enter).contains(&ChatEffect::Exit));
+    }
+    // While a run is active, two letters are answers on the screen; every other letter is text.
+    let mut scene = ChatHarness::new();
+    scene.submit_running("work");
+    scene.send_input(ChatInput::Paste("/quit".into()));
+    scene.press_key(KeyCode::Enter);
+    scene.type_text("and then");
+    assert_eq!(scene.chat.composer.text(), "and then");
+    assert!(!scene.press_key(KeyCode::Enter).contains(&ChatEffect::Exit));
+}

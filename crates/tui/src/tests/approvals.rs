@@ -1,0 +1,78 @@
+//! Approvals: only a call that could be read can be answered.
+
+use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use quell_protocol::approval::Decision;
+use serde_json::json;
+
+use crate::effects::{ChatEffect, ChatInput, DaemonResponse};
+use crate::harness::{ChatHarness, from_json};
+
+/// The daemon lists these approvals as waiting.
+fn asks(scene: &mut ChatHarness, ids: &[&str]) {
+    let row = |id: &&str| {
+        from_json(json!({"id": id, "runId": "u.1", "sessionKey": "work", "agent": "main", "principal": "admin",
+            "callId": "c1", "tool": "shell", "arguments": {}, "requestedAt": "", "expiresAt": "", "state": "pending"}))
+    };
+    scene.send_input(ChatInput::Response(DaemonResponse::Approvals(Ok(ids.iter().map(row).collect()))));
+}
+
+fn allow(id: &str) -> ChatEffect {
+    ChatEffect::AnswerApproval { id: id.into(), decision: Decision::Allow }
+}
+
+#[test]
+fn a_letter_answers_an_approval_only_when_it_could_be_read() {
+    let mut scene = ChatHarness::new();
+    scene.submit_running("work");
+    asks(&mut scene, &["a1"]);
+    assert_eq!(scene.press_key(KeyCode::Char('y')), []);
+    assert_eq!(scene.chat.composer.text(), "y");
+    scene.advance_time(1_000);
+    assert_eq!(scene.press_key(KeyCode::Char('n')), [], "while something is typed, letters are text");
+    scene.press_control('c');
+    assert_eq!(scene.press_key(KeyCode::Char('y')), [allow("a1")]);
+    assert_eq!(scene.press_key(KeyCode::Char('y')), [], "once");
+}
+
+#[test]
+fn a_call_that_waited_behind_another_one_is_not_allowed_with_it() {
+    let mut scene = ChatHarness::new();
+    scene.submit_running("work");
+    asks(&mut scene, &["a1", "a2"]);
+    scene.advance_time(1_000);
+    assert_eq!(scene.press_key(KeyCode::Char('y')), [allow("a1")]);
+    assert_eq!(scene.press_key(KeyCode::Char('y')), [], "it has only just come to be seen");
+    scene.press_control('c');
+    scene.advance_time(1_000);
+    let mut held = KeyEvent::new(KeyCode::Char('y'), KeyModifiers::NONE);
+    held.kind = KeyEventKind::Repeat;
+    assert_eq!(scene.send_input(ChatInput::Key(held)), [], "a key that is held down was pressed for another one");
+    scene.press_control('c');
+    assert_eq!(scene.press_key(KeyCode::Char('y')), [allow("a2")]);
+}
+
+#[test]
+fn a_call_that_came_under_a_menu_is_read_first() {
+    let mut scene = ChatHarness::new();
+    scene.submit_running("work");
+    scene.submit_text("/help");
+    asks(&mut scene, &["a1"]);
+    scene.advance_time(1_000);
+    scene.press_esc();
+    assert_eq!(scene.press_key(KeyCode::Char('y')), []);
+    scene.press_control('c');
+    scene.advance_time(1_000);
+    assert_eq!(scene.press_key(KeyCode::Char('y')), [allow("a1")]);
+}
+
+#[test]
+fn a_typed_answer_is_for_the_call_that_was_shown_when_it_was_begun() {
+    let mut scene = ChatHarness::new();
+    scene.submit_running("work");
+    asks(&mut scene, &["a1", "a2"]);
+    scene.type_text("/approve");
+    asks(&mut scene, &["a2"]);
+    assert_eq!(scene.press_key(KeyCode::Enter), []);
+    assert!(scene.screen_text(80, 24).contains("not answered, another call waits now: shell"));
+    assert_eq!(scene.submit_text("/approve"), [allow("a2")]);
+}

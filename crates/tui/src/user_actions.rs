@@ -1,0 +1,323 @@
+//! Send messages, stop runs, run slash commands, answer approvals, leave.
+
+use quell_protocol::api::{OnBusy, SendRequest};
+use quell_protocol::approval::Decision;
+use quell_protocol::{RunId, SessionKey};
+
+use crate::effects::{ChatEffect, DaemonQuery, Scroll};
+use crate::slash_commands::{self, InputLine, SlashCommand};
+use crate::state::{
+    ChatRun, ChatRunState, ChatSessionInfo, ChatState, ChatStop, ChatStopRequest, DetailsMode, ExitPlan, HistoryPaging,
+    Menu, PickerList,
+};
+use crate::transcript::{ChatTranscript, NoticeLevel};
+
+/// The daemon takes this text for a stop on every surface.
+pub(crate) const STOP_TEXT: &str = "/stop";
+
+impl ChatState {
+    /// Handles Enter: the input is a command or a message.
+    pub(crate) fn submit_input(&mut self) -> Vec<ChatEffect> {
+        let text = self.composer.text().to_owned();
+        if text.trim().is_empty() {
+            return Vec::new();
+        }
+        match slash_commands::parse_line(&text) {
+            InputLine::Text => {
+                self.composer.take_text();
+                self.send_message(text)
+            }
+            InputLine::Unknown(word) => {
+                let word = word.to_owned();
+                self.show_notice(
+                    NoticeLevel::Failure,
+                    self.texts.format("term.command.unknown", &[("command", &word)]),
+                );
+                Vec::new()
+            }
+            InputLine::Command(command, argument) => {
+                let argument = argument.to_owned();
+                self.composer.take_text();
+                self.run_slash_command(command, &argument)
+            }
+        }
+    }
+
+    fn send_message(&mut self, text: String) -> Vec<ChatEffect> {
+        let Some(id) = self.ids.next_run_id() else { return Vec::new() };
+        let request = SendRequest {
+            text: text.clone(),
+            agent: self.agent.clone(),
+            idempotency_key: Some(id.clone()),
+            on_busy: Some(self.busy_policy),
+            timeout_ms: None,
+            literal: false,
+        };
+        let (state, since, own) = (ChatRunState::Sending, self.now, true);
+        self.runs.push(ChatRun { id: id.clone(), text, state, since, last_seq: 0, followed: false, sent_here: own });
+        self.poll_timers.session.make_due();
+        let (session, request) = (self.session.clone(), Box::new(request));
+        vec![ChatEffect::SendMessage { run: id, session, request }, ChatEffect::Scroll(Scroll::Bottom)]
+    }
+
+    fn run_slash_command(&mut self, command: SlashCommand, argument: &str) -> Vec<ChatEffect> {
+        match command {
+            SlashCommand::Stop => {
+                // A stop text covers more than Esc: also the background processes of earlier runs.
+                self.cover_all_runs();
+                let effects = self.send_message(STOP_TEXT.into());
+                self.add_pending_stop_requests(&effects);
+                effects
+            }
+            SlashCommand::New => self.start_new_session(),
+            SlashCommand::Model if argument.is_empty() => self.open_picker(PickerList::Models),
+            SlashCommand::Model => self.set_model(argument.to_owned()),
+            SlashCommand::Agents => self.open_picker(PickerList::Agents),
+            SlashCommand::Sessions => self.open_picker(PickerList::Sessions(None)),
+            SlashCommand::Runs => self.open_picker(PickerList::Runs(None)),
+            SlashCommand::Approve => self.decide_shown_approval(Decision::Allow),
+            SlashCommand::Deny => self.decide_shown_approval(Decision::Deny),
+            SlashCommand::Hold => self.run_hold_command(argument),
+            SlashCommand::Queue => self.run_queue_command(argument),
+            SlashCommand::Help => {
+                self.menu = Some(Menu::Help);
+                Vec::new()
+            }
+            SlashCommand::Quit => self.quit_or_confirm(),
+        }
+    }
+
+    pub(crate) fn set_model(&mut self, model: String) -> Vec<ChatEffect> {
+        vec![ChatEffect::SetModel { session: self.session.clone(), model }]
+    }
+
+    fn start_new_session(&mut self) -> Vec<ChatEffect> {
+        match self.ids.next_session_key() {
+            Ok(key) => self.switch_session(key),
+            Err(bad) => {
+                self.show_notice(NoticeLevel::Failure, bad.to_string());
+                Vec::new()
+            }
+        }
+    }
+
+    /// Switches to another session. Runs of the old session continue; the text in the input stays.
+    pub(crate) fn switch_session(&mut self, session: SessionKey) -> Vec<ChatEffect> {
+        if session == self.session {
+            return Vec::new();
+        }
+        let active_runs = self.runs.len();
+        let old = std::mem::replace(&mut self.session, session);
+        self.transcript = ChatTranscript::default();
+        self.detach_session(&old);
+        self.pending_run_lookups.clear();
+        self.approvals.clear();
+        // A user who switches to another session no longer waits for a stop in order to leave.
+        self.exit_plan = ExitPlan::Stay;
+        self.session_info = ChatSessionInfo::default();
+        self.history = HistoryPaging::default();
+        self.poll_timers.session.make_due();
+        self.poll_timers.approvals.make_due();
+        if active_runs > 0 {
+            let text = self.texts.plural("term.notice.goes_on.one", "term.notice.goes_on.many", active_runs);
+            self.show_notice(NoticeLevel::Info, format!("{text}: {old}"));
+        }
+        vec![
+            ChatEffect::UnfollowAll,
+            ChatEffect::Scroll(Scroll::Bottom),
+            ChatEffect::Query(DaemonQuery::Session(self.session.clone())),
+        ]
+    }
+
+    fn run_hold_command(&mut self, argument: &str) -> Vec<ChatEffect> {
+        match argument {
+            "on" => vec![ChatEffect::SetHold(true)],
+            "off" => vec![ChatEffect::SetHold(false)],
+            "" => {
+                let key = if self.hold.held { "term.notice.hold_is_on" } else { "term.notice.hold_is_off" };
+                self.show_notice(NoticeLevel::Info, self.texts.get(key));
+                Vec::new()
+            }
+            _ => self.reject_misused_command("/hold", argument),
+        }
+    }
+
+    fn run_queue_command(&mut self, argument: &str) -> Vec<ChatEffect> {
+        self.busy_policy = match argument {
+            "queue" => OnBusy::Queue,
+            "steer" => OnBusy::Steer,
+            "interrupt" => OnBusy::Interrupt,
+            "" => return self.cycle_busy_policy(),
+            _ => return self.reject_misused_command("/queue", argument),
+        };
+        self.show_notice(NoticeLevel::Info, self.busy_policy_text());
+        Vec::new()
+    }
+
+    /// Puts a misused command back into the input to be corrected.
+    fn reject_misused_command(&mut self, name: &str, argument: &str) -> Vec<ChatEffect> {
+        self.composer.prepend_texts(&[format!("{name} {argument}")]);
+        self.show_notice(NoticeLevel::Failure, self.texts.format("term.command.misused", &[("command", name)]));
+        Vec::new()
+    }
+
+    pub(crate) fn cycle_busy_policy(&mut self) -> Vec<ChatEffect> {
+        self.busy_policy = match self.busy_policy {
+            OnBusy::Queue => OnBusy::Steer,
+            OnBusy::Steer => OnBusy::Interrupt,
+            OnBusy::Interrupt | OnBusy::Reject => OnBusy::Queue,
+        };
+        self.show_notice(NoticeLevel::Info, self.busy_policy_text());
+        Vec::new()
+    }
+
+    pub(crate) fn busy_policy_text(&self) -> &'static str {
+        self.texts.get(match self.busy_policy {
+            OnBusy::Queue => "term.policy.queue",
+            OnBusy::Steer => "term.policy.steer",
+            OnBusy::Interrupt | OnBusy::Reject => "term.policy.interrupt",
+        })
+    }
+
+    /// Stops the active runs of the session; forces them if they are already being stopped.
+    pub(crate) fn stop_or_force(&mut self) -> Vec<ChatEffect> {
+        if !self.is_active() {
+            return Vec::new();
+        }
+        let effects = if self.stop_covers_all_runs() { self.force_stop() } else { self.stop_gently() };
+        self.add_pending_stop_requests(&effects);
+        effects
+    }
+
+    fn stop_gently(&mut self) -> Vec<ChatEffect> {
+        self.cover_all_runs();
+        let force = false;
+        let sending = self.runs.iter().filter(|run| run.state == ChatRunState::Sending).map(|run| run.id.clone());
+        // A message without an answer may not be in the session yet. Stop its run by id; the daemon keeps the stop
+        // until the run arrives.
+        let mut effects: Vec<ChatEffect> = sending.map(|run| ChatEffect::StopRun { run, force }).collect();
+        effects.push(ChatEffect::StopSession { session: self.session.clone(), force });
+        effects
+    }
+
+    /// Forces the runs that were stopped gently, each by id: another client may have started a new run, which was never
+    /// asked to stop.
+    fn force_stop(&mut self) -> Vec<ChatEffect> {
+        let Some(stop) = &mut self.stop else { return Vec::new() };
+        stop.force = true;
+        stop.stopping_runs.keys().cloned().map(|run| ChatEffect::StopRun { run, force: true }).collect()
+    }
+
+    /// True while a stop covers every active run.
+    pub(crate) fn stop_covers_all_runs(&self) -> bool {
+        self.stop.as_ref().is_some_and(|stop| self.runs.iter().all(|run| stop.stopping_runs.contains_key(&run.id)))
+    }
+
+    fn cover_all_runs(&mut self) {
+        let all: Vec<RunId> = self.runs.iter().map(|run| run.id.clone()).collect();
+        if !all.is_empty() {
+            self.cover_runs(&all);
+        }
+    }
+
+    /// Records the requests of the stop: it is not finished before all of them are answered.
+    pub(crate) fn add_pending_stop_requests(&mut self, effects: &[ChatEffect]) {
+        let asked = effects.iter().filter_map(|effect| match effect {
+            ChatEffect::StopSession { .. } => Some(ChatStopRequest::Session),
+            ChatEffect::StopRun { run, .. } => Some(ChatStopRequest::Run(run.clone())),
+            ChatEffect::SendMessage { run, .. } => Some(ChatStopRequest::Text(run.clone())),
+            _ => None,
+        });
+        if let Some(stop) = &mut self.stop {
+            stop.pending_requests.extend(asked);
+        }
+    }
+
+    /// Removes an answered request. True if it belongs to the stop of this session.
+    pub(crate) fn complete_stop_request(&mut self, asked: &ChatStopRequest) -> bool {
+        let Some(stop) = &mut self.stop else { return false };
+        let at = stop.pending_requests.iter().position(|out| out == asked);
+        at.map(|at| stop.pending_requests.swap_remove(at)).is_some()
+    }
+
+    /// Adds runs of this session to the stop; ignores all others.
+    pub(crate) fn cover_runs(&mut self, runs: &[RunId]) {
+        let now = self.now;
+        let live: Vec<RunId> = self.runs.iter().map(|run| run.id.clone()).filter(|run| runs.contains(run)).collect();
+        if live.is_empty() {
+            return;
+        }
+        let stop = self.stop.get_or_insert_with(|| ChatStop::new(now));
+        for run in live {
+            stop.stopping_runs.entry(run).or_default();
+        }
+        self.poll_timers.stopping_runs.make_due();
+    }
+
+    /// Answers the approval that was shown when the user started typing the command. If that one was answered
+    /// elsewhere, the next approval is not answered, because the user has not read it.
+    fn decide_shown_approval(&mut self, decision: Decision) -> Vec<ChatEffect> {
+        let Some(asked) = self.next_approval() else { return self.decide_next_approval(decision) };
+        if self.command_approval.as_ref() == Some(&asked.row.id) {
+            return self.decide_next_approval(decision);
+        }
+        let tool = quell_client::text_format::one_line(&asked.row.tool, 60);
+        self.show_notice(NoticeLevel::Failure, self.texts.format("term.notice.other_approval", &[("tool", &tool)]));
+        Vec::new()
+    }
+
+    /// Answers the oldest approval.
+    pub(crate) fn decide_next_approval(&mut self, decision: Decision) -> Vec<ChatEffect> {
+        let Some(asked) = self.approvals.iter_mut().find(|asked| !asked.answered) else {
+            self.show_notice(NoticeLevel::Info, self.texts.get("term.notice.no_approval"));
+            return Vec::new();
+        };
+        asked.answered = true;
+        vec![ChatEffect::AnswerApproval { id: asked.row.id.clone(), decision }]
+    }
+
+    /// Ctrl-C clears the input, then stops, then asks whether to leave.
+    pub(crate) fn handle_ctrl_c(&mut self) -> Vec<ChatEffect> {
+        match self.menu {
+            Some(Menu::ConfirmLeave) if self.is_active() => return Vec::new(),
+            Some(Menu::ConfirmLeave) => return vec![ChatEffect::Exit],
+            Some(Menu::Help | Menu::Picker(_)) => {
+                self.menu = None;
+                return Vec::new();
+            }
+            None => {}
+        }
+        if !self.composer.is_empty() {
+            self.composer.clear_text();
+            return Vec::new();
+        }
+        if self.is_active() && !self.stop_covers_all_runs() {
+            return self.stop_or_force();
+        }
+        self.menu = Some(Menu::ConfirmLeave);
+        Vec::new()
+    }
+
+    /// Exits, or asks first while a run is active.
+    pub(crate) fn quit_or_confirm(&mut self) -> Vec<ChatEffect> {
+        if !self.is_active() {
+            return vec![ChatEffect::Exit];
+        }
+        self.menu = Some(Menu::ConfirmLeave);
+        Vec::new()
+    }
+
+    /// Stops everything and exits when it has ended.
+    pub(crate) fn stop_and_leave(&mut self) -> Vec<ChatEffect> {
+        self.menu = None;
+        self.exit_plan = ExitPlan::WhenStopped;
+        if self.stop_covers_all_runs() { Vec::new() } else { self.stop_or_force() }
+    }
+
+    pub(crate) fn toggle_details(&mut self) {
+        self.details = match self.details {
+            DetailsMode::Folded => DetailsMode::Open,
+            DetailsMode::Open => DetailsMode::Folded,
+        };
+    }
+}
