@@ -15,7 +15,6 @@ mod local_daemon;
 mod memory;
 mod run_events;
 mod sign_in;
-mod sse;
 
 use std::fmt;
 use std::time::Duration;

@@ -43,7 +43,7 @@ use crate::live_run::{BillingInfo, RunWriter};
 use crate::memory::NoteMemory;
 pub use approval::request_approval;
 use compaction::{CompactionOutcome, CompactionTarget, RequestBudget};
-pub use config::{AgentConfig, Limits, THINKING_UNSUPPORTED, ThinkingSetting};
+pub use config::{AgentConfig, Limits, ThinkingSetting, thinking_unsupported};
 pub use delegation::{StartedSubRun, SubRunRequest, SubRunSession, sub_run_report};
 pub use image_cache::ImageCache;
 pub use model_answer::unusable_answer_reason;

@@ -1,7 +1,8 @@
 //! Builds the messages of a model request from turns, independent of the provider.
 //!
-//! This file decides content, order and ids; the dialects below it only render them. Each dialect also has a `check`
-//! that shares no code with its renderer.
+//! This file decides content, order and ids; a dialect only renders the lines that [`build_lines`] returns. The two
+//! dialects below it are tested here with random histories. Each also has a `check` that shares no code with its
+//! renderer. A renderer of another dialect may stand elsewhere.
 //!
 //! **Prompt caches.** A provider reuses its work for the longest prefix that is the same as last time. So a sealed turn
 //! is rendered from itself and from earlier turns, never from later ones: its bytes are the same in every later request
@@ -32,8 +33,7 @@ use crate::turn::{
 use call_ids::CallIdAllocator;
 pub use channel_context::channel_context;
 use channel_context::follows_superseded_turn;
-use images::PromptPart;
-pub use images::{ImageSet, ImageUsage, MAX_REQUEST_IMAGES, Vision, image_usage, wanted_image_sources};
+pub use images::{ImageSet, ImageUsage, MAX_REQUEST_IMAGES, PromptPart, Vision, image_usage, wanted_image_sources};
 
 /// Placeholder where a provider requires text and there is none.
 const EMPTY_TEXT: &str = "(empty message)";
@@ -67,30 +67,38 @@ pub struct DialectViolation {
 }
 
 /// One message of a prompt. Sides alternate, except that results come between two assistant lines.
-enum PromptLine<'a> {
+#[derive(Debug)]
+pub enum PromptLine<'a> {
     User(Vec<PromptPart<'a>>),
     Assistant(ModelMessage<PromptCall<'a>>),
 }
 
 /// A call with its result, in a form that every provider accepts.
-struct PromptCall<'a> {
-    id: String,
-    tool: String,
-    arguments: Map<String, Value>,
-    output: String,
+#[derive(Debug)]
+pub struct PromptCall<'a> {
+    /// Unique in the prompt, and legal in the dialect.
+    pub id: String,
+    /// At most 64 letters, digits, `_` and `-`.
+    pub tool: String,
+    pub arguments: Map<String, Value>,
+    /// Never blank.
+    pub output: String,
     /// Images of the result, for a model that sees them.
-    pictures: Vec<PromptPart<'a>>,
-    failed: bool,
+    pub pictures: Vec<PromptPart<'a>>,
+    pub failed: bool,
 }
 
-struct DialectRules {
-    is_legal_call_id: fn(&str) -> bool,
+/// What a dialect accepts in a prompt.
+#[derive(Debug)]
+pub struct DialectRules {
+    pub is_legal_call_id: fn(&str) -> bool,
     /// Whether reasoning is sent back to the model that wrote it.
-    accepts_thinking: fn(&Thinking) -> bool,
+    pub accepts_thinking: fn(&Thinking) -> bool,
 }
 
 /// Builds the lines of a prompt. Merges adjacent lines of one side.
-fn build_lines<'a>(prompt: &Prompt<'a>, dialect: &DialectRules) -> Vec<PromptLine<'a>> {
+#[must_use]
+pub fn build_lines<'a>(prompt: &Prompt<'a>, dialect: &DialectRules) -> Vec<PromptLine<'a>> {
     let mut builder = PromptBuilder {
         model: prompt.model,
         accepts_thinking: dialect.accepts_thinking,

@@ -5,14 +5,14 @@ use std::io;
 use std::time::Duration;
 
 use quell_kernel::retry::is_retryable_status;
-use quell_net::{AddressRefused, error_sources, root_cause};
+use quell_net::{AddressRefused, SseLimitError, error_sources, root_cause, without_secrets};
 use quell_scope::Cancelled;
+use reqwest::Url;
 
 use super::error::{ModelError, ModelTimeout};
 use super::error_report::ProviderErrorReport;
 use super::partial_answer::{PartialAnswer, ResponseError};
 use super::provider::Provider;
-use super::sse::StreamLimitError;
 
 /// The HTTP status "too many requests".
 const TOO_MANY_REQUESTS: u16 = 429;
@@ -58,13 +58,13 @@ impl From<Cancelled> for AttemptFailure {
 }
 
 impl Provider {
-    /// The request could not be sent, or its connection broke before an answer began.
-    pub(super) fn send_failure(&self, error: &reqwest::Error) -> AttemptFailure {
+    /// The request to `url` could not be sent, or its connection broke before an answer began.
+    pub(super) fn send_failure(&self, url: &Url, error: &reqwest::Error) -> AttemptFailure {
         if error.is_connect() && error.is_timeout() {
             return AttemptFailure::transient(self.timeout_error(ModelTimeout::Connect, self.connect_timeout));
         }
-        let unreachable =
-            ModelError::Unreachable { provider: self.name.clone(), url: self.display_url(), cause: root_cause(error) };
+        let (provider, url) = (self.name.clone(), without_secrets(url));
+        let unreachable = ModelError::Unreachable { provider, url, cause: root_cause(error) };
         if is_tls_error(error) || is_address_refused(error) {
             AttemptFailure::permanent(unreachable)
         } else {
@@ -109,7 +109,7 @@ impl Provider {
     }
 
     /// An event or a line is too large.
-    pub(super) fn oversize_failure(&self, oversize: StreamLimitError) -> AttemptFailure {
+    pub(super) fn oversize_failure(&self, oversize: SseLimitError) -> AttemptFailure {
         self.unreadable_failure(oversize.to_string())
     }
 

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use quell_net::AddressPolicy;
 use secrecy::SecretString;
 
+use super::provider_kind::ProviderKind;
+
 /// A provider of models: its endpoint, its key and its time limits.
 #[derive(Clone, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -44,18 +46,6 @@ pub struct ProviderConfig {
     /// Seconds that an answer may stall.
     #[serde(default = "default_idle_timeout_s")]
     pub idle_timeout_s: f64,
-}
-
-/// The wire formats.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum ProviderKind {
-    /// OpenAI chat completions, which most servers support.
-    Openai,
-    /// Anthropic messages.
-    Anthropic,
-    /// The built-in demo model, which has the wire format of OpenAI, on a loopback port of this process.
-    Demo,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -1,25 +1,121 @@
-//! Dispatch on the provider's wire format (OpenAI or Anthropic): URLs, headers, request body, event parsing.
+//! The wire formats of model providers: everything that differs between them, and the table of all of them.
+//!
+//! A dialect is pure and synchronous: it turns a conversation into a request, and received data into an answer.
+//! Sending, retries, time limits and stops are the same for all dialects and know none of them. `docs/add-a-provider.md`
+//! says how to add one.
 
-use std::slice;
+mod anthropic;
+mod openai;
+#[cfg(test)]
+pub(super) mod tests;
 
-use quell_kernel::prompt::{self, ImageUsage, Prompt};
+use std::fmt;
+
+use quell_kernel::prompt::{ImageUsage, Prompt};
+use quell_net::SseEvent;
 use reqwest::Url;
-use reqwest::header::{AUTHORIZATION, HeaderName, HeaderValue};
-use secrecy::{ExposeSecret, SecretString};
+use reqwest::header::HeaderName;
 use serde_json::Value;
 
-use super::config::ProviderKind;
+use super::error_report::ProviderErrorReport;
 use super::partial_answer::{PartialAnswer, ResponseError, StreamStatus};
-use super::provider::Provider;
-use super::sse::ModelStreamEvent;
-use super::{ModelCallRequest, ModelSink, anthropic, openai};
+use super::{ModelCallRequest, ModelSink};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ProviderDialect {
-    /// OpenAI chat completions.
-    Openai,
-    /// Anthropic messages.
-    Anthropic,
+pub(super) use anthropic::AnthropicMessages;
+pub(super) use openai::ChatCompletions;
+
+/// All dialects, in the order in which the schema and error texts list them. The first one whose environment variables
+/// are set gives the provider of a daemon without any section.
+pub(super) static DIALECTS: &[&dyn Dialect] = &[&ChatCompletions::OPENAI, &AnthropicMessages, &ChatCompletions::DEMO];
+
+/// A wire format.
+pub(super) trait Dialect: fmt::Debug + Sync {
+    /// The value of `kind` in the configuration.
+    fn kind(&self) -> &'static str;
+
+    /// One sentence for the schema of the configuration.
+    fn description(&self) -> &'static str;
+
+    /// The base URL of a section that names none.
+    ///
+    /// # Errors
+    /// The reason why such a section is incomplete.
+    fn default_base_url(&self) -> Result<&'static str, &'static str>;
+
+    /// The provider that environment variables configure when there is no section.
+    fn environment(&self) -> Option<&'static ProviderEnvironment> {
+        None
+    }
+
+    /// Whether a request can ask for thinking.
+    fn has_thinking(&self) -> bool {
+        false
+    }
+
+    /// The header that carries the key.
+    fn key_header(&self, key: &str) -> (HeaderName, String);
+
+    /// The headers of each request, besides the key and those that all dialects have.
+    fn fixed_headers(&self) -> &'static [(&'static str, &'static str)] {
+        &[]
+    }
+
+    /// Renders a prompt. The caller counts the pictures. A format without pictures sets the prompt's `vision` to
+    /// `TextOnly` first.
+    fn encode_conversation(&self, prompt: &Prompt<'_>) -> Conversation;
+
+    /// The request for a streamed answer. `model` is the name that the provider uses; it may contain slashes.
+    fn encode_request(
+        &self,
+        base_url: &Url,
+        model: &str,
+        request: &ModelCallRequest<'_>,
+    ) -> serde_json::Result<EncodedRequest>;
+
+    /// Applies one event of the stream.
+    fn apply_event(
+        &self,
+        event: &SseEvent,
+        partial: &mut PartialAnswer,
+        sink: &mut dyn ModelSink,
+    ) -> Result<StreamStatus, ResponseError>;
+
+    /// Applies the whole response of a server that was asked to stream and did not.
+    fn apply_whole_response(
+        &self,
+        body: &[u8],
+        partial: &mut PartialAnswer,
+        sink: &mut dyn ModelSink,
+    ) -> Result<(), ResponseError>;
+
+    /// Parses the body of an error response. The default reads every shape that is known so far.
+    fn parse_error(&self, body: &str) -> ProviderErrorReport {
+        ProviderErrorReport::from_body(body)
+    }
+
+    /// The URL of the model list, for the doctor.
+    fn model_list_url(&self, base_url: &Url) -> Url {
+        url_below(base_url, &["models"])
+    }
+
+    /// The names in a model list. The default reads `{"data": [{"id": ...}]}`. None when the body is no list.
+    fn parse_model_list(&self, body: &[u8]) -> Option<Vec<String>> {
+        let list: Value = serde_json::from_slice(body).ok()?;
+        let id = |model: &Value| model.get("id").and_then(Value::as_str).map(str::to_owned);
+        Some(list.get("data")?.as_array()?.iter().filter_map(id).collect())
+    }
+}
+
+/// A provider that environment variables configure.
+#[derive(Debug)]
+pub struct ProviderEnvironment {
+    /// The name of the provider's section.
+    pub provider: &'static str,
+    pub key_variable: &'static str,
+    pub base_url_variable: &'static str,
+    /// The end of a base URL that may be missing in the variable.
+    pub base_url_suffix: Option<&'static str>,
+    pub default_model: &'static str,
 }
 
 /// A conversation in the wire format of one dialect. Send it only to a model of that dialect: see
@@ -33,113 +129,20 @@ pub struct Conversation {
     pub(super) pictures: ImageUsage,
 }
 
-impl ProviderDialect {
-    pub(super) fn from_kind(kind: ProviderKind) -> Self {
-        match kind {
-            ProviderKind::Openai | ProviderKind::Demo => Self::Openai,
-            ProviderKind::Anthropic => Self::Anthropic,
-        }
-    }
+/// A request, complete but for its headers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct EncodedRequest {
+    pub(super) url: Url,
+    /// JSON.
+    pub(super) body: String,
+}
 
-    pub(super) fn encode_conversation(self, prompt: &Prompt<'_>) -> Conversation {
-        let pictures = prompt::image_usage(prompt.turns, prompt.draft, prompt.vision);
-        match self {
-            Self::Openai => {
-                Conversation { system: String::new(), messages: prompt::openai::build_messages(prompt), pictures }
-            }
-            Self::Anthropic => {
-                let prompt::anthropic::AnthropicRequest { system, messages } = prompt::anthropic::build_request(prompt);
-                Conversation { system, messages, pictures }
-            }
-        }
+/// The URL with these segments after the path of `base_url`. Slashes inside a segment are escaped; the query stays.
+pub(super) fn url_below(base_url: &Url, segments: &[&str]) -> Url {
+    let mut url = base_url.clone();
+    // Only a URL that cannot be a base has no path, and no base URL of a provider is one.
+    if let Ok(mut path) = url.path_segments_mut() {
+        path.pop_if_empty().extend(segments);
     }
-
-    /// True when the dialect can request thinking.
-    pub(super) fn has_thinking(self) -> bool {
-        match self {
-            Self::Openai => false,
-            Self::Anthropic => true,
-        }
-    }
-
-    /// The path of the endpoint below the base URL.
-    pub(super) fn endpoint_path(self) -> &'static [&'static str] {
-        match self {
-            Self::Openai => &["chat", "completions"],
-            Self::Anthropic => &["messages"],
-        }
-    }
-
-    /// The URL of the model list that belongs to `endpoint`.
-    pub(super) fn models_url(self, endpoint: &Url) -> Url {
-        let mut url = endpoint.clone();
-        if let Ok(mut path) = url.path_segments_mut() {
-            for _ in self.endpoint_path() {
-                path.pop();
-            }
-            path.push("models");
-        }
-        if self == Self::Anthropic {
-            // The API lists 20 models at a time unless the limit is set; 1000 is its maximum.
-            url.query_pairs_mut().append_pair("limit", "1000");
-        }
-        url
-    }
-
-    /// The headers that the dialect requires.
-    pub(super) fn fixed_headers(self) -> &'static [(&'static str, &'static str)] {
-        match self {
-            Self::Openai => &[],
-            Self::Anthropic => slice::from_ref(&anthropic::VERSION_HEADER),
-        }
-    }
-
-    /// The header that carries the key; none when the key contains a character that a header cannot hold.
-    pub(super) fn key_header(self, key: &SecretString) -> Option<(HeaderName, HeaderValue)> {
-        let (name, value) = match self {
-            Self::Openai => (AUTHORIZATION, format!("Bearer {}", key.expose_secret())),
-            Self::Anthropic => (HeaderName::from_static("x-api-key"), key.expose_secret().to_owned()),
-        };
-        let mut value = HeaderValue::from_str(&value).ok()?;
-        value.set_sensitive(true);
-        Some((name, value))
-    }
-
-    pub(super) fn request_body(
-        self,
-        provider: &Provider,
-        model: &str,
-        request: &ModelCallRequest<'_>,
-    ) -> serde_json::Result<String> {
-        match self {
-            Self::Openai => openai::request_body(provider, model, request),
-            Self::Anthropic => anthropic::request_body(model, request),
-        }
-    }
-
-    /// Applies one event of the stream.
-    pub(super) fn apply_event(
-        self,
-        event: &ModelStreamEvent,
-        partial: &mut PartialAnswer,
-        sink: &mut dyn ModelSink,
-    ) -> Result<StreamStatus, ResponseError> {
-        match self {
-            Self::Openai => openai::apply_event(event, partial, sink),
-            Self::Anthropic => anthropic::apply_event(event, partial, sink),
-        }
-    }
-
-    /// Applies the whole response of a server that was asked to stream and did not.
-    pub(super) fn apply_whole_response(
-        self,
-        body: &[u8],
-        partial: &mut PartialAnswer,
-        sink: &mut dyn ModelSink,
-    ) -> Result<(), ResponseError> {
-        match self {
-            Self::Openai => openai::apply_whole_response(body, partial, sink),
-            Self::Anthropic => anthropic::apply_whole_response(body, partial, sink),
-        }
-    }
+    url
 }

@@ -27,7 +27,7 @@ pub enum ModelError {
     #[error("provider `{provider}` cannot be reached at {url} ({cause}); check base_url and that the server runs")]
     Unreachable {
         provider: String,
-        /// The endpoint, without secrets.
+        /// The URL of the request, without secrets.
         url: String,
         cause: String,
     },

@@ -124,12 +124,13 @@ async fn read_request(socket: &mut TcpStream) -> (String, Value) {
     };
     let head = String::from_utf8(bytes[..head_end].to_vec()).unwrap();
     let length = head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
-    let length: usize = length.expect("a content-length");
+    let length: usize = length.unwrap_or_default();
     let mut body = bytes.split_off(head_end + 4);
     while body.len() < length {
         assert_ne!(socket.read_buf(&mut body).await.unwrap(), 0, "the client left before its request was whole");
     }
-    (head, serde_json::from_slice(&body).unwrap())
+    let body = if body.is_empty() { Value::Null } else { serde_json::from_slice(&body).unwrap() };
+    (head, body)
 }
 
 /// The head of a streamed response that ends with its connection.

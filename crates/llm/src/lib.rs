@@ -7,7 +7,6 @@
 //! `dialect`.
 
 mod active_requests;
-mod anthropic;
 mod attempt_failure;
 mod config;
 pub mod demo;
@@ -16,13 +15,12 @@ mod error;
 mod error_report;
 mod model_call;
 mod model_list;
-mod openai;
 mod partial_answer;
 mod provider;
+mod provider_kind;
 mod provider_override;
 mod response;
 mod retry_after;
-mod sse;
 mod tool_calls;
 
 use std::collections::BTreeMap;
@@ -30,17 +28,18 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use quell_kernel::ToolSpec;
-use quell_kernel::prompt::Prompt;
+use quell_kernel::prompt::{self, Prompt};
 use quell_kernel::turn::ModelMessage;
 use quell_net::HttpClients;
 use quell_protocol::{AgentId, RunId, Usage};
 use quell_scope::Scope;
 
 pub use active_requests::ActiveRequests;
-pub use config::{ProviderConfig, ProviderConfigError, ProviderKind};
-pub use dialect::Conversation;
+pub use config::{ProviderConfig, ProviderConfigError};
+pub use dialect::{Conversation, ProviderEnvironment};
 pub use error::{ModelError, ModelTimeout};
 pub use model_list::{ModelListError, fetch_model_list};
+pub use provider_kind::ProviderKind;
 pub use provider_override::ProviderOverride;
 
 use model_call::ModelCall;
@@ -324,7 +323,8 @@ impl ModelHandle {
     /// Encodes a conversation in the dialect of the model's provider.
     #[must_use]
     pub fn encode_conversation(&self, prompt: &Prompt<'_>) -> Conversation {
-        self.provider.dialect.encode_conversation(prompt)
+        let pictures = prompt::image_usage(prompt.turns, prompt.draft, prompt.vision);
+        Conversation { pictures, ..self.provider.dialect.encode_conversation(prompt) }
     }
 
     /// Calls the model and waits for its complete answer. Pieces go to `sink` as they arrive. Transient failures are

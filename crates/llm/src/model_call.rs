@@ -11,13 +11,13 @@ use jiff::Timestamp;
 use quell_kernel::prompt::ImageUsage;
 use quell_protocol::{ResourceKind, Usage};
 use quell_scope::{Cancelled, Point, Scope};
-use reqwest::Response;
 use reqwest::header::CONTENT_TYPE;
+use reqwest::{Response, Url};
 use tokio::time::{sleep, timeout};
 
 use super::attempt_failure::{AttemptFailure, RetryDecision};
+use super::dialect::EncodedRequest;
 use super::error::{ModelError, ModelTimeout};
-use super::error_report::ProviderErrorReport;
 use super::partial_answer::{PartialAnswer, estimate_body_tokens};
 use super::provider::Provider;
 use super::retry_after::retry_after;
@@ -36,6 +36,8 @@ pub(super) struct ModelCall<'a> {
 
 /// The state of a call across its attempts.
 struct CallProgress {
+    /// Where the request is sent.
+    url: Url,
     /// The request body, the same for each attempt.
     body: Bytes,
     input_tokens: u64,
@@ -66,7 +68,7 @@ impl<'a> ModelCall<'a> {
         request: &ModelCallRequest<'_>,
         sink: &mut dyn ModelSink,
     ) -> Result<ModelAnswer, ModelError> {
-        let mut progress = CallProgress::new(self.request_body(request)?, request.conversation.pictures);
+        let mut progress = CallProgress::new(self.encode_request(request)?, request.conversation.pictures);
         let mut number = 1;
         loop {
             let failure = match self.run_attempt(number, &mut progress, sink).await {
@@ -88,9 +90,10 @@ impl<'a> ModelCall<'a> {
         }
     }
 
-    fn request_body(&self, request: &ModelCallRequest<'_>) -> Result<String, ModelError> {
-        let body = self.provider.dialect.request_body(self.provider, self.model.model_id(), request);
-        body.map_err(|error| ModelError::Rejected {
+    fn encode_request(&self, request: &ModelCallRequest<'_>) -> Result<EncodedRequest, ModelError> {
+        let Provider { dialect, base_url, .. } = self.provider;
+        let encoded = dialect.encode_request(base_url, self.model.model_id(), request);
+        encoded.map_err(|error| ModelError::Rejected {
             provider: self.provider.name.clone(),
             status: None,
             message: format!("nothing was sent, because the request cannot be written as JSON: {error}"),
@@ -162,7 +165,7 @@ impl<'a> ModelCall<'a> {
         sink: &mut dyn ModelSink,
     ) -> Result<Response, AttemptFailure> {
         let provider = self.provider;
-        let request = provider.client.post(provider.endpoint.clone()).headers(provider.headers.clone());
+        let request = provider.client.post(progress.url.clone()).headers(provider.headers.clone());
         let request = request.body(progress.body.clone());
         let sending = async {
             progress.attempt_stage = AttemptStage::Sent;
@@ -172,7 +175,7 @@ impl<'a> ModelCall<'a> {
         };
         match self.scope.race(Point::ModelSend, sending).await? {
             Ok(Ok(response)) => Ok(response),
-            Ok(Err(error)) => Err(provider.send_failure(&error)),
+            Ok(Err(error)) => Err(provider.send_failure(&progress.url, &error)),
             Err(_elapsed) => Err(provider.header_timeout_failure()),
         }
     }
@@ -192,15 +195,17 @@ impl<'a> ModelCall<'a> {
         };
         // After a timeout or a broken connection, the part of the reason that arrived is used.
         let _ = self.scope.race(Point::ModelError, timeout(ERROR_BODY_TIMEOUT, reading)).await?;
-        let report = ProviderErrorReport::from_body(&String::from_utf8_lossy(&body));
+        let report = self.provider.dialect.parse_error(&String::from_utf8_lossy(&body));
         Ok(self.provider.refusal_failure(status, &report, server_delay))
     }
 }
 
 impl CallProgress {
-    fn new(body: String, pictures: ImageUsage) -> Self {
+    fn new(request: EncodedRequest, pictures: ImageUsage) -> Self {
+        let EncodedRequest { url, body } = request;
         let input_tokens = estimate_body_tokens(&body, pictures);
         Self {
+            url,
             body: Bytes::from(body),
             input_tokens,
             attempt_stage: AttemptStage::Unsent,

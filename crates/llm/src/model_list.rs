@@ -1,18 +1,16 @@
-//! Fetch the list of models that a provider serves (`GET /models`), for diagnostics only.
+//! Fetch the list of models that a provider serves, for diagnostics only.
 //!
 //! It holds nothing in a ledger, and no run waits for it.
 
 use std::time::Duration;
 
-use quell_net::{HttpClients, root_cause, without_secrets};
+use quell_net::{HttpClients, root_cause};
 use reqwest::Response;
 use reqwest::header::{ACCEPT, HeaderValue};
-use serde_json::Value;
 use tokio::time::timeout;
 
 use super::config::ProviderConfig;
 use super::error::{ModelError, ModelTimeout};
-use super::error_report::ProviderErrorReport;
 use super::provider::Provider;
 
 /// The maximum size of a list. Those of the large gateways are smaller than 1 MiB.
@@ -28,7 +26,7 @@ pub enum ModelListError {
     Call(#[from] ModelError),
 }
 
-/// Requests `GET {base_url}/models` with the client of model calls: same key, same headers, same TLS.
+/// Requests the list with the client of model calls: same key, same headers, same TLS.
 ///
 /// # Errors
 /// [`ModelListError`] says whether the section is invalid, or how the request failed within `max_wait`.
@@ -48,24 +46,20 @@ pub async fn fetch_model_list(
 }
 
 async fn request_model_list(provider: &Provider) -> Result<Vec<String>, ModelError> {
-    let url = provider.dialect.models_url(&provider.endpoint);
+    let url = provider.dialect.model_list_url(&provider.base_url);
     let mut headers = provider.headers.clone();
     headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
     // waits: within `max_wait` of `fetch_model_list`.
     let response = provider.client.get(url.clone()).headers(headers).send().await;
-    let response = response.map_err(|error| match provider.send_failure(&error).error {
-        ModelError::Unreachable { provider, cause, .. } => {
-            ModelError::Unreachable { provider, url: without_secrets(&url), cause }
-        }
-        other => other,
-    })?;
+    let response = response.map_err(|error| provider.send_failure(&url, &error).error)?;
     let status = response.status();
     let body = read_body(response, provider).await?;
     if !status.is_success() {
-        let report = ProviderErrorReport::from_body(&String::from_utf8_lossy(&body));
+        let report = provider.dialect.parse_error(&String::from_utf8_lossy(&body));
         return Err(provider.refusal_failure(status.as_u16(), &report, None).error);
     }
-    parse_model_ids(&body).ok_or_else(|| provider.unreadable_failure("no list of models").error)
+    let models = provider.dialect.parse_model_list(&body);
+    models.ok_or_else(|| provider.unreadable_failure("no list of models").error)
 }
 
 async fn read_body(mut response: Response, provider: &Provider) -> Result<Vec<u8>, ModelError> {
@@ -79,11 +73,4 @@ async fn read_body(mut response: Response, provider: &Provider) -> Result<Vec<u8
             Err(error) => return Err(provider.truncated_failure(root_cause(&error)).error),
         }
     }
-}
-
-/// The ids of `{"data": [{"id": ...}]}`.
-fn parse_model_ids(body: &[u8]) -> Option<Vec<String>> {
-    let answer: Value = serde_json::from_slice(body).ok()?;
-    let id = |model: &Value| model.get("id").and_then(Value::as_str).map(str::to_owned);
-    Some(answer.get("data")?.as_array()?.iter().filter_map(id).collect())
 }

@@ -1,16 +1,15 @@
-//! A validated provider: endpoint, headers, timeouts, retry policy, shared HTTP client; also the HTTP client builder
-//! for other modules.
+//! A validated provider: base URL, headers, timeouts, retry policy, shared HTTP client.
 
 use std::time::Duration;
 
 use quell_kernel::retry::RetryPolicy;
-use quell_net::{AddressPolicy, HttpClients, PRIVATE_ADDRESS_HINT, check_url, is_public, without_secrets};
+use quell_net::{AddressPolicy, HttpClients, PRIVATE_ADDRESS_HINT, check_url, is_public};
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Url};
 use secrecy::{ExposeSecret, SecretString};
 
-use super::config::{ProviderConfig, ProviderConfigError, ProviderKind};
-use super::dialect::ProviderDialect;
+use super::config::{ProviderConfig, ProviderConfigError};
+use super::dialect::Dialect;
 
 /// The maximum configurable timeout; it keeps timers in range.
 const MAX_TIMEOUT_S: f64 = 24.0 * 3600.0;
@@ -21,8 +20,8 @@ const MIN_SECRET_CHARS: usize = 8;
 #[derive(Debug)]
 pub(super) struct Provider {
     pub(super) name: String,
-    pub(super) dialect: ProviderDialect,
-    pub(super) endpoint: Url,
+    pub(super) dialect: &'static dyn Dialect,
+    pub(super) base_url: Url,
     pub(super) headers: HeaderMap,
     pub(super) client: Client,
     pub(super) retry_policy: RetryPolicy,
@@ -35,9 +34,9 @@ pub(super) struct Provider {
 impl Provider {
     pub(super) fn new(name: &str, config: ProviderConfig, clients: &HttpClients) -> Result<Self, ProviderConfigError> {
         let config_error = |problem: String| ProviderConfigError { provider: name.to_owned(), problem };
-        let endpoint = endpoint_url(&config).map_err(config_error)?;
+        let base_url = parse_base_url(&config).map_err(config_error)?;
         if config.address_policy == AddressPolicy::PublicOnly {
-            check_url(&endpoint, is_public)
+            check_url(&base_url, is_public)
                 .map_err(|why| config_error(format!("baseUrl: {why}; {PRIVATE_ADDRESS_HINT}")))?;
         }
         let (headers, secrets) = request_headers(&config).map_err(config_error)?;
@@ -45,9 +44,9 @@ impl Provider {
         let connect_timeout = seconds("connect_timeout_s", config.connect_timeout_s)?;
         Ok(Self {
             name: name.to_owned(),
-            dialect: ProviderDialect::from_kind(config.kind),
-            client: clients.get_or_build(&endpoint, config.address_policy, connect_timeout).map_err(config_error)?,
-            endpoint,
+            dialect: config.kind.0,
+            client: clients.get_or_build(&base_url, config.address_policy, connect_timeout).map_err(config_error)?,
+            base_url,
             headers,
             retry_policy: RetryPolicy { max_retries: config.max_retries, ..RetryPolicy::default() },
             connect_timeout,
@@ -57,23 +56,16 @@ impl Provider {
         })
     }
 
-    /// The endpoint as it is shown to people: without user, password and query.
-    pub(super) fn display_url(&self) -> String {
-        without_secrets(&self.endpoint)
-    }
-
     /// Replaces the secrets that were sent to the provider in one of its messages; some servers echo a refused key.
     pub(super) fn redact_secrets(&self, text: String) -> String {
         self.secrets.iter().fold(text, |text, secret| text.replace(secret.expose_secret(), "***"))
     }
 }
 
-fn endpoint_url(config: &ProviderConfig) -> Result<Url, String> {
-    let base = match (&config.base_url, config.kind) {
-        (Some(base), _) => base.as_str(),
-        (None, ProviderKind::Openai) => "https://api.openai.com/v1",
-        (None, ProviderKind::Anthropic) => "https://api.anthropic.com/v1",
-        (None, ProviderKind::Demo) => return Err("the demo model is not started, so it has no base_url".to_owned()),
+fn parse_base_url(config: &ProviderConfig) -> Result<Url, String> {
+    let base = match &config.base_url {
+        Some(base) => base.as_str(),
+        None => config.kind.0.default_base_url()?,
     };
     // The query may contain a key.
     let shown = base.split('?').next().unwrap_or_default();
@@ -83,8 +75,6 @@ fn endpoint_url(config: &ProviderConfig) -> Result<Url, String> {
         return Err(wrong("is neither http nor https"));
     }
     url.set_fragment(None);
-    let endpoint_path = ProviderDialect::from_kind(config.kind).endpoint_path();
-    url.path_segments_mut().map_err(|()| wrong("cannot have a path"))?.pop_if_empty().extend(endpoint_path);
     Ok(url)
 }
 
@@ -93,13 +83,16 @@ fn request_headers(config: &ProviderConfig) -> Result<(HeaderMap, Vec<SecretStri
     let mut secrets = Vec::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
-    let dialect = ProviderDialect::from_kind(config.kind);
+    let dialect = config.kind.0;
     for (name, value) in dialect.fixed_headers() {
         headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
     }
     if let Some(key) = &config.api_key {
-        let header = dialect.key_header(key).ok_or("the API key holds a character that no header can carry")?;
-        headers.insert(header.0, header.1);
+        let (name, value) = dialect.key_header(key.expose_secret());
+        let mut value =
+            HeaderValue::from_str(&value).map_err(|_| "the API key holds a character that no header can carry")?;
+        value.set_sensitive(true);
+        headers.insert(name, value);
         secrets.push(key.clone());
     }
     for (name, value) in &config.headers {

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use quell_net::AddressPolicy;
 use secrecy::SecretString;
 
-use super::config::{ProviderConfig, ProviderConfigError, ProviderKind};
+use super::config::{ProviderConfig, ProviderConfigError};
+use super::provider_kind::ProviderKind;
 
 /// The settings that a session brings along. Without either, the configured provider is used unchanged.
 #[derive(Debug, Clone, Default)]
@@ -49,16 +50,14 @@ impl ProviderOverride {
         Ok(config)
     }
 
-    /// A provider that is not configured: one of the two public ones with a key, or any other with a base URL.
+    /// A provider that is not configured: a public one with a key, or any other with a base URL.
     fn default_config(&self, name: &str) -> Option<ProviderConfig> {
-        let kind = match name {
-            "anthropic" => ProviderKind::Anthropic,
-            "openai" => ProviderKind::Openai,
-            _ if self.base_url.is_some() => ProviderKind::Openai,
-            _ => return None,
-        };
-        let is_reachable = self.base_url.is_some() || self.api_key.is_some();
-        is_reachable.then(|| ProviderConfig::new(kind))
+        let public = ProviderKind::all().find(|kind| kind.name() == name && kind.0.default_base_url().is_ok());
+        match (public, &self.base_url, &self.api_key) {
+            (Some(kind), Some(_), _) | (Some(kind), _, Some(_)) => Some(ProviderConfig::new(kind)),
+            (None, Some(_), _) => Some(ProviderConfig::new(ProviderKind::OPENAI)),
+            (_, None, None) | (None, None, Some(_)) => None,
+        }
     }
 }
 
@@ -73,7 +72,7 @@ mod tests {
             base_url: Some("http://here/v1".to_owned()),
             api_key: Some("configured".into()),
             headers: BTreeMap::from([("x-key".to_owned(), "configured".to_owned())]),
-            ..ProviderConfig::new(ProviderKind::Openai)
+            ..ProviderConfig::new(ProviderKind::OPENAI)
         }
     }
 
@@ -102,10 +101,10 @@ mod tests {
 
     #[test]
     fn a_provider_that_is_not_configured_needs_a_place_or_a_known_name() {
-        assert_eq!(override_of(Some("own"), None).apply_to("anthropic", None).unwrap().kind, ProviderKind::Anthropic);
+        assert_eq!(override_of(Some("own"), None).apply_to("anthropic", None).unwrap().kind, ProviderKind::ANTHROPIC);
         assert_eq!(
             override_of(None, Some("http://there/v1")).apply_to("mine", None).unwrap().kind,
-            ProviderKind::Openai
+            ProviderKind::OPENAI
         );
         assert!(
             override_of(Some("own"), None).apply_to("mine", None).unwrap_err().problem.contains("[providers.mine]")

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use quell_net::root_cause;
+use quell_net::{SseDecoder, SseEvent, root_cause};
 use quell_scope::{Cancelled, Point};
 use reqwest::Response;
 use tokio::time::{Instant, timeout};
@@ -12,7 +12,12 @@ use super::ModelSink;
 use super::attempt_failure::AttemptFailure;
 use super::model_call::ModelCall;
 use super::partial_answer::{PartialAnswer, ResponseError, StreamStatus};
-use super::sse::{MAX_EVENT_BYTES, ModelStreamDecoder, ModelStreamEvent};
+
+/// The maximum length of a line. A whole answer of 128,000 tokens in one event is about 1 MiB of JSON.
+pub(super) const MAX_LINE_BYTES: usize = 4 * 1024 * 1024;
+
+/// The maximum size of the data of one event, over all its lines, and of a response that is no stream.
+const MAX_EVENT_BYTES: usize = 8 * 1024 * 1024;
 
 /// How long the usage and the end mark may take once the model has said why it stopped. The answer is complete then,
 /// and some servers send neither and keep the connection open.
@@ -43,7 +48,7 @@ impl ModelCall<'_> {
         partial: &mut PartialAnswer,
         sink: &mut dyn ModelSink,
     ) -> Result<(), AttemptFailure> {
-        let (mut decoder, mut silence) = (ModelStreamDecoder::default(), SilenceTimer::new());
+        let (mut decoder, mut silence) = (SseDecoder::new(MAX_LINE_BYTES, MAX_EVENT_BYTES), SilenceTimer::new());
         loop {
             let chunk = match self.next_chunk(&mut response, partial, &silence).await? {
                 Ok(Some(chunk)) => chunk,
@@ -130,7 +135,7 @@ impl ModelCall<'_> {
     /// the blank line.
     fn end_without_mark(
         &self,
-        decoder: ModelStreamDecoder,
+        decoder: SseDecoder,
         partial: &mut PartialAnswer,
         sink: &mut dyn ModelSink,
     ) -> Result<(), AttemptFailure> {
@@ -158,7 +163,7 @@ impl ModelCall<'_> {
 
     fn apply_event(
         &self,
-        event: &ModelStreamEvent,
+        event: &SseEvent,
         partial: &mut PartialAnswer,
         sink: &mut dyn ModelSink,
     ) -> Result<StreamStatus, ResponseError> {

@@ -1,5 +1,6 @@
 //! Model calls against servers on loopback: answers, retries, broken streams, and stops.
 
+mod added_dialect;
 mod answers;
 mod anthropic;
 mod failures;
@@ -71,7 +72,7 @@ impl ModelCallFixture {
     }
 
     fn with(base_url: String, change: impl FnOnce(&mut ProviderConfig)) -> Self {
-        Self::of_kind(ProviderKind::Openai, base_url, change)
+        Self::of_kind(ProviderKind::OPENAI, base_url, change)
     }
 
     fn of_kind(kind: ProviderKind, base_url: String, change: impl FnOnce(&mut ProviderConfig)) -> Self {

@@ -194,7 +194,7 @@ fn history_line(message: &HistoryMessage) -> String {
 }
 
 fn engine_config(home: &Path, base_url: &str, isolate: Isolate) -> anyhow::Result<EngineConfig> {
-    let provider = ProviderConfig { base_url: Some(base_url.to_owned()), ..ProviderConfig::new(ProviderKind::Demo) };
+    let provider = ProviderConfig { base_url: Some(base_url.to_owned()), ..ProviderConfig::new(ProviderKind::DEMO) };
     Ok(EngineConfig {
         clock: Clock::start(),
         data_dir: home.join("data"),

@@ -8,16 +8,16 @@ use std::fmt;
 use std::time::Duration;
 
 use futures_util::stream::{self, BoxStream, StreamExt};
+use quell_net::{SseDecoder, SseEvent};
 use quell_protocol::{EventKind, RunEvent, RunId};
 use reqwest::header::ACCEPT;
 use reqwest::{Method, Response};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::sse::{ClientSseDecoder, ClientSseFrame};
 use super::{ClientError, DaemonClient, REQUEST_TIMEOUT};
 
-/// An event carries at most a whole answer or a whole receipt.
-const MAX_FRAME_BYTES: usize = 16 << 20;
+/// An event carries at most a whole answer or a whole receipt, in one line.
+const MAX_EVENT_BYTES: usize = 16 << 20;
 
 /// The daemon sends a comment every 15 seconds. After three missing ones the connection counts as dead.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(45);
@@ -104,7 +104,7 @@ struct RunEventFollower {
     last_seq: u64,
     /// Longest time without data on a live connection.
     idle_timeout: Duration,
-    connection: Option<(Response, ClientSseDecoder)>,
+    connection: Option<(Response, SseDecoder)>,
     buffered_events: VecDeque<RunEvent>,
     outage: Option<RunStreamOutage>,
     finished: bool,
@@ -157,9 +157,12 @@ impl RunEventFollower {
             };
             match piece {
                 Ok(Some(piece)) => {
-                    let frames = decoder.feed(&piece);
-                    let frames = frames.map_err(|_| self.client.unexpected_answer("an event is too large".into()))?;
-                    self.buffer_events(&frames)?;
+                    let (mut rest, mut events) = (&piece[..], Vec::new());
+                    let too_large = |_| self.client.unexpected_answer("an event is too large".into());
+                    while let Some(event) = decoder.next_event(&mut rest).map_err(too_large)? {
+                        events.push(event);
+                    }
+                    self.buffer_events(&events)?;
                 }
                 Ok(None) => {
                     let cause = "the daemon closed the stream before the run ended".into();
@@ -191,20 +194,20 @@ impl RunEventFollower {
             cause: "it did not answer in time".into(),
         };
         let response = opened.await.map_err(timed_out)??;
-        self.connection = Some((response, ClientSseDecoder::new(MAX_FRAME_BYTES)));
+        self.connection = Some((response, SseDecoder::new(MAX_EVENT_BYTES, MAX_EVENT_BYTES)));
         let was_disconnected =
             self.outage.as_mut().is_some_and(|outage| std::mem::replace(&mut outage.disconnected, false));
         Ok(was_disconnected)
     }
 
-    fn buffer_events(&mut self, frames: &[ClientSseFrame]) -> Result<(), ClientError> {
-        for frame in frames {
-            match serde_json::from_str::<RunEvent>(&frame.data) {
+    fn buffer_events(&mut self, events: &[SseEvent]) -> Result<(), ClientError> {
+        for event in events {
+            match serde_json::from_str::<RunEvent>(&event.data) {
                 Ok(event) if event.run_id != self.run_id || event.seq <= self.last_seq => {}
                 Ok(event) if self.buffered_events.back().is_some_and(|last| event.seq <= last.seq) => {}
                 Ok(event) => self.buffered_events.push_back(event),
                 // A newer daemon may send events that this client does not know; known events must be valid.
-                Err(_) if !KNOWN_EVENTS.contains(&frame.event.as_str()) => {}
+                Err(_) if !KNOWN_EVENTS.contains(&event.name.as_str()) => {}
                 Err(error) => return Err(self.client.unexpected_answer(format!("an event is invalid: {error}"))),
             }
         }

@@ -8,7 +8,7 @@ use quell_kernel::approval::ApprovalPolicy;
 use quell_kernel::daily_spend::DailyLimit;
 use quell_kernel::permissions::approval_policy_for;
 use quell_kernel::turn::PartialPolicy;
-use quell_llm::ThinkingMode;
+use quell_llm::{ProviderKind, ThinkingMode};
 use quell_process::Isolate;
 use quell_protocol::AgentId;
 use quell_protocol::agents::Price;
@@ -22,7 +22,12 @@ const MIN_THINKING_TOKENS: u32 = 1024;
 const SKILL_READING_TOOLS: [&str; 2] = ["read_file", "shell"];
 
 /// The error for an agent whose provider has no thinking.
-pub const THINKING_UNSUPPORTED: &str = "only providers of kind \"anthropic\" are asked for thinking";
+#[must_use]
+pub fn thinking_unsupported() -> String {
+    let kinds = ProviderKind::all().filter(|kind| kind.has_thinking());
+    let names: Vec<String> = kinds.map(|kind| format!("\"{}\"", kind.name())).collect();
+    format!("only providers of kind {} are asked for thinking", names.join(" or "))
+}
 
 /// One agent: a model, a prompt, tools.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

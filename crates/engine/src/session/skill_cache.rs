@@ -110,7 +110,7 @@ mod tests {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let dir = tempfile::tempdir().unwrap();
         let base_url = Some("http://127.0.0.1:9/v1".to_owned());
-        let provider = ProviderConfig { base_url, ..ProviderConfig::new(ProviderKind::Openai) };
+        let provider = ProviderConfig { base_url, ..ProviderConfig::new(ProviderKind::OPENAI) };
         let factory = AgentFactory {
             models: Models::new(BTreeMap::from([("p".to_owned(), provider)])).unwrap(),
             toolbox: Arc::new(ToolSet::new(ToolSettings::default())),

@@ -45,7 +45,8 @@ pub struct ImageUsage {
 }
 
 /// A part of a user message or tool result, to be rendered by a dialect.
-pub(super) enum PromptPart<'a> {
+#[derive(Debug)]
+pub enum PromptPart<'a> {
     Text(String),
     Image(&'a Image),
     Url(String),

@@ -35,7 +35,7 @@ impl ModelSink for DemoTestSink {
 }
 
 async fn call_demo(demo: &DemoModel, messages: &[Value], sink: &mut DemoTestSink) -> Result<ModelAnswer, ModelError> {
-    let mut config = ProviderConfig::new(ProviderKind::Demo);
+    let mut config = ProviderConfig::new(ProviderKind::DEMO);
     config.base_url = Some(demo.base_url());
     let models = Models::new(BTreeMap::from([("demo".to_owned(), config)])).unwrap();
     let shell = ToolSpec {
@@ -167,12 +167,13 @@ async fn closing_it_ends_its_answers_and_leaves_no_task() {
 }
 
 async fn post_chat_completion(base_url: &str) -> reqwest::Response {
-    let mut config = ProviderConfig::new(ProviderKind::Demo);
+    let mut config = ProviderConfig::new(ProviderKind::DEMO);
     config.base_url = Some(base_url.to_owned());
     let models = Models::new(BTreeMap::from([("demo".to_owned(), config)])).unwrap();
     let provider_set = models.provider_set();
     let provider = &provider_set.providers["demo"];
     let body = json!({"model": "demo", "messages": [user_message("hi")]}).to_string();
-    let request = provider.client.post(provider.endpoint.clone()).headers(provider.headers.clone()).body(body);
+    let url = format!("{base_url}/chat/completions");
+    let request = provider.client.post(url).headers(provider.headers.clone()).body(body);
     request.send().await.unwrap()
 }

@@ -3,6 +3,7 @@
 use rstest::rstest;
 
 use super::super::fake_server::{FakeModelServer, FakeServerStep, plain_response, stream_head};
+use super::stops::stop_after_first_piece;
 use super::*;
 
 fn event_step(event: &serde_json::Value) -> FakeServerStep {
@@ -50,7 +51,7 @@ fn one_word_answer(word: &str) -> Vec<FakeServerStep> {
 }
 
 fn anthropic_fixture(fake: &FakeModelServer) -> ModelCallFixture {
-    ModelCallFixture::of_kind(ProviderKind::Anthropic, fake.base_url(), |config| {
+    ModelCallFixture::of_kind(ProviderKind::ANTHROPIC, fake.base_url(), |config| {
         config.api_key = Some("sk-ant".to_owned().into());
         config.idle_timeout_s = 2.0;
     })
@@ -200,15 +201,6 @@ async fn a_server_of_the_other_dialect_is_unreadable() {
 async fn a_stop_in_the_middle_closes_the_socket_and_accounts_for_the_step() {
     let fake = FakeModelServer::start(vec![vec![stream_head(), start_step(), text_step("12345")]]).await;
     let fixture = anthropic_fixture(&fake);
-    let mut sink = RecordingSink::default();
-    let mut pieces = sink.pieces.subscribe();
-    let (outcome, ()) = tokio::join!(fixture.call(&mut sink), async {
-        assert!(pieces.wait_for(|count| *count == 1).await.is_ok());
-        fixture.scope.cancel();
-    });
-    assert_eq!(outcome, Err(ModelError::Cancelled));
-    fake.wait_for_disconnects(1).await;
+    let sink = stop_after_first_piece(&fake, &fixture).await;
     assert_eq!(sink.usages, [Usage { input_tokens: 100, output_tokens: 2, estimated: true }]);
-    assert!(fixture.is_idle());
-    assert_eq!((fixture.scope.ledger().open_count(), fixture.ledger()[0].2), (0, "closed"));
 }

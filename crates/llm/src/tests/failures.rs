@@ -182,7 +182,7 @@ async fn nobody_listening_is_unreachable_and_says_why() {
 #[tokio::test]
 async fn an_unreachable_server_is_named_with_the_place_that_was_asked_for_its_models() {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let mut config = ProviderConfig::new(ProviderKind::Openai);
+    let mut config = ProviderConfig::new(ProviderKind::OPENAI);
     config.base_url = Some(format!("http://user:pw@{free}/v1"));
     let outcome = fetch_model_list("p", config, Duration::from_secs(4)).await;
     let Err(ModelListError::Call(ModelError::Unreachable { url, .. })) = outcome else { panic!("{outcome:?}") };
@@ -326,7 +326,7 @@ async fn an_error_inside_the_stream_ends_it(
 #[rstest]
 #[case::not_json(vec![stream_head(), event_step("hello")])]
 #[case::wrong_shape(vec![stream_head(), event_step(r#"{"choices":7}"#)])]
-#[case::endless_line(vec![stream_head(), FakeServerStep::Send(vec![b'x'; super::super::sse::MAX_LINE_BYTES + 1])])]
+#[case::endless_line(vec![stream_head(), FakeServerStep::Send(vec![b'x'; super::super::response::MAX_LINE_BYTES + 1])])]
 #[case::web_page(plain_response("200 OK", "content-type: text/html\r\n", "<html>"))]
 #[case::other_json(plain_response("200 OK", "content-type: application/json\r\n", "[1]"))]
 #[tokio::test]

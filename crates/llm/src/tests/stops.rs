@@ -33,6 +33,37 @@ async fn stop_and_check(
     assert_eq!(fake.requests().len(), requests, "an aborted request is never sent again");
 }
 
+/// Stops a call after its first piece of text, in any dialect, and returns what it told.
+pub(super) async fn stop_after_first_piece(fake: &FakeModelServer, fixture: &ModelCallFixture) -> RecordingSink {
+    let mut sink = RecordingSink::default();
+    let mut pieces = sink.pieces.subscribe();
+    let streaming = async {
+        assert!(pieces.wait_for(|count| *count == 1).await.is_ok());
+    };
+    stop_and_check(fake, fixture, streaming, &mut sink).await;
+    assert_eq!(fixture.ledger()[0].2, "closed");
+    sink
+}
+
+/// Stops a call when it has reached `point`, and returns what it told.
+async fn stop_at_point(fake: &FakeModelServer, fixture: &mut ModelCallFixture, point: Point) -> RecordingSink {
+    let reached = watch::Sender::new(false);
+    let tell = reached.clone();
+    let probe = PointProbe::new(move |at| {
+        if at == point {
+            tell.send_replace(true);
+        }
+    });
+    fixture.scope = Scope::new(Clock::start(), probe);
+    let mut waiting = reached.subscribe();
+    let ready = async {
+        assert!(waiting.wait_for(|at| *at).await.is_ok());
+    };
+    let mut sink = RecordingSink::default();
+    stop_and_check(fake, fixture, ready, &mut sink).await;
+    sink
+}
+
 #[tokio::test]
 async fn while_connecting() {
     let (listener, _queued) = unresponsive_listener().await;
@@ -66,13 +97,7 @@ async fn while_waiting_for_headers() {
 async fn while_streaming_or_silent_in_the_middle() {
     let fake = FakeModelServer::start(vec![vec![stream_head(), text_step("12345")]]).await;
     let fixture = ModelCallFixture::new(fake.base_url());
-    let mut sink = RecordingSink::default();
-    let mut pieces = sink.pieces.subscribe();
-    let streaming = async {
-        assert!(pieces.wait_for(|count| *count == 1).await.is_ok());
-    };
-    stop_and_check(&fake, &fixture, streaming, &mut sink).await;
-    assert_eq!(fixture.ledger()[0].2, "closed");
+    let sink = stop_after_first_piece(&fake, &fixture).await;
     assert_eq!(sink.usages, [Usage { input_tokens: sink.inputs[0], output_tokens: 2, estimated: true }]);
 }
 
@@ -81,22 +106,7 @@ async fn while_reading_an_error() {
     let head = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 9\r\n\r\noops".to_vec();
     let fake = FakeModelServer::start(vec![vec![FakeServerStep::Send(head)]]).await;
     let mut fixture = ModelCallFixture::new(fake.base_url());
-    let at_error = watch::Sender::new(false);
-    let tell = at_error.clone();
-    fixture.scope = Scope::new(
-        Clock::start(),
-        PointProbe::new(move |point| {
-            if point == Point::ModelError {
-                tell.send_replace(true);
-            }
-        }),
-    );
-    let mut reading = at_error.subscribe();
-    let ready = async {
-        assert!(reading.wait_for(|at| *at).await.is_ok());
-    };
-    let mut sink = RecordingSink::default();
-    stop_and_check(&fake, &fixture, ready, &mut sink).await;
+    let sink = stop_at_point(&fake, &mut fixture, Point::ModelError).await;
     assert_eq!((fixture.ledger()[0].2, sink.usages.len()), ("closed", 0));
 }
 
@@ -105,20 +115,7 @@ async fn while_backing_off() {
     let refusal = plain_response("429 Too Many Requests", "retry-after: 25\r\nconnection: close\r\n", "later");
     let fake = FakeModelServer::start(vec![refusal]).await;
     let mut fixture = ModelCallFixture::new(fake.base_url());
-    let backing_off = watch::Sender::new(false);
-    let tell = backing_off.clone();
-    let probe = PointProbe::new(move |point| {
-        if point == Point::ModelBackoff {
-            tell.send_replace(true);
-        }
-    });
-    fixture.scope = Scope::new(Clock::start(), probe);
-    let mut waiting = backing_off.subscribe();
-    let ready = async {
-        assert!(waiting.wait_for(|at| *at).await.is_ok());
-    };
-    let mut sink = RecordingSink::default();
-    stop_and_check(&fake, &fixture, ready, &mut sink).await;
+    let sink = stop_at_point(&fake, &mut fixture, Point::ModelBackoff).await;
     let ends: Vec<_> = fixture.ledger().into_iter().map(|(kind, _, how)| (kind, how)).collect();
     assert_eq!(ends, [(ResourceKind::ModelRequest, "failed"), (ResourceKind::Timer, "cancelled")]);
     assert_eq!((sink.usages.len(), sink.retries.len()), (0, 1));

@@ -10,15 +10,15 @@ const DEMO_PROVIDER: &str = "demo";
 impl Config {
     /// True when a provider, an agent or a route refers to the demo model.
     pub(crate) fn needs_demo_model(&self) -> bool {
-        self.refers_to_builtin_demo() || self.providers.values().any(|provider| provider.kind == ProviderKind::Demo)
+        self.refers_to_builtin_demo() || self.providers.values().any(|provider| provider.kind == ProviderKind::DEMO)
     }
 
     /// Sets the address of the demo model for everything that refers to it.
     pub(crate) fn set_demo_model_url(&mut self, base_url: &str) {
         if self.refers_to_builtin_demo() && !self.providers.contains_key(DEMO_PROVIDER) {
-            self.providers.insert(DEMO_PROVIDER.to_owned(), ProviderConfig::new(ProviderKind::Demo));
+            self.providers.insert(DEMO_PROVIDER.to_owned(), ProviderConfig::new(ProviderKind::DEMO));
         }
-        for provider in self.providers.values_mut().filter(|provider| provider.kind == ProviderKind::Demo) {
+        for provider in self.providers.values_mut().filter(|provider| provider.kind == ProviderKind::DEMO) {
             provider.base_url = Some(base_url.to_owned());
         }
     }

@@ -102,29 +102,24 @@ fn read_secret(file: &Path, key: &str, section: &str) -> anyhow::Result<Option<S
 
 /// Adds the provider that the environment names. Returns the model to use with it.
 fn add_provider_from_environment(config: &mut Config) -> Option<String> {
-    if env_text("OPENAI_API_KEY").is_some() || env_text("OPENAI_BASE_URL").is_some() {
-        let provider = ProviderConfig {
-            base_url: env_text("OPENAI_BASE_URL"),
-            api_key_env: env_text("OPENAI_API_KEY").map(|_| "OPENAI_API_KEY".to_owned()),
-            ..ProviderConfig::new(ProviderKind::Openai)
-        };
-        config.providers.insert("openai".to_owned(), provider);
-        return Some(format!("openai/{}", model_from_environment("gpt-5-mini")));
-    }
-    if env_text("ANTHROPIC_API_KEY").is_some() || env_text("ANTHROPIC_BASE_URL").is_some() {
-        let provider = ProviderConfig {
-            base_url: env_text("ANTHROPIC_BASE_URL").map(with_v1_suffix),
-            api_key_env: env_text("ANTHROPIC_API_KEY").map(|_| "ANTHROPIC_API_KEY".to_owned()),
-            ..ProviderConfig::new(ProviderKind::Anthropic)
-        };
-        config.providers.insert("anthropic".to_owned(), provider);
-        return Some(format!("anthropic/{}", model_from_environment("claude-sonnet-4-5")));
+    for kind in ProviderKind::all() {
+        let Some(known) = kind.environment() else { continue };
+        let (key, base_url) = (env_text(known.key_variable), env_text(known.base_url_variable));
+        if key.is_some() || base_url.is_some() {
+            let provider = ProviderConfig {
+                base_url: base_url.map(|base| with_suffix(base, known.base_url_suffix)),
+                api_key_env: key.map(|_| known.key_variable.to_owned()),
+                ..ProviderConfig::new(kind)
+            };
+            config.providers.insert(known.provider.to_owned(), provider);
+            return Some(format!("{}/{}", known.provider, model_from_environment(known.default_model)));
+        }
     }
     if let Some(host) = env_text("OLLAMA_HOST") {
         let base = if host.contains("://") { host } else { format!("http://{host}") };
         let provider = ProviderConfig {
             base_url: Some(format!("{}/v1", base.trim_end_matches('/'))),
-            ..ProviderConfig::new(ProviderKind::Openai)
+            ..ProviderConfig::new(ProviderKind::OPENAI)
         };
         config.providers.insert("ollama".to_owned(), provider);
         return Some(format!("ollama/{}", model_from_environment("llama3.2")));
@@ -132,10 +127,11 @@ fn add_provider_from_environment(config: &mut Config) -> Option<String> {
     None
 }
 
-/// Anthropic's own programs expect `$ANTHROPIC_BASE_URL` without `/v1` and append it; accept both forms.
-fn with_v1_suffix(base: String) -> String {
+/// Accepts a base URL with and without its suffix.
+fn with_suffix(base: String, suffix: Option<&str>) -> String {
+    let Some(suffix) = suffix else { return base };
     let base = base.trim_end_matches('/');
-    if base.ends_with("/v1") { base.to_owned() } else { format!("{base}/v1") }
+    if base.ends_with(suffix) { base.to_owned() } else { format!("{base}{suffix}") }
 }
 
 /// `$QUELL_MODEL`, else a default.

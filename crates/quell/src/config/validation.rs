@@ -1,10 +1,9 @@
 //! Validate a parsed configuration across its sections.
 
-use quell_engine::agent::{AgentConfig, RESERVED, THINKING_UNSUPPORTED, check_tool_names};
+use quell_engine::agent::{AgentConfig, RESERVED, check_tool_names, thinking_unsupported};
 use quell_engine::engine::Retention;
 use quell_engine::memory::MemorySettings;
 use quell_kernel::agent_tree::{AgentTree, AgentTreeError};
-use quell_llm::ProviderKind;
 use quell_protocol::AgentId;
 use quell_surfaces::channels::config::ChannelConfig;
 use quell_surfaces::state::host_entry_problem;
@@ -197,6 +196,6 @@ fn memory_problems(memory: &MemorySettings, report: &mut impl FnMut(&str, String
 fn thinking_kind_problem(config: &Config, agent: &AgentConfig) -> Option<String> {
     agent.thinking_mode()?;
     let (provider, _) = agent.model.split_once('/')?;
-    let other = config.providers.get(provider).is_some_and(|provider| provider.kind != ProviderKind::Anthropic);
-    other.then(|| THINKING_UNSUPPORTED.to_owned())
+    let provider = config.providers.get(provider)?;
+    (!provider.kind.has_thinking()).then(thinking_unsupported)
 }

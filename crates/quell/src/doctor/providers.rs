@@ -15,15 +15,20 @@ const MAX_SUGGESTED_MODELS: usize = 5;
 
 /// Checks each configured provider, and the agents' models on it.
 pub(super) fn providers(input: &ConfiguredInput<'_>) -> Vec<DoctorFinding> {
-    let real = input.loaded.config.providers.iter().filter(|(_, provider)| provider.kind != ProviderKind::Demo);
+    let real = input.loaded.config.providers.iter().filter(|(_, provider)| provider.kind != ProviderKind::DEMO);
     let findings: Vec<DoctorFinding> =
         real.flat_map(|(name, provider)| check_provider(input, name, provider)).collect();
     if !findings.is_empty() {
         return findings;
     }
+    let keys = ProviderKind::all().filter_map(ProviderKind::environment).map(|known| known.key_variable);
+    let keys: Vec<String> = keys.map(|variable| format!("{variable}=...")).collect();
     vec![DoctorFinding::warn(
         "no model provider is configured, so the built-in demo model answers",
-        "export OPENAI_API_KEY=..., ANTHROPIC_API_KEY=... or OLLAMA_HOST=127.0.0.1:11434, or add [providers.X]; see docs/configuration.md",
+        format!(
+            "export {} or OLLAMA_HOST=127.0.0.1:11434, or add [providers.X]; see docs/configuration.md",
+            keys.join(", ")
+        ),
     )]
 }
 

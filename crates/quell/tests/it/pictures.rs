@@ -33,7 +33,7 @@ const TEXT_ONLY_AGENT: &str = "main";
 async fn start_engine() -> TestEngine {
     let test = TestEngine::start_with(ProcessLock::shared().await, |config| {
         let base_url = config.providers["scripted"].base_url.clone();
-        let provider = ProviderConfig { base_url, ..ProviderConfig::new(ProviderKind::Anthropic) };
+        let provider = ProviderConfig { base_url, ..ProviderConfig::new(ProviderKind::ANTHROPIC) };
         let provider = ProviderConfig { api_key: Some("sk-ant".to_owned().into()), ..provider };
         config.providers.insert("anthropic".to_owned(), provider);
         let workdir = Some(config.work_dir.join("main"));

@@ -504,5 +504,5 @@ pub(crate) fn engine_config(data: &Path, base_url: &str, probe: PointProbe) -> E
 }
 
 pub(crate) fn provider_config(base_url: &str) -> ProviderConfig {
-    ProviderConfig { base_url: Some(base_url.to_owned()), ..ProviderConfig::new(ProviderKind::Openai) }
+    ProviderConfig { base_url: Some(base_url.to_owned()), ..ProviderConfig::new(ProviderKind::OPENAI) }
 }

@@ -175,7 +175,7 @@ pub(crate) async fn serve(state: ServerState) -> SocketAddr {
 }
 
 fn default_config(model: &ScriptedModel, data_dir: PathBuf) -> TestServerConfig {
-    let mut provider = ProviderConfig::new(ProviderKind::Openai);
+    let mut provider = ProviderConfig::new(ProviderKind::OPENAI);
     provider.base_url = Some(model.base_url());
     let agent = |tools: &[&str]| AgentConfig {
         model: "scripted/model".to_owned(),

@@ -10,7 +10,7 @@ use quell_protocol::AgentId;
 use quell_tools::ToolSet;
 
 use super::super::memory_tools::memory_tool_specs;
-use super::super::{Agent, AgentConfig, THINKING_UNSUPPORTED, check_tool_names};
+use super::super::{Agent, AgentConfig, check_tool_names, thinking_unsupported};
 
 /// Builds agents.
 #[derive(Debug, Clone)]
@@ -127,7 +127,7 @@ impl AgentFactory {
             return Err(invalid(format!("{key} {problem}")));
         }
         if config.thinking_mode().is_some() && !model.supports_thinking() {
-            return Err(invalid(format!("thinking: {THINKING_UNSUPPORTED}")));
+            return Err(invalid(format!("thinking: {}", thinking_unsupported())));
         }
         let workdir_path = expand_home(&Self::workdir_of(&self.work_dir, id, &config), self.home_dir.as_deref());
         if let Some(problem) = self.toolbox.protected_paths().workdir_problem(&workdir_path) {

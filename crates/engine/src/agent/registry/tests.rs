@@ -17,7 +17,7 @@ fn test_factory(work_dir: PathBuf) -> AgentFactory {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let provider = ProviderConfig {
         base_url: Some("http://127.0.0.1:9/v1".to_owned()),
-        ..ProviderConfig::new(ProviderKind::Openai)
+        ..ProviderConfig::new(ProviderKind::OPENAI)
     };
     AgentFactory {
         models: Models::new(BTreeMap::from([("p".to_owned(), provider)])).expect("a provider"),

@@ -32,7 +32,7 @@ async fn start_engine(dir: &Path) -> TestEngine {
     TestEngine::start_in(TestDir::Borrowed(dir.to_owned()), ProcessLock::shared().await, |config| {
         config.mcp.insert("test".to_owned(), test_server_config(&marker, &log));
         let base_url = config.providers["scripted"].base_url.clone();
-        let provider = ProviderConfig { base_url, ..ProviderConfig::new(ProviderKind::Anthropic) };
+        let provider = ProviderConfig { base_url, ..ProviderConfig::new(ProviderKind::ANTHROPIC) };
         let provider = ProviderConfig { api_key: Some("sk-ant".to_owned().into()), ..provider };
         config.providers.insert("anthropic".to_owned(), provider);
         let workdir = Some(config.work_dir.join("main"));

@@ -26,7 +26,7 @@ async fn start_engine_recalling() -> TestEngine {
     start_engine(|config| {
         config.memory.auto_recall = true;
         let base_url = config.providers["scripted"].base_url.clone();
-        let provider = ProviderConfig { base_url, ..ProviderConfig::new(ProviderKind::Anthropic) };
+        let provider = ProviderConfig { base_url, ..ProviderConfig::new(ProviderKind::ANTHROPIC) };
         let provider = ProviderConfig { api_key: Some("sk-ant".to_owned().into()), ..provider };
         config.providers.insert("anthropic".to_owned(), provider);
         let claude =

@@ -77,7 +77,7 @@ async fn a_change_of_something_else_keeps_the_connection_to_its_endpoint() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_that_its_agent_cannot_work_with_is_refused_and_not_stored(#[case] extra: Value, #[case] says: &str) {
     let server = TestServer::start_with(|config| {
-        let anthropic = quell_llm::ProviderConfig::new(quell_llm::ProviderKind::Anthropic);
+        let anthropic = quell_llm::ProviderConfig::new(quell_llm::ProviderKind::ANTHROPIC);
         config.engine.providers.insert("thinker".to_owned(), anthropic);
         let main = config.engine.agents.values_mut().next().unwrap();
         (main.model, main.thinking_tokens) = ("thinker/model".to_owned(), Some(4000));
@@ -172,7 +172,7 @@ async fn keys_that_cannot_be_read_any_more_can_be_given_again() {
 async fn a_session_whose_provider_is_gone_says_so_before_its_next_run_fails() {
     let mine = ScriptedModel::start().await;
     let add = |config: &mut crate::test_server::TestServerConfig| {
-        let mut provider = quell_llm::ProviderConfig::new(quell_llm::ProviderKind::Openai);
+        let mut provider = quell_llm::ProviderConfig::new(quell_llm::ProviderKind::OPENAI);
         provider.base_url = Some(mine.base_url());
         config.engine.providers.insert("mine".to_owned(), provider);
     };

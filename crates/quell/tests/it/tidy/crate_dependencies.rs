@@ -16,7 +16,7 @@ const ALLOWED_DEPENDENCIES: &[(&str, &[&str])] = &[
     ("quell-tools", &["quell-process", "quell-net", "quell-scope", "quell-kernel", "quell-protocol"]),
     ("quell-engine", ENGINE),
     ("quell-surfaces", SURFACES),
-    ("quell-client", &["quell-protocol"]),
+    ("quell-client", &["quell-net", "quell-protocol"]),
     ("quell-tui", &["quell-client", "quell-protocol"]),
     ("quell", BINARY),
     ("quell-testkit", &[]),

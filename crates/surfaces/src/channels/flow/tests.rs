@@ -101,7 +101,7 @@ fn engine_config(dir: &TempDir, model: &ScriptedModel) -> EngineConfig {
     let provider = ProviderConfig {
         base_url: Some(model.base_url()),
         max_retries: 0,
-        ..ProviderConfig::new(ProviderKind::Openai)
+        ..ProviderConfig::new(ProviderKind::OPENAI)
     };
     EngineConfig {
         clock: Clock::start(),

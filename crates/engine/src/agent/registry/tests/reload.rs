@@ -10,7 +10,7 @@ fn agents(parents: &[(&str, Option<&str>)]) -> BTreeMap<AgentId, AgentConfig> {
 fn models(registry: &AgentRegistry, provider: &str, port: u16) -> Models {
     let provider_config = ProviderConfig {
         base_url: Some(format!("http://127.0.0.1:{port}/v1")),
-        ..ProviderConfig::new(ProviderKind::Openai)
+        ..ProviderConfig::new(ProviderKind::OPENAI)
     };
     registry
         .factory()

@@ -6,10 +6,14 @@ use rstest::rstest;
 
 use super::*;
 
+fn decoder() -> SseDecoder {
+    SseDecoder::new(10_000, 10_000)
+}
+
 fn decode_chunks<'a>(
-    mut decoder: ModelStreamDecoder,
+    mut decoder: SseDecoder,
     chunks: impl IntoIterator<Item = &'a [u8]>,
-) -> (Vec<ModelStreamEvent>, Result<Option<ModelStreamEvent>, StreamLimitError>) {
+) -> (Vec<SseEvent>, Result<Option<SseEvent>, SseLimitError>) {
     let mut events = Vec::new();
     for mut chunk in chunks {
         loop {
@@ -25,7 +29,7 @@ fn decode_chunks<'a>(
 }
 
 fn decode_whole(text: &[u8]) -> Vec<(String, String)> {
-    let (events, rest) = decode_chunks(ModelStreamDecoder::default(), [text]);
+    let (events, rest) = decode_chunks(decoder(), [text]);
     rest.expect("within the bounds");
     events.into_iter().map(|event| (event.name, event.data)).collect()
 }
@@ -57,8 +61,7 @@ fn a_broken_character_is_replaced_and_harms_nothing_else() {
 
 #[test]
 fn the_rest_is_what_was_under_way() {
-    let rest =
-        |text: &str| decode_chunks(ModelStreamDecoder::default(), [text.as_bytes()]).1.expect("within the bounds");
+    let rest = |text: &str| decode_chunks(decoder(), [text.as_bytes()]).1.expect("within the bounds");
     assert_eq!(rest("data: [DONE]").map(|event| event.data), Some("[DONE]".to_owned()));
     assert_eq!(rest("data: [DONE]\n").map(|event| event.data), Some("[DONE]".to_owned()));
     assert_eq!(rest("data: [DONE]\n\n"), None);
@@ -67,22 +70,18 @@ fn the_rest_is_what_was_under_way() {
 
 #[test]
 fn too_long_a_line_is_an_error_also_without_its_end() {
-    let bounds = || ModelStreamDecoder::with_limits(10, 100);
+    let bounds = || SseDecoder::new(10, 100);
     assert_eq!(decode_chunks(bounds(), [&b"data: abcd\n\n"[..]]).0.len(), 1, "ten bytes are allowed");
-    assert_eq!(decode_chunks(bounds(), [&b"data: abcde\n"[..]]).1, Err(StreamLimitError::Line(10)));
-    assert_eq!(decode_chunks(bounds(), [&b"data: "[..], b"abcd", b"e"]).1, Err(StreamLimitError::Line(10)));
-    assert_eq!(
-        decode_chunks(bounds(), [&b":"[..], &[b'x'; 10]]).1,
-        Err(StreamLimitError::Line(10)),
-        "comments count too"
-    );
+    assert_eq!(decode_chunks(bounds(), [&b"data: abcde\n"[..]]).1, Err(SseLimitError::Line(10)));
+    assert_eq!(decode_chunks(bounds(), [&b"data: "[..], b"abcd", b"e"]).1, Err(SseLimitError::Line(10)));
+    assert_eq!(decode_chunks(bounds(), [&b":"[..], &[b'x'; 10]]).1, Err(SseLimitError::Line(10)), "comments count too");
 }
 
 #[test]
 fn too_large_an_event_is_an_error_although_its_lines_are_short() {
-    let bounds = || ModelStreamDecoder::with_limits(10, 9);
+    let bounds = || SseDecoder::new(10, 9);
     assert_eq!(decode_chunks(bounds(), [&b"data: abcd\ndata: efgh\n\n"[..]]).0.len(), 1, "nine bytes are allowed");
-    assert_eq!(decode_chunks(bounds(), [&b"data: abcd\ndata: efgh\ndata\n\n"[..]]).1, Err(StreamLimitError::Event(9)));
+    assert_eq!(decode_chunks(bounds(), [&b"data: abcd\ndata: efgh\ndata\n\n"[..]]).1, Err(SseLimitError::Event(9)));
 }
 
 /// Streams of the significant pieces, so that CRs, LFs, marks and fields meet in every order.
@@ -123,16 +122,16 @@ fn split_at<'a>(bytes: &'a [u8], at: &[prop::sample::Index]) -> Vec<&'a [u8]> {
 proptest! {
     #[test]
     fn any_chunking_gives_the_same_events(bytes in stream_strategy(), at in vec(any::<prop::sample::Index>(), 0..12)) {
-        let expected = decode_chunks(ModelStreamDecoder::default(), [&bytes[..]]);
-        prop_assert_eq!(&decode_chunks(ModelStreamDecoder::default(), split_at(&bytes, &at)), &expected);
-        prop_assert_eq!(&decode_chunks(ModelStreamDecoder::default(), bytes.chunks(1)), &expected);
+        let expected = decode_chunks(decoder(), [&bytes[..]]);
+        prop_assert_eq!(&decode_chunks(decoder(), split_at(&bytes, &at)), &expected);
+        prop_assert_eq!(&decode_chunks(decoder(), bytes.chunks(1)), &expected);
     }
 
     #[test]
     fn any_chunking_meets_the_same_bound(bytes in stream_strategy(), at in vec(any::<prop::sample::Index>(), 0..12)) {
-        let expected = decode_chunks(ModelStreamDecoder::with_limits(12, 8), [&bytes[..]]);
-        prop_assert_eq!(&decode_chunks(ModelStreamDecoder::with_limits(12, 8), split_at(&bytes, &at)), &expected);
-        prop_assert_eq!(&decode_chunks(ModelStreamDecoder::with_limits(12, 8), bytes.chunks(1)), &expected);
+        let expected = decode_chunks(SseDecoder::new(12, 8), [&bytes[..]]);
+        prop_assert_eq!(&decode_chunks(SseDecoder::new(12, 8), split_at(&bytes, &at)), &expected);
+        prop_assert_eq!(&decode_chunks(SseDecoder::new(12, 8), bytes.chunks(1)), &expected);
     }
 
     #[test]

@@ -42,7 +42,7 @@ struct AnthropicTool<'a> {
     input_schema: &'a Value,
 }
 
-pub(crate) fn request_body(model: &str, request: &ModelCallRequest<'_>) -> serde_json::Result<String> {
+pub(super) fn request_body(model: &str, request: &ModelCallRequest<'_>) -> serde_json::Result<String> {
     let conversation = request.conversation;
     // Thinking counts towards the length of the answer.
     let thinking_tokens = match request.thinking {

@@ -1,27 +1,20 @@
 //! Decode server-sent events (WHATWG HTML, 9.2.6) from byte chunks, with limits on lines and events.
 //!
-//! Lines may end in CR, LF or CRLF, and the input may be split anywhere. The decoder knows no dialect: it returns the
-//! name and the data of each event.
-
-/// The maximum length of a line. A whole answer of 128,000 tokens in one event is about 1 MiB of JSON.
-pub(super) const MAX_LINE_BYTES: usize = 4 * 1024 * 1024;
-
-/// The maximum size of the data of one event, over all its lines.
-pub(super) const MAX_EVENT_BYTES: usize = 8 * 1024 * 1024;
+//! Lines may end in CR, LF or CRLF, and the input may be split anywhere.
 
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ModelStreamEvent {
+pub struct SseEvent {
     /// The event's name; empty when the server gave none.
-    pub(super) name: String,
+    pub name: String,
     /// The data; several `data:` lines are joined by a newline.
-    pub(super) data: String,
+    pub data: String,
 }
 
 /// The input exceeds a limit. The decoder cannot be used afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum StreamLimitError {
+pub enum SseLimitError {
     #[error("a line is longer than {0} bytes")]
     Line(usize),
     #[error("an event holds more than {0} bytes")]
@@ -30,7 +23,7 @@ pub(super) enum StreamLimitError {
 
 /// The decoder. It keeps no more than the unfinished line and the unfinished event.
 #[derive(Debug)]
-pub(super) struct ModelStreamDecoder {
+pub struct SseDecoder {
     line: Vec<u8>,
     name: String,
     data: Option<String>,
@@ -40,19 +33,18 @@ pub(super) struct ModelStreamDecoder {
     max_event: usize,
 }
 
-impl Default for ModelStreamDecoder {
-    fn default() -> Self {
-        Self::with_limits(MAX_LINE_BYTES, MAX_EVENT_BYTES)
-    }
-}
-
-impl ModelStreamDecoder {
-    pub(super) fn with_limits(max_line: usize, max_event: usize) -> Self {
+impl SseDecoder {
+    /// Limits the length of a line and the size of the data of one event, both in bytes.
+    #[must_use]
+    pub fn new(max_line: usize, max_event: usize) -> Self {
         Self { line: Vec::new(), name: String::new(), data: None, after_cr: false, at_start: true, max_line, max_event }
     }
 
     /// Consumes bytes from the front of `input` until an event is complete. Returns `None` when the input is used up.
-    pub(super) fn next_event(&mut self, input: &mut &[u8]) -> Result<Option<ModelStreamEvent>, StreamLimitError> {
+    ///
+    /// # Errors
+    /// The input exceeds a limit.
+    pub fn next_event(&mut self, input: &mut &[u8]) -> Result<Option<SseEvent>, SseLimitError> {
         loop {
             self.skip_lf_after_cr(input);
             let Some(end) = input.iter().position(|byte| matches!(byte, b'\n' | b'\r')) else {
@@ -71,7 +63,8 @@ impl ModelStreamDecoder {
 
     /// The event that was incomplete when the stream ended. The standard says to discard it, but some servers omit the
     /// last blank line, so the caller may use an event that parses as complete.
-    pub(super) fn into_unfinished_event(mut self) -> Option<ModelStreamEvent> {
+    #[must_use]
+    pub fn into_unfinished_event(mut self) -> Option<SseEvent> {
         let line = std::mem::take(&mut self.line);
         self.process_field(&line).ok()?;
         self.dispatch_event()
@@ -84,18 +77,18 @@ impl ModelStreamDecoder {
         }
     }
 
-    fn buffer_line(&mut self, part: &[u8]) -> Result<(), StreamLimitError> {
+    fn buffer_line(&mut self, part: &[u8]) -> Result<(), SseLimitError> {
         if self.line.len() + part.len() > self.max_line {
-            return Err(StreamLimitError::Line(self.max_line));
+            return Err(SseLimitError::Line(self.max_line));
         }
         self.line.extend_from_slice(part);
         Ok(())
     }
 
-    fn finish_line(&mut self, tail: &[u8]) -> Result<Option<ModelStreamEvent>, StreamLimitError> {
+    fn finish_line(&mut self, tail: &[u8]) -> Result<Option<SseEvent>, SseLimitError> {
         if self.line.is_empty() {
             if tail.len() > self.max_line {
-                return Err(StreamLimitError::Line(self.max_line));
+                return Err(SseLimitError::Line(self.max_line));
             }
             return self.process_line(tail);
         }
@@ -104,7 +97,7 @@ impl ModelStreamDecoder {
         self.process_line(&line)
     }
 
-    fn process_line(&mut self, line: &[u8]) -> Result<Option<ModelStreamEvent>, StreamLimitError> {
+    fn process_line(&mut self, line: &[u8]) -> Result<Option<SseEvent>, SseLimitError> {
         let line = match line.strip_prefix(BYTE_ORDER_MARK) {
             Some(stripped) if self.at_start => stripped,
             _ => line,
@@ -117,7 +110,7 @@ impl ModelStreamDecoder {
         Ok(None)
     }
 
-    fn process_field(&mut self, line: &[u8]) -> Result<(), StreamLimitError> {
+    fn process_field(&mut self, line: &[u8]) -> Result<(), SseLimitError> {
         let colon = line.iter().position(|byte| *byte == b':').unwrap_or(line.len());
         let (name, value) = line.split_at(colon);
         let value = value.strip_prefix(b":").unwrap_or(value);
@@ -133,10 +126,10 @@ impl ModelStreamDecoder {
         }
     }
 
-    fn append_data(&mut self, value: &str) -> Result<(), StreamLimitError> {
+    fn append_data(&mut self, value: &str) -> Result<(), SseLimitError> {
         let held = self.data.as_ref().map_or(0, |data| data.len() + 1);
         if held + value.len() > self.max_event {
-            return Err(StreamLimitError::Event(self.max_event));
+            return Err(SseLimitError::Event(self.max_event));
         }
         match &mut self.data {
             Some(data) => {
@@ -148,9 +141,9 @@ impl ModelStreamDecoder {
         Ok(())
     }
 
-    fn dispatch_event(&mut self) -> Option<ModelStreamEvent> {
+    fn dispatch_event(&mut self) -> Option<SseEvent> {
         let name = std::mem::take(&mut self.name);
-        self.data.take().map(|data| ModelStreamEvent { name, data })
+        self.data.take().map(|data| SseEvent { name, data })
     }
 }
 

@@ -1,21 +1,23 @@
-//! Parse the streaming events and whole responses of the Anthropic Messages API.
+//! Parse the streaming events and whole responses of the Anthropic Messages API. `request` builds its requests.
 
 mod request;
 
+use quell_kernel::prompt::{self, Prompt};
+use quell_net::SseEvent;
 use quell_protocol::Usage;
+use reqwest::Url;
+use reqwest::header::HeaderName;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::error_report::ProviderErrorReport;
-use super::partial_answer::{PartialAnswer, ResponseError, StreamStatus, null_as_default};
-use super::sse::ModelStreamEvent;
-use super::tool_calls::ToolCallFragment;
-use super::{FinishReason, ModelSink};
+use super::{Conversation, Dialect, EncodedRequest, ProviderEnvironment, url_below};
+use crate::error_report::ProviderErrorReport;
+use crate::partial_answer::{PartialAnswer, ResponseError, StreamStatus, null_as_default};
+use crate::tool_calls::ToolCallFragment;
+use crate::{FinishReason, ModelCallRequest, ModelSink};
 
-pub(super) use request::request_body;
-
-/// The API version used here; without this header every request is refused.
-pub(super) const VERSION_HEADER: (&str, &str) = ("anthropic-version", "2023-06-01");
+#[derive(Debug)]
+pub(crate) struct AnthropicMessages;
 
 /// One event. Unknown events, which newer models may send, are ignored, and so are pings.
 #[derive(Deserialize)]
@@ -119,48 +121,110 @@ struct AnthropicMessageEnd {
     stop_reason: String,
 }
 
-/// Applies one event of the stream.
-pub(super) fn apply_event(
-    event: &ModelStreamEvent,
-    partial: &mut PartialAnswer,
-    sink: &mut dyn ModelSink,
-) -> Result<StreamStatus, ResponseError> {
-    let data = event.data.trim();
-    if data.is_empty() {
-        return Ok(StreamStatus::More);
+impl Dialect for AnthropicMessages {
+    fn kind(&self) -> &'static str {
+        "anthropic"
     }
-    let stream_event = serde_json::from_str::<AnthropicEvent>(data)
-        .map_err(|error| ResponseError::Unreadable(format!("an event that is none of the messages API: {error}")))?;
-    match stream_event {
-        AnthropicEvent::MessageStart { message } => apply_message(message, partial, sink)?,
-        AnthropicEvent::ContentBlockStart { index, content_block } => apply_block(index, content_block, partial, sink)?,
-        AnthropicEvent::ContentBlockDelta { index, delta } => apply_delta(index, delta, partial, sink)?,
-        AnthropicEvent::MessageDelta { delta, usage } => {
-            update_usage(&usage, partial);
-            set_finish_reason(delta.stop_reason, partial);
-        }
-        AnthropicEvent::MessageStop => return Ok(StreamStatus::Done),
-        AnthropicEvent::Error { error } => return Err(ResponseError::Reported(parse_error_report(&error))),
-        AnthropicEvent::Other => {}
-    }
-    Ok(StreamStatus::More)
-}
 
-/// Applies the whole response of a server that was asked to stream and did not.
-pub(super) fn apply_whole_response(
-    body: &[u8],
-    partial: &mut PartialAnswer,
-    sink: &mut dyn ModelSink,
-) -> Result<(), ResponseError> {
-    let whole = serde_json::from_slice::<AnthropicResponse>(body)
-        .map_err(|error| ResponseError::Unreadable(format!("a body that is no message: {error}")))?;
-    match whole {
-        AnthropicResponse::Message(message) => {
-            apply_message(message, partial, sink)?;
-            partial.usage = partial.usage.map(|usage| Usage { estimated: false, ..usage });
-            Ok(())
+    fn description(&self) -> &'static str {
+        "Anthropic messages."
+    }
+
+    fn default_base_url(&self) -> Result<&'static str, &'static str> {
+        Ok("https://api.anthropic.com/v1")
+    }
+
+    fn environment(&self) -> Option<&'static ProviderEnvironment> {
+        Some(&ProviderEnvironment {
+            provider: "anthropic",
+            key_variable: "ANTHROPIC_API_KEY",
+            base_url_variable: "ANTHROPIC_BASE_URL",
+            // Anthropic's own programs expect the variable without it and append it.
+            base_url_suffix: Some("/v1"),
+            default_model: "claude-sonnet-4-5",
+        })
+    }
+
+    fn has_thinking(&self) -> bool {
+        true
+    }
+
+    fn key_header(&self, key: &str) -> (HeaderName, String) {
+        (HeaderName::from_static("x-api-key"), key.to_owned())
+    }
+
+    /// Without the version, every request is refused.
+    fn fixed_headers(&self) -> &'static [(&'static str, &'static str)] {
+        &[("anthropic-version", "2023-06-01")]
+    }
+
+    fn encode_conversation(&self, prompt: &Prompt<'_>) -> Conversation {
+        let prompt::anthropic::AnthropicRequest { system, messages } = prompt::anthropic::build_request(prompt);
+        Conversation { system, messages, ..Conversation::default() }
+    }
+
+    fn encode_request(
+        &self,
+        base_url: &Url,
+        model: &str,
+        request: &ModelCallRequest<'_>,
+    ) -> serde_json::Result<EncodedRequest> {
+        Ok(EncodedRequest { url: url_below(base_url, &["messages"]), body: request::request_body(model, request)? })
+    }
+
+    fn apply_event(
+        &self,
+        event: &SseEvent,
+        partial: &mut PartialAnswer,
+        sink: &mut dyn ModelSink,
+    ) -> Result<StreamStatus, ResponseError> {
+        let data = event.data.trim();
+        if data.is_empty() {
+            return Ok(StreamStatus::More);
         }
-        AnthropicResponse::Error { error } => Err(ResponseError::Reported(parse_error_report(&error))),
+        let stream_event = serde_json::from_str::<AnthropicEvent>(data).map_err(|error| {
+            ResponseError::Unreadable(format!("an event that is none of the messages API: {error}"))
+        })?;
+        match stream_event {
+            AnthropicEvent::MessageStart { message } => apply_message(message, partial, sink)?,
+            AnthropicEvent::ContentBlockStart { index, content_block } => {
+                apply_block(index, content_block, partial, sink)?;
+            }
+            AnthropicEvent::ContentBlockDelta { index, delta } => apply_delta(index, delta, partial, sink)?,
+            AnthropicEvent::MessageDelta { delta, usage } => {
+                update_usage(&usage, partial);
+                set_finish_reason(delta.stop_reason, partial);
+            }
+            AnthropicEvent::MessageStop => return Ok(StreamStatus::Done),
+            AnthropicEvent::Error { error } => return Err(ResponseError::Reported(parse_error_report(&error))),
+            AnthropicEvent::Other => {}
+        }
+        Ok(StreamStatus::More)
+    }
+
+    fn apply_whole_response(
+        &self,
+        body: &[u8],
+        partial: &mut PartialAnswer,
+        sink: &mut dyn ModelSink,
+    ) -> Result<(), ResponseError> {
+        let whole = serde_json::from_slice::<AnthropicResponse>(body)
+            .map_err(|error| ResponseError::Unreadable(format!("a body that is no message: {error}")))?;
+        match whole {
+            AnthropicResponse::Message(message) => {
+                apply_message(message, partial, sink)?;
+                partial.usage = partial.usage.map(|usage| Usage { estimated: false, ..usage });
+                Ok(())
+            }
+            AnthropicResponse::Error { error } => Err(ResponseError::Reported(parse_error_report(&error))),
+        }
+    }
+
+    fn model_list_url(&self, base_url: &Url) -> Url {
+        let mut url = url_below(base_url, &["models"]);
+        // The API lists 20 models at a time unless the limit is set; 1000 is its maximum.
+        url.query_pairs_mut().append_pair("limit", "1000");
+        url
     }
 }
 

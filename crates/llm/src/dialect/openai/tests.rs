@@ -5,28 +5,11 @@ use serde_json::json;
 
 use super::*;
 use crate::ModelAnswer;
-
-#[derive(Default)]
-struct OpenAiTestSink(Vec<String>);
-
-impl ModelSink for OpenAiTestSink {
-    fn on_text_delta(&mut self, delta: &str) {
-        self.0.push(format!("text {delta}"));
-    }
-    fn on_thinking_delta(&mut self, delta: &str) {
-        self.0.push(format!("thinking {delta}"));
-    }
-    fn on_retry(&mut self, _: u32, _: std::time::Duration, _: &str) {}
-    fn on_usage(&mut self, _: Usage) {}
-}
+use crate::dialect::tests::FedAnswer;
 
 fn apply_chunks(chunks: &[Value]) -> (Vec<String>, ModelAnswer) {
-    let (mut partial, mut sink) = (PartialAnswer::default(), OpenAiTestSink::default());
-    for chunk in chunks {
-        let event = ModelStreamEvent { name: String::new(), data: chunk.to_string() };
-        assert_eq!(apply_event(&event, &mut partial, &mut sink), Ok(StreamStatus::More));
-    }
-    (sink.0, partial.into_answer())
+    let fed = FedAnswer::from_events(&ChatCompletions::OPENAI, chunks);
+    (fed.sink.0, fed.partial.into_answer())
 }
 
 #[rstest]
@@ -86,10 +69,9 @@ fn the_last_count_is_the_right_one_and_other_choices_are_not_ours() {
 
 #[test]
 fn an_endless_answer_is_refused() {
-    let (mut partial, mut sink) = (PartialAnswer::default(), OpenAiTestSink::default());
+    let mut fed = FedAnswer::default();
     let data = json!({"choices": [{"delta": {"content": "x".repeat(1024 * 1024)}}]}).to_string();
-    let event = ModelStreamEvent { name: String::new(), data };
-    let refused = (0..17).find_map(|_| apply_event(&event, &mut partial, &mut sink).err());
+    let refused = (0..17).find_map(|_| fed.apply(&ChatCompletions::OPENAI, "", &data).err());
     assert!(matches!(refused, Some(ResponseError::Unreadable(_))), "{refused:?}");
-    assert_eq!(sink.0.len(), 16);
+    assert_eq!(fed.sink.0.len(), 16);
 }

@@ -1,16 +1,50 @@
 //! Build requests and parse streaming events and whole responses of the OpenAI chat completions API.
 
 use quell_kernel::ToolSpec;
+use quell_kernel::prompt::{self, Prompt};
+use quell_net::SseEvent;
 use quell_protocol::Usage;
+use reqwest::Url;
+use reqwest::header::{AUTHORIZATION, HeaderName};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::error_report::ProviderErrorReport;
-use super::partial_answer::{PartialAnswer, ResponseError, StreamStatus, null_as_default};
-use super::provider::Provider;
-use super::sse::ModelStreamEvent;
-use super::tool_calls::ToolCallFragment;
-use super::{FinishReason, ModelCallRequest, ModelSink};
+use super::{Conversation, Dialect, EncodedRequest, ProviderEnvironment, url_below};
+use crate::error_report::ProviderErrorReport;
+use crate::partial_answer::{PartialAnswer, ResponseError, StreamStatus, null_as_default};
+use crate::tool_calls::ToolCallFragment;
+use crate::{FinishReason, ModelCallRequest, ModelSink};
+
+/// Chat completions, under one of the kinds that speak them.
+#[derive(Debug)]
+pub(crate) struct ChatCompletions {
+    kind: &'static str,
+    description: &'static str,
+    default_base_url: Result<&'static str, &'static str>,
+    environment: Option<&'static ProviderEnvironment>,
+}
+
+impl ChatCompletions {
+    pub(crate) const OPENAI: Self = Self {
+        kind: "openai",
+        description: "OpenAI chat completions, which most servers support.",
+        default_base_url: Ok("https://api.openai.com/v1"),
+        environment: Some(&ProviderEnvironment {
+            provider: "openai",
+            key_variable: "OPENAI_API_KEY",
+            base_url_variable: "OPENAI_BASE_URL",
+            base_url_suffix: None,
+            default_model: "gpt-5-mini",
+        }),
+    };
+
+    pub(crate) const DEMO: Self = Self {
+        kind: "demo",
+        description: "The built-in demo model, which has the wire format of OpenAI, on a loopback port of this process.",
+        default_base_url: Err("the demo model is not started, so it has no base_url"),
+        environment: None,
+    };
+}
 
 #[derive(Serialize)]
 struct ChatCompletionRequest<'a> {
@@ -102,57 +136,86 @@ struct OpenAiFunctionDelta {
     arguments: Value,
 }
 
-pub(super) fn request_body(
-    provider: &Provider,
-    model: &str,
-    request: &ModelCallRequest<'_>,
-) -> serde_json::Result<String> {
-    // OpenAI's reasoning models refuse the old name, and most other servers know only the old name.
-    let (max_tokens, max_completion_tokens) =
-        if is_openai_host(provider) { (None, request.max_tokens) } else { (request.max_tokens, None) };
-    serde_json::to_string(&ChatCompletionRequest {
-        model,
-        messages: &request.conversation.messages,
-        stream: true,
-        stream_options: StreamOptions { include_usage: true },
-        tools: request.tools.iter().map(encode_tool).collect(),
-        temperature: request.temperature,
-        max_tokens,
-        max_completion_tokens,
-    })
-}
+impl Dialect for ChatCompletions {
+    fn kind(&self) -> &'static str {
+        self.kind
+    }
 
-/// Applies one event of the stream.
-pub(super) fn apply_event(
-    event: &ModelStreamEvent,
-    partial: &mut PartialAnswer,
-    sink: &mut dyn ModelSink,
-) -> Result<StreamStatus, ResponseError> {
-    let data = event.data.trim();
-    if data == "[DONE]" {
-        return Ok(StreamStatus::Done);
+    fn description(&self) -> &'static str {
+        self.description
     }
-    if data.is_empty() {
-        return Ok(StreamStatus::More);
-    }
-    if event.name == "error" {
-        return Err(ResponseError::Reported(ProviderErrorReport::from_body(data)));
-    }
-    let chunk = serde_json::from_str::<OpenAiChunk>(data)
-        .map_err(|error| ResponseError::Unreadable(format!("an event that is no chat completion chunk: {error}")))?;
-    apply_chunk(chunk, partial, sink)?;
-    Ok(StreamStatus::More)
-}
 
-/// Applies the whole response of a server that was asked to stream and did not.
-pub(super) fn apply_whole_response(
-    body: &[u8],
-    partial: &mut PartialAnswer,
-    sink: &mut dyn ModelSink,
-) -> Result<(), ResponseError> {
-    let chunk = serde_json::from_slice::<OpenAiChunk>(body)
-        .map_err(|error| ResponseError::Unreadable(format!("a body that is no chat completion: {error}")))?;
-    apply_chunk(chunk, partial, sink)
+    fn default_base_url(&self) -> Result<&'static str, &'static str> {
+        self.default_base_url
+    }
+
+    fn environment(&self) -> Option<&'static ProviderEnvironment> {
+        self.environment
+    }
+
+    fn key_header(&self, key: &str) -> (HeaderName, String) {
+        (AUTHORIZATION, format!("Bearer {key}"))
+    }
+
+    fn encode_conversation(&self, prompt: &Prompt<'_>) -> Conversation {
+        Conversation { messages: prompt::openai::build_messages(prompt), ..Conversation::default() }
+    }
+
+    fn encode_request(
+        &self,
+        base_url: &Url,
+        model: &str,
+        request: &ModelCallRequest<'_>,
+    ) -> serde_json::Result<EncodedRequest> {
+        // OpenAI's reasoning models refuse the old name, and most other servers know only the old name.
+        let (max_tokens, max_completion_tokens) =
+            if is_openai_host(base_url) { (None, request.max_tokens) } else { (request.max_tokens, None) };
+        let body = serde_json::to_string(&ChatCompletionRequest {
+            model,
+            messages: &request.conversation.messages,
+            stream: true,
+            stream_options: StreamOptions { include_usage: true },
+            tools: request.tools.iter().map(encode_tool).collect(),
+            temperature: request.temperature,
+            max_tokens,
+            max_completion_tokens,
+        })?;
+        Ok(EncodedRequest { url: url_below(base_url, &["chat", "completions"]), body })
+    }
+
+    fn apply_event(
+        &self,
+        event: &SseEvent,
+        partial: &mut PartialAnswer,
+        sink: &mut dyn ModelSink,
+    ) -> Result<StreamStatus, ResponseError> {
+        let data = event.data.trim();
+        if data == "[DONE]" {
+            return Ok(StreamStatus::Done);
+        }
+        if data.is_empty() {
+            return Ok(StreamStatus::More);
+        }
+        if event.name == "error" {
+            return Err(ResponseError::Reported(ProviderErrorReport::from_body(data)));
+        }
+        let chunk = serde_json::from_str::<OpenAiChunk>(data).map_err(|error| {
+            ResponseError::Unreadable(format!("an event that is no chat completion chunk: {error}"))
+        })?;
+        apply_chunk(chunk, partial, sink)?;
+        Ok(StreamStatus::More)
+    }
+
+    fn apply_whole_response(
+        &self,
+        body: &[u8],
+        partial: &mut PartialAnswer,
+        sink: &mut dyn ModelSink,
+    ) -> Result<(), ResponseError> {
+        let chunk = serde_json::from_slice::<OpenAiChunk>(body)
+            .map_err(|error| ResponseError::Unreadable(format!("a body that is no chat completion: {error}")))?;
+        apply_chunk(chunk, partial, sink)
+    }
 }
 
 fn apply_chunk(chunk: OpenAiChunk, partial: &mut PartialAnswer, sink: &mut dyn ModelSink) -> Result<(), ResponseError> {
@@ -218,8 +281,8 @@ fn encode_tool(tool: &ToolSpec) -> OpenAiTool<'_> {
     OpenAiTool { r#type: "function", function }
 }
 
-fn is_openai_host(provider: &Provider) -> bool {
-    let host = provider.endpoint.host_str().unwrap_or_default();
+fn is_openai_host(base_url: &Url) -> bool {
+    let host = base_url.host_str().unwrap_or_default();
     host == "api.openai.com" || host.ends_with(".openai.azure.com")
 }
 

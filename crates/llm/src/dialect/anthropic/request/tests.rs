@@ -7,17 +7,19 @@ use serde_json::json;
 use super::*;
 use crate::Conversation;
 
-/// The body for these settings: temperature, `max_tokens`, tokens of thinking.
-fn body_for(messages: Vec<Value>, settings: (Option<f64>, Option<u32>, Option<u32>)) -> Value {
-    let (temperature, max_tokens, budget) = settings;
-    body_with_thinking(messages, (temperature, max_tokens), budget.map(ThinkingMode::Tokens))
+#[derive(Default)]
+struct Settings {
+    temperature: Option<f64>,
+    max_tokens: Option<u32>,
+    thinking: Option<ThinkingMode>,
 }
 
-fn body_with_thinking(
-    messages: Vec<Value>,
-    (temperature, max_tokens): (Option<f64>, Option<u32>),
-    thinking: Option<ThinkingMode>,
-) -> Value {
+fn thinking_tokens(budget: u32) -> Settings {
+    Settings { thinking: Some(ThinkingMode::Tokens(budget)), ..Settings::default() }
+}
+
+fn body_for(messages: Vec<Value>, settings: Settings) -> Value {
+    let Settings { temperature, max_tokens, thinking } = settings;
     let conversation = Conversation { system: "Be brief.".to_owned(), messages, ..Conversation::default() };
     let (run, agent) = (RunId::parse("r").unwrap(), AgentId::parse("main").unwrap());
     let parameters = json!({"type": "object"});
@@ -62,12 +64,15 @@ fn a_body_is_what_the_dialect_says() {
         "tools": [{"name": "shell", "description": "Runs a command.", "input_schema": {"type": "object"}}],
         "temperature": 0.5,
     });
-    assert_eq!(body_for(hello_messages(), (Some(0.5), Some(100), None)), expected);
+    assert_eq!(
+        body_for(hello_messages(), Settings { temperature: Some(0.5), max_tokens: Some(100), thinking: None },),
+        expected
+    );
 }
 
 #[test]
 fn the_prompt_and_everything_up_to_the_last_block_are_kept_for_the_next_request() {
-    let body = body_for(messages_with_call_result(&json!({"type": "text", "text": "I look."})), (None, None, None));
+    let body = body_for(messages_with_call_result(&json!({"type": "text", "text": "I look."})), Settings::default());
     let marked = |block: &&Value| block.get("cache_control").is_some();
     let messages = body["messages"].as_array().unwrap();
     let blocks = messages.iter().flat_map(|message| message["content"].as_array().unwrap());
@@ -83,12 +88,14 @@ fn the_prompt_and_everything_up_to_the_last_block_are_kept_for_the_next_request(
 #[case::beside_the_budget(None, Some(4000), 12_192)]
 #[case::above_the_budget(Some(5000), Some(4000), 5000)]
 fn the_length_is_always_given(#[case] max_tokens: Option<u32>, #[case] budget: Option<u32>, #[case] length: u32) {
-    assert_eq!(body_for(hello_messages(), (None, max_tokens, budget))["max_tokens"], length);
+    let settings = Settings { max_tokens, thinking: budget.map(ThinkingMode::Tokens), ..Settings::default() };
+    assert_eq!(body_for(hello_messages(), settings)["max_tokens"], length);
 }
 
 #[test]
 fn thinking_is_asked_for_with_its_budget_and_without_a_temperature() {
-    let body = body_for(hello_messages(), (Some(1.0), Some(5000), Some(4000)));
+    let settings = Settings { temperature: Some(1.0), max_tokens: Some(5000), ..thinking_tokens(4000) };
+    let body = body_for(hello_messages(), settings);
     assert_eq!(body["thinking"], json!({"type": "enabled", "budget_tokens": 4000}));
     assert!(body.get("temperature").is_none(), "{body:#}");
 }
@@ -98,7 +105,8 @@ fn thinking_is_asked_for_with_its_budget_and_without_a_temperature() {
 fn adaptive_thinking_is_asked_for_without_a_budget_and_without_a_temperature() {
     let text = json!({"type": "text", "text": "I look."});
     for messages in [hello_messages(), messages_with_call_result(&text)] {
-        let body = body_with_thinking(messages, (Some(0.5), None), Some(ThinkingMode::Adaptive));
+        let thinking = Some(ThinkingMode::Adaptive);
+        let body = body_for(messages, Settings { temperature: Some(0.5), max_tokens: None, thinking });
         assert_eq!(body["thinking"], json!({"type": "adaptive"}));
         assert!(body.get("temperature").is_none(), "{body:#}");
         assert_eq!(body["max_tokens"], 16_384);
@@ -107,7 +115,8 @@ fn adaptive_thinking_is_asked_for_without_a_budget_and_without_a_temperature() {
 
 #[test]
 fn a_budget_that_the_length_cannot_hold_is_not_sent() {
-    let body = body_for(hello_messages(), (Some(0.5), Some(4000), Some(4000)));
+    let settings = Settings { temperature: Some(0.5), max_tokens: Some(4000), ..thinking_tokens(4000) };
+    let body = body_for(hello_messages(), settings);
     assert!(body.get("thinking").is_none(), "{body:#}");
     assert_eq!(body["temperature"], 0.5);
 }
@@ -117,6 +126,6 @@ fn a_budget_that_the_length_cannot_hold_is_not_sent() {
 #[case::redacted(json!({"type": "redacted_thinking", "data": "ZW5j"}), true)]
 #[case::unthought(json!({"type": "text", "text": "I look."}), false)]
 fn a_loop_that_began_without_thinking_goes_on_without_it(#[case] first: Value, #[case] thinks: bool) {
-    let body = body_for(messages_with_call_result(&first), (None, None, Some(4000)));
+    let body = body_for(messages_with_call_result(&first), thinking_tokens(4000));
     assert_eq!(body.get("thinking").is_some(), thinks, "{body:#}");
 }

@@ -5,36 +5,15 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::*;
+use crate::dialect::tests::FedAnswer;
 use crate::{ModelAnswer, RawCall};
 
-#[derive(Default)]
-struct AnthropicTestSink(Vec<String>);
-
-impl ModelSink for AnthropicTestSink {
-    fn on_text_delta(&mut self, delta: &str) {
-        self.0.push(format!("text {delta}"));
-    }
-    fn on_thinking_delta(&mut self, delta: &str) {
-        self.0.push(format!("thinking {delta}"));
-    }
-    fn on_retry(&mut self, _: u32, _: std::time::Duration, _: &str) {}
-    fn on_usage(&mut self, _: Usage) {}
-}
-
-/// Applies all events, the last of which may be the end mark, and returns the deltas and the answer.
-fn apply_events(events: &[Value]) -> (Vec<String>, PartialAnswer) {
-    let (mut partial, mut sink) = (PartialAnswer::default(), AnthropicTestSink::default());
-    for event in events {
-        let done = event["type"] == "message_stop";
-        let result =
-            apply_event(&ModelStreamEvent { name: String::new(), data: event.to_string() }, &mut partial, &mut sink);
-        assert_eq!(result, Ok(if done { StreamStatus::Done } else { StreamStatus::More }), "{event}");
-    }
-    (sink.0, partial)
+fn apply_events(events: &[Value]) -> FedAnswer {
+    FedAnswer::from_events(&AnthropicMessages, events)
 }
 
 fn answer_from_events(events: &[Value]) -> ModelAnswer {
-    apply_events(events).1.into_answer()
+    apply_events(events).into_answer()
 }
 
 fn message_start(usage: Value) -> Value {
@@ -55,7 +34,7 @@ fn message_delta(reason: &str, usage: Value) -> Value {
 
 #[test]
 fn thinking_text_and_calls_come_together_in_their_order() {
-    let (deltas, partial) = apply_events(&[
+    let fed = apply_events(&[
         message_start(json!({"input_tokens": 9, "output_tokens": 1})),
         block_start(0, json!({"type": "thinking", "thinking": "", "signature": ""})),
         block_delta(0, json!({"type": "thinking_delta", "thinking": "First "})),
@@ -79,10 +58,9 @@ fn thinking_text_and_calls_come_together_in_their_order() {
         block_start(7, json!({"type": "server_tool_use", "id": "d"})),
         json!({"type": "yet_to_come", "index": 1}),
         message_delta("tool_use", json!({"output_tokens": 42})),
-        json!({"type": "message_stop"}),
     ]);
-    assert_eq!(deltas, ["thinking First ", "thinking ls.", "text I ", "text look."]);
-    let answer = partial.into_answer();
+    assert_eq!(fed.sink.0, ["thinking First ", "thinking ls.", "text I ", "text look."]);
+    let answer = fed.into_answer();
     let shown = |text: &str, proof: &str| Thinking::Shown { text: text.into(), signature: Some(proof.into()) };
     let redacted = Thinking::Redacted { data: "ZW5j".into() };
     assert!(answer.message.thinking().eq(&[shown("First ls.", "proof"), redacted, shown("", "alone")]));
@@ -166,8 +144,8 @@ fn both_ends_count(#[case] first: Value, #[case] last: Value, #[case] counted: O
 
 #[test]
 fn the_count_of_a_beginning_is_an_estimate() {
-    let (_, partial) = apply_events(&[message_start(json!({"input_tokens": 7, "output_tokens": 1}))]);
-    assert_eq!(partial.usage, Some(Usage { input_tokens: 7, output_tokens: 1, estimated: true }));
+    let fed = apply_events(&[message_start(json!({"input_tokens": 7, "output_tokens": 1}))]);
+    assert_eq!(fed.partial.usage, Some(Usage { input_tokens: 7, output_tokens: 1, estimated: true }));
 }
 
 #[rstest]
@@ -178,8 +156,7 @@ fn the_count_of_a_beginning_is_an_estimate() {
 #[case("new_error", None)]
 fn an_error_event_has_the_status_of_its_type(#[case] kind: &str, #[case] status: Option<u16>) {
     let data = json!({"type": "error", "error": {"type": kind, "message": "m"}}).to_string();
-    let event = ModelStreamEvent { name: "error".to_owned(), data };
-    let result = apply_event(&event, &mut PartialAnswer::default(), &mut AnthropicTestSink::default());
+    let result = FedAnswer::default().apply(&AnthropicMessages, "error", &data);
     let Err(ResponseError::Reported(report)) = result else { panic!("{result:?}") };
     assert_eq!((report.status, report.message.as_str()), (status, "m"));
 }
@@ -190,8 +167,7 @@ fn an_error_event_has_the_status_of_its_type(#[case] kind: &str, #[case] status:
 #[case::other_dialect(r#"{"choices":[{"delta":{"content":"a"}}]}"#)]
 #[case::no_delta(r#"{"type":"content_block_delta","index":0}"#)]
 fn what_is_no_event_is_unreadable(#[case] data: &str) {
-    let event = ModelStreamEvent { name: String::new(), data: data.to_owned() };
-    let result = apply_event(&event, &mut PartialAnswer::default(), &mut AnthropicTestSink::default());
+    let result = FedAnswer::default().apply(&AnthropicMessages, "", data);
     assert!(matches!(result, Err(ResponseError::Unreadable(_))), "{result:?}");
 }
 
@@ -202,10 +178,11 @@ fn a_whole_answer_is_taken_with_its_count() {
         {"type": "text", "text": "I look."},
         {"type": "tool_use", "id": "a", "name": "shell", "input": {"command": "ls"}},
     ], "usage": {"input_tokens": 7, "output_tokens": 5}});
-    let (mut partial, mut sink) = (PartialAnswer::default(), AnthropicTestSink::default());
-    apply_whole_response(body.to_string().as_bytes(), &mut partial, &mut sink).unwrap();
-    assert_eq!(sink.0, ["thinking Hm.", "text I look."]);
-    let answer = partial.into_answer();
+    let mut fed = FedAnswer::default();
+    let body = body.to_string();
+    AnthropicMessages.apply_whole_response(body.as_bytes(), &mut fed.partial, &mut fed.sink).unwrap();
+    assert_eq!(fed.sink.0, ["thinking Hm.", "text I look."]);
+    let answer = fed.into_answer();
     assert!(answer.message.thinking().all(Thinking::is_returnable));
     let call = answer.message.calls().next().unwrap();
     assert_eq!((call.arguments.as_str(), answer.finish_reason), (r#"{"command":"ls"}"#, FinishReason::ToolCalls));
@@ -214,10 +191,15 @@ fn a_whole_answer_is_taken_with_its_count() {
 
 #[test]
 fn an_endless_signature_is_refused() {
-    let (mut partial, mut sink) = (PartialAnswer::default(), AnthropicTestSink::default());
-    partial.begin_signed_thinking();
+    let mut fed = FedAnswer::default();
+    fed.partial.begin_signed_thinking();
     let data = block_delta(0, json!({"type": "signature_delta", "signature": "x".repeat(1024 * 1024)})).to_string();
-    let event = ModelStreamEvent { name: String::new(), data };
-    let refused = (0..17).find_map(|_| apply_event(&event, &mut partial, &mut sink).err());
+    let refused = (0..17).find_map(|_| fed.apply(&AnthropicMessages, "", &data).err());
     assert!(matches!(refused, Some(ResponseError::Unreadable(_))), "{refused:?}");
+}
+
+#[test]
+fn the_end_mark_ends_the_stream() {
+    let end = json!({"type": "message_stop"}).to_string();
+    assert_eq!(FedAnswer::default().apply(&AnthropicMessages, "message_stop", &end), Ok(StreamStatus::Done));
 }
