@@ -4,6 +4,7 @@ mod confinement;
 mod fetching;
 mod files;
 mod listing;
+mod new_tool;
 mod stopping;
 
 use std::os::unix::fs::FileTypeExt;
