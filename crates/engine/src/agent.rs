@@ -6,15 +6,13 @@
 mod approval;
 mod compaction;
 mod config;
-mod delegation;
 mod image_cache;
-mod memory_tools;
 mod model_answer;
 mod permissions;
 mod registry;
 mod result_images;
+mod tools;
 
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,17 +21,16 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use quell_kernel::ToolSpec;
 use quell_kernel::daily_spend::DailyLimit;
-use quell_kernel::permissions::contains_tool;
 use quell_kernel::registry::RunPhase;
 use quell_kernel::run::WorkOutcome;
-use quell_kernel::turn::{CallResult, ToolCall, Turn, TurnDraft};
+use quell_kernel::turn::{ToolCall, Turn, TurnDraft};
 use quell_llm::{ModelAnswer, ModelCallRequest, ModelError, ModelHandle, ModelSink};
-use quell_mcp::{Mcp, McpCallContext, McpClient, McpClientOptions, SessionEndpoint, server_of_tool};
-use quell_process::{OutputSink, Wardens};
-use quell_protocol::{AgentId, CallEnd, CallId, RunId, SessionKey, StopReason, ToolOutputStream, Usage};
+use quell_mcp::{Mcp, McpClient, McpClientOptions, SessionEndpoint};
+use quell_process::Wardens;
+use quell_protocol::{AgentId, RunId, SessionKey, StopReason, Usage};
 use quell_scope::{Cancelled, Interrupted, Point, Scope};
-use quell_tools::background::{BackgroundWork, RunIdentity};
-use quell_tools::{ToolContext, ToolSet, UnknownTool};
+use quell_tools::Toolbox;
+use quell_tools::background::BackgroundWork;
 use tokio::time::Instant;
 
 use crate::approvals::Approvals;
@@ -44,15 +41,17 @@ use crate::memory::NoteMemory;
 pub use approval::request_approval;
 use compaction::{CompactionOutcome, CompactionTarget, RequestBudget};
 pub use config::{AgentConfig, Limits, ThinkingSetting, thinking_unsupported};
-pub use delegation::{StartedSubRun, SubRunRequest, SubRunSession, sub_run_report};
 pub use image_cache::ImageCache;
 pub use model_answer::unusable_answer_reason;
 use model_answer::{MAX_TURN_BYTES, ModelStepOutcome, invalid_arguments_result, model_failure, turn_too_large};
-pub use permissions::SEND_FILE;
 pub use registry::{
     AddAgentError, AgentConfigError, AgentFactory, AgentRegistry, AgentRegistryError, AgentReloadChanges,
     AgentReloadPlan, AgentSnapshot, RESERVED, RemoveAgentError, RestorableAgent, StaleReloadPlan, build_agent_tree,
     expand_home,
+};
+pub use tools::{
+    SEND_FILE, StartedSubRun, SubRunRequest, SubRunSession, UnknownTool, check_tool_names, own_tool_names,
+    resource_kind_of_tool, sub_run_report,
 };
 
 /// An agent, ready to run: its configuration with everything resolved.
@@ -106,7 +105,7 @@ impl Agent {
 pub struct Services {
     /// The agents that exist now.
     pub agents: AgentRegistry,
-    pub toolbox: Arc<ToolSet>,
+    pub toolbox: Arc<Toolbox>,
     pub mcp: Mcp,
     pub hooks: Hooks,
     pub wardens: Wardens,
@@ -133,33 +132,6 @@ pub trait RunControl: Send + Sync {
     /// Starts a sub-run. Once it is accepted, a stop of this run covers it, even if the future is dropped. The error is
     /// a text for the model.
     fn start_sub_run(&self, request: SubRunRequest) -> BoxFuture<'_, Result<StartedSubRun, String>>;
-}
-
-/// Checks a configured tool list: `*`, or names. The tools of an MCP server in `servers` are known only once it runs.
-///
-/// # Errors
-/// [`UnknownTool`] for the first name that is no tool.
-pub fn check_tool_names<'s>(allowed: &[String], servers: impl Iterator<Item = &'s String>) -> Result<(), UnknownTool> {
-    let servers: BTreeSet<&str> = servers.map(String::as_str).collect();
-    let is_own = |name: &&String| extra_tool_names().any(|known| known == name.as_str());
-    let is_of_server = |name: &&String| server_of_tool(name).is_some_and(|server| servers.contains(server));
-    let rest: Vec<String> = allowed.iter().filter(|name| !is_own(name) && !is_of_server(name)).cloned().collect();
-    ToolSet::check_tool_list(&rest).map_err(|mut unknown| {
-        unknown.known.extend(extra_tool_names());
-        unknown
-    })
-}
-
-/// The tools that agents may have, without those of MCP servers, in lower case.
-#[must_use]
-pub fn own_tool_names(toolbox: &ToolSet) -> BTreeSet<String> {
-    let of_toolbox = toolbox.specs(&["*".to_owned()]).into_iter().map(|spec| spec.name);
-    of_toolbox.chain(extra_tool_names().map(str::to_owned)).map(|name| name.to_lowercase()).collect()
-}
-
-/// The tools that are not in the [`ToolSet`].
-fn extra_tool_names() -> impl Iterator<Item = &'static str> {
-    [delegation::DELEGATION_TOOL_NAMES, memory_tools::MEMORY_TOOL_NAMES].into_iter().flatten().chain([SEND_FILE])
 }
 
 /// The work of one run.
@@ -273,7 +245,7 @@ impl AgentLoop<'_> {
         let draft = draft.map_err(Cancelled::from)?;
         let conversation =
             self.build_conversation(&self.agent.system_prompt, self.history, &draft, self.run_context.as_deref());
-        // waits: raced in `available_tools`.
+        // waits: for servers that start, with the scope, in `available_tools`.
         let tools = self.available_tools().await?;
         self.scope.check(Point::ContextBuilt)?;
         self.check_daily_limit()?;
@@ -298,21 +270,6 @@ impl AgentLoop<'_> {
         })
     }
 
-    /// The tools that the agent may call, without those of MCP servers.
-    fn builtin_tools(&self) -> impl Iterator<Item = &ToolSpec> {
-        let allowed = &self.agent.config.tools;
-        let is_allowed = move |spec: &&ToolSpec| contains_tool(allowed, &spec.name);
-        self.agent.tool_specs.iter().chain(self.delegation_tools.iter().filter(is_allowed))
-    }
-
-    /// All tools that the model may call, with those of MCP servers.
-    async fn available_tools(&self) -> Result<Vec<ToolSpec>, Cancelled> {
-        let mut tools: Vec<ToolSpec> = self.builtin_tools().cloned().collect();
-        // waits: for servers that start, raced in `offered_tools`.
-        tools.extend(self.mcp_client.offered_tools(self.scope).await?);
-        Ok(tools)
-    }
-
     /// Executes one call and puts its result into the draft. Returns the run's outcome if the run cannot continue.
     async fn execute_tool_call(&self, call: &ToolCall) -> Result<Option<WorkOutcome>, Cancelled> {
         self.scope.check(Point::BeforeTool)?;
@@ -334,52 +291,13 @@ impl AgentLoop<'_> {
         let started_at = Instant::now();
         let result = match preset_result {
             Some(result) => result,
+            // waits: with the scope, in `call_tool`.
             None => self.call_tool(call).await?,
         };
         let result = if self.scope.is_cancelled() { result.marked_after_stop() } else { result };
         self.writer.finish_call(&call.id, result, started_at.elapsed())?;
         self.scope.check(Point::AfterTool)?;
         Ok(None)
-    }
-
-    async fn call_tool(&self, call: &ToolCall) -> Result<CallResult, Cancelled> {
-        let mut sink = ToolCallSink { writer: &self.writer, call: &call.id };
-        let output_limit = self.services.limits.tool_output_bytes;
-        let mut call_context = McpCallContext { scope: self.scope, output_limit, sink: &mut sink };
-        // waits: the MCP client races with the scope and cancels the call within its grace.
-        if let Some(answer) = self.mcp_client.call(&call.tool, &call.arguments, &mut call_context).await {
-            // waits: on a thread of the scope, which is told of a stop.
-            return Ok(self.save_result_images(answer?).await);
-        }
-        let run = self.writer.run();
-        let owner = RunIdentity { session: run.session.clone(), run: run.id.clone(), principal: run.principal.clone() };
-        let mut tool_context = ToolContext {
-            scope: self.scope,
-            owner: &owner,
-            background: &self.services.background,
-            workdir: &self.agent.workdir,
-            wardens: &self.services.wardens,
-            environment: &self.services.environment,
-            output_limit: self.services.limits.tool_output_bytes,
-            shell_timeout_s: self.agent.config.shell_timeout_s,
-            isolate: self.agent.config.isolate,
-            sink: &mut sink,
-        };
-        if !self.builtin_tools().any(|tool| tool.name == call.tool) {
-            let names: Vec<&str> = self.builtin_tools().map(|tool| tool.name.as_str()).collect();
-            let output = format!("there is no tool named {:?}; the tools are: {}", call.tool, names.join(", "));
-            return Ok(CallResult::new(CallEnd::Error, output));
-        }
-        // waits: each wait is raced in `call_delegation_tool`.
-        if let Some(output) = self.call_delegation_tool(&call.tool, &call.arguments).await {
-            return Ok(output?.truncated(self.services.limits.tool_output_bytes).into());
-        }
-        // waits: each wait is raced in `call_memory_tool`.
-        if let Some(output) = self.call_memory_tool(&call.tool, &call.arguments).await {
-            return Ok(output?.truncated(self.services.limits.tool_output_bytes).into());
-        }
-        // waits: raced in the tools, with the scope in `tool_context`.
-        Ok(self.services.toolbox.call(&call.tool, &call.arguments, &mut tool_context).await?.into())
     }
 }
 
@@ -426,16 +344,5 @@ impl ModelSink for ModelStepSink<'_> {
 
     fn on_usage(&mut self, usage: Usage) {
         self.writer.record_model_usage(usage);
-    }
-}
-
-struct ToolCallSink<'a> {
-    writer: &'a RunWriter,
-    call: &'a CallId,
-}
-
-impl OutputSink for ToolCallSink<'_> {
-    fn output(&mut self, stream: ToolOutputStream, text: &str) {
-        self.writer.append_output(self.call, stream, text);
     }
 }

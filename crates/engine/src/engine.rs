@@ -31,7 +31,7 @@ use quell_protocol::api::Hold;
 use quell_protocol::{HookEvent, Principal, RunId, Surface};
 use quell_scope::clock::Clock;
 use quell_store::Store;
-use quell_tools::ToolSet;
+use quell_tools::Toolbox;
 use quell_tools::background::BackgroundWork;
 use tokio_util::sync::CancellationToken;
 
@@ -346,7 +346,7 @@ fn build_services(
     let mut tools = config.tools.clone();
     tools.protected.directories.push(config.data_dir.clone());
     tools.protected.files.push(config.token_file.clone());
-    let toolbox = Arc::new(ToolSet::new(tools));
+    let toolbox = Arc::new(Toolbox::new(tools));
     let home_dir = config.environment.iter().find(|(name, _)| name == "HOME").map(|(_, value)| PathBuf::from(value));
     let factory = AgentFactory {
         models: models.clone(),

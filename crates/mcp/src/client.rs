@@ -44,6 +44,14 @@ pub struct McpClient {
     failed_servers: Mutex<BTreeSet<String>>,
 }
 
+/// A tool of a server, under the name that models use. Whether the server has it is known when it is called.
+#[derive(Debug)]
+pub struct ServerTool<'c> {
+    client: &'c McpClient,
+    server: &'c Arc<McpServer>,
+    name: &'c str,
+}
+
 /// The environment of one call.
 pub struct McpCallContext<'a> {
     pub scope: &'a Scope,
@@ -95,70 +103,11 @@ impl McpClient {
         Ok(specs)
     }
 
-    /// Calls a tool if its name begins with that of a server which the agent may use; otherwise returns none.
-    ///
-    /// # Errors
-    /// [`Cancelled`] when the scope was cancelled before the call was sent, or was forced. After any other stop the
-    /// call is cancelled first, and the result tells the outcome.
-    ///
-    /// # Cancel safety
-    /// Safe: a task of the scope runs the call. If its caller is gone, the task cancels the call, and the ledger holds
-    /// it until the server is done with it.
-    pub async fn call(
-        &self,
-        tool: &str,
-        arguments: &Value,
-        context: &mut McpCallContext<'_>,
-    ) -> Option<Result<ToolAnswer, Cancelled>> {
-        let server = self.servers.iter().find(|server| server_of_tool(tool) == Some(&server.name))?;
-        Some(self.call_on_server(server, tool, arguments, context).await)
-    }
-
-    async fn call_on_server(
-        &self,
-        server: &Arc<McpServer>,
-        tool: &str,
-        arguments: &Value,
-        context: &mut McpCallContext<'_>,
-    ) -> Result<ToolAnswer, Cancelled> {
-        let (scope, limit) = (context.scope, context.output_limit);
-        let refusal = |text: String| Ok(result::error_result(text, limit).into());
-        let connected = scope.race(Point::McpStart, self.connect(server, scope)).await?;
-        let (lease, connection) = match connected {
-            Ok(leased) => leased,
-            Err(why) => return refusal(format!("the MCP server {} is not available: {why}", server.name)),
-        };
-        let tools = connection.tools();
-        let found = tools.iter().find(|offered| offered.spec.name == tool && self.is_allowed_tool(tool));
-        let Some(OfferedTool { own_name, .. }) = found else {
-            let names: Vec<&str> = tools.iter().map(|offered| offered.spec.name.as_str()).collect();
-            return refusal(format!(
-                "the MCP server {} has no tool {tool:?}; it has: {}",
-                server.name,
-                names.join(", ")
-            ));
-        };
-        let (updates, mut update_receiver) = mpsc::channel(MAX_QUEUED_UPDATES);
-        let held = scope.hold(ResourceKind::McpCall, format!("{}: {own_name}", server.name));
-        let run = self.options.run.clone();
-        let call = McpCall { scope: scope.clone(), lease, connection, held, run, updates, output_limit: limit };
-        scope.spawn(call.run(own_name.clone(), arguments.as_object().cloned()));
-        scope.check(Point::McpCall)?;
-        loop {
-            // A stop does not end this wait: the task of the call handles the stop within its time limits and sends the
-            // outcome.
-            let update = tokio::select! {
-                biased;
-                () = scope.forced() => return Err(Cancelled),
-                news = update_receiver.recv() => news,
-            };
-            match update {
-                Some(CallUpdate::Progress(text)) => context.sink.output(ToolOutputStream::Stdout, &text),
-                Some(CallUpdate::Done(result)) => return Ok(result),
-                // The request was never sent, because the scope was cancelled first.
-                None => return Err(Cancelled),
-            }
-        }
+    /// The tool of this name, if it begins with the name of a server that the agent may use.
+    #[must_use]
+    pub fn find_tool<'c>(&'c self, name: &'c str) -> Option<ServerTool<'c>> {
+        let server = self.servers.iter().find(|server| server_of_tool(name) == Some(&server.name))?;
+        Some(ServerTool { client: self, server, name })
     }
 
     /// Nothing happens before the first poll, which comes after the check of the scope that races it.
@@ -178,6 +127,64 @@ impl McpClient {
 
     fn is_allowed_tool(&self, tool: &str) -> bool {
         self.options.allowed_tools.iter().any(|name| name == "*" || name == tool)
+    }
+}
+
+impl<'c> ServerTool<'c> {
+    #[must_use]
+    pub fn name(&self) -> &'c str {
+        self.name
+    }
+
+    /// Calls the tool.
+    ///
+    /// # Errors
+    /// [`Cancelled`] when the scope was cancelled before the call was sent, or was forced. After any other stop the
+    /// call is cancelled first, and the result tells the outcome.
+    ///
+    /// # Cancel safety
+    /// Safe: a task of the scope runs the call. If its caller is gone, the task cancels the call, and the ledger holds
+    /// it until the server is done with it.
+    pub async fn call(&self, arguments: &Value, context: &mut McpCallContext<'_>) -> Result<ToolAnswer, Cancelled> {
+        let Self { client, server, name: tool } = *self;
+        let (scope, limit) = (context.scope, context.output_limit);
+        let refusal = |text: String| Ok(result::error_result(text, limit).into());
+        let connected = scope.race(Point::McpStart, client.connect(server, scope)).await?;
+        let (lease, connection) = match connected {
+            Ok(leased) => leased,
+            Err(why) => return refusal(format!("the MCP server {} is not available: {why}", server.name)),
+        };
+        let tools = connection.tools();
+        let found = tools.iter().find(|offered| offered.spec.name == tool && client.is_allowed_tool(tool));
+        let Some(OfferedTool { own_name, .. }) = found else {
+            let names: Vec<&str> = tools.iter().map(|offered| offered.spec.name.as_str()).collect();
+            return refusal(format!(
+                "the MCP server {} has no tool {tool:?}; it has: {}",
+                server.name,
+                names.join(", ")
+            ));
+        };
+        let (updates, mut update_receiver) = mpsc::channel(MAX_QUEUED_UPDATES);
+        let held = scope.hold(ResourceKind::McpCall, format!("{}: {own_name}", server.name));
+        let run = client.options.run.clone();
+        let call = McpCall { scope: scope.clone(), lease, connection, held, run, updates, output_limit: limit };
+        scope.spawn(call.run(own_name.clone(), arguments.as_object().cloned()));
+        scope.check(Point::McpCall)?;
+        loop {
+            // A stop does not end this wait: the task of the call handles the stop within its time limits and sends the
+            // outcome.
+            let update = tokio::select! {
+                biased;
+                () = scope.forced() => return Err(Cancelled),
+                news = update_receiver.recv() => news,
+            };
+            match update {
+                Some(CallUpdate::Progress(text)) => context.sink.output(ToolOutputStream::Stdout, &text),
+                Some(CallUpdate::Done(result)) => return Ok(result),
+                // The request was never sent, because the scope was cancelled first.
+                None => return Err(Cancelled),
+            }
+        }
     }
 }
 

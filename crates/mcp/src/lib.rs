@@ -38,7 +38,7 @@ use secrecy::SecretString;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-pub use client::{McpCallContext, McpClient, McpClientOptions};
+pub use client::{McpCallContext, McpClient, McpClientOptions, ServerTool};
 pub use config::{McpConfig, McpConfigError};
 use instance::{InstanceLease, InstanceOwner, InstanceShutdown, InstanceState, ServerInstance};
 use late_calls::LateCallListener;

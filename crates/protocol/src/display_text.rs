@@ -44,6 +44,13 @@ pub fn format_count(number: u64, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 
+/// Formats an error with its causes: `it failed: because of this: and that`.
+#[must_use]
+pub fn error_chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
 /// True for characters that are invisible and change the display of the text around them: direction marks, zero-width
 /// marks, and line and paragraph separators that only some programs honour.
 #[must_use]

@@ -10,8 +10,7 @@ use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::confined_fs::{WorkdirRoot, path_error, protected_error, quoted_path, require_regular_file};
-use crate::read::READ_CHUNK_BYTES;
-use crate::{FileToolError, StopFlag};
+use crate::file_tool::{FileToolError, READ_CHUNK_BYTES, StopFlag};
 
 /// The place to which a file will be written.
 pub(super) struct AtomicWriteTarget {

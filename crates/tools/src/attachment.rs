@@ -10,10 +10,9 @@ use std::sync::atomic::AtomicBool;
 use quell_protocol::SessionKey;
 use sha2::{Digest, Sha256};
 
-use super::atomic_write::AtomicWriteTarget;
-use super::confined_fs::{OpenedFile, WorkdirRoot};
-use super::read::READ_CHUNK_BYTES;
-use super::{FileToolContext, FileToolError, ProtectedPaths, StopFlag};
+use crate::atomic_write::AtomicWriteTarget;
+use crate::confined_fs::{OpenedFile, WorkdirRoot};
+use crate::file_tool::{FileToolContext, FileToolError, READ_CHUNK_BYTES, StopFlag};
 
 /// The folder below an agent's workdir for the files that a session received. Other sessions cannot read it.
 #[must_use]
@@ -65,7 +64,7 @@ pub fn read_attachment(
 ) -> Result<Vec<u8>, String> {
     let stop = StopFlag(stop);
     let read = || -> Result<Vec<u8>, FileToolError> {
-        let root = WorkdirRoot::open(&confined_context(workdir))?;
+        let root = WorkdirRoot::open(&FileToolContext::confined(workdir))?;
         let mut source = root.open_file(&root.relative_path(path)?)?;
         if belongs_to_other_session(session, &root, &source) {
             return Err(FileToolError::Failed(format!("{path} is not of this conversation")));
@@ -93,7 +92,7 @@ pub fn read_attachment(
 /// A description of the problem for people; the file does not exist then.
 pub fn write_attachment(workdir: &Path, path: &str, bytes: &[u8], stop: &AtomicBool) -> Result<PathBuf, String> {
     let write = || -> Result<PathBuf, FileToolError> {
-        let root = WorkdirRoot::open(&confined_context(workdir))?;
+        let root = WorkdirRoot::open(&FileToolContext::confined(workdir))?;
         let path = root.relative_path(path)?;
         AtomicWriteTarget::resolve(&root, &path)?.replace_content(bytes, &StopFlag(stop))?;
         Ok(workdir.join(path))
@@ -113,15 +112,6 @@ pub fn remove_attachments(workdir: &Path, session: &SessionKey) -> std::io::Resu
 const HASH_BYTES: usize = 16;
 
 const ATTACHMENTS_FOLDER: &str = "attachments";
-
-fn confined_context(workdir: &Path) -> FileToolContext {
-    FileToolContext {
-        workdir: workdir.to_path_buf(),
-        unconfined: false,
-        output_limit: 0,
-        protected: ProtectedPaths::default(),
-    }
-}
 
 fn error_text(error: FileToolError) -> String {
     match error {

@@ -12,9 +12,9 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
+use crate::file_tool::{FileToolContext, FileToolError};
 use crate::protected_paths::ResolvedProtectedPaths;
 use crate::text::quoted;
-use crate::{FileToolContext, FileToolError};
 
 /// How often an open is retried when a part of the path is being renamed.
 const RENAME_RETRIES: usize = 16;

@@ -7,12 +7,11 @@ use std::path::Path;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::arguments::ToolArguments;
 use crate::atomic_write::AtomicWriteTarget;
 use crate::confined_fs::{OpenedFile, WorkdirRoot, quoted_path};
-use crate::read::READ_CHUNK_BYTES;
+use crate::definition::ToolArguments;
+use crate::file_tool::{FileTool, FileToolContext, FileToolError, READ_CHUNK_BYTES, StopFlag};
 use crate::text::truncate;
-use crate::{FileTool, FileToolContext, FileToolError, StopFlag};
 
 /// The largest file that can be edited. It is held in memory twice: before and after.
 const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;

@@ -1,4 +1,4 @@
-//! The `fetch_url` tool: GET over HTTP(S) with checked addresses, limited redirects and a size limit.
+//! The client of `fetch_url`: GET over HTTP(S) with checked addresses, limited redirects and a size limit.
 //!
 //! The resolver returns only checked addresses, so the checked address is the one that is connected to. Addresses
 //! written in a URL are checked here. Redirects are followed here, each with the same checks as the first URL.
@@ -15,20 +15,14 @@ use quell_protocol::ResourceKind;
 use quell_scope::{Cancelled, Point, Scope};
 use reqwest::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, LOCATION};
 use reqwest::{Client, Response, StatusCode, redirect};
-use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::Value;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use url::Url;
 
-use crate::arguments::{self, ToolArguments};
 use crate::text::{quoted, truncate};
-use crate::{ToolContext, ToolOutput};
 use body::MediaType;
-use quell_kernel::ToolSpec;
+pub(crate) use body::response_text;
 
-pub(super) const NAME: &str = "fetch_url";
 const MAX_REDIRECTS: usize = 5;
 /// The media types to ask for, readable ones first.
 const ACCEPTED_TYPES: &str = "text/markdown, text/plain;q=0.9, text/html;q=0.8, application/json;q=0.8, */*;q=0.1";
@@ -50,28 +44,7 @@ impl Default for FetchSettings {
     }
 }
 
-/// Arguments of `fetch_url`.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct FetchUrl {
-    /// An http or https URL.
-    url: String,
-    /// The most bytes to read of the answer's body.
-    max_bytes: Option<u64>,
-}
-
-impl ToolArguments for FetchUrl {
-    const NAME: &'static str = NAME;
-    const ABOUT: &'static str = "Reads a web page or file by GET and returns it as text; HTML is turned into readable text. Public addresses only, \
-                                 unless configured otherwise.";
-    const EXAMPLE: &'static str = r#"{"url": "https://example.com/page", "max_bytes": 100000}"#;
-}
-
-pub(super) fn spec() -> ToolSpec {
-    arguments::tool_spec::<FetchUrl>()
-}
-
-/// The tool `fetch_url`. Its client is built at the first use, because most daemons never need it.
+/// The client of `fetch_url`. It is built at the first use, because most daemons never need it.
 #[derive(Debug)]
 pub(super) struct Fetcher {
     settings: FetchSettings,
@@ -79,7 +52,7 @@ pub(super) struct Fetcher {
     client: OnceCell<Client>,
 }
 
-enum FetchFailure {
+pub(super) enum FetchFailure {
     Cancelled,
     /// An error text for the model.
     Failed(String),
@@ -92,9 +65,9 @@ impl From<Cancelled> for FetchFailure {
 }
 
 /// A response before it is converted to text.
-struct FetchedResponse {
+pub(super) struct FetchedResponse {
     url: Url,
-    status: StatusCode,
+    pub(super) status: StatusCode,
     media: MediaType,
     /// From the `Content-Length` header.
     length: Option<u64>,
@@ -109,30 +82,22 @@ impl Fetcher {
         Self { settings, may_reach, client: OnceCell::new() }
     }
 
-    /// Executes one call of the tool.
+    /// The limit for a body of which the caller wants `max_bytes` bytes.
+    pub(super) fn body_limit(&self, max_bytes: Option<u64>) -> usize {
+        let max_bytes = max_bytes.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
+        max_bytes.min(self.settings.body_limit).max(1)
+    }
+
+    /// Gets the URL, and at most `max_bytes` bytes of its body.
     ///
     /// # Cancel safety
     /// Safe: dropping it closes the request.
-    pub(super) async fn fetch_url(&self, given: &Value, cx: &mut ToolContext<'_>) -> Result<ToolOutput, Cancelled> {
-        let (scope, limit) = (cx.scope, cx.output_limit);
-        let given: FetchUrl = match arguments::parse_arguments(given) {
-            Ok(given) => given,
-            Err(problem) => return Ok(ToolOutput::error(problem)),
-        };
-        let url = match Url::parse(&given.url) {
-            Ok(url) => url,
-            Err(error) => return Ok(ToolOutput::error(format!("{} is not a URL: {error}", quoted(&given.url)))),
-        };
-        let max_bytes = given.max_bytes.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
-        let max_bytes = max_bytes.min(self.settings.body_limit).max(1);
-        match self.fetch(url, max_bytes, scope).await {
-            Ok(answer) => to_output(answer, limit, scope).await,
-            Err(FetchFailure::Failed(text)) => Ok(ToolOutput::error(text)),
-            Err(FetchFailure::Cancelled) => Err(Cancelled),
-        }
-    }
-
-    async fn fetch(&self, url: Url, max_bytes: usize, scope: &Scope) -> Result<FetchedResponse, FetchFailure> {
+    pub(super) async fn fetch(
+        &self,
+        url: Url,
+        max_bytes: usize,
+        scope: &Scope,
+    ) -> Result<FetchedResponse, FetchFailure> {
         check_url(&url, self.may_reach).map_err(|why| FetchFailure::Failed(url_error(&url, &why)))?;
         let client = self.client(scope).await?;
         let held = scope.hold(ResourceKind::HttpRequest, format!("GET {}", redacted_url(&url)));
@@ -250,15 +215,6 @@ async fn read_response(
         answer.is_cut = !matches!(more, Ok(None));
     }
     Ok(answer)
-}
-
-/// Converts the response to text on a blocking thread, with a line about it first.
-async fn to_output(answer: FetchedResponse, limit: usize, scope: &Scope) -> Result<ToolOutput, Cancelled> {
-    let is_error = answer.status.is_client_error() || answer.status.is_server_error();
-    let text = scope
-        .blocking(Point::Blocking, "fetch_url text", move |stop| body::response_text(&answer, limit, stop))
-        .await?;
-    Ok(if is_error { ToolOutput::error(text) } else { ToolOutput::ok(text) })
 }
 
 /// The URL without its parts that may be secret.

@@ -10,10 +10,9 @@ use quell_kernel::image::{Image, ImageUnavailable, MAX_IMAGE_BYTES};
 use quell_protocol::SessionKey;
 use rustix::io::Errno;
 
-use super::attachment::{belongs_to_other_session, belongs_to_session};
-use super::confined_fs::WorkdirRoot;
-use super::read::READ_CHUNK_BYTES;
-use super::{FileToolContext, ProtectedPaths, StopFlag};
+use crate::attachment::{belongs_to_other_session, belongs_to_session};
+use crate::confined_fs::WorkdirRoot;
+use crate::file_tool::{FileToolContext, READ_CHUNK_BYTES, StopFlag};
 
 /// Which files of a workdir may be read as images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,18 +26,13 @@ pub enum AllowedImages {
 /// Reads the image at this absolute path for a session. It must be below the workdir and must not have come into
 /// another session. At a stop it returns at once, and the caller discards the result.
 pub fn read_image(
-    (workdir, allowed): (&Path, AllowedImages),
+    workdir: &Path,
+    allowed: AllowedImages,
     session: &SessionKey,
     path: &str,
     stop: &AtomicBool,
 ) -> Result<Image, ImageUnavailable> {
-    let context = FileToolContext {
-        workdir: workdir.to_path_buf(),
-        unconfined: false,
-        output_limit: 0,
-        protected: ProtectedPaths::default(),
-    };
-    let root = WorkdirRoot::open(&context).map_err(|_| ImageUnavailable::Unreadable)?;
+    let root = WorkdirRoot::open(&FileToolContext::confined(workdir)).map_err(|_| ImageUnavailable::Unreadable)?;
     let path = root.relative_path(path).map_err(|_| ImageUnavailable::Unreadable)?;
     match root.find_path(&path) {
         Ok(_) => {}

@@ -8,11 +8,11 @@ use rustix::fs::FileType;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::arguments::ToolArguments;
 use crate::confined_fs::{WorkdirRoot, quoted_path};
+use crate::definition::ToolArguments;
+use crate::file_tool::{FileTool, FileToolContext, FileToolError, StopFlag};
 use crate::text::quoted;
 use crate::walk::{WalkEntry, WalkOmissions, walk};
-use crate::{FileTool, FileToolContext, FileToolError, StopFlag};
 
 /// Levels listed when neither a pattern nor a depth is given.
 const DEFAULT_DEPTH: usize = 2;

@@ -4,16 +4,16 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use quell_protocol::ResourceKind;
 use quell_protocol::background::ProcessRow;
 use quell_scope::{Cancelled, Point, Scope, StopLevel};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::arguments::{self, ToolArguments};
-use super::background::BackgroundProcess;
-use super::{ToolContext, ToolOutput};
-use quell_kernel::ToolSpec;
+use crate::background::BackgroundProcess;
+use crate::definition::{ToolArguments, ToolDefinition, parse_arguments};
+use crate::tool::{Tool, ToolContext, ToolFuture, ToolOutput};
 
 /// Timeout of `wait` when the call gives none.
 const DEFAULT_WAIT: Duration = Duration::from_secs(30);
@@ -33,7 +33,7 @@ enum ProcessAction {
 /// Arguments of `process`.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ProcessArgs {
+struct ProcessArgs {
     /// `list`: this conversation's background commands. `output`: what one printed. `write`: text for its standard input.
     /// `wait`: until it ends. `kill`: end it.
     action: ProcessAction,
@@ -54,39 +54,48 @@ pub(super) struct ProcessArgs {
     timeout_s: Option<f64>,
 }
 
-pub(super) const NAME: &str = "process";
-
 impl ToolArguments for ProcessArgs {
-    const NAME: &'static str = NAME;
+    const NAME: &'static str = "process";
     const ABOUT: &'static str = "Looks after commands that `shell` started with `background: true`: lists them, reads what they print, writes to \
                                  their standard input, waits for them, kills them.";
     const EXAMPLE: &'static str = r#"{"action": "output", "id": "p1"}"#;
+    const RESOURCE_KIND: ResourceKind = ResourceKind::Process;
 }
 
-pub(super) fn spec() -> ToolSpec {
-    arguments::tool_spec::<ProcessArgs>()
+/// The `process` tool.
+pub(super) struct Process;
+
+impl Tool for Process {
+    fn definition(&self) -> ToolDefinition<'_> {
+        ToolDefinition::of::<ProcessArgs>()
+    }
+
+    /// Executes one action on the session's background commands.
+    ///
+    /// # Cancel safety
+    /// Safe: a dropped wait changes nothing; a part of a text may have been written.
+    fn call<'c>(&'c self, arguments: &'c Value, cx: &'c mut ToolContext<'_>) -> ToolFuture<'c> {
+        Box::pin(async move {
+            match parse_arguments(arguments) {
+                Ok(args) => execute_action(&args, cx).await,
+                Err(problem) => Ok(ToolOutput::error(problem)),
+            }
+        })
+    }
 }
 
-/// Executes one action on the session's background commands.
-///
-/// # Cancel safety
-/// Safe: a dropped wait changes nothing; a part of a text may have been written.
-pub(super) async fn call(given: &Value, cx: &mut ToolContext<'_>) -> Result<ToolOutput, Cancelled> {
-    let args = match arguments::parse_arguments::<ProcessArgs>(given) {
-        Ok(args) => args,
-        Err(problem) => return Ok(ToolOutput::error(problem)),
-    };
+async fn execute_action(args: &ProcessArgs, cx: &mut ToolContext<'_>) -> Result<ToolOutput, Cancelled> {
     cx.scope.check(Point::ProcessWait)?;
     if args.action == ProcessAction::List {
         return Ok(ToolOutput::ok(list_processes(cx)));
     }
-    let process = match find_process(&args, cx) {
+    let process = match find_process(args, cx) {
         Ok(process) => process,
         Err(problem) => return Ok(ToolOutput::error(problem)),
     };
     match args.action {
         ProcessAction::List | ProcessAction::Output => {}
-        ProcessAction::Write => return write_input(&args, &process, cx.scope).await,
+        ProcessAction::Write => return write_input(args, &process, cx.scope).await,
         ProcessAction::Wait => {
             let Ok(timeout) = wait_timeout(args.timeout_s) else {
                 return Ok(ToolOutput::error("`timeout_s` must be a number of seconds, not negative".to_owned()));

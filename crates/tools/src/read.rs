@@ -6,13 +6,11 @@ use std::path::Path;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::arguments::ToolArguments;
 use crate::confined_fs::{OpenedFile, WorkdirRoot, quoted_path};
+use crate::definition::ToolArguments;
+use crate::file_tool::{FileTool, FileToolContext, FileToolError, READ_CHUNK_BYTES, StopFlag};
 use crate::text::{decode_lossy, truncate, without_partial_char};
-use crate::{FileTool, FileToolContext, FileToolError, StopFlag};
 
-/// Bytes read between two checks of the stop flag.
-pub(super) const READ_CHUNK_BYTES: usize = 64 * 1024;
 /// Lines returned when the call gives no limit.
 const DEFAULT_LINES: u64 = 2000;
 /// How much of a binary file is shown, in bytes: enough to recognise it.

@@ -12,12 +12,12 @@ use rustix::fs::FileType;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::arguments::ToolArguments;
 use crate::confined_fs::{WorkdirRoot, open_file_in, path_error};
+use crate::definition::ToolArguments;
+use crate::file_tool::{FileTool, FileToolContext, FileToolError, StopFlag};
 use crate::list::{GlobPattern, omission_notes};
 use crate::text::{decode_lossy, quoted, without_partial_char};
 use crate::walk::{WalkOmissions, walk};
-use crate::{FileTool, FileToolContext, FileToolError, StopFlag};
 
 /// Matching lines returned when the call gives no limit.
 const DEFAULT_MATCHES: u64 = 100;
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_stop_ends_a_search_in_the_middle_of_a_file() {
-        let given = crate::arguments::parse_arguments(&serde_json::json!({"pattern": "absent"})).unwrap();
+        let given = crate::definition::parse_arguments(&serde_json::json!({"pattern": "absent"})).unwrap();
         let mut search = FileSearch::new(&given, 1000).unwrap();
         let (reader, mut writer) = std::io::pipe().unwrap();
         let flag = AtomicBool::new(false);

@@ -11,15 +11,17 @@ use std::time::Duration;
 use quell_process::{
     CapturedOutput, CommandSpec, ProcessEnd, ProcessEndMethod, ProcessEndReason, RUN_ID_VARIABLE, SpawnError,
 };
-use quell_protocol::CallEnd;
+use quell_protocol::display_text::error_chain;
+use quell_protocol::{CallEnd, ResourceKind};
 use quell_scope::{Cancelled, Point};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::arguments::{self, ToolArguments};
-use super::background::BackgroundStartError;
-use super::{ToolContext, ToolOutput, text};
+use crate::background::BackgroundStartError;
+use crate::definition::{AgentFacts, ToolArguments, ToolDefinition, parse_arguments, tool_spec};
+use crate::text;
+use crate::tool::{Tool, ToolContext, ToolFuture, ToolOutput};
 use quell_kernel::ToolSpec;
 
 /// Environment variables for commands that nobody watches on a terminal. Editors and pagers end at once instead of
@@ -55,51 +57,62 @@ struct ShellTimeout {
 /// Arguments of `shell`.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ShellArgs {
+struct ShellArgs {
     /// The command, for `sh -c`.
-    pub command: String,
+    command: String,
     /// Directory to run in, relative to the working directory and inside it.
     #[serde(default)]
-    pub cwd: Option<PathBuf>,
+    cwd: Option<PathBuf>,
     /// Seconds after which the command is ended, up to the time that the run itself has.
     #[serde(default)]
-    pub timeout_s: Option<f64>,
+    timeout_s: Option<f64>,
     /// Keep the command running after the call, as servers need it; look after it with the tool `process`.
     #[serde(default)]
-    pub background: bool,
+    background: bool,
 }
 
-pub(super) const NAME: &str = "shell";
 /// Bytes reserved for the line that says how much of an output is missing.
 const DROPPED_NOTE_BYTES: usize = 64;
 
 impl ToolArguments for ShellArgs {
-    const NAME: &'static str = NAME;
+    const NAME: &'static str = "shell";
     const ABOUT: &'static str = "Runs a command with `sh -c` in the working directory and returns what it printed and how it ended. Whatever it \
                                  leaves running is ended when it returns.";
     const EXAMPLE: &'static str = r#"{"command": "ls -la", "timeout_s": 60}"#;
+    const RESOURCE_KIND: ResourceKind = ResourceKind::Process;
+
+    fn spec_for(agent: &AgentFacts<'_>) -> Option<ToolSpec> {
+        let (mut spec, seconds) = (tool_spec::<Self>(), agent.shell_timeout_s);
+        spec.description =
+            format!("{} A command that takes longer than {seconds} s is ended: {TIMEOUT_ADVICE}.", spec.description);
+        Some(spec)
+    }
 }
 
-pub(super) fn spec() -> ToolSpec {
-    arguments::tool_spec::<ShellArgs>()
+/// The `shell` tool.
+pub(super) struct Shell;
+
+impl Tool for Shell {
+    fn definition(&self) -> ToolDefinition<'_> {
+        ToolDefinition::of::<ShellArgs>()
+    }
+
+    /// Runs a command. Failures are in the output, for the model to read; so is a stop, with the output until then.
+    ///
+    /// # Cancel safety
+    /// As [`quell_process::Wardens::run`]: dropping it stops the command, and the run's scope waits for its last
+    /// process.
+    fn call<'c>(&'c self, arguments: &'c Value, cx: &'c mut ToolContext<'_>) -> ToolFuture<'c> {
+        Box::pin(async move {
+            match parse_arguments(arguments) {
+                Ok(args) => run_command(args, cx).await,
+                Err(problem) => Ok(ToolOutput::error(problem)),
+            }
+        })
+    }
 }
 
-/// The description with the foreground timeout of the agent, in seconds.
-pub(super) fn with_limit(mut spec: ToolSpec, seconds: u64) -> ToolSpec {
-    spec.description =
-        format!("{} A command that takes longer than {seconds} s is ended: {TIMEOUT_ADVICE}.", spec.description);
-    spec
-}
-
-/// Runs a command. Failures are in the output, for the model to read; so is a stop, with the output until then.
-///
-/// # Cancel safety
-/// As [`quell_process::Wardens::run`]: dropping it stops the command, and the run's scope waits for its last process.
-pub(super) async fn call(given: &Value, cx: &mut ToolContext<'_>) -> Result<ToolOutput, Cancelled> {
-    let args = match arguments::parse_arguments::<ShellArgs>(given) {
-        Ok(args) => args,
-        Err(problem) => return Ok(ToolOutput::error(problem)),
-    };
+async fn run_command(args: ShellArgs, cx: &mut ToolContext<'_>) -> Result<ToolOutput, Cancelled> {
     let (limit, background) =
         (ShellTimeout { requested_s: args.timeout_s, default_s: cx.shell_timeout_s }, args.background);
     let command = match command_spec(args, cx) {
@@ -113,7 +126,7 @@ pub(super) async fn call(given: &Value, cx: &mut ToolContext<'_>) -> Result<Tool
     match cx.wardens.run(&command, cx.scope, cx.sink).await {
         Ok(end) => {
             let text = result_text(&end, limit, cx.output_limit);
-            Ok(ToolOutput { end: call_end(&end), code: end.code, text })
+            Ok(ToolOutput { end: call_end(&end), code: end.code, ..ToolOutput::ok(text) })
         }
         Err(SpawnError::Cancelled(_)) => Err(Cancelled),
         Err(error) => Ok(ToolOutput::error(error_chain(&error))),
@@ -265,15 +278,4 @@ fn exit_text(end: &ProcessEnd) -> String {
 
 fn process_count(count: u32) -> String {
     if count == 1 { "1 process".to_owned() } else { format!("{count} processes") }
-}
-
-/// An error with its causes, in one line.
-fn error_chain(error: &SpawnError) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        let _ = write!(text, ": {error}");
-        cause = error.source();
-    }
-    text
 }

@@ -13,8 +13,8 @@ use quell_kernel::skill::{SKILL_FILE, Skill, SkillCatalogue, SkillError};
 use rustix::fs::{Dir, FileType};
 use rustix::io::Errno;
 
-use super::confined_fs::{WorkdirRoot, path_error, quoted_path};
-use super::{FileToolContext, FileToolError, ProtectedPaths, StopFlag};
+use crate::confined_fs::{WorkdirRoot, path_error, quoted_path};
+use crate::file_tool::{FileToolContext, FileToolError, StopFlag};
 
 /// How many bytes of a skill file are read; its front matter is at the start.
 const HEAD_BYTES: u64 = 64 * 1024;
@@ -50,8 +50,7 @@ pub fn read_skills(workdir: &Path, folder: &str, stop: &AtomicBool) -> Option<Lo
 
 impl LoadedSkills {
     fn load_folder(&mut self, workdir: &Path, folder: &Path, stop: &StopFlag<'_>) -> Result<(), FileToolError> {
-        let (workdir, protected) = (workdir.to_path_buf(), ProtectedPaths::default());
-        let root = WorkdirRoot::open(&FileToolContext { workdir, unconfined: false, output_limit: 0, protected })?;
+        let root = WorkdirRoot::open(&FileToolContext::confined(workdir))?;
         if matches!(root.find_path(folder), Err(Errno::NOENT)) {
             return Ok(());
         }

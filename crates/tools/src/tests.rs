@@ -4,29 +4,34 @@ mod confinement;
 mod fetching;
 mod files;
 mod listing;
+mod new_tool;
 mod stopping;
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use quell_kernel::StopTimeouts;
-use quell_process::WardenExe;
+use quell_kernel::{StopTimeouts, ToolSpec};
+use quell_process::{Isolate, OutputSink, WardenExe, Wardens};
 use quell_protocol::{CallEnd, Principal, RunId, SessionKey, ToolOutputStream};
-use quell_scope::PointProbe;
 use quell_scope::clock::Clock;
+use quell_scope::{Cancelled, Point, PointProbe, Scope};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::*;
+use crate::background::{BackgroundWork, RunIdentity};
+use crate::file_tool::{FileTool, FileToolContext, FileToolError, StopFlag};
 
 /// Long enough for the slowest machine; no passing test waits that long.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A workdir with a file outside of it, a tool set, and a scope.
+/// A workdir with a file outside of it, a toolbox, and a scope.
 struct ToolFixture {
     dir: TempDir,
-    tool_set: ToolSet,
+    toolbox: Toolbox,
     scope: Scope,
     limit: usize,
 }
@@ -49,7 +54,7 @@ impl ToolFixture {
         std::fs::create_dir(dir.path().join("work")).unwrap();
         std::fs::write(dir.path().join("secret"), "outside").unwrap();
         let scope = Scope::new(Clock::start(), PointProbe::default());
-        Self { dir, tool_set: ToolSet::new(settings), scope, limit: 10_000 }
+        Self { dir, toolbox: Toolbox::new(settings), scope, limit: 10_000 }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -68,6 +73,11 @@ impl ToolFixture {
     }
 
     async fn try_call(&self, tool: &str, given: Value) -> Result<ToolOutput, Cancelled> {
+        let tool = BUILT_IN_TOOLS.iter().find(|known| known.definition().name == tool).unwrap();
+        self.try_call_of(*tool, given).await
+    }
+
+    async fn try_call_of(&self, tool: &dyn Tool, given: Value) -> Result<ToolOutput, Cancelled> {
         let wardens = Wardens::new(WardenExe::ThisProcess, StopTimeouts::default()).unwrap();
         let owner = RunIdentity {
             session: SessionKey::parse("session").unwrap(),
@@ -79,6 +89,7 @@ impl ToolFixture {
         let mut cx = ToolContext {
             scope: &self.scope,
             owner: &owner,
+            toolbox: &self.toolbox,
             background: &background,
             workdir: &workdir,
             wardens: &wardens,
@@ -89,7 +100,7 @@ impl ToolFixture {
             sink: &mut NoOutput,
         };
         // As a trait object the future must be `Send`, which the agent loop needs.
-        let call: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(self.tool_set.call(tool, &given, &mut cx));
+        let call: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(call_tool(tool, &given, &mut cx));
         let output = tokio::time::timeout(TEST_TIMEOUT, call).await.expect("the call ends")?;
         assert!(output.text.len() <= self.limit, "{} bytes", output.text.len());
         Ok(output)
@@ -112,9 +123,9 @@ impl ToolFixture {
     fn file_context(&self) -> FileToolContext {
         FileToolContext {
             workdir: self.path(""),
-            unconfined: self.tool_set.settings.unconfined,
+            unconfined: self.toolbox.settings.unconfined,
             output_limit: self.limit,
-            protected: self.tool_set.settings.protected.clone(),
+            protected: self.toolbox.settings.protected.clone(),
         }
     }
 
@@ -136,42 +147,32 @@ fn make_fifo(path: &Path) {
 }
 
 #[tokio::test]
-async fn unknown_tools_and_bad_arguments_are_explained_and_nothing_happens() {
+async fn bad_arguments_are_explained_and_nothing_happens() {
     let fixture = ToolFixture::new();
-    let text = fixture.call_error("rm\n", json!({})).await;
-    assert!(text.starts_with(r#"There is no tool "rm\n". There are: read_file, "#), "{text}");
     let text = fixture.call_error("write_file", json!({"path": "a", "content": "x", "mode": 7})).await;
     assert!(text.contains(r#"there is no field "mode"; the fields are `content`, `path`"#), "{text}");
     assert_eq!(fixture.file_names(), [""; 0]);
     assert_eq!(fixture.scope.ledger().rows(), []);
 }
 
-#[test]
-fn tool_lists_are_checked() {
-    let list = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
-    assert_eq!(ToolSet::check_tool_list(&list(&["*"])), Ok(()));
-    assert_eq!(ToolSet::check_tool_list(&list(&["read_file", "fetch_url"])), Ok(()));
-    let error = ToolSet::check_tool_list(&list(&["read_file", "raed_file"])).unwrap_err();
-    assert!(error.to_string().starts_with(r#"there is no tool "raed_file"; there are: read_file, "#), "{error}");
-
-    let tool_set = ToolSet::new(ToolSettings::default());
-    let names = |allowed: &[&str]| tool_set.specs(&list(allowed)).into_iter().map(|s| s.name).collect::<Vec<_>>();
-    assert_eq!(names(&["list_files", "read_file"]), ["read_file", "list_files"]);
-    assert_eq!(names(&["*"]), ALL_TOOLS.iter().map(|row| row.name).collect::<Vec<_>>());
-    assert_eq!(names(&[]), [""; 0]);
+/// The descriptions of all tools for an agent whose commands may take so many seconds.
+fn specs(shell_timeout_s: u64) -> Vec<ToolSpec> {
+    let agent = AgentFacts { shell_timeout_s, ..AgentFacts::default() };
+    BUILT_IN_TOOLS.iter().filter_map(|tool| (tool.definition().spec_for)(&agent)).collect()
 }
 
 #[test]
 fn the_model_is_told_how_long_a_command_may_take() {
-    let tool_set = ToolSet::new(ToolSettings::default());
-    let described = |seconds| tool_set.specs_of_agent(&["shell".to_owned()], seconds).remove(0).description;
+    let described =
+        |seconds| specs(seconds).into_iter().find(|spec| spec.name == "shell").map(|spec| spec.description).unwrap();
     assert!(described(600).contains("longer than 600 s is ended: give `timeout_s`"), "{}", described(600));
     assert!(described(7).contains("longer than 7 s"), "{}", described(7));
 }
 
 #[test]
 fn every_tool_describes_its_arguments() {
-    for spec in ToolSet::new(ToolSettings::default()).specs(&["*".to_owned()]) {
+    for spec in specs(600) {
+        assert!(BUILT_IN_TOOLS.iter().any(|tool| tool.definition().name == spec.name), "{}", spec.name);
         assert!(!spec.description.is_empty() && !spec.description.contains("  "), "{}", spec.description);
         assert_eq!(spec.parameters["type"], "object", "{}", spec.name);
         assert_eq!(spec.parameters["additionalProperties"], false, "{}", spec.name);
@@ -184,7 +185,7 @@ fn every_tool_describes_its_arguments() {
 #[tokio::test]
 async fn examples_in_errors_are_right() {
     let fixture = ToolFixture::new();
-    for spec in fixture.tool_set.specs(&["*".to_owned()]) {
+    for spec in specs(600) {
         let text = fixture.call_error(&spec.name, json!([])).await;
         let Some((_, example)) = text.split_once("A right call looks like this: ") else { panic!("{text}") };
         let example: Value = serde_json::from_str(example).unwrap();

@@ -15,7 +15,7 @@ use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use rustix::fs::{AtFlags, Dir, FileType};
 
 use crate::confined_fs::{WorkdirRoot, open_directory_in, open_file_in};
-use crate::{FileToolError, StopFlag};
+use crate::file_tool::{FileToolError, StopFlag};
 
 /// Deeper directories are skipped, because each level holds a file descriptor.
 const MAX_LEVELS: usize = 100;

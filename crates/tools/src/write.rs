@@ -3,10 +3,10 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::arguments::ToolArguments;
 use crate::atomic_write::AtomicWriteTarget;
 use crate::confined_fs::{WorkdirRoot, quoted_path};
-use crate::{FileTool, FileToolContext, FileToolError, StopFlag};
+use crate::definition::ToolArguments;
+use crate::file_tool::{FileTool, FileToolContext, FileToolError, StopFlag};
 
 /// Arguments of `write_file`.
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -101,7 +101,7 @@ fn read_images(
             break;
         }
         let image = match ImageSource::parse(&source) {
-            ImageSource::File(path) => quell_tools::read_image((workdir, allowed_paths), session, path, stop),
+            ImageSource::File(path) => quell_tools::read_image(workdir, allowed_paths, session, path, stop),
             ImageSource::Data(url) => Image::from_data_url(url),
             ImageSource::Url(_) | ImageSource::Unknown => Err(ImageUnavailable::OutsideImageFolders),
         };

@@ -5,10 +5,6 @@ use quell_process::Isolate;
 
 use super::{Agent, AgentConfig};
 
-/// The tool name for sending the files that an answer in a chat names. It is not a real tool: the model writes file
-/// markers.
-pub const SEND_FILE: &str = "send_file";
-
 impl AgentConfig {
     /// True if its tool list has this tool.
     #[must_use]

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use quell_kernel::agent_tree::{AgentTree, AgentTreeError};
 use quell_protocol::AgentId;
 
-use super::delegation::delegation_tool_specs;
+use super::tools::delegation_tool_specs;
 use super::{Agent, AgentConfig};
 pub use factory::{AgentConfigError, AgentFactory, expand_home};
 use quell_kernel::ToolSpec;

@@ -1,4 +1,4 @@
-//! Save images of MCP results as session files and name them in the result. Later models, also after a restart, load
+//! Save images of tool results as session files and name them in the result. Later models, also after a restart, load
 //! them like images of users (`image_cache`).
 
 use std::path::Path;
@@ -6,9 +6,9 @@ use std::sync::atomic::AtomicBool;
 
 use quell_kernel::image::{Image, ImageUnavailable};
 use quell_kernel::turn::CallResult;
-use quell_mcp::ToolAnswer;
 use quell_protocol::SessionKey;
 use quell_scope::{Cancelled, Point};
+use quell_tools::ToolOutput;
 use quell_tools::attachment::{attachment_folder, write_attachment};
 use sha2::{Digest, Sha256};
 
@@ -21,15 +21,16 @@ const MAX_IMAGES_PER_RESULT: usize = 8;
 const MAX_IMAGES_PER_SESSION: usize = 200;
 
 impl AgentLoop<'_> {
-    /// Saves the images of an answer. The result stands even if that fails; it then says what is missing.
-    pub(super) async fn save_result_images(&self, answer: ToolAnswer) -> CallResult {
-        let ToolAnswer { mut result, images } = answer;
+    /// The result of a call, with its images saved. It stands even if that fails; it then says what is missing.
+    pub(super) async fn save_result_images(&self, output: ToolOutput) -> CallResult {
+        let ToolOutput { end, code, text, images } = output;
+        let mut result = CallResult { code, ..CallResult::new(end, text) };
         if images.is_empty() {
             return result;
         }
         let label = format!("pictures of a result ({})", images.len());
         let (workdir, session) = (self.agent.workdir.clone(), self.writer.run().session.clone());
-        let save = move |stop: &AtomicBool| save_images(&images, (&workdir, &session), stop);
+        let save = move |stop: &AtomicBool| save_images(&images, &workdir, &session, stop);
         match self.scope.blocking(Point::KeepPictures, &label, save).await {
             Ok(saved) => record_saved_images(&mut result, saved),
             // The call is over, so its result stays as it is.
@@ -42,7 +43,7 @@ impl AgentLoop<'_> {
 /// The file of each image, or why it was not saved.
 type SavedImages = Vec<Result<String, String>>;
 
-fn save_images(images: &[String], (workdir, session): (&Path, &SessionKey), stop: &AtomicBool) -> SavedImages {
+fn save_images(images: &[String], workdir: &Path, session: &SessionKey, stop: &AtomicBool) -> SavedImages {
     let folder = format!("{}/tools", attachment_folder(session));
     let existing_count = std::fs::read_dir(workdir.join(&folder)).map_or(0, Iterator::count);
     let save_one = |(nth, data): (usize, &String)| {
@@ -101,7 +102,7 @@ mod tests {
         let mut pictures =
             vec![PNG, "aGVsbG8=", "no base64", &large].into_iter().map(str::to_owned).collect::<Vec<_>>();
         pictures.extend((0..MAX_IMAGES_PER_RESULT).map(|_| PNG.to_owned()));
-        let kept = save_images(&pictures, (dir.path(), &ann), &AtomicBool::new(false));
+        let kept = save_images(&pictures, dir.path(), &ann, &AtomicBool::new(false));
         let mut result = CallResult::new(CallEnd::Ok, "look");
         record_saved_images(&mut result, kept);
         assert_eq!(result.pictures.len(), MAX_IMAGES_PER_RESULT - 3);
@@ -125,7 +126,7 @@ mod tests {
             std::fs::write(folder.join(nth.to_string()), "").unwrap();
         }
         let pictures = [PNG.to_owned(), "R0lGODlhAQABAAAAACw=".to_owned()];
-        let kept = save_images(&pictures, (dir.path(), &ann), &AtomicBool::new(false));
+        let kept = save_images(&pictures, dir.path(), &ann, &AtomicBool::new(false));
         assert!(kept[0].is_ok(), "{kept:?}");
         assert_eq!(kept[1], Err("this session has kept 200 already".to_owned()));
     }

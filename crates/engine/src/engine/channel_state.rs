@@ -128,6 +128,6 @@ impl Engine {
     /// Names of the tools that agents may have, without those of MCP servers, in lower case.
     #[must_use]
     pub fn tool_names(&self) -> BTreeSet<String> {
-        own_tool_names(&self.inner().services.toolbox)
+        own_tool_names()
     }
 }

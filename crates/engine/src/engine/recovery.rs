@@ -16,7 +16,7 @@ use quell_protocol::{
 use quell_scope::clock::Clock;
 use quell_store::{RunRow, RunSpend, SealedRun, Store, StoreError, StoredRunState};
 
-use crate::agent::Services;
+use crate::agent::{Services, resource_kind_of_tool};
 use crate::hooks::Hooks;
 use crate::runs::run_hook_trigger;
 use crate::session::stored_session_facts;
@@ -266,17 +266,6 @@ fn collect_lost_resources(replayed: &ReplayedRun, view: &RunView, at: &str) -> V
         process: None,
     })
     .collect()
-}
-
-/// The kind of resource that a call of this tool holds.
-fn resource_kind_of_tool(tool: &str) -> ResourceKind {
-    match tool {
-        "shell" | "process" => ResourceKind::Process,
-        "fetch_url" => ResourceKind::HttpRequest,
-        "spawn_agent" => ResourceKind::Run,
-        name if name.contains("__") => ResourceKind::McpCall,
-        _ => ResourceKind::Task,
-    }
 }
 
 /// A short label of a call: its tool and its distinguishing argument.

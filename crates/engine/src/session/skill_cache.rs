@@ -101,7 +101,7 @@ mod tests {
 
     use quell_llm::{Models, ProviderConfig, ProviderKind};
     use quell_protocol::AgentId;
-    use quell_tools::{ToolSet, ToolSettings};
+    use quell_tools::{ToolSettings, Toolbox};
 
     use super::*;
     use crate::agent::{AgentConfig, AgentFactory};
@@ -113,7 +113,7 @@ mod tests {
         let provider = ProviderConfig { base_url, ..ProviderConfig::new(ProviderKind::OPENAI) };
         let factory = AgentFactory {
             models: Models::new(BTreeMap::from([("p".to_owned(), provider)])).unwrap(),
-            toolbox: Arc::new(ToolSet::new(ToolSettings::default())),
+            toolbox: Arc::new(Toolbox::new(ToolSettings::default())),
             mcp_servers: BTreeSet::new(),
             work_dir: dir.path().to_owned(),
             home_dir: None,

@@ -60,7 +60,7 @@ impl MediaType {
 }
 
 /// The text of a response for the model.
-pub(super) fn response_text(answer: &FetchedResponse, limit: usize, stop: &AtomicBool) -> String {
+pub(crate) fn response_text(answer: &FetchedResponse, limit: usize, stop: &AtomicBool) -> String {
     let FetchedResponse { url, status, media, body, .. } = answer;
     let mut head = format!("{} from {}, {}", status, quoted(url.as_str()), media.display_name());
     let size = answer.length.map_or_else(|| "unknown size".into(), |n| format!("{n} bytes"));

@@ -102,10 +102,10 @@ async fn a_workdir_behind_a_symlink_is_no_obstacle() {
     context.workdir = fixture.dir.path().join("alias");
     let flag = AtomicBool::new(false);
     for path in [fixture.dir.path().join("alias/a/b/file"), fixture.path("a/b/file"), PathBuf::from("good")] {
-        let tool: read::ReadFile = arguments::parse_arguments(&json!({"path": path})).unwrap();
+        let tool: read::ReadFile = parse_arguments(&json!({"path": path})).unwrap();
         assert_eq!(tool.execute(&context, &StopFlag(&flag)), Ok("inside".into()), "{path:?}");
     }
-    let tool: write::WriteFile = arguments::parse_arguments(&json!({"path": "good", "content": "new"})).unwrap();
+    let tool: write::WriteFile = parse_arguments(&json!({"path": "good", "content": "new"})).unwrap();
     tool.execute(&context, &StopFlag(&flag)).unwrap();
     assert_eq!(fixture.read_file("a/b/file"), "new");
 }
@@ -205,11 +205,11 @@ proptest! {
         let path = format!("{}{}", if rooted { "/" } else { "" }, parts.join("/"));
         let flag = AtomicBool::new(false);
         let (context, stop) = (fixture.file_context(), StopFlag(&flag));
-        let read: read::ReadFile = arguments::parse_arguments(&json!({"path": path})).unwrap();
+        let read: read::ReadFile = parse_arguments(&json!({"path": path})).unwrap();
         if let Ok(text) = read.execute(&context, &stop) { prop_assert_eq!(text, "inside"); }
-        let search: search::SearchFiles = arguments::parse_arguments(&json!({"path": path, "pattern": "outside|root:"})).unwrap();
+        let search: search::SearchFiles = parse_arguments(&json!({"path": path, "pattern": "outside|root:"})).unwrap();
         if let Ok(text) = search.execute(&context, &stop) { prop_assert!(text.starts_with("[no match"), "{}", text); }
-        let write: write::WriteFile = arguments::parse_arguments(&json!({"path": path, "content": "inside"})).unwrap();
+        let write: write::WriteFile = parse_arguments(&json!({"path": path, "content": "inside"})).unwrap();
         let _ = write.execute(&context, &stop);
         prop_assert_eq!(std::fs::read_to_string(fixture.dir.path().join("secret")).unwrap(), "outside");
         prop_assert_eq!(std::fs::read_dir(fixture.dir.path()).unwrap().count(), 2);

@@ -10,7 +10,7 @@ use quell_protocol::{CallEnd, Principal, RunId, SessionKey, ToolOutputStream};
 use quell_scope::clock::Clock;
 use quell_scope::{Cancelled, StopLevel};
 use quell_tools::background::{BackgroundWork, RunIdentity};
-use quell_tools::{ToolContext, ToolOutput, ToolSet, ToolSettings};
+use quell_tools::{BUILT_IN_TOOLS, ToolContext, ToolOutput, ToolSettings, Toolbox, call_tool};
 use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -64,9 +64,11 @@ async fn call_with(
     };
     let background = BackgroundWork::new(Clock::start(), 1, |_| {});
     let mut sink = SeenOutput(seen);
+    let toolbox = Toolbox::new(ToolSettings::default());
     let mut cx = ToolContext {
         scope: &fixture.scope,
         owner: &owner,
+        toolbox: &toolbox,
         background: &background,
         workdir,
         wardens: &fixture.wardens,
@@ -76,7 +78,8 @@ async fn call_with(
         isolate: Isolate::None,
         sink: &mut sink,
     };
-    let output = ToolSet::new(ToolSettings::default()).call("shell", &args, &mut cx).await;
+    let shell = BUILT_IN_TOOLS.iter().find(|tool| tool.definition().name == "shell").unwrap();
+    let output = call_tool(*shell, &args, &mut cx).await;
     fixture.assert_gone();
     output
 }
@@ -104,7 +107,7 @@ async fn the_model_reads_output_and_end(#[case] command: &str, #[case] code: Opt
     let (fixture, workdir) = (CommandFixture::new(), tempfile::tempdir().unwrap());
     let output = call(&fixture, workdir.path(), args(command)).await;
     let end = if code == Some(0) { CallEnd::Ok } else { CallEnd::Error };
-    assert_eq!(output, ToolOutput { end, code, text: text.to_owned() });
+    assert_eq!(output, ToolOutput { end, code, ..ToolOutput::ok(text.to_owned()) });
 }
 
 #[tokio::test]
@@ -202,7 +205,7 @@ async fn a_timeout_names_its_seconds() {
     let (fixture, workdir) = (CommandFixture::new(), tempfile::tempdir().unwrap());
     let output = call(&fixture, workdir.path(), with_argument(args("echo begun; sleep 1000"), "timeout_s", 0.2)).await;
     let expected = "begun\n[timed out after 0.2 s, ended by SIGTERM; it may have had effects already]";
-    assert_eq!(output, ToolOutput { end: CallEnd::Error, code: output.code, text: expected.to_owned() });
+    assert_eq!(output, ToolOutput { code: output.code, ..ToolOutput::error(expected.to_owned()) });
 }
 
 #[rstest]
@@ -218,7 +221,7 @@ async fn a_stopped_command_keeps_its_output(#[case] level: StopLevel, #[case] ex
     };
     let called = call_watched(&fixture, workdir.path(), args("echo begun; sleep 1000"), seen);
     let (output, ()) = tokio::join!(called, stop);
-    assert_eq!(output, ToolOutput { end: CallEnd::Stopped, code: output.code, text: expected.to_owned() });
+    assert_eq!(output, ToolOutput { end: CallEnd::Stopped, code: output.code, ..ToolOutput::ok(expected.to_owned()) });
 }
 
 #[tokio::test]

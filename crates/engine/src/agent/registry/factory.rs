@@ -7,9 +7,9 @@ use std::sync::Arc;
 use quell_kernel::ToolSpec;
 use quell_llm::{ModelHandle, Models};
 use quell_protocol::AgentId;
-use quell_tools::ToolSet;
+use quell_tools::{AgentFacts, Toolbox};
 
-use super::super::memory_tools::memory_tool_specs;
+use super::super::tools::tool_specs;
 use super::super::{Agent, AgentConfig, check_tool_names, thinking_unsupported};
 
 /// Builds agents.
@@ -17,8 +17,7 @@ use super::super::{Agent, AgentConfig, check_tool_names, thinking_unsupported};
 pub struct AgentFactory {
     /// The models that agents may name.
     pub models: Models,
-    /// The tools that agents may name.
-    pub toolbox: Arc<ToolSet>,
+    pub toolbox: Arc<Toolbox>,
     /// The names of the configured MCP servers.
     pub mcp_servers: BTreeSet<String>,
     /// Parent of the workdirs of agents that configure none.
@@ -76,7 +75,7 @@ impl AgentFactory {
         config: AgentConfig,
         model: ModelHandle,
     ) -> Result<Arc<Agent>, AgentConfigError> {
-        let tools = self.tool_specs(&config);
+        let tools = specs_of(&config);
         self.assemble_agent(id, config, model, tools)
     }
 
@@ -90,15 +89,10 @@ impl AgentFactory {
     ) -> Result<Arc<Agent>, AgentConfigError> {
         let tool_settings = |config: &AgentConfig| (config.tools.clone(), config.shell_timeout_s);
         let same = tool_settings(&config) == tool_settings(&base.config);
-        let tools = if same { Arc::clone(&base.tool_specs) } else { self.tool_specs(&config) };
+        let tools = if same { Arc::clone(&base.tool_specs) } else { specs_of(&config) };
         let built = self.assemble_agent(&base.id, config, model, tools)?;
         let own_model = base.own_model;
         Ok(if own_model { Arc::new(Agent { own_model, ..Agent::clone(&built) }) } else { built })
-    }
-
-    fn tool_specs(&self, config: &AgentConfig) -> Arc<[ToolSpec]> {
-        let toolbox_specs = self.toolbox.specs_of_agent(&config.tools, config.shell_timeout_s);
-        toolbox_specs.into_iter().chain(memory_tool_specs(&config.tools)).collect()
     }
 
     fn assemble_agent(
@@ -157,4 +151,10 @@ impl AgentFactory {
 /// The name of an agent's default workdir.
 fn workdir_name(id: &AgentId) -> String {
     id.as_str().replace(['/', '\\', '.'], "_")
+}
+
+/// The descriptions of an agent's own tools. The delegation tools are not among them: it has no delegates yet.
+fn specs_of(config: &AgentConfig) -> Arc<[ToolSpec]> {
+    let facts = AgentFacts { shell_timeout_s: config.shell_timeout_s, ..AgentFacts::default() };
+    tool_specs(&config.tools, &facts).into()
 }

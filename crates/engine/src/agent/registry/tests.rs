@@ -5,7 +5,7 @@ mod reload;
 use std::path::PathBuf;
 
 use quell_llm::{Models, ProviderConfig, ProviderKind};
-use quell_tools::{ToolSet, ToolSettings};
+use quell_tools::{ToolSettings, Toolbox};
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn test_factory(work_dir: PathBuf) -> AgentFactory {
     };
     AgentFactory {
         models: Models::new(BTreeMap::from([("p".to_owned(), provider)])).expect("a provider"),
-        toolbox: Arc::new(ToolSet::new(ToolSettings::default())),
+        toolbox: Arc::new(Toolbox::new(ToolSettings::default())),
         mcp_servers: BTreeSet::from(["files".to_owned()]),
         work_dir,
         home_dir: Some(PathBuf::from("/nowhere")),

@@ -1,4 +1,4 @@
-//! The tools `spawn_agent` and `send_message`, which start sub-runs of other agents.
+//! Delegation of work to other agents by the tools `spawn_agent` and `send_message`: sub-runs.
 
 use std::sync::Arc;
 
@@ -6,13 +6,10 @@ use quell_kernel::permissions::RunPermissions;
 use quell_kernel::turn::PartialPolicy;
 use quell_protocol::{AgentId, StopReason, Verdict};
 use quell_scope::{Cancelled, Point};
-use quell_tools::ToolOutput;
-use quell_tools::arguments::{self, ToolArguments};
-use schemars::JsonSchema;
-use serde::Deserialize;
+use quell_tools::{AgentFacts, Delegate, ToolArguments, ToolOutput, tool_spec};
 use serde_json::Value;
 
-use super::{Agent, AgentLoop, AgentSnapshot, build_agent_tree};
+use crate::agent::{Agent, AgentLoop, AgentSnapshot, build_agent_tree};
 use crate::live_run::{LiveRun, RunProgress};
 use quell_kernel::ToolSpec;
 
@@ -42,108 +39,45 @@ pub struct StartedSubRun {
     pub live_run: Arc<LiveRun>,
 }
 
-/// Arguments of `spawn_agent`.
-#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct SpawnAgentToolArgs {
-    /// The agent's name.
-    agent: String,
-    /// What it is to do. It knows nothing of this conversation, so say everything that it needs.
-    prompt: String,
-    /// Whether to wait for its answer; true if absent. Otherwise it works in the background, and you get its answer in
-    /// one of your next steps or messages.
-    #[serde(default)]
-    wait: Option<bool>,
-}
-
-impl ToolArguments for SpawnAgentToolArgs {
-    const NAME: &'static str = "spawn_agent";
-    const ABOUT: &'static str = "Gives a task to an agent in a conversation of its own and returns its answer.";
-    const EXAMPLE: &'static str = r#"{"agent": "main", "prompt": "Count the lines of all files in ./src."}"#;
-}
-
-/// Arguments of `send_message`.
-#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct SendMessageToolArgs {
-    /// The agent's name.
-    to: String,
-    /// The message.
-    text: String,
-}
-
-impl ToolArguments for SendMessageToolArgs {
-    const NAME: &'static str = "send_message";
-    const ABOUT: &'static str = "Sends a message to another agent and returns its answer. The agent remembers what this conversation told it before.";
-    const EXAMPLE: &'static str = r#"{"to": "main", "text": "Which of the two did you choose?"}"#;
-}
-
-/// Names of the tools of this file.
-pub(super) const DELEGATION_TOOL_NAMES: [&str; 2] = [SpawnAgentToolArgs::NAME, SendMessageToolArgs::NAME];
-
 /// The existing agents to which an agent may delegate work.
 fn allowed_delegates<'r>(snapshot: &'r AgentSnapshot, agent: &Agent) -> Vec<&'r AgentId> {
     build_agent_tree(snapshot).delegates(&agent.id, agent.config.delegates.as_deref())
 }
 
-/// The tools of this file for the model of an agent, with the agents to which it may delegate; empty if there are none.
-pub(super) fn delegation_tool_specs(snapshot: &AgentSnapshot, agent: &Agent) -> Arc<[ToolSpec]> {
-    let delegates = allowed_delegates(snapshot, agent);
-    if delegates.is_empty() {
-        return Arc::default();
+/// The existing agents to which an agent may delegate work, with their roles.
+pub(super) fn delegates<'r>(snapshot: &'r AgentSnapshot, agent: &Agent) -> Vec<Delegate<'r>> {
+    let role_of = |id| snapshot.get(id).and_then(|delegate| delegate.config.role.as_deref());
+    allowed_delegates(snapshot, agent).into_iter().map(|id| Delegate { id, role: role_of(id) }).collect()
+}
+
+/// The description of a delegation tool with the agents to which an agent may delegate, which are the values of
+/// `argument`. None if there are no such agents.
+pub(super) fn spec_with_delegates<T: ToolArguments>(argument: &str, agent: &AgentFacts<'_>) -> Option<ToolSpec> {
+    if agent.delegates.is_empty() {
+        return None;
     }
-    let describe_agent = |id: &&AgentId| match snapshot.get(*id).and_then(|agent| agent.config.role.as_ref()) {
-        Some(role) => format!("{id} ({role})"),
-        None => id.to_string(),
+    let describe_delegate = |delegate: &Delegate<'_>| match delegate.role {
+        Some(role) => format!("{} ({role})", delegate.id),
+        None => delegate.id.to_string(),
     };
-    let agent_list = delegates.iter().map(describe_agent).collect::<Vec<String>>().join(", ");
-    let with_agents = |(spec, argument): (ToolSpec, &str)| {
-        let description = format!("{} The agents that you may give work to are: {agent_list}.", spec.description);
-        let mut parameters = Value::clone(&spec.parameters);
-        if let Some(property) =
-            parameters.pointer_mut(&format!("/properties/{argument}")).and_then(Value::as_object_mut)
-        {
-            property.insert("enum".to_owned(), delegates.iter().map(|id| Value::from(id.as_str())).collect());
-        }
-        ToolSpec { name: spec.name, description, parameters: parameters.into() }
-    };
-    let tools = [
-        (arguments::tool_spec::<SpawnAgentToolArgs>(), "agent"),
-        (arguments::tool_spec::<SendMessageToolArgs>(), "to"),
-    ];
-    tools.into_iter().map(with_agents).collect()
+    let agent_list = agent.delegates.iter().map(describe_delegate).collect::<Vec<String>>().join(", ");
+    let spec = tool_spec::<T>();
+    let description = format!("{} The agents that you may give work to are: {agent_list}.", spec.description);
+    let mut parameters = Value::clone(&spec.parameters);
+    if let Some(property) = parameters.pointer_mut(&format!("/properties/{argument}")).and_then(Value::as_object_mut) {
+        let ids = agent.delegates.iter().map(|delegate| Value::from(delegate.id.as_str()));
+        property.insert("enum".to_owned(), ids.collect());
+    }
+    Some(ToolSpec { description, parameters: parameters.into(), ..spec })
 }
 
 impl AgentLoop<'_> {
-    /// Calls a tool of this file; `None` if `tool` is another one.
-    pub(super) async fn call_delegation_tool(
-        &self,
-        tool: &str,
-        raw_arguments: &Value,
-    ) -> Option<Result<ToolOutput, Cancelled>> {
-        let request = match tool {
-            SpawnAgentToolArgs::NAME => {
-                arguments::parse_arguments::<SpawnAgentToolArgs>(raw_arguments).map(|args| DelegationRequest {
-                    agent: args.agent,
-                    text: args.prompt,
-                    session: SubRunSession::New,
-                    waits_for_end: args.wait.unwrap_or(true),
-                })
-            }
-            SendMessageToolArgs::NAME => {
-                arguments::parse_arguments::<SendMessageToolArgs>(raw_arguments).map(|args| DelegationRequest {
-                    agent: args.to,
-                    text: args.text,
-                    session: SubRunSession::Conversation,
-                    waits_for_end: true,
-                })
-            }
-            _ => return None,
-        };
-        Some(match request.and_then(|request| self.check_delegation(request)) {
+    /// Starts a sub-run for a call, and waits for its end if the call asks for that.
+    pub(super) async fn delegate(&self, request: DelegationRequest) -> Result<ToolOutput, Cancelled> {
+        match self.check_delegation(request) {
             Ok(request) => self.run_delegated_task(request).await,
             Err(problem) => Ok(ToolOutput::error(problem)),
-        })
+        }
     }
 
     fn check_delegation(&self, request: DelegationRequest) -> Result<SubRunRequest, String> {
@@ -197,11 +131,12 @@ fn not_a_delegate_message(asked: &str, delegates: &[&AgentId]) -> String {
     )
 }
 
-struct DelegationRequest {
-    agent: String,
-    text: String,
-    session: SubRunSession,
-    waits_for_end: bool,
+/// Work for another agent, as a call asks for it.
+pub(super) struct DelegationRequest {
+    pub(super) agent: String,
+    pub(super) text: String,
+    pub(super) session: SubRunSession,
+    pub(super) waits_for_end: bool,
 }
 
 /// The outcome of a sub-run as text for a model.

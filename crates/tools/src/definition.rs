@@ -1,22 +1,67 @@
-//! Describe tool arguments by a JSON schema, validate and parse them, and explain errors to the model.
+//! Define a tool by the type of its arguments: the description for the model, the JSON schema, and the parser that
+//! explains errors to the model.
 
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::text::quoted;
 use quell_kernel::ToolSpec;
+use quell_protocol::{AgentId, ResourceKind};
 
+use crate::text::quoted;
+
+/// The arguments of a tool. The doc comments of their fields are part of the schema that models read.
 pub trait ToolArguments: DeserializeOwned + JsonSchema + Send + 'static {
     const NAME: &'static str;
     /// The description of the tool for the model.
     const ABOUT: &'static str;
     /// An example of valid arguments, as JSON.
     const EXAMPLE: &'static str;
+    /// The kind of resource that a call holds. Receipts show it for a call that ended with the daemon.
+    const RESOURCE_KIND: ResourceKind = ResourceKind::Task;
+
+    /// The description for the model of this agent; `None` if the agent is not offered the tool.
+    fn spec_for(_: &AgentFacts<'_>) -> Option<ToolSpec> {
+        Some(tool_spec::<Self>())
+    }
 }
 
-/// The description of the tool for the model.
+/// The facts of an agent that descriptions of tools mention.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AgentFacts<'a> {
+    /// Timeout of a foreground command whose call gives none, in seconds.
+    pub shell_timeout_s: u64,
+    /// The agents to which it may delegate work.
+    pub delegates: &'a [Delegate<'a>],
+}
+
+/// An agent to which another one may delegate work.
+#[derive(Debug, Clone, Copy)]
+pub struct Delegate<'a> {
+    pub id: &'a AgentId,
+    pub role: Option<&'a str>,
+}
+
+/// What is known of a tool without a call.
+#[derive(Debug, Clone, Copy)]
+pub struct ToolDefinition<'t> {
+    pub name: &'t str,
+    /// The kind of resource that a call holds.
+    pub resource_kind: ResourceKind,
+    /// The description for the model of an agent; `None` if the agent is not offered the tool.
+    pub spec_for: fn(&AgentFacts<'_>) -> Option<ToolSpec>,
+}
+
+impl ToolDefinition<'static> {
+    #[must_use]
+    pub const fn of<T: ToolArguments>() -> Self {
+        Self { name: T::NAME, resource_kind: T::RESOURCE_KIND, spec_for: T::spec_for }
+    }
+}
+
+/// The description of a tool that is the same for all agents.
+#[must_use]
 pub fn tool_spec<T: ToolArguments>() -> ToolSpec {
     ToolSpec { name: T::NAME.into(), description: T::ABOUT.into(), parameters: parameter_schema::<T>().into() }
 }

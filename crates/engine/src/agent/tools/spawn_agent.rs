@@ -1,0 +1,66 @@
+//! The `spawn_agent` tool: give a task to an agent in a new session.
+
+use quell_kernel::ToolSpec;
+use quell_protocol::ResourceKind;
+use quell_tools::{
+    AgentFacts, Tool, ToolArguments, ToolContext, ToolDefinition, ToolFuture, ToolOutput, parse_arguments,
+};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::AgentLoop;
+use super::delegation::{DelegationRequest, SubRunSession, spec_with_delegates};
+
+/// Arguments of `spawn_agent`.
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SpawnAgentArgs {
+    /// The agent's name.
+    agent: String,
+    /// What it is to do. It knows nothing of this conversation, so say everything that it needs.
+    prompt: String,
+    /// Whether to wait for its answer; true if absent. Otherwise it works in the background, and you get its answer in
+    /// one of your next steps or messages.
+    #[serde(default)]
+    wait: Option<bool>,
+}
+
+impl ToolArguments for SpawnAgentArgs {
+    const NAME: &'static str = "spawn_agent";
+    const ABOUT: &'static str = "Gives a task to an agent in a conversation of its own and returns its answer.";
+    const EXAMPLE: &'static str = r#"{"agent": "main", "prompt": "Count the lines of all files in ./src."}"#;
+    const RESOURCE_KIND: ResourceKind = ResourceKind::Run;
+
+    fn spec_for(agent: &AgentFacts<'_>) -> Option<ToolSpec> {
+        spec_with_delegates::<Self>("agent", agent)
+    }
+}
+
+/// The `spawn_agent` tool.
+pub(super) struct SpawnAgent<'r> {
+    pub(super) run: &'r AgentLoop<'r>,
+}
+
+impl Tool for SpawnAgent<'_> {
+    fn definition(&self) -> ToolDefinition<'_> {
+        ToolDefinition::of::<SpawnAgentArgs>()
+    }
+
+    fn call<'c>(&'c self, arguments: &'c Value, _: &'c mut ToolContext<'_>) -> ToolFuture<'c> {
+        Box::pin(async move {
+            let args: SpawnAgentArgs = match parse_arguments(arguments) {
+                Ok(args) => args,
+                Err(problem) => return Ok(ToolOutput::error(problem)),
+            };
+            let request = DelegationRequest {
+                agent: args.agent,
+                text: args.prompt,
+                session: SubRunSession::New,
+                waits_for_end: args.wait.unwrap_or(true),
+            };
+            // waits: for the sub-run, raced in `delegate`.
+            self.run.delegate(request).await
+        })
+    }
+}

@@ -1,0 +1,105 @@
+//! Tools that work on files below the workdir: they run on a blocking thread and check a flag for a stop.
+
+use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use quell_scope::{Cancelled, Point};
+use serde_json::Value;
+
+use crate::definition::{ToolArguments, ToolDefinition, parse_arguments};
+use crate::protected_paths::ProtectedPaths;
+use crate::text::quoted;
+use crate::tool::{Tool, ToolContext, ToolFuture, ToolOutput};
+
+/// Bytes read between two checks of the stop flag.
+pub(crate) const READ_CHUNK_BYTES: usize = 64 * 1024;
+
+/// The arguments of a tool that works on files.
+pub(crate) trait FileTool: ToolArguments {
+    /// The object of the call, for its ledger row.
+    fn ledger_subject(&self) -> &str;
+
+    /// Executes the call and checks `stop` often.
+    fn execute(self, context: &FileToolContext, stop: &StopFlag<'_>) -> Result<String, FileToolError>;
+}
+
+/// The environment of a file tool.
+#[derive(Debug, Clone)]
+pub(crate) struct FileToolContext {
+    pub(crate) workdir: PathBuf,
+    pub(crate) unconfined: bool,
+    pub(crate) output_limit: usize,
+    pub(crate) protected: ProtectedPaths,
+}
+
+/// The flag that tells a blocking thread to stop.
+pub(crate) struct StopFlag<'a>(pub(crate) &'a AtomicBool);
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum FileToolError {
+    Stopped,
+    /// The error text for the model.
+    Failed(String),
+}
+
+/// A [`FileTool`] as a [`Tool`].
+pub(crate) struct BlockingTool<T>(PhantomData<fn() -> T>);
+
+impl<T: FileTool> BlockingTool<T> {
+    pub(crate) const fn new() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<T: FileTool> Tool for BlockingTool<T> {
+    fn definition(&self) -> ToolDefinition<'_> {
+        ToolDefinition::of::<T>()
+    }
+
+    fn call<'c>(&'c self, arguments: &'c Value, cx: &'c mut ToolContext<'_>) -> ToolFuture<'c> {
+        Box::pin(async move {
+            let tool = match parse_arguments::<T>(arguments) {
+                Ok(tool) => tool,
+                Err(problem) => return Ok(ToolOutput::error(problem)),
+            };
+            let context = FileToolContext {
+                workdir: cx.workdir.to_path_buf(),
+                unconfined: cx.toolbox.settings.unconfined,
+                output_limit: cx.output_limit,
+                protected: cx.toolbox.settings.protected.clone(),
+            };
+            let label = format!("{} {}", T::NAME, quoted(tool.ledger_subject()));
+            let execute = move |flag: &AtomicBool| tool.execute(&context, &StopFlag(flag));
+            match cx.scope.blocking(Point::Blocking, &label, execute).await? {
+                Ok(text) => Ok(ToolOutput::ok(text)),
+                Err(FileToolError::Failed(text)) => Ok(ToolOutput::error(text)),
+                Err(FileToolError::Stopped) => Err(Cancelled),
+            }
+        })
+    }
+}
+
+impl FileToolContext {
+    /// A context for reads and writes that never leave the workdir.
+    pub(crate) fn confined(workdir: &Path) -> Self {
+        let protected = ProtectedPaths::default();
+        Self { workdir: workdir.to_path_buf(), unconfined: false, output_limit: 0, protected }
+    }
+}
+
+impl StopFlag<'_> {
+    pub(crate) fn check(&self) -> Result<(), FileToolError> {
+        if self.is_raised() { Err(FileToolError::Stopped) } else { Ok(()) }
+    }
+
+    pub(crate) fn is_raised(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl FileToolError {
+    pub(crate) fn failed(text: impl Into<String>) -> Self {
+        Self::Failed(text.into())
+    }
+}

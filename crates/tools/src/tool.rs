@@ -1,0 +1,126 @@
+//! The trait of every tool that a model can call, and what a call gets and returns.
+//!
+//! `docs/add-a-tool.md` shows how to add a tool.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::Path;
+use std::pin::Pin;
+
+use quell_process::{Isolate, OutputSink, Wardens};
+use quell_protocol::CallEnd;
+use quell_scope::{Cancelled, Scope};
+use serde_json::Value;
+
+use crate::background::{BackgroundWork, RunIdentity};
+use crate::definition::ToolDefinition;
+use crate::text;
+use crate::toolbox::Toolbox;
+
+/// A tool that a model can call.
+pub trait Tool: Send + Sync {
+    fn definition(&self) -> ToolDefinition<'_>;
+
+    /// Calls the tool. A failure is an output that the model can read.
+    ///
+    /// Every wait is raced against the stop, with the scope of the context.
+    ///
+    /// # Errors
+    /// [`Cancelled`] when the scope was cancelled first. The ledger of the scope names what the call still holds.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaks nothing: what the call opened is in the ledger and is told to end. It is not known
+    /// whether an effect happened before the drop.
+    fn call<'c>(&'c self, arguments: &'c Value, context: &'c mut ToolContext<'_>) -> ToolFuture<'c>;
+}
+
+/// The future of a call.
+pub type ToolFuture<'c> = Pin<Box<dyn Future<Output = Result<ToolOutput, Cancelled>> + Send + 'c>>;
+
+impl<T: Tool + ?Sized> Tool for &T {
+    fn definition(&self) -> ToolDefinition<'_> {
+        (**self).definition()
+    }
+
+    fn call<'c>(&'c self, arguments: &'c Value, context: &'c mut ToolContext<'_>) -> ToolFuture<'c> {
+        (**self).call(arguments, context)
+    }
+}
+
+/// Calls a tool and bounds the text of its output. The caller has checked that the agent may use the tool.
+///
+/// # Errors
+/// As [`Tool::call`].
+///
+/// # Cancel safety
+/// As [`Tool::call`].
+pub async fn call_tool(
+    tool: &dyn Tool,
+    arguments: &Value,
+    context: &mut ToolContext<'_>,
+) -> Result<ToolOutput, Cancelled> {
+    let limit = context.output_limit;
+    // waits: raced in the tool, with the scope of the context.
+    Ok(tool.call(arguments, context).await?.truncated(limit))
+}
+
+/// The environment of one call, borrowed from the run that makes it.
+pub struct ToolContext<'a> {
+    /// The scope of the run. A stop of it ends every wait of the call, and its ledger holds everything that the call
+    /// opens.
+    pub scope: &'a Scope,
+    pub owner: &'a RunIdentity,
+    /// What the tools of the engine share.
+    pub toolbox: &'a Toolbox,
+    /// Background commands, which outlive their call.
+    pub background: &'a BackgroundWork,
+    /// The base of relative paths. The file tools do not leave it unless they are unconfined.
+    pub workdir: &'a Path,
+    pub wardens: &'a Wardens,
+    /// The environment variables of commands.
+    pub environment: &'a [(OsString, OsString)],
+    /// The maximum size of the output text, in bytes.
+    pub output_limit: usize,
+    /// Timeout of a foreground command whose call gives none, in seconds.
+    pub shell_timeout_s: u64,
+    /// How commands are isolated.
+    pub isolate: Isolate,
+    /// Receives the output of a command while it runs.
+    pub sink: &'a mut dyn OutputSink,
+}
+
+/// The result of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolOutput {
+    pub end: CallEnd,
+    /// The exit code, if the call was a command that exited.
+    pub code: Option<i32>,
+    /// The text for the model.
+    pub text: String,
+    /// Images for models with vision, each as base64, not validated.
+    pub images: Vec<String>,
+}
+
+impl ToolOutput {
+    #[must_use]
+    pub fn ok(text: String) -> Self {
+        Self { end: CallEnd::Ok, code: None, text, images: Vec::new() }
+    }
+
+    /// An error text for the model.
+    #[must_use]
+    pub fn error(text: String) -> Self {
+        Self { end: CallEnd::Error, ..Self::ok(text) }
+    }
+
+    #[must_use]
+    pub fn truncated(self, limit: usize) -> Self {
+        Self { text: text::truncate_with_note(self.text, limit), ..self }
+    }
+}
+
+impl fmt::Debug for ToolContext<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ToolContext").field("owner", self.owner).field("workdir", &self.workdir).finish_non_exhaustive()
+    }
+}

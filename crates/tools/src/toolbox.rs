@@ -1,0 +1,42 @@
+//! What the tools of one engine share: their settings, and the client of `fetch_url`.
+
+use quell_net::AddressPolicy;
+
+use crate::fetch::{FetchSettings, Fetcher};
+use crate::protected_paths::ProtectedPaths;
+
+/// The tool settings of the configuration.
+#[derive(Debug, Clone, Default)]
+pub struct ToolSettings {
+    /// Allows the file tools to leave the workdir.
+    pub unconfined: bool,
+    pub fetch: FetchSettings,
+    /// Files of Quell itself, which no tool opens.
+    pub protected: ProtectedPaths,
+}
+
+/// What the tools of one engine share.
+#[derive(Debug)]
+pub struct Toolbox {
+    pub(crate) settings: ToolSettings,
+    pub(crate) fetcher: Fetcher,
+}
+
+impl Toolbox {
+    #[must_use]
+    pub fn new(settings: ToolSettings) -> Self {
+        let fetcher = Fetcher::new(settings.fetch.clone());
+        Self { settings, fetcher }
+    }
+
+    /// The addresses that `fetch_url` may reach. The same policy applies to the endpoints that sessions bring along.
+    #[must_use]
+    pub fn address_policy(&self) -> AddressPolicy {
+        if self.settings.fetch.allow_private { AddressPolicy::Any } else { AddressPolicy::PublicOnly }
+    }
+
+    #[must_use]
+    pub fn protected_paths(&self) -> &ProtectedPaths {
+        &self.settings.protected
+    }
+}
