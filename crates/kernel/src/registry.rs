@@ -20,7 +20,7 @@ use self::conversations::ConversationIndex;
 use self::counters::{RunCounters, compute_status_of};
 pub use self::entry::{NewRun, RegistryEntry, RunPhase, StopRequester};
 use self::pending_stops::PendingStops;
-pub use self::run_tree::{RunLimits, SubRunError};
+pub use self::run_tree::RunLimits;
 pub use self::stop_request::{AgentRunFilter, BackgroundPolicy, QueuedPolicy, StopRequest, StopScope};
 use crate::admission::{self, Admission, AdmissionError, SessionLoad, WaitReason};
 use crate::run::{Push, RunEffect, RunState, RunStateInput};

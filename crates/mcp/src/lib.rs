@@ -6,7 +6,6 @@
 //! does not know agents or the registry.
 
 mod call;
-mod call_cancellation;
 mod client;
 mod config;
 mod connect;

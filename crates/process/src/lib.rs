@@ -14,6 +14,7 @@ compile_error!("the wardens need Linux: pidfds, child sub-reapers and /proc");
 
 mod cgroup;
 mod command_start;
+mod containment;
 mod fd_passing;
 mod launch;
 mod live_wardens;

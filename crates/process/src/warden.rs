@@ -22,7 +22,8 @@ use rustix::process::{
 };
 
 use super::cgroup::Cgroup;
-use super::command_start::{StartedCommand, close_output, name_process, receive_input};
+use super::command_start::{close_output, name_process, receive_input};
+use super::containment::StartedCommand;
 use super::fd_passing;
 use super::process_tree::{self, ChildLookup, ProcDirectory, SignalOutcome, SignalPass};
 use super::signals::{self, ChildChanges};

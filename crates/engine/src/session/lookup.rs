@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use super::cleanup::CleanupReason;
 use super::overrides::SessionOverrides;
 use super::resources::SessionResources;
-use super::{Sessions, SessionsState};
+use super::{Sessions, wait_for_outcome};
 use crate::hooks::HookTrigger;
 
 /// Why a session was not opened.
@@ -234,30 +234,6 @@ impl Sessions {
     fn create_guard<'a>(&'a self, key: &'a SessionKey, token: CreateToken) -> CreateGuard<'a> {
         CreateGuard { sessions: self, key, token, resources: None, is_settled: false }
     }
-}
-
-impl SessionsState {
-    /// Returns a receiver that is notified when this session is created, fails to be created, or is cleaned up. Call it
-    /// under the same lock under which the need to wait was found.
-    pub(super) fn add_waiter(&mut self, key: &SessionKey) -> watch::Receiver<Option<OpenSessionError>> {
-        self.waiters.entry(key.clone()).or_insert_with(|| watch::Sender::new(None)).subscribe()
-    }
-
-    /// Wakes all callers that wait for this session: they look again, or get `failure`.
-    pub(super) fn notify_waiters(&mut self, key: &SessionKey, failure: Option<OpenSessionError>) {
-        if let Some(sender) = self.waiters.remove(key) {
-            sender.send_replace(failure);
-        }
-    }
-}
-
-/// Waits until the session is created, fails to be created, or is cleaned up. Returns the failure, if any.
-pub(super) async fn wait_for_outcome(
-    mut receiver: watch::Receiver<Option<OpenSessionError>>,
-) -> Option<OpenSessionError> {
-    // waits: runs race it, for others it is bounded. The sender is dropped after the notification, so the loop ends.
-    while receiver.changed().await.is_ok() {}
-    receiver.borrow().clone()
 }
 
 impl CreateGuard<'_> {

@@ -46,7 +46,7 @@ mod work_counter;
 
 use std::collections::BTreeSet;
 
-use reply_scanner::{RemovalRule, ReplyCompleteness, ScannedReply, scan_reply};
+use reply_scanner::{RemovalRule, ScannedReply, scan_reply};
 
 #[derive(Debug, Clone, Copy)]
 pub struct SanitiserRules<'a> {
@@ -78,6 +78,13 @@ pub enum EmptyReplyReason {
     OnlyProtocol,
     /// The reply was blank.
     Blank,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ReplyCompleteness {
+    Complete,
+    /// More text may follow.
+    Partial,
 }
 
 /// Sanitises a complete reply, in time linear in its length.

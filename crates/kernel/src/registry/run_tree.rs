@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use quell_protocol::{AgentId, RunId};
 
 use super::{NewRun, Registry};
+use crate::admission::SubRunError;
 use crate::run::RunState;
 
 /// Limits of the queue of a session and of a run tree.
@@ -16,21 +17,6 @@ pub struct RunLimits {
     pub max_depth: usize,
     /// Maximum number of sub-runs of one run that are not ended.
     pub max_children: usize,
-}
-
-/// Why a run may not start a sub-run. The texts are shown to the model.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum SubRunError {
-    /// The parent is not running.
-    #[error("the run that asked for it is over")]
-    ParentOver,
-    #[error("sub-runs may be nested at most {limit} deep; do the work yourself")]
-    TooDeep { limit: usize },
-    #[error("{limit} sub-runs are at work already, which is the limit; wait for one of them to end")]
-    TooMany { limit: usize },
-    /// A person stopped a sub-run of this agent in this run tree.
-    #[error("a person stopped the agent {agent:?} in this turn; do not start it again, go on without it or say so")]
-    StoppedByPerson { agent: AgentId },
 }
 
 impl Default for RunLimits {

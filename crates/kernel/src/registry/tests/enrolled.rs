@@ -9,8 +9,8 @@ use super::{
     accept_and_start, accept_durable, admin, agent, ask, at, finish_run, new_run, principal, registry, run_id, session,
     start_due, who,
 };
-use crate::admission::AdmissionError;
-use crate::registry::{AcceptOutcome, NewRun, Registry, RunPhase, StopScope, SubRunError};
+use crate::admission::{AdmissionError, SubRunError};
+use crate::registry::{AcceptOutcome, NewRun, Registry, RunPhase, StopScope};
 use crate::run::RunState;
 
 fn run_of_agent(agent_id: &str, id: &str) -> NewRun {

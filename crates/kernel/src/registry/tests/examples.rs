@@ -8,10 +8,10 @@ use super::{
     LIMITS, accept_and_start, accept_durable, admin, agent, ask, at, finish_run, new_run, principal, registry, run_id,
     session, start_due, who,
 };
-use crate::admission::{Admission, AdmissionError};
+use crate::admission::{Admission, AdmissionError, SubRunError};
 use crate::registry::pending_stops::MAX_PENDING_STOPS;
 use crate::registry::{
-    AcceptOutcome, AdmissionGate, BackgroundPolicy, NewRun, QueuedPolicy, Registry, StopOutcome, StopScope, SubRunError,
+    AcceptOutcome, AdmissionGate, BackgroundPolicy, NewRun, QueuedPolicy, Registry, StopOutcome, StopScope,
 };
 use crate::run::{Push, RunState, RunStateInput};
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 use quell_protocol::api::{ComputeStatus, OnBusy};
 use quell_protocol::{AgentId, By, Principal, RunId, SessionKey, StopReason, Verdict};
 
-use crate::admission::{Admission, AdmissionError};
+use crate::admission::{Admission, AdmissionError, SubRunError};
 use crate::registry::{
     AcceptOutcome, AdmissionGate, AgentRunFilter, BackgroundPolicy, NewRun, QueuedPolicy, RunLimits, RunPhase,
-    StopOutcome, StopRequest, StopRequester, StopScope, SubRunError,
+    StopOutcome, StopRequest, StopRequester, StopScope,
 };
 use crate::run::{Push, RunEffect, RunState, RunStateInput};
 use crate::time::{Moment, StopTimeouts};
