@@ -187,10 +187,11 @@ impl Engine {
     pub fn stop_run_of_owner(
         &self,
         caller: &Caller,
-        (run, owner): (&RunId, &Principal),
+        run: &RunId,
+        owner: &Principal,
         request: &StopRequest,
     ) -> StopResult {
-        let stop_result = self.0.runs.stop_run_of_owner((run, owner), &caller.who(), request);
+        let stop_result = self.0.runs.stop_run_of_owner(run, owner, &caller.who(), request);
         self.log_stop(caller, (&StopScope::Run { id: run.clone(), session: None }, request), &stop_result);
         stop_result
     }

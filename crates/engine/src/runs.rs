@@ -189,13 +189,14 @@ impl RunTable {
     #[must_use]
     pub fn stop_run_of_owner(
         &self,
-        run: (&RunId, &Principal),
+        run: &RunId,
+        owner: &Principal,
         requester: &StopRequester,
         request: &StopRequest,
     ) -> StopResult {
         let requested = self.now();
         let mut state = self.lock();
-        let stopped = state.registry.stop_run_of_owner(run, requester, request, requested);
+        let stopped = state.registry.stop_run_of_owner(run, owner, requester, request, requested);
         let mut stop_result = self.apply_stop(&mut state, stopped, requested);
         self.end_background(&mut stop_result, request.push, |_| false);
         stop_result

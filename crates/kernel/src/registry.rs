@@ -241,7 +241,7 @@ impl Registry {
         if let StopScope::Run { id, session } = scope
             && !self.runs.contains_key(id)
         {
-            self.pending_stops.insert((&requester.principal, id, session.as_ref()), request.verdict(requester), now);
+            self.pending_stops.insert(&requester.principal, id, session.as_ref(), request.verdict(requester), now);
         }
         self.stop_registered(scope, requester, request, now)
     }
@@ -250,13 +250,14 @@ impl Registry {
     /// owner, in the name of `requester`, if that is the owner or an admin.
     pub fn stop_run_of_owner(
         &mut self,
-        (id, owner): (&RunId, &Principal),
+        id: &RunId,
+        owner: &Principal,
         requester: &StopRequester,
         request: &StopRequest,
         now: Moment,
     ) -> StopOutcome {
         if !self.runs.contains_key(id) && (requester.admin || requester.principal == *owner) {
-            self.pending_stops.insert((owner, id, None), request.verdict(requester), now);
+            self.pending_stops.insert(owner, id, None, request.verdict(requester), now);
         }
         self.stop_registered(&StopScope::Run { id: id.clone(), session: None }, requester, request, now)
     }

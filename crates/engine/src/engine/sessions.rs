@@ -154,7 +154,7 @@ impl Engine {
         let scope = Scope::new(inner.clock, inner.config.probe.clone());
         let opened = {
             let address_policy = if caller.is_admin() { AddressPolicy::Any } else { AddressPolicy::PublicOnly };
-            let mut opening = std::pin::pin!(inner.sessions.open_session(key, request, (by, address_policy), &scope));
+            let mut opening = std::pin::pin!(inner.sessions.open_session(key, request, by, address_policy, &scope));
             tokio::select! {
                 biased;
                 () = cancel.cancelled() => {

@@ -167,7 +167,8 @@ impl Sessions {
         &self,
         key: &SessionKey,
         setup: &SessionRequest,
-        (requested_by, address_policy): (By, AddressPolicy),
+        requested_by: By,
+        address_policy: AddressPolicy,
         scope: &Scope,
     ) -> Result<Result<OpenSessionOutcome, OpenSessionError>, Cancelled> {
         let default = self.0.runs.services().agents.default_agent();

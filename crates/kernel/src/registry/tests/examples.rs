@@ -103,7 +103,7 @@ fn a_stop_that_comes_first_holds_for_its_own_principal_only() {
 fn an_admins_stop_that_comes_first_ends_the_run_of_another_in_the_admins_name() {
     let mut registry = registry();
     let (id, ann) = (run_id("r"), principal("ann"));
-    let early = |registry: &mut Registry, who| registry.stop_run_of_owner((&id, &ann), &who, &ask(), at(0));
+    let early = |registry: &mut Registry, who| registry.stop_run_of_owner(&id, &ann, &who, &ask(), at(0));
     assert_eq!(early(&mut registry, who("bob")), StopOutcome::default());
     registry.accept(new_run("r", "s", OnBusy::Queue), at(0)).unwrap();
     registry.rollback_acceptance(&id);
@@ -117,11 +117,11 @@ fn an_admins_stop_that_comes_first_ends_the_run_of_another_in_the_admins_name() 
 fn a_stop_that_names_a_runs_owner_gives_no_right_to_it() {
     let mut registry = registry();
     let (id, ann) = (run_id("r"), principal("ann"));
-    registry.stop_run_of_owner((&id, &ann), &who("bob"), &ask(), at(0));
+    registry.stop_run_of_owner(&id, &ann, &who("bob"), &ask(), at(0));
     accept_and_commit(&mut registry, new_run("r", "s", OnBusy::Queue), 1);
-    assert!(registry.stop_run_of_owner((&id, &ann), &who("bob"), &ask(), at(2)).covered.is_empty());
+    assert!(registry.stop_run_of_owner(&id, &ann, &who("bob"), &ask(), at(2)).covered.is_empty());
     assert_eq!(*state(&registry, "r"), RunState::Queued);
-    assert_eq!(registry.stop_run_of_owner((&id, &ann), &who("ann"), &ask(), at(2)).aborted, ["r"].map(run_id));
+    assert_eq!(registry.stop_run_of_owner(&id, &ann, &who("ann"), &ask(), at(2)).aborted, ["r"].map(run_id));
 }
 
 #[rstest]
