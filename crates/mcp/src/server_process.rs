@@ -7,6 +7,7 @@ use quell_process::{
     CommandSpec, Isolate, OutputSink, ProcessEnd, ProcessEndMethod, RUN_ID_VARIABLE, SpawnError, StopHandle,
 };
 use quell_protocol::ToolOutputStream;
+use quell_protocol::display_text::error_chain;
 use quell_scope::{Scope, StopLevel};
 use secrecy::ExposeSecret;
 use tokio::net::unix::pipe::{Receiver, Sender};
@@ -123,17 +124,6 @@ fn instance_end(end: Result<ProcessEnd, SpawnError>) -> InstanceEnd {
     };
     let stderr_tail = end.output.text().trim().to_owned();
     InstanceEnd { cause, how: end.how.word(), leftovers: end.leftovers, stderr_tail, remedy: None }
-}
-
-/// An error with its causes, in one line.
-fn error_chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
 }
 
 /// Writes the standard error output of a server to the debug log.

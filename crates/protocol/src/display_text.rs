@@ -1,4 +1,4 @@
-//! Formats durations and counts, and cleans foreign text for display. Every surface uses the same functions.
+//! Formats durations, counts and errors, and cleans foreign text for display. Every surface uses the same functions.
 
 /// Formats a duration in milliseconds: `<0.1 ms`, `0.4 ms`, `12 ms`, `1.4 s`, `2 min 5 s`, `3 h 4 min`.
 #[must_use]
@@ -40,6 +40,13 @@ fn format_minutes(seconds: f64) -> String {
 #[must_use]
 pub fn format_count(number: u64, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
+}
+
+/// An error with its causes, in one line.
+#[must_use]
+pub fn error_chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// True for characters that are invisible and change the display of the text around them: direction marks, zero-width

@@ -12,6 +12,7 @@ use quell_process::{
     CapturedOutput, CommandSpec, ProcessEnd, ProcessEndMethod, ProcessEndReason, RUN_ID_VARIABLE, SpawnError,
 };
 use quell_protocol::CallEnd;
+use quell_protocol::display_text::error_chain;
 use quell_scope::{Cancelled, Point};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -265,15 +266,4 @@ fn exit_text(end: &ProcessEnd) -> String {
 
 fn process_count(count: u32) -> String {
     if count == 1 { "1 process".to_owned() } else { format!("{count} processes") }
-}
-
-/// An error with its causes, in one line.
-fn error_chain(error: &SpawnError) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        let _ = write!(text, ": {error}");
-        cause = error.source();
-    }
-    text
 }

@@ -6,10 +6,9 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use quell_process::{
-    CommandSpec, Isolate, OutputSink, ProcessEnd, ProcessEndReason, RUN_ID_VARIABLE, SpawnError, StopHandle,
-};
+use quell_process::{CommandSpec, Isolate, OutputSink, ProcessEnd, ProcessEndReason, RUN_ID_VARIABLE, StopHandle};
 use quell_protocol::ToolOutputStream;
+use quell_protocol::display_text::error_chain;
 use quell_scope::{Scope, StopLevel};
 use tokio::net::unix::pipe::Sender;
 
@@ -141,16 +140,6 @@ fn describe_end(end: &ProcessEnd, limit: Duration) -> String {
         (ProcessEndReason::ByItself, None, Some(signal)) => format!("it was ended by signal {signal}"),
         (ProcessEndReason::ByItself, None, None) => "it ended in an unknown way".to_owned(),
     }
-}
-
-fn error_chain(error: &SpawnError) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 /// Kills the command when the waiting future is dropped, so that a stop does not wait for a hook.

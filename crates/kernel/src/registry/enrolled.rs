@@ -15,11 +15,6 @@ impl Registry {
         self.enrolled.insert(agent);
     }
 
-    #[must_use]
-    pub fn is_enrolled(&self, agent: &AgentId) -> bool {
-        self.enrolled.contains(agent)
-    }
-
     /// Lets these agents accept no more runs, unless one of them has runs that are not ended.
     ///
     /// # Errors

@@ -111,5 +111,5 @@ fn a_stop_of_several_agents_covers_every_phase_and_only_what_the_caller_may_stop
     assert_eq!(aborted, BTreeSet::from(["waiting", "processing", "queued", "below"]), "sub-runs of other agents too");
     let again = registry.stop(&scope, &who("ann"), &ask(), at(1));
     assert!(again.aborted.is_empty());
-    assert!(registry.is_enrolled(&agent("writer")), "a stop does not unenroll");
+    assert!(registry.enrolled.contains(&agent("writer")), "a stop does not unenroll");
 }
