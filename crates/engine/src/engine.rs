@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use quell_kernel::Registry;
+use quell_kernel::RunRegistry;
 use quell_kernel::registry::{AdmissionGate, StopRequest, StopScope};
 use quell_llm::Models;
 use quell_mcp::{Mcp, McpSettings};
@@ -109,7 +109,7 @@ impl Engine {
         });
         let services = Arc::new(build_services(&config, &models, (clock, background), &store)?);
         agents::restore_agents(&store, &services.agents).await?;
-        let registry = Registry::new(config.stop_timeouts, config.limits.run_limits());
+        let registry = RunRegistry::new(config.stop_timeouts, config.limits.run_limits());
         let runs = RunTable::new(registry, Arc::clone(&services), store.clone(), clock, hub.clone());
         let journal = Journal::default();
         let run_defaults = RunDefaults {

@@ -456,7 +456,7 @@ impl Warden {
             code,
             signal,
             how: self.how,
-            told: self.was_told_to_stop,
+            leader_alive_at_stop: self.was_told_to_stop,
             swept: u32::try_from(self.ended_descendants.len()).unwrap_or(u32::MAX),
             leftovers: self.leftovers,
         })

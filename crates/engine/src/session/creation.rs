@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use quell_mcp::SessionEndpoint;
 use quell_protocol::hook::{HookEvent, SessionFacts};
-use quell_protocol::{AgentId, By, SessionKey};
+use quell_protocol::{AgentId, Requester, SessionKey};
 use quell_scope::{Cancelled, Point};
 use quell_store::{SessionSetupAccess, SessionSetupOutcome, StoredSession};
 
@@ -245,7 +245,9 @@ impl Sessions {
     ) -> Result<OpenSessionOutcome, OpenSessionError> {
         let Some(overrides) = &resources.overrides else { return Ok(OpenSessionOutcome::Unchanged) };
         let clock = self.0.runs.clock();
-        let Some(By { principal, .. }) = request.requested_by.clone() else { return Ok(OpenSessionOutcome::Unchanged) };
+        let Some(Requester { principal, .. }) = request.requested_by.clone() else {
+            return Ok(OpenSessionOutcome::Unchanged);
+        };
         let setup = overrides.to_stored_setup(
             resources.key(),
             resources.facts.agent.clone(),

@@ -9,7 +9,7 @@ use quell_kernel::session::{ChangeLookup, CreateToken, SessionLookup, SessionSta
 use quell_net::AddressPolicy;
 use quell_protocol::hook::{HookEvent, RunFacts};
 use quell_protocol::session::SessionRequest;
-use quell_protocol::{AgentId, By, ErrorCode, SessionKey, Surface};
+use quell_protocol::{AgentId, ErrorCode, Requester, SessionKey, Surface};
 use quell_scope::{Cancelled, Point, Scope};
 use quell_store::{SessionSetupAccess, StoreError, StoredSession};
 use tokio::sync::watch;
@@ -63,7 +63,7 @@ pub(super) struct EnterRequest<'a> {
     pub(super) setup: Option<&'a SessionRequest>,
     /// The run that needs the session, if any.
     pub(super) run_facts: Option<RunFacts>,
-    pub(super) requested_by: Option<By>,
+    pub(super) requested_by: Option<Requester>,
     /// Which addresses the endpoints in the request may have; any for an admin.
     pub(super) address_policy: AddressPolicy,
 }
@@ -167,7 +167,7 @@ impl Sessions {
         &self,
         key: &SessionKey,
         setup: &SessionRequest,
-        requested_by: By,
+        requested_by: Requester,
         address_policy: AddressPolicy,
         scope: &Scope,
     ) -> Result<Result<OpenSessionOutcome, OpenSessionError>, Cancelled> {

@@ -1,7 +1,7 @@
 //! Tests that replayed lines rebuild the draft, however they were merged and wherever a crash cut them off.
 
 use proptest::prelude::*;
-use quell_protocol::{By, CallEnd, Principal, StopReason, Surface};
+use quell_protocol::{CallEnd, Principal, Requester, StopReason, Surface};
 use serde_json::json;
 
 use super::*;
@@ -98,7 +98,7 @@ fn text_of_the_model_hurries_the_journal_when_there_is_much_of_it() {
 
 #[test]
 fn what_was_told_before_the_crash_is_told_of_the_run() {
-    let by = By { principal: Principal::parse("alice").unwrap(), surface: Surface::Http };
+    let by = Requester { principal: Principal::parse("alice").unwrap(), surface: Surface::Http };
     let verdict = Verdict::Aborted { reason: StopReason::User, by: Some(by) };
     let usage = |output_tokens| Usage { input_tokens: 7, output_tokens, estimated: true };
     let asked = Some("2026-11-20T10:00:00.000000Z".to_owned());

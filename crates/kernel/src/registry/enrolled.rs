@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 
 use quell_protocol::{AgentId, RunId};
 
-use super::{Registry, StopOutcome, StopRequest, StopRequester, StopScope};
+use super::{RunRegistry, StopOutcome, StopRequest, StopRequester, StopScope};
 use crate::time::Moment;
 
-impl Registry {
+impl RunRegistry {
     /// Lets an agent accept runs from now on.
     pub fn enroll(&mut self, agent: AgentId) {
         self.enrolled.insert(agent);

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use quell_protocol::{AgentId, RunId};
 
-use super::{NewRun, Registry};
+use super::{NewRun, RunRegistry};
 use crate::admission::SubRunError;
 use crate::run::RunState;
 
@@ -25,7 +25,7 @@ impl Default for RunLimits {
     }
 }
 
-impl Registry {
+impl RunRegistry {
     /// Checks whether the parent that a run names may start it.
     pub(super) fn check_sub_run(&self, run: &NewRun) -> Result<(), SubRunError> {
         let Some(parent) = &run.parent else { return Ok(()) };

@@ -10,7 +10,7 @@ use super::{
     start_due, who,
 };
 use crate::admission::{AdmissionError, SubRunError};
-use crate::registry::{AcceptOutcome, NewRun, Registry, RunPhase, StopScope};
+use crate::registry::{AcceptOutcome, NewRun, RunPhase, RunRegistry, StopScope};
 use crate::run::RunState;
 
 fn run_of_agent(agent_id: &str, id: &str) -> NewRun {
@@ -21,7 +21,7 @@ fn agents(names: &[&str]) -> BTreeSet<AgentId> {
     names.iter().map(|name| agent(name)).collect()
 }
 
-fn refusal(registry: &mut Registry, run: NewRun) -> AdmissionError {
+fn refusal(registry: &mut RunRegistry, run: NewRun) -> AdmissionError {
     registry.accept(run, at(0)).expect_err("refused")
 }
 
