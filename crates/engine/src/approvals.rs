@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use quell_kernel::approval::{ApprovalInput, Approver, DecisionForbidden, authorize_decision, settle_approval};
 use quell_protocol::approval::{ApprovalRow, ApprovalState, Decision};
-use quell_protocol::{By, Surface};
+use quell_protocol::{Requester, Surface};
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -100,7 +100,7 @@ impl Approvals {
         surface: Surface,
         decision: Decision,
     ) -> Result<ApprovalRow, AnswerError> {
-        let by = By { principal: approver.principal.clone(), surface };
+        let by = Requester { principal: approver.principal.clone(), surface };
         let input = match decision {
             Decision::Allow => ApprovalInput::Allow(by),
             Decision::Deny => ApprovalInput::Deny(by),

@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use quell_kernel::Registry;
+use quell_kernel::RunRegistry;
 use quell_kernel::registry::{AdmissionGate, StopRequest, StopScope};
 use quell_llm::Models;
 use quell_mcp::{Mcp, McpSettings};
@@ -110,7 +110,7 @@ impl Engine {
         });
         let services = Arc::new(build_services(&config, &models, clock, background, &store)?);
         agents::restore_agents(&store, &services.agents).await?;
-        let registry = Registry::new(config.stop_timeouts, config.limits.run_limits());
+        let registry = RunRegistry::new(config.stop_timeouts, config.limits.run_limits());
         let runs = RunTable::new(registry, Arc::clone(&services), store.clone(), clock, hub.clone());
         let journal = Journal::default();
         let run_defaults = RunDefaults {
@@ -188,10 +188,11 @@ impl Engine {
     pub fn stop_run_of_owner(
         &self,
         caller: &Caller,
-        (run, owner): (&RunId, &Principal),
+        run: &RunId,
+        owner: &Principal,
         request: &StopRequest,
     ) -> StopResult {
-        let stop_result = self.0.runs.stop_run_of_owner((run, owner), &caller.who(), request);
+        let stop_result = self.0.runs.stop_run_of_owner(run, owner, &caller.who(), request);
         self.log_stop(caller, &StopScope::Run { id: run.clone(), session: None }, request, &stop_result);
         stop_result
     }

@@ -29,7 +29,7 @@ use std::time::Duration;
 use quell_process::Wardens;
 use quell_protocol::channel::ChannelMessage;
 use quell_protocol::hook::{HookBody, HookEvent, MessageFacts, RunFacts, SessionFacts};
-use quell_protocol::{By, Leftover, ResourceKind, RunId};
+use quell_protocol::{Leftover, Requester, ResourceKind, RunId};
 use quell_scope::clock::Clock;
 use quell_scope::{Cancelled, Point, Scope};
 use quell_store::{Store, StoreError};
@@ -78,7 +78,7 @@ pub struct HookTrigger {
     /// then carry its `QUELL_RUN_ID`, and no process with that id may be alive after the run.
     pub run: Option<RunFacts>,
     /// The principal who asked for it.
-    pub by: Option<By>,
+    pub by: Option<Requester>,
     /// The message that was received or is about to be sent; for [`Hooks::filter_message`] only.
     pub message: Option<MessageFacts>,
 }
@@ -159,7 +159,7 @@ impl HookTrigger {
     }
 
     #[must_use]
-    pub fn with_requester(self, by: By) -> Self {
+    pub fn with_requester(self, by: Requester) -> Self {
         Self { by: Some(by), ..self }
     }
 }

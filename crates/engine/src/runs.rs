@@ -26,7 +26,7 @@ use quell_kernel::registry::{
     AcceptOutcome, AdmissionGate, BackgroundPolicy, RegistryEntry, RunPhase, StopOutcome, StopRequest, StopRequester,
     StopScope,
 };
-use quell_kernel::{Debts, Moment, Push, Registry, RunEffect, RunState, RunStateInput};
+use quell_kernel::{Debts, Moment, Push, RunEffect, RunRegistry, RunState, RunStateInput};
 use quell_protocol::api::ComputeStatus;
 use quell_protocol::{AgentId, Principal, RunId, SessionKey, StopReason};
 use quell_scope::StopLevel;
@@ -61,7 +61,7 @@ struct RunTableInner {
 }
 
 struct RunTableState {
-    registry: Registry,
+    registry: RunRegistry,
     live_runs: HashMap<RunId, Arc<LiveRun>>,
     /// The last published state of each agent: its status, and the version of the list of its runs.
     published: BTreeMap<AgentId, (ComputeStatus, u64)>,
@@ -91,7 +91,7 @@ impl RunTable {
     /// # Panics
     /// Panics outside of a runtime.
     #[must_use]
-    pub fn new(mut registry: Registry, services: Arc<Services>, store: Store, clock: Clock, hub: Hub) -> Self {
+    pub fn new(mut registry: RunRegistry, services: Arc<Services>, store: Store, clock: Clock, hub: Hub) -> Self {
         services.agents.snapshot().keys().for_each(|agent| registry.enroll(agent.clone()));
         let (live_runs, published) = (HashMap::new(), BTreeMap::new());
         let state = Mutex::new(RunTableState {
@@ -189,13 +189,14 @@ impl RunTable {
     #[must_use]
     pub fn stop_run_of_owner(
         &self,
-        run: (&RunId, &Principal),
+        run: &RunId,
+        owner: &Principal,
         requester: &StopRequester,
         request: &StopRequest,
     ) -> StopResult {
         let requested = self.now();
         let mut state = self.lock();
-        let stopped = state.registry.stop_run_of_owner(run, requester, request, requested);
+        let stopped = state.registry.stop_run_of_owner(run, owner, requester, request, requested);
         let mut stop_result = self.apply_stop(&mut state, stopped, requested);
         self.end_background(&mut stop_result, request.push, |_| false);
         stop_result

@@ -126,6 +126,28 @@ struct SessionsState {
     pending_cleanups: Vec<PendingCleanup>,
 }
 
+impl SessionsState {
+    /// Returns a receiver that is notified when this session is created, fails to be created, or is cleaned up. Call it
+    /// under the same lock under which the need to wait was found.
+    fn add_waiter(&mut self, key: &SessionKey) -> watch::Receiver<Option<OpenSessionError>> {
+        self.waiters.entry(key.clone()).or_insert_with(|| watch::Sender::new(None)).subscribe()
+    }
+
+    /// Wakes all callers that wait for this session: they look again, or get `failure`.
+    fn notify_waiters(&mut self, key: &SessionKey, failure: Option<OpenSessionError>) {
+        if let Some(sender) = self.waiters.remove(key) {
+            sender.send_replace(failure);
+        }
+    }
+}
+
+/// Waits until the session is created, fails to be created, or is cleaned up. Returns the failure, if any.
+async fn wait_for_outcome(mut receiver: watch::Receiver<Option<OpenSessionError>>) -> Option<OpenSessionError> {
+    // waits: runs race it, for others it is bounded. The sender is dropped after the notification, so the loop ends.
+    while receiver.changed().await.is_ok() {}
+    receiver.borrow().clone()
+}
+
 /// State of a session's actor, which exists while the session has something to do or a cached history.
 struct ActorState {
     is_running: bool,
@@ -373,7 +395,7 @@ impl Sessions {
             }
         };
         // waits: raced against the run's scope.
-        let agent = self.with_skills(live_run, &resources, (&base, agent)).await?;
+        let agent = resources.skill_cache.add_skills(live_run, &base, agent).await?;
         let history = match live_run.scope.race(Point::LoadHistory, self.load_history(&run.session)).await? {
             Ok(history) => history,
             Err(error) => return Ok(Err(RunSetupError { code: "store", message: error.to_string() })),

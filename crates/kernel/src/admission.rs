@@ -3,8 +3,6 @@
 use quell_protocol::api::OnBusy;
 use quell_protocol::{AgentId, RunId};
 
-use crate::registry::SubRunError;
-
 /// Reason why a queued run waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitReason {
@@ -50,6 +48,21 @@ pub enum AdmissionError {
     /// The message would start a sub-run that is not allowed.
     #[error(transparent)]
     SubRun(#[from] SubRunError),
+}
+
+/// Why a run may not start a sub-run. The texts are shown to the model.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SubRunError {
+    /// The parent is not running.
+    #[error("the run that asked for it is over")]
+    ParentOver,
+    #[error("sub-runs may be nested at most {limit} deep; do the work yourself")]
+    TooDeep { limit: usize },
+    #[error("{limit} sub-runs are at work already, which is the limit; wait for one of them to end")]
+    TooMany { limit: usize },
+    /// A person stopped a sub-run of this agent in this run tree.
+    #[error("a person stopped the agent {agent:?} in this turn; do not start it again, go on without it or say so")]
+    StoppedByPerson { agent: AgentId },
 }
 
 /// State of a session when a new message arrives.

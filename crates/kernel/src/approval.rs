@@ -2,7 +2,7 @@
 //! final.
 
 use quell_protocol::approval::{ApprovalRow, ApprovalState, Decision};
-use quell_protocol::{By, Principal};
+use quell_protocol::{Principal, Requester};
 use serde::{Deserialize, Serialize};
 
 /// Policy for the calls of a tool. The order is by strictness: a later variant is stricter.
@@ -56,9 +56,9 @@ pub fn authorize_decision(approver: &Approver, row: &ApprovalRow, decision: Deci
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ApprovalInput {
     /// A person allows the call.
-    Allow(By),
+    Allow(Requester),
     /// A person denies the call.
-    Deny(By),
+    Deny(Requester),
     /// The time limit passed without an answer, which counts as a denial.
     TimedOut,
     Cancel,
@@ -128,7 +128,7 @@ mod tests {
     }
 
     fn inputs() -> [ApprovalInput; 4] {
-        let by = || By { principal: principal("ann"), surface: Surface::Http };
+        let by = || Requester { principal: principal("ann"), surface: Surface::Http };
         [ApprovalInput::Allow(by()), ApprovalInput::Deny(by()), ApprovalInput::TimedOut, ApprovalInput::Cancel]
     }
 

@@ -3,9 +3,10 @@
 //! A marker is `[IMAGE:source]` with a file, a `data:` URL or an `https:` URL. This module reads no files; the caller
 //! passes in the bytes.
 
-mod base64;
-
 use std::fmt;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 
 /// Maximum size of an image in bytes: the Messages API of Anthropic accepts no larger one.
 pub const MAX_IMAGE_BYTES: usize = 5 * 1024 * 1024;
@@ -131,7 +132,7 @@ impl Image {
         if bytes.len() > MAX_IMAGE_BYTES {
             Err(ImageUnavailable::TooLarge)
         } else {
-            Ok(Self { media_type, base64: base64::encode(bytes) })
+            Ok(Self { media_type, base64: STANDARD.encode(bytes) })
         }
     }
 
@@ -150,7 +151,7 @@ impl Image {
         if data.len() / 4 * 3 > MAX_IMAGE_BYTES + 3 {
             return Err(ImageUnavailable::TooLarge);
         }
-        let bytes = base64::decode(data).ok_or(ImageUnavailable::UnsupportedFormat)?;
+        let bytes = STANDARD.decode(data).map_err(|_| ImageUnavailable::UnsupportedFormat)?;
         Ok((Self::from_bytes(&bytes)?, bytes))
     }
 

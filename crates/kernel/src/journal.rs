@@ -9,7 +9,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use quell_protocol::{CallId, RunId, Usage, Verdict};
+use quell_protocol::{CallId, Usage, Verdict};
 use serde::{Deserialize, Serialize};
 
 use crate::turn::{AssistantMessage, CallResult, Compaction, HeadTailBuffer, TurnDraft};
@@ -233,12 +233,6 @@ impl SeqReservation {
         Some(JournalLine::Numbers { until: self.0 })
     }
 
-    /// Upper bound of all event numbers that were sent.
-    #[must_use]
-    pub fn reserved_until(self) -> u64 {
-        self.0
-    }
-
     /// A number above all event numbers, given that the number `seen` was used. The journal lines are deleted with the
     /// turn; then `seen` is the only known number.
     #[must_use]
@@ -269,15 +263,9 @@ pub struct ReplayedRun {
 }
 
 impl ReplayedRun {
-    /// Replays the lines of a run that began with this message, in the order in which they were written.
-    #[must_use]
-    pub fn replay(run: RunId, user: String, lines: impl IntoIterator<Item = JournalLine>) -> Self {
-        Self::replay_onto(TurnDraft::new(run, user), lines)
-    }
-
     /// Replays the lines of a run on the draft that it began with, in the order in which they were written.
     #[must_use]
-    pub fn replay_onto(draft: TurnDraft, lines: impl IntoIterator<Item = JournalLine>) -> Self {
+    pub fn replay(draft: TurnDraft, lines: impl IntoIterator<Item = JournalLine>) -> Self {
         let mut replayed = Self {
             draft,
             steps: 0,

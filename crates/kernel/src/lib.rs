@@ -27,7 +27,7 @@ pub mod time;
 pub mod tool_spec;
 pub mod turn;
 
-pub use registry::{Registry, RunLimits, StopRequester, StopScope};
+pub use registry::{RunLimits, RunRegistry, StopRequester, StopScope};
 pub use run::{Debts, Push, RunEffect, RunState, RunStateInput, WorkOutcome};
 pub use time::{Moment, StopTimeouts};
 pub use tool_spec::ToolSpec;

@@ -14,13 +14,13 @@ mod stop_request;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use quell_protocol::api::{ComputeStatus, OnBusy};
-use quell_protocol::{AgentId, By, Principal, RunId, SessionKey, StopReason, Verdict};
+use quell_protocol::{AgentId, Principal, Requester, RunId, SessionKey, StopReason, Verdict};
 
 use self::conversations::ConversationIndex;
 use self::counters::{RunCounters, compute_status_of};
 pub use self::entry::{NewRun, RegistryEntry, RunPhase, StopRequester};
 use self::pending_stops::PendingStops;
-pub use self::run_tree::{RunLimits, SubRunError};
+pub use self::run_tree::RunLimits;
 pub use self::stop_request::{AgentRunFilter, BackgroundPolicy, QueuedPolicy, StopRequest, StopScope};
 use crate::admission::{self, Admission, AdmissionError, SessionLoad, WaitReason};
 use crate::run::{Push, RunEffect, RunState, RunStateInput};
@@ -49,7 +49,7 @@ pub enum AcceptOutcome {
 }
 
 #[derive(Debug, Default)]
-pub struct Registry {
+pub struct RunRegistry {
     runs: HashMap<RunId, RegistryEntry>,
     /// Runs of each session that are not ended, in order of acceptance.
     sessions: HashMap<SessionKey, VecDeque<RunId>>,
@@ -77,7 +77,7 @@ pub enum AdmissionGate {
     Closing,
 }
 
-impl Registry {
+impl RunRegistry {
     /// Creates an empty registry, in which no agent accepts runs yet.
     #[must_use]
     pub fn new(times: StopTimeouts, limits: RunLimits) -> Self {
@@ -113,7 +113,7 @@ impl Registry {
         self.sessions.keys()
     }
 
-    /// Accepts a run. It does not start before [`Registry::commit_acceptance`].
+    /// Accepts a run. It does not start before [`RunRegistry::commit_acceptance`].
     ///
     /// # Errors
     /// A refusal changes nothing.
@@ -153,7 +153,7 @@ impl Registry {
         if entry.run.on_busy != OnBusy::Interrupt || entry.state.is_ended() {
             return StopOutcome::default();
         }
-        let by = By { principal: entry.run.principal.clone(), surface: entry.run.surface };
+        let by = Requester { principal: entry.run.principal.clone(), surface: entry.run.surface };
         let verdict = Verdict::Aborted { reason: StopReason::Superseded, by: Some(by) };
         let older = self.get(id).map(|entry| self.superseded_by(entry)).unwrap_or_default();
         self.abort_all(older, Push::Gentle, &verdict, now)
@@ -241,7 +241,7 @@ impl Registry {
         if let StopScope::Run { id, session } = scope
             && !self.runs.contains_key(id)
         {
-            self.pending_stops.insert((&requester.principal, id, session.as_ref()), request.verdict(requester), now);
+            self.pending_stops.insert(&requester.principal, id, session.as_ref(), request.verdict(requester), now);
         }
         self.stop_registered(scope, requester, request, now)
     }
@@ -250,13 +250,14 @@ impl Registry {
     /// owner, in the name of `requester`, if that is the owner or an admin.
     pub fn stop_run_of_owner(
         &mut self,
-        (id, owner): (&RunId, &Principal),
+        id: &RunId,
+        owner: &Principal,
         requester: &StopRequester,
         request: &StopRequest,
         now: Moment,
     ) -> StopOutcome {
         if !self.runs.contains_key(id) && (requester.admin || requester.principal == *owner) {
-            self.pending_stops.insert((owner, id, None), request.verdict(requester), now);
+            self.pending_stops.insert(owner, id, None, request.verdict(requester), now);
         }
         self.stop_registered(&StopScope::Run { id: id.clone(), session: None }, requester, request, now)
     }
@@ -330,7 +331,7 @@ impl Registry {
         self.counters.active_runs(agent)
     }
 
-    /// Counter that changes whenever [`Registry::runs_of_agent`] changes.
+    /// Counter that changes whenever [`RunRegistry::runs_of_agent`] changes.
     #[must_use]
     pub fn agent_change_count(&self, agent: &AgentId) -> u64 {
         self.counters.change_count(agent)

@@ -71,13 +71,6 @@ impl Debts {
     pub fn is_paid(self) -> bool {
         !(self.seal || self.record || self.release)
     }
-
-    /// Names of the open debts, for the receipt.
-    #[must_use]
-    pub fn open_debt_names(self) -> Vec<&'static str> {
-        let all = [(self.seal, "seal"), (self.record, "record"), (self.release, "release")];
-        all.into_iter().filter(|(owed, _)| *owed).map(|(_, name)| name).collect()
-    }
 }
 
 /// Result of the agent loop.

@@ -181,12 +181,3 @@ impl LiveOutput {
         }
     }
 }
-
-/// Appends a piece of [`LiveOutput`] to the text shown so far.
-pub fn append_live_piece(shown: &mut String, piece: &str) {
-    let text = piece.strip_prefix('\r').unwrap_or(piece);
-    if text.len() < piece.len() {
-        shown.truncate(shown.rfind('\n').map_or(0, |at| at + 1));
-    }
-    shown.push_str(text);
-}

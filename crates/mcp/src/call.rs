@@ -2,6 +2,8 @@
 //!
 //! As tasks they finish the wait or the cancel even when the caller is gone.
 
+mod cancellation;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +16,7 @@ use rmcp::{RoleClient, ServiceError};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::call_cancellation::{self, CancelReason};
+use self::cancellation::CancelReason;
 use super::connect_problem::ConnectProblem;
 use super::instance::{InstanceEnd, InstanceLease, InstanceShutdown, InstanceState, McpConnection, ServerInstance};
 use super::late_calls::UnconfirmedCall;
@@ -153,7 +155,7 @@ impl McpCall {
                 // The answer was there when the wait ended, so there is nothing to cancel.
                 Ok(answer) => self.finish(CallWait::Answered(Box::new(answer)), Some(id)).await,
                 // waits: no longer than the server's grace and the stop ladder of its process.
-                Err(_none) => call_cancellation::cancel_call(self, handle, monitor, reason).await,
+                Err(_none) => cancellation::cancel_call(self, handle, monitor, reason).await,
             },
             wait => self.finish(wait, Some(id)).await,
         }

@@ -22,14 +22,12 @@ use super::config::ServerLocation;
 use super::connect_problem::ConnectProblem;
 use super::http_connection::ScopedHttpClient;
 use super::instance::ServerInstance;
-use super::line_limit::LineLimitReader;
+use super::line_limit::{LineLimitReader, MAX_MESSAGE_BYTES};
 use super::message_monitor::{MessageMonitor, MonitoredTransport};
 use super::ordered_transport::OrderedTransport;
 use super::server::McpServer;
 use super::server_process::ServerProcess;
 
-/// The maximum size of a message from a server.
-pub(super) const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 /// The maximum number of tools of one server.
 const MAX_TOOLS: usize = 1000;
 

@@ -2,6 +2,7 @@
 //!
 //! Those may contain keys, and do not help a person.
 
+use quell_net::root_cause;
 use reqwest::StatusCode;
 use rmcp::ServiceError;
 use rmcp::service::ClientInitializeError;
@@ -149,11 +150,6 @@ fn has_key(config: &McpConfig) -> bool {
 /// The library writes `HTTP 401 Unauthorized: ` before the body of a failure for which it has no error of its own.
 fn parse_status(text: &str) -> Option<u16> {
     text.strip_prefix("HTTP ")?.get(..3)?.parse().ok()
-}
-
-fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.last().map(ToString::to_string).unwrap_or_default()
 }
 
 fn one_line(text: &str) -> String {

@@ -18,8 +18,8 @@ use rmcp::transport::streamable_http_client::{StreamableHttpClient, StreamableHt
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use super::connect::MAX_MESSAGE_BYTES;
 use super::instance::{InstanceEnd, InstanceShutdown, ServerInstance};
+use super::line_limit::MAX_MESSAGE_BYTES;
 
 /// How long a server may take to close its session.
 const SESSION_CLOSE_TIMEOUT: Duration = Duration::from_millis(500);

@@ -6,7 +6,6 @@
 //! does not know agents or the registry.
 
 mod call;
-mod call_cancellation;
 mod client;
 mod config;
 mod connect;
@@ -175,10 +174,6 @@ impl Mcp {
         Ok(SessionEndpoint(Arc::new(McpServer::new(SESSION_ENDPOINT_NAME, config, self.0.times)?)))
     }
 
-    pub fn server_names(&self) -> impl Iterator<Item = &String> {
-        self.0.servers.keys()
-    }
-
     /// Tells a session's own servers to close, each after its last call, without waiting. The
     /// result can be awaited until all are closed.
     pub fn close_session(&self, session: &SessionKey) -> ClosingServers {
@@ -196,18 +191,6 @@ impl Mcp {
             instance.request_shutdown(InstanceShutdown::Drain);
         }
         ClosingServers(instances)
-    }
-
-    /// The number of the session's own servers that have not ended.
-    #[must_use]
-    pub fn count_for_session(&self, session: &SessionKey) -> usize {
-        self.0
-            .lock_state()
-            .instances
-            .values()
-            .flatten()
-            .filter(|instance| instance.owner.session.as_ref() == Some(session))
-            .count()
     }
 
     /// Starts no more servers, and tells each to close after its last call, without waiting.

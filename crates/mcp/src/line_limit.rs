@@ -10,8 +10,10 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, ReadBuf};
 
-use super::connect::MAX_MESSAGE_BYTES;
 use super::instance::{InstanceShutdown, ServerInstance};
+
+/// The maximum size of a message from a server.
+pub(super) const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 
 /// A reader that ends its server when a line is too long.
 pub(super) struct LineLimitReader<R> {

@@ -100,17 +100,26 @@ const NON_PUBLIC_V4: [([u8; 4], u32); 17] = [
 ];
 
 /// IPv6 networks inside global unicast that are not public, or that embed an IPv4 address which a gateway would reach.
-const NON_PUBLIC_V6: [([u16; 8], u32); 4] = [
-    ([0x2001, 0, 0, 0, 0, 0, 0, 0], 23),
-    ([0x2001, 0xdb8, 0, 0, 0, 0, 0, 0], 32),
-    ([0x2002, 0, 0, 0, 0, 0, 0, 0], 16),
-    ([0x3fff, 0, 0, 0, 0, 0, 0, 0], 20),
+const NON_PUBLIC_V6: [NetworkV6; 4] = [
+    NetworkV6([0x2001, 0, 0, 0, 0, 0, 0, 0], 23),
+    NetworkV6([0x2001, 0xdb8, 0, 0, 0, 0, 0, 0], 32),
+    NetworkV6([0x2002, 0, 0, 0, 0, 0, 0, 0], 16),
+    NetworkV6([0x3fff, 0, 0, 0, 0, 0, 0, 0], 20),
 ];
 
 /// Global unicast. Outside it only embedded IPv4 addresses can be public.
-const GLOBAL_UNICAST_V6: ([u16; 8], u32) = ([0x2000, 0, 0, 0, 0, 0, 0, 0], 3);
+const GLOBAL_UNICAST_V6: NetworkV6 = NetworkV6([0x2000, 0, 0, 0, 0, 0, 0, 0], 3);
 /// The well-known prefix of NAT64, with which IPv6-only networks reach IPv4.
-const NAT64_PREFIX: ([u16; 8], u32) = ([0x64, 0xff9b, 0, 0, 0, 0, 0, 0], 96);
+const NAT64_PREFIX: NetworkV6 = NetworkV6([0x64, 0xff9b, 0, 0, 0, 0, 0, 0], 96);
+
+/// A network, with the length of its prefix in bits.
+struct NetworkV6([u16; 8], u32);
+
+impl NetworkV6 {
+    fn contains(&self, address: Ipv6Addr) -> bool {
+        (u128::from(address) ^ u128::from(Ipv6Addr::from(self.0))) >> (128 - self.1) == 0
+    }
+}
 
 /// True for an address of the public internet.
 pub fn is_public(address: IpAddr) -> bool {
@@ -118,10 +127,8 @@ pub fn is_public(address: IpAddr) -> bool {
         IpAddr::V4(v4) => is_public_v4(v4),
         IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
             Some(v4) => is_public_v4(v4),
-            None if is_in_network_v6(v6, NAT64_PREFIX) => is_public_v4(embedded_ipv4(v6)),
-            None => {
-                is_in_network_v6(v6, GLOBAL_UNICAST_V6) && !NON_PUBLIC_V6.iter().any(|net| is_in_network_v6(v6, *net))
-            }
+            None if NAT64_PREFIX.contains(v6) => is_public_v4(embedded_ipv4(v6)),
+            None => GLOBAL_UNICAST_V6.contains(v6) && !NON_PUBLIC_V6.iter().any(|network| network.contains(v6)),
         },
     }
 }
@@ -129,10 +136,6 @@ pub fn is_public(address: IpAddr) -> bool {
 fn is_public_v4(address: Ipv4Addr) -> bool {
     let bits = u32::from(address);
     !NON_PUBLIC_V4.iter().any(|(net, length)| (bits ^ u32::from(Ipv4Addr::from(*net))) >> (32 - length) == 0)
-}
-
-fn is_in_network_v6(address: Ipv6Addr, (net, length): ([u16; 8], u32)) -> bool {
-    (u128::from(address) ^ u128::from(Ipv6Addr::from(net))) >> (128 - length) == 0
 }
 
 fn embedded_ipv4(address: Ipv6Addr) -> Ipv4Addr {

@@ -1,65 +1,16 @@
-//! Start the command of a warden in its containment: a PID namespace, a cgroup, or neither.
+//! Start the command of a warden, and prepare the process that does.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use rustix::io::Errno;
-use rustix::process::{Pid, Resource, Rlimit, getpid, getrlimit, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 
-use super::cgroup::Cgroup;
 use super::fd_passing::{self, CommandInput};
-use super::process_tree::{self, ChildLookup};
-use super::warden_protocol::{self, LaunchRequest, StartStep};
-use super::{Isolate, namespace};
-
-/// A started command and its containment.
-pub(super) struct StartedCommand {
-    /// The command, or the init of its namespace.
-    pub(super) leader: Pid,
-    /// The command itself.
-    pub(super) command: Pid,
-    /// The socket on which the init reports how the command ended.
-    pub(super) namespace_reports: Option<UnixStream>,
-    /// Only without a namespace.
-    pub(super) cgroup: Option<Cgroup>,
-}
-
-impl StartedCommand {
-    pub(super) fn new(request: &LaunchRequest, input: &mut Option<OwnedFd>) -> Result<Self, (StartStep, io::Error)> {
-        match request.isolate {
-            Isolate::Auto | Isolate::Pid => match namespace::start_in_namespace(request, input) {
-                Err((StartStep::Isolate, _)) if request.isolate == Isolate::Auto => {
-                    Self::without_namespace(request, input)
-                }
-                inside => Ok(Self::in_namespace(inside?)),
-            },
-            Isolate::None => Self::without_namespace(request, input),
-        }
-    }
-
-    fn in_namespace(init: namespace::NamespaceInit) -> Self {
-        let mut children = ChildLookup::cheapest(getpid()).children(init.pid).into_iter();
-        // The command may have ended already; then the init has reported it.
-        let command =
-            children.find(|child| process_tree::innermost_pid(*child) == Some(init.command)).unwrap_or(init.pid);
-        Self { leader: init.pid, command, namespace_reports: Some(init.reports), cgroup: None }
-    }
-
-    fn without_namespace(request: &LaunchRequest, input: &mut Option<OwnedFd>) -> Result<Self, (StartStep, io::Error)> {
-        let cgroup = Cgroup::create();
-        let mut start = || start_command(request, input.take().map_or_else(Stdio::null, Stdio::from));
-        let started = match &cgroup {
-            Some(cgroup) => cgroup.start(&mut start),
-            None => start(),
-        };
-        let leader = started.map_err(|error| (StartStep::Program, error))?;
-        Ok(Self { leader, command: leader, namespace_reports: None, cgroup })
-    }
-}
+use super::warden_protocol::{self, LaunchRequest};
 
 /// Sets [`warden_protocol::PROCESS_NAME`], for `ps` and `pkill`.
 pub(super) fn name_process() -> io::Result<()> {

@@ -14,6 +14,7 @@ compile_error!("the wardens need Linux: pidfds, child sub-reapers and /proc");
 
 mod cgroup;
 mod command_start;
+mod containment;
 mod fd_passing;
 mod launch;
 mod live_wardens;
@@ -249,7 +250,7 @@ impl Wardens {
     /// # Errors
     /// When the executable cannot be opened, or the kernel has no sub-reapers.
     pub fn new(executable: WardenExe, times: StopTimeouts) -> io::Result<Self> {
-        Self::with_parts(executable, times, (None, Vec::new()), None)
+        Self::with_parts(executable, times, None, Vec::new(), None)
     }
 
     /// As [`Wardens::new`], with a file that records starts and ends of wardens, so that the next daemon finds what a
@@ -268,13 +269,14 @@ impl Wardens {
                 (None, Vec::new())
             }
         };
-        Self::with_parts(executable, times, (warden_record, unfinished), open_files)
+        Self::with_parts(executable, times, warden_record, unfinished, open_files)
     }
 
     fn with_parts(
         executable: WardenExe,
         times: StopTimeouts,
-        (warden_record, unfinished): (Option<Arc<WardenRecord>>, Vec<UnfinishedWarden>),
+        warden_record: Option<Arc<WardenRecord>>,
+        unfinished_wardens: Vec<UnfinishedWarden>,
         open_files: Option<u64>,
     ) -> io::Result<Self> {
         set_child_subreaper(Some(getpid()))?;
@@ -285,7 +287,7 @@ impl Wardens {
             times,
             warden_record,
             open_files,
-            unfinished_wardens: unfinished,
+            unfinished_wardens,
             warned_of_weak_isolation: warned,
         })))
     }

@@ -185,7 +185,7 @@ fn reap_until_empty(warden: &UnixStream, leader: Pid) {
                     code: status.exit_status(),
                     signal: status.terminating_signal(),
                     how: ProcessEndMethod::Exited,
-                    told: false,
+                    leader_alive_at_stop: false,
                     swept: 0,
                     leftovers: Vec::new(),
                 };

@@ -92,7 +92,7 @@ struct Survivor {
 /// Somebody may have stopped a warden with SIGSTOP before the daemon was killed.
 fn wake_wardens(wardens: &[UnfinishedWarden]) {
     for entry in wardens {
-        signal_exactly((entry.warden, entry.start_ticks), Signal::CONT);
+        signal_exactly(entry.warden, entry.start_ticks, Signal::CONT);
     }
 }
 
@@ -101,11 +101,11 @@ fn is_warden_alive(warden: &UnfinishedWarden) -> bool {
 }
 
 fn kill_survivor(survivor: &Survivor) -> bool {
-    signal_exactly((survivor.pid, survivor.started), Signal::KILL)
+    signal_exactly(survivor.pid, survivor.started, Signal::KILL)
 }
 
 /// Signals the process with this pid and start time, and no other. False when it is gone or the kernel refuses.
-fn signal_exactly((pid, started): (Pid, u64), signal: Signal) -> bool {
+fn signal_exactly(pid: Pid, started: u64, signal: Signal) -> bool {
     let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
     process_tree::read_stat(pid).is_some_and(|stat| stat.start_ticks == started)
         && pidfd_send_signal(process, signal).is_ok()

@@ -22,7 +22,8 @@ use rustix::process::{
 };
 
 use super::cgroup::Cgroup;
-use super::command_start::{StartedCommand, close_output, name_process, receive_input};
+use super::command_start::{close_output, name_process, receive_input};
+use super::containment::StartedCommand;
 use super::fd_passing;
 use super::process_tree::{self, ChildLookup, ProcDirectory, SignalOutcome, SignalPass};
 use super::signals::{self, ChildChanges};
@@ -455,7 +456,7 @@ impl Warden {
             code,
             signal,
             how: self.how,
-            told: self.was_told_to_stop,
+            leader_alive_at_stop: self.was_told_to_stop,
             swept: u32::try_from(self.ended_descendants.len()).unwrap_or(u32::MAX),
             leftovers: self.leftovers,
         })

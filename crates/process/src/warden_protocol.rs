@@ -71,8 +71,7 @@ pub(super) struct CommandEndReport {
     pub(super) signal: Option<i32>,
     /// The strongest rung that was needed.
     pub(super) how: ProcessEndMethod,
-    /// True when the leader was alive when the stop arrived.
-    pub(super) told: bool,
+    pub(super) leader_alive_at_stop: bool,
     /// Descendants other than the leader that had to be ended.
     pub(super) swept: u32,
     pub(super) leftovers: Vec<LeftoverProcess>,

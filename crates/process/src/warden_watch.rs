@@ -279,7 +279,7 @@ impl WardenWatch {
     }
 
     async fn end_from_report(&self, ended: CommandEndReport) -> WatchedEnd {
-        let was_stopped = ended.told || self.daemon_helped;
+        let was_stopped = ended.leader_alive_at_stop || self.daemon_helped;
         let why = match self.control.sent_stop().filter(|_| was_stopped).map(|sent| sent.cause) {
             None => ProcessEndReason::ByItself,
             Some(StopCause::TimedOut) => ProcessEndReason::TimedOut,

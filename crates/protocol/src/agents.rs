@@ -193,3 +193,18 @@ pub struct AgentsDeleted {
     /// Runs of these agents, and their sub-runs, that this call stopped, queued ones included. Empty without `?force`.
     pub run_ids: Vec<RunId>,
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, from_value, json};
+
+    use super::NewAgent;
+
+    #[test]
+    fn the_price_of_an_agent_is_no_array() {
+        let agent = |price: Value| from_value::<NewAgent>(json!({"id": "a", "model": "p/m", "price": price}));
+        assert!(agent(json!([1.0, 2.0])).is_err());
+        assert!(agent(json!({"input": 1.0, "output": 2.0})).unwrap().price.is_some());
+        assert!(agent(Value::Null).unwrap().price.is_none());
+    }
+}

@@ -367,7 +367,7 @@ pub struct AgentRow {
 /// One page of a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct List<T> {
+pub struct Page<T> {
     /// The rows of this page.
     pub items: Vec<T>,
     /// Give this value as `cursor` to get the next page. Absent on the last page.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{AgentId, CallId, Principal, RunId, SessionKey};
-use crate::verdict::By;
+use crate::verdict::Requester;
 
 /// State of an approval. Once it is not pending it never changes again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -14,12 +14,12 @@ pub enum ApprovalState {
     /// A person allowed the call.
     Allowed {
         /// The person, and the surface of the answer.
-        by: By,
+        by: Requester,
     },
     /// A person denied the call.
     Denied {
         /// The person, and the surface of the answer.
-        by: By,
+        by: Requester,
     },
     /// No answer came in time. The call did not run.
     TimedOut,

@@ -1,4 +1,4 @@
-//! Formats durations and counts, and cleans foreign text for display. Every surface uses the same functions.
+//! Formats durations, counts and errors, and cleans foreign text for display. Every surface uses the same functions.
 
 /// Formats a duration in milliseconds: `<0.1 ms`, `0.4 ms`, `12 ms`, `1.4 s`, `2 min 5 s`, `3 h 4 min`.
 #[must_use]

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{AgentId, CallId, RunId, SessionKey};
 use crate::receipt::{Receipt, Usage};
-use crate::verdict::{By, Verdict};
+use crate::verdict::{Requester, Verdict};
 
 /// One event of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -132,7 +132,7 @@ pub enum EventKind {
         decision: String,
         /// The person who answered, if one did.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        by: Option<By>,
+        by: Option<Requester>,
     },
     /// The state of the run so far, for a client that fell behind and missed deltas.
     #[serde(rename = "run.snapshot")]

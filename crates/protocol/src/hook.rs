@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::channel::ChannelMessage;
 use crate::ids::{AgentId, Principal, RunId, SessionKey};
 use crate::receipt::Receipt;
-use crate::verdict::{By, Surface, Verdict};
+use crate::verdict::{Requester, Surface, Verdict};
 
 /// An event in the life of the daemon, a session, a run, or a message of a chat network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
@@ -114,7 +114,7 @@ pub struct HookBody {
     pub run: Option<RunFacts>,
     /// The principal who caused the event, if a person or a program did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub by: Option<By>,
+    pub by: Option<Requester>,
     /// The message of the event: the fields `content` and `message`.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub message: Option<MessageFacts>,

@@ -32,4 +32,4 @@ pub use json_object::Object;
 pub use receipt::{
     Amendment, AmendmentKind, Instant, Leftover, Receipt, Resource, ResourceKind, Rung, TurnRecord, Usage,
 };
-pub use verdict::{By, StopReason, Surface, Verdict};
+pub use verdict::{Requester, StopReason, Surface, Verdict};

@@ -26,7 +26,7 @@ pub enum Verdict {
         /// The principal who asked for the stop, and the surface. Absent if Quell itself stopped the run (time-out,
         /// budget, shutdown).
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        by: Option<By>,
+        by: Option<Requester>,
     },
 }
 
@@ -136,7 +136,8 @@ impl utoipa::ToSchema for StopReason {}
 
 /// The principal who asked, and the surface.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct By {
+#[schema(as = By)]
+pub struct Requester {
     /// The principal who asked.
     pub principal: Principal,
     /// The surface through which the request came.

@@ -16,7 +16,8 @@ pub struct SignInRequest {
 
 /// The caller of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct Me {
+#[schema(as = Me)]
+pub struct CallerView {
     /// The name of the token.
     pub principal: Principal,
     /// The access level of the token, without its grants.

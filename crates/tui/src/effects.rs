@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crossterm::event::KeyEvent;
 use quell_client::daemon_client::{ClientError, SendReply, StopReply};
-use quell_protocol::api::{AgentRow, HistoryMessage, Hold, List, RunView, SendRequest, SessionRow, StopAnswer};
+use quell_protocol::api::{AgentRow, HistoryMessage, Hold, Page, RunView, SendRequest, SessionRow, StopAnswer};
 use quell_protocol::approval::{ApprovalRow, Decision};
 use quell_protocol::session::SessionView;
 use quell_protocol::{RunEvent, RunId, SessionKey};
@@ -85,7 +85,7 @@ pub(crate) enum DaemonResponse {
     Hold { result: DaemonResult<Hold>, by_user: bool },
     Agents(DaemonResult<Vec<AgentRow>>),
     Sessions(DaemonResult<Vec<SessionRow>>),
-    History { session: SessionKey, page: HistorySlice, result: DaemonResult<List<HistoryMessage>> },
+    History { session: SessionKey, page: HistorySlice, result: DaemonResult<Page<HistoryMessage>> },
     ModelSet { model: String, result: DaemonResult<SessionView> },
 }
 

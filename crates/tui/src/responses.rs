@@ -1,7 +1,7 @@
 //! Apply the daemon's responses to the chat state.
 
 use quell_client::daemon_client::SendReply;
-use quell_protocol::api::{HistoryMessage, List, RunView, StopAnswer};
+use quell_protocol::api::{HistoryMessage, Page, RunView, StopAnswer};
 use quell_protocol::session::SessionView;
 use quell_protocol::{AgentId, RunId, SessionKey};
 
@@ -386,7 +386,7 @@ impl ChatState {
         &mut self,
         session: &SessionKey,
         which: &HistorySlice,
-        result: DaemonResult<List<HistoryMessage>>,
+        result: DaemonResult<Page<HistoryMessage>>,
     ) -> Vec<ChatEffect> {
         if *session != self.session {
             return Vec::new();

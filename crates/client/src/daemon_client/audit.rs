@@ -1,6 +1,6 @@
 //! Read the audit log page by page.
 
-use quell_protocol::api::List;
+use quell_protocol::api::Page;
 use quell_protocol::audit::AuditRow;
 use reqwest::Method;
 
@@ -20,7 +20,7 @@ impl DaemonClient {
             let from = after.to_string();
             let request =
                 self.build_request(Method::GET, &["api", "audit"], &[("after", &from), ("limit", AUDIT_PAGE_ROWS)])?;
-            let page: List<AuditRow> = self.fetch_json(request, ClientRequestTimeout::Default).await?;
+            let page: Page<AuditRow> = self.fetch_json(request, ClientRequestTimeout::Default).await?;
             rows.extend(page.items);
             match page.next_cursor.map(|next| next.parse::<u64>()) {
                 // Numbers must rise, so that a list cannot loop.

@@ -1,7 +1,7 @@
 //! One method per HTTP route: runs, sessions, stops, approvals, hold, processes, tokens.
 
 use quell_protocol::api::{
-    AgentRow, HistoryMessage, Hold, List, NewToken, RunView, SendAnswer, SendRequest, SessionRow, StopAllAnswer,
+    AgentRow, HistoryMessage, Hold, NewToken, Page, RunView, SendAnswer, SendRequest, SessionRow, StopAllAnswer,
     StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView, TokenRequest, TokenRow, TokenScopes,
 };
 use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, Decision};
@@ -297,7 +297,7 @@ impl DaemonClient {
         session: &SessionKey,
         turns: u32,
         cursor: Option<&str>,
-    ) -> Result<List<HistoryMessage>, ClientError> {
+    ) -> Result<Page<HistoryMessage>, ClientError> {
         let turns = turns.to_string();
         let mut query = vec![("turns", turns.as_str())];
         query.extend(cursor.map(|cursor| ("cursor", cursor)));
@@ -366,7 +366,7 @@ impl DaemonClient {
         for _ in 0..MAX_PAGES {
             let mut query = query.to_vec();
             query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
-            let page: List<T> =
+            let page: Page<T> =
                 self.fetch_json(self.build_request(Method::GET, path, &query)?, ClientRequestTimeout::Default).await?;
             pages.push(page.items);
             match page.next_cursor {

@@ -2,8 +2,8 @@
 
 use quell_protocol::receipt::ProcessFacts;
 use quell_protocol::{
-    By, Instant, Leftover, Principal, Receipt, Resource, ResourceKind, RunId, Rung, StopReason, Surface, TurnRecord,
-    Usage, Verdict,
+    Instant, Leftover, Principal, Receipt, Requester, Resource, ResourceKind, RunId, Rung, StopReason, Surface,
+    TurnRecord, Usage, Verdict,
 };
 
 /// Milliseconds relative to the stop's request, which is at noon.
@@ -19,7 +19,7 @@ fn instant_without_stop(ms: f64) -> Instant {
 }
 
 pub fn aborted_by_user() -> Verdict {
-    let by = By { principal: Principal::parse("admin").unwrap(), surface: Surface::Cli };
+    let by = Requester { principal: Principal::parse("admin").unwrap(), surface: Surface::Cli };
     Verdict::Aborted { reason: StopReason::User, by: Some(by) }
 }
 

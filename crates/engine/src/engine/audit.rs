@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use quell_kernel::Push;
 use quell_kernel::registry::{StopRequest, StopScope};
-use quell_protocol::api::List;
+use quell_protocol::api::Page;
 use quell_protocol::audit::{Action, AuditRow};
 use quell_protocol::{AgentId, RunId};
 use quell_store::{AuditEntry, Store, StoreError};
@@ -123,11 +123,11 @@ impl Engine {
     ///
     /// # Cancel safety
     /// Safe: it only reads.
-    pub async fn list_audit(&self, after: u64, limit: usize) -> Result<List<AuditRow>, StoreError> {
+    pub async fn list_audit(&self, after: u64, limit: usize) -> Result<Page<AuditRow>, StoreError> {
         self.inner().audit_queue.wait_written().await;
         let (items, more) = self.inner().store.list_audit(after, limit).await?;
         let next_cursor = items.last().filter(|_| more).map(|row| row.seq.to_string());
-        Ok(List { items, next_cursor })
+        Ok(Page { items, next_cursor })
     }
 
     pub(super) fn audit_stop(

@@ -1,6 +1,6 @@
 //! List and delete notes on behalf of people.
 
-use quell_protocol::api::List;
+use quell_protocol::api::Page;
 use quell_protocol::audit::Action;
 use quell_protocol::memory::{NoteRow, SenderRow};
 use quell_store::StoreError;
@@ -23,15 +23,15 @@ pub struct NoteFilter {
 impl Engine {
     /// # Cancel safety
     /// Safe: it only reads.
-    pub async fn list_notes(&self, scope: NoteScope, filter: NoteFilter) -> Result<List<NoteRow>, StoreError> {
+    pub async fn list_notes(&self, scope: NoteScope, filter: NoteFilter) -> Result<Page<NoteRow>, StoreError> {
         let memory = &self.inner().services.memory;
         let Some(query) = filter.query else {
             let (notes, next_cursor) = memory.newest_notes(scope, filter.limit, filter.cursor).await?;
-            return Ok(List { items: notes.into_iter().map(|note| note_row(note, None)).collect(), next_cursor });
+            return Ok(Page { items: notes.into_iter().map(|note| note_row(note, None)).collect(), next_cursor });
         };
         let found = memory.search_notes(vec![scope], &query, filter.limit).await?;
         let rows = found.into_iter().flatten().map(|FoundNote { note, score }| note_row(note, Some(score)));
-        Ok(List { items: rows.collect(), next_cursor: None })
+        Ok(Page { items: rows.collect(), next_cursor: None })
     }
 
     /// Deletes a note. False if there is none with that key. Notes of a session may be deleted by its creator and by
@@ -65,9 +65,9 @@ impl Engine {
     ///
     /// # Cancel safety
     /// Safe: it only reads.
-    pub async fn list_senders(&self, limit: usize, cursor: Option<String>) -> Result<List<SenderRow>, StoreError> {
+    pub async fn list_senders(&self, limit: usize, cursor: Option<String>) -> Result<Page<SenderRow>, StoreError> {
         let (items, next_cursor) = self.inner().services.memory.list_senders(limit, cursor).await?;
-        Ok(List { items, next_cursor })
+        Ok(Page { items, next_cursor })
     }
 
     /// Deletes all notes of a sender, given as `CHANNEL:SENDER`. Returns their number.

@@ -6,7 +6,7 @@ use quell_kernel::Push;
 use quell_kernel::approval::Approver;
 use quell_kernel::registry::{AgentRunFilter, StopRequest, StopScope};
 use quell_kernel::turn::Turn;
-use quell_protocol::api::{AgentAbortAnswer, AgentRow, HistoryMessage, List, Provenance, RunView, SessionRow};
+use quell_protocol::api::{AgentAbortAnswer, AgentRow, HistoryMessage, Page, Provenance, RunView, SessionRow};
 use quell_protocol::approval::{ApprovalRow, Decision};
 use quell_protocol::audit::Action;
 use quell_protocol::{AgentId, EventKind, RunEvent, RunId, SessionKey};
@@ -93,13 +93,13 @@ impl Engine {
     ///
     /// # Cancel safety
     /// Safe: it only reads.
-    pub async fn list_runs(&self, filter: RunListFilter) -> Result<List<RunView>, StoreError> {
+    pub async fn list_runs(&self, filter: RunListFilter) -> Result<Page<RunView>, StoreError> {
         let (rows, next_cursor) = self.inner().store.list_runs(filter).await?;
         let stored_view = |row: &RunRow| self.find_unsealed_run(&row.id).map_or_else(|| parse_run_view(row), Ok);
         let current_view = |row: &RunRow| {
             self.inner().runs.live_run(&row.id).map_or_else(|| stored_view(row), |live_run| Ok(live_run.view()))
         };
-        Ok(List { items: rows.iter().map(current_view).collect::<Result<_, _>>()?, next_cursor })
+        Ok(Page { items: rows.iter().map(current_view).collect::<Result<_, _>>()?, next_cursor })
     }
 
     /// Follows a run's events after number `after`.
@@ -162,9 +162,9 @@ impl Engine {
     ///
     /// # Cancel safety
     /// Safe: it only reads.
-    pub async fn list_sessions(&self, filter: SessionListFilter) -> Result<List<SessionRow>, StoreError> {
+    pub async fn list_sessions(&self, filter: SessionListFilter) -> Result<Page<SessionRow>, StoreError> {
         let (sessions, next_cursor) = self.inner().store.list_sessions(filter).await?;
-        Ok(List { items: sessions.into_iter().map(|session| self.build_session_row(session)).collect(), next_cursor })
+        Ok(Page { items: sessions.into_iter().map(|session| self.build_session_row(session)).collect(), next_cursor })
     }
 
     /// # Cancel safety

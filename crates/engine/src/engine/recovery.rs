@@ -140,7 +140,7 @@ impl Recovery {
         let (lines, recorded) = self.store.read_journal(row.id.clone()).await?;
         let empty_draft =
             TurnDraft::new(row.id.clone(), run_view.text.clone()).with_asked_at(run_view.accepted_at.clone());
-        let replayed = ReplayedRun::replay_onto(empty_draft, parse_journal_lines(row, &lines));
+        let replayed = ReplayedRun::replay(empty_draft, parse_journal_lines(row, &lines));
         let has_begun = row.state == StoredRunState::Started || recorded.is_some() || replayed.has_started;
         let now = clock.rfc3339(clock.now());
         let lost_resources =

@@ -9,7 +9,7 @@ use quell_net::AddressPolicy;
 use quell_protocol::audit::Action;
 use quell_protocol::session::{SessionRequest, SessionView};
 use quell_protocol::web_ui::SessionPatch;
-use quell_protocol::{By, RunId, SessionKey, Surface};
+use quell_protocol::{Requester, RunId, SessionKey, Surface};
 use quell_scope::{Cancelled, Point, Scope};
 use quell_store::{DeleteSessionOutcome, StoreError};
 use quell_tools::attachment::remove_attachments;
@@ -150,11 +150,11 @@ impl Engine {
         cancel: &CancellationToken,
     ) -> Result<Result<OpenSessionOutcome, OpenSessionError>, Cancelled> {
         let inner = self.inner();
-        let by = By { principal: caller.principal.clone(), surface: caller.surface };
+        let by = Requester { principal: caller.principal.clone(), surface: caller.surface };
         let scope = Scope::new(inner.clock, inner.config.probe.clone());
         let opened = {
             let address_policy = if caller.is_admin() { AddressPolicy::Any } else { AddressPolicy::PublicOnly };
-            let mut opening = std::pin::pin!(inner.sessions.open_session(key, request, (by, address_policy), &scope));
+            let mut opening = std::pin::pin!(inner.sessions.open_session(key, request, by, address_policy, &scope));
             tokio::select! {
                 biased;
                 () = cancel.cancelled() => {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quell_kernel::Registry;
+use quell_kernel::RunRegistry;
 use quell_protocol::api::ComputeStatus;
 use quell_protocol::{AgentId, RunId};
 
@@ -59,6 +59,6 @@ impl RunTable {
     }
 }
 
-pub(super) fn agent_state(registry: &Registry, agent: &AgentId) -> (ComputeStatus, Vec<RunId>) {
+pub(super) fn agent_state(registry: &RunRegistry, agent: &AgentId) -> (ComputeStatus, Vec<RunId>) {
     (registry.compute_status(agent), registry.runs_of_agent(agent).cloned().collect())
 }

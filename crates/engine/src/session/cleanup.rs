@@ -16,9 +16,8 @@ use quell_protocol::hook::{HookEvent, SessionFacts};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::lookup::wait_for_outcome;
 use super::resources::{BegunStage, SessionResources};
-use super::{ActorState, NEWS_TTL, Sessions, SessionsState};
+use super::{ActorState, NEWS_TTL, Sessions, SessionsState, wait_for_outcome};
 use crate::hooks::{HookTrigger, undo_stage};
 
 /// A step that has failed this often is given up.

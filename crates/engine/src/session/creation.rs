@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use quell_mcp::SessionEndpoint;
 use quell_protocol::hook::{HookEvent, SessionFacts};
-use quell_protocol::{AgentId, By, SessionKey};
+use quell_protocol::{AgentId, Requester, SessionKey};
 use quell_scope::{Cancelled, Point};
 use quell_store::{SessionSetupAccess, SessionSetupOutcome, StoredSession};
 
@@ -183,8 +183,7 @@ impl Sessions {
         let (endpoint, base) = self.check_overrides(overrides.as_ref(), agent)?;
         let facts = session_facts(key, overrides.as_ref(), agent, is_known);
         let address_policy = self.0.runs.services().toolbox.address_policy();
-        let resources =
-            SessionResources::new((facts, address_policy), overrides, endpoint, self.idle_timeout_of(&base));
+        let resources = SessionResources::new(facts, address_policy, overrides, endpoint, self.idle_timeout_of(&base));
         // Creates its instance of the agent, with its model client.
         resources.agent_instance(&base, self.0.runs.services().agents.factory())?;
         Ok(resources)
@@ -246,9 +245,17 @@ impl Sessions {
     ) -> Result<OpenSessionOutcome, OpenSessionError> {
         let Some(overrides) = &resources.overrides else { return Ok(OpenSessionOutcome::Unchanged) };
         let clock = self.0.runs.clock();
-        let Some(By { principal, .. }) = request.requested_by.clone() else { return Ok(OpenSessionOutcome::Unchanged) };
-        let who = (clock.rfc3339(clock.now()), principal, request.setup_access(is_changed));
-        let setup = overrides.to_stored_setup(resources.key(), resources.facts.agent.clone(), who, &self.0.key_store);
+        let Some(Requester { principal, .. }) = request.requested_by.clone() else {
+            return Ok(OpenSessionOutcome::Unchanged);
+        };
+        let setup = overrides.to_stored_setup(
+            resources.key(),
+            resources.facts.agent.clone(),
+            clock.rfc3339(clock.now()),
+            principal,
+            request.setup_access(is_changed),
+            &self.0.key_store,
+        );
         let setup = setup.map_err(OpenSessionError::Configuration)?;
         // waits: for the database, in a task that no stop ends: a requested write is completed.
         Ok(match self.0.runs.store().set_up_session(setup).await? {

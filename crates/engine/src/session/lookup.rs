@@ -9,7 +9,7 @@ use quell_kernel::session::{ChangeLookup, CreateToken, SessionLookup, SessionSta
 use quell_net::AddressPolicy;
 use quell_protocol::hook::{HookEvent, RunFacts};
 use quell_protocol::session::SessionRequest;
-use quell_protocol::{AgentId, By, ErrorCode, SessionKey, Surface};
+use quell_protocol::{AgentId, ErrorCode, Requester, SessionKey, Surface};
 use quell_scope::{Cancelled, Point, Scope};
 use quell_store::{SessionSetupAccess, StoreError, StoredSession};
 use tokio::sync::watch;
@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use super::cleanup::CleanupReason;
 use super::overrides::SessionOverrides;
 use super::resources::SessionResources;
-use super::{Sessions, SessionsState};
+use super::{Sessions, wait_for_outcome};
 use crate::hooks::HookTrigger;
 
 /// Why a session was not opened.
@@ -63,7 +63,7 @@ pub(super) struct EnterRequest<'a> {
     pub(super) setup: Option<&'a SessionRequest>,
     /// The run that needs the session, if any.
     pub(super) run_facts: Option<RunFacts>,
-    pub(super) requested_by: Option<By>,
+    pub(super) requested_by: Option<Requester>,
     /// Which addresses the endpoints in the request may have; any for an admin.
     pub(super) address_policy: AddressPolicy,
 }
@@ -167,7 +167,8 @@ impl Sessions {
         &self,
         key: &SessionKey,
         setup: &SessionRequest,
-        (requested_by, address_policy): (By, AddressPolicy),
+        requested_by: Requester,
+        address_policy: AddressPolicy,
         scope: &Scope,
     ) -> Result<Result<OpenSessionOutcome, OpenSessionError>, Cancelled> {
         let default = self.0.runs.services().agents.default_agent();
@@ -234,30 +235,6 @@ impl Sessions {
     fn create_guard<'a>(&'a self, key: &'a SessionKey, token: CreateToken) -> CreateGuard<'a> {
         CreateGuard { sessions: self, key, token, resources: None, is_settled: false }
     }
-}
-
-impl SessionsState {
-    /// Returns a receiver that is notified when this session is created, fails to be created, or is cleaned up. Call it
-    /// under the same lock under which the need to wait was found.
-    pub(super) fn add_waiter(&mut self, key: &SessionKey) -> watch::Receiver<Option<OpenSessionError>> {
-        self.waiters.entry(key.clone()).or_insert_with(|| watch::Sender::new(None)).subscribe()
-    }
-
-    /// Wakes all callers that wait for this session: they look again, or get `failure`.
-    pub(super) fn notify_waiters(&mut self, key: &SessionKey, failure: Option<OpenSessionError>) {
-        if let Some(sender) = self.waiters.remove(key) {
-            sender.send_replace(failure);
-        }
-    }
-}
-
-/// Waits until the session is created, fails to be created, or is cleaned up. Returns the failure, if any.
-pub(super) async fn wait_for_outcome(
-    mut receiver: watch::Receiver<Option<OpenSessionError>>,
-) -> Option<OpenSessionError> {
-    // waits: runs race it, for others it is bounded. The sender is dropped after the notification, so the loop ends.
-    while receiver.changed().await.is_ok() {}
-    receiver.borrow().clone()
 }
 
 impl CreateGuard<'_> {

@@ -15,7 +15,7 @@ use url::Url;
 
 use super::key_store::SessionKeyStore;
 use crate::access::Caller;
-use crate::agent::AgentConfig;
+use crate::agent::{Agent, AgentConfig};
 
 /// Defaults of sessions that are opened by user, chat and provider (row C2). A session that a message creates has the
 /// settings of its agent, or else those of the provider, because not every model accepts a temperature.
@@ -174,7 +174,9 @@ impl SessionOverrides {
         &self,
         key: &SessionKey,
         agent: AgentId,
-        (at, requested_by, access): (String, Principal, SessionSetupAccess),
+        at: String,
+        requested_by: Principal,
+        access: SessionSetupAccess,
         key_store: &SessionKeyStore,
     ) -> Result<SessionSetup, String> {
         let mut public_settings = self.request.clone();
@@ -314,14 +316,15 @@ impl fmt::Debug for SessionOverrides {
     }
 }
 
-/// The effective configuration with the source of each setting. `config` is the configuration in effect, `base` that of
-/// the agent without the session.
+/// The effective configuration with the source of each setting. `config` is the configuration in effect, `agent` the
+/// agent without the session.
 pub(super) fn build_session_config(
     overrides: Option<&SessionOverrides>,
-    (agent, config): (&AgentId, &AgentConfig),
-    base: &AgentConfig,
+    config: &AgentConfig,
+    agent: &Agent,
     idle_s: u64,
 ) -> SessionConfig {
+    let base = &agent.config;
     let request = overrides.map(|own| &own.request);
     let identity = overrides.and_then(SessionOverrides::identity);
     let mask = |secret: Option<&Secret>| secret.map(|_| "***".to_owned());
@@ -335,7 +338,7 @@ pub(super) fn build_session_config(
         user_id: identity.map(|(user, _, _)| user.to_owned()),
         chat_id: identity.map(|(_, chat, _)| chat.to_owned()),
         provider: provider.to_owned(),
-        agent: agent.clone(),
+        agent: agent.id.clone(),
         model: setting(config.model.clone(), source(request.is_some_and(|own| own.model.is_some()), true)),
         api_key: mask(request.and_then(|own| own.api_key.as_ref())),
         base_url: request.and_then(|own| own.base_url.as_deref()).map(mask_query),

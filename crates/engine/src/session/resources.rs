@@ -62,7 +62,8 @@ pub(super) struct BegunStage {
 
 impl SessionResources {
     pub(super) fn new(
-        (facts, address_policy): (SessionFacts, AddressPolicy),
+        facts: SessionFacts,
+        address_policy: AddressPolicy,
         overrides: Option<SessionOverrides>,
         endpoint: Option<SessionEndpoint>,
         idle_timeout: Duration,
@@ -92,7 +93,7 @@ impl SessionResources {
         endpoint: Option<SessionEndpoint>,
     ) -> Self {
         let is_same_provider = self.overrides.as_ref().is_some_and(|before| before.has_same_provider(&overrides));
-        let changed = Self::new((facts, self.address_policy), Some(overrides), endpoint, self.idle_timeout());
+        let changed = Self::new(facts, self.address_policy, Some(overrides), endpoint, self.idle_timeout());
         Self {
             model_clients: if is_same_provider { Arc::clone(&self.model_clients) } else { changed.model_clients },
             stages: Arc::clone(&self.stages),

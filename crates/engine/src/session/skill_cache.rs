@@ -9,8 +9,6 @@ use quell_kernel::skill::SkillCatalogue;
 use quell_scope::{Cancelled, Point};
 use quell_tools::read_skills;
 
-use super::Sessions;
-use super::resources::SessionResources;
 use crate::agent::Agent;
 use crate::live_run::LiveRun;
 
@@ -25,18 +23,18 @@ struct SkillCacheState {
     entries: Vec<(Arc<Agent>, Arc<SkillCatalogue>)>,
 }
 
-impl Sessions {
+impl SkillCache {
     /// Returns the agent, built from `base`, with the skills in its system prompt.
-    pub(super) async fn with_skills(
+    pub(super) async fn add_skills(
         &self,
         live_run: &LiveRun,
-        resources: &SessionResources,
-        (base, agent): (&Arc<Agent>, Arc<Agent>),
+        base: &Arc<Agent>,
+        agent: Arc<Agent>,
     ) -> Result<Arc<Agent>, Cancelled> {
         let (Some(folder), Some(tool)) = (&base.config.skills, agent.config.skill_reading_tool()) else {
             return Ok(agent);
         };
-        let (cached, generation) = resources.skill_cache.get(base);
+        let (cached, generation) = self.get(base);
         let skills = match cached {
             Some(known) => known,
             None => {
@@ -46,7 +44,7 @@ impl Sessions {
                 for problem in loaded.problems {
                     tracing::warn!(agent = %base.id, problem, "a skill is left out");
                 }
-                resources.skill_cache.insert(base, Arc::new(loaded.skills), generation)
+                self.insert(base, Arc::new(loaded.skills), generation)
             }
         };
         let system = skills.append_to_prompt(&agent.system_prompt, tool);
@@ -56,9 +54,7 @@ impl Sessions {
             Arc::new(Agent { system_prompt: system, ..Agent::clone(&agent) })
         })
     }
-}
 
-impl SkillCache {
     /// Clears the cache: the next message reads the skills again.
     pub(super) fn clear(&self) {
         let mut state = self.lock_state();

@@ -66,6 +66,6 @@ impl Sessions {
         };
         self.check_overrides(overrides.as_ref(), &base.id).map_err(invalid)?;
         let idle = self.idle_timeout_of(&base).as_secs();
-        Ok(build_session_config(overrides.as_ref(), (&base.id, &config), &base.config, idle))
+        Ok(build_session_config(overrides.as_ref(), &config, &base, idle))
     }
 }

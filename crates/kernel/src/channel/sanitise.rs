@@ -46,7 +46,7 @@ mod work_counter;
 
 use std::collections::BTreeSet;
 
-use reply_scanner::{RemovalRule, ReplyCompleteness, ScannedReply, scan_reply};
+use reply_scanner::{RemovalRule, ScannedReply, scan_reply};
 
 #[derive(Debug, Clone, Copy)]
 pub struct SanitiserRules<'a> {
@@ -80,6 +80,13 @@ pub enum EmptyReplyReason {
     Blank,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ReplyCompleteness {
+    Complete,
+    /// More text may follow.
+    Partial,
+}
+
 /// Sanitises a complete reply, in time linear in its length.
 #[must_use]
 pub fn sanitise_reply(text: &str, rules: &SanitiserRules<'_>) -> SanitisedReply {
@@ -96,18 +103,14 @@ pub fn sanitise_reply(text: &str, rules: &SanitiserRules<'_>) -> SanitisedReply 
     SanitisedReply { text, empty_reason }
 }
 
-/// Sanitises a reply that is still streaming: returns the text that no further text can turn into protocol. Later
-/// results begin with earlier ones, unless a code span turns out to end at an unpredictable place. Takes time linear in
-/// the length.
+/// Sanitises a reply that is still streaming: returns the text that no further text can turn into protocol. Keeps
+/// narration. Later results begin with earlier ones, unless a code span turns out to end at an unpredictable place.
+/// Takes time linear in the length.
 #[must_use]
-pub fn sanitise_partial_reply(text: &str, rules: &SanitiserRules<'_>) -> String {
-    let scanned = scan_reply(text, rules, ReplyCompleteness::Partial);
-    let rest = remove_protocol(text, &scanned);
-    let rest = match rules.narration_policy {
-        NarrationPolicy::Keep => &rest,
-        NarrationPolicy::Drop => narration::strip_partial_narration(&rest),
-    };
-    trim_reply(rest).to_owned()
+pub fn sanitise_partial_reply(text: &str, tools: &BTreeSet<String>) -> String {
+    let rules = SanitiserRules { tools, narration_policy: NarrationPolicy::Keep };
+    let rest = remove_protocol(text, &scan_reply(text, &rules, ReplyCompleteness::Partial));
+    trim_reply(&rest).to_owned()
 }
 
 impl SanitiserRules<'_> {

@@ -1,10 +1,10 @@
-//! Builds session keys and interruption scope keys of chat conversations, with escaping.
+//! Builds session keys of chat conversations, with escaping.
 //!
 //! The parts come from people and networks. So separators inside a part are escaped, and characters that a session key
 //! must not contain are not let through.
 
 use quell_protocol::SessionKey;
-use quell_protocol::channel::{ChannelMessage, InterruptionScope};
+use quell_protocol::channel::ChannelMessage;
 use sha2::{Digest, Sha256};
 
 /// Maximum length of the channel in a hashed key: a name has at most 64 characters, each escaped to at most three.
@@ -21,14 +21,6 @@ pub fn conversation_key(message: &ChannelMessage) -> SessionKey {
     let ChannelMessage { channel, reply_target, thread, sender, .. } = message;
     let whole = join_key_parts([Some(channel), Some(reply_target), thread.as_ref(), Some(sender)]);
     SessionKey::parse(&whole).unwrap_or_else(|_| hashed_key(channel, &whole))
-}
-
-/// An interruption scope as text: `{channel}_{reply_target}_{sender}`, followed by `_{scope_id}` if there is one.
-/// Scopes are compared part by part, not by this text.
-#[must_use]
-pub fn scope_key(scope: &InterruptionScope) -> String {
-    let InterruptionScope { channel, reply_target, sender, scope_id } = scope;
-    join_key_parts([Some(channel), Some(reply_target), Some(sender), scope_id.as_ref()])
 }
 
 /// True when a session is a conversation of this channel, whichever transport its runs come from.
@@ -87,35 +79,6 @@ mod tests {
     #[case::escaped(message("my_bot", "a%b", None, "al_ice"), "my%5Fbot_a%25b_al%5Fice")]
     fn a_conversation_is_known_by_its_parts(#[case] message: ChannelMessage, #[case] key: &str) {
         assert_eq!(conversation_key(&message).as_str(), key);
-    }
-
-    #[rstest]
-    #[case::without_scope_id(message("telegram", "chat-1", None, "alice"), None, "telegram_chat-1_alice")]
-    #[case::with_scope_id(message("slack", "C123", None, "alice"), Some("1741234567"), "slack_C123_alice_1741234567")]
-    fn a_scope_reads_as_the_parts_it_has(
-        #[case] message: ChannelMessage,
-        #[case] scope_id: Option<&str>,
-        #[case] key: &str,
-    ) {
-        let scope = ChannelMessage { scope_id: scope_id.map(str::to_owned), ..message }.interruption_scope();
-        assert_eq!(scope_key(&scope), key);
-    }
-
-    #[test]
-    fn scopes_whose_texts_could_be_taken_for_each_other_are_different() {
-        let scope = |parts: [&str; 3], scope_id: Option<&str>| {
-            let [channel, reply_target, sender] = parts.map(str::to_owned);
-            InterruptionScope { channel, reply_target, sender, scope_id: scope_id.map(str::to_owned) }
-        };
-        let all = [
-            scope(["slack", "C1", "al_ice"], None),
-            scope(["slack", "C1", "al"], Some("ice")),
-            scope(["slack", "C1_al", "ice"], None),
-            scope(["slack", "C1", "al%5Fice"], None),
-        ];
-        for (n, one) in all.iter().enumerate() {
-            assert!(all[..n].iter().all(|other| other != one && scope_key(other) != scope_key(one)), "{one:?}");
-        }
     }
 
     #[test]

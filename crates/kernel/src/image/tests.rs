@@ -55,7 +55,7 @@ fn a_picture_may_be_as_large_as_providers_take_it() {
     let mut bytes = PNG.to_vec();
     bytes.resize(MAX_IMAGE_BYTES, 0);
     assert!(Image::from_bytes(&bytes).is_ok());
-    let url = |bytes: &[u8]| format!("data:image/png;base64,{}", base64::encode(bytes));
+    let url = |bytes: &[u8]| format!("data:image/png;base64,{}", STANDARD.encode(bytes));
     assert!(Image::from_data_url(&url(&bytes)).is_ok());
     for more in [1, 4] {
         bytes.resize(MAX_IMAGE_BYTES + more, 0);

@@ -1,7 +1,7 @@
 //! Tests that replayed lines rebuild the draft, however they were merged and wherever a crash cut them off.
 
 use proptest::prelude::*;
-use quell_protocol::{By, CallEnd, Principal, StopReason, Surface};
+use quell_protocol::{CallEnd, Principal, Requester, StopReason, Surface};
 use serde_json::json;
 
 use super::*;
@@ -38,7 +38,7 @@ proptest! {
         }
         prop_assert!(rows.len() <= lines.len() && buffer.is_empty());
         let rows: Vec<JournalLine> = rows.into_values().collect();
-        let replayed = ReplayedRun::replay(run_id("run-1"), story.user.clone(), round_trip(&rows));
+        let replayed = ReplayedRun::replay(TurnDraft::new(run_id("run-1"), story.user.clone()), round_trip(&rows));
         prop_assert_eq!(&replayed.draft, &draft);
     }
 
@@ -47,9 +47,9 @@ proptest! {
         let (mut reservation, mut lines) = (SeqReservation::default(), Vec::new());
         for seq in 1..=events {
             lines.extend(reservation.reserve_through(seq));
-            prop_assert!(seq < reservation.reserved_until());
+            prop_assert!(seq < reservation.0);
         }
-        let replayed = ReplayedRun::replay(run_id("run-1"), "go".to_owned(), lines.clone());
+        let replayed = ReplayedRun::replay(TurnDraft::new(run_id("run-1"), "go".to_owned()), lines.clone());
         prop_assert_eq!(replayed.seq_reservation, reservation);
         prop_assert!(lines.len() as u64 <= events / SEQ_BLOCK_SIZE + 1, "too many lines: {lines:?}");
     }
@@ -98,7 +98,7 @@ fn text_of_the_model_hurries_the_journal_when_there_is_much_of_it() {
 
 #[test]
 fn what_was_told_before_the_crash_is_told_of_the_run() {
-    let by = By { principal: Principal::parse("alice").unwrap(), surface: Surface::Http };
+    let by = Requester { principal: Principal::parse("alice").unwrap(), surface: Surface::Http };
     let verdict = Verdict::Aborted { reason: StopReason::User, by: Some(by) };
     let usage = |output_tokens| Usage { input_tokens: 7, output_tokens, estimated: true };
     let asked = Some("2026-11-20T10:00:00.000000Z".to_owned());
@@ -110,9 +110,9 @@ fn what_was_told_before_the_crash_is_told_of_the_run() {
         JournalLine::Ending { verdict: verdict.clone(), requested_at: asked.clone() },
     ]);
     assert_eq!(lines.len(), 4);
-    let replayed = ReplayedRun::replay(run_id("run-1"), "go".to_owned(), lines);
+    let replayed = ReplayedRun::replay(TurnDraft::new(run_id("run-1"), "go".to_owned()), lines);
     assert_eq!((replayed.steps, replayed.usage, replayed.ending), (2, usage(9), Some((verdict, asked))));
-    assert_eq!(replayed.seq_reservation.reserved_until(), SEQ_BLOCK_SIZE);
+    assert_eq!(replayed.seq_reservation.0, SEQ_BLOCK_SIZE);
 }
 
 /// A daemon of a later version replays the lines of an older one.
@@ -125,7 +125,7 @@ fn lines_that_version_1_wrote_stay_readable() {
     let again = lines.iter().map(|line| serde_json::to_string(line).unwrap());
     let differ = again.zip(old.lines()).filter(|(again, old)| again != old).map(|(_, old)| old);
     assert!(differ.eq(old.lines().filter(|line| line.contains(r#""kind":"message""#))));
-    let replayed = ReplayedRun::replay(run_id("run-1"), "go".to_owned(), lines);
+    let replayed = ReplayedRun::replay(TurnDraft::new(run_id("run-1"), "go".to_owned()), lines);
     let (verdict, _) = replayed.ending.unwrap();
     let turn = crate::turn::samples::seal(replayed.draft, &verdict, PartialPolicy::Discard);
     let call = CallId::parse("c1").unwrap();

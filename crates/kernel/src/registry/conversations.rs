@@ -6,7 +6,7 @@ use std::sync::Arc;
 use quell_protocol::api::OnBusy;
 use quell_protocol::{InterruptionScope, RunId, SessionKey};
 
-use super::{NewRun, Registry, RegistryEntry, StopRequester};
+use super::{NewRun, RegistryEntry, RunRegistry, StopRequester};
 use crate::channel::session_keys::belongs_to_channel;
 use crate::run::RunState;
 
@@ -32,7 +32,7 @@ impl ConversationIndex {
     }
 }
 
-impl Registry {
+impl RunRegistry {
     /// The runs that an interrupting run aborts: those accepted before it in its scope, or in its session if it has no
     /// scope, as far as its sender may stop them.
     pub(super) fn superseded_by(&self, entry: &RegistryEntry) -> Vec<RunId> {

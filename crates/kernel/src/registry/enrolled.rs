@@ -6,18 +6,13 @@ use std::collections::BTreeSet;
 
 use quell_protocol::{AgentId, RunId};
 
-use super::{Registry, StopOutcome, StopRequest, StopRequester, StopScope};
+use super::{RunRegistry, StopOutcome, StopRequest, StopRequester, StopScope};
 use crate::time::Moment;
 
-impl Registry {
+impl RunRegistry {
     /// Lets an agent accept runs from now on.
     pub fn enroll(&mut self, agent: AgentId) {
         self.enrolled.insert(agent);
-    }
-
-    #[must_use]
-    pub fn is_enrolled(&self, agent: &AgentId) -> bool {
-        self.enrolled.contains(agent)
     }
 
     /// Lets these agents accept no more runs, unless one of them has runs that are not ended.

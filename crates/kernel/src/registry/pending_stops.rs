@@ -29,8 +29,14 @@ pub(super) struct PendingStops(VecDeque<PendingStop>);
 
 impl PendingStops {
     /// Keeps a stop. A repeated stop replaces the earlier one, so that it cannot displace others.
-    pub(super) fn insert(&mut self, target: (&Principal, &RunId, Option<&SessionKey>), verdict: Verdict, now: Moment) {
-        let (principal, id, session) = target;
+    pub(super) fn insert(
+        &mut self,
+        principal: &Principal,
+        id: &RunId,
+        session: Option<&SessionKey>,
+        verdict: Verdict,
+        now: Moment,
+    ) {
         let same =
             |kept: &PendingStop| kept.principal == *principal && kept.id == *id && kept.session.as_ref() == session;
         self.0.retain(|kept| kept.expires_at >= now && !same(kept));

@@ -4,7 +4,8 @@ use std::collections::HashSet;
 
 use quell_protocol::{AgentId, RunId};
 
-use super::{NewRun, Registry};
+use super::{NewRun, RunRegistry};
+use crate::admission::SubRunError;
 use crate::run::RunState;
 
 /// Limits of the queue of a session and of a run tree.
@@ -18,28 +19,13 @@ pub struct RunLimits {
     pub max_children: usize,
 }
 
-/// Why a run may not start a sub-run. The texts are shown to the model.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum SubRunError {
-    /// The parent is not running.
-    #[error("the run that asked for it is over")]
-    ParentOver,
-    #[error("sub-runs may be nested at most {limit} deep; do the work yourself")]
-    TooDeep { limit: usize },
-    #[error("{limit} sub-runs are at work already, which is the limit; wait for one of them to end")]
-    TooMany { limit: usize },
-    /// A person stopped a sub-run of this agent in this run tree.
-    #[error("a person stopped the agent {agent:?} in this turn; do not start it again, go on without it or say so")]
-    StoppedByPerson { agent: AgentId },
-}
-
 impl Default for RunLimits {
     fn default() -> Self {
         Self { max_queued: 20, max_depth: 3, max_children: 8 }
     }
 }
 
-impl Registry {
+impl RunRegistry {
     /// Checks whether the parent that a run names may start it.
     pub(super) fn check_sub_run(&self, run: &NewRun) -> Result<(), SubRunError> {
         let Some(parent) = &run.parent else { return Ok(()) };

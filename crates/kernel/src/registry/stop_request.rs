@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use quell_protocol::{AgentId, By, InterruptionScope, RunId, SessionKey, StopReason, Surface, Verdict};
+use quell_protocol::{AgentId, InterruptionScope, Requester, RunId, SessionKey, StopReason, Surface, Verdict};
 
 use super::StopRequester;
 use crate::run::Push;
@@ -85,7 +85,7 @@ pub struct StopRequest {
 
 impl StopRequest {
     pub(super) fn verdict(&self, requester: &StopRequester) -> Verdict {
-        let by = By { principal: requester.principal.clone(), surface: self.surface };
+        let by = Requester { principal: requester.principal.clone(), surface: self.surface };
         Verdict::Aborted { reason: self.reason.clone(), by: Some(by) }
     }
 }

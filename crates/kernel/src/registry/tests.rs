@@ -12,7 +12,7 @@ use std::time::Duration;
 use quell_protocol::api::OnBusy;
 use quell_protocol::{AgentId, Principal, RunId, SessionKey, StopReason, Surface};
 
-use super::{NewRun, Registry, RunLimits, StopRequest, StopRequester};
+use super::{NewRun, RunLimits, RunRegistry, StopRequest, StopRequester};
 use crate::run::{Push, RunStateInput, WorkOutcome};
 use crate::time::{Moment, StopTimeouts};
 
@@ -70,34 +70,34 @@ fn new_run(id: &str, key: &str, on_busy: OnBusy) -> NewRun {
     }
 }
 
-fn registry() -> Registry {
-    let mut registry = Registry::new(StopTimeouts::default(), LIMITS);
+fn registry() -> RunRegistry {
+    let mut registry = RunRegistry::new(StopTimeouts::default(), LIMITS);
     AGENTS.map(agent).into_iter().for_each(|agent| registry.enroll(agent));
     registry
 }
 
 /// Accepts a run durably.
-fn accept_durable(registry: &mut Registry, run: NewRun) {
+fn accept_durable(registry: &mut RunRegistry, run: NewRun) {
     let id = run.id.clone();
     registry.accept(run, at(0)).expect("accepted");
     registry.commit_acceptance(&id, at(0));
 }
 
 /// Accepts a run durably and starts the due run of its session.
-fn accept_and_start(registry: &mut Registry, run: NewRun) {
+fn accept_and_start(registry: &mut RunRegistry, run: NewRun) {
     let key = run.session.clone();
     accept_durable(registry, run);
     start_due(registry, &key);
 }
 
-fn start_due(registry: &mut Registry, key: &SessionKey) -> Option<RunId> {
+fn start_due(registry: &mut RunRegistry, key: &SessionKey) -> Option<RunId> {
     let id = registry.due_run(key)?.run.id.clone();
     registry.apply_input(&id, RunStateInput::Start, at(0));
     Some(id)
 }
 
 /// Takes a running or ending run to its end, with all debts paid.
-fn finish_run(registry: &mut Registry, id: &str) {
+fn finish_run(registry: &mut RunRegistry, id: &str) {
     for input in [RunStateInput::WorkReturned(WorkOutcome::Completed), RunStateInput::Released, RunStateInput::Recorded]
     {
         registry.apply_input(&run_id(id), input, at(0));

@@ -7,7 +7,7 @@ mod table;
 
 use std::time::Duration;
 
-use quell_protocol::{By, Principal, StopReason, Surface, Verdict};
+use quell_protocol::{Principal, Requester, StopReason, Surface, Verdict};
 
 use super::{Debts, Push, RunEffect, RunState, RunStateInput, WorkOutcome};
 use crate::time::{Moment, StopTimeouts};
@@ -31,7 +31,7 @@ fn hard_limit_timer() -> RunEffect {
 }
 
 fn aborted(reason: StopReason) -> Verdict {
-    let by = Principal::parse("ann").ok().map(|principal| By { principal, surface: Surface::Http });
+    let by = Principal::parse("ann").ok().map(|principal| Requester { principal, surface: Surface::Http });
     Verdict::Aborted { reason, by }
 }
 

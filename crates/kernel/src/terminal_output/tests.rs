@@ -19,6 +19,15 @@ fn process_pieces<'a>(pieces: impl IntoIterator<Item = &'a str>) -> (String, Str
     (kept, seen)
 }
 
+/// Appends a piece of [`LiveOutput`] to the text shown so far.
+fn append_live_piece(shown: &mut String, piece: &str) {
+    let text = piece.strip_prefix('\r').unwrap_or(piece);
+    if text.len() < piece.len() {
+        shown.truncate(shown.rfind('\n').map_or(0, |at| at + 1));
+    }
+    shown.push_str(text);
+}
+
 #[rstest]
 #[case::colour("\u{1b}[32mgreen\u{1b}[0m", "green")]
 #[case::colours_of_cargo("\u{1b}[1m\u{1b}[38;5;9merror\u{1b}[0m: no", "error: no")]

@@ -2,7 +2,7 @@
 //! providers and people are known to send.
 
 use proptest::prelude::*;
-use quell_protocol::{By, CallEnd, CallId, Principal, RunId, StopReason, Surface, Usage, Verdict};
+use quell_protocol::{CallEnd, CallId, Principal, Requester, RunId, StopReason, Surface, Usage, Verdict};
 use serde_json::{Value, json};
 
 use crate::journal::JournalLine;
@@ -251,7 +251,7 @@ fn reason() -> impl Strategy<Value = StopReason> {
 }
 
 pub(crate) fn abort() -> impl Strategy<Value = Verdict> {
-    let by = By { principal: Principal::parse("telegram:alice").unwrap(), surface: Surface::Channel };
+    let by = Requester { principal: Principal::parse("telegram:alice").unwrap(), surface: Surface::Channel };
     (reason(), prop_oneof![Just(None), Just(Some(by))]).prop_map(|(reason, by)| Verdict::Aborted { reason, by })
 }
 

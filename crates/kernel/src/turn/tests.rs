@@ -5,7 +5,7 @@ mod properties;
 mod storing;
 
 use quell_protocol::api::HistoryMessage;
-use quell_protocol::{By, CallEnd, CallId, Principal, StopReason, Surface, Verdict};
+use quell_protocol::{CallEnd, CallId, Principal, Requester, StopReason, Surface, Verdict};
 use rstest::rstest;
 use serde_json::json;
 
@@ -194,7 +194,7 @@ fn final_text_is_only_ever_an_answer() {
 #[case(StopReason::DaemonStopped, "went down")]
 #[case(StopReason::Disconnect, "went away")]
 fn the_model_is_told_of_a_stop_in_fixed_words(#[case] reason: StopReason, #[case] words: &str) {
-    let by = Some(By { principal: Principal::parse("mallory").unwrap(), surface: Surface::Http });
+    let by = Some(Requester { principal: Principal::parse("mallory").unwrap(), surface: Surface::Http });
     let turn = seal(draft(), &Verdict::Aborted { reason: reason.clone(), by }, PartialPolicy::Discard);
     let note = turn.note().unwrap();
     assert!(note.contains(words) && note.contains("Do not resume it"), "{note}");

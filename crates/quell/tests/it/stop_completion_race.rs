@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use quell_kernel::Push;
-use quell_protocol::{By, EventKind, StopReason, Verdict};
+use quell_protocol::{EventKind, Requester, StopReason, Verdict};
 use quell_testkit::ScriptedResponse;
 
 use crate::test_engine::{
@@ -70,7 +70,7 @@ async fn run_race(test: &TestEngine, race: u32, delay: Duration) -> bool {
         })
         .collect();
     let won = stop.aborted.contains(&run);
-    let by = By { principal: alice().principal, surface: alice().surface };
+    let by = Requester { principal: alice().principal, surface: alice().surface };
     let expected = if won { Verdict::Aborted { reason: StopReason::User, by: Some(by) } } else { Verdict::Completed };
     assert_eq!(verdicts, [&expected, &expected], "race {race}");
     assert!(matches!(events.last().unwrap().kind, EventKind::Ended { .. }), "race {race}: {events:#?}");

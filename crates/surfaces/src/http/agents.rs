@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use quell_engine::engine::{AgentChangeError, AgentRemoval};
 use quell_kernel::registry::AgentRunFilter;
 use quell_protocol::agents::{AgentNode, AgentView, AgentsDeleted, NewAgent};
-use quell_protocol::api::{AgentAbortAnswer, AgentRow, List, StopRunRequest};
+use quell_protocol::api::{AgentAbortAnswer, AgentRow, Page, StopRunRequest};
 use quell_protocol::web_ui::ModelRow;
 use quell_protocol::{AgentId, ErrorCode};
 use serde::Deserialize;
@@ -20,8 +20,8 @@ use super::stop::stop_request;
 use super::{AuthenticatedCaller, ProblemResponse, problem_response};
 use crate::state::ServerState;
 
-pub(super) async fn list(State(server): State<ServerState>, _auth: AuthenticatedCaller) -> Json<List<AgentRow>> {
-    Json(List { items: server.engine().list_agents(), next_cursor: None })
+pub(super) async fn list(State(server): State<ServerState>, _auth: AuthenticatedCaller) -> Json<Page<AgentRow>> {
+    Json(Page { items: server.engine().list_agents(), next_cursor: None })
 }
 
 pub(super) async fn show(
@@ -33,8 +33,8 @@ pub(super) async fn show(
     server.engine().agent_view(&id).map(Json).ok_or_else(|| agent_not_found(&id))
 }
 
-pub(super) async fn tree(State(server): State<ServerState>, _auth: AuthenticatedCaller) -> Json<List<AgentNode>> {
-    Json(List { items: server.engine().agent_tree(), next_cursor: None })
+pub(super) async fn tree(State(server): State<ServerState>, _auth: AuthenticatedCaller) -> Json<Page<AgentNode>> {
+    Json(Page { items: server.engine().agent_tree(), next_cursor: None })
 }
 
 impl From<AgentChangeError> for ProblemResponse {
@@ -144,11 +144,11 @@ fn agent_not_found(id: &AgentId) -> ProblemResponse {
 }
 
 /// The models that agents use, each with its agents.
-pub(super) async fn models(State(server): State<ServerState>, _auth: AuthenticatedCaller) -> Json<List<ModelRow>> {
+pub(super) async fn models(State(server): State<ServerState>, _auth: AuthenticatedCaller) -> Json<Page<ModelRow>> {
     let mut models: BTreeMap<String, Vec<AgentId>> = BTreeMap::new();
     for agent in server.engine().list_agents() {
         models.entry(agent.model).or_default().push(agent.id);
     }
     let items = models.into_iter().map(|(model, agents)| ModelRow { model, agents }).collect();
-    Json(List { items, next_cursor: None })
+    Json(Page { items, next_cursor: None })
 }

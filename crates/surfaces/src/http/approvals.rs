@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use quell_engine::engine::AnswerError;
 use quell_protocol::ErrorCode;
-use quell_protocol::api::List;
+use quell_protocol::api::Page;
 use quell_protocol::approval::{ApprovalAnswer, ApprovalRow};
 
 use super::extractors::JsonBody;
@@ -22,8 +22,8 @@ impl From<AnswerError> for ProblemResponse {
     }
 }
 
-pub(super) async fn list(State(server): State<ServerState>, _auth: AuthenticatedCaller) -> Json<List<ApprovalRow>> {
-    Json(List { items: server.engine().pending_approvals(), next_cursor: None })
+pub(super) async fn list(State(server): State<ServerState>, _auth: AuthenticatedCaller) -> Json<Page<ApprovalRow>> {
+    Json(Page { items: server.engine().pending_approvals(), next_cursor: None })
 }
 
 pub(super) async fn answer(

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
-use quell_protocol::api::List;
+use quell_protocol::api::Page;
 use quell_protocol::audit::AuditRow;
 use serde::Deserialize;
 
@@ -22,7 +22,7 @@ pub(super) async fn list(
     State(server): State<ServerState>,
     auth: AuthenticatedCaller,
     QueryParams(query): QueryParams<AuditListQuery>,
-) -> Result<Json<List<AuditRow>>, ProblemResponse> {
+) -> Result<Json<Page<AuditRow>>, ProblemResponse> {
     auth.require_admin()?;
     let limit = query.limit.unwrap_or(DEFAULT_PAGE_SIZE).clamp(1, MAX_PAGE_SIZE);
     Ok(Json(server.engine().list_audit(query.after, limit).await?))

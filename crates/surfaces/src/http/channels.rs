@@ -5,7 +5,7 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::{Extension, Json};
 use quell_protocol::ErrorCode;
-use quell_protocol::api::List;
+use quell_protocol::api::Page;
 use quell_protocol::channel::{ChannelDelivery, ChannelReceived, ChannelRow, ChannelSend, ChannelTest};
 
 use super::body_limits::{BodyLimit, BodyReservation};
@@ -40,8 +40,8 @@ impl From<ReceiveError> for ProblemResponse {
     }
 }
 
-pub(super) async fn list(State(server): State<ServerState>, _auth: AuthenticatedCaller) -> Json<List<ChannelRow>> {
-    Json(List { items: server.channels().map(Channels::channel_rows).unwrap_or_default(), next_cursor: None })
+pub(super) async fn list(State(server): State<ServerState>, _auth: AuthenticatedCaller) -> Json<Page<ChannelRow>> {
+    Json(Page { items: server.channels().map(Channels::channel_rows).unwrap_or_default(), next_cursor: None })
 }
 
 pub(super) async fn test(

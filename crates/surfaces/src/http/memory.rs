@@ -5,7 +5,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use quell_engine::engine::NoteFilter;
 use quell_engine::memory::NoteScope;
-use quell_protocol::api::List;
+use quell_protocol::api::Page;
 use quell_protocol::memory::{NoteRow, NotesForgotten, SenderRow};
 use quell_protocol::{AgentId, ErrorCode, SessionKey};
 use serde::Deserialize;
@@ -35,7 +35,7 @@ pub(super) async fn list_of_session(
     _auth: AuthenticatedCaller,
     Path(key): Path<String>,
     QueryParams(query): QueryParams<NoteListQuery>,
-) -> Result<Json<List<NoteRow>>, ProblemResponse> {
+) -> Result<Json<Page<NoteRow>>, ProblemResponse> {
     let key = SessionKey::parse(key)?;
     if server.engine().find_session(&key).await?.is_none() {
         let detail = format!("there is no session {key:?}; `quell sessions` lists them");
@@ -49,7 +49,7 @@ pub(super) async fn list_of_agent(
     _auth: AuthenticatedCaller,
     Path(id): Path<String>,
     QueryParams(query): QueryParams<NoteListQuery>,
-) -> Result<Json<List<NoteRow>>, ProblemResponse> {
+) -> Result<Json<Page<NoteRow>>, ProblemResponse> {
     let id = parse_agent_id(&id)?;
     let exists = server.engine().find_agent(&id).is_some();
     let page = list_notes(&server, NoteScope::Agent(id.clone()), query).await?;
@@ -65,7 +65,7 @@ pub(super) async fn list_senders(
     State(server): State<ServerState>,
     _auth: AuthenticatedCaller,
     QueryParams(SenderListQuery { limit, cursor }): QueryParams<SenderListQuery>,
-) -> Result<Json<List<SenderRow>>, ProblemResponse> {
+) -> Result<Json<Page<SenderRow>>, ProblemResponse> {
     let limit = limit.unwrap_or(DEFAULT_PAGE_SIZE).clamp(1, MAX_PAGE_SIZE);
     Ok(Json(server.engine().list_senders(limit, cursor).await?))
 }
@@ -75,7 +75,7 @@ pub(super) async fn list_of_sender(
     _auth: AuthenticatedCaller,
     Path(sender): Path<String>,
     QueryParams(query): QueryParams<NoteListQuery>,
-) -> Result<Json<List<NoteRow>>, ProblemResponse> {
+) -> Result<Json<Page<NoteRow>>, ProblemResponse> {
     let scope = NoteScope::Sender(sender.clone());
     let page = list_notes(&server, scope.clone(), query).await?;
     if page.0.items.is_empty() {
@@ -130,7 +130,7 @@ async fn list_notes(
     server: &ServerState,
     scope: NoteScope,
     query: NoteListQuery,
-) -> Result<Json<List<NoteRow>>, ProblemResponse> {
+) -> Result<Json<Page<NoteRow>>, ProblemResponse> {
     let limit = query.limit.unwrap_or(DEFAULT_PAGE_SIZE).clamp(1, MAX_PAGE_SIZE);
     if query.query.is_some() && query.cursor.is_some() {
         let detail = "a search has one page; ask for a higher limit instead of a cursor";

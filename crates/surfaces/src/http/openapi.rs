@@ -15,7 +15,7 @@ use quell_protocol::background::{ProcessRow, ProcessView};
 use quell_protocol::channel::{ChannelDelivery, ChannelHealth, ChannelReceived, ChannelRow, ChannelSend, ChannelTest};
 use quell_protocol::memory::{NoteRow, NotesForgotten, SenderRow};
 use quell_protocol::session::{SessionAnswer, SessionRequest, SessionView};
-use quell_protocol::web_ui::{Me, ModelRow, SessionPatch, SignInLink, SignInRequest};
+use quell_protocol::web_ui::{CallerView, ModelRow, SessionPatch, SignInLink, SignInRequest};
 use quell_protocol::{ErrorCode, Problem, RunEvent};
 use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
@@ -41,7 +41,7 @@ use crate::state::ServerState;
     ChannelTest,
     HistoryMessage,
     Hold,
-    Me,
+    CallerView,
     ModelRow,
     NewAgent,
     NewToken,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use quell_kernel::Push;
-use quell_protocol::api::List;
+use quell_protocol::api::Page;
 use quell_protocol::background::{ProcessRow, ProcessView};
 use quell_protocol::{ErrorCode, SessionKey};
 use quell_tools::background::BackgroundProcess;
@@ -30,18 +30,18 @@ pub(super) struct EndProcessQuery {
     force: Option<String>,
 }
 
-pub(super) async fn list_all(State(server): State<ServerState>, _auth: AuthenticatedCaller) -> Json<List<ProcessRow>> {
+pub(super) async fn list_all(State(server): State<ServerState>, _auth: AuthenticatedCaller) -> Json<Page<ProcessRow>> {
     let processes = server.engine().all_processes();
-    Json(List { items: processes.iter().map(|process| process.to_row()).collect(), next_cursor: None })
+    Json(Page { items: processes.iter().map(|process| process.to_row()).collect(), next_cursor: None })
 }
 
 pub(super) async fn list(
     State(server): State<ServerState>,
     _auth: AuthenticatedCaller,
     Path(key): Path<String>,
-) -> Result<Json<List<ProcessRow>>, ProblemResponse> {
+) -> Result<Json<Page<ProcessRow>>, ProblemResponse> {
     let processes = server.engine().session_processes(&SessionKey::parse(key)?);
-    Ok(Json(List { items: processes.iter().map(|process| process.to_row()).collect(), next_cursor: None }))
+    Ok(Json(Page { items: processes.iter().map(|process| process.to_row()).collect(), next_cursor: None }))
 }
 
 pub(super) async fn show(

@@ -7,7 +7,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use quell_engine::engine::{StopTextMode, Submission, SubmitError, SubmitOutcome};
-use quell_protocol::api::{List, RunView, SendRequest};
+use quell_protocol::api::{Page, RunView, SendRequest};
 use quell_protocol::{ErrorCode, RunId, SessionKey};
 use quell_store::RunListFilter;
 use serde::Deserialize;
@@ -63,12 +63,12 @@ pub(super) async fn list(
     State(server): State<ServerState>,
     _auth: AuthenticatedCaller,
     QueryParams(query): QueryParams<RunListQuery>,
-) -> Result<Json<List<RunView>>, ProblemResponse> {
+) -> Result<Json<Page<RunView>>, ProblemResponse> {
     match query.state.as_deref() {
         Some("active") => {
             let mut items = server.engine().active_runs();
             items.retain(|run| query.session.as_ref().is_none_or(|key| *key == run.session_key));
-            Ok(Json(List { items, next_cursor: None }))
+            Ok(Json(Page { items, next_cursor: None }))
         }
         None | Some("all") => {
             let limit = query.limit.unwrap_or(DEFAULT_PAGE_SIZE).clamp(1, MAX_PAGE_SIZE);

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use quell_engine::engine::{OpenSessionError, OpenSessionOutcome, SessionError};
-use quell_protocol::api::{HistoryMessage, List, SessionRow};
+use quell_protocol::api::{HistoryMessage, Page, SessionRow};
 use quell_protocol::session::{SessionAnswer, SessionRequest, SessionView};
 use quell_protocol::web_ui::SessionPatch;
 use quell_protocol::{ErrorCode, SessionKey};
@@ -49,7 +49,7 @@ pub(super) async fn list(
     State(server): State<ServerState>,
     _auth: AuthenticatedCaller,
     QueryParams(query): QueryParams<SessionListQuery>,
-) -> Result<Json<List<SessionRow>>, ProblemResponse> {
+) -> Result<Json<Page<SessionRow>>, ProblemResponse> {
     let limit = query.limit.unwrap_or(DEFAULT_PAGE_SIZE).clamp(1, MAX_PAGE_SIZE);
     let filter = SessionListFilter { search: query.search, limit, cursor: query.cursor };
     Ok(Json(server.engine().list_sessions(filter).await?))
@@ -106,14 +106,14 @@ pub(super) async fn history(
     _auth: AuthenticatedCaller,
     Path(key): Path<String>,
     QueryParams(query): QueryParams<HistoryQuery>,
-) -> Result<Json<List<HistoryMessage>>, ProblemResponse> {
+) -> Result<Json<Page<HistoryMessage>>, ProblemResponse> {
     let key = SessionKey::parse(key)?;
     if server.engine().find_session(&key).await?.is_none() {
         return Err(session_not_found(&key));
     }
     let turns = query.turns.unwrap_or(DEFAULT_PAGE_SIZE).clamp(1, MAX_PAGE_SIZE);
     let page = server.engine().history_page(&key, turns, query.cursor).await?;
-    Ok(Json(List { items: page.messages, next_cursor: page.before }))
+    Ok(Json(Page { items: page.messages, next_cursor: page.before }))
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -6,7 +6,7 @@ use axum::http::{Extensions, HeaderMap, HeaderValue, Method, StatusCode, header}
 use axum::response::{IntoResponse, Redirect, Response};
 use quell_engine::access::BrowserSignIn;
 use quell_protocol::api::{AccessLevel, Grants};
-use quell_protocol::web_ui::{Me, SignInLink, SignInRequest};
+use quell_protocol::web_ui::{CallerView, SignInLink, SignInRequest};
 use quell_protocol::{ErrorCode, Principal};
 use secrecy::ExposeSecret;
 
@@ -64,7 +64,7 @@ pub(super) async fn sign_in_by_token(
     tracing::info!(%principal, "a browser signed in with a token");
     let grants = server.engine().access().grants_of(&principal, scope);
     Ok(with_cookie(
-        Json(me_view(principal, scope, grants)),
+        Json(caller_view(principal, scope, grants)),
         &cookie_header(&server, &headers, cookie.expose_secret(), COOKIE_MAX_AGE_S),
     ))
 }
@@ -80,8 +80,8 @@ pub(super) async fn sign_out(
     Ok(with_cookie(StatusCode::NO_CONTENT, &cookie_header(&server, &headers, "", 0)))
 }
 
-pub(super) async fn me(AuthenticatedCaller(caller): AuthenticatedCaller) -> Json<Me> {
-    Json(me_view(caller.principal, caller.scope, caller.grants))
+pub(super) async fn me(AuthenticatedCaller(caller): AuthenticatedCaller) -> Json<CallerView> {
+    Json(caller_view(caller.principal, caller.scope, caller.grants))
 }
 
 /// Creates a one-time link, as a path: the client knows by which address it reaches the daemon.
@@ -94,8 +94,13 @@ pub(super) async fn create_link(
     Ok(Json(SignInLink { path: format!("/sign-in/{}", code.expose_secret()) }))
 }
 
-fn me_view(principal: Principal, scope: AccessLevel, grants: Grants) -> Me {
-    Me { principal, scope, scopes: grants.to_token_scopes(scope), version: env!("CARGO_PKG_VERSION").to_owned() }
+fn caller_view(principal: Principal, scope: AccessLevel, grants: Grants) -> CallerView {
+    CallerView {
+        principal,
+        scope,
+        scopes: grants.to_token_scopes(scope),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    }
 }
 
 /// The `Set-Cookie` value. Scripts cannot read the cookie, and requests from other sites do not carry it.

@@ -5,7 +5,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use quell_engine::access::AccessError;
 use quell_protocol::ErrorCode;
-use quell_protocol::api::{List, NewToken, TokenRequest, TokenRow};
+use quell_protocol::api::{NewToken, Page, TokenRequest, TokenRow};
 
 use secrecy::ExposeSecret;
 
@@ -26,9 +26,9 @@ impl From<AccessError> for ProblemResponse {
 pub(super) async fn list(
     State(server): State<ServerState>,
     auth: AuthenticatedCaller,
-) -> Result<Json<List<TokenRow>>, ProblemResponse> {
+) -> Result<Json<Page<TokenRow>>, ProblemResponse> {
     auth.require_admin()?;
-    Ok(Json(List { items: server.engine().access().list_tokens().await?, next_cursor: None }))
+    Ok(Json(Page { items: server.engine().access().list_tokens().await?, next_cursor: None }))
 }
 
 pub(super) async fn create(

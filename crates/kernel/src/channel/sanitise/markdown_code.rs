@@ -1,6 +1,6 @@
 //! Finds Markdown code fences and inline code spans. Code is shown unchanged.
 
-use super::reply_scanner::ReplyCompleteness;
+use super::ReplyCompleteness;
 use super::work_counter::count_bytes;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

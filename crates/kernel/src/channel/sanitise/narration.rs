@@ -27,40 +27,22 @@ const MAX_BEGINNING_CHARS: usize = 24;
 
 /// Strips narration from a complete reply. Returns `None` if nothing else would remain.
 pub(super) fn strip_narration(text: &str) -> Option<&str> {
-    let rest = skip_narration_lines(text);
-    (!rest.trim().is_empty()).then_some(rest)
-}
-
-/// Strips narration from a partial reply, and holds back a line that can still become narration.
-pub(super) fn strip_partial_narration(text: &str) -> &str {
-    let rest = skip_narration_lines(text);
-    let is_last = !rest.contains('\n');
-    let line_start = normalise_line_start(rest.trim_start());
-    if is_last && BEGINNINGS.iter().any(|beginning| beginning.starts_with(&line_start)) { "" } else { rest }
-}
-
-fn skip_narration_lines(text: &str) -> &str {
     let mut rest = text;
     while !rest.is_empty() {
         let end = rest.find('\n').map_or(rest.len(), |at| at + 1);
         let line = rest[..end].trim();
         if !line.is_empty() && !is_narration(line) {
-            break;
+            return Some(rest);
         }
         rest = &rest[end..];
     }
-    rest
+    None
 }
 
 fn is_narration(line: &str) -> bool {
-    let line = normalise_line_start(line);
+    let start = line.chars().take(MAX_BEGINNING_CHARS).map(|c| if c == '’' { '\'' } else { c });
+    let start: String = start.flat_map(char::to_lowercase).collect();
     BEGINNINGS
         .iter()
-        .any(|beginning| line.strip_prefix(beginning).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric)))
-}
-
-/// Converts the beginning of a line to the form of [`BEGINNINGS`].
-fn normalise_line_start(line: &str) -> String {
-    let lower = line.chars().take(MAX_BEGINNING_CHARS).map(|c| if c == '’' { '\'' } else { c });
-    lower.flat_map(char::to_lowercase).collect()
+        .any(|beginning| start.strip_prefix(beginning).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric)))
 }

@@ -2,19 +2,12 @@
 
 use std::ops::Range;
 
-use super::SanitiserRules;
 use super::json_calls::{JsonShape, ToolMatch, classify_json};
 use super::json_scanner::{self, JsonEnd};
 use super::markdown_code::{CodeSpan, CodeSpans, line_end, may_become_fence_opener, parse_fence_opener};
 use super::tags::{ClosingTags, TagClass, TagMatch, match_tag};
 use super::work_counter::count_bytes;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ReplyCompleteness {
-    Complete,
-    /// More text may follow.
-    Partial,
-}
+use super::{ReplyCompleteness, SanitiserRules};
 
 #[derive(Debug)]
 pub(super) struct ScannedReply {

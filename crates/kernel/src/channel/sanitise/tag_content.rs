@@ -104,7 +104,7 @@ impl<'a> ReplyScanner<'a> {
             TagContent::EndOfText | TagContent::PartialTag => self.undecided_or(SpanClass::Text(tag.end)),
             TagContent::Mention => SpanClass::Text(tag.end),
             TagContent::Json(at) => self.classify_json_call(start, tag, at),
-            TagContent::Element(at, inner) => self.classify_nested_call(start, tag, (at, inner)),
+            TagContent::Element(at, inner) => self.classify_nested_call(start, tag, at, inner),
             TagContent::Text(at) => self.classify_text_call(start, tag, at),
         }
     }
@@ -179,7 +179,7 @@ impl<'a> ReplyScanner<'a> {
         SpanClass::Protocol(end, RemovalRule::Always, PrecedingContent::Call)
     }
 
-    fn classify_nested_call(&mut self, start: usize, tag: &Tag<'_>, (at, inner): (usize, Tag<'a>)) -> SpanClass {
+    fn classify_nested_call(&mut self, start: usize, tag: &Tag<'_>, at: usize, inner: Tag<'a>) -> SpanClass {
         if let Some((_, end)) = self.closing_tags.next_at_or_after(tag.name, tag.end) {
             return SpanClass::Protocol(end, RemovalRule::Always, PrecedingContent::Call);
         }

@@ -6,7 +6,7 @@ use quell_protocol::InterruptionScope;
 
 use super::*;
 use crate::admission::Admission;
-use crate::registry::{AcceptOutcome, Registry, StopScope};
+use crate::registry::{AcceptOutcome, RunRegistry, StopScope};
 use crate::run::RunState;
 
 fn scope(sender: &str, scope_id: Option<&str>) -> Option<Arc<InterruptionScope>> {
@@ -22,23 +22,23 @@ fn interrupting_run(sender: &str, id: &str, key: &str) -> NewRun {
     NewRun { scope: scope(sender, None), principal: principal(sender), ..new_run(id, key, OnBusy::Interrupt) }
 }
 
-fn registry() -> Registry {
-    let mut registry = Registry::new(StopTimeouts::default(), LIMITS);
+fn registry() -> RunRegistry {
+    let mut registry = RunRegistry::new(StopTimeouts::default(), LIMITS);
     registry.enroll(agent("main"));
     registry
 }
 
-fn accept_durable(registry: &mut Registry, run: NewRun) -> Vec<RunId> {
+fn accept_durable(registry: &mut RunRegistry, run: NewRun) -> Vec<RunId> {
     let id = run.id.clone();
     assert!(matches!(registry.accept(run, at(1)), Ok(AcceptOutcome::New(_))));
     registry.commit_acceptance(&id, at(1)).aborted
 }
 
-fn start(registry: &mut Registry, id: &str) {
+fn start(registry: &mut RunRegistry, id: &str) {
     assert!(!registry.apply_input(&run_id(id), RunStateInput::Start, at(2)).is_empty(), "{id} did not start");
 }
 
-fn finish_run(registry: &mut Registry, id: &str) {
+fn finish_run(registry: &mut RunRegistry, id: &str) {
     let id = run_id(id);
     registry.apply_input(&id, RunStateInput::WorkReturned(WorkOutcome::Completed), at(3));
     registry.apply_input(&id, RunStateInput::Released, at(3));
@@ -46,7 +46,7 @@ fn finish_run(registry: &mut Registry, id: &str) {
     assert!(registry.get(&id).is_some_and(|entry| entry.state.is_ended()));
 }
 
-fn due_run_id(registry: &Registry, key: &str) -> Option<String> {
+fn due_run_id(registry: &RunRegistry, key: &str) -> Option<String> {
     registry.due_run(&session(key)).map(|entry| entry.run.id.as_str().to_owned())
 }
 
@@ -161,7 +161,7 @@ fn with_steer_policy(run: NewRun) -> NewRun {
     NewRun { on_busy: OnBusy::Steer, ..run }
 }
 
-fn accept_for_admission(registry: &mut Registry, run: NewRun) -> Admission {
+fn accept_for_admission(registry: &mut RunRegistry, run: NewRun) -> Admission {
     let id = run.id.clone();
     let Ok(AcceptOutcome::New(admission)) = registry.accept(run, at(1)) else { panic!("{id} is not accepted") };
     registry.commit_acceptance(&id, at(1));

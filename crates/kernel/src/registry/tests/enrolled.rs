@@ -9,8 +9,8 @@ use super::{
     accept_and_start, accept_durable, admin, agent, ask, at, finish_run, new_run, principal, registry, run_id, session,
     start_due, who,
 };
-use crate::admission::AdmissionError;
-use crate::registry::{AcceptOutcome, NewRun, Registry, RunPhase, StopScope, SubRunError};
+use crate::admission::{AdmissionError, SubRunError};
+use crate::registry::{AcceptOutcome, NewRun, RunPhase, RunRegistry, StopScope};
 use crate::run::RunState;
 
 fn run_of_agent(agent_id: &str, id: &str) -> NewRun {
@@ -21,7 +21,7 @@ fn agents(names: &[&str]) -> BTreeSet<AgentId> {
     names.iter().map(|name| agent(name)).collect()
 }
 
-fn refusal(registry: &mut Registry, run: NewRun) -> AdmissionError {
+fn refusal(registry: &mut RunRegistry, run: NewRun) -> AdmissionError {
     registry.accept(run, at(0)).expect_err("refused")
 }
 
@@ -111,5 +111,5 @@ fn a_stop_of_several_agents_covers_every_phase_and_only_what_the_caller_may_stop
     assert_eq!(aborted, BTreeSet::from(["waiting", "processing", "queued", "below"]), "sub-runs of other agents too");
     let again = registry.stop(&scope, &who("ann"), &ask(), at(1));
     assert!(again.aborted.is_empty());
-    assert!(registry.is_enrolled(&agent("writer")), "a stop does not unenroll");
+    assert!(registry.enrolled.contains(&agent("writer")), "a stop does not unenroll");
 }

@@ -1,17 +1,17 @@
 //! Tests of the registry: one example for each guarantee.
 
 use quell_protocol::api::OnBusy;
-use quell_protocol::{By, RunId, StopReason, Surface, Verdict};
+use quell_protocol::{Requester, RunId, StopReason, Surface, Verdict};
 use rstest::rstest;
 
 use super::{
     LIMITS, accept_and_start, accept_durable, admin, agent, ask, at, finish_run, new_run, principal, registry, run_id,
     session, start_due, who,
 };
-use crate::admission::{Admission, AdmissionError};
+use crate::admission::{Admission, AdmissionError, SubRunError};
 use crate::registry::pending_stops::MAX_PENDING_STOPS;
 use crate::registry::{
-    AcceptOutcome, AdmissionGate, BackgroundPolicy, NewRun, QueuedPolicy, Registry, StopOutcome, StopScope, SubRunError,
+    AcceptOutcome, AdmissionGate, BackgroundPolicy, NewRun, QueuedPolicy, RunRegistry, StopOutcome, StopScope,
 };
 use crate::run::{Push, RunState, RunStateInput};
 
@@ -19,11 +19,11 @@ fn run_scope(id: &str, key: Option<&str>) -> StopScope {
     StopScope::Run { id: run_id(id), session: key.map(session) }
 }
 
-fn stop(registry: &mut Registry, id: &str, by: &str) -> StopOutcome {
+fn stop(registry: &mut RunRegistry, id: &str, by: &str) -> StopOutcome {
     registry.stop(&run_scope(id, None), &who(by), &ask(), at(0))
 }
 
-fn state<'a>(registry: &'a Registry, id: &str) -> &'a RunState {
+fn state<'a>(registry: &'a RunRegistry, id: &str) -> &'a RunState {
     &registry.get(&run_id(id)).expect("known").state
 }
 
@@ -31,11 +31,11 @@ fn sub_run(id: &str, key: &str, parent: &str) -> NewRun {
     NewRun { parent: Some(run_id(parent)), ..new_run(id, key, OnBusy::Queue) }
 }
 
-fn forget(registry: &mut Registry, id: &str) -> Vec<RunId> {
+fn forget(registry: &mut RunRegistry, id: &str) -> Vec<RunId> {
     registry.forget(&run_id(id), |_| false)
 }
 
-fn accept_and_commit(registry: &mut Registry, run: NewRun, seconds: u64) -> StopOutcome {
+fn accept_and_commit(registry: &mut RunRegistry, run: NewRun, seconds: u64) -> StopOutcome {
     let id = run.id.clone();
     registry.accept(run, at(seconds)).expect("accepted");
     registry.commit_acceptance(&id, at(seconds))
@@ -103,7 +103,7 @@ fn a_stop_that_comes_first_holds_for_its_own_principal_only() {
 fn an_admins_stop_that_comes_first_ends_the_run_of_another_in_the_admins_name() {
     let mut registry = registry();
     let (id, ann) = (run_id("r"), principal("ann"));
-    let early = |registry: &mut Registry, who| registry.stop_run_of_owner((&id, &ann), &who, &ask(), at(0));
+    let early = |registry: &mut RunRegistry, who| registry.stop_run_of_owner(&id, &ann, &who, &ask(), at(0));
     assert_eq!(early(&mut registry, who("bob")), StopOutcome::default());
     registry.accept(new_run("r", "s", OnBusy::Queue), at(0)).unwrap();
     registry.rollback_acceptance(&id);
@@ -117,11 +117,11 @@ fn an_admins_stop_that_comes_first_ends_the_run_of_another_in_the_admins_name() 
 fn a_stop_that_names_a_runs_owner_gives_no_right_to_it() {
     let mut registry = registry();
     let (id, ann) = (run_id("r"), principal("ann"));
-    registry.stop_run_of_owner((&id, &ann), &who("bob"), &ask(), at(0));
+    registry.stop_run_of_owner(&id, &ann, &who("bob"), &ask(), at(0));
     accept_and_commit(&mut registry, new_run("r", "s", OnBusy::Queue), 1);
-    assert!(registry.stop_run_of_owner((&id, &ann), &who("bob"), &ask(), at(2)).covered.is_empty());
+    assert!(registry.stop_run_of_owner(&id, &ann, &who("bob"), &ask(), at(2)).covered.is_empty());
     assert_eq!(*state(&registry, "r"), RunState::Queued);
-    assert_eq!(registry.stop_run_of_owner((&id, &ann), &who("ann"), &ask(), at(2)).aborted, ["r"].map(run_id));
+    assert_eq!(registry.stop_run_of_owner(&id, &ann, &who("ann"), &ask(), at(2)).aborted, ["r"].map(run_id));
 }
 
 #[rstest]
@@ -196,7 +196,7 @@ fn nobody_stops_what_another_started_but_an_admin_does() {
     }
     let stopped = registry.stop(&run_scope("r", None), &admin(), &ask(), at(0));
     assert_eq!(stopped.aborted, [run_id("r")]);
-    let by = By { principal: admin().principal, surface: Surface::Http };
+    let by = Requester { principal: admin().principal, surface: Surface::Http };
     let verdict = Verdict::Aborted { reason: StopReason::User, by: Some(by) };
     assert_eq!(state(&registry, "r").verdict(), Some(&verdict));
 }

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use quell_protocol::api::{ComputeStatus, OnBusy};
-use quell_protocol::{AgentId, By, Principal, RunId, SessionKey, StopReason, Verdict};
+use quell_protocol::{AgentId, Principal, Requester, RunId, SessionKey, StopReason, Verdict};
 
-use crate::admission::{Admission, AdmissionError};
+use crate::admission::{Admission, AdmissionError, SubRunError};
 use crate::registry::{
     AcceptOutcome, AdmissionGate, AgentRunFilter, BackgroundPolicy, NewRun, QueuedPolicy, RunLimits, RunPhase,
-    StopOutcome, StopRequest, StopRequester, StopScope, SubRunError,
+    StopOutcome, StopRequest, StopRequester, StopScope,
 };
 use crate::run::{Push, RunEffect, RunState, RunStateInput};
 use crate::time::{Moment, StopTimeouts};
@@ -165,7 +165,7 @@ impl RegistryModel {
         run.durable = true;
         let (accept_seq, pending_stop) = (run.accept_seq, run.pending_stop.take());
         let (key, over, policy) = (run.request.session.clone(), run.state.is_ended(), run.request.on_busy);
-        let by = By { principal: run.request.principal.clone(), surface: run.request.surface };
+        let by = Requester { principal: run.request.principal.clone(), surface: run.request.surface };
         let (owner, admin) = (run.request.principal.clone(), run.request.admin);
         if let Some(verdict) = pending_stop {
             return self.abort(&[accept_seq], Push::Gentle, &verdict, now);
@@ -228,7 +228,7 @@ impl RegistryModel {
         request: &StopRequest,
         now: Moment,
     ) -> StopOutcome {
-        let by = By { principal: requester.principal.clone(), surface: request.surface };
+        let by = Requester { principal: requester.principal.clone(), surface: request.surface };
         let verdict = Verdict::Aborted { reason: request.reason.clone(), by: Some(by) };
         if let StopScope::Run { id, session } = scope
             && self.get(id).is_none()

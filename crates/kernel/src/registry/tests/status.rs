@@ -9,7 +9,7 @@ use super::{
     accept_and_start, accept_durable, agent, ask, at, finish_run, new_run, principal, registry, run_id, session,
     start_due, who,
 };
-use crate::registry::{AgentRunFilter, NewRun, Registry, RunPhase, StopOutcome, StopScope};
+use crate::registry::{AgentRunFilter, NewRun, RunPhase, RunRegistry, StopOutcome, StopScope};
 use crate::run::{RunState, RunStateInput, WorkOutcome};
 
 /// Stage of a run when the stop comes.
@@ -62,7 +62,7 @@ fn run_name(number: usize) -> String {
     format!("r{number}")
 }
 
-fn populate(members: &[PopulationRun]) -> Registry {
+fn populate(members: &[PopulationRun]) -> RunRegistry {
     let mut registry = registry();
     for (number, member) in members.iter().enumerate() {
         let name = run_name(number);
@@ -85,12 +85,12 @@ fn populate(members: &[PopulationRun]) -> Registry {
     registry
 }
 
-fn stop_waiting_runs(registry: &mut Registry) -> StopOutcome {
+fn stop_waiting_runs(registry: &mut RunRegistry) -> StopOutcome {
     let scope = StopScope::Agent { id: agent("main"), phase: AgentRunFilter::WaitingLlm };
     registry.stop(&scope, &who("ann"), &ask(), at(0))
 }
 
-fn states(registry: &Registry, count: usize) -> Vec<RunState> {
+fn states(registry: &RunRegistry, count: usize) -> Vec<RunState> {
     (0..count).filter_map(|number| registry.get(&run_id(&run_name(number)))).map(|entry| entry.state.clone()).collect()
 }
 

@@ -1,12 +1,7 @@
 //! Properties of every transition. Each property has a mutant that breaks only it.
 
-use super::explore::{ExploredState, ExploredStep, TimerState};
+use super::explore::{ExploredState, ExploredStep, Property, TimerState, explore};
 use super::{Debts, Push, RunEffect, RunState, RunStateInput};
-
-pub(super) struct Property {
-    pub(super) name: &'static str,
-    pub(super) holds: fn(&ExploredStep<'_>) -> bool,
-}
 
 pub(super) const PROPERTIES: &[Property] = &[
     Property { name: "one ending is announced, with the verdict", holds: one_ending },
@@ -29,6 +24,17 @@ pub(super) const PROPERTIES: &[Property] = &[
     Property { name: "an end with debts takes the hard limit", holds: debts_at_hard_limit_only },
     Property { name: "after the end only debts change", holds: only_debts_after_the_end },
 ];
+
+#[test]
+fn every_property_holds_in_every_reachable_pair() {
+    let found = explore(RunState::step, PROPERTIES);
+    println!("run machine: {} reachable pairs of state and effects so far", found.pairs.len());
+    assert!(found.broken.is_empty(), "{:#?}", found.broken);
+    let words = ["queued", "running", "ending", "ended"];
+    for word in words {
+        assert!(found.pairs.iter().any(|pair| pair.state.as_str() == word), "{word} is never reached");
+    }
+}
 
 fn one_ending(m: &ExploredStep<'_>) -> bool {
     m.after.effects_so_far.ending == u8::from(m.after.state.verdict().is_some())

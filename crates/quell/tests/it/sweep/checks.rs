@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use quell_engine::engine::Caller;
 use quell_protocol::api::{ComputeStatus, RunView};
-use quell_protocol::{By, EventKind, Receipt, RunEvent, Rung, StopReason, Verdict};
+use quell_protocol::{EventKind, Receipt, Requester, RunEvent, Rung, StopReason, Verdict};
 use quell_testkit::leaks::{self, LeakAllowance};
 
 use super::case_run::CaseRun;
@@ -76,7 +76,7 @@ fn check_event_order(case: &SweepCase, events: &[Arc<RunEvent>]) {
 /// The verdict is the one that the stop announced, and exactly one caller was told that its stop aborted the run.
 fn check_stop_answers(case_run: &CaseRun<'_>, case: &SweepCase, answers: &SweepStopAnswers, verdict: &Verdict) {
     let winners = answers.callers_that_stopped(&case_run.run);
-    let by = |caller: &Caller| By { principal: caller.principal.clone(), surface: caller.surface };
+    let by = |caller: &Caller| Requester { principal: caller.principal.clone(), surface: caller.surface };
     match case.expected {
         ExpectedOutcome::AbortedByThisStop => {
             let [winner] = winners.as_slice() else { panic!("{}: {} callers stopped it", case.name, winners.len()) };

@@ -191,7 +191,7 @@ fn perform_stop(
     let mut withdrawn_messages = withdrawn.messages.len();
     for (run, sender) in withdrawn.in_flight {
         let owner = super::channel_principal(&message.channel, &sender);
-        let of_run = engine.stop_run_of_owner(&caller, (&run, &owner), &request(Push::Gentle));
+        let of_run = engine.stop_run_of_owner(&caller, &run, &owner, &request(Push::Gentle));
         withdrawn_messages += usize::from(of_run.tickets.is_empty());
         stop.aborted.extend(of_run.aborted);
         stop.already_ending.extend(of_run.already_ending);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_engine::live_run::{Follower, LiveRun, RunProgress};
+use quell_kernel::channel::sanitise::sanitise_partial_reply;
 use quell_protocol::event::EventKind;
 use quell_protocol::{RunId, Verdict};
 use quell_store::PendingReply;
@@ -48,7 +49,7 @@ pub(super) async fn show_progress(channels: Channels, reply: Arc<ChatReply>, ans
     live_run.wait_for_progress(RunProgress::Ended).await;
     let partial_text = match engine.has_message_sending_hook() {
         true => String::new(),
-        false => texts::sanitise_partial_answer(&live_run.view().output.unwrap_or_default(), &channels.0.tool_names),
+        false => sanitise_partial_reply(&live_run.view().output.unwrap_or_default(), &channels.0.tool_names),
     };
     let finished_reply = reply.finish(partial_text);
     let emoji = match live_run.verdict().zip(live_run.receipt()) {
@@ -191,7 +192,7 @@ impl ProgressView<'_> {
         // A hook may still change or withhold the reply: show nothing before it has decided.
         let text = match self.reply.channels.engine().has_message_sending_hook() {
             true => String::new(),
-            false => texts::sanitise_partial_answer(&draft_text.text, &self.reply.channels.0.tool_names),
+            false => sanitise_partial_reply(&draft_text.text, &self.reply.channels.0.tool_names),
         };
         let format = &channel.limits.message_format;
         let piece = Some(format_draft(&text, format)).filter(|piece| !piece.plain.trim().is_empty());

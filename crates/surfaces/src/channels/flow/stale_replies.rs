@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use quell_engine::channel_origin::DeliveryError;
+use quell_kernel::channel::sanitise::sanitise_partial_reply;
 use quell_kernel::turn::CODE_WITHHELD;
 use quell_protocol::api::{HistoryMessage, RunView};
 use quell_protocol::{Receipt, ResourceKind, RunId, StopReason, Verdict};
@@ -218,5 +219,5 @@ async fn partial_answer_text(channels: &Channels, view: Option<&RunView>) -> Str
             last.filter(|message| message.calls.is_empty()).map(|message| message.text.clone()).unwrap_or_default()
         }
     };
-    texts::sanitise_partial_answer(&text, &channels.0.tool_names)
+    sanitise_partial_reply(&text, &channels.0.tool_names)
 }

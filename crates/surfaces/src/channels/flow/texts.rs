@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use quell_kernel::channel::sanitise::{self, EmptyReplyReason, NarrationPolicy, SanitiserRules, sanitise_reply};
+use quell_kernel::channel::sanitise::{EmptyReplyReason, NarrationPolicy, SanitiserRules, sanitise_reply};
 use quell_protocol::display_text::{format_count, format_millis};
 use quell_protocol::receipt::summary_line::receipt_line;
 use quell_protocol::{ErrorCode, Receipt, StopReason, Verdict};
@@ -169,11 +169,6 @@ pub(super) fn sanitise_answer(answer: &str, tools: &BTreeSet<String>, narration:
         Some(EmptyReplyReason::Blank) => EMPTY_ANSWER.to_owned(),
         Some(EmptyReplyReason::OnlyProtocol) => TOOL_CALL_AS_TEXT.to_owned(),
     }
-}
-
-/// Sanitises an answer that is still streaming.
-pub(super) fn sanitise_partial_answer(text: &str, tools: &BTreeSet<String>) -> String {
-    sanitise::sanitise_partial_reply(text, &SanitiserRules { tools, narration_policy: NarrationPolicy::Keep })
 }
 
 /// Tells the sender what failed. The details may be private: they are in the log and in the record of the run only.

@@ -1,23 +1,20 @@
 //! Tests of partial replies.
 
-use super::super::{NarrationPolicy, SanitiserRules, sanitise_partial_reply, sanitise_reply};
+use super::super::{sanitise_partial_reply, sanitise_reply};
 use super::{NARRATION, ORDINARY, PROTOCOL, parse_golden_cases, rules_keeping_narration, tools};
 
 #[test]
 fn what_is_shown_stays() {
     let tools = tools();
-    for narration in [NarrationPolicy::Keep, NarrationPolicy::Drop] {
-        let rules = SanitiserRules { tools: &tools, narration_policy: narration };
-        for row in [PROTOCOL, ORDINARY, NARRATION].into_iter().flat_map(parse_golden_cases) {
-            let mut shown = String::new();
-            for (end, _) in row.input.char_indices().chain([(row.input.len(), ' ')]) {
-                let now = sanitise_partial_reply(&row.input[..end], &rules);
-                assert!(now.starts_with(&shown), "{}: at byte {end} {shown:?} became {now:?}", row.name);
-                shown = now;
-            }
-            let last = sanitise_reply(row.input, &rules);
-            assert!(last.text.starts_with(&shown), "{}: {shown:?} became {last:?}", row.name);
+    for row in [PROTOCOL, ORDINARY, NARRATION].into_iter().flat_map(parse_golden_cases) {
+        let mut shown = String::new();
+        for (end, _) in row.input.char_indices().chain([(row.input.len(), ' ')]) {
+            let now = sanitise_partial_reply(&row.input[..end], &tools);
+            assert!(now.starts_with(&shown), "{}: at byte {end} {shown:?} became {now:?}", row.name);
+            shown = now;
         }
+        let last = sanitise_reply(row.input, &rules_keeping_narration(&tools));
+        assert!(last.text.starts_with(&shown), "{}: {shown:?} became {last:?}", row.name);
     }
 }
 
@@ -27,7 +24,7 @@ fn no_protocol_is_shown_half() {
     for row in parse_golden_cases(PROTOCOL) {
         let expected = row.expected.unwrap_or_default();
         for (end, _) in row.input.char_indices() {
-            let now = sanitise_partial_reply(&row.input[..end], &rules_keeping_narration(&tools));
+            let now = sanitise_partial_reply(&row.input[..end], &tools);
             assert!(expected.starts_with(&now), "{}: at byte {end} it shows {now:?}", row.name);
         }
     }
@@ -52,7 +49,7 @@ fn no_protocol_is_shown_half() {
 #[case::code("The `<think>` tag", "The `<think>` tag")]
 #[case::in_code("Write `<tool_call>{\"name\": \"shell\", \"arguments\": {}}</tool_call>", "Write `")]
 fn half_a_reply(#[case] text: &str, #[case] shown: &str) {
-    assert_eq!(sanitise_partial_reply(text, &rules_keeping_narration(&tools())), shown);
+    assert_eq!(sanitise_partial_reply(text, &tools()), shown);
 }
 
 /// A draft must not lag far behind: most of an ordinary answer is shown while it streams.
@@ -60,7 +57,7 @@ fn half_a_reply(#[case] text: &str, #[case] shown: &str) {
 fn ordinary_answers_are_shown_while_they_are_written() {
     let tools = tools();
     for row in parse_golden_cases(ORDINARY).iter().filter(|row| row.input.len() > 200) {
-        let shown = sanitise_partial_reply(row.input, &rules_keeping_narration(&tools));
+        let shown = sanitise_partial_reply(row.input, &tools);
         assert!(shown.len() * 2 > row.input.len(), "{}: {shown:?}", row.name);
     }
 }

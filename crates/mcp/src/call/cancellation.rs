@@ -3,7 +3,7 @@
 //! A call is cancelled for a stop or because it takes too long. Servers need not answer a cancelled call, and most do
 //! not. So the wait ends at the answer of the call or of the ping, whichever comes first. The ping only shows that the
 //! server has read the cancel: the call is then `unconfirmed`, and the scope of the server watches for a later answer
-//! ([`super::late_calls`]). A server that answers neither within its grace is ended.
+//! ([`crate::late_calls`]). A server that answers neither within its grace is ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use rmcp::service::RequestHandle;
 use rmcp::{RoleClient, ServiceError};
 use tokio::time::{Instant, sleep_until};
 
-use super::call::{CallUpdate, McpCall, release_with_leftovers, wait_ended_or_kill};
-use super::instance::{InstanceEnd, InstanceShutdown};
-use super::message_monitor::{CallMonitor, CancelledCallAnswer};
-use super::result;
+use super::{CallUpdate, McpCall, release_with_leftovers, wait_ended_or_kill};
+use crate::instance::{InstanceEnd, InstanceShutdown};
+use crate::message_monitor::{CallMonitor, CancelledCallAnswer};
+use crate::result;
 
 /// The remaining grace after a forced stop, unless the server is shared.
 const FORCED_GRACE: Duration = Duration::from_millis(50);
