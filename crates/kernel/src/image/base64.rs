@@ -87,13 +87,13 @@ mod tests {
     #[case::a_space("Zm9 ")]
     #[case::bits_that_mean_nothing("Zh==")]
     #[case::no_ascii("Zm9ü")]
-    fn what_no_encoder_writes_is_refused(#[case] text: &str) {
+    fn invalid_base64_is_refused(#[case] text: &str) {
         assert_eq!(decode(text), None);
     }
 
     proptest! {
         #[test]
-        fn what_is_encoded_comes_back(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+        fn encoded_bytes_decode_to_themselves(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             prop_assert_eq!(decode(&encode(&bytes)), Some(bytes));
         }
     }

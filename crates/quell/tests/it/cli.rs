@@ -183,7 +183,7 @@ fn help_shows_an_example(#[case] args: &[&str]) {
 }
 
 #[test]
-fn what_is_misspelt_is_a_usage_error() {
+fn a_misspelt_subcommand_is_a_usage_error() {
     let shown = run_cli(&DaemonHome::new(""), &["sned", "hello"]);
     assert_eq!(shown.code, 2);
     assert!(shown.err.contains("send"), "{shown:?}");

@@ -216,7 +216,7 @@ async fn a_forged_report_is_not_believed(
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_killed_its_daemon_is_ended_by_the_next(
+async fn a_command_that_killed_its_daemon_is_ended_by_the_next(
     #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
     #[values("auto", "none")] isolate: &str,
 ) {
@@ -246,7 +246,7 @@ async fn what_killed_its_daemon_is_ended_by_the_next(
 #[case::of_a_run_that_was_open(false)]
 #[case::of_a_run_that_had_ended(true)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_hid_from_its_daemon_is_named_by_the_next(#[case] background: bool) {
+async fn a_command_that_hid_from_its_daemon_is_named_by_the_next(#[case] background: bool) {
     let Some(fixture) = HostileFixture::start(DaemonUser::Ordinary, "none").await else { return };
     let daemon = fixture.start_daemon().await;
     let go = fixture.home.root_dir().join("go");
@@ -305,7 +305,7 @@ async fn other_ways_to_be_out_of_reach_end_with_the_stop(
 #[case::many_threads(Some(HostileProgram::ManyThreads))]
 #[case::a_full_process_table(None)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_takes_much_of_the_machine_ends_with_the_stop(
+async fn a_command_that_exhausts_the_machine_ends_with_the_stop(
     #[case] program: Option<HostileProgram>,
     #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
     #[values("auto", "none")] isolate: &str,

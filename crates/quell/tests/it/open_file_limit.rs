@@ -29,7 +29,7 @@ async fn wait_line(file: &Path) -> String {
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_started_has_the_limit_that_the_daemon_was_started_with(#[values("auto", "none")] isolate: &str) {
+async fn started_programs_get_the_open_file_limit_of_the_daemon(#[values("auto", "none")] isolate: &str) {
     let model = ScriptedModel::start().await;
     let home = DaemonHome::new("");
     let path_of = |name: &str| home.root_dir().join(name);

@@ -120,7 +120,7 @@ async fn raw_status(daemon: &TestDaemon, request: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_accept_loop_answers_is_in_the_document() {
+async fn answers_of_the_accept_loop_are_in_the_document() {
     let _process_lock = ProcessLock::shared().await;
     let daemon = TestDaemon::start(quell_exe(), DEMO_CONFIG).await;
     let document: Value = daemon.api().get("/openapi.json").await.expect_status(200);

@@ -134,7 +134,7 @@ async fn a_run_keeps_the_pictures_that_it_has_read() {
 #[case::gone("WORKDIR/none.png", "it cannot be read any more")]
 #[case::plain_http("http://127.0.0.1:1/a.png", "it lies where this agent sees none")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_shown_leaves_a_word(#[case] source: &str, #[case] words: &str) {
+async fn an_image_that_is_not_shown_leaves_a_placeholder(#[case] source: &str, #[case] words: &str) {
     let test = start_engine().await;
     std::fs::write(test.workdir().join("a.txt"), "a secret").unwrap();
     std::fs::write(test.workdir().join("large.png"), [PNG, &vec![0; 5 << 20]].concat()).unwrap();

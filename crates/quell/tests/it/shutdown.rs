@@ -211,7 +211,7 @@ async fn start_slow_daemon() -> (TestDaemon, ScriptedModel, ProcessMarker, Strin
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_comes_during_a_shutdown_is_refused_by_name_and_can_still_force() {
+async fn requests_during_a_shutdown_are_refused_and_a_force_is_not() {
     let _process_lock = ProcessLock::shared().await;
     let (daemon, _model, mark, run) = start_slow_daemon().await;
     let http = daemon.api();

@@ -79,7 +79,7 @@ async fn a_new_session_is_told_of_the_skills_and_the_model_can_read_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_changes_is_seen_after_a_reset_and_by_new_sessions_alone() {
+async fn changed_skills_are_seen_after_a_reset_and_by_new_sessions() {
     let test = start_engine().await;
     test.run_message("s", "hello").await;
     let before = system_prompt(&test);
@@ -160,7 +160,7 @@ async fn broken_skills_and_those_that_lead_out_are_left_out_and_fail_nothing() {
 
 /// A stop while skills are read must not keep an incomplete list for the rest of the session.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_stopped_run_had_read_is_not_kept() {
+async fn skills_that_a_stopped_run_read_are_not_cached() {
     let test = start_engine().await;
     for number in 0..50 {
         write_skill(&test.workdir(), &format!("s{number}"), "One of many.");

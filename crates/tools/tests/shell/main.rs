@@ -176,7 +176,7 @@ async fn progress_of_one_stream_takes_nothing_from_the_other() {
 )]
 #[case::pager("git", "git init -q . && git -c core.pager=less branch -a && git help -g")]
 #[tokio::test]
-async fn what_waits_for_a_key_ends_at_once(#[case] program: &str, #[case] command: &str) {
+async fn programs_that_wait_for_a_key_end_at_once(#[case] program: &str, #[case] command: &str) {
     let (fixture, workdir) = (CommandFixture::new(), tempfile::tempdir().unwrap());
     if call(&fixture, workdir.path(), args(&format!("command -v {program}"))).await.end != CallEnd::Ok {
         // skipped: the program is not installed
@@ -253,7 +253,7 @@ async fn it_starts_inside_the_workdir_only() {
 }
 
 #[tokio::test]
-async fn what_it_cannot_do_is_refused_before_anything_starts() {
+async fn invalid_arguments_are_refused_before_the_start() {
     let (fixture, workdir) = (CommandFixture::new(), tempfile::tempdir().unwrap());
     for (args, word) in [
         (with_argument(args("touch mark"), "timeout_s", -1.0), "positive"),

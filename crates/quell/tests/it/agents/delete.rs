@@ -38,7 +38,7 @@ async fn an_idle_agent_goes_with_all_below_it_and_stays_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_configuration_names_is_removed_there() {
+async fn configured_agents_can_only_be_removed_in_the_file() {
     let server = TestServer::start().await;
     for id in ["main", "team/writer"] {
         for query in ["", "?force"] {

@@ -82,7 +82,7 @@ async fn a_channel_is_listed_tested_and_written_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_may_look_may_not_write_and_who_may_write_may_not_speak_for_the_channel() {
+async fn channel_routes_need_write_to_test_and_admin_to_send() {
     let process_lock = ProcessLock::shared().await;
     let telegram = FakeTelegram::start().await;
     let fixture = ChannelDaemonFixture::start(process_lock, &telegram_config(&telegram), TOKEN).await;
@@ -208,7 +208,7 @@ async fn a_stop_that_is_posted_has_acted_when_it_is_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_proven_or_no_message_is_refused_and_not_heard() {
+async fn unsigned_stale_and_malformed_posts_are_refused() {
     let fixture = WebhookDaemonFixture::start().await;
     let body = message_body("m1", "hello");
     let now = jiff::Timestamp::now().as_second();

@@ -54,7 +54,7 @@ async fn start_with_notes() -> (WebhookDaemonFixture, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_people_wrote_in_private_is_listed_searched_and_forgotten() {
+async fn notes_of_private_messages_are_listed_searched_and_forgotten() {
     let (fixture, kim) = start_with_notes().await;
     let http = fixture.base.daemon.api();
     let known = format!("shop:{KIM}");
@@ -128,7 +128,7 @@ async fn looking_at_a_sender_needs_read_and_forgetting_one_an_admin() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_remembered_of_a_sender_goes_along_until_it_is_forgotten() {
+async fn notes_of_a_sender_are_shown_until_they_are_forgotten() {
     let fixture = WebhookDaemonFixture::start_with("[memory]\nauto_save = true\nauto_recall = true").await;
     let home = fixture.base.daemon.home();
     let (question, shown) = ("what is my boat called?", "\n- shop_kim_m1: my boat is called Emma\n");

@@ -66,7 +66,7 @@ async fn an_approval_is_shown_in_full_and_answered_in_place() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_types_does_not_allow_by_accident() {
+async fn typing_does_not_approve_a_call_by_accident() {
     let mut fixture = ChatFixture::start_with("approvals.shell = \"ask\"\n", &["--session", "s"]).await;
     let marker = ProcessMarker::new();
     let command = commands::setsid_child(&marker);

@@ -75,7 +75,7 @@ async fn a_model_call_that_fails_says_when_it_is_tried_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_typed_at_the_question_whether_to_leave_is_kept() {
+async fn text_typed_at_the_exit_question_is_kept() {
     let mut fixture = ChatFixture::start().await;
     fixture.chat.type_keys(CTRL_C);
     fixture.chat.wait_text("Leave?").await;

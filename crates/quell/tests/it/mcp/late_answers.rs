@@ -194,7 +194,7 @@ async fn text_is_not_told_twice_when_it_comes_with_its_structure() {
 
 /// The call times out and its run continues: amendments before the end of the run are in the first receipt.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_becomes_known_while_the_run_goes_on_is_in_its_receipt() {
+async fn a_late_answer_during_the_run_is_in_its_receipt() {
     let fixture = McpFixture::start_with(|server| {
         set_long_grace(server);
         server.call_timeout_s = Some(1);

@@ -107,7 +107,7 @@ async fn every_step_of_a_run_is_shown_the_same_and_no_turn_holds_it(#[values("ma
 }
 
 #[tokio::test]
-async fn nothing_is_shown_that_was_not_asked_for_in_the_configuration_or_fits_too_little() {
+async fn auto_recall_needs_the_setting_and_a_close_match() {
     let test = start_engine(|_| {}).await;
     remember(&test, "s", &json!({"text": "The fence is green.", "key": "fence"})).await;
     test.run_message("s", "which colour is the fence?").await;

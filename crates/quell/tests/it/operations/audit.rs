@@ -74,7 +74,7 @@ async fn stops_are_written_down_with_who_what_and_from_where() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_did_nothing_is_not_written_down() {
+async fn requests_without_effect_are_not_audited() {
     let server = TestServer::start().await;
     let run = server.run_to_end("s").await;
     server.wait_forgotten(&run).await;

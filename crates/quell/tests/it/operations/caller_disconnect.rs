@@ -78,7 +78,7 @@ async fn a_hold_that_is_lifted_by_somebody_who_leaves_is_lifted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_somebody_did_who_left_is_in_the_audit_list() {
+async fn actions_of_callers_that_left_are_audited() {
     let test = TestEngine::start_shared().await;
     test.answer_by_marker();
     test.run_message("s", "hello").await;

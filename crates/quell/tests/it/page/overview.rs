@@ -78,7 +78,7 @@ async fn check_hold_on_every_view(fixture: &PageFixture) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_stop_of_everything_leaves_is_shown_and_forced() {
+async fn leftovers_of_a_stop_of_everything_are_shown_and_forced() {
     if is_skipped() {
         return;
     }

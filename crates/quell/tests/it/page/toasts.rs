@@ -127,7 +127,7 @@ async fn a_call_of_the_daemon_is_stopped_by_its_agents_button() {
 
 /// A token with the scope `read`: the daemon itself refuses the stop.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_may_only_look_is_told_why_nothing_was_stopped() {
+async fn a_read_only_token_is_told_why_it_stopped_nothing() {
     if is_skipped() {
         return;
     }

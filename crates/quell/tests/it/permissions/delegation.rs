@@ -76,7 +76,7 @@ impl DelegationFixture {
 #[case::denied("approvals.shell = \"deny\"\n")]
 #[case::without("tools = [\"spawn_agent\", \"send_message\"]\n")]
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_gives_work_to_an_agent_that_is_not_below_it(#[case] agent: &str) {
+async fn an_agent_delegates_only_to_agents_below_it(#[case] agent: &str) {
     let fixture = DelegationFixture::start_with_agent(agent).await;
     for tool in ["spawn_agent", "send_message"] {
         fixture.script_delegation(tool, &format!("touch {}", fixture.proof_path().display()));

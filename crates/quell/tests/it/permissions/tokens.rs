@@ -128,7 +128,7 @@ async fn an_own_model_takes_a_scope_and_a_public_address() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_session_brought_along_never_allows_itself() {
+async fn a_sessions_own_model_cannot_approve_its_calls() {
     let fixture = TokensFixture::start_with(&format!("{ASK_CONFIG}[tools]\nfetch_private = true\n")).await;
     let scopes = json!(["write", "approve", "endpoints"]);
     let owner = fixture.create_token("owner", scopes).await;
@@ -155,7 +155,7 @@ async fn what_a_session_brought_along_never_allows_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_changes_what_another_one_began() {
+async fn a_writer_cannot_change_the_session_of_another() {
     let fixture = TokensFixture::start_with("[agents.other]\nmodel = \"scripted/m\"\n").await;
     let (ann, bob) =
         (fixture.create_token("ann", json!("write")).await, fixture.create_token("bob", json!("write")).await);

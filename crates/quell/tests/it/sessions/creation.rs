@@ -131,7 +131,7 @@ async fn a_stop_ends_the_making_and_the_next_one_makes_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waits_for_a_maker_that_is_stopped_takes_over() {
+async fn a_waiter_takes_over_a_creation_whose_run_was_stopped() {
     let gate = Arc::new(Semaphore::new(0));
     let program =
         RecordingProgram { stage_names: vec!["a"], begin_gate: Some(Arc::clone(&gate)), ..RecordingProgram::default() };
@@ -241,7 +241,7 @@ async fn a_session_that_is_deleted_while_it_is_made_is_cleaned_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_asks_for_a_session_that_is_deleted_meanwhile_gets_a_new_one() {
+async fn a_request_during_a_deletion_gets_a_new_session() {
     let gate = Arc::new(Semaphore::new(0));
     let program =
         RecordingProgram { stage_names: vec!["a"], begin_gate: Some(Arc::clone(&gate)), ..RecordingProgram::default() };

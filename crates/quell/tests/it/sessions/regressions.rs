@@ -32,7 +32,7 @@ async fn two_messages_at_once_on_one_chat_leak_no_second_session() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_gets_a_session_that_is_being_cleaned_up() {
+async fn a_session_in_clean_up_is_given_to_no_caller() {
     let undo_gate = Arc::new(Semaphore::new(0));
     let program = RecordingProgram {
         stage_names: vec!["a"],

@@ -103,7 +103,7 @@ async fn a_change_that_its_agent_cannot_work_with_is_refused_and_not_stored(#[ca
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_one_asks_for_in_vain_is_no_error_of_those_who_wait() {
+async fn one_callers_invalid_request_is_no_error_for_other_callers() {
     let undo_gate = Arc::new(Semaphore::new(0));
     let program = RecordingProgram {
         stage_names: vec!["a"],

@@ -17,7 +17,7 @@ use crate::test_engine::WAIT_TIMEOUT;
 const NOBODY_UID: u32 = 65534;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_took_a_dead_daemons_port_gets_no_token() {
+async fn a_process_on_a_dead_daemons_port_gets_no_token() {
     let daemon = TestDaemon::start(quell_exe(), "").await;
     daemon.kill9().await;
     let impostor = TcpListener::bind(daemon.address()).unwrap();

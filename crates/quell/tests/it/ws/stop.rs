@@ -61,7 +61,7 @@ async fn an_abort_needs_the_scope() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_stopped_is_all_the_same() {
+async fn an_abort_that_stops_nothing_always_answers_the_same() {
     let server = TestServer::start().await;
     let other = server.start_streaming_run("other").await;
     let ended = server.run_to_end("s").await;
@@ -233,7 +233,7 @@ fn received_statuses(client: &WsTestClient) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn how_long_a_stop_takes_to_reach_a_client() {
+async fn the_time_that_a_stop_takes_to_reach_a_client() {
     const SAMPLES: usize = 50;
     let server = TestServer::start().await;
     let mut client = WsTestClient::connect_operator(&server, &server.token).await;

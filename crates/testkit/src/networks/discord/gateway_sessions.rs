@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_confirmed_cannot_be_told_again() {
+    fn confirmed_events_cannot_be_replayed() {
         let mut session = FakeGatewaySession::new("s".into(), GUILD_MESSAGES, 1);
         for number in 1..=3 {
             session.push_event("MESSAGE_CREATE", &json!({"id": number}));

@@ -4,7 +4,7 @@ use super::super::{NarrationPolicy, SanitiserRules, sanitise_partial_reply, sani
 use super::{NARRATION, ORDINARY, PROTOCOL, parse_golden_cases, rules_keeping_narration, tools};
 
 #[test]
-fn what_is_shown_stays() {
+fn a_partial_reply_only_grows() {
     let tools = tools();
     for narration in [NarrationPolicy::Keep, NarrationPolicy::Drop] {
         let rules = SanitiserRules { tools: &tools, narration_policy: narration };
