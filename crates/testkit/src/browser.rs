@@ -92,8 +92,6 @@ impl Browser {
         browser
     }
 
-    /// # Cancel safety
-    /// If dropped, the change may or may not have been made.
     pub async fn set_viewport(&self, screen: Viewport) {
         let Viewport { width, height, touch } = screen;
         let metrics = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": touch});
@@ -102,9 +100,6 @@ impl Browser {
     }
 
     /// Sets the preferred colour scheme, and reduced motion.
-    ///
-    /// # Cancel safety
-    /// If dropped, the change may or may not have been made.
     pub async fn set_color_scheme(&self, scheme: ColorScheme) {
         let features = json!([
             {"name": "prefers-color-scheme", "value": scheme.as_str()},
@@ -114,17 +109,12 @@ impl Browser {
     }
 
     /// Opens a URL and waits until the document is loaded.
-    ///
-    /// # Cancel safety
-    /// If dropped, the old page may or may not have been left.
     pub async fn open(&self, url: &str) {
         if let Err(error) = self.driver().goto(url).await {
             panic!("{url} cannot be opened: {error}");
         }
     }
 
-    /// # Cancel safety
-    /// As [`Self::open`].
     pub async fn reload(&self) {
         if let Err(error) = self.driver().refresh().await {
             panic!("the page cannot be loaded again: {error}");
@@ -132,9 +122,6 @@ impl Browser {
     }
 
     /// Runs statements in the page and returns the value of their `return`; `arguments` holds `args`.
-    ///
-    /// # Cancel safety
-    /// If dropped, the script may or may not have run.
     pub async fn run_script(&self, script: &str, args: &[Value]) -> Value {
         match self.driver().execute(script, args.to_vec()).await {
             Ok(answer) => answer.json().clone(),
@@ -143,9 +130,6 @@ impl Browser {
     }
 
     /// Runs statements that pass their result to `done`.
-    ///
-    /// # Cancel safety
-    /// If dropped, the script may or may not have run.
     pub async fn run_async_script(&self, script: &str, args: &[Value]) -> Value {
         let script = format!("const done = arguments[arguments.length - 1];\n{script}");
         match self.driver().execute_async(script, args.to_vec()).await {
@@ -155,17 +139,11 @@ impl Browser {
     }
 
     /// Evaluates an expression in the page.
-    ///
-    /// # Cancel safety
-    /// Safe if the expression only reads.
     pub async fn eval(&self, expression: &str) -> Value {
         self.run_script(&format!("return ({expression});"), &[]).await
     }
 
     /// Waits until an expression is truthy, and returns its value. An exception counts as false.
-    ///
-    /// # Cancel safety
-    /// Safe if the expression only reads.
     pub async fn wait_for(&self, expression: &str) -> Value {
         let begun = Instant::now();
         loop {
@@ -182,8 +160,6 @@ impl Browser {
         }
     }
 
-    /// # Cancel safety
-    /// If dropped, the request may or may not have been carried out.
     pub async fn cdp(&self, method: &str, params: Value) -> Value {
         match self.driver().cdp().send_raw(method, params).await {
             Ok(answer) => answer,

@@ -48,9 +48,6 @@ impl ProcessMarker {
     }
 
     /// Waits until at least `n` processes carry the marker.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_for_count(&self, n: usize) {
         let marker = self.0.clone();
         leaks::wait_until(Duration::from_secs(20), move || {
@@ -61,9 +58,6 @@ impl ProcessMarker {
     }
 
     /// Waits until no process carries the marker; returns how long that took.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_gone(&self, limit: Duration) -> Duration {
         leaks::wait_no_process_with_marker(&self.0, limit).await
     }

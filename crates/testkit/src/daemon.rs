@@ -150,17 +150,11 @@ impl DaemonHome {
     }
 
     /// Starts a daemon and waits until it is ready.
-    ///
-    /// # Cancel safety
-    /// If dropped, the started daemon is killed.
     pub async fn start(&self, exe: &Path) -> TestDaemon {
         self.start_on(exe, "127.0.0.1:0").await
     }
 
     /// Starts a daemon that should answer but not become ready.
-    ///
-    /// # Cancel safety
-    /// If dropped, the started daemon is killed.
     pub async fn start_unready(&self, exe: &Path) -> TestDaemon {
         let mut command = self.command(exe);
         command.arg("serve").arg("--config").arg(self.config_file()).args(["--listen", "127.0.0.1:0"]);
@@ -168,9 +162,6 @@ impl DaemonHome {
     }
 
     /// Starts a daemon that listens on this address, for example that of its predecessor.
-    ///
-    /// # Cancel safety
-    /// If dropped, the started daemon is killed.
     pub async fn start_on(&self, exe: &Path, address: &str) -> TestDaemon {
         let mut command = self.command(exe);
         command.arg("serve").arg("--config").arg(self.config_file()).args(["--listen", address]);
@@ -178,9 +169,6 @@ impl DaemonHome {
     }
 
     /// Starts a daemon without `--config`; `QUELL_CONFIG` must be empty.
-    ///
-    /// # Cancel safety
-    /// If dropped, the started daemon is killed.
     pub async fn start_without_config_flag(&self, exe: &Path) -> TestDaemon {
         let mut command = self.command(exe);
         command.args(["serve", "--listen", "127.0.0.1:0"]);
@@ -220,9 +208,6 @@ pub struct TestDaemon {
 
 impl TestDaemon {
     /// Starts a daemon in a new home and waits until it is ready.
-    ///
-    /// # Cancel safety
-    /// If dropped, the started daemon is killed.
     pub async fn start(exe: &Path, config_toml: &str) -> Self {
         DaemonHome::new(config_toml).start(exe).await
     }
@@ -389,9 +374,6 @@ impl TestDaemon {
     }
 
     /// Waits until the daemon has exited.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_exit(&self) -> ExitStatus {
         let mut ended = self.exit_status.clone();
         let waited = tokio::time::timeout(WAIT_TIMEOUT, ended.wait_for(Option::is_some)).await;

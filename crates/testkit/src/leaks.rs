@@ -26,9 +26,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Polls `probe` until it succeeds; returns how long that took. It polls in its own thread, so that it does not block
 /// the caller's runtime and ignores a paused clock.
 ///
-/// # Cancel safety
-/// Safe: the polling ends when the caller is dropped.
-///
 /// # Panics
 /// When `probe` still fails after `limit`, with its last error.
 pub async fn wait_until(limit: Duration, mut probe: impl FnMut() -> Result<(), String> + Send + 'static) -> Duration {
@@ -57,18 +54,12 @@ pub async fn wait_until(limit: Duration, mut probe: impl FnMut() -> Result<(), S
 }
 
 /// Waits until no process has this exact environment entry, such as `QUELL_RUN_ID=...`.
-///
-/// # Cancel safety
-/// Safe: it only reads.
 pub async fn wait_no_process_with_env(entry: &str, limit: Duration) -> Duration {
     let entry = entry.to_owned();
     wait_until(limit, move || expect_none(&processes_with_env(&entry), &entry)).await
 }
 
 /// Waits until no process has this marker in its environment or arguments.
-///
-/// # Cancel safety
-/// Safe: it only reads.
 pub async fn wait_no_process_with_marker(marker: &str, limit: Duration) -> Duration {
     let marker = marker.to_owned();
     wait_until(limit, move || expect_none(&processes_with_marker(&marker), &marker)).await

@@ -45,9 +45,6 @@ pub struct ScriptedModel {
 impl ScriptedModel {
     /// Starts a server on a free port. It also raises the soft limit of open files of this process, so that a thousand
     /// streams fit.
-    ///
-    /// # Cancel safety
-    /// Safe: if dropped, the server ends by itself.
     pub async fn start() -> Self {
         server::raise_open_file_limit();
         let stage = Arc::new(shared_state::ModelServerState::new());
@@ -139,9 +136,6 @@ impl ScriptedModel {
     }
 
     /// Waits until at least `n` requests have arrived; returns all of them.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_for_requests(&self, n: usize) -> Vec<ModelRequestHandle> {
         let arrived = self.waiter.shared.watch_arrivals();
         self.waiter.wait_for(arrived, &format!("{n} requests"), |seen| (*seen >= n).then_some(())).await;
@@ -161,9 +155,6 @@ impl ScriptedModel {
     }
 
     /// Waits for the first request that has `marker:NAME` in a user message.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_for_marked_request(&self, name: &str) -> ModelRequestHandle {
         let stage = &self.waiter.shared;
         let find = |_: &usize| stage.records().into_iter().find(|r| r.markers.iter().any(|m| m == name));
@@ -172,26 +163,17 @@ impl ScriptedModel {
     }
 
     /// Waits until exactly `n` connections are open, including kept-alive ones.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_for_connections(&self, n: usize) {
         let open = self.waiter.shared.watch_connections();
         self.waiter.wait_for(open, &format!("{n} open connections"), |open| (*open == n).then_some(())).await;
     }
 
     /// Closes the port: new connections are refused, open ones stay.
-    ///
-    /// # Cancel safety
-    /// If dropped, the port may or may not have been closed.
     pub async fn refuse_connections(&self) {
         self.send_port_command(PortCommand::Close).await;
     }
 
     /// Opens the same port again.
-    ///
-    /// # Cancel safety
-    /// If dropped, the port may or may not have been opened.
     pub async fn accept_connections(&self) {
         self.send_port_command(PortCommand::Open).await;
     }

@@ -146,9 +146,6 @@ impl Pty {
     }
 
     /// Waits until the screen matches; returns it with the arrival time of its last bytes.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_until(&self, what: &str, wanted: impl Fn(&PtySnapshot) -> bool) -> (PtySnapshot, Instant) {
         let mut shown = self.snapshots.clone();
         let waited = tokio::time::timeout(WAIT_TIMEOUT, shown.wait_for(|shown| wanted(shown))).await;
@@ -159,9 +156,6 @@ impl Pty {
     }
 
     /// Waits until the screen shows this text, also if it is wrapped into two lines.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_text(&self, text: &str) -> PtySnapshot {
         let is_shown = |shown: &PtySnapshot| {
             let shown = shown.text();
@@ -172,9 +166,6 @@ impl Pty {
     }
 
     /// Waits until the screen no longer shows this text.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_text_gone(&self, text: &str) -> PtySnapshot {
         self.wait_until(&format!("anything without {text:?}"), |shown| !shown.text().contains(text)).await.0
     }
@@ -184,9 +175,6 @@ impl Pty {
     }
 
     /// Waits until the program has exited and all its output is on the screen.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_exit(&mut self) -> ExitStatus {
         let begun = Instant::now();
         loop {

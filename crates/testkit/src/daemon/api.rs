@@ -66,32 +66,22 @@ impl TestApiClient {
         Self { token: token.into(), ..self.clone() }
     }
 
-    /// # Cancel safety
-    /// Dropping it closes its connection.
     pub async fn get(&self, path: &str) -> TestApiResponse {
         self.send(self.request(Method::GET, path)).await
     }
 
-    /// # Cancel safety
-    /// Dropping it closes its connection; the daemon may have taken the request.
     pub async fn post(&self, path: &str, body: &Value) -> TestApiResponse {
         self.send(self.request(Method::POST, path).json(body)).await
     }
 
-    /// # Cancel safety
-    /// As [`Self::post`].
     pub async fn put(&self, path: &str, body: &Value) -> TestApiResponse {
         self.send(self.request(Method::PUT, path).json(body)).await
     }
 
-    /// # Cancel safety
-    /// As [`Self::post`].
     pub async fn patch(&self, path: &str, body: &Value) -> TestApiResponse {
         self.send(self.request(Method::PATCH, path).json(body)).await
     }
 
-    /// # Cancel safety
-    /// As [`Self::post`].
     pub async fn delete(&self, path: &str) -> TestApiResponse {
         self.send(self.request(Method::DELETE, path)).await
     }
@@ -102,8 +92,6 @@ impl TestApiClient {
         if self.token.is_empty() { request } else { request.bearer_auth(&self.token) }
     }
 
-    /// # Cancel safety
-    /// As [`Self::post`].
     pub async fn send(&self, request: RequestBuilder) -> TestApiResponse {
         let answered = async {
             let response = request.send().await?;
@@ -125,9 +113,6 @@ impl TestApiClient {
     }
 
     /// Opens the events of a run after `seq` `after`; 0 is the beginning.
-    ///
-    /// # Cancel safety
-    /// Dropping it closes its connection.
     pub async fn run_events(&self, run_id: &str, after: u64) -> TestRunEventStream {
         let path = format!("/api/runs/{run_id}/events?after={after}");
         match self.request(Method::GET, &path).send().await {

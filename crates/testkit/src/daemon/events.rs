@@ -41,9 +41,6 @@ impl TestRunEventStream {
 
     /// The next event; `None` when the stream has ended.
     ///
-    /// # Cancel safety
-    /// Safe: no event is lost.
-    ///
     /// # Panics
     /// When no event comes in time, the stream breaks, or a frame is invalid.
     pub async fn next(&mut self) -> Option<ReceivedEvent> {
@@ -62,9 +59,6 @@ impl TestRunEventStream {
     }
 
     /// Reads until an event of this type.
-    ///
-    /// # Cancel safety
-    /// Safe: no event is lost.
     pub async fn wait_for(&mut self, kind: &str) -> ReceivedEvent {
         while let Some(event) = self.next().await {
             if event.kind == kind {

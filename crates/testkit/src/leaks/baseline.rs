@@ -46,17 +46,11 @@ impl ResourceBaseline {
     }
 
     /// Waits until the process holds no more than at that moment; returns how long that took.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn assert_restored(&self, limit: Duration) -> Duration {
         self.assert_restored_with(LeakAllowance::default(), limit).await
     }
 
     /// Like [`Self::assert_restored`], with an allowance.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn assert_restored_with(&self, allowance: LeakAllowance, limit: Duration) -> Duration {
         let baseline = self.clone();
         // The polling itself takes one thread if the process checks itself.
@@ -117,9 +111,6 @@ impl TaskBaseline {
     }
 
     /// Waits until no more tasks are alive than at that moment; returns how long that took.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn assert_restored(&self, limit: Duration) -> Duration {
         let then = self.clone();
         wait_until(limit, move || {

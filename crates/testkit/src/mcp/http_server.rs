@@ -69,9 +69,6 @@ struct FakeMcpState {
 
 impl FakeMcpServer {
     /// Starts it on a free port.
-    ///
-    /// # Cancel safety
-    /// Safe: nothing is left behind.
     pub async fn start() -> Self {
         let listener = match bind_listener(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))) {
             Ok(listener) => listener,
@@ -120,9 +117,6 @@ impl FakeMcpServer {
     }
 
     /// Waits until it has received this many of them.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_received(&self, what: &'static str, count: usize) {
         let stage = Arc::clone(&self.shared);
         leaks::wait_until(WAIT_TIMEOUT, move || {
@@ -134,9 +128,6 @@ impl FakeMcpServer {
     }
 
     /// Waits until a message stays unanswered.
-    ///
-    /// # Cancel safety
-    /// Safe: it waits for a condition.
     pub async fn wait_unanswered(&self) {
         let mut silences = self.shared.unanswered.subscribe();
         let waited = timeout(WAIT_TIMEOUT, silences.wait_for(|count| *count > 0)).await;
@@ -144,9 +135,6 @@ impl FakeMcpServer {
     }
 
     /// Waits until no connection and no session is open.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_idle(&self) {
         let stage = Arc::clone(&self.shared);
         leaks::wait_until(WAIT_TIMEOUT, move || {
@@ -158,17 +146,11 @@ impl FakeMcpServer {
     }
 
     /// Refuses new connections; open ones stay.
-    ///
-    /// # Cancel safety
-    /// Safe: the switch is set before the wait.
     pub async fn refuse_connections(&self) {
         self.set_accepting(false).await;
     }
 
     /// Accepts connections again.
-    ///
-    /// # Cancel safety
-    /// Safe: the switch is set before the wait.
     pub async fn accept_connections(&self) {
         self.set_accepting(true).await;
     }

@@ -104,41 +104,26 @@ impl std::ops::Deref for ModelRequestHandle {
 
 impl ModelRequestHandle {
     /// Waits until the status line and headers are sent.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_headers_sent(&self) -> Instant {
         self.wait_progress("headers sent", |p| p.headers_sent).await
     }
 
     /// Waits until the first byte of the body is sent.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_streaming(&self) -> Instant {
         self.wait_progress("streaming", |p| p.first_byte).await
     }
 
     /// Waits until the response waits at a gate or is silent.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_paused(&self) {
         self.wait_progress("resting", |p| p.paused.then_some(())).await;
     }
 
     /// Waits until this many bytes of the body are sent.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_bytes_sent(&self, at_least: u64) {
         self.wait_progress("that many bytes sent", |p| (p.bytes_sent >= at_least).then_some(())).await;
     }
 
     /// Waits until the client has disconnected; returns when the server noticed.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_client_left(&self) -> Instant {
         let left = |p: &ResponseProgress| match (&p.client_left, &p.outcome) {
             (Some(at), _) => Some(Ok(*at)),
@@ -152,9 +137,6 @@ impl ModelRequestHandle {
     }
 
     /// Waits until the response has ended; returns how.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_finished(&self) -> ResponseOutcome {
         self.wait_progress("finished", |p| p.outcome.clone()).await
     }
@@ -174,9 +156,6 @@ pub struct ExpectedRequest {
 
 impl ExpectedRequest {
     /// Waits until it has arrived.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_arrived(self) -> ModelRequestHandle {
         let what = format!("request {} to arrive", self.index);
         let stage = &self.waiter.shared;
@@ -187,33 +166,21 @@ impl ExpectedRequest {
     }
 
     /// [`ModelRequestHandle::wait_streaming`] after its arrival.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_streaming(self) -> Instant {
         self.wait_arrived().await.wait_streaming().await
     }
 
     /// [`ModelRequestHandle::wait_paused`] after its arrival.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_paused(self) {
         self.wait_arrived().await.wait_paused().await;
     }
 
     /// [`ModelRequestHandle::wait_client_left`] after its arrival.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_client_left(self) -> Instant {
         self.wait_arrived().await.wait_client_left().await
     }
 
     /// [`ModelRequestHandle::wait_finished`] after its arrival.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_finished(self) -> ResponseOutcome {
         self.wait_arrived().await.wait_finished().await
     }

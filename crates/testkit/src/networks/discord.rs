@@ -55,9 +55,6 @@ struct FakeDiscordShared {
 
 impl FakeDiscord {
     /// Starts it on free ports.
-    ///
-    /// # Cancel safety
-    /// Safe: nothing is left behind.
     pub async fn start() -> Self {
         let (rest, gateway) = (bind_free_port(), bind_free_port());
         let addresses = |listener: &tokio::net::TcpListener| match listener.local_addr() {
@@ -191,9 +188,6 @@ impl FakeDiscord {
     }
 
     /// Waits until the server's state fulfils a condition.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_for(&self, what: &str, condition: impl Fn(&FakeDiscordState) -> bool) -> FakeDiscordState {
         let mut state = self.shared.state.subscribe();
         match timeout(WAIT_TIMEOUT, state.wait_for(|state| condition(state))).await {
@@ -295,9 +289,6 @@ impl FakeDiscord {
     }
 
     /// Closes its ports and all connections; sessions stay.
-    ///
-    /// # Cancel safety
-    /// Safe: the connections are closed in any case.
     pub async fn stop_listening(&self) {
         let mut tasks = std::mem::take(&mut *self.lock_tasks());
         tasks.shutdown().await;

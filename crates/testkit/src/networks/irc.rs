@@ -67,18 +67,12 @@ struct NgircdProcess {
 impl IrcServer {
     /// Starts a server without password and TLS.
     ///
-    /// # Cancel safety
-    /// Safe: nothing is left behind.
-    ///
     /// # Panics
     /// When ngircd is missing or does not start.
     pub async fn start() -> Self {
         Self::start_with(IrcSettings::default()).await
     }
 
-    /// # Cancel safety
-    /// Safe: nothing is left behind.
-    ///
     /// # Panics
     /// When ngircd is missing or does not start.
     pub async fn start_with(settings: IrcSettings) -> Self {

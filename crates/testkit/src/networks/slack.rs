@@ -56,9 +56,6 @@ struct FakeSlackShared {
 
 impl FakeSlack {
     /// Starts it on free ports.
-    ///
-    /// # Cancel safety
-    /// Safe: nothing is left behind.
     pub async fn start() -> Self {
         let (api, sockets) = (bind_free_port(), bind_free_port());
         let address = |listener: &tokio::net::TcpListener| match listener.local_addr() {
@@ -158,9 +155,6 @@ impl FakeSlack {
     }
 
     /// Waits until the server's state fulfils a condition.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_for(&self, what: &str, condition: impl Fn(&FakeSlackState) -> bool) -> FakeSlackState {
         let mut state = self.shared.state.subscribe();
         match timeout(WAIT_TIMEOUT, state.wait_for(|state| condition(state))).await {
@@ -229,9 +223,6 @@ impl FakeSlack {
     }
 
     /// Closes its ports and all connections.
-    ///
-    /// # Cancel safety
-    /// Safe: the connections are closed in any case.
     pub async fn stop_listening(&self) {
         let mut tasks = std::mem::take(&mut *self.lock_tasks());
         tasks.shutdown().await;

@@ -69,9 +69,6 @@ pub struct FakeTelegram {
 
 impl FakeTelegram {
     /// Starts it on a free port.
-    ///
-    /// # Cancel safety
-    /// Safe: nothing is left behind.
     pub async fn start() -> Self {
         let listener = match bind_listener(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))) {
             Ok(listener) => listener,
@@ -91,25 +88,16 @@ impl FakeTelegram {
     }
 
     /// Closes the port and every connection; new ones are refused.
-    ///
-    /// # Cancel safety
-    /// If dropped, the port may or may not have been closed.
     pub async fn stop(&self) {
         self.send_command(TelegramServerCommand::Stop).await;
     }
 
     /// Opens the same port again.
-    ///
-    /// # Cancel safety
-    /// If dropped, the port may or may not have been opened.
     pub async fn start_again(&self) {
         self.send_command(TelegramServerCommand::Start).await;
     }
 
     /// Closes every connection and keeps listening.
-    ///
-    /// # Cancel safety
-    /// If dropped, the connections may or may not have been closed.
     pub async fn drop_connections(&self) {
         self.send_command(TelegramServerCommand::DropConnections).await;
     }
@@ -162,8 +150,6 @@ impl FakeTelegram {
         self.state.borrow().calls_of(method).cloned().collect()
     }
 
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_for(&self, what: &str, condition: impl Fn(&FakeTelegramState) -> bool) -> FakeTelegramState {
         let mut state = self.state.subscribe();
         match timeout(WAIT_TIMEOUT, state.wait_for(condition)).await {

@@ -99,9 +99,6 @@ pub struct FakeWebhookReceiver {
 
 impl FakeWebhookReceiver {
     /// Starts it on a free port.
-    ///
-    /// # Cancel safety
-    /// Safe: nothing is left behind.
     pub async fn start() -> Self {
         let listener = match TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await {
             Ok(listener) => listener,
@@ -155,9 +152,6 @@ impl FakeWebhookReceiver {
     }
 
     /// Posts a message to Quell as a user; returns status and body.
-    ///
-    /// # Cancel safety
-    /// If dropped, the message may or may not have been received.
     pub async fn post_message(&self, url: &str, message: &Value) -> (u16, String) {
         let body = message.to_string();
         let mut request = http_client().post(url);
@@ -180,8 +174,6 @@ impl FakeWebhookReceiver {
         self.state.borrow().messages_by_target.get(target).cloned().unwrap_or_default()
     }
 
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_for(&self, what: &str, condition: impl Fn(&FakeReceiverState) -> bool) -> FakeReceiverState {
         let mut state = self.state.subscribe();
         match timeout(WAIT_TIMEOUT, state.wait_for(condition)).await {

@@ -67,9 +67,6 @@ impl Synapse {
     }
 
     /// Registers a new account and logs in.
-    ///
-    /// # Cancel safety
-    /// If dropped, the account may or may not have been created.
     pub async fn register_user(&self, name: &str) -> MatrixTestUser {
         MatrixTestUser::register(&self.base_url(), name).await
     }
