@@ -16,14 +16,12 @@ use serde_json::{Value, json};
 use thirtyfour::error::WebDriverErrorInner;
 use thirtyfour::{ChromeCapabilities, ChromiumLikeCapabilities, LoggingPrefsLogLevel, WebDriver};
 
+use crate::WAIT_TIMEOUT;
 use crate::daemon::http_client;
 
 use chromedriver::ChromedriverProcess;
 pub use page_log::ConsoleEntry;
 pub use thirtyfour::Key;
-
-/// Longest wait for a condition on the page. It decides only how late a failing test fails.
-const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Longest run of a script that measures something. A longer one fails its test.
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(110);
@@ -51,7 +49,6 @@ pub enum ColorScheme {
 
 impl ColorScheme {
     /// Value of the media feature `prefers-color-scheme`.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Light => "light",
@@ -197,19 +194,12 @@ impl Drop for Browser {
 pub const MISSING_BROWSER_HELP: &str = "tests of the page need chromium and chromedriver: \
     `apt-get install chromium chromium-driver`, or leave them out with QUELL_SKIP_BROWSER=1";
 
-/// True when browser tests are switched off; prints that the test is skipped.
+/// True when browser tests are switched off; says so.
 #[must_use]
-#[expect(clippy::print_stdout, reason = "a skipped test says so")]
 pub fn is_skipped() -> bool {
-    #[expect(clippy::disallowed_methods, reason = "the switch that skips browser tests")]
-    let skipped = std::env::var("QUELL_SKIP_BROWSER").is_ok();
-    if skipped {
-        println!("skipped: QUELL_SKIP_BROWSER is set");
-    }
-    skipped
+    crate::skip::is_switched_off("QUELL_SKIP_BROWSER")
 }
 
-#[must_use]
 pub fn js_string_literal(text: &str) -> String {
     // JSON allows both characters; in old JavaScript they end a line.
     Value::from(text).to_string().replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")

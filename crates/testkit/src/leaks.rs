@@ -9,9 +9,12 @@ mod proc_fs;
 #[cfg(test)]
 mod tests;
 
+use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
+
+use crate::WAIT_TIMEOUT;
 
 pub use baseline::{LeakAllowance, ResourceBaseline, TaskBaseline};
 pub(crate) use proc_fs::has_marker;
@@ -51,6 +54,24 @@ pub async fn wait_until(limit: Duration, mut probe: impl FnMut() -> Result<(), S
         Ok(Err(why)) => panic!("not settled after {limit:?}: {why}"),
         Err(_) => panic!("the probe panicked"),
     }
+}
+
+/// Waits until `probe` returns this value; `what` names it in the failure.
+pub async fn wait_for_value<T: PartialEq + Debug + Send + 'static>(
+    what: &'static str,
+    wanted: T,
+    mut probe: impl FnMut() -> T + Send + 'static,
+) {
+    wait_until(WAIT_TIMEOUT, move || match probe() {
+        value if value == wanted => Ok(()),
+        value => Err(format!("{what}: {value:?}, not {wanted:?}")),
+    })
+    .await;
+}
+
+/// Waits until this is true; `what` names it in the failure.
+pub async fn wait_for_true(what: &'static str, probe: impl FnMut() -> bool + Send + 'static) {
+    wait_for_value(what, true, probe).await;
 }
 
 /// Waits until no process has this exact environment entry, such as `QUELL_RUN_ID=...`.

@@ -10,6 +10,7 @@ mod frames;
 pub(crate) mod http1;
 mod recorded_request;
 mod request_checks;
+mod request_handle;
 mod respond;
 mod response_writer;
 mod scripted_response;
@@ -25,12 +26,13 @@ use std::thread::JoinHandle;
 use tokio::sync::{mpsc, oneshot};
 
 pub use blackhole::BlackHole;
-pub use recorded_request::{ExpectedRequest, ModelRequestHandle, RecordedRequest, ResponseOutcome, ResponseProgress};
+pub use recorded_request::{RecordedRequest, ResponseOutcome, ResponseProgress};
+pub use request_handle::{ExpectedRequest, ModelRequestHandle};
 pub use scripted_response::{
     LineEnd, ScriptedResponse, ScriptedStream, StreamEnd, StreamStep, Transfer, UsageReporting,
 };
 
-use recorded_request::{ConditionWaiter, IntoRequestHandle as _};
+use request_handle::{ConditionWaiter, IntoRequestHandle as _};
 use server::PortCommand;
 
 /// The server. Dropping it closes every connection and ends its thread.
@@ -66,12 +68,10 @@ impl ScriptedModel {
     }
 
     /// The base URL, with `/v1`.
-    #[must_use]
     pub fn base_url(&self) -> String {
         format!("http://{}/v1", self.address)
     }
 
-    #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -84,7 +84,6 @@ impl ScriptedModel {
     }
 
     /// Number of responses that no request has taken yet.
-    #[must_use]
     pub fn unused_count(&self) -> usize {
         self.waiter.shared.unused_count()
     }
@@ -106,19 +105,15 @@ impl ScriptedModel {
     }
 
     /// Number of requests so far, including discarded ones.
-    #[must_use]
     pub fn request_count(&self) -> usize {
         *self.waiter.shared.watch_arrivals().borrow()
     }
 
-    /// Number of open connections.
-    #[must_use]
     pub fn connection_count(&self) -> usize {
         *self.waiter.shared.watch_connections().borrow()
     }
 
     /// Descriptions of requests that no provider would accept: unexpected requests and broken histories.
-    #[must_use]
     pub fn protocol_errors(&self) -> Vec<String> {
         let odd = self.waiter.shared.unexpected_events().into_iter().map(|oddity| format!("an odd request: {oddity}"));
         let broken = self.waiter.shared.records().into_iter().filter(|record| !record.violations.is_empty());
@@ -142,14 +137,11 @@ impl ScriptedModel {
         self.recorded_requests()
     }
 
-    /// The requests so far.
-    #[must_use]
     pub fn recorded_requests(&self) -> Vec<ModelRequestHandle> {
         self.waiter.shared.records().into_iter().map(|record| record.into_handle(&self.waiter)).collect()
     }
 
     /// The request with this index in the order of arrival, from 0.
-    #[must_use]
     pub fn request_at(&self, index: usize) -> ExpectedRequest {
         ExpectedRequest { index, waiter: self.waiter.clone() }
     }
@@ -173,7 +165,6 @@ impl ScriptedModel {
         self.send_port_command(PortCommand::Close).await;
     }
 
-    /// Opens the same port again.
     pub async fn accept_connections(&self) {
         self.send_port_command(PortCommand::Open).await;
     }

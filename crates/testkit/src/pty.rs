@@ -13,8 +13,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
 use tokio::sync::watch;
 
-/// Longest wait for the screen. It decides only how late a failing test fails.
-const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
+use crate::WAIT_TIMEOUT;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PtySize {
@@ -22,7 +21,6 @@ pub struct PtySize {
     pub columns: u16,
 }
 
-/// The screen at one moment.
 #[derive(Clone)]
 pub struct PtySnapshot {
     parser: SharedParser,
@@ -38,13 +36,11 @@ impl PtySnapshot {
     }
 
     /// The screen as text, one line per row.
-    #[must_use]
     pub fn text(&self) -> String {
         self.with_screen(vt100::Screen::contents)
     }
 
     /// The rows without trailing spaces.
-    #[must_use]
     pub fn rows(&self) -> Vec<String> {
         self.with_screen(|screen| {
             let (_, columns) = screen.size();
@@ -81,7 +77,6 @@ impl PtySnapshot {
     }
 
     /// Bytes that the program has written so far.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -99,7 +94,6 @@ type SharedParser = Arc<Mutex<vt100::Parser>>;
 
 impl Pty {
     /// Starts a program as session leader on a new terminal of this size.
-    #[must_use]
     pub fn start(command: &Command, size: PtySize) -> Self {
         match Self::try_start(command, size) {
             Ok(pty) => pty,
@@ -140,7 +134,6 @@ impl Pty {
         }
     }
 
-    #[must_use]
     pub fn snapshot(&self) -> PtySnapshot {
         self.snapshots.borrow().clone()
     }

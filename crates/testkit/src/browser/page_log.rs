@@ -31,7 +31,6 @@ pub(super) const PAGE_LOG_SCRIPT: &str = r#"
 })();
 "#;
 
-/// Describes the page as text.
 pub(super) const DESCRIBE_SCRIPT: &str = r#"
 const text = document.body ? document.body.innerText : "";
 return [

@@ -28,7 +28,6 @@ pub struct ResourceBaseline {
 
 impl ResourceBaseline {
     /// Records the resources of a process. For the test's own process this is useful only if no other test runs in it.
-    #[must_use]
     pub fn capture(pid: u32) -> Self {
         match (count_descriptors(pid), threads_of(pid)) {
             (Ok(descriptors), Some(threads)) => {
@@ -40,7 +39,6 @@ impl ResourceBaseline {
         }
     }
 
-    #[must_use]
     pub fn descriptors(&self) -> DescriptorCounts {
         self.descriptors
     }
@@ -103,7 +101,6 @@ impl TaskBaseline {
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    #[must_use]
     pub fn capture() -> Self {
         let runtime = Handle::current();
         let alive = runtime.metrics().num_alive_tasks();

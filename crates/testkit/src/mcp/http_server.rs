@@ -2,22 +2,22 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use bytes::BytesMut;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::WAIT_TIMEOUT;
 use crate::leaks;
 use crate::model::http1::{RawHttpRequest, plain_response, read_request};
+use crate::model::server::{bind_free_port, bind_listener};
 
-const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 const EVENT_STREAM_HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
 /// More than 16 MiB.
 const HUGE_BODY_BYTES: usize = 17_000_000;
@@ -70,10 +70,7 @@ struct FakeMcpState {
 impl FakeMcpServer {
     /// Starts it on a free port.
     pub async fn start() -> Self {
-        let listener = match bind_listener(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))) {
-            Ok(listener) => listener,
-            Err(error) => panic!("no port for the MCP server: {error}"),
-        };
+        let listener = bind_free_port();
         let address = listener.local_addr().unwrap_or_else(|error| panic!("no address: {error}"));
         let (stage, mut task) = (Arc::<FakeMcpShared>::default(), JoinSet::new());
         let (listens, orders) = watch::channel(true);
@@ -82,7 +79,6 @@ impl FakeMcpServer {
         Self { address, shared: stage, accept_switch: listens, accepting: listening, _task: task }
     }
 
-    #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}/mcp", self.address)
     }
@@ -98,13 +94,11 @@ impl FakeMcpServer {
     }
 
     /// Number of received messages of this method, or requests of this HTTP method.
-    #[must_use]
     pub fn received_count(&self, what: &str) -> usize {
         self.shared.lock_state().received.iter().filter(|got| *got == what).count()
     }
 
     /// The `authorization` headers of the messages of this method.
-    #[must_use]
     pub fn authorizations_of(&self, what: &str) -> Vec<Option<String>> {
         let facts = self.shared.lock_state();
         facts
@@ -150,7 +144,6 @@ impl FakeMcpServer {
         self.set_accepting(false).await;
     }
 
-    /// Accepts connections again.
     pub async fn accept_connections(&self) {
         self.set_accepting(true).await;
     }
@@ -167,13 +160,6 @@ impl FakeMcpShared {
     fn lock_state(&self) -> MutexGuard<'_, FakeMcpState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn bind_listener(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = TcpSocket::new_v4()?;
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(64)
 }
 
 async fn accept_loop(
@@ -231,8 +217,7 @@ async fn serve_requests(stream: &mut TcpStream, stage: &FakeMcpShared) -> io::Re
         let manner = {
             let mut facts = stage.lock_state();
             facts.received.push(what.clone());
-            let key = incoming.headers.iter().find(|(name, _)| name == "authorization");
-            facts.authorizations.push(key.map(|(_, value)| value.clone()));
+            facts.authorizations.push(incoming.header("authorization").map(str::to_owned));
             let queued = facts.queued_faults.get_mut(&what).and_then(VecDeque::pop_front);
             queued.or_else(|| facts.default_faults.get(&what).copied())
         };
@@ -268,7 +253,7 @@ async fn wait_client_disconnect(reader: &mut (impl AsyncRead + Unpin), buffer: &
 
 /// The regular answer.
 fn build_response(stage: &FakeMcpShared, incoming: &RawHttpRequest, message: &Value) -> Vec<u8> {
-    let session = incoming.headers.iter().find(|(name, _)| name == "mcp-session-id").map(|(_, value)| value);
+    let session = incoming.header("mcp-session-id");
     match incoming.method.as_str() {
         "POST" => {}
         "DELETE" => {

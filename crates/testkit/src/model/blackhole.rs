@@ -34,7 +34,6 @@ impl BlackHole {
     }
 
     /// The base URL, with `/v1`.
-    #[must_use]
     pub fn base_url(&self) -> String {
         format!("http://{}/v1", self.address)
     }

@@ -19,7 +19,6 @@ pub(super) struct FakeGatewaySession {
     pub(super) last_seq: u64,
     /// Events that may be sent again, with their numbers.
     events: VecDeque<(u64, String)>,
-    /// The connection that serves it.
     pub(super) connection: u64,
 }
 
@@ -38,7 +37,6 @@ impl FakeGatewaySession {
         }
     }
 
-    /// The events after a number.
     pub(super) fn events_after(&self, seq: u64) -> Vec<(u64, String)> {
         let first = self.events.partition_point(|(number, _)| *number <= seq);
         self.events.range(first..).cloned().collect()

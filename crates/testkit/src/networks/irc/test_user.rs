@@ -56,7 +56,6 @@ impl IrcTestUser {
         person
     }
 
-    #[must_use]
     pub fn nick(&self) -> &str {
         &self.nick
     }
@@ -89,14 +88,11 @@ impl IrcTestUser {
         let _ = self.outgoing.send(format!("{line}\r\n"));
     }
 
-    /// All lines received so far.
-    #[must_use]
     pub fn lines(&self) -> Vec<IrcLine> {
         self.received.borrow().clone()
     }
 
     /// Texts of the messages received from a user.
-    #[must_use]
     pub fn messages_from(&self, nick: &str) -> Vec<String> {
         texts_of(&self.received.borrow(), nick)
     }

@@ -1,17 +1,14 @@
 //! A user with an account on the homeserver, who acts in its rooms.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use reqwest::{Client, Method, Url};
 use serde_json::{Value, json};
 
 use super::room_view::MatrixUserView;
 use super::synapse::SERVER_NAME;
+use crate::WAIT_TIMEOUT;
 use crate::daemon::http_client;
-
-/// Longest wait for a condition. It decides only how late a failing test fails.
-const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long the server waits for new events, in milliseconds.
 const LONG_POLL_MS: &str = "10000";
@@ -19,7 +16,6 @@ const LONG_POLL_MS: &str = "10000";
 /// Large enough that no event is ever left out.
 const SYNC_FILTER: &str = r#"{"room":{"timeline":{"limit":1000}}}"#;
 
-/// A logged-in account.
 #[derive(Debug)]
 pub struct MatrixTestUser {
     client: Client,
@@ -51,13 +47,11 @@ impl MatrixTestUser {
     }
 
     /// Such as `@alice:quell.test`.
-    #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
     /// The access token, for a channel that uses this account.
-    #[must_use]
     pub fn token(&self) -> &str {
         &self.token
     }
@@ -155,7 +149,6 @@ impl MatrixTestUser {
         self.view.clone()
     }
 
-    /// One long poll.
     async fn sync_once(&mut self) {
         let mut url = self.api_url(&["v3", "sync"]);
         url.query_pairs_mut().append_pair("timeout", LONG_POLL_MS).append_pair("filter", SYNC_FILTER);
