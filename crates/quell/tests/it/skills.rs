@@ -7,7 +7,6 @@ use std::path::Path;
 
 use quell_engine::engine::Submission;
 use quell_kernel::Push;
-use quell_llm::{ProviderConfig, ProviderKind};
 use quell_protocol::web_ui::SessionPatch;
 use quell_protocol::{ResourceKind, Verdict};
 use quell_scope::Point;
@@ -16,9 +15,9 @@ use quell_testkit::ScriptedResponse;
 use quell_testkit::daemon::DaemonHome;
 use serde_json::json;
 
-use crate::cli::{quell_exe, run_to_exit};
 use crate::doc_examples::code_blocks;
 use crate::sweep::channel_origin::channel_origin_with_model;
+use crate::test_daemon::{quell_exe, run_to_exit};
 use crate::test_engine::{
     ProcessLock, TestEngine, alice, messages_as_text, parse_agent_id, parse_session_key, receipt_of, run_stop_scope,
     stop_ask, submission,
@@ -28,10 +27,7 @@ const DOC_PAGE: &str = include_str!("../../../../docs/skills.md");
 
 async fn start_engine() -> TestEngine {
     let test = TestEngine::start_with(ProcessLock::shared().await, |config| {
-        let base_url = config.providers["scripted"].base_url.clone();
-        let provider = ProviderConfig { base_url, ..ProviderConfig::new(ProviderKind::Anthropic) };
-        let provider = ProviderConfig { api_key: Some("sk-ant".to_owned().into()), ..provider };
-        config.providers.insert("anthropic".to_owned(), provider);
+        crate::test_engine::add_anthropic_provider(config);
         let main = config.agents.get_mut(&parse_agent_id("main")).unwrap();
         (main.prompt, main.skills) = ("You are careful.".to_owned(), Some("skills".to_owned()));
     })
@@ -196,7 +192,7 @@ async fn the_example_of_the_page_works() {
     let daemon = home.start(quell_exe()).await;
     let ask = async |session: &str| {
         model.script(ScriptedResponse::text("Yes."));
-        let sent = daemon.api().post(&format!("/api/sessions/{session}/runs"), &json!({"text": "hello"})).await;
+        let sent = daemon.api().post_run(session, &json!({"text": "hello"})).await;
         let run = sent.expect_status(202)["runId"].as_str().unwrap().to_owned();
         assert_eq!(
             daemon.api().run_events(&run, 0).await.read_to_end().await.verdict(),

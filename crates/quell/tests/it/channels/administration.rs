@@ -1,6 +1,6 @@
 //! Operate channels from outside: list, test and send; wrong tokens; the endpoint of the webhook channel.
 
-use quell_testkit::daemon::{DaemonHome, TestApiResponse};
+use quell_testkit::daemon::TestApiResponse;
 use quell_testkit::model::ScriptedResponse;
 use quell_testkit::networks::telegram::{BOT_NAME, FakeTelegram, TOKEN, TelegramTestUser};
 use quell_testkit::networks::webhook::{self, FakeWebhookReceiver};
@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{CLOSED_WITHIN, ChannelDaemonFixture};
-use crate::cli::{QuellCliOutput, quell_exe, run_to_exit};
+use crate::test_daemon::run_cli;
 use crate::test_engine::ProcessLock;
 
 const ANN: TelegramTestUser = TelegramTestUser { id: 77, name: "ann" };
@@ -20,10 +20,6 @@ fn telegram_config(telegram: &FakeTelegram) -> String {
         "[channels.tg]\nkind = \"telegram\"\napi_base = \"{}\"\ntoken_env = \"TOKEN\"\nallow = [\"77\"]\n",
         telegram.base_url()
     )
-}
-
-pub(super) fn run_cli(home: &DaemonHome, args: &[&str]) -> QuellCliOutput {
-    run_to_exit(home.command(quell_exe()).args(args))
 }
 
 impl ChannelDaemonFixture {

@@ -3,8 +3,9 @@
 use quell_testkit::model::ScriptedResponse;
 use serde_json::{Value, json};
 
-use super::administration::{WebhookDaemonFixture, run_cli};
+use super::administration::WebhookDaemonFixture;
 use crate::operations::wait_audit_entries;
+use crate::test_daemon::run_cli;
 use crate::test_server::{assert_problem, percent_encode};
 
 /// A name with characters that have a meaning in a path.

@@ -10,7 +10,7 @@ use rusqlite::Connection;
 use serde_json::{Value, json};
 
 use super::{CLOSED_WITHIN, ChannelDaemonFixture, WAIT_TIMEOUT};
-use crate::cli::quell_exe;
+use crate::test_daemon::quell_exe;
 use crate::test_engine::ProcessLock;
 
 const ANN: TelegramTestUser = TelegramTestUser { id: 77, name: "ann" };

@@ -6,8 +6,8 @@ use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use quell_testkit::pty::{Pty, PtySize};
 use serde_json::json;
 
-use super::{CTRL_C, ChatFixture, ENTER, ESC, config_toml, open_chat};
-use crate::cli::quell_exe;
+use super::{CTRL_C, ChatFixture, ENTER, ESC, open_chat};
+use crate::test_daemon::{config_toml, quell_exe};
 
 const LARGE_SIZE: PtySize = PtySize { rows: 50, columns: 100 };
 /// Unfolds output and thinking.

@@ -59,7 +59,6 @@ fn gated_consolidation(gate: &str) -> ScriptedStream {
     ScriptedStream::new().text("Let me see. ").wait_for_gate(gate).text(CONSOLIDATION_ANSWER)
 }
 
-/// The model requests of consolidations.
 fn consolidation_requests(test: &TestEngine) -> Vec<ModelRequestHandle> {
     let is_one = |request: &ModelRequestHandle| messages_as_text(request.messages()).contains("worth remembering?");
     test.model.recorded_requests().into_iter().filter(is_one).collect()

@@ -31,7 +31,7 @@ async fn an_array_is_no_frame_and_no_params() {
         let error = client.call_refused(method, params.clone()).await;
         assert_eq!(error["code"], "INVALID_REQUEST", "{method} {params}: {error}");
     }
-    let view = server.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    let view = server.http.run_view(&run).await;
     assert_eq!(view["state"], "running", "nothing was stopped");
     assert_eq!(client.call("hold.get", json!({})).await["held"], false);
     let mut other = WsTestClient::open_socket(&server).await;

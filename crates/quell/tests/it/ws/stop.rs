@@ -56,7 +56,7 @@ async fn an_abort_needs_the_scope() {
         let error = client.call_refused(method, params).await;
         assert_eq!(error["details"]["missingScope"], "operator.admin");
     }
-    let view = server.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    let view = server.http.run_view(&run).await;
     assert_eq!(view["state"], "running");
 }
 
@@ -80,7 +80,7 @@ async fn an_abort_that_stops_nothing_always_answers_the_same() {
     let mut anna = WsTestClient::connect_operator(&server, &anna).await;
     assert_eq!(anna.call("chat.abort", json!({"sessionKey": "other", "runId": other})).await, nothing, "not hers");
     assert_eq!(anna.call_refused("runs.stop", json!({"runId": other})).await["code"], "FORBIDDEN");
-    let view = server.http.get(&format!("/api/runs/{other}")).await.expect_status(200);
+    let view = server.http.run_view(&other).await;
     assert_eq!(view["state"], "running");
 }
 
@@ -265,7 +265,7 @@ async fn a_session_with_somebody_elses_run_is_neither_reset_nor_deleted() {
     for method in ["sessions.reset", "sessions.delete"] {
         let error = client.call_refused(method, json!({"key": "s"})).await;
         assert_eq!((&error["code"], &error["details"]["code"]), (&json!("FORBIDDEN"), &json!("NOT_OWNER")), "{error}");
-        let view = server.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+        let view = server.http.run_view(&run).await;
         assert_eq!(view["state"], "running", "{method}");
     }
     let mut admin = WsTestClient::connect_operator(&server, &server.token).await;
