@@ -7,6 +7,7 @@ mod packages;
 mod python;
 mod structure;
 
+use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsStr;
 use std::fs;
@@ -132,11 +133,26 @@ fn test(filters: &[String]) -> anyhow::Result<()> {
     let mut command = command("cargo", runner);
     // After the dashes both runners accept any number of filters; before them plain `cargo test` accepts one.
     command.args(["--workspace", "--lib", "--bins", "--tests", "--locked", "--"]).args(filters);
-    run_checked(&mut command)?;
+    let skipped = workspace_root().join("target/skipped-tests.txt");
+    // There is none before the first run.
+    let _ = fs::remove_file(&skipped);
+    run_checked(command.env("QUELL_SKIPPED_TESTS", &skipped))?;
+    print_skipped(&fs::read_to_string(&skipped).unwrap_or_default());
     if filters.is_empty() {
         return cargo(["test", "--workspace", "--doc", "--locked", "--quiet"]);
     }
     Ok(())
+}
+
+/// Prints how many tests were skipped, by reason.
+fn print_skipped(reasons: &str) {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for reason in reasons.lines() {
+        *counts.entry(reason).or_default() += 1;
+    }
+    for (reason, count) in counts {
+        eprintln!("skipped: {count} tests, because {reason}");
+    }
 }
 
 fn tidy() -> anyhow::Result<()> {

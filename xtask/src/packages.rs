@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_installed_by_who_may() {
+    fn missing_packages_are_installed_if_permitted() {
         let all = ["chromium", "chromium-driver", "fonts-dejavu-core", "fonts-noto-cjk"];
         let plan = |names: &[&str]| plan_group(PAGE, &package_state(PAGE, names, &[]));
         assert_eq!(plan(&all), PackagePlan::Install(all.to_vec()));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_is_told_and_goes_on_without_fonts() {
+    fn without_rights_the_command_is_shown_and_fonts_are_optional() {
         let plan = |group, names: &[&str]| {
             plan_group(group, &PackageState { can_install: false, ..package_state(group, names, &[]) })
         };

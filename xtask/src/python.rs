@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_installed_by_who_may() {
+    fn missing_packages_are_installed_if_permitted() {
         let plan = |state: &PythonToolState<'_>| plan_tool(&SYNAPSE, state);
         assert_eq!(plan(&state_of_new_machine(&[])), PythonToolPlan::Install);
         assert_eq!(

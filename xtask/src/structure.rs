@@ -11,7 +11,7 @@ use std::path::Path;
 
 use anyhow::Context;
 
-use self::source::SourceFile;
+use self::source::ParsedFile;
 
 /// Prints the figures. With `--names`, also prints each type name that is used twice, with its places.
 pub(crate) fn print(root: &Path, args: &[String]) -> anyhow::Result<()> {
@@ -55,11 +55,11 @@ fn read_manifest(path: &Path) -> anyhow::Result<toml::Value> {
     Ok(toml::Value::Table(text.parse()?))
 }
 
-fn print_crates(manifests: &BTreeMap<String, String>, files: &[SourceFile]) {
+fn print_crates(manifests: &BTreeMap<String, String>, files: &[ParsedFile]) {
     println!("{:<18} {:>6} {:>8} {:>8}", "crate", "files", "lines", "tests");
     let mut sums = (0, 0, 0);
     for name in manifests.keys() {
-        let own: Vec<&SourceFile> = files.iter().filter(|file| file.crate_name == *name).collect();
+        let own: Vec<&ParsedFile> = files.iter().filter(|file| file.crate_name == *name).collect();
         let tests: usize = own.iter().map(|file| file.test_lines).sum();
         let lines = own.iter().map(|file| file.lines).sum::<usize>() - tests;
         println!("{name:<18} {:>6} {lines:>8} {tests:>8}", own.len());
@@ -68,7 +68,7 @@ fn print_crates(manifests: &BTreeMap<String, String>, files: &[SourceFile]) {
     println!("{:<18} {:>6} {:>8} {:>8}", "all", sums.0, sums.1, sums.2);
 }
 
-fn print_sizes(files: &[SourceFile]) {
+fn print_sizes(files: &[ParsedFile]) {
     println!("\n{:<22} {:>6} {:>6} {:>6} {:>6}", "lines per", "p50", "p95", "p99", "max");
     let row = |what: &str, mut sizes: Vec<usize>| {
         sizes.sort_unstable();
@@ -83,7 +83,7 @@ fn print_sizes(files: &[SourceFile]) {
     row("function of tests", tests().flat_map(|file| file.functions.iter().copied()).collect());
 }
 
-fn print_types(files: &[SourceFile], with_names: bool) {
+fn print_types(files: &[ParsedFile], with_names: bool) {
     let mut places: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for file in files {
         for (name, line) in &file.types {
@@ -105,7 +105,7 @@ fn print_types(files: &[SourceFile], with_names: bool) {
     }
 }
 
-fn print_circles(files: &[SourceFile]) {
+fn print_circles(files: &[ParsedFile]) {
     let circles = imports::circles(files);
     println!("\ncircles between files (a module and its own children do not count): {}", circles.len());
     for circle in circles {

@@ -244,7 +244,7 @@ process sleep 600  ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒�
     }
 
     #[test]
-    fn what_was_never_released_runs_open_to_the_edge() {
+    fn an_unreleased_resource_is_drawn_to_the_edge() {
         let picture = receipt_chart(&receipts::leftover_receipt());
         let row = picture.iter().find(|line| line.contains('▶')).unwrap();
         assert!(row.starts_with("process sudo sleep") && row.ends_with("held, pid 4242"), "{row}");

@@ -27,7 +27,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_before_the_stop_is_not_claimed_by_it() {
+    fn resources_released_before_the_stop_are_not_counted() {
         let mut receipt = receipts::stopped_receipt();
         for resource in &mut receipt.resources {
             resource.released_at = Some(receipts::instant_after_stop(-100.0));

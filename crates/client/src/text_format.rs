@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_decides_about_is_shown_whole_in_the_same_words_as_on_the_page() {
+    fn a_call_to_approve_is_shown_as_on_the_page() {
         let samples: Value = serde_json::from_str(include_str!("../../../web/test/in-full.json")).unwrap();
         let samples = samples.as_array().unwrap();
         assert!(samples.len() > 5);

@@ -211,7 +211,7 @@ mod tests {
 
     /// The event of an approval used to reach its reader before the approval was in the list.
     #[test]
-    fn whoever_hears_of_an_approval_finds_it_in_the_list() {
+    fn an_announced_approval_is_already_in_the_list() {
         let (approvals, row) = (Approvals::default(), row());
         let (reader_approvals, id) = (approvals.clone(), row.id.clone());
         let (announced_sender, announced) = mpsc::channel::<()>();

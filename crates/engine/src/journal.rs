@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_refused_is_said_and_written_again_before_what_came_after_it() {
+    async fn refused_lines_are_reported_and_written_before_later_ones() {
         let journal = Journal::default();
         let run_journal = run_journal(&journal);
         run_journal.write_line(began());

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn who_writes_does_not_approve_and_own_models_take_an_admin() {
+    fn approving_needs_the_scope_and_own_models_an_admin() {
         let approver_with = |name, admin, approve| Approver { principal: principal(name), admin, approve };
         let (writer, approver, admin) =
             (approver_with("ann", false, false), approver_with("ann", false, true), approver_with("root", true, false));

@@ -58,7 +58,7 @@ const REPLIES: usize = 3000;
 const MAX_REPLY_BYTES: usize = 600;
 
 #[test]
-fn what_holds_for_every_reply_holds_for_mutated_ones() {
+fn the_rules_for_replies_hold_for_mutated_replies() {
     let seed = 0x5eed_0006;
     let rows: Vec<&str> = GOLDEN_TABLES.iter().flat_map(|table| table.split("%%% ").skip(1)).collect();
     let mut random = SplitMix64(seed);

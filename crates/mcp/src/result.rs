@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_named_in_words() {
+    fn content_that_is_no_text_is_described() {
         let ToolAnswer { result, images } = convert(json!({"content": [
             {"type": "image", "data": "AAAAAAAA", "mimeType": "image/png"},
             {"type": "resource_link", "name": "plan", "uri": "file:///plan"},

@@ -16,14 +16,12 @@ use serde_json::{Value, json};
 use thirtyfour::error::WebDriverErrorInner;
 use thirtyfour::{ChromeCapabilities, ChromiumLikeCapabilities, LoggingPrefsLogLevel, WebDriver};
 
+use crate::WAIT_TIMEOUT;
 use crate::daemon::http_client;
 
 use chromedriver::ChromedriverProcess;
 pub use page_log::ConsoleEntry;
 pub use thirtyfour::Key;
-
-/// Longest wait for a condition on the page. It decides only how late a failing test fails.
-const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Longest run of a script that measures something. A longer one fails its test.
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(110);
@@ -51,7 +49,6 @@ pub enum ColorScheme {
 
 impl ColorScheme {
     /// Value of the media feature `prefers-color-scheme`.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Light => "light",
@@ -92,8 +89,6 @@ impl Browser {
         browser
     }
 
-    /// # Cancel safety
-    /// If dropped, the change may or may not have been made.
     pub async fn set_viewport(&self, screen: Viewport) {
         let Viewport { width, height, touch } = screen;
         let metrics = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": touch});
@@ -102,9 +97,6 @@ impl Browser {
     }
 
     /// Sets the preferred colour scheme, and reduced motion.
-    ///
-    /// # Cancel safety
-    /// If dropped, the change may or may not have been made.
     pub async fn set_color_scheme(&self, scheme: ColorScheme) {
         let features = json!([
             {"name": "prefers-color-scheme", "value": scheme.as_str()},
@@ -114,17 +106,12 @@ impl Browser {
     }
 
     /// Opens a URL and waits until the document is loaded.
-    ///
-    /// # Cancel safety
-    /// If dropped, the old page may or may not have been left.
     pub async fn open(&self, url: &str) {
         if let Err(error) = self.driver().goto(url).await {
             panic!("{url} cannot be opened: {error}");
         }
     }
 
-    /// # Cancel safety
-    /// As [`Self::open`].
     pub async fn reload(&self) {
         if let Err(error) = self.driver().refresh().await {
             panic!("the page cannot be loaded again: {error}");
@@ -132,9 +119,6 @@ impl Browser {
     }
 
     /// Runs statements in the page and returns the value of their `return`; `arguments` holds `args`.
-    ///
-    /// # Cancel safety
-    /// If dropped, the script may or may not have run.
     pub async fn run_script(&self, script: &str, args: &[Value]) -> Value {
         match self.driver().execute(script, args.to_vec()).await {
             Ok(answer) => answer.json().clone(),
@@ -143,9 +127,6 @@ impl Browser {
     }
 
     /// Runs statements that pass their result to `done`.
-    ///
-    /// # Cancel safety
-    /// If dropped, the script may or may not have run.
     pub async fn run_async_script(&self, script: &str, args: &[Value]) -> Value {
         let script = format!("const done = arguments[arguments.length - 1];\n{script}");
         match self.driver().execute_async(script, args.to_vec()).await {
@@ -155,17 +136,11 @@ impl Browser {
     }
 
     /// Evaluates an expression in the page.
-    ///
-    /// # Cancel safety
-    /// Safe if the expression only reads.
     pub async fn eval(&self, expression: &str) -> Value {
         self.run_script(&format!("return ({expression});"), &[]).await
     }
 
     /// Waits until an expression is truthy, and returns its value. An exception counts as false.
-    ///
-    /// # Cancel safety
-    /// Safe if the expression only reads.
     pub async fn wait_for(&self, expression: &str) -> Value {
         let begun = Instant::now();
         loop {
@@ -182,8 +157,6 @@ impl Browser {
         }
     }
 
-    /// # Cancel safety
-    /// If dropped, the request may or may not have been carried out.
     pub async fn cdp(&self, method: &str, params: Value) -> Value {
         match self.driver().cdp().send_raw(method, params).await {
             Ok(answer) => answer,
@@ -221,19 +194,12 @@ impl Drop for Browser {
 pub const MISSING_BROWSER_HELP: &str = "tests of the page need chromium and chromedriver: \
     `apt-get install chromium chromium-driver`, or leave them out with QUELL_SKIP_BROWSER=1";
 
-/// True when browser tests are switched off; prints that the test is skipped.
+/// True when browser tests are switched off; says so.
 #[must_use]
-#[expect(clippy::print_stdout, reason = "a skipped test says so")]
 pub fn is_skipped() -> bool {
-    #[expect(clippy::disallowed_methods, reason = "the switch that skips browser tests")]
-    let skipped = std::env::var("QUELL_SKIP_BROWSER").is_ok();
-    if skipped {
-        println!("skipped: QUELL_SKIP_BROWSER is set");
-    }
-    skipped
+    crate::skip::is_switched_off("QUELL_SKIP_BROWSER")
 }
 
-#[must_use]
 pub fn js_string_literal(text: &str) -> String {
     // JSON allows both characters; in old JavaScript they end a line.
     Value::from(text).to_string().replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")

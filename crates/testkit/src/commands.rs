@@ -23,7 +23,6 @@ pub struct ProcessMarker(String);
 
 impl ProcessMarker {
     /// Creates a marker that no other test has.
-    #[must_use]
     #[expect(clippy::new_without_default, reason = "every marker is unique")]
     pub fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -31,26 +30,20 @@ impl ProcessMarker {
     }
 
     /// Common prefix of all markers of this process.
-    #[must_use]
     pub fn prefix() -> String {
         format!("quell-mark-{}-", std::process::id())
     }
 
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
     /// Processes that carry the marker now.
-    #[must_use]
     pub fn marked_processes(&self) -> Vec<ObservedProcess> {
         leaks::processes_with_marker(&self.0)
     }
 
     /// Waits until at least `n` processes carry the marker.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_for_count(&self, n: usize) {
         let marker = self.0.clone();
         leaks::wait_until(Duration::from_secs(20), move || {
@@ -61,9 +54,6 @@ impl ProcessMarker {
     }
 
     /// Waits until no process carries the marker; returns how long that took.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_gone(&self, limit: Duration) -> Duration {
         leaks::wait_no_process_with_marker(&self.0, limit).await
     }
@@ -133,13 +123,11 @@ fn shell_quote(text: &str) -> String {
 }
 
 /// Waits and obeys every signal.
-#[must_use]
 pub fn obeys_signals(mark: &ProcessMarker) -> String {
     mark.exec_marked_shell(SLEEP_LOOP)
 }
 
 /// Ignores TERM, INT and HUP, also in its children; prints `deaf` when it does.
-#[must_use]
 pub fn ignores_signals(mark: &ProcessMarker) -> String {
     format!("exec {}", signal_ignoring_shell(mark))
 }
@@ -149,25 +137,21 @@ fn signal_ignoring_shell(mark: &ProcessMarker) -> String {
 }
 
 /// Starts a child in its own session and waits beside it.
-#[must_use]
 pub fn setsid_child(mark: &ProcessMarker) -> String {
     mark.exec_marked_shell(&format!("setsid {} & {SLEEP_LOOP}", mark.marked_shell(SLEEP_LOOP)))
 }
 
 /// Like [`setsid_child`], but the child ignores TERM, INT and HUP; it prints `deaf` when it does.
-#[must_use]
 pub fn signal_ignoring_setsid_child(mark: &ProcessMarker) -> String {
     mark.exec_marked_shell(&format!("setsid {} & {SLEEP_LOOP}", signal_ignoring_shell(mark)))
 }
 
 /// Starts a grandchild in its own session whose parent ends at once, and waits beside it.
-#[must_use]
 pub fn double_fork(mark: &ProcessMarker) -> String {
     mark.exec_marked_shell(&format!("(setsid {} & ) ; {SLEEP_LOOP}", mark.marked_shell(SLEEP_LOOP)))
 }
 
 /// On TERM starts a successor in its own session and exits; prints `armed` when the trap is set.
-#[must_use]
 pub fn respawns_on_term(mark: &ProcessMarker) -> String {
     let successor = mark.marked_shell(SLEEP_LOOP);
     mark.exec_marked_shell(&format!(
@@ -182,31 +166,26 @@ fn interruptible_sleep_loop() -> &'static str {
 }
 
 /// Stops itself with SIGSTOP, so that TERM stays pending.
-#[must_use]
 pub fn stops_itself(mark: &ProcessMarker) -> String {
     mark.exec_marked_shell(&format!("kill -STOP $$; {SLEEP_LOOP}"))
 }
 
 /// Closes its output and continues: the reader sees the end long before the process ends.
-#[must_use]
 pub fn closes_its_output(mark: &ProcessMarker) -> String {
     mark.exec_marked_shell(&format!("exec >/dev/null 2>&1; {SLEEP_LOOP}"))
 }
 
 /// Clears its environment; only its arguments carry the marker.
-#[must_use]
 pub fn clears_its_environment(mark: &ProcessMarker) -> String {
     format!("exec env -i PATH=\"$PATH\" sh -c {} {}", shell_quote(SLEEP_LOOP), mark.as_str())
 }
 
 /// Exits at once with code 0 and leaves a server behind that keeps the output open.
-#[must_use]
 pub fn background_server(mark: &ProcessMarker) -> String {
     mark.exec_marked_shell(&format!("{} & echo started", mark.marked_shell(SLEEP_LOOP)))
 }
 
 /// Exits at once and leaves a server behind in its own session, with the output closed.
-#[must_use]
 pub fn detached_server(mark: &ProcessMarker) -> String {
     mark.exec_marked_shell(&format!(
         "setsid {} </dev/null >/dev/null 2>&1 & echo started",
@@ -215,32 +194,27 @@ pub fn detached_server(mark: &ProcessMarker) -> String {
 }
 
 /// Prints without end.
-#[must_use]
 pub fn output_flood(mark: &ProcessMarker) -> String {
     mark.exec_marked_shell(&format!("yes {}; :", mark.as_str()))
 }
 
 /// Prints this many bytes and exits.
-#[must_use]
 pub fn prints_bytes(mark: &ProcessMarker, bytes: usize) -> String {
     mark.exec_marked_shell(&format!("yes {} | head -c {bytes}; :", mark.as_str()))
 }
 
 /// Prints bytes that are not UTF-8, and an incomplete character.
-#[must_use]
 pub fn prints_invalid_utf8(mark: &ProcessMarker) -> String {
     mark.exec_marked_shell(r"printf 'ok \377\376 \303\050 \342\202'")
 }
 
 /// Prints `lines` numbered lines quickly, then waits: output of a command that is stopped.
-#[must_use]
 pub fn prints_then_waits(mark: &ProcessMarker, lines: u32) -> String {
     mark.exec_marked_shell(&format!("i=1; while [ $i -le {lines} ]; do echo line $i; i=$((i+1)); done; {SLEEP_LOOP}"))
 }
 
 /// Behaves like `sudo`: the payload runs in its own session, as another user if this one may change users, below a
 /// parent that forwards no signals.
-#[must_use]
 pub fn sudo_like(mark: &ProcessMarker) -> String {
     let payload = mark.marked_shell(SLEEP_LOOP);
     mark.exec_marked_shell(&format!(
@@ -253,7 +227,6 @@ pub fn sudo_like(mark: &ProcessMarker) -> String {
 
 /// Writes the pids of a small tree to `file`, one per line, when all of it runs: the shell, a child, a `setsid`
 /// grandchild.
-#[must_use]
 pub fn writes_its_pids(mark: &ProcessMarker, file: &Path) -> String {
     let file = shell_quote(&file.display().to_string());
     let grandchild = mark.marked_shell(&format!("echo $$ >> {file}; {SLEEP_LOOP}"));
@@ -263,7 +236,6 @@ pub fn writes_its_pids(mark: &ProcessMarker, file: &Path) -> String {
 
 /// A fork storm: every process of `chains` chains starts its successor and exits, so that no pid lives long. At most
 /// two processes of a chain live at once, `chains` is limited to 100, and each chain ends after `generations`.
-#[must_use]
 pub fn fork_storm(mark: &ProcessMarker, chains: u32, generations: u32) -> String {
     let chains = chains.clamp(1, 100);
     // Each generation is a fresh shell: a function that forks itself would grow its stack without end.

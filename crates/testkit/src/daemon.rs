@@ -20,13 +20,12 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tempfile::TempDir;
 use tokio::sync::{oneshot, watch};
 
+use crate::WAIT_TIMEOUT;
+
 #[cfg(test)]
 pub(crate) use api::install_tls_provider;
-pub use api::{TestApiClient, TestApiResponse, http_client};
+pub use api::{TestApiClient, TestApiResponse, http_client, percent_encode, poll_until};
 pub use events::{ReceivedEvent, TestRunEventLog, TestRunEventStream};
-
-/// Longest wait for a daemon to become ready or to exit. It decides only how late a failing test fails.
-const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Variables through which the machine's own setup would reach the daemon.
 const HOST_ENVIRONMENT: &[&str] = &[
@@ -56,7 +55,6 @@ pub struct DaemonHome {
 
 impl DaemonHome {
     /// Creates a home with this configuration.
-    #[must_use]
     pub fn new(config_toml: &str) -> Self {
         let made = TempDir::with_prefix("quell-test-").and_then(|folder| {
             fs::create_dir(folder.path().join("data"))?;
@@ -93,7 +91,6 @@ impl DaemonHome {
     }
 
     /// A copy of this binary that every user may execute: the build directory may be closed to others.
-    #[must_use]
     pub fn copy_executable(&self, exe: &Path) -> PathBuf {
         let copy = self.folder.path().join("quell");
         let made = fs::copy(exe, &copy).and_then(|_| fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)));
@@ -104,34 +101,28 @@ impl DaemonHome {
     }
 
     /// The directory that contains everything.
-    #[must_use]
     pub fn root_dir(&self) -> &Path {
         self.folder.path()
     }
 
-    #[must_use]
     pub fn data_dir(&self) -> PathBuf {
         self.folder.path().join("data")
     }
 
     /// Working directory of agents that name no workdir.
-    #[must_use]
     pub fn work_dir(&self) -> PathBuf {
         self.folder.path().join("data-work")
     }
 
-    #[must_use]
     pub fn config_file(&self) -> PathBuf {
         self.folder.path().join("quell.toml")
     }
 
-    #[must_use]
     pub fn log_file(&self) -> PathBuf {
         self.folder.path().join("output.log")
     }
 
     /// A command of this binary in this home, without the machine's own setup.
-    #[must_use]
     pub fn command(&self, exe: &Path) -> std::process::Command {
         #[expect(clippy::disallowed_methods, reason = "test support starts the real binary")]
         let mut command = std::process::Command::new(exe);
@@ -150,17 +141,11 @@ impl DaemonHome {
     }
 
     /// Starts a daemon and waits until it is ready.
-    ///
-    /// # Cancel safety
-    /// If dropped, the started daemon is killed.
     pub async fn start(&self, exe: &Path) -> TestDaemon {
         self.start_on(exe, "127.0.0.1:0").await
     }
 
     /// Starts a daemon that should answer but not become ready.
-    ///
-    /// # Cancel safety
-    /// If dropped, the started daemon is killed.
     pub async fn start_unready(&self, exe: &Path) -> TestDaemon {
         let mut command = self.command(exe);
         command.arg("serve").arg("--config").arg(self.config_file()).args(["--listen", "127.0.0.1:0"]);
@@ -168,9 +153,6 @@ impl DaemonHome {
     }
 
     /// Starts a daemon that listens on this address, for example that of its predecessor.
-    ///
-    /// # Cancel safety
-    /// If dropped, the started daemon is killed.
     pub async fn start_on(&self, exe: &Path, address: &str) -> TestDaemon {
         let mut command = self.command(exe);
         command.arg("serve").arg("--config").arg(self.config_file()).args(["--listen", address]);
@@ -178,9 +160,6 @@ impl DaemonHome {
     }
 
     /// Starts a daemon without `--config`; `QUELL_CONFIG` must be empty.
-    ///
-    /// # Cancel safety
-    /// If dropped, the started daemon is killed.
     pub async fn start_without_config_flag(&self, exe: &Path) -> TestDaemon {
         let mut command = self.command(exe);
         command.args(["serve", "--listen", "127.0.0.1:0"]);
@@ -220,9 +199,6 @@ pub struct TestDaemon {
 
 impl TestDaemon {
     /// Starts a daemon in a new home and waits until it is ready.
-    ///
-    /// # Cancel safety
-    /// If dropped, the started daemon is killed.
     pub async fn start(exe: &Path, config_toml: &str) -> Self {
         DaemonHome::new(config_toml).start(exe).await
     }
@@ -291,48 +267,39 @@ impl TestDaemon {
     }
 
     /// Such as `http://127.0.0.1:40000`.
-    #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
     /// Such as `127.0.0.1:40000`.
-    #[must_use]
     pub fn address(&self) -> &str {
         self.url.trim_start_matches("http://")
     }
 
     /// The admin token of its data directory.
-    #[must_use]
     pub fn token(&self) -> &str {
         &self.token
     }
 
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
     /// Time from the start to the first ready answer.
-    #[must_use]
     pub fn startup_time(&self) -> Duration {
         self.startup_time
     }
 
     /// The home, in which another daemon can be started later.
-    #[must_use]
     pub fn home(&self) -> &DaemonHome {
         &self.home
     }
 
     /// API client with the admin token.
-    #[must_use]
     pub fn api(&self) -> TestApiClient {
         TestApiClient::new(&self.url, &self.token)
     }
 
-    /// The output so far.
-    #[must_use]
     pub fn output(&self) -> String {
         fs::read_to_string(self.home.log_file()).unwrap_or_default()
     }
@@ -389,9 +356,6 @@ impl TestDaemon {
     }
 
     /// Waits until the daemon has exited.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_exit(&self) -> ExitStatus {
         let mut ended = self.exit_status.clone();
         let waited = tokio::time::timeout(WAIT_TIMEOUT, ended.wait_for(Option::is_some)).await;

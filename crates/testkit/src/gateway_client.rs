@@ -19,17 +19,11 @@ pub struct GatewayTestClient {
 
 impl GatewayTestClient {
     /// Connects with the admin token.
-    ///
-    /// # Cancel safety
-    /// Dropping it closes the connection.
     pub async fn connect(daemon: &TestDaemon) -> Self {
         Self::connect_to(daemon.url(), daemon.token()).await
     }
 
     /// Connects to the daemon at this URL.
-    ///
-    /// # Cancel safety
-    /// Dropping it closes the connection.
     pub async fn connect_to(url: &str, token: &str) -> Self {
         let url = format!("{}/ws", url.replace("http://", "ws://"));
         // Without Nagle's delay: it sends small frames and measures their times.
@@ -46,9 +40,6 @@ impl GatewayTestClient {
     }
 
     /// Sends a request; returns its id.
-    ///
-    /// # Cancel safety
-    /// The request may or may not have been sent.
     pub async fn send_request(&mut self, method: &str, params: Value) -> String {
         self.last_id += 1;
         let id = self.last_id.to_string();
@@ -60,9 +51,6 @@ impl GatewayTestClient {
     }
 
     /// Sends a request; returns its payload. Events before the response are dropped.
-    ///
-    /// # Cancel safety
-    /// As [`Self::send_request`].
     pub async fn call(&mut self, method: &str, params: Value) -> Value {
         let id = self.send_request(method, params).await;
         let (_, mut answer) = self.wait_for_frame(|frame| frame["type"] == "res" && frame["id"] == id.as_str()).await;
@@ -71,9 +59,6 @@ impl GatewayTestClient {
     }
 
     /// The next frame with its arrival time; `None` when the gateway has closed the connection.
-    ///
-    /// # Cancel safety
-    /// Safe: no frame is lost.
     pub async fn next_frame(&mut self) -> Option<(Instant, Value)> {
         loop {
             let message = self.socket.next().await?.ok()?;
@@ -101,9 +86,6 @@ impl GatewayTestClient {
     }
 
     /// Sends a message that starts a run named `run`.
-    ///
-    /// # Cancel safety
-    /// As [`Self::send_request`].
     pub async fn start_run(&mut self, run: &str) {
         let params =
             json!({"sessionKey": format!("s-{run}"), "message": format!("marker:{run}"), "idempotencyKey": run});

@@ -15,7 +15,6 @@ use serde_json::{Map, Value};
 
 macro_rules! rules {
     ($($(#[$doc:meta])* $name:ident = $word:literal,)*) => {
-        /// A rule of a provider.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum HistoryRule {
             $($(#[$doc])* $name,)*
@@ -25,7 +24,6 @@ macro_rules! rules {
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
             /// Its name in the corpus and in the server's answers.
-            #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$name => $word,)*

@@ -12,7 +12,6 @@ use crate::commands::ProcessMarker;
 ///
 /// # Panics
 /// When the compiler is missing or reports an error.
-#[must_use]
 pub fn compile(program: HostileProgram, folder: &Path) -> PathBuf {
     let (name, text) = program.source();
     let (source, target) = (folder.join(format!("{name}.c")), folder.join(name));
@@ -55,26 +54,22 @@ impl HostileProgram {
 }
 
 /// A live process whose first thread is dead, in the warden's group; the shell waits beside it.
-#[must_use]
 pub fn zombie_leader(program: &Path, mark: &ProcessMarker) -> String {
     format!("exec {} $PPID {}", program.display(), mark.as_str())
 }
 
 /// Like [`zombie_leader`], but the call ends by itself.
-#[must_use]
 pub fn zombie_leader_left_behind(program: &Path, mark: &ProcessMarker) -> String {
     format!("{} $PPID {} & sleep 1; kill -9 $!; exit 0", program.display(), mark.as_str())
 }
 
 /// Sends a report in the warden's name and kills the warden, once the file `go` exists.
-#[must_use]
 pub fn forged_report(program: &Path, mark: &ProcessMarker, go: &Path) -> String {
     format!("exec {} $PPID {} {}", program.display(), mark.as_str(), go.display())
 }
 
 /// Kills the warden and leaves a process of the daemon's own binary behind, without the run's environment: `serve` in
 /// its own data directory.
-#[must_use]
 pub fn poses_as_warden(quell: &Path, folder: &Path, mark: &ProcessMarker) -> String {
     format!(
         "mkdir -p {0}/fake; (env -i HOME={0}/fake QUELL_HOME={0}/fake QUELL_MARK={1} setsid {2} serve --listen 127.0.0.1:0 >{0}/fake.log 2>&1 &); \
@@ -86,7 +81,6 @@ pub fn poses_as_warden(quell: &Path, folder: &Path, mark: &ProcessMarker) -> Str
 }
 
 /// Stops the warden, then kills the daemon and the warden; a child with an empty environment continues.
-#[must_use]
 pub fn kills_its_daemon(mark: &ProcessMarker) -> String {
     format!(
         "env -i sh -c 'while :; do sleep 1; done' {} & \
@@ -96,7 +90,6 @@ pub fn kills_its_daemon(mark: &ProcessMarker) -> String {
 }
 
 /// Like [`kills_its_daemon`], but the child is an orphan in its own session: only its start time tells whose it is.
-#[must_use]
 pub fn kills_its_daemon_and_hides(mark: &ProcessMarker) -> String {
     format!(
         "(env -i setsid sh -c 'while :; do sleep 1; done' {} &); sleep 0.2; \
@@ -106,13 +99,11 @@ pub fn kills_its_daemon_and_hides(mark: &ProcessMarker) -> String {
 }
 
 /// Waits in the kernel for its vfork child, which does not continue: SIGTERM does not reach it.
-#[must_use]
 pub fn waits_for_its_vfork(program: &Path, mark: &ProcessMarker) -> String {
     format!("exec {} {}", program.display(), mark.as_str())
 }
 
 /// A process tree in its own user and PID namespaces.
-#[must_use]
 pub fn nests_namespaces(mark: &ProcessMarker) -> String {
     format!(
         "unshare --user --map-root-user --pid --fork --mount-proc sh -c \
@@ -123,7 +114,6 @@ pub fn nests_namespaces(mark: &ProcessMarker) -> String {
 }
 
 /// Takes away all descriptors of the warden, which then receives nothing.
-#[must_use]
 pub fn blinds_its_warden(mark: &ProcessMarker) -> String {
     format!(
         "prlimit --pid $PPID --nofile=0:0; echo hostile blinds; sh -c 'while :; do sleep 1; done' {} & wait",
@@ -132,13 +122,11 @@ pub fn blinds_its_warden(mark: &ProcessMarker) -> String {
 }
 
 /// Like [`blinds_its_warden`], once the file `go` exists.
-#[must_use]
 pub fn blinds_its_warden_when(mark: &ProcessMarker, go: &Path) -> String {
     format!("echo hostile waits; until [ -e {} ]; do sleep 0.01; done; {}", go.display(), blinds_its_warden(mark))
 }
 
 /// Stops the daemon with SIGSTOP, so that it receives no stop.
-#[must_use]
 pub fn stops_its_daemon(mark: &ProcessMarker) -> String {
     format!(
         "set -- $(cat /proc/$PPID/stat); echo hostile stops; kill -STOP $4; sh -c 'while :; do sleep 1; done' {}",
@@ -147,7 +135,6 @@ pub fn stops_its_daemon(mark: &ProcessMarker) -> String {
 }
 
 /// A fork storm, each process in its own session, whose warden is killed.
-#[must_use]
 pub fn storm_without_warden(mark: &ProcessMarker) -> String {
     format!(
         "for i in 1 2 3 4 5 6 7 8; do (while :; do setsid sh -c '(sleep 0.01 &)' {} & wait; done) & done; \
@@ -157,13 +144,11 @@ pub fn storm_without_warden(mark: &ProcessMarker) -> String {
 }
 
 /// Runs a program whose only argument is the marker.
-#[must_use]
 pub fn runs_program(program: &Path, mark: &ProcessMarker) -> String {
     format!("exec {} {}", program.display(), mark.as_str())
 }
 
 /// Starts as many processes as the limits of its user permit, or 64.
-#[must_use]
 pub fn fills_the_process_table(mark: &ProcessMarker) -> String {
     format!(
         "(ulimit -u 64 2>/dev/null; i=0; while [ $i -lt 400 ]; do sh -c 'trap : TERM; while :; do sleep 9; done' {0} & i=$((i + 1)); done) \
@@ -173,7 +158,6 @@ pub fn fills_the_process_table(mark: &ProcessMarker) -> String {
 }
 
 /// Lowers a limit of the daemon: memory (`as`), processes (`nproc`), CPU time (`cpu`).
-#[must_use]
 pub fn limits_its_daemon(limit: &str, mark: &ProcessMarker) -> String {
     format!(
         "set -- $(cat /proc/$PPID/stat); prlimit --pid $4 --{limit}; echo hostile limits; sh -c 'while :; do sleep 1; done' {}",

@@ -9,9 +9,12 @@ mod proc_fs;
 #[cfg(test)]
 mod tests;
 
+use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
+
+use crate::WAIT_TIMEOUT;
 
 pub use baseline::{LeakAllowance, ResourceBaseline, TaskBaseline};
 pub(crate) use proc_fs::has_marker;
@@ -25,9 +28,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Polls `probe` until it succeeds; returns how long that took. It polls in its own thread, so that it does not block
 /// the caller's runtime and ignores a paused clock.
-///
-/// # Cancel safety
-/// Safe: the polling ends when the caller is dropped.
 ///
 /// # Panics
 /// When `probe` still fails after `limit`, with its last error.
@@ -56,19 +56,31 @@ pub async fn wait_until(limit: Duration, mut probe: impl FnMut() -> Result<(), S
     }
 }
 
+/// Waits until `probe` returns this value; `what` names it in the failure.
+pub async fn wait_for_value<T: PartialEq + Debug + Send + 'static>(
+    what: &'static str,
+    wanted: T,
+    mut probe: impl FnMut() -> T + Send + 'static,
+) {
+    wait_until(WAIT_TIMEOUT, move || match probe() {
+        value if value == wanted => Ok(()),
+        value => Err(format!("{what}: {value:?}, not {wanted:?}")),
+    })
+    .await;
+}
+
+/// Waits until this is true; `what` names it in the failure.
+pub async fn wait_for_true(what: &'static str, probe: impl FnMut() -> bool + Send + 'static) {
+    wait_for_value(what, true, probe).await;
+}
+
 /// Waits until no process has this exact environment entry, such as `QUELL_RUN_ID=...`.
-///
-/// # Cancel safety
-/// Safe: it only reads.
 pub async fn wait_no_process_with_env(entry: &str, limit: Duration) -> Duration {
     let entry = entry.to_owned();
     wait_until(limit, move || expect_none(&processes_with_env(&entry), &entry)).await
 }
 
 /// Waits until no process has this marker in its environment or arguments.
-///
-/// # Cancel safety
-/// Safe: it only reads.
 pub async fn wait_no_process_with_marker(marker: &str, limit: Duration) -> Duration {
     let marker = marker.to_owned();
     wait_until(limit, move || expect_none(&processes_with_marker(&marker), &marker)).await

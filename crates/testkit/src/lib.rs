@@ -16,6 +16,12 @@ pub mod mcp;
 pub mod model;
 pub mod networks;
 pub mod pty;
+pub mod skip;
 mod sse;
+
+use std::time::Duration;
+
+/// Longest wait for anything on a busy machine. It decides only how late a failing test fails.
+pub const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub use model::{ScriptedModel, ScriptedResponse, StreamStep};

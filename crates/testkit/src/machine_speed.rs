@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 const IDLE_PROCESS_TIME: Duration = Duration::from_millis(3);
 
 /// The limit for now of an operation that may take `limit` on an idle machine. Call it right after the operation.
-#[must_use]
 pub fn scaled_limit(limit: Duration) -> Duration {
     limit.mul_f64((measure_process_time().as_secs_f64() / IDLE_PROCESS_TIME.as_secs_f64()).max(1.0))
 }

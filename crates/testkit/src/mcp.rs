@@ -29,14 +29,12 @@ pub struct McpReceivedMessage {
 }
 
 /// Number of tools that the server lists at its start.
-#[must_use]
 pub fn tool_count() -> usize {
     let names = SERVER_SCRIPT.split_once("for name in ").and_then(|(_, rest)| rest.split_once(" $grown"));
     names.map_or(0, |(names, _)| names.split_whitespace().count())
 }
 
 /// The messages that a server has logged so far.
-#[must_use]
 pub fn received_messages(log: &Path) -> Vec<McpReceivedMessage> {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     // The last line may be incomplete.
@@ -44,8 +42,6 @@ pub fn received_messages(log: &Path) -> Vec<McpReceivedMessage> {
     whole.lines().map(parse_log_line).collect()
 }
 
-/// The messages of one method.
-#[must_use]
 pub fn received_messages_of(log: &Path, method: &str) -> Vec<McpReceivedMessage> {
     received_messages(log).into_iter().filter(|line| line.message["method"] == method).collect()
 }

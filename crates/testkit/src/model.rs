@@ -10,6 +10,7 @@ mod frames;
 pub(crate) mod http1;
 mod recorded_request;
 mod request_checks;
+mod request_handle;
 mod respond;
 mod response_writer;
 mod scripted_response;
@@ -25,12 +26,13 @@ use std::thread::JoinHandle;
 use tokio::sync::{mpsc, oneshot};
 
 pub use blackhole::BlackHole;
-pub use recorded_request::{ExpectedRequest, ModelRequestHandle, RecordedRequest, ResponseOutcome, ResponseProgress};
+pub use recorded_request::{RecordedRequest, ResponseOutcome, ResponseProgress};
+pub use request_handle::{ExpectedRequest, ModelRequestHandle};
 pub use scripted_response::{
     LineEnd, ScriptedResponse, ScriptedStream, StreamEnd, StreamStep, Transfer, UsageReporting,
 };
 
-use recorded_request::{ConditionWaiter, IntoRequestHandle as _};
+use request_handle::{ConditionWaiter, IntoRequestHandle as _};
 use server::PortCommand;
 
 /// The server. Dropping it closes every connection and ends its thread.
@@ -45,9 +47,6 @@ pub struct ScriptedModel {
 impl ScriptedModel {
     /// Starts a server on a free port. It also raises the soft limit of open files of this process, so that a thousand
     /// streams fit.
-    ///
-    /// # Cancel safety
-    /// Safe: if dropped, the server ends by itself.
     pub async fn start() -> Self {
         server::raise_open_file_limit();
         let stage = Arc::new(shared_state::ModelServerState::new());
@@ -69,12 +68,10 @@ impl ScriptedModel {
     }
 
     /// The base URL, with `/v1`.
-    #[must_use]
     pub fn base_url(&self) -> String {
         format!("http://{}/v1", self.address)
     }
 
-    #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -87,7 +84,6 @@ impl ScriptedModel {
     }
 
     /// Number of responses that no request has taken yet.
-    #[must_use]
     pub fn unused_count(&self) -> usize {
         self.waiter.shared.unused_count()
     }
@@ -109,19 +105,15 @@ impl ScriptedModel {
     }
 
     /// Number of requests so far, including discarded ones.
-    #[must_use]
     pub fn request_count(&self) -> usize {
         *self.waiter.shared.watch_arrivals().borrow()
     }
 
-    /// Number of open connections.
-    #[must_use]
     pub fn connection_count(&self) -> usize {
         *self.waiter.shared.watch_connections().borrow()
     }
 
     /// Descriptions of requests that no provider would accept: unexpected requests and broken histories.
-    #[must_use]
     pub fn protocol_errors(&self) -> Vec<String> {
         let odd = self.waiter.shared.unexpected_events().into_iter().map(|oddity| format!("an odd request: {oddity}"));
         let broken = self.waiter.shared.records().into_iter().filter(|record| !record.violations.is_empty());
@@ -139,31 +131,22 @@ impl ScriptedModel {
     }
 
     /// Waits until at least `n` requests have arrived; returns all of them.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_for_requests(&self, n: usize) -> Vec<ModelRequestHandle> {
         let arrived = self.waiter.shared.watch_arrivals();
         self.waiter.wait_for(arrived, &format!("{n} requests"), |seen| (*seen >= n).then_some(())).await;
         self.recorded_requests()
     }
 
-    /// The requests so far.
-    #[must_use]
     pub fn recorded_requests(&self) -> Vec<ModelRequestHandle> {
         self.waiter.shared.records().into_iter().map(|record| record.into_handle(&self.waiter)).collect()
     }
 
     /// The request with this index in the order of arrival, from 0.
-    #[must_use]
     pub fn request_at(&self, index: usize) -> ExpectedRequest {
         ExpectedRequest { index, waiter: self.waiter.clone() }
     }
 
     /// Waits for the first request that has `marker:NAME` in a user message.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_for_marked_request(&self, name: &str) -> ModelRequestHandle {
         let stage = &self.waiter.shared;
         let find = |_: &usize| stage.records().into_iter().find(|r| r.markers.iter().any(|m| m == name));
@@ -172,26 +155,16 @@ impl ScriptedModel {
     }
 
     /// Waits until exactly `n` connections are open, including kept-alive ones.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_for_connections(&self, n: usize) {
         let open = self.waiter.shared.watch_connections();
         self.waiter.wait_for(open, &format!("{n} open connections"), |open| (*open == n).then_some(())).await;
     }
 
     /// Closes the port: new connections are refused, open ones stay.
-    ///
-    /// # Cancel safety
-    /// If dropped, the port may or may not have been closed.
     pub async fn refuse_connections(&self) {
         self.send_port_command(PortCommand::Close).await;
     }
 
-    /// Opens the same port again.
-    ///
-    /// # Cancel safety
-    /// If dropped, the port may or may not have been opened.
     pub async fn accept_connections(&self) {
         self.send_port_command(PortCommand::Open).await;
     }

@@ -13,8 +13,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
 use tokio::sync::watch;
 
-/// Longest wait for the screen. It decides only how late a failing test fails.
-const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
+use crate::WAIT_TIMEOUT;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PtySize {
@@ -22,7 +21,6 @@ pub struct PtySize {
     pub columns: u16,
 }
 
-/// The screen at one moment.
 #[derive(Clone)]
 pub struct PtySnapshot {
     parser: SharedParser,
@@ -38,13 +36,11 @@ impl PtySnapshot {
     }
 
     /// The screen as text, one line per row.
-    #[must_use]
     pub fn text(&self) -> String {
         self.with_screen(vt100::Screen::contents)
     }
 
     /// The rows without trailing spaces.
-    #[must_use]
     pub fn rows(&self) -> Vec<String> {
         self.with_screen(|screen| {
             let (_, columns) = screen.size();
@@ -81,7 +77,6 @@ impl PtySnapshot {
     }
 
     /// Bytes that the program has written so far.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -99,7 +94,6 @@ type SharedParser = Arc<Mutex<vt100::Parser>>;
 
 impl Pty {
     /// Starts a program as session leader on a new terminal of this size.
-    #[must_use]
     pub fn start(command: &Command, size: PtySize) -> Self {
         match Self::try_start(command, size) {
             Ok(pty) => pty,
@@ -140,15 +134,11 @@ impl Pty {
         }
     }
 
-    #[must_use]
     pub fn snapshot(&self) -> PtySnapshot {
         self.snapshots.borrow().clone()
     }
 
     /// Waits until the screen matches; returns it with the arrival time of its last bytes.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_until(&self, what: &str, wanted: impl Fn(&PtySnapshot) -> bool) -> (PtySnapshot, Instant) {
         let mut shown = self.snapshots.clone();
         let waited = tokio::time::timeout(WAIT_TIMEOUT, shown.wait_for(|shown| wanted(shown))).await;
@@ -159,9 +149,6 @@ impl Pty {
     }
 
     /// Waits until the screen shows this text, also if it is wrapped into two lines.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_text(&self, text: &str) -> PtySnapshot {
         let is_shown = |shown: &PtySnapshot| {
             let shown = shown.text();
@@ -172,9 +159,6 @@ impl Pty {
     }
 
     /// Waits until the screen no longer shows this text.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_text_gone(&self, text: &str) -> PtySnapshot {
         self.wait_until(&format!("anything without {text:?}"), |shown| !shown.text().contains(text)).await.0
     }
@@ -184,9 +168,6 @@ impl Pty {
     }
 
     /// Waits until the program has exited and all its output is on the screen.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_exit(&mut self) -> ExitStatus {
         let begun = Instant::now();
         loop {

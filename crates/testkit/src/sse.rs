@@ -2,11 +2,9 @@
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct TestSseFrame {
-    /// The last id seen.
     pub(crate) id: String,
     /// Empty if not named.
     pub(crate) event: String,
-    /// The data lines, joined.
     pub(crate) data: String,
 }
 

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_read_file_may_not_read_is_no_skill() {
+    fn files_that_read_file_may_not_read_are_no_skills() {
         let dir = tempfile::tempdir().unwrap();
         let workdir = dir.path().join("work");
         write_skill(dir.path(), "outside/pdf", "pdf");

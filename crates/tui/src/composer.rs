@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_stands_before_what_was_typed_since() {
+    fn returned_texts_are_put_before_newer_input() {
         let mut composer = with("newer");
         composer.prepend_texts(&["refused".into(), "withdrawn".into()]);
         assert_eq!(composer.text(), "refused\nwithdrawn\nnewer");

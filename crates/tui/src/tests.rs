@@ -323,7 +323,7 @@ fn ctrl_c_clears_then_stops_then_asks() {
 }
 
 #[test]
-fn who_stops_and_leaves_waits_for_the_end() {
+fn stop_and_quit_waits_for_the_end_of_the_run() {
     let mut scene = ChatHarness::new();
     let id = scene.submit_running("work");
     scene.submit_text("/quit");
@@ -405,7 +405,7 @@ fn a_stop_text_that_could_not_be_sent_is_a_stop_that_goes_out_later() {
 }
 
 #[test]
-fn what_is_typed_at_the_question_whether_to_leave_answers_it_with_no() {
+fn typing_at_the_exit_question_answers_no() {
     for first in ['h', 'y', 'n', '/', '1'] {
         let mut scene = ChatHarness::new();
         assert_eq!(scene.press_control('c'), []);

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_moves_the_cursor_or_turns_the_text_is_left_out() {
+    fn control_and_direction_characters_are_removed() {
         assert_eq!(sanitize("a\u{1b}[2Jb\r\n\tc\u{202e}d\u{9b}e"), "a[2Jb\n    cde");
         assert_eq!(sanitize("ab\tc"), "ab  c");
     }

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_filled_in_is_taken_as_it_is() {
+    fn inserted_values_are_not_expanded_again() {
         let texts = Texts::default();
         assert_eq!(texts.format("no {a} such {b} key", &[("a", "{b}"), ("b", "x")]), "no {b} such x key");
     }

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::source::SourceFile;
+use super::source::ParsedFile;
 
 /// Returns groups of files that all reach each other. Imports between a module and its own children do not count.
-pub(crate) fn circles(files: &[SourceFile]) -> Vec<BTreeSet<String>> {
+pub(crate) fn circles(files: &[ParsedFile]) -> Vec<BTreeSet<String>> {
     let arrows = arrows(files);
     let reached: BTreeMap<usize, BTreeSet<usize>> = arrows.keys().map(|from| (*from, reach(&arrows, *from))).collect();
     let mut seen: BTreeSet<usize> = BTreeSet::new();
@@ -23,8 +23,8 @@ pub(crate) fn circles(files: &[SourceFile]) -> Vec<BTreeSet<String>> {
 }
 
 /// For each file, by its index: the files that it names.
-fn arrows(files: &[SourceFile]) -> BTreeMap<usize, BTreeSet<usize>> {
-    let key = |file: &SourceFile, path: &[String]| (file.crate_name.clone(), file.module.0.clone(), path.to_vec());
+fn arrows(files: &[ParsedFile]) -> BTreeMap<usize, BTreeSet<usize>> {
+    let key = |file: &ParsedFile, path: &[String]| (file.crate_name.clone(), file.module.0.clone(), path.to_vec());
     let places: BTreeMap<_, usize> =
         files.iter().enumerate().map(|(index, file)| (key(file, &file.module.1), index)).collect();
     let mut arrows: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();

@@ -8,7 +8,7 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
 /// The figures of one file.
-pub(crate) struct SourceFile {
+pub(crate) struct ParsedFile {
     pub(crate) crate_name: String,
     /// From the root of the workspace.
     pub(crate) path: String,
@@ -27,7 +27,7 @@ pub(crate) struct SourceFile {
     pub(crate) named_paths: Vec<Vec<String>>,
 }
 
-impl SourceFile {
+impl ParsedFile {
     pub(crate) fn is_test(&self) -> bool {
         self.lines > 0 && self.test_lines == self.lines
     }
@@ -47,7 +47,7 @@ pub(crate) fn folders_in(root: &Path, parent: &str) -> anyhow::Result<Vec<String
 }
 
 /// Reads every Rust file of a crate: product, tests and benches.
-pub(crate) fn read_crate(root: &Path, name: &str, folder: &str) -> anyhow::Result<Vec<SourceFile>> {
+pub(crate) fn read_crate(root: &Path, name: &str, folder: &str) -> anyhow::Result<Vec<ParsedFile>> {
     let mut paths = Vec::new();
     collect(&root.join(folder), &mut paths)?;
     paths.sort();
@@ -72,7 +72,7 @@ fn collect(folder: &Path, paths: &mut Vec<std::path::PathBuf>) -> anyhow::Result
     Ok(())
 }
 
-fn read_file(crate_name: &str, folder: &str, path: String, text: &str) -> anyhow::Result<SourceFile> {
+fn read_file(crate_name: &str, folder: &str, path: String, text: &str) -> anyhow::Result<ParsedFile> {
     let parsed = syn::parse_file(text).with_context(|| format!("{path} cannot be parsed"))?;
     let module = module_of(path.strip_prefix(folder).unwrap_or(&path));
     let mut counter = Counter { inside: module.1.clone(), ..Counter::default() };
@@ -81,7 +81,7 @@ fn read_file(crate_name: &str, folder: &str, path: String, text: &str) -> anyhow
     let only_tests = crate_name.ends_with("testkit")
         || !path[folder.len()..].starts_with("/src/")
         || path.split('/').any(|part| part == "tests" || part == "tests.rs");
-    Ok(SourceFile {
+    Ok(ParsedFile {
         crate_name: crate_name.to_owned(),
         path,
         module,

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_person_names_wins() {
+    async fn the_given_url_and_token_win() {
         let dir = data_dir(Some("127.0.0.1:7999"), Some("local"));
         let found = target(Some("https://quell.example/base/"), Some("mine"), &dir).discover_daemon().unwrap();
         assert_eq!((found.url.as_str(), found.token.as_deref()), ("https://quell.example/base/", Some("mine")));

@@ -241,7 +241,7 @@ async fn a_stream_that_goes_silent_without_closing_is_opened_anew() {
 }
 
 #[tokio::test]
-async fn what_a_proxy_says_for_a_daemon_that_is_away_may_pass() {
+async fn a_proxys_answer_for_an_absent_daemon_is_a_lost_connection() {
     for status in [429, 502, 503, 504] {
         let daemon = ScriptedDaemon::start(move |_| ScriptedDaemonReply::Raw(status, "<html>")).await;
         let error = daemon.client().get_hold().await.unwrap_err();

@@ -71,7 +71,7 @@ async fn the_first_start_makes_a_private_admin_token_and_later_ones_keep_it() {
 }
 
 #[tokio::test]
-async fn what_is_no_token_is_nobody() {
+async fn an_invalid_token_authenticates_no_one() {
     let fixture = AccessFixture::new().await;
     let token = fs::read_to_string(fixture.token_file()).unwrap();
     for wrong in ["", " ", "quell_", "admin", token.as_str(), &token.trim().to_uppercase(), &token[..69]] {
@@ -260,7 +260,7 @@ async fn no_token_signs_the_browsers_of_another_out() {
 }
 
 #[tokio::test]
-async fn what_was_shown_can_be_asked_for_again_and_turns_are_told() {
+async fn credentials_are_checked_again_and_revocations_announced() {
     let fixture = AccessFixture::new().await;
     let token = fixture.access.create_token("anna", AccessLevel::Write).await.unwrap();
     let cookie = fixture.sign_in_cookie(token.expose_secret()).await;

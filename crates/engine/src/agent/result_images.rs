@@ -95,7 +95,7 @@ mod tests {
     const PNG: &str = "iVBORw0KGgo=";
 
     #[test]
-    fn what_is_no_picture_too_large_or_too_much_is_said() {
+    fn unusable_oversized_and_surplus_images_are_reported() {
         let dir = tempfile::tempdir().unwrap();
         let ann = SessionKey::parse("ann").unwrap();
         let large = "iVBORw0KGgoA".repeat(700_000);

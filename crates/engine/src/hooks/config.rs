@@ -299,7 +299,11 @@ mod tests {
         "secret_file",
         "excludes"
     )]
-    fn what_cannot_work_is_named(#[case] settings: HookSettings, #[case] key: &str, #[case] says: &str) {
+    fn invalid_hook_settings_are_named_by_their_key(
+        #[case] settings: HookSettings,
+        #[case] key: &str,
+        #[case] says: &str,
+    ) {
         let error = settings.check().unwrap_err();
         assert_eq!(error.key, key, "{error}");
         assert!(error.problem.contains(says) && !error.problem.contains("hush"), "{error}");

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_is_known_to_whoever_has_the_secret() {
+    fn a_signature_is_verified_with_the_same_secret() {
         let signer = WebhookSigner::new(&"a secret of sixteen".to_owned().into());
         let _ = rustls::crypto::ring::default_provider().install_default();
         #[expect(clippy::disallowed_methods, reason = "this request is never sent")]

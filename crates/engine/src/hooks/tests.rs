@@ -161,7 +161,7 @@ async fn a_cancel_drops_what_hangs() {
 }
 
 #[tokio::test]
-async fn what_nobody_wants_is_not_asked_and_not_held() {
+async fn unwanted_events_call_no_hook_and_hold_nothing() {
     let fixture = fixture(ScriptedHook { wanted_event: Some(HookEvent::Create), ..ScriptedHook::default() });
     assert!(fixture.hooks.has_hooks_for(HookEvent::Create));
     let others: Vec<_> = HookEvent::ALL.into_iter().filter(|event| *event != HookEvent::Create).collect();
@@ -253,7 +253,7 @@ async fn the_end_of_a_run_has_the_same_id_however_often_it_is_told() {
 }
 
 #[tokio::test]
-async fn what_could_not_be_stored_is_told_to_nobody_and_can_be_told_again() {
+async fn an_event_that_was_not_stored_is_not_sent_and_can_be_repeated() {
     let settings = HookSettings {
         on_terminate: "http://127.0.0.1:9/".into(),
         secret: Some("hush".to_owned().into()),

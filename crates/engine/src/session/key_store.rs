@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sealed_opens_for_its_owner_alone_and_with_its_key_alone() {
+    fn sealed_keys_open_only_for_their_owner_and_with_their_key() {
         let dir = tempfile::tempdir().unwrap();
         let key_store = SessionKeyStore::in_data_dir(dir.path());
         let sealed = key_store.seal("ann", b"sk-1").unwrap();

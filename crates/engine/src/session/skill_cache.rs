@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_before_a_reset_is_told_once_and_not_kept() {
+    fn skills_read_before_a_reset_are_used_once_and_not_cached() {
         let (skill_cache, main) = (SkillCache::default(), agent("main", ""));
         let (_, before) = skill_cache.get(&main);
         skill_cache.clear();

@@ -68,7 +68,7 @@ fn an_idle_session_takes_a_message_even_when_none_may_wait(#[case] policy: OnBus
 }
 
 #[test]
-fn where_none_may_wait_a_busy_session_takes_only_an_interrupt() {
+fn without_a_queue_a_busy_session_takes_only_an_interrupt() {
     let load = SessionLoad { active_run: Some(active_run_id()), accepts_steering: true, waiting: 0, queue_limit: 0 };
     for policy in [OnBusy::Queue, OnBusy::Steer] {
         assert_eq!(decide_admission(policy, &load), Err(AdmissionError::QueueFull { waiting: 0 }));
@@ -77,7 +77,7 @@ fn where_none_may_wait_a_busy_session_takes_only_an_interrupt() {
 }
 
 #[test]
-fn where_the_active_run_does_not_take_it_a_steering_message_waits_for_its_turn() {
+fn a_steering_message_queues_if_the_run_does_not_take_it() {
     let load =
         SessionLoad { active_run: Some(active_run_id()), accepts_steering: false, waiting: 0, queue_limit: LIMIT };
     assert_eq!(decide_admission(OnBusy::Steer, &load), Ok(Admission::Queue));

@@ -210,7 +210,7 @@ mod tests {
     #[case("new")]
     #[case("what does /new do?")]
     #[case("")]
-    fn what_only_begins_with_a_slash_is_no_command(#[case] text: &str) {
+    fn text_after_a_slash_is_not_always_a_command(#[case] text: &str) {
         assert_eq!(ChannelCommand::parse(text), None);
     }
 

@@ -110,7 +110,7 @@ proptest! {
 }
 
 #[test]
-fn what_the_database_knew_of_the_day_is_spent_already() {
+fn stored_usage_of_the_day_counts_as_spent() {
     let mut daily_spend = DailySpend::default();
     daily_spend.add_stored_usage(agent(0), usage(7, 3));
     assert_eq!(daily_spend.spent(&agent(0), |_| Usage::default()), usage(7, 3));

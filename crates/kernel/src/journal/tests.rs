@@ -97,7 +97,7 @@ fn text_of_the_model_hurries_the_journal_when_there_is_much_of_it() {
 }
 
 #[test]
-fn what_was_told_before_the_crash_is_told_of_the_run() {
+fn the_journal_restores_the_verdict_and_the_usage() {
     let by = Requester { principal: Principal::parse("alice").unwrap(), surface: Surface::Http };
     let verdict = Verdict::Aborted { reason: StopReason::User, by: Some(by) };
     let usage = |output_tokens| Usage { input_tokens: 7, output_tokens, estimated: true };

@@ -73,7 +73,7 @@ fn a_message_finds_what_it_is_about_and_not_what_it_only_sounds_like() {
 }
 
 #[test]
-fn what_a_prompt_must_not_show_is_skipped() {
+fn notes_that_a_prompt_must_not_show_are_skipped() {
     let long = "x".repeat(MAX_SHOWN_CHARS + 1);
     let just = "ü".repeat(MAX_SHOWN_CHARS);
     let scopes = [vec![
@@ -162,7 +162,7 @@ fn found() -> impl Strategy<Value = Vec<Vec<RecalledNote>>> {
 
 proptest! {
     #[test]
-    fn whatever_was_found_only_what_may_be_shown_is(scopes in found(), least in 0.0..=1.0_f64, each in 0..7_usize) {
+    fn only_notes_that_may_be_shown_are_selected(scopes in found(), least in 0.0..=1.0_f64, each in 0..7_usize) {
         let limits = RecallLimits { min_score: least, max_per_scope: each, answered_key: "a" };
         let shown = select_notes(&scopes, &limits);
         prop_assert!(shown.len() <= MAX_SHOWN_NOTES.min(each * scopes.len()));

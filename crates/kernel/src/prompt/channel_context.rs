@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_fills_the_prompt_with_a_name() {
+    fn overlong_sender_names_are_cut() {
         let long = "n".repeat(100_000);
         let loud = ChannelMessage {
             sender: long.clone(),

@@ -193,7 +193,7 @@ fn the_same_provider_ids_in_two_turns_become_distinct_and_stay_so() {
 }
 
 #[test]
-fn what_models_make_up_is_put_into_words_that_providers_take() {
+fn invalid_call_ids_names_and_arguments_are_made_valid() {
     let mut odd = draft("run-1", " ");
     let call = |id: &str, tool: &str, arguments| ToolCall::from_wire(id, tool, arguments);
     let calls = vec![

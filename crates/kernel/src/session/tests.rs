@@ -261,7 +261,7 @@ impl SessionTableUsers {
 
 proptest! {
     #[test]
-    fn whatever_happens_nothing_leaks_and_nothing_is_cleaned_up_twice(ops in proptest::collection::vec(op(), 0..120)) {
+    fn sessions_never_leak_and_are_cleaned_up_once(ops in proptest::collection::vec(op(), 0..120)) {
         let (mut table, mut users) = (SessionTable::default(), SessionTableUsers::default());
         for op in ops {
             users.apply_op(&mut table, op);

@@ -92,7 +92,7 @@ fn names_and_descriptions_have_their_longest() {
 }
 
 #[test]
-fn what_is_said_of_a_broken_one_is_short() {
+fn the_problem_of_a_broken_skill_is_short() {
     let long = "X".repeat(1000);
     for head in [format!("name: {long}"), format!("{long}: 1\n{long}: 2")] {
         let problem = Skill::parse("pdf", &file(&head)).unwrap_err().to_string();

@@ -48,7 +48,7 @@ fn append_live_piece(shown: &mut String, piece: &str) {
 #[case::progress_with_clearing("\r\u{1b}[K10%\r\u{1b}[K100%\r\n", "100%\n")]
 #[case::newlines_of_windows("a\r\nb\r\n\r\n", "a\nb\n\n")]
 #[case::returns_before_a_newline("a\r\r\nb", "a\nb")]
-fn what_terminals_show_is_what_is_read(#[case] printed: &str, #[case] text: &str) {
+fn the_text_is_the_one_that_a_terminal_shows(#[case] printed: &str, #[case] text: &str) {
     assert_eq!(process_pieces([printed]), (text.to_owned(), text.to_owned()));
     let characters: Vec<String> = printed.chars().map(String::from).collect();
     assert_eq!(
@@ -97,7 +97,7 @@ fn terminal_text() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn where_a_text_is_cut_changes_nothing(text in terminal_text(), cuts in prop::collection::vec(1_usize..7, 0..40)) {
+    fn the_result_does_not_depend_on_the_pieces(text in terminal_text(), cuts in prop::collection::vec(1_usize..7, 0..40)) {
         let mut pieces = Vec::new();
         let mut rest = text.as_str();
         for cut in cuts {

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_shown_and_counts_characters_not_bytes() {
+    fn the_window_counts_characters_not_bytes() {
         let turns: Vec<_> = (0..4).map(|number| turn(number, 100)).collect();
         assert_eq!(first(&turns, 400), ("r0", 4));
         assert_eq!(newest_within_chars(&[], 10), Vec::<Arc<Turn>>::new());

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_summary_can_be_had_the_last_messages_stay_by_their_beginnings() {
+    fn without_a_summary_the_last_messages_are_cut_to_their_starts() {
         let turn = |number: usize, verdict: Verdict| {
             let mut draft = TurnDraft::new(RunId::parse(format!("r{number}")).unwrap(), format!("question {number}"));
             draft.finish_message(ModelMessage::new(
@@ -162,7 +162,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_stays_takes_at_most_half(sizes in prop::collection::vec(0_usize..100, 0..20), fixed in 0_usize..100, limit in 0_usize..500) {
+        fn kept_turns_take_at_most_half_of_the_limit(sizes in prop::collection::vec(0_usize..100, 0..20), fixed in 0_usize..100, limit in 0_usize..500) {
             let count = turns_to_summarise(&sizes, fixed, limit);
             let kept: usize = sizes[count..].iter().sum();
             if sizes.iter().sum::<usize>() + fixed <= limit {

@@ -42,7 +42,7 @@ fn a_wrong_section_says_what_is_wrong(#[case] section: serde_json::Value, #[case
 #[case::key_in_the_file(json!({"kind": "openai", "api_key": "sk"}))]
 #[case::unknown_kind(json!({"kind": "wrong"}))]
 #[case::no_kind(json!({}))]
-fn what_is_no_section_is_refused_by_its_reader(#[case] section: serde_json::Value) {
+fn an_invalid_provider_section_is_refused(#[case] section: serde_json::Value) {
     assert!(serde_json::from_value::<ProviderConfig>(section).is_err());
 }
 

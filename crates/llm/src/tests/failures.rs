@@ -168,7 +168,7 @@ async fn a_key_that_the_server_echoes_is_in_no_error() {
 }
 
 #[tokio::test]
-async fn nobody_listening_is_unreachable_and_says_why() {
+async fn a_closed_port_is_unreachable_with_the_cause() {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let fixture = ModelCallFixture::with(format!("http://user:pw@{free}/v1?key=k"), |config| config.max_retries = 1);
     let mut sink = RecordingSink::default();
@@ -330,7 +330,7 @@ async fn an_error_inside_the_stream_ends_it(
 #[case::web_page(plain_response("200 OK", "content-type: text/html\r\n", "<html>"))]
 #[case::other_json(plain_response("200 OK", "content-type: application/json\r\n", "[1]"))]
 #[tokio::test]
-async fn what_no_dialect_knows_is_unreadable(#[case] script: Vec<FakeServerStep>) {
+async fn a_stream_of_no_known_dialect_is_unreadable(#[case] script: Vec<FakeServerStep>) {
     let fake = FakeModelServer::start(vec![script]).await;
     let error = ModelCallFixture::new(fake.base_url()).call(&mut RecordingSink::default()).await.unwrap_err();
     assert!(matches!(error, ModelError::BadStream { .. }), "{error:?}");

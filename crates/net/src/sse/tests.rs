@@ -135,7 +135,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_written_is_read(events in vec(("[a-z]{0,8}", "[ -~안ü\n]{1,30}"), 0..8), ending in 0..3_usize) {
+    fn written_events_are_read_back(events in vec(("[a-z]{0,8}", "[ -~안ü\n]{1,30}"), 0..8), ending in 0..3_usize) {
         let newline = ["\n", "\r", "\r\n"][ending];
         let mut text = String::new();
         for (name, data) in &events {

@@ -67,7 +67,7 @@ async fn a_command_gets_the_given_environment_default_signals_and_no_input() {
 }
 
 #[tokio::test]
-async fn what_cannot_start_says_why() {
+async fn a_command_that_cannot_start_reports_the_reason() {
     let fixture = CommandFixture::new().await;
     let mut spec = fixture.spec("");
     spec.argv = vec!["no-such-program-here".into()];
@@ -221,7 +221,7 @@ async fn descriptors_are_back_to_where_they_were() {
 /// Prints the cost of a warden. Run with `--ignored --no-capture`; in a debug build the figures are too high.
 #[tokio::test]
 #[ignore = "a measurement"]
-async fn what_a_warden_costs() {
+async fn the_time_that_a_warden_adds_to_a_command() {
     let fixture = CommandFixture::new().await;
     let mut bare = Vec::new();
     let mut warden = Vec::new();

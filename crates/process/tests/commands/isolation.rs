@@ -19,7 +19,10 @@ async fn isolating_fixture() -> Option<CommandFixture> {
             );
             Some(fixture)
         }
-        Err(SpawnError::Isolation(_)) => None,
+        Err(SpawnError::Isolation(why)) => {
+            eprintln!("skipped: namespaces are not permitted: {why}");
+            None
+        }
         Err(error) => panic!("{error:?}"),
     }
 }

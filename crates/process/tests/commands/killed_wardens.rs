@@ -23,7 +23,7 @@ const PROCESS_TREE_SCRIPT: &str = "sleep 1000 & echo pid=$!
     echo pid=$$; sleep 0.2; echo ready; wait";
 
 #[tokio::test]
-async fn what_a_killed_warden_leaves_is_ended_by_the_daemon() {
+async fn the_daemon_ends_processes_that_a_killed_warden_left() {
     let fixture = CommandFixture::new().await;
     let mut running = fixture.start_script(PROCESS_TREE_SCRIPT);
     let pids = running.printed_pids().await;
@@ -170,9 +170,10 @@ async fn a_hardened_daemon_without_root_starts_wardens_through_its_own_descripto
 #[case::shown(command_as_nobody)]
 #[case::hidden(command_as_nobody_with_hidden_proc)]
 #[tokio::test]
-async fn what_must_not_be_signalled_is_left_over_by_name_and_at_once(#[case] start: fn(&Path) -> Command) {
+async fn unsignallable_processes_are_named_as_leftovers_at_once(#[case] start: fn(&Path) -> Command) {
     let fixture = CommandFixture::new().await;
     if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: it takes root");
         return;
     }
     let directory = world_writable_directory();

@@ -54,7 +54,7 @@ mod tests {
         ),
         &[]
     )]
-    fn what_is_only_read_at_the_start_is_named(#[case] text: String, #[case] sections: &[&str]) {
+    fn sections_that_need_a_restart_are_named(#[case] text: String, #[case] sections: &[&str]) {
         let config = |text: &str| parse_config(Path::new("quell.toml"), text).unwrap();
         assert_eq!(sections_needing_restart(&config(STARTED), &config(&text)), sections);
     }

@@ -140,7 +140,11 @@ async fn a_file_that_is_wrong_changes_nothing_until_it_is_right() {
     "export QUELL_TEST_IS_NEVER_SET=..."
 )]
 #[tokio::test]
-async fn what_cannot_be_taken_is_named_with_its_place(#[case] text: String, #[case] place: &str, #[case] says: &str) {
+async fn an_invalid_configuration_is_refused_with_the_place(
+    #[case] text: String,
+    #[case] place: &str,
+    #[case] says: &str,
+) {
     let fixture = ConfigReloadFixture::new(FIRST).await;
     write_old_file(&fixture.config_path(), &text);
     let error = fixture.reloader.apply_file(&fixture.config_path()).err().unwrap().to_string();
@@ -184,7 +188,7 @@ async fn without_a_file_there_is_nothing_to_look_at() {
 }
 
 #[tokio::test]
-async fn who_looks_takes_what_has_changed_and_does_not_look_too_often() {
+async fn the_check_applies_changes_and_is_limited_in_frequency() {
     let fixture = ConfigReloadFixture::new(FIRST).await;
     let look = fixture.reloader.check_callback();
     write_old_file(&fixture.config_path(), &FIRST.replace("p/m", "p/one"));

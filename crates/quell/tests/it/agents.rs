@@ -30,8 +30,7 @@ async fn agent_ids(api: &TestApiClient) -> Vec<String> {
 
 /// Sends a text to an agent and returns the run id.
 async fn send_to_agent(server: &TestServer, agent: &str, session: &str, text: &str) -> String {
-    let answer = server.post_run(session, &json!({"text": text, "agent": agent})).await.expect_status(202);
-    answer["runId"].as_str().unwrap().to_owned()
+    server.http.start_run(session, &json!({"text": text, "agent": agent})).await
 }
 
 /// Starts a run whose model streams one word and then falls silent. Waits until the run shows the word.

@@ -4,7 +4,6 @@
 use quell_engine::agent::AgentConfig;
 use quell_engine::engine::Submission;
 use quell_kernel::Push;
-use quell_llm::{ProviderConfig, ProviderKind};
 use quell_protocol::api::RunView;
 use quell_protocol::{EventKind, ResourceKind, RunId, StopReason, Usage, Verdict};
 use quell_scope::Point;
@@ -26,10 +25,7 @@ const ANTHROPIC_AGENT: &str = "claude";
 /// Starts an engine where the agent `claude` thinks in the Anthropic dialect, and `main` speaks the OpenAI one.
 async fn start_engine() -> TestEngine {
     TestEngine::start_with(ProcessLock::shared().await, |config| {
-        let base_url = config.providers["scripted"].base_url.clone();
-        let provider = ProviderConfig { base_url, ..ProviderConfig::new(ProviderKind::ANTHROPIC) };
-        let provider = ProviderConfig { api_key: Some("sk-ant".to_owned().into()), ..provider };
-        config.providers.insert("anthropic".to_owned(), provider);
+        crate::test_engine::add_anthropic_provider(config);
         let claude = AgentConfig {
             model: "anthropic/claude".to_owned(),
             thinking_tokens: Some(2048),

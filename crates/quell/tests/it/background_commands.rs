@@ -161,7 +161,7 @@ async fn a_kept_session_loses_only_what_its_stopped_run_had_started() {
 }
 
 #[tokio::test]
-async fn nobody_ends_what_another_started() {
+async fn background_commands_of_others_cannot_be_stopped() {
     let test = start_engine().await;
     let marker = ProcessMarker::new();
     run_leaving_command(&test, &marker).await;

@@ -15,14 +15,13 @@ use quell_testkit::ScriptedModel;
 use quell_testkit::daemon::{DaemonHome, TestDaemon};
 use tokio::time::timeout;
 
-use crate::cli::quell_exe;
+use crate::test_daemon::{config_toml, quell_exe};
 use crate::test_engine::ProcessLock;
+use crate::test_engine::WAIT_TIMEOUT;
 
 /// How soon the model's socket must be closed after a stop. The contract is 5 ms; a loaded machine gets more, and the
 /// benchmark measures the real figure.
 const CLOSED_WITHIN: Duration = Duration::from_millis(500);
-/// Decides only how late a failing test fails.
-const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A model and a daemon with one channel.
 struct ChannelDaemonFixture {
@@ -41,7 +40,7 @@ impl ChannelDaemonFixture {
     /// As `start`, with tokens by the names of their variables.
     async fn start_with_tokens(process_lock: ProcessLock, channel: &str, tokens: &[(&str, &str)]) -> Self {
         let model = ScriptedModel::start().await;
-        let home = DaemonHome::new(&config_toml(&model, channel));
+        let home = DaemonHome::new(&config_toml(&model, &format!("{channel}\n")));
         let home = tokens.iter().fold(home, |home, (name, token)| home.with_env(name, token));
         let daemon = home.start(quell_exe()).await;
         Self { model, daemon, process_lock }
@@ -65,12 +64,4 @@ async fn wait_connection_lost(fixture: &ChannelDaemonFixture, more_than: usize) 
     };
     let seen = timeout(WAIT_TIMEOUT, looking).await;
     assert!(seen.is_ok(), "no connection was lost: {}", fixture.daemon.output());
-}
-
-fn config_toml(model: &ScriptedModel, channel: &str) -> String {
-    format!(
-        "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\nmax_retries = 0\n\
-         [agents.main]\nmodel = \"scripted/m\"\n{channel}\n",
-        model.base_url()
-    )
 }

@@ -14,7 +14,7 @@ use quell_testkit::ScriptedModel;
 use quell_testkit::daemon::{DaemonHome, TestDaemon};
 use quell_testkit::pty::{Pty, PtySize};
 
-use crate::cli::quell_exe;
+use crate::test_daemon::{config_toml, quell_exe};
 
 const ESC: &str = "\x1b";
 const CTRL_C: &str = "\x03";
@@ -57,14 +57,6 @@ impl ChatFixture {
         let status = self.chat.wait_exit().await;
         (status, self.chat.snapshot().text())
     }
-}
-
-fn config_toml(model: &ScriptedModel, more: &str) -> String {
-    format!(
-        "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\nmax_retries = 0\n\
-         [agents.main]\nmodel = \"scripted/m\"\n{more}",
-        model.base_url()
-    )
 }
 
 /// Opens a chat on a terminal with UTF-8.

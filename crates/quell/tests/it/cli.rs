@@ -1,8 +1,7 @@
 //! The command line with the real binary: output, exit codes, signals.
 
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use quell_testkit::ScriptedModel;
@@ -16,40 +15,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 
-/// Decides only how late a failing test fails.
-const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// The binary under test.
-pub(crate) fn quell_exe() -> &'static Path {
-    Path::new(env!("CARGO_BIN_EXE_quell"))
-}
-
-/// The output of a command that has exited.
-#[derive(Debug)]
-pub(crate) struct QuellCliOutput {
-    pub(crate) code: i32,
-    pub(crate) out: String,
-    pub(crate) err: String,
-}
-
-/// Runs a command to its end; a signal that ended it counts as code -1.
-pub(crate) fn run_to_exit(command: &mut Command) -> QuellCliOutput {
-    let ended = command.stdin(Stdio::null()).output().unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    QuellCliOutput { code: ended.status.code().unwrap_or(-1), out: text(ended.stdout), err: text(ended.stderr) }
-}
-
-/// Runs a command with the daemon's home, as from another terminal.
-fn run_cli(home: &DaemonHome, args: &[&str]) -> QuellCliOutput {
-    run_to_exit(home.command(quell_exe()).args(args))
-}
-
-fn config_toml(model: &ScriptedModel) -> String {
-    format!(
-        "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\nmax_retries = 0\n[agents.main]\nmodel = \"scripted/m\"\n",
-        model.base_url()
-    )
-}
+use crate::test_daemon::{QuellCliOutput, config_toml, quell_exe, run_cli};
+use crate::test_engine::WAIT_TIMEOUT;
 
 /// A running `quell send`.
 struct SendProcess {
@@ -109,7 +76,7 @@ async fn start_shell_run(
     (command, marker, n): (&str, &ProcessMarker, usize),
 ) -> String {
     model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": command})));
-    let started = daemon.api().post("/api/sessions/s/runs", &json!({"text": "work"})).await.expect_status(202);
+    let started = daemon.api().post_run("s", &json!({"text": "work"})).await.expect_status(202);
     marker.wait_for_count(n).await;
     started["runId"].as_str().unwrap().to_owned()
 }
@@ -118,11 +85,11 @@ async fn start_shell_run(
 #[tokio::test]
 async fn a_steered_message_that_was_taken_ends_with_the_run_that_took_it() {
     let model = ScriptedModel::start().await;
-    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model)).await;
+    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, "")).await;
     let look = ScriptedStream::new().text("I look. ").wait_for_gate("go").tool_call("c1", "list_files", &json!({}));
     model.script(look).script(ScriptedResponse::text("Both are done."));
     let body = json!({"text": "one thing"});
-    drop(daemon.api().post("/api/sessions/s/runs", &body).await.expect_status(202));
+    drop(daemon.api().post_run("s", &body).await.expect_status(202));
     model.request_at(0).wait_paused().await;
     let mut send_process = SendProcess::start(daemon.home(), &["--session", "s", "--on-busy", "steer", "and another"]);
     send_process.wait_output_ending("I look. ").await;
@@ -183,7 +150,7 @@ fn help_shows_an_example(#[case] args: &[&str]) {
 }
 
 #[test]
-fn what_is_misspelt_is_a_usage_error() {
+fn a_misspelt_subcommand_is_a_usage_error() {
     let shown = run_cli(&DaemonHome::new(""), &["sned", "hello"]);
     assert_eq!(shown.code, 2);
     assert!(shown.err.contains("send"), "{shown:?}");
@@ -224,7 +191,7 @@ fn without_a_daemon_the_talking_verbs_say_what_to_do() {
 async fn send_streams_while_the_model_still_talks() {
     let model = ScriptedModel::start().await;
     model.script(ScriptedStream::new().text("first ").wait_for_gate("gate").text("second"));
-    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model)).await;
+    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, "")).await;
     let mut send_process = SendProcess::start(daemon.home(), &["hello"]);
     send_process.wait_output_ending("first ").await;
     model.open_gate("gate");
@@ -237,7 +204,7 @@ async fn send_streams_while_the_model_still_talks() {
 async fn a_run_that_fails_ends_send_with_1_and_its_reason() {
     let model = ScriptedModel::start().await;
     model.script(ScriptedResponse::status(400));
-    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model)).await;
+    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, "")).await;
     let ran = SendProcess::start(daemon.home(), &["hello"]).wait_exit().await;
     assert_eq!(ran.code, 1, "{ran:?}");
     assert!(ran.err.contains("scripted status 400"), "{ran:?}");
@@ -247,7 +214,7 @@ async fn a_run_that_fails_ends_send_with_1_and_its_reason() {
 async fn ctrl_c_stops_the_run_and_the_receipt_is_summed_up() {
     let model = ScriptedModel::start().await;
     model.script(ScriptedResponse::silent_mid_stream("thinking about it "));
-    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model)).await;
+    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, "")).await;
     let mut send_process = SendProcess::start(daemon.home(), &["--session", "s", "hello"]);
     send_process.wait_output_ending("about it ").await;
     send_process.send_ctrl_c();
@@ -267,7 +234,7 @@ async fn ctrl_c_stops_the_run_and_the_receipt_is_summed_up() {
 async fn a_stop_from_another_terminal_ends_send_with_130() {
     let model = ScriptedModel::start().await;
     model.script(ScriptedResponse::silent_mid_stream("well "));
-    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model)).await;
+    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, "")).await;
     let mut send_process = SendProcess::start(daemon.home(), &["hello"]);
     send_process.wait_output_ending("well ").await;
     let run = active_run_id(&daemon).await;
@@ -282,7 +249,7 @@ async fn a_stop_from_another_terminal_ends_send_with_130() {
 #[tokio::test]
 async fn stop_knows_what_there_is_not() {
     let model = ScriptedModel::start().await;
-    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model)).await;
+    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, "")).await;
     assert_eq!(run_cli(daemon.home(), &["stop", "no-such-run"]).code, 3);
     assert_eq!(run_cli(daemon.home(), &["stop", "--session", "no-such-session"]).code, 3);
     assert_eq!(run_cli(daemon.home(), &["stop", "--all"]).code, 0, "a stop with nothing to stop must succeed");
@@ -292,7 +259,7 @@ async fn stop_knows_what_there_is_not() {
 #[tokio::test]
 async fn while_held_send_is_refused_with_the_remedy() {
     let model = ScriptedModel::start().await;
-    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model)).await;
+    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, "")).await;
     assert_eq!(run_cli(daemon.home(), &["hold", "on"]).code, 0);
     let refused = run_cli(daemon.home(), &["send", "hello"]);
     assert_eq!(refused.code, 1, "{refused:?}");
@@ -327,7 +294,7 @@ async fn a_daemon_is_ready_soon_on_an_existing_database() {
 #[tokio::test]
 async fn sigterm_ends_a_daemon_with_a_deaf_command_in_time_and_leaves_nothing() {
     let (model, marker) = (ScriptedModel::start().await, ProcessMarker::new());
-    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model)).await;
+    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, "")).await;
     let command = commands::signal_ignoring_setsid_child(&marker);
     let run = start_shell_run(&daemon, &model, (&command, &marker, 2)).await;
     let begin = Instant::now();
@@ -344,7 +311,7 @@ async fn a_second_signal_forces() {
     let (model, marker) = (ScriptedModel::start().await, ProcessMarker::new());
     // A gentle stop alone would take until the shutdown forces, 2 s after the first signal.
     let slow = "[stop]\nterm_ms = 20000\ngrace_ms = 30000\n";
-    let daemon = TestDaemon::start(quell_exe(), &format!("{}{slow}", config_toml(&model))).await;
+    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, slow)).await;
     let command = commands::ignores_signals(&marker);
     let run = start_shell_run(&daemon, &model, (&command, &marker, 1)).await;
     let mut events = daemon.api().run_events(&run, 0).await;
@@ -361,7 +328,7 @@ async fn a_second_signal_forces() {
 #[tokio::test]
 async fn nothing_outlives_kill_9_and_the_next_start_seals() {
     let (model, marker) = (ScriptedModel::start().await, ProcessMarker::new());
-    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model)).await;
+    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, "")).await;
     let command = commands::signal_ignoring_setsid_child(&marker);
     let run = start_shell_run(&daemon, &model, (&command, &marker, 2)).await;
     daemon.kill9().await;
@@ -376,7 +343,7 @@ async fn nothing_outlives_kill_9_and_the_next_start_seals() {
 }
 
 async fn assert_aborted(daemon: &TestDaemon, run: &str, reason: &str) {
-    let view: Value = daemon.api().get(&format!("/api/runs/{run}")).await.expect_status(200);
+    let view: Value = daemon.api().run_view(run).await;
     assert_eq!((&view["verdict"]["kind"], &view["verdict"]["reason"]), (&json!("aborted"), &json!(reason)), "{view:#}");
     assert_eq!(view["receipt"]["leftovers"], json!([]), "{view:#}");
 }
@@ -384,7 +351,7 @@ async fn assert_aborted(daemon: &TestDaemon, run: &str, reason: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_waits_for_a_person_is_allowed_from_another_terminal() {
     let model = ScriptedModel::start().await;
-    let config = format!("{}approvals.shell = \"ask\"\n", config_toml(&model));
+    let config = format!("{}approvals.shell = \"ask\"\n", config_toml(&model, ""));
     let daemon = TestDaemon::start(quell_exe(), &config).await;
     let harmless = ": harmless; ".repeat(30);
     let command = json!({"command": format!("{harmless}echo from-the-shell > made.txt; cat made.txt")});
@@ -417,7 +384,7 @@ async fn a_call_that_waits_for_a_person_is_allowed_from_another_terminal() {
 #[tokio::test(flavor = "multi_thread")]
 async fn background_processes_are_shown_and_ended_over_http() {
     let model = ScriptedModel::start().await;
-    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model)).await;
+    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, "")).await;
     let (http, marker) = (daemon.api(), ProcessMarker::new());
     let command = format!("echo serving; {}", commands::setsid_child(&marker));
     model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": command, "background": true})));
@@ -471,7 +438,7 @@ async fn background_processes_are_shown_and_ended_over_http() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_over_http_names_the_background_processes_that_it_ends() {
     let model = ScriptedModel::start().await;
-    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model)).await;
+    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, "")).await;
     let (http, marker) = (daemon.api(), ProcessMarker::new());
     let start = |marker| json!({"command": commands::setsid_child(marker), "background": true});
     model.script(ScriptedResponse::tool_call("c1", "shell", &start(&marker))).script(ScriptedResponse::text("it runs"));

@@ -8,11 +8,7 @@ use quell_testkit::daemon::{DaemonHome, TestDaemon};
 use rstest::rstest;
 use serde_json::Value;
 
-use crate::cli::{QuellCliOutput, quell_exe, run_to_exit};
-
-fn run_cli(home: &DaemonHome, args: &[&str]) -> QuellCliOutput {
-    run_to_exit(home.command(quell_exe()).args(args))
-}
+use crate::test_daemon::{QuellCliOutput, quell_exe, run_cli, run_to_exit};
 
 #[test]
 fn without_file_and_environment_the_demo_model_is_in_force() {

@@ -13,7 +13,7 @@ use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::cli::{quell_exe, run_to_exit};
+use crate::test_daemon::{quell_exe, run_to_exit};
 use crate::test_engine::{ProcessLock, TestEngine, WAIT_TIMEOUT, engine_config, parse_agent_id, submission};
 
 /// Two model servers, and a daemon that was started with the first one.
@@ -51,15 +51,14 @@ impl ReloadDaemonFixture {
     }
 
     async fn send_message(&self, session: &str) -> String {
-        let sent = self.daemon.api().post(&format!("/api/sessions/{session}/runs"), &json!({"text": "hello"})).await;
-        sent.expect_status(202)["runId"].as_str().unwrap().to_owned()
+        self.daemon.api().send_message(session, "hello").await
     }
 
     /// Waits for the end of a run and returns its output.
     async fn answer_of(&self, id: &str) -> String {
         let log = self.daemon.api().run_events(id, 0).await.read_to_end().await;
         assert_eq!(log.verdict(), "completed", "{}", self.daemon.output());
-        let view = self.daemon.api().get(&format!("/api/runs/{id}")).await.expect_status(200);
+        let view = self.daemon.api().run_view(id).await;
         view["output"].as_str().unwrap().to_owned()
     }
 

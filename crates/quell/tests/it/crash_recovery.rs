@@ -84,7 +84,7 @@ async fn next_request_text(test: &TestEngine) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_finished_stays_and_what_ran_is_told() {
+async fn finished_calls_stay_and_interrupted_ones_are_told() {
     let test = TestEngine::start_shared().await;
     let marker = ProcessMarker::new();
     let waits = format!("printf 'printed %s it died\\n' before; {}", commands::setsid_child(&marker));

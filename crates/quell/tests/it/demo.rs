@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 
 use quell_testkit::daemon::DaemonHome;
 use quell_testkit::leaks;
-use rustix::process::{Pid, Signal, geteuid, kill_process};
+use quell_testkit::skip::{announce_skip, lacks_root};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::cli::{quell_exe, run_to_exit};
+use crate::test_daemon::{quell_exe, run_to_exit};
 
 /// The user `nobody` on every Linux.
 const NOBODY_UID: &str = "65534";
@@ -53,8 +54,7 @@ fn command_as_nobody(home: &DaemonHome, program: &Path) -> std::process::Command
 
 #[test]
 fn a_process_that_survives_is_named_and_the_tour_fails() {
-    if !geteuid().is_root() {
-        println!("skipped: only root can make a program that escapes its user");
+    if lacks_root() {
         return;
     }
     let home = DaemonHome::new("");
@@ -67,7 +67,7 @@ fn a_process_that_survives_is_named_and_the_tour_fails() {
     fs::copy(quell_exe(), &quell).unwrap();
     fs::set_permissions(&quell, fs::Permissions::from_mode(0o755)).unwrap();
     let Some(become_root) = setuid_program(&folder) else {
-        println!("skipped: there is no setpriv to copy");
+        announce_skip("there is no setpriv to copy");
         return;
     };
     let become_root = become_root.display();
@@ -76,7 +76,7 @@ fn a_process_that_survives_is_named_and_the_tour_fails() {
             .args(["-c", &format!("{become_root} --reuid=0 --regid=0 --clear-groups sh -c 'test \"$(id -ru)\" = 0'")]),
     );
     if works.code != 0 {
-        println!("skipped: set-user-id programs do not work here: {works:?}");
+        announce_skip(&format!("set-user-id programs do not work here: {works:?}"));
         return;
     }
     let survivor = folder.join("survivor");

@@ -20,12 +20,7 @@ pub(crate) fn code_blocks(page: &'static str, language: &str) -> Vec<&'static st
 
 /// True when tests that need Python are to be skipped.
 pub(crate) fn skips_python() -> bool {
-    #[expect(clippy::disallowed_methods, reason = "the environment switch for tests that need another program")]
-    let skips = std::env::var("QUELL_SKIP_PYTHON").is_ok();
-    if skips {
-        eprintln!("skipped: QUELL_SKIP_PYTHON is set");
-    }
-    skips
+    quell_testkit::skip::is_switched_off("QUELL_SKIP_PYTHON")
 }
 
 /// A running Python program, which is killed when dropped.

@@ -97,10 +97,7 @@ fn signal_ignoring_command(marker: &ProcessMarker) -> String {
 /// Waits until that command ignores signals and its child runs.
 async fn wait_signals_ignored(test: &TestEngine, marker: &ProcessMarker) {
     let file = test.test_dir.path().join("deaf");
-    leaks::wait_until(WAIT_TIMEOUT, move || {
-        if file.exists() { Ok(()) } else { Err("it does not ignore signals yet".to_owned()) }
-    })
-    .await;
+    leaks::wait_for_true("it ignores signals", move || file.exists()).await;
     marker.wait_for_count(2).await;
 }
 

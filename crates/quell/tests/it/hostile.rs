@@ -10,12 +10,13 @@ use quell_testkit::commands::ProcessMarker;
 use quell_testkit::daemon::{DaemonHome, TestDaemon};
 use quell_testkit::hostile::{self, HostileProgram};
 use quell_testkit::model::ScriptedResponse;
+use quell_testkit::skip::lacks_root;
 use quell_testkit::{ScriptedModel, leaks};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::cli::quell_exe;
 use crate::crash_recovery::certain_leftovers;
+use crate::test_daemon::{config_toml, quell_exe};
 use crate::test_engine::WAIT_TIMEOUT;
 
 /// A user id that no user of the machine has.
@@ -39,19 +40,12 @@ impl HostileFixture {
     /// `None` when this process may not become the user.
     async fn start(user: DaemonUser, isolate: &str) -> Option<Self> {
         let model = ScriptedModel::start().await;
-        let home = DaemonHome::new(&format!(
-            "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\n\
-             [agents.main]\nmodel = \"scripted/m\"\nisolate = \"{isolate}\"\n",
-            model.base_url()
-        ));
+        let home = DaemonHome::new(&config_toml(&model, &format!("isolate = \"{isolate}\"\n")));
         let quell = home.copy_executable(quell_exe());
         let is_root = rustix::process::geteuid().is_root();
         let home = match user {
             DaemonUser::Ordinary if is_root => home.owned_by_user(ORDINARY_USER),
-            DaemonUser::Root if !is_root => {
-                eprintln!("skipped: it takes root");
-                return None;
-            }
+            DaemonUser::Root if lacks_root() => return None,
             DaemonUser::Root | DaemonUser::Ordinary => home,
         };
         Some(Self { model, home, quell, marker: ProcessMarker::new() })
@@ -74,8 +68,7 @@ impl HostileFixture {
     async fn start_attack_with_output(&self, daemon: &TestDaemon, command: &str) -> (String, String) {
         self.model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": command})));
         let sent = json!({"text": "go"});
-        let run = daemon.api().post("/api/sessions/s/runs", &sent).await.expect_status(202);
-        let run = run["runId"].as_str().unwrap().to_owned();
+        let run = daemon.api().start_run("s", &sent).await;
         let output = self.wait_output(daemon, &run, "hostile").await;
         (run, output)
     }
@@ -111,8 +104,8 @@ impl HostileFixture {
 
     async fn assert_next_message_works(&self, daemon: &TestDaemon) {
         self.model.script(ScriptedResponse::text("fine"));
-        let run = daemon.api().post("/api/sessions/s/runs", &json!({"text": "and now?"})).await.expect_status(202);
-        let log = daemon.api().run_events(run["runId"].as_str().unwrap(), 0).await.read_to_end().await;
+        let run = daemon.api().send_message("s", "and now?").await;
+        let log = daemon.api().run_events(&run, 0).await.read_to_end().await;
         assert_eq!(log.verdict(), "completed");
         self.model.assert_histories_valid();
     }
@@ -153,8 +146,8 @@ async fn a_zombie_leader_is_dead_when_the_call_has_ended(
         hostile::zombie_leader_left_behind(&fixture.build_program(HostileProgram::ZombieLeader), &fixture.marker);
     fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": command})));
     fixture.model.script(ScriptedResponse::text("seen"));
-    let run = daemon.api().post("/api/sessions/s/runs", &json!({"text": "go"})).await.expect_status(202);
-    let log = daemon.api().run_events(run["runId"].as_str().unwrap(), 0).await.read_to_end().await;
+    let run = daemon.api().send_message("s", "go").await;
+    let log = daemon.api().run_events(&run, 0).await.read_to_end().await;
     assert_eq!(log.verdict(), "completed");
     assert_eq!(fixture.marker.marked_processes(), [], "a process outlived its call");
     assert_eq!(log.receipt()["leftovers"], json!([]));
@@ -210,13 +203,13 @@ async fn a_forged_report_is_not_believed(
     }
     let receipt = fixture.stop_and_wait_gone(&daemon, &run, true).await;
     assert_eq!(receipt["leftovers"], json!([]), "{receipt:#}");
-    let shown = daemon.api().get(&format!("/api/runs/{run}")).await.expect_status(200);
+    let shown = daemon.api().run_view(&run).await;
     assert_eq!(shown["state"], "ended");
 }
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_killed_its_daemon_is_ended_by_the_next(
+async fn a_command_that_killed_its_daemon_is_ended_by_the_next(
     #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
     #[values("auto", "none")] isolate: &str,
 ) {
@@ -225,8 +218,7 @@ async fn what_killed_its_daemon_is_ended_by_the_next(
     let command = hostile::kills_its_daemon(&fixture.marker);
     fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": command})));
     fixture.model.script(ScriptedResponse::text("seen"));
-    let run = daemon.api().post("/api/sessions/s/runs", &json!({"text": "go"})).await.expect_status(202);
-    let run = run["runId"].as_str().unwrap().to_owned();
+    let run = daemon.api().send_message("s", "go").await;
     if isolate == "auto" {
         // It reaches nothing outside of its namespace, where it can kill only its own group.
         assert_eq!(daemon.api().run_events(&run, 0).await.read_to_end().await.verdict(), "completed");
@@ -236,7 +228,7 @@ async fn what_killed_its_daemon_is_ended_by_the_next(
     daemon.wait_exit().await;
     let next = fixture.start_daemon().await;
     fixture.marker.wait_gone(WAIT_TIMEOUT).await;
-    let shown = next.api().get(&format!("/api/runs/{run}")).await.expect_status(200);
+    let shown = next.api().run_view(&run).await;
     assert_eq!(certain_leftovers(&shown["receipt"]["leftovers"]), [""; 0], "{shown:#}");
     assert!(next.output().contains("were ended now"), "{}", next.output());
 }
@@ -246,7 +238,7 @@ async fn what_killed_its_daemon_is_ended_by_the_next(
 #[case::of_a_run_that_was_open(false)]
 #[case::of_a_run_that_had_ended(true)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_hid_from_its_daemon_is_named_by_the_next(#[case] background: bool) {
+async fn a_command_that_hid_from_its_daemon_is_named_by_the_next(#[case] background: bool) {
     let Some(fixture) = HostileFixture::start(DaemonUser::Ordinary, "none").await else { return };
     let daemon = fixture.start_daemon().await;
     let go = fixture.home.root_dir().join("go");
@@ -255,15 +247,14 @@ async fn what_hid_from_its_daemon_is_named_by_the_next(#[case] background: bool)
     let call = json!({"command": command, "background": background});
     fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &call));
     fixture.model.script(ScriptedResponse::text("It runs."));
-    let run = daemon.api().post("/api/sessions/s/runs", &json!({"text": "go"})).await.expect_status(202);
-    let run = run["runId"].as_str().unwrap();
+    let run = daemon.api().send_message("s", "go").await;
     if background {
-        daemon.api().run_events(run, 0).await.read_to_end().await;
+        daemon.api().run_events(&run, 0).await.read_to_end().await;
     }
     fs::write(&go, "").unwrap();
     daemon.wait_exit().await;
     let next = fixture.start_daemon().await;
-    let shown = next.api().get(&format!("/api/runs/{run}")).await.expect_status(200);
+    let shown = next.api().run_view(&run).await;
     let named = if background {
         let amendments = &shown["receipt"]["amendments"];
         assert_eq!(amendments[0]["kind"], "outlived_daemon", "{shown:#}");
@@ -305,7 +296,7 @@ async fn other_ways_to_be_out_of_reach_end_with_the_stop(
 #[case::many_threads(Some(HostileProgram::ManyThreads))]
 #[case::a_full_process_table(None)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_takes_much_of_the_machine_ends_with_the_stop(
+async fn a_command_that_exhausts_the_machine_ends_with_the_stop(
     #[case] program: Option<HostileProgram>,
     #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
     #[values("auto", "none")] isolate: &str,
@@ -346,7 +337,7 @@ async fn a_daemon_that_may_have_nothing_more_stops_or_leaves_nothing(
         Some(view) => view["receipt"].clone(),
         None => {
             let next = fixture.start_daemon().await;
-            next.api().get(&format!("/api/runs/{run}")).await.expect_status(200)["receipt"].clone()
+            next.api().run_view(&run).await["receipt"].clone()
         }
     };
     assert_eq!(receipt["leftovers"], json!([]), "{receipt:#}");

@@ -51,6 +51,7 @@ mod stop_under_load;
 mod stopped_run_results;
 mod subagents;
 mod sweep;
+mod test_daemon;
 mod test_engine;
 mod test_server;
 mod tidy;

@@ -6,13 +6,11 @@ use quell_testkit::daemon::TestDaemon;
 use quell_testkit::{ScriptedModel, ScriptedResponse};
 use serde_json::{Value, json};
 
-use crate::cli::quell_exe;
+use crate::test_daemon::{config_toml, quell_exe};
 use crate::test_engine::ProcessLock;
 
-/// Parsed metric families and samples.
 #[derive(Debug, Default)]
 struct Exposition {
-    /// The type by family.
     types: BTreeMap<String, String>,
     /// The value by name and labels, as printed.
     samples: BTreeMap<String, f64>,
@@ -80,14 +78,9 @@ async fn read_metrics(daemon: &TestDaemon) -> Exposition {
     Exposition::parse(daemon.api().get("/metrics").await.expect_status(200).as_str().unwrap())
 }
 
-async fn send_message(daemon: &TestDaemon) -> String {
-    let sent = daemon.api().post("/api/sessions/s/runs", &json!({"text": "hello"})).await.expect_status(202);
-    sent["runId"].as_str().unwrap().to_owned()
-}
-
 /// Input and output tokens of a run, from its receipt.
 async fn receipt_usage(daemon: &TestDaemon, run: &str) -> (f64, f64) {
-    let view: Value = daemon.api().get(&format!("/api/runs/{run}")).await.expect_status(200);
+    let view: Value = daemon.api().run_view(run).await;
     let of = |name: &str| view["receipt"]["usage"][name].as_f64().unwrap_or_else(|| panic!("{view:#}"));
     (of("inputTokens"), of("outputTokens"))
 }
@@ -96,21 +89,17 @@ async fn receipt_usage(daemon: &TestDaemon, run: &str) -> (f64, f64) {
 async fn metrics_count_verdicts_tokens_cost_and_stops() {
     let _process_lock = ProcessLock::shared().await;
     let model = ScriptedModel::start().await;
-    let config = format!(
-        "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\n[agents.main]\nmodel = \"scripted/m\"\nprice = {{ input = \
-         1.0, output = 2.0 }}\n",
-        model.base_url()
-    );
+    let config = config_toml(&model, "price = { input = 1.0, output = 2.0 }\n");
     let daemon = TestDaemon::start(quell_exe(), &config).await;
     let before = read_metrics(&daemon).await;
     for verdict in ["completed", "failed", "aborted"] {
         assert_eq!(before.value(&format!("quell_runs_ended_total{{verdict=\"{verdict}\"}}")), 0.0);
     }
     model.script(ScriptedResponse::text("hello to you"));
-    let done = send_message(&daemon).await;
-    daemon.api().run_events(&done, 0).await.wait_for("run.ended").await;
+    let done = daemon.api().send_message("s", "hello").await;
+    daemon.api().wait_ended(&done).await;
     model.script(ScriptedResponse::silent_mid_stream("half an"));
-    let stopped = send_message(&daemon).await;
+    let stopped = daemon.api().send_message("s", "hello").await;
     daemon.api().run_events(&stopped, 0).await.wait_for("text.delta").await;
     let path = format!("/api/runs/{stopped}/stop?wait=1");
     let _ = daemon.api().post(&path, &json!({})).await.expect_status(200);
@@ -133,7 +122,7 @@ async fn metrics_count_verdicts_tokens_cost_and_stops() {
     assert!(buckets.len() > 10 && buckets.is_sorted_by(|one, other| one.1 <= other.1), "{buckets:?}");
     assert_eq!(buckets.last(), Some(&(f64::INFINITY, 1.0)), "one stop");
     assert_eq!(after.value("quell_stop_seconds_count"), 1.0);
-    let view: Value = daemon.api().get(&format!("/api/runs/{stopped}")).await.expect_status(200);
+    let view: Value = daemon.api().run_view(&stopped).await;
     let took = view["receipt"]["settledAt"]["ms"].as_f64().unwrap() / 1000.0;
     assert!((after.value("quell_stop_seconds_sum") - took).abs() < 1e-6, "{took} s");
 }

@@ -15,14 +15,8 @@ pub(crate) struct NpmPackages {
 }
 
 /// True when tests that need Node are to be skipped.
-#[expect(clippy::print_stdout, reason = "a skipped test prints it")]
 pub(crate) fn is_skipped() -> bool {
-    #[expect(clippy::disallowed_methods, reason = "the environment switch for tests that need another program")]
-    let skipped = std::env::var("QUELL_SKIP_NODE").is_ok();
-    if skipped {
-        println!("skipped: QUELL_SKIP_NODE is set");
-    }
-    skipped
+    quell_testkit::skip::is_switched_off("QUELL_SKIP_NODE")
 }
 
 /// Installs the locked packages once and updates the other files. Parallel tests wait for each other.

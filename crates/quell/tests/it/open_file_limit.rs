@@ -10,7 +10,7 @@ use quell_testkit::{ScriptedModel, leaks};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::cli::quell_exe;
+use crate::test_daemon::{provider_toml, quell_exe};
 use crate::test_engine::WAIT_TIMEOUT;
 
 /// A limit that no machine uses by default.
@@ -29,18 +29,18 @@ async fn wait_line(file: &Path) -> String {
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_started_has_the_limit_that_the_daemon_was_started_with(#[values("auto", "none")] isolate: &str) {
+async fn started_programs_get_the_open_file_limit_of_the_daemon(#[values("auto", "none")] isolate: &str) {
     let model = ScriptedModel::start().await;
     let home = DaemonHome::new("");
     let path_of = |name: &str| home.root_dir().join(name);
     let print_limit = |name: &str| format!("ulimit -Sn > {}", path_of(name).display());
     let (hook, server): (Value, Value) = (json!(print_limit("hook")), json!(format!("{}; cat", print_limit("server"))));
     let config = format!(
-        "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\n[hooks]\non_start = {hook}\n\
+        "{}[hooks]\non_start = {hook}\n\
          [mcp.test]\ncommand = \"sh\"\nargs = [\"-c\", {server}]\n\
          [agents.main]\nmodel = \"scripted/m\"\nmcp = []\nisolate = \"{isolate}\"\n\
          [agents.other]\nmodel = \"scripted/m\"\nmcp = [\"test\"]\n",
-        model.base_url()
+        provider_toml(&model)
     );
     fs::write(home.config_file(), config).unwrap();
     let wrapper = path_of("wrapper");
@@ -57,11 +57,11 @@ async fn what_is_started_has_the_limit_that_the_daemon_was_started_with(#[values
     let background = json!({"command": print_limit("background"), "background": true});
     model.script(ScriptedResponse::tool_call("c2", "shell", &background));
     model.script(ScriptedResponse::text("Seen."));
-    let sent = daemon.api().post("/api/sessions/s/runs", &json!({"text": "go"})).await;
+    let sent = daemon.api().post_run("s", &json!({"text": "go"})).await;
     assert_eq!(sent.status, 202, "{sent:?}");
     assert_eq!(wait_line(&path_of("shell")).await, TEST_LIMIT);
     assert_eq!(wait_line(&path_of("background")).await, TEST_LIMIT);
-    let sent = daemon.api().post("/api/sessions/t/runs", &json!({"text": "go", "agent": "other"})).await;
+    let sent = daemon.api().post_run("t", &json!({"text": "go", "agent": "other"})).await;
     assert_eq!(sent.status, 202, "{sent:?}");
     assert_eq!(wait_line(&path_of("server")).await, TEST_LIMIT);
     assert!(daemon.stop().await.success(), "{}", daemon.output());

@@ -8,14 +8,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use quell_testkit::daemon::TestDaemon;
+use quell_testkit::skip::is_switched_off;
 use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::cli::quell_exe;
 use crate::npm_packages;
+use crate::test_daemon::quell_exe;
 use crate::test_engine::ProcessLock;
 
 const MISSING_SCHEMATHESIS_HELP: &str = "this test needs schemathesis below target/tools: `cargo xtask test openapi` installs it, or leave it out with \
@@ -49,16 +50,6 @@ exclude-method = "DELETE"
 parameters = { "path.key" = "s" }
 "#;
 
-#[expect(clippy::print_stdout, reason = "a skipped test prints it")]
-fn is_skipped() -> bool {
-    #[expect(clippy::disallowed_methods, reason = "the environment switch for tests that need another program")]
-    let skipped = std::env::var("QUELL_SKIP_SCHEMATHESIS").is_ok();
-    if skipped {
-        println!("skipped: QUELL_SKIP_SCHEMATHESIS is set");
-    }
-    skipped
-}
-
 fn python_exe() -> PathBuf {
     let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/schemathesis/bin/python");
     assert!(python.exists(), "{MISSING_SCHEMATHESIS_HELP}");
@@ -85,7 +76,7 @@ async fn run_python_module(folder: &Path, module: &str, words: &[&str]) -> Strin
 #[case("fuzzing")]
 #[tokio::test(flavor = "multi_thread")]
 async fn every_answer_is_as_the_document_says(#[case] phase: &str) {
-    if is_skipped() {
+    if is_switched_off("QUELL_SKIP_SCHEMATHESIS") {
         return;
     }
     let _process_lock = ProcessLock::shared().await;
@@ -98,7 +89,7 @@ async fn every_answer_is_as_the_document_says(#[case] phase: &str) {
     run_python_module(folder.path(), "openapi_spec_validator", &["openapi.json"]).await;
 
     let message = json!({"text": "hello", "idempotencyKey": "there"});
-    let _ = daemon.api().post("/api/sessions/s/runs", &message).await.expect_status(202);
+    let _ = daemon.api().post_run("s", &message).await.expect_status(202);
     let token = format!("Authorization: Bearer {}", daemon.token());
     let words = ["run", "openapi.json", "--url", daemon.url(), "--header", &token, "--phases", phase];
     let bounds = ["--seed", SEED, "--max-examples", EXAMPLES_PER_ROUTE, "--exclude-path-regex", EXCLUDED_PATHS];
@@ -120,7 +111,7 @@ async fn raw_status(daemon: &TestDaemon, request: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_accept_loop_answers_is_in_the_document() {
+async fn answers_of_the_accept_loop_are_in_the_document() {
     let _process_lock = ProcessLock::shared().await;
     let daemon = TestDaemon::start(quell_exe(), DEMO_CONFIG).await;
     let document: Value = daemon.api().get("/openapi.json").await.expect_status(200);

@@ -13,7 +13,6 @@ use tokio_tungstenite::tungstenite::Message;
 use crate::npm_packages::{self, NpmPackages};
 use crate::test_server::TestServer;
 
-/// The client's source files.
 const CLIENT_PACKAGES: NpmPackages = NpmPackages {
     name: "openclaw-client",
     files: &[

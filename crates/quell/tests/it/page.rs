@@ -26,12 +26,12 @@ mod toasts;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use quell_testkit::browser::{Browser, Viewport};
+use quell_testkit::browser::{Browser, Viewport, is_skipped};
 use quell_testkit::daemon::{DaemonHome, TestApiClient, TestDaemon};
 use quell_testkit::{ScriptedModel, ScriptedResponse};
 use serde_json::json;
 
-use crate::cli::quell_exe;
+use crate::test_daemon::{provider_toml, quell_exe};
 use crate::test_server::percent_encode;
 
 /// Part of the console entry that the browser itself writes for an answer `401`: a signed-out page asks who it is.
@@ -61,15 +61,19 @@ struct PageConfig<'a> {
 
 impl PageFixture {
     /// Starts with one agent that has every tool.
-    async fn start() -> Self {
+    async fn start() -> Option<Self> {
         Self::start_with(&PageConfig::default()).await
     }
 
-    async fn start_with(config: &PageConfig<'_>) -> Self {
+    /// `None` when browser tests are switched off.
+    async fn start_with(config: &PageConfig<'_>) -> Option<Self> {
+        if is_skipped() {
+            return None;
+        }
         let model = ScriptedModel::start().await;
-        let daemon = DaemonHome::new(&config_toml(config, &model)).start(quell_exe()).await;
+        let daemon = DaemonHome::new(&page_config_toml(config, &model)).start(quell_exe()).await;
         let (http, browser) = (daemon.api(), Browser::start(Viewport::DESKTOP).await);
-        Self { browser, daemon, model, http }
+        Some(Self { browser, daemon, model, http })
     }
 
     /// Opens the one-time link from the daemon's output, and waits for the chat.
@@ -117,31 +121,14 @@ impl PageFixture {
         self.wait_send_mode("stop").await;
     }
 
-    /// Sends a message over HTTP instead of the page; returns the id of its run.
-    async fn send_over_http(&self, session: &str, text: &str) -> String {
-        let path = format!("/api/sessions/{}/runs", percent_encode(session));
-        let sent = self.http.post(&path, &json!({"text": text})).await.expect_status(202);
-        sent["runId"].as_str().unwrap().to_owned()
-    }
-
-    /// Waits for the end of a run over HTTP; returns its view.
-    async fn wait_ended(&self, run: &str) -> serde_json::Value {
-        self.http.run_events(run, 0).await.wait_for("run.ended").await;
-        self.http.get(&format!("/api/runs/{run}")).await.expect_status(200)
-    }
-
     /// Waits for a toast of this kind with this text.
     async fn wait_toast(&self, kind: &str, text: &str) {
         self.browser.wait_text(&format!("#toasts .toast.{kind}"), text).await;
     }
 }
 
-fn config_toml(config: &PageConfig<'_>, model: &ScriptedModel) -> String {
-    let mut text = format!(
-        "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\nmax_retries = 0\n{}\n",
-        model.base_url(),
-        config.tables
-    );
+fn page_config_toml(config: &PageConfig<'_>, model: &ScriptedModel) -> String {
+    let mut text = format!("{}{}\n", provider_toml(model), config.tables);
     for (id, lines) in [&[("main", config.main)], config.others].concat() {
         write!(text, "[agents.{id:?}]\nmodel = \"scripted/model\"\n{lines}\n").unwrap();
     }

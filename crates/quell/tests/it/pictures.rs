@@ -8,7 +8,6 @@ use quell_engine::agent::AgentConfig;
 use quell_engine::engine::Submission;
 use quell_kernel::Push;
 use quell_kernel::prompt::MAX_REQUEST_IMAGES;
-use quell_llm::{ProviderConfig, ProviderKind};
 use quell_protocol::api::{OnBusy, RunView};
 use quell_protocol::{ResourceKind, Verdict};
 use quell_testkit::ScriptedResponse;
@@ -32,10 +31,7 @@ const TEXT_ONLY_AGENT: &str = "main";
 
 async fn start_engine() -> TestEngine {
     let test = TestEngine::start_with(ProcessLock::shared().await, |config| {
-        let base_url = config.providers["scripted"].base_url.clone();
-        let provider = ProviderConfig { base_url, ..ProviderConfig::new(ProviderKind::ANTHROPIC) };
-        let provider = ProviderConfig { api_key: Some("sk-ant".to_owned().into()), ..provider };
-        config.providers.insert("anthropic".to_owned(), provider);
+        crate::test_engine::add_anthropic_provider(config);
         let workdir = Some(config.work_dir.join("main"));
         let seeing = AgentConfig { vision: true, workdir, ..config.agents[&parse_agent_id(TEXT_ONLY_AGENT)].clone() };
         let claude = AgentConfig { model: "anthropic/claude".to_owned(), ..seeing.clone() };
@@ -134,7 +130,7 @@ async fn a_run_keeps_the_pictures_that_it_has_read() {
 #[case::gone("WORKDIR/none.png", "it cannot be read any more")]
 #[case::plain_http("http://127.0.0.1:1/a.png", "it lies where this agent sees none")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_shown_leaves_a_word(#[case] source: &str, #[case] words: &str) {
+async fn an_image_that_is_not_shown_leaves_a_placeholder(#[case] source: &str, #[case] words: &str) {
     let test = start_engine().await;
     std::fs::write(test.workdir().join("a.txt"), "a secret").unwrap();
     std::fs::write(test.workdir().join("large.png"), [PNG, &vec![0; 5 << 20]].concat()).unwrap();

@@ -193,7 +193,7 @@ async fn a_server_left_behind_is_dead_when_the_call_returns_and_the_model_is_tol
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_stopped_command_had_printed_is_in_the_next_request(#[values(Push::Gentle, Push::Forced)] push: Push) {
+async fn output_of_a_stopped_command_is_in_the_next_request(#[values(Push::Gentle, Push::Forced)] push: Push) {
     let test = TestEngine::start_shared().await;
     let marker = ProcessMarker::new();
     let run = start_command_run(&test, &marker, commands::prints_then_waits(&marker, 7), 1).await;

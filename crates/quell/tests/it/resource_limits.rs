@@ -5,10 +5,10 @@ mod incoming_data;
 mod run_size;
 
 use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::{DaemonHome, TestDaemon};
+use quell_testkit::daemon::TestDaemon;
 use serde_json::json;
 
-use crate::cli::quell_exe;
+use crate::test_daemon::{config_toml, quell_exe};
 
 /// A million bytes.
 const MB: usize = 1_000_000;
@@ -21,12 +21,7 @@ struct LimitsFixture {
 impl LimitsFixture {
     async fn start() -> Self {
         let model = ScriptedModel::start().await;
-        let config = format!(
-            "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\nmax_retries = 0\n\
-             [agents.main]\nmodel = \"scripted/m\"\n",
-            model.base_url()
-        );
-        let daemon = DaemonHome::new(&config).start(quell_exe()).await;
+        let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, "")).await;
         Self { model, daemon }
     }
 
@@ -39,8 +34,7 @@ impl LimitsFixture {
     /// Starts a run and reads its events to the end; returns its verdict.
     async fn run_to_verdict(&self, session: &str) -> serde_json::Value {
         let http = self.daemon.api();
-        let sent = http.post(&format!("/api/sessions/{session}/runs"), &json!({"text": "go"})).await.expect_status(202);
-        let run = sent["runId"].as_str().unwrap().to_owned();
+        let run = http.send_message(session, "go").await;
         let log = http.run_events(&run, 0).await.read_to_end().await;
         log.receipt()["verdict"].clone()
     }

@@ -52,6 +52,18 @@ struct RecordingProgram {
 }
 
 impl RecordingProgram {
+    fn with_stages(names: &[&'static str]) -> Self {
+        Self { stage_names: names.to_vec(), ..Self::default() }
+    }
+
+    fn begin_gate(self, gate: &Arc<Semaphore>) -> Self {
+        Self { begin_gate: Some(Arc::clone(gate)), ..self }
+    }
+
+    fn undo_gate(self, gate: &Arc<Semaphore>) -> Self {
+        Self { undo_gate: Some(Arc::clone(gate)), ..self }
+    }
+
     fn record_stage(&self, what: &str, name: &str) {
         self.stage_events.lock().unwrap().push(format!("{what} {name}"));
     }
@@ -181,7 +193,7 @@ struct SessionFixture {
 
 impl SessionFixture {
     async fn start() -> Self {
-        Self::start_with(RecordingProgram { stage_names: vec!["a"], ..RecordingProgram::default() }, |_| {}).await
+        Self::start_with(RecordingProgram::with_stages(&["a"]), |_| {}).await
     }
 
     async fn start_with(program: RecordingProgram, change: impl FnOnce(&mut EngineConfig)) -> Self {

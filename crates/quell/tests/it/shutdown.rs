@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::cli::quell_exe;
+use crate::test_daemon::{config_toml, provider_toml, quell_exe};
 use crate::test_engine::{ProcessLock, WAIT_TIMEOUT};
 use crate::ws::{self, WsTestClient};
 
@@ -38,14 +38,14 @@ struct BusyDaemon {
     _process_lock: ProcessLock,
 }
 
-fn config_toml(model: &ScriptedModel, mark: &ProcessMarker) -> String {
-    let (url, script) = (model.base_url(), json!(mcp::SERVER_SCRIPT));
+fn busy_config(model: &ScriptedModel, mark: &ProcessMarker) -> String {
+    let script = json!(mcp::SERVER_SCRIPT);
     format!(
-        "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{url}\"\nmax_retries = 0\n\
-         [mcp.test]\ncommand = \"sh\"\nargs = [\"-c\", {script}]\n\
+        "{}[mcp.test]\ncommand = \"sh\"\nargs = [\"-c\", {script}]\n\
          env = {{ MCP_MARK = \"{mark}\", MCP_STUCK = \"1\" }}\n\
          [agents.main]\nmodel = \"scripted/m\"\napprovals.write_file = \"ask\"\n\
          [agents.scout]\nmodel = \"scripted/m\"\nparent = \"main\"\nmcp = []\n",
+        provider_toml(model),
         mark = mark.as_str()
     )
 }
@@ -81,7 +81,7 @@ impl BusyDaemon {
             let scripted = answers.lock().unwrap().get_mut(&marker).and_then(VecDeque::pop_front);
             scripted.unwrap_or_else(|| ScriptedResponse::text("That is done."))
         });
-        let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, &mark)).await;
+        let daemon = TestDaemon::start(quell_exe(), &busy_config(&model, &mark)).await;
         let mut busy = Self {
             daemon,
             model,
@@ -135,23 +135,22 @@ impl BusyDaemon {
 
     async fn send_message(&self, session: &str) -> String {
         let body = json!({"text": format!("do it marker:{session}"), "agent": "main"});
-        let sent = self.daemon.api().post(&format!("/api/sessions/{session}/runs"), &body).await.expect_status(202);
-        sent["runId"].as_str().unwrap().to_owned()
+        self.daemon.api().start_run(session, &body).await
     }
 
     /// The next daemon finds every run stopped by the shutdown and every history valid.
     async fn assert_restart_recovers(self) {
         let next = self.daemon.home().start(quell_exe()).await;
         for (session, run) in &self.runs {
-            let view = next.api().get(&format!("/api/runs/{run}")).await.expect_status(200);
+            let view = next.api().run_view(run).await;
             assert_eq!(view["verdict"]["reason"], "shutdown", "{session}: {view:#}");
             let receipt = &view["receipt"];
             assert_eq!((&receipt["leftovers"], &receipt["turn"]["recorded"]), (&json!([]), &json!(true)), "{view:#}");
         }
         for (session, _) in &self.runs {
             let body = json!({"text": "and now? marker:next", "agent": "main"});
-            let sent = next.api().post(&format!("/api/sessions/{session}/runs"), &body).await.expect_status(202);
-            let log = next.api().run_events(sent["runId"].as_str().unwrap(), 0).await.read_to_end().await;
+            let sent = next.api().start_run(session, &body).await;
+            let log = next.api().run_events(&sent, 0).await.read_to_end().await;
             assert_eq!(log.verdict(), "completed", "{session}");
         }
         self.model.assert_histories_valid();
@@ -195,23 +194,18 @@ async fn a_second_signal_forces_everything_at_once() {
 /// Starts a daemon with one command that ignores signals, and with stop timeouts longer than the shutdown limit.
 async fn start_slow_daemon() -> (TestDaemon, ScriptedModel, ProcessMarker, String) {
     let (model, mark) = (ScriptedModel::start().await, ProcessMarker::new());
-    let config = format!(
-        "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\n[agents.main]\nmodel = \"scripted/m\"\n\
-         [stop]\nterm_ms = 20000\ngrace_ms = 30000\n",
-        model.base_url()
-    );
+    let config = config_toml(&model, "[stop]\nterm_ms = 20000\ngrace_ms = 30000\n");
     let daemon = TestDaemon::start(quell_exe(), &config).await;
     model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": commands::ignores_signals(&mark)})));
     let body = json!({"text": "do it", "agent": "main"});
-    let sent = daemon.api().post("/api/sessions/s/runs", &body).await.expect_status(202);
-    let run = sent["runId"].as_str().unwrap().to_owned();
+    let run = daemon.api().start_run("s", &body).await;
     // The command prints a text once it ignores signals.
     daemon.api().run_events(&run, 0).await.wait_for("tool.output").await;
     (daemon, model, mark, run)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_comes_during_a_shutdown_is_refused_by_name_and_can_still_force() {
+async fn requests_during_a_shutdown_are_refused_and_a_force_is_not() {
     let _process_lock = ProcessLock::shared().await;
     let (daemon, _model, mark, run) = start_slow_daemon().await;
     let http = daemon.api();
@@ -221,13 +215,13 @@ async fn who_comes_during_a_shutdown_is_refused_by_name_and_can_still_force() {
     // Each request uses a connection of its own.
     let new_client = || TestApiClient::new(daemon.url(), daemon.token());
     for (what, answer) in [
-        ("a message", new_client().post("/api/sessions/t/runs", &json!({"text": "x"})).await),
+        ("a message", new_client().post_run("t", &json!({"text": "x"})).await),
         ("readiness", new_client().get("/readyz").await),
         ("a WebSocket", new_client().send(upgrade_request(&daemon)).await),
     ] {
         assert_eq!((answer.status, answer.problem_code()), (503, Some("shutting_down")), "{what}: {answer:?}");
     }
-    let seen = new_client().get(&format!("/api/runs/{run}")).await.expect_status(200);
+    let seen = new_client().run_view(&run).await;
     assert_eq!((&seen["state"], &seen["verdict"]["reason"]), (&json!("ending"), &json!("shutdown")), "{seen:#}");
     let forced = new_client().post(&format!("/api/runs/{run}/stop"), &json!({"force": true})).await;
     assert!(forced.status < 300, "{forced:?}");
@@ -265,11 +259,11 @@ async fn a_database_that_another_program_keeps_does_not_keep_the_daemon() {
     mark.wait_gone(WAIT_TIMEOUT).await;
     drop(database);
     let next = daemon.home().start(quell_exe()).await;
-    let view = next.api().get(&format!("/api/runs/{run}")).await.expect_status(200);
+    let view = next.api().run_view(&run).await;
     assert_eq!((&view["state"], &view["verdict"]["kind"]), (&json!("ended"), &json!("aborted")), "{view:#}");
     model.script(ScriptedResponse::text("here again"));
-    let sent = next.api().post("/api/sessions/s/runs", &json!({"text": "and now?"})).await.expect_status(202);
-    let log = next.api().run_events(sent["runId"].as_str().unwrap(), 0).await.read_to_end().await;
+    let sent = next.api().send_message("s", "and now?").await;
+    let log = next.api().run_events(&sent, 0).await.read_to_end().await;
     assert_eq!(log.verdict(), "completed");
     model.assert_histories_valid();
 }
@@ -281,12 +275,12 @@ async fn a_daemon_whose_data_another_one_has_taken_over_ends_by_itself() {
     let first = home.start(quell_exe()).await;
     std::fs::remove_file(home.data_dir().join("quell.lock")).unwrap();
     let second = home.start(quell_exe()).await;
-    let refused = first.api().post("/api/sessions/s/runs", &json!({"text": "hello"})).await;
+    let refused = first.api().post_run("s", &json!({"text": "hello"})).await;
     assert_eq!(refused.status, 503, "{refused:?}");
     let status = first.wait_exit().await;
     assert_eq!(status.code(), Some(1), "{}", first.output());
     assert!(first.output().contains("another quell has taken over the data directory"), "{}", first.output());
-    let accepted = second.api().post("/api/sessions/s/runs", &json!({"text": "hello"})).await;
+    let accepted = second.api().post_run("s", &json!({"text": "hello"})).await;
     assert_eq!(accepted.status, 202, "{accepted:?}");
     assert!(second.stop().await.success(), "{}", second.output());
 }

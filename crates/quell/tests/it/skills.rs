@@ -7,7 +7,6 @@ use std::path::Path;
 
 use quell_engine::engine::Submission;
 use quell_kernel::Push;
-use quell_llm::{ProviderConfig, ProviderKind};
 use quell_protocol::web_ui::SessionPatch;
 use quell_protocol::{ResourceKind, Verdict};
 use quell_scope::Point;
@@ -16,9 +15,9 @@ use quell_testkit::ScriptedResponse;
 use quell_testkit::daemon::DaemonHome;
 use serde_json::json;
 
-use crate::cli::{quell_exe, run_to_exit};
 use crate::doc_examples::code_blocks;
 use crate::sweep::channel_origin::channel_origin_with_model;
+use crate::test_daemon::{quell_exe, run_to_exit};
 use crate::test_engine::{
     ProcessLock, TestEngine, alice, messages_as_text, parse_agent_id, parse_session_key, receipt_of, run_stop_scope,
     stop_ask, submission,
@@ -28,10 +27,7 @@ const DOC_PAGE: &str = include_str!("../../../../docs/skills.md");
 
 async fn start_engine() -> TestEngine {
     let test = TestEngine::start_with(ProcessLock::shared().await, |config| {
-        let base_url = config.providers["scripted"].base_url.clone();
-        let provider = ProviderConfig { base_url, ..ProviderConfig::new(ProviderKind::ANTHROPIC) };
-        let provider = ProviderConfig { api_key: Some("sk-ant".to_owned().into()), ..provider };
-        config.providers.insert("anthropic".to_owned(), provider);
+        crate::test_engine::add_anthropic_provider(config);
         let main = config.agents.get_mut(&parse_agent_id("main")).unwrap();
         (main.prompt, main.skills) = ("You are careful.".to_owned(), Some("skills".to_owned()));
     })
@@ -79,7 +75,7 @@ async fn a_new_session_is_told_of_the_skills_and_the_model_can_read_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_changes_is_seen_after_a_reset_and_by_new_sessions_alone() {
+async fn changed_skills_are_seen_after_a_reset_and_by_new_sessions() {
     let test = start_engine().await;
     test.run_message("s", "hello").await;
     let before = system_prompt(&test);
@@ -160,7 +156,7 @@ async fn broken_skills_and_those_that_lead_out_are_left_out_and_fail_nothing() {
 
 /// A stop while skills are read must not keep an incomplete list for the rest of the session.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_stopped_run_had_read_is_not_kept() {
+async fn skills_that_a_stopped_run_read_are_not_cached() {
     let test = start_engine().await;
     for number in 0..50 {
         write_skill(&test.workdir(), &format!("s{number}"), "One of many.");
@@ -196,7 +192,7 @@ async fn the_example_of_the_page_works() {
     let daemon = home.start(quell_exe()).await;
     let ask = async |session: &str| {
         model.script(ScriptedResponse::text("Yes."));
-        let sent = daemon.api().post(&format!("/api/sessions/{session}/runs"), &json!({"text": "hello"})).await;
+        let sent = daemon.api().post_run(session, &json!({"text": "hello"})).await;
         let run = sent.expect_status(202)["runId"].as_str().unwrap().to_owned();
         assert_eq!(
             daemon.api().run_events(&run, 0).await.read_to_end().await.verdict(),

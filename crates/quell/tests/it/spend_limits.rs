@@ -112,7 +112,7 @@ async fn a_limit_touches_no_other_agent() {
 
 /// The tokens of an unfinished run count for other runs of the agent.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_runs_at_work_have_used_is_spent() {
+async fn usage_of_active_runs_counts_as_spent() {
     let server = TestServer::start_with(with_token_limit(100_000)).await;
     let held_call =
         ScriptedStream::new().tool_call("c1", "list_files", &json!({"path": "."})).usage(UsageReporting::Always, 1, 1);
@@ -143,7 +143,7 @@ async fn a_message_that_waits_is_not_worked_on_over_the_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_spent_is_remembered_and_counted_once() {
+async fn spend_survives_restarts_and_is_counted_once() {
     let server = TestServer::start_with(with_token_limit(1000)).await;
     run_completed(&server, "s", answer_costing(300, 50)).await;
     run_completed(&server, "t", answer_costing(100, 50)).await;

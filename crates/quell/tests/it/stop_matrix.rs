@@ -13,7 +13,7 @@ use quell_testkit::model::{BlackHole, ScriptedResponse};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::cli::quell_exe;
+use crate::test_daemon::quell_exe;
 use crate::test_engine::WAIT_TIMEOUT;
 use crate::test_server::percent_encode;
 use run_states::{STOPPABLE_STATES, StateRun, StoppableState};
@@ -55,7 +55,7 @@ impl StopMatrixDaemon {
     }
 
     async fn run_view(&self, run: &str) -> Value {
-        self.daemon.api().get(&format!("/api/runs/{run}")).await.expect_status(200)
+        self.daemon.api().run_view(run).await
     }
 
     /// Sends the next message of the session and expects an answer on a valid history.
@@ -106,8 +106,7 @@ async fn a_stop_works_in_every_state(#[case] method: MatrixStopMethod) {
         assert_stopped(&fixture, method, (state, state_run), stream).await;
     }
     for run in state_runs.iter().filter_map(|state_run| state_run.blocking_run.as_ref()) {
-        let over =
-            fixture.daemon.api().post(&format!("/api/runs/{run}/stop?wait=1"), &json!({})).await.expect_status(200);
+        let over = fixture.daemon.api().stop_run(run).await;
         // A stop of one run does not stop other runs of its session.
         assert_eq!(over["aborted"], json!(method.stops_one_run()), "{method:?}: {over:#}");
     }
@@ -127,7 +126,7 @@ async fn a_budget_ends_what_its_run_had_started() {
     let fixture = StopMatrixDaemon::start("[limits]\nmax_steps = 2\n").await;
     for name in ["background process", "sub-agent"] {
         let state = STOPPABLE_STATES.iter().find(|state| state.name == name).unwrap();
-        let state_run = run_states::start_background_state(&fixture, state).await;
+        let state_run = stop_methods::start_background_state(&fixture, state).await;
         let stream = fixture.run_events(&state_run.run).await;
         fixture.model.open_gate(&state_run.run);
         assert_stopped(&fixture, MatrixStopMethod::Budget, (state, &state_run), stream).await;

@@ -94,7 +94,7 @@ async fn a_forced_stop_says_what_was_printed_and_that_effects_are_possible() {
 }
 
 #[tokio::test]
-async fn what_a_command_prints_while_it_cleans_up_is_kept() {
+async fn output_of_a_commands_clean_up_is_kept() {
     let test = TestEngine::start_shared().await;
     test.model
         .script(batch_of_two("trap 'echo cleaned up; exit 0' TERM; echo begun; while :; do sleep 0.01; done", "true"));

@@ -14,7 +14,7 @@ use quell_testkit::daemon::{DaemonHome, TestDaemon};
 use quell_testkit::model::ScriptedResponse;
 use serde_json::json;
 
-use crate::cli::{QuellCliOutput, quell_exe};
+use crate::test_daemon::{QuellCliOutput, config_toml, quell_exe};
 use crate::test_engine::WAIT_TIMEOUT;
 
 /// A daemon with a run whose model stays silent in the middle of its answer.
@@ -34,7 +34,7 @@ impl EndlessRunDaemon {
         // The tests open more files than the default limit allows.
         quell_surfaces::serve::raise_open_files().unwrap();
         let model = ScriptedModel::start().await;
-        let home = DaemonHome::new(&config_toml(&model));
+        let home = DaemonHome::new(&config_toml(&model, ""));
         let daemon = home.start(&write_wrapper(&home, first)).await;
         let mut fixture = Self { model, daemon, run: String::new() };
         fixture.run = fixture.start_endless_run().await;
@@ -45,14 +45,14 @@ impl EndlessRunDaemon {
     async fn start_endless_run(&self) -> String {
         let n = self.model.recorded_requests().len();
         self.model.script(ScriptedResponse::silent_mid_stream("Well, "));
-        let sent = self.daemon.api().post("/api/sessions/s/runs", &json!({"text": "go"})).await.expect_status(202);
+        let sent = self.daemon.api().post_run("s", &json!({"text": "go"})).await.expect_status(202);
         self.model.request_at(n).wait_paused().await;
         sent["runId"].as_str().unwrap().to_owned()
     }
 
     /// Checks that the run was stopped and nothing of it is left.
     async fn assert_stopped(&self) {
-        let view = self.daemon.api().get(&format!("/api/runs/{}", self.run)).await.expect_status(200);
+        let view = self.daemon.api().run_view(&self.run).await;
         assert_eq!((&view["state"], &view["verdict"]["kind"]), (&json!("ended"), &json!("aborted")), "{view:#}");
         assert_eq!(view["receipt"]["leftovers"], json!([]), "{view:#}");
         self.model.wait_for_connections(0).await;
@@ -73,13 +73,6 @@ impl EndlessRunDaemon {
         assert!(ran.code == 0 && ran.out.contains("stopped in "), "{ran:?}\n{}", self.daemon.output());
         self.assert_stopped().await;
     }
-}
-
-fn config_toml(model: &ScriptedModel) -> String {
-    format!(
-        "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\nmax_retries = 0\n[agents.main]\nmodel = \"scripted/m\"\n",
-        model.base_url()
-    )
 }
 
 /// A script that runs a shell line and then the binary.

@@ -177,7 +177,7 @@ async fn a_shutdown_stops_what_runs_and_what_waits_and_leaves_nothing() {
 
 /// A copy of the data directory at that moment is what a daemon that dies then leaves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_dead_daemon_left_open_is_sealed_and_nothing_resumes() {
+async fn runs_of_a_dead_daemon_are_sealed_and_not_resumed() {
     let test = TestEngine::start_shared().await;
     test.model.script(ScriptedResponse::text("before"));
     test.run_message("s", "earlier").await;

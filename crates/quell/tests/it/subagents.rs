@@ -301,7 +301,7 @@ async fn a_stop_of_a_running_parent_stops_its_background_agents_too() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_started_is_an_error_for_the_model() {
+async fn a_refused_sub_run_is_an_error_for_the_model() {
     let test = TestEngine::start_with(ProcessLock::shared().await, |config| config.limits.sub_run_depth = 0).await;
     test.answer_by_marker();
     let main = json!({"agent": "main", "prompt": "x"});

@@ -7,20 +7,18 @@ pub(crate) mod channel_origin;
 mod checks;
 mod crash;
 mod earlier_turns;
-mod hook_case;
-mod mcp_cases;
-mod steer_case;
 mod stop_modes;
 
 use std::collections::BTreeSet;
 
 use quell_scope::Point;
+use quell_testkit::leaks::{ResourceBaseline, TaskBaseline};
 use rstest::rstest;
 
-use case_run::SweepEngine;
-use cases::{StopMoment, SweepCase};
+use crate::test_engine::{NoticeRecorder, WAIT_TIMEOUT};
+use case_run::{CaseRun, StopMoment, SweepCase, SweepEngine};
 use checks::StopFigures;
-use stop_modes::SweepStopMode;
+use stop_modes::{SweepStopMode, poll_tickets_once};
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -36,7 +34,7 @@ async fn a_stop_at_any_moment_ends_the_run_for_good(
     let sweep = SweepEngine::start().await;
     let mut table = Vec::new();
     for case in cases::all_cases() {
-        let figures = case_run::run_case(&sweep, &case, mode).await;
+        let figures = run_case(&sweep, &case, mode).await;
         table.push((case.name.clone(), figures));
     }
     print_table(mode, &table);
@@ -44,6 +42,25 @@ async fn a_stop_at_any_moment_ends_the_run_for_good(
     let missed: Vec<&Point> = cases::swept_points().filter(|point| !stopped_at.contains(point)).collect();
     assert!(missed.is_empty(), "no case stops at {missed:?}");
     sweep.close().await;
+}
+
+/// Runs one case with one stop mode and checks the stop.
+async fn run_case(sweep: &SweepEngine, case: &SweepCase, mode: SweepStopMode) -> StopFigures {
+    let case_run = CaseRun::new(sweep, case, &format!("{mode:?}"));
+    let (baseline, tasks) = (ResourceBaseline::capture(std::process::id()), TaskBaseline::capture());
+    let mut watcher = NoticeRecorder::subscribe(&sweep.test_engine.engine);
+    (case.prepare)(&case_run).await;
+    let answers = case_run.stop_at_moment(case, mode).await;
+    if mode == SweepStopMode::CallerGone {
+        poll_tickets_once(&answers).await;
+    }
+    (case.check_after)(&case_run).await;
+    watcher.wait_ended(&case_run.run).await;
+    let figures = checks::check_stop(&case_run, case, &answers, &mut watcher).await;
+    drop(watcher);
+    let _back = baseline.assert_restored_with(checks::BLOCKING_POOL_ALLOWANCE, WAIT_TIMEOUT).await;
+    let _back = tasks.assert_restored(WAIT_TIMEOUT).await;
+    figures
 }
 
 impl SweepCase {

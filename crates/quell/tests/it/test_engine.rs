@@ -6,7 +6,6 @@ mod data_dir;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use quell_engine::access::RequestOrigin;
 use quell_engine::agent::{AgentConfig, Limits};
@@ -34,9 +33,7 @@ use serde_json::Value;
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, watch};
 
 pub(crate) use data_dir::{TestDataDir, work_dir_beside};
-
-/// Longest wait for anything on a busy machine. It only decides how late a failing test fails.
-pub(crate) const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) use quell_testkit::WAIT_TIMEOUT;
 
 /// Descriptors, child processes and the role of sub-reaper belong to the whole process. Plain `cargo test` runs all
 /// tests in one process.
@@ -101,7 +98,6 @@ impl TestEngine {
         Self::start_with(ProcessLock::exclusive().await, |_| {}).await
     }
 
-    /// Starts with a changed configuration.
     pub(crate) async fn start_with(process_lock: ProcessLock, change: impl FnOnce(&mut EngineConfig)) -> Self {
         Self::start_in(TestDir::Temporary(TestDataDir::new()), process_lock, change).await
     }
@@ -505,4 +501,12 @@ pub(crate) fn engine_config(data: &Path, base_url: &str, probe: PointProbe) -> E
 
 pub(crate) fn provider_config(base_url: &str) -> ProviderConfig {
     ProviderConfig { base_url: Some(base_url.to_owned()), ..ProviderConfig::new(ProviderKind::OPENAI) }
+}
+
+/// Adds the provider `anthropic`: the scripted model in the Anthropic dialect.
+pub(crate) fn add_anthropic_provider(config: &mut EngineConfig) {
+    let base_url = config.providers["scripted"].base_url.clone();
+    let api_key = Some("sk-ant".to_owned().into());
+    let provider = ProviderConfig { base_url, api_key, ..ProviderConfig::new(ProviderKind::ANTHROPIC) };
+    config.providers.insert("anthropic".to_owned(), provider);
 }

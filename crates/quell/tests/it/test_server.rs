@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use quell_engine::Engine;
 use quell_engine::agent::{AgentConfig, Limits};
@@ -19,14 +18,16 @@ use quell_scope::PointProbe;
 use quell_scope::clock::Clock;
 use quell_surfaces::serve::Listeners;
 use quell_surfaces::{ServerSettings, ServerState};
-use quell_testkit::ScriptedModel;
 use quell_testkit::daemon::{TestApiClient, TestApiResponse};
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
+use quell_testkit::{ScriptedModel, leaks};
 use quell_tools::ToolSettings;
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::test_engine::{ProcessLock, TestDataDir, work_dir_beside};
+
+pub(crate) use quell_testkit::daemon::percent_encode;
 
 /// The configuration of a test server; tests change it before the start.
 pub(crate) struct TestServerConfig {
@@ -47,12 +48,10 @@ pub(crate) struct TestServer {
 }
 
 impl TestServer {
-    /// Starts with default settings.
     pub(crate) async fn start() -> Self {
         Self::start_with(|_| {}).await
     }
 
-    /// Starts with changed settings.
     pub(crate) async fn start_with(change: impl FnOnce(&mut TestServerConfig)) -> Self {
         let process_lock = ProcessLock::shared().await;
         let model = ScriptedModel::start().await;
@@ -117,12 +116,11 @@ impl TestServer {
 
     /// Sends a text; returns the id of its run.
     pub(crate) async fn send_message(&self, session: &str, text: &str) -> String {
-        let answer = self.post_run(session, &json!({"text": text})).await.expect_status(202);
-        answer["runId"].as_str().unwrap().to_owned()
+        self.http.send_message(session, text).await
     }
 
     pub(crate) async fn post_run(&self, session: &str, body: &Value) -> TestApiResponse {
-        self.http.post(&format!("/api/sessions/{}/runs", percent_encode(session)), body).await
+        self.http.post_run(session, body).await
     }
 
     /// Starts a run whose model streams `begun` and then stays silent; waits until the run shows the text.
@@ -145,8 +143,7 @@ impl TestServer {
 
     /// Waits for the end of a run; returns its view.
     pub(crate) async fn wait_ended(&self, run: &str) -> Value {
-        self.http.run_events(run, 0).await.wait_for("run.ended").await;
-        self.http.get(&format!("/api/runs/{run}")).await.expect_status(200)
+        self.http.wait_ended(run).await
     }
 
     /// Waits until a run is only in the database. The engine stores a run in a task of its own, after it announces the
@@ -154,13 +151,8 @@ impl TestServer {
     pub(crate) async fn wait_forgotten(&self, run: &str) {
         self.wait_ended(run).await;
         let id = quell_protocol::RunId::parse(run).unwrap();
-        let gone = async {
-            while self.engine.live_run(&id).is_some() {
-                // No event announces that a run has left the memory.
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(30), gone).await.expect("the run is forgotten in time");
+        let engine = self.engine.clone();
+        leaks::wait_for_true("the run has left the memory", move || engine.live_run(&id).is_none()).await;
     }
 }
 
@@ -210,12 +202,6 @@ fn default_config(model: &ScriptedModel, data_dir: PathBuf) -> TestServerConfig 
         probe: PointProbe::default(),
     };
     TestServerConfig { engine, server: ServerSettings::default() }
-}
-
-/// Percent-encodes everything but ASCII letters, digits and `-`, `_`, `.`.
-pub(crate) fn percent_encode(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
 }
 
 /// A stream that shows `begun` and continues when the gate of this name opens.

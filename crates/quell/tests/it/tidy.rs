@@ -40,7 +40,6 @@ struct TidyRule {
     check: fn(&SourceFile) -> Vec<TidyFinding>,
 }
 
-/// Rules of Rust files.
 const RULES: &[TidyRule] = &[
     TidyRule { name: "engine ranks", check: module_ranks::check_engine_ranks },
     TidyRule { name: "file length", check: file_shape::check_file_length },
@@ -55,7 +54,6 @@ const RULES: &[TidyRule] = &[
     TidyRule { name: "unfinished", check: restricted_apis::check_unfinished },
 ];
 
-/// Rules of crate manifests.
 const MANIFEST_RULES: &[TidyRule] = &[
     TidyRule { name: "crate dependencies", check: crate_dependencies::check_crate_dependencies },
     TidyRule { name: "pure manifests", check: crate_dependencies::check_pure_crates },

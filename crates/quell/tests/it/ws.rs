@@ -8,7 +8,6 @@ mod handshake;
 mod stop;
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
@@ -17,10 +16,8 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async_with_config};
 
+use crate::test_engine::WAIT_TIMEOUT;
 use crate::test_server::TestServer;
-
-/// Longest wait for a frame. It only decides how late a failing test fails.
-const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A TCP connection with the smallest receive buffer that the system allows.
 pub(crate) async fn connect_with_small_buffer(address: &str) -> TcpStream {
@@ -129,12 +126,10 @@ impl WsTestClient {
         id
     }
 
-    /// Sends a text frame.
     pub(crate) async fn send_text(&mut self, text: &str) {
         self.send_frame(Message::text(text)).await;
     }
 
-    /// Sends any frame.
     pub(crate) async fn send_frame(&mut self, frame: Message) {
         self.socket.send(frame).await.unwrap();
     }

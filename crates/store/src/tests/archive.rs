@@ -58,7 +58,7 @@ fn session_archive(session: &str, runs: &[&str]) -> SessionArchive {
 const NOW: &str = "2026-11-21T00:00:00.000000Z";
 
 #[tokio::test]
-async fn what_is_over_is_exported_in_its_order_and_what_is_not_is_left_out() {
+async fn ended_runs_are_exported_in_order_and_others_left_out() {
     let (store, home) = new_store();
     run_to_end(&store, "r1", "s").await;
     store.reset_session(session_key("s"), "2026-11-20T11:00:00.000000Z".into()).await.unwrap();

@@ -108,7 +108,7 @@ async fn a_restored_copy_is_what_opens_and_the_old_one_stays_whole_beside_it() {
 }
 
 #[tokio::test]
-async fn nothing_is_restored_under_a_daemon_or_from_a_file_of_no_use() {
+async fn restore_refuses_a_running_daemon_and_unusable_files() {
     let (store, home) = new_store();
     run_to_end(&store, "old", "s").await;
     let folder = tempfile::tempdir().unwrap();

@@ -78,7 +78,7 @@ async fn of_too_many_the_oldest_go_and_are_counted() {
 }
 
 #[tokio::test]
-async fn what_waits_for_other_urls_goes() {
+async fn webhooks_for_other_urls_are_deleted() {
     let (store, _home) = new_store();
     save_webhook(&store, A, "1").await;
     save_webhook(&store, B, "1").await;

@@ -103,7 +103,7 @@ async fn a_daemon_whose_lock_was_taken_away_writes_no_more() {
 }
 
 #[tokio::test]
-async fn what_is_durable_stays_so_beside_the_journal() {
+async fn durable_writes_stay_durable_beside_the_journal() {
     let (store, home) = new_store();
     accept_run(&store, "a", "s").await;
     for number in 0..50 {

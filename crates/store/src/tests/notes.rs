@@ -136,7 +136,7 @@ async fn equal_scores_are_ordered_by_how_much_of_a_note_is_about_it() {
 }
 
 #[tokio::test]
-async fn who_wrote_a_saved_message_is_no_word_of_it() {
+async fn the_sender_of_a_saved_message_is_not_searched() {
     let (store, _home) = new_store();
     let saved = Note { category: "conversation".into(), ..note("http_alice_1", "paint it blue") };
     store.save_note(agent_scope("main"), saved).await.unwrap();

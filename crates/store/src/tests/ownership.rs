@@ -44,7 +44,7 @@ async fn stored_view(store: &Store, id: &str) -> Option<Value> {
 }
 
 #[tokio::test]
-async fn who_begins_a_session_owns_it_and_chooses_its_agent() {
+async fn the_first_sender_owns_a_session_and_chooses_its_agent() {
     let (store, _home) = new_store();
     let sent = |by: &str, id: &str, agent: &str| RunRow {
         principal: principal(by),

@@ -42,7 +42,7 @@ async fn only_what_an_earlier_daemon_shows_is_left() {
 }
 
 #[tokio::test]
-async fn what_was_left_in_channels_that_are_gone_is_forgotten() {
+async fn pending_replies_of_removed_channels_are_deleted() {
     let (store, home) = new_store();
     for (run, channel) in [("a", "tg"), ("b", "slack"), ("c", "old")] {
         store.save_pending_reply(pending_reply(run, channel)).await.unwrap();

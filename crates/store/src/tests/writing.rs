@@ -53,7 +53,7 @@ async fn two_hundred_callers_at_once_each_get_their_own_answer() {
 }
 
 #[tokio::test]
-async fn what_is_answered_is_committed_and_visible_to_others() {
+async fn an_answered_write_is_committed_and_visible_to_others() {
     let (store, home) = new_store();
     for n in 0..20 {
         accept_run(&store, &format!("run-{n}"), "s").await;
@@ -62,7 +62,7 @@ async fn what_is_answered_is_committed_and_visible_to_others() {
 }
 
 #[tokio::test]
-async fn what_queued_up_is_committed_together() {
+async fn queued_writes_are_committed_together() {
     let (store, home) = new_store();
     let (stuck, go) = stuck_write(&store).await;
     let seen = join_all((0..50).map(|n| {

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_asked_keeps_what_was_in_force_and_who_waits_is_told() {
+    fn readers_keep_their_settings_and_waiters_are_notified() {
         let live = LiveSettings::new(FlowSettings::default());
         let (before, waiting) = (live.current(), live.subscribe());
         let messages = MessageSettings { message_timeout_s: 7, ..MessageSettings::default() };

@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn who_begins_an_import_and_falls_silent_does_not_keep_its_place_for_ever() {
+    async fn a_stalled_import_gives_its_permit_back() {
         let body = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b"\n"))]).chain(stream::pending());
         let result =
             timeout(READ_TIMEOUT * 3, read_archive(body, 1000)).await.expect("the import permit is not returned");

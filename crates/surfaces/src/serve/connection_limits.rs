@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_is_not_counted() {
+    fn closed_connections_are_not_counted() {
         let connections = UnauthenticatedConnections::new(1, 1000);
         drop(connections.admit(PeerKey::UnixSocket));
         let next = connections.admit(PeerKey::UnixSocket);

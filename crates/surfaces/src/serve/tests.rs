@@ -133,7 +133,7 @@ async fn with_a_token_a_busy_connection_has_no_such_end() {
 #[case::in_time("/20", 70, true)]
 #[case::too_late("/60", 90, false)]
 #[tokio::test(start_paused = true)]
-async fn what_it_is_at_after_a_minute_may_end_within_its_limit(
+async fn an_active_request_after_a_minute_may_end_within_its_limit(
     #[case] path: &str,
     #[case] closed: u64,
     #[case] answered: bool,

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_killed_daemon_left_is_replaced_and_a_successor_is_not_removed() {
+    async fn a_stale_socket_is_replaced_and_a_successors_is_kept() {
         let dir = TempDir::new().unwrap();
         let path = dir.path().join(SOCKET_FILE);
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_waits_is_written_before_an_ordinary_end() {
+    async fn waiting_events_are_written_before_an_ordinary_close() {
         let outbox = outbox();
         outbox.push_event("run", &json!("ended"), DropPolicy::MustDeliver);
         outbox.close(close::RESTART, "service restart");

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_comes_before_a_token_is_small_and_counted_apart() {
+    async fn data_before_a_token_is_limited_and_counted_apart() {
         let unauthenticated_budget = ByteBudget::new(20 * 1024);
         let (one, other) = (ReceiveLimiter::new(&unauthenticated_budget), ReceiveLimiter::new(&unauthenticated_budget));
         assert_eq!(

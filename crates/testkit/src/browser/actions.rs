@@ -17,9 +17,6 @@ const CLICK_RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 impl Browser {
     /// Clicks the first matching element as soon as it can be clicked; fails when another element stays above it.
-    ///
-    /// # Cancel safety
-    /// If dropped, the click may or may not have been made.
     pub async fn click(&self, css: &str) {
         let begun = Instant::now();
         loop {
@@ -41,18 +38,12 @@ impl Browser {
     }
 
     /// Clicks a field and types at its end.
-    ///
-    /// # Cancel safety
-    /// If dropped, a part may have been typed.
     pub async fn fill(&self, css: &str, text: &str) {
         self.click(css).await;
         self.type_text(text).await;
     }
 
     /// Types into the focused element with real key events.
-    ///
-    /// # Cancel safety
-    /// If dropped, a part may have been typed.
     pub async fn type_text(&self, text: &str) {
         let typed = self
             .driver()
@@ -66,17 +57,11 @@ impl Browser {
     }
 
     /// Presses a key that is not text.
-    ///
-    /// # Cancel safety
-    /// As [`Self::type_text`].
     pub async fn press_key(&self, key: Key) {
         self.type_text(&key.value().to_string()).await;
     }
 
     /// Presses a key while another one is held.
-    ///
-    /// # Cancel safety
-    /// As [`Self::type_text`].
     pub async fn press_with_modifier(&self, held: Key, key: Key) {
         let chain = self.driver().action_chain_with_delay(Some(NO_KEY_DELAY), Some(NO_KEY_DELAY));
         let chain = chain.key_down(held.value()).send_keys(key.value().to_string()).key_up(held.value());
@@ -103,34 +88,23 @@ impl Browser {
     }
 
     /// Waits until a matching element is visible.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_visible(&self, css: &str) {
         self.wait_for(&format!("(e => e && e.checkVisibility({{visibilityProperty: true}}))({})", query_selector(css)))
             .await;
     }
 
     /// Waits until no matching element is visible.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_hidden(&self, css: &str) {
         let shown = "e => e.checkVisibility({visibilityProperty: true})";
         self.wait_for(&format!("![...document.querySelectorAll({})].some({shown})", js_string_literal(css))).await;
     }
 
     /// Waits until the text of a matching element contains this text.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_text(&self, css: &str, text: &str) {
         let all = format!("[...document.querySelectorAll({})]", js_string_literal(css));
         self.wait_for(&format!("{all}.some(e => e.textContent.includes({}))", js_string_literal(text))).await;
     }
 
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn count_matches(&self, css: &str) -> u64 {
         self.eval(&format!("document.querySelectorAll({}).length", js_string_literal(css)))
             .await
@@ -139,9 +113,6 @@ impl Browser {
     }
 
     /// Text of the first matching element.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn text(&self, css: &str) -> String {
         let text = self.eval(&format!("{}.textContent", query_selector(css))).await;
         text.as_str().unwrap_or_default().to_owned()
@@ -164,9 +135,6 @@ impl Browser {
     }
 
     /// Switches the network off or on. Open connections stay; new ones fail.
-    ///
-    /// # Cancel safety
-    /// If dropped, the change may or may not have been made.
     pub async fn set_offline(&self, offline: bool) {
         let conditions = json!({"offline": offline, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1});
         // Without this the browser accepts the conditions and ignores them.

@@ -31,7 +31,6 @@ pub(super) const PAGE_LOG_SCRIPT: &str = r#"
 })();
 "#;
 
-/// Describes the page as text.
 pub(super) const DESCRIBE_SCRIPT: &str = r#"
 const text = document.body ? document.body.innerText : "";
 return [
@@ -77,9 +76,6 @@ impl Browser {
     }
 
     /// Collects console entries until each of these parts is in one: entries arrive a moment after their cause.
-    ///
-    /// # Cancel safety
-    /// As [`Self::take_console_entries`].
     pub async fn wait_console_entries(&self, parts: &[&str]) -> Vec<ConsoleEntry> {
         let (begun, mut all) = (Instant::now(), Vec::new());
         loop {
@@ -92,9 +88,6 @@ impl Browser {
     }
 
     /// Fails the test if [`Self::page_errors`] finds anything.
-    ///
-    /// # Cancel safety
-    /// As [`Self::take_console_entries`].
     pub async fn assert_no_page_errors(&self, expected: &[&str]) {
         let found = self.page_errors(expected).await;
         assert!(found.is_empty(), "the page was not quiet:\n{}\n{}", found.join("\n"), self.describe_page().await);
@@ -102,9 +95,6 @@ impl Browser {
 
     /// Errors of the page: errors and warnings on the console, violations of the content policy, dialogs, uncaught
     /// errors. Ignores those that contain one of `expected`, which the test has caused.
-    ///
-    /// # Cancel safety
-    /// As [`Self::take_console_entries`].
     pub async fn page_errors(&self, expected: &[&str]) -> Vec<String> {
         let entries = self.take_console_entries().await;
         let loud = entries.iter().filter(|entry| matches!(entry.level.as_str(), "SEVERE" | "WARNING"));
@@ -119,9 +109,6 @@ impl Browser {
     }
 
     /// Durations in milliseconds of all tasks over 50 ms since the page was loaded.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn long_tasks(&self) -> Vec<u64> {
         let tasks = self.eval("window.__pageLog.longTasks").await;
         tasks.as_array().into_iter().flatten().filter_map(Value::as_u64).collect()

@@ -10,8 +10,7 @@ use rstest::rstest;
 use rustix::process::{kill_process, kill_process_group};
 
 use super::*;
-
-const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
+use crate::WAIT_TIMEOUT;
 
 /// A command started as a tool would start it: in its own process group, with its output read.
 struct SpawnedShell(Child);

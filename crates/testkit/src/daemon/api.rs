@@ -1,14 +1,15 @@
 //! HTTP client for the API: any method, any JSON, a bearer token, none of Quell's types.
 
 use std::sync::Once;
+use std::time::Duration;
 
 use reqwest::{Client, Method, RequestBuilder};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::events::TestRunEventStream;
+use crate::WAIT_TIMEOUT;
 
 /// A client without proxy and pool: each request has its own connection, so that the daemon sees a dropped one.
-#[must_use]
 pub fn http_client() -> Client {
     install_tls_provider();
     match Client::builder().no_proxy().pool_max_idle_per_host(0).build() {
@@ -33,14 +34,12 @@ pub struct TestApiResponse {
 
 impl TestApiResponse {
     /// The body; fails if the status is another one.
-    #[must_use]
     pub fn expect_status(self, status: u16) -> Value {
         assert_eq!(self.status, status, "unexpected status with {:#}", self.body);
         self.body
     }
 
     /// The `code` of a problem body.
-    #[must_use]
     pub fn problem_code(&self) -> Option<&str> {
         self.body.get("code").and_then(Value::as_str)
     }
@@ -56,42 +55,30 @@ pub struct TestApiClient {
 
 impl TestApiClient {
     /// An empty token sends no header.
-    #[must_use]
     pub fn new(url: &str, token: &str) -> Self {
         Self { client: http_client(), url: url.into(), token: token.into() }
     }
 
-    #[must_use]
     pub fn with_token(&self, token: &str) -> Self {
         Self { token: token.into(), ..self.clone() }
     }
 
-    /// # Cancel safety
-    /// Dropping it closes its connection.
     pub async fn get(&self, path: &str) -> TestApiResponse {
         self.send(self.request(Method::GET, path)).await
     }
 
-    /// # Cancel safety
-    /// Dropping it closes its connection; the daemon may have taken the request.
     pub async fn post(&self, path: &str, body: &Value) -> TestApiResponse {
         self.send(self.request(Method::POST, path).json(body)).await
     }
 
-    /// # Cancel safety
-    /// As [`Self::post`].
     pub async fn put(&self, path: &str, body: &Value) -> TestApiResponse {
         self.send(self.request(Method::PUT, path).json(body)).await
     }
 
-    /// # Cancel safety
-    /// As [`Self::post`].
     pub async fn patch(&self, path: &str, body: &Value) -> TestApiResponse {
         self.send(self.request(Method::PATCH, path).json(body)).await
     }
 
-    /// # Cancel safety
-    /// As [`Self::post`].
     pub async fn delete(&self, path: &str) -> TestApiResponse {
         self.send(self.request(Method::DELETE, path)).await
     }
@@ -102,8 +89,6 @@ impl TestApiClient {
         if self.token.is_empty() { request } else { request.bearer_auth(&self.token) }
     }
 
-    /// # Cancel safety
-    /// As [`Self::post`].
     pub async fn send(&self, request: RequestBuilder) -> TestApiResponse {
         let answered = async {
             let response = request.send().await?;
@@ -124,10 +109,47 @@ impl TestApiClient {
         }
     }
 
+    /// Posts a message to a session.
+    pub async fn post_run(&self, session: &str, body: &Value) -> TestApiResponse {
+        self.post(&format!("/api/sessions/{}/runs", percent_encode(session)), body).await
+    }
+
+    /// Posts a message that must be accepted; returns the id of its run.
+    pub async fn start_run(&self, session: &str, body: &Value) -> String {
+        let accepted = self.post_run(session, body).await.expect_status(202);
+        match accepted["runId"].as_str() {
+            Some(run) => run.to_owned(),
+            None => panic!("no run id: {accepted:#}"),
+        }
+    }
+
+    /// Sends a text that must be accepted; returns the id of its run.
+    pub async fn send_message(&self, session: &str, text: &str) -> String {
+        self.start_run(session, &json!({"text": text})).await
+    }
+
+    pub async fn run_view(&self, run_id: &str) -> Value {
+        self.get(&format!("/api/runs/{run_id}")).await.expect_status(200)
+    }
+
+    /// Waits for the end of a run; returns its view.
+    pub async fn wait_ended(&self, run_id: &str) -> Value {
+        self.run_events(run_id, 0).await.wait_for("run.ended").await;
+        self.run_view(run_id).await
+    }
+
+    /// Waits for a pending approval and returns it.
+    pub async fn wait_approval(&self) -> Value {
+        let pending = async || self.get("/api/approvals").await.expect_status(200)["items"].get(0).cloned();
+        poll_until("an approval", pending).await
+    }
+
+    /// Stops a run and waits for its end; returns the answer.
+    pub async fn stop_run(&self, run_id: &str) -> Value {
+        self.post(&format!("/api/runs/{run_id}/stop?wait=1"), &json!({})).await.expect_status(200)
+    }
+
     /// Opens the events of a run after `seq` `after`; 0 is the beginning.
-    ///
-    /// # Cancel safety
-    /// Dropping it closes its connection.
     pub async fn run_events(&self, run_id: &str, after: u64) -> TestRunEventStream {
         let path = format!("/api/runs/{run_id}/events?after={after}");
         match self.request(Method::GET, &path).send().await {
@@ -135,5 +157,28 @@ impl TestApiClient {
             Ok(response) => panic!("no events of run {run_id}: {}", response.status()),
             Err(error) => panic!("no events of run {run_id}: {error:?}"),
         }
+    }
+}
+
+/// Percent-encodes everything but ASCII letters, digits and `-`, `_`, `.`.
+pub fn percent_encode(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+}
+
+/// Repeats an attempt until it returns something; `what` names it in the failure.
+pub async fn poll_until<T>(what: &str, mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
+    let attempts = async {
+        loop {
+            if let Some(found) = attempt().await {
+                return found;
+            }
+            // The daemon announces no event for what is polled.
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    match tokio::time::timeout(WAIT_TIMEOUT, attempts).await {
+        Ok(found) => found,
+        Err(_) => panic!("waited {WAIT_TIMEOUT:?} for {what}"),
     }
 }

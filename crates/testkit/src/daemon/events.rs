@@ -1,27 +1,23 @@
 //! The events of a run as a client sees them, and rules for their order.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use reqwest::Response;
 use serde_json::Value;
 
+use crate::WAIT_TIMEOUT;
 use crate::sse::{TestSseDecoder, TestSseFrame};
-
-/// Longest wait for an event. It decides only how late a failing test fails.
-const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Events that may come between `run.ending` and `run.ended`.
 const ALLOWED_AFTER_ENDING: &[&str] = &["tool.output", "tool.ended", "approval.resolved", "usage", "run.snapshot"];
 
 #[derive(Debug, Clone)]
 pub struct ReceivedEvent {
-    /// The id of its frame.
     pub seq: u64,
     /// The event name of its frame.
     pub kind: String,
     pub data: Value,
-    /// When it was read.
     pub at: Instant,
 }
 
@@ -41,9 +37,6 @@ impl TestRunEventStream {
 
     /// The next event; `None` when the stream has ended.
     ///
-    /// # Cancel safety
-    /// Safe: no event is lost.
-    ///
     /// # Panics
     /// When no event comes in time, the stream breaks, or a frame is invalid.
     pub async fn next(&mut self) -> Option<ReceivedEvent> {
@@ -62,9 +55,6 @@ impl TestRunEventStream {
     }
 
     /// Reads until an event of this type.
-    ///
-    /// # Cancel safety
-    /// Safe: no event is lost.
     pub async fn wait_for(&mut self, kind: &str) -> ReceivedEvent {
         while let Some(event) = self.next().await {
             if event.kind == kind {
@@ -101,24 +91,19 @@ pub struct TestRunEventLog {
 
 impl TestRunEventLog {
     /// The types, in order.
-    #[must_use]
     pub fn kinds(&self) -> Vec<&str> {
         self.events.iter().map(|event| event.kind.as_str()).collect()
     }
 
-    #[must_use]
     pub fn of_kind(&self, kind: &str) -> Vec<&ReceivedEvent> {
         self.events.iter().filter(|event| event.kind == kind).collect()
     }
 
-    /// The streamed text.
-    #[must_use]
     pub fn text(&self) -> String {
         self.of_kind("text.delta").iter().filter_map(|event| event.data.get("text")?.as_str()).collect()
     }
 
     /// The verdict of the end, such as `aborted`.
-    #[must_use]
     pub fn verdict(&self) -> &str {
         let ended = self.events.last().and_then(|event| event.data.pointer("/verdict/kind")?.as_str());
         match ended {
@@ -127,8 +112,6 @@ impl TestRunEventLog {
         }
     }
 
-    /// The receipt of the end.
-    #[must_use]
     pub fn receipt(&self) -> &Value {
         match self.events.last().and_then(|event| event.data.get("receipt")) {
             Some(receipt) => receipt,
@@ -145,7 +128,6 @@ impl TestRunEventLog {
     /// All broken rules. `seq` rises, with gaps only before a snapshot. There is exactly one end, and it is last. There
     /// is at most one ending before it, and exactly one in a complete log. No stream data follows the ending. There is
     /// one verdict. Each started tool ends once.
-    #[must_use]
     pub fn violations(&self) -> Vec<String> {
         let mut faults = self.frame_violations();
         faults.extend(self.sequence_violations());

@@ -25,7 +25,6 @@ const BODY_FIELDS: &[&str] = &[
 ];
 
 /// All violations in the body of a request, in order of place within each rule.
-#[must_use]
 pub fn check(body: &Value) -> Vec<HistoryViolation> {
     let mut findings = HistoryFindings::default();
     let messages = findings.check_body(body, BODY_FIELDS);

@@ -6,9 +6,7 @@ use serde_json::{Value, json};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModelDialect {
-    /// OpenAI chat completions.
     OpenAi,
-    /// Anthropic messages.
     Anthropic,
 }
 
@@ -29,7 +27,6 @@ pub struct HistoryCase {
 }
 
 impl HistoryCase {
-    #[must_use]
     pub fn request_body(&self, dialect: ModelDialect) -> Value {
         let mut body = match dialect {
             ModelDialect::OpenAi => json!({"model": "scripted", "stream": true}),
@@ -46,7 +43,6 @@ impl HistoryCase {
     }
 }
 
-#[must_use]
 pub fn broken_histories(dialect: ModelDialect) -> Vec<HistoryCase> {
     match dialect {
         ModelDialect::OpenAi => parse_cases(include_str!("../../corpus/openai_broken.json")),
@@ -54,7 +50,6 @@ pub fn broken_histories(dialect: ModelDialect) -> Vec<HistoryCase> {
     }
 }
 
-#[must_use]
 pub fn valid_histories(dialect: ModelDialect) -> Vec<HistoryCase> {
     match dialect {
         ModelDialect::OpenAi => parse_cases(include_str!("../../corpus/openai_valid.json")),

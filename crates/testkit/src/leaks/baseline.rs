@@ -28,7 +28,6 @@ pub struct ResourceBaseline {
 
 impl ResourceBaseline {
     /// Records the resources of a process. For the test's own process this is useful only if no other test runs in it.
-    #[must_use]
     pub fn capture(pid: u32) -> Self {
         match (count_descriptors(pid), threads_of(pid)) {
             (Ok(descriptors), Some(threads)) => {
@@ -40,23 +39,16 @@ impl ResourceBaseline {
         }
     }
 
-    #[must_use]
     pub fn descriptors(&self) -> DescriptorCounts {
         self.descriptors
     }
 
     /// Waits until the process holds no more than at that moment; returns how long that took.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn assert_restored(&self, limit: Duration) -> Duration {
         self.assert_restored_with(LeakAllowance::default(), limit).await
     }
 
     /// Like [`Self::assert_restored`], with an allowance.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn assert_restored_with(&self, allowance: LeakAllowance, limit: Duration) -> Duration {
         let baseline = self.clone();
         // The polling itself takes one thread if the process checks itself.
@@ -109,7 +101,6 @@ impl TaskBaseline {
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    #[must_use]
     pub fn capture() -> Self {
         let runtime = Handle::current();
         let alive = runtime.metrics().num_alive_tasks();
@@ -117,9 +108,6 @@ impl TaskBaseline {
     }
 
     /// Waits until no more tasks are alive than at that moment; returns how long that took.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn assert_restored(&self, limit: Duration) -> Duration {
         let then = self.clone();
         wait_until(limit, move || {

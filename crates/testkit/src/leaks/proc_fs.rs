@@ -18,7 +18,6 @@ pub struct ObservedProcess {
 }
 
 /// Reads one process; `None` when it is gone.
-#[must_use]
 pub fn read_process(pid: u32) -> Option<ObservedProcess> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name may contain anything, so fields are counted after its last bracket.
@@ -45,7 +44,6 @@ fn pids_newest_first() -> impl Iterator<Item = u32> {
 }
 
 /// Live processes that were started with this exact environment entry.
-#[must_use]
 pub fn processes_with_env(entry: &str) -> Vec<ObservedProcess> {
     let holds = |pid: &u32| has_env_entry(*pid, entry);
     pids_newest_first().filter(holds).filter_map(read_process).collect()
@@ -57,7 +55,6 @@ fn has_env_entry(pid: u32, entry: &str) -> bool {
 }
 
 /// Live processes with this text anywhere in their environment or arguments.
-#[must_use]
 pub fn processes_with_marker(marker: &str) -> Vec<ObservedProcess> {
     let holds = |pid: &u32| has_marker(*pid, marker);
     pids_newest_first().filter(holds).filter_map(read_process).collect()
@@ -65,7 +62,6 @@ pub fn processes_with_marker(marker: &str) -> Vec<ObservedProcess> {
 
 /// Every word that begins with `prefix` in the environment or arguments of a live process, with the process: one scan
 /// for many markers.
-#[must_use]
 pub fn processes_by_marker(prefix: &str) -> Vec<(String, ObservedProcess)> {
     let mut found = Vec::new();
     for pid in list_pids() {
@@ -122,19 +118,16 @@ pub(crate) fn has_marker(pid: u32, marker: &str) -> bool {
 }
 
 /// Direct children, including zombies.
-#[must_use]
 pub fn children_of(pid: u32) -> Vec<ObservedProcess> {
     list_pids().into_iter().filter_map(read_process).filter(|process| process.parent == pid).collect()
 }
 
 /// Members of a process group, including zombies.
-#[must_use]
 pub fn group_members(group: u32) -> Vec<ObservedProcess> {
     list_pids().into_iter().filter_map(read_process).filter(|process| process.group == group).collect()
 }
 
 /// All descendants, including zombies. Processes whose parent has ended belong to their new parent.
-#[must_use]
 pub fn descendants_of(pid: u32) -> Vec<ObservedProcess> {
     let mut by_parent: HashMap<u32, Vec<ObservedProcess>> = HashMap::new();
     for process in list_pids().into_iter().filter_map(read_process) {
@@ -151,7 +144,6 @@ pub fn descendants_of(pid: u32) -> Vec<ObservedProcess> {
     found
 }
 
-/// Open descriptors by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DescriptorCounts {
     pub sockets: usize,
@@ -164,7 +156,6 @@ pub struct DescriptorCounts {
 }
 
 impl DescriptorCounts {
-    #[must_use]
     pub fn total(&self) -> usize {
         self.sockets + self.pipes + self.files + self.pidfds + self.anonymous
     }
@@ -221,7 +212,6 @@ pub struct TcpSocketInfo {
 }
 
 /// Every TCP socket of this network namespace.
-#[must_use]
 pub fn tcp_sockets() -> Vec<TcpSocketInfo> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| fs::read_to_string(path).unwrap_or_default());
     tables.iter().flat_map(|table| table.lines().skip(1)).filter_map(parse_socket_row).collect()
@@ -270,13 +260,11 @@ pub fn sockets_of(pid: u32) -> io::Result<Vec<TcpSocketInfo>> {
 }
 
 /// Resident memory in bytes; `None` when the process is gone.
-#[must_use]
 pub fn rss_bytes(pid: u32) -> Option<u64> {
     read_status_field(pid, "VmRSS:").map(|kib| kib * 1024)
 }
 
 /// Number of threads; `None` when the process is gone.
-#[must_use]
 pub fn threads_of(pid: u32) -> Option<u64> {
     read_status_field(pid, "Threads:")
 }

@@ -5,9 +5,8 @@ use std::process::{Child, ChildStdin, Stdio};
 use std::time::Duration;
 
 use super::*;
+use crate::WAIT_TIMEOUT;
 use crate::model::ScriptedModel;
-
-const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A shell that runs lines from its input and ends with it.
 struct TestShell {

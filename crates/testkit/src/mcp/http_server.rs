@@ -2,22 +2,22 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use bytes::BytesMut;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::WAIT_TIMEOUT;
 use crate::leaks;
 use crate::model::http1::{RawHttpRequest, plain_response, read_request};
+use crate::model::server::{bind_free_port, bind_listener};
 
-const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 const EVENT_STREAM_HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
 /// More than 16 MiB.
 const HUGE_BODY_BYTES: usize = 17_000_000;
@@ -69,14 +69,8 @@ struct FakeMcpState {
 
 impl FakeMcpServer {
     /// Starts it on a free port.
-    ///
-    /// # Cancel safety
-    /// Safe: nothing is left behind.
     pub async fn start() -> Self {
-        let listener = match bind_listener(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))) {
-            Ok(listener) => listener,
-            Err(error) => panic!("no port for the MCP server: {error}"),
-        };
+        let listener = bind_free_port();
         let address = listener.local_addr().unwrap_or_else(|error| panic!("no address: {error}"));
         let (stage, mut task) = (Arc::<FakeMcpShared>::default(), JoinSet::new());
         let (listens, orders) = watch::channel(true);
@@ -85,7 +79,6 @@ impl FakeMcpServer {
         Self { address, shared: stage, accept_switch: listens, accepting: listening, _task: task }
     }
 
-    #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}/mcp", self.address)
     }
@@ -101,13 +94,11 @@ impl FakeMcpServer {
     }
 
     /// Number of received messages of this method, or requests of this HTTP method.
-    #[must_use]
     pub fn received_count(&self, what: &str) -> usize {
         self.shared.lock_state().received.iter().filter(|got| *got == what).count()
     }
 
     /// The `authorization` headers of the messages of this method.
-    #[must_use]
     pub fn authorizations_of(&self, what: &str) -> Vec<Option<String>> {
         let facts = self.shared.lock_state();
         facts
@@ -120,9 +111,6 @@ impl FakeMcpServer {
     }
 
     /// Waits until it has received this many of them.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_received(&self, what: &'static str, count: usize) {
         let stage = Arc::clone(&self.shared);
         leaks::wait_until(WAIT_TIMEOUT, move || {
@@ -134,9 +122,6 @@ impl FakeMcpServer {
     }
 
     /// Waits until a message stays unanswered.
-    ///
-    /// # Cancel safety
-    /// Safe: it waits for a condition.
     pub async fn wait_unanswered(&self) {
         let mut silences = self.shared.unanswered.subscribe();
         let waited = timeout(WAIT_TIMEOUT, silences.wait_for(|count| *count > 0)).await;
@@ -144,9 +129,6 @@ impl FakeMcpServer {
     }
 
     /// Waits until no connection and no session is open.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_idle(&self) {
         let stage = Arc::clone(&self.shared);
         leaks::wait_until(WAIT_TIMEOUT, move || {
@@ -158,17 +140,10 @@ impl FakeMcpServer {
     }
 
     /// Refuses new connections; open ones stay.
-    ///
-    /// # Cancel safety
-    /// Safe: the switch is set before the wait.
     pub async fn refuse_connections(&self) {
         self.set_accepting(false).await;
     }
 
-    /// Accepts connections again.
-    ///
-    /// # Cancel safety
-    /// Safe: the switch is set before the wait.
     pub async fn accept_connections(&self) {
         self.set_accepting(true).await;
     }
@@ -185,13 +160,6 @@ impl FakeMcpShared {
     fn lock_state(&self) -> MutexGuard<'_, FakeMcpState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn bind_listener(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = TcpSocket::new_v4()?;
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(64)
 }
 
 async fn accept_loop(
@@ -249,8 +217,7 @@ async fn serve_requests(stream: &mut TcpStream, stage: &FakeMcpShared) -> io::Re
         let manner = {
             let mut facts = stage.lock_state();
             facts.received.push(what.clone());
-            let key = incoming.headers.iter().find(|(name, _)| name == "authorization");
-            facts.authorizations.push(key.map(|(_, value)| value.clone()));
+            facts.authorizations.push(incoming.header("authorization").map(str::to_owned));
             let queued = facts.queued_faults.get_mut(&what).and_then(VecDeque::pop_front);
             queued.or_else(|| facts.default_faults.get(&what).copied())
         };
@@ -286,7 +253,7 @@ async fn wait_client_disconnect(reader: &mut (impl AsyncRead + Unpin), buffer: &
 
 /// The regular answer.
 fn build_response(stage: &FakeMcpShared, incoming: &RawHttpRequest, message: &Value) -> Vec<u8> {
-    let session = incoming.headers.iter().find(|(name, _)| name == "mcp-session-id").map(|(_, value)| value);
+    let session = incoming.header("mcp-session-id");
     match incoming.method.as_str() {
         "POST" => {}
         "DELETE" => {

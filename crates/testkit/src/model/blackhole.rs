@@ -17,9 +17,6 @@ pub struct BlackHole {
 
 impl BlackHole {
     /// Opens one on a free port.
-    ///
-    /// # Cancel safety
-    /// Safe: nothing is left behind.
     pub async fn open() -> Self {
         let made = async {
             let socket = TcpSocket::new_v4()?;
@@ -37,15 +34,11 @@ impl BlackHole {
     }
 
     /// The base URL, with `/v1`.
-    #[must_use]
     pub fn base_url(&self) -> String {
         format!("http://{}/v1", self.address)
     }
 
     /// Waits until exactly `n` clients wait in their handshake.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_for_connecting(&self, n: usize) {
         let port = self.address.port();
         leaks::wait_until(Duration::from_secs(20), move || {

@@ -7,8 +7,6 @@ use super::recorded_request::RecordedRequest;
 use super::scripted_response::{LineEnd, StreamEnd, UsageReporting};
 use crate::history_check::corpus::ModelDialect;
 
-pub(super) use anthropic::thinking_signature;
-
 /// Encodes the frames of one stream. It remembers open blocks, so call it in the order of the stream.
 pub(super) trait FrameEncoder: Send {
     fn encode_text(&mut self, text: &str) -> Vec<Vec<u8>>;
@@ -43,7 +41,6 @@ pub(super) fn frame_encoder(
     }
 }
 
-/// The lines of one event.
 fn sse_event(line_end: LineEnd, name: Option<&str>, data: &str) -> Vec<u8> {
     let end = line_end.as_str();
     let name = name.map(|name| format!("event: {name}{end}")).unwrap_or_default();

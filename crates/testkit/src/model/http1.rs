@@ -18,6 +18,13 @@ pub(crate) struct RawHttpRequest {
     pub(crate) body: Bytes,
 }
 
+impl RawHttpRequest {
+    /// The header of this lower-case name.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+}
+
 /// Reads one request; `None` when the client closed the connection between requests. Bytes after the request stay in
 /// `buffer`.
 pub(crate) async fn read_request(

@@ -1,12 +1,12 @@
 //! Check a request: the history checker of its dialect, and rules that only the server can check.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
 use serde_json::Value;
 
-use super::frames::thinking_signature;
 use crate::history_check::corpus::ModelDialect;
 use crate::history_check::{self, HistoryRule, HistoryViolation};
 
-/// All violations in a body.
 pub(super) fn check_request_body(dialect: ModelDialect, body: &Value) -> Vec<HistoryViolation> {
     match dialect {
         ModelDialect::OpenAi => history_check::openai::check(body),
@@ -53,6 +53,13 @@ fn check_thinking_signatures(body: &Value) -> Vec<HistoryViolation> {
         }
     }
     found
+}
+
+/// The server's signature of this reasoning text after this number of calls in its message.
+pub(super) fn thinking_signature(text: &str, calls_before: usize) -> String {
+    let mut hasher = DefaultHasher::new();
+    (text, calls_before).hash(&mut hasher);
+    format!("signed-{:016x}", hasher.finish())
 }
 
 /// The API's rules for thinking: a budget of at least 1024 and below `max_tokens`, no temperature other than 1, and a

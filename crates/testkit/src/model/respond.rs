@@ -14,7 +14,6 @@ use super::shared_state::ModelServerState;
 /// State of the connection after a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AfterResponse {
-    /// The next request may follow.
     KeepAlive,
     Close,
     Reset,

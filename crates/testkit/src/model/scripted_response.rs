@@ -4,18 +4,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// The response to one request.
 #[derive(Debug, Clone)]
 pub enum ScriptedResponse {
     /// Status 200 and an event stream.
     Stream(ScriptedStream),
     /// A plain response with this status.
-    Status {
-        code: u16,
-        /// Headers besides length and type.
-        headers: Vec<(String, String)>,
-        body: String,
-    },
+    Status { code: u16, headers: Vec<(String, String)>, body: String },
     /// Reads the request and sends nothing, not even a status line.
     SilentBeforeHeaders,
     /// Reads the request and resets the connection.
@@ -25,34 +19,28 @@ pub enum ScriptedResponse {
 }
 
 impl ScriptedResponse {
-    /// A complete short answer.
-    #[must_use]
     pub fn text(text: impl Into<String>) -> Self {
         ScriptedStream::new().text(text).into()
     }
 
     /// A complete answer with one tool call.
-    #[must_use]
     pub fn tool_call(id: impl Into<String>, name: impl Into<String>, arguments: &Value) -> Self {
         ScriptedStream::new().tool_call(id, name, arguments).into()
     }
 
     /// An error status with a body in the provider's form.
-    #[must_use]
     pub fn status(code: u16) -> Self {
         let body = serde_json::json!({"error": {"message": format!("scripted status {code}"), "type": "scripted"}});
         Self::Status { code, headers: Vec::new(), body: body.to_string() }
     }
 
     /// 529, the overload status of the Anthropic API.
-    #[must_use]
     pub fn overloaded() -> Self {
         let body = serde_json::json!({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}});
         Self::Status { code: 529, headers: Vec::new(), body: body.to_string() }
     }
 
     /// 429 with `Retry-After`, as text so that dates and invalid values can be sent too.
-    #[must_use]
     pub fn rate_limited(retry_after: impl Into<String>) -> Self {
         match Self::status(429) {
             Self::Status { code, body, .. } => {
@@ -63,49 +51,41 @@ impl ScriptedResponse {
     }
 
     /// Streams `text`, then is silent until the client disconnects.
-    #[must_use]
     pub fn silent_mid_stream(text: impl Into<String>) -> Self {
         ScriptedStream::new().text(text).step(StreamStep::Silent).into()
     }
 
     /// Streams `text`, then half an event, then closes the socket.
-    #[must_use]
     pub fn cut_mid_event(text: impl Into<String>) -> Self {
         ScriptedStream::new().text(text).end_with(StreamEnd::MidEvent).into()
     }
 
     /// Streams `text`, then ends the body correctly but without finish reason and `[DONE]`.
-    #[must_use]
     pub fn cut_without_terminal(text: impl Into<String>) -> Self {
         ScriptedStream::new().text(text).end_with(StreamEnd::WithoutTerminal).into()
     }
 
     /// At least `bytes` bytes of text in frames of 4 KiB.
-    #[must_use]
     pub fn huge_output(bytes: usize) -> Self {
         ScriptedStream::new().step(StreamStep::HugeOutput { bytes }).into()
     }
 
     /// Two calls with the same id in one answer.
-    #[must_use]
     pub fn duplicate_call_ids(id: &str, name: &str, arguments: &Value) -> Self {
         ScriptedStream::new().tool_call(id, name, arguments).tool_call(id, name, arguments).into()
     }
 
     /// A call whose arguments are not JSON.
-    #[must_use]
     pub fn bad_json_arguments(id: impl Into<String>, name: impl Into<String>) -> Self {
         ScriptedStream::new().raw_tool_call(id, name, r#"{"command": "ls"#).into()
     }
 
     /// One token every `every`, until the client disconnects.
-    #[must_use]
     pub fn tokens_forever(every: Duration) -> Self {
         ScriptedStream::new().step(StreamStep::TokensForever { every }).into()
     }
 
     /// Streams `text`, then an error object in place of a chunk, then ends.
-    #[must_use]
     pub fn error_inside_stream(text: impl Into<String>, message: impl Into<String>) -> Self {
         let broken = ScriptedStream::new().text(text).step(StreamStep::Error { message: message.into() });
         broken.end_with(StreamEnd::WithoutTerminal).into()
@@ -118,7 +98,6 @@ impl From<ScriptedStream> for ScriptedResponse {
     }
 }
 
-/// One step of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StreamStep {
     /// Visible text, in one frame.
@@ -190,7 +169,6 @@ impl LineEnd {
     }
 }
 
-/// How the body is delimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Transfer {
     /// HTTP chunks; the connection can be used again.
@@ -228,7 +206,6 @@ pub struct ScriptedStream {
 
 impl ScriptedStream {
     /// A stream without steps: a complete, empty answer.
-    #[must_use]
     pub fn new() -> Self {
         Self { tokens: (10, 5), ..Self::default() }
     }
@@ -239,13 +216,11 @@ impl ScriptedStream {
         self
     }
 
-    /// Adds visible text.
     #[must_use]
     pub fn text(self, text: impl Into<String>) -> Self {
         self.step(StreamStep::Text(text.into()))
     }
 
-    /// Adds reasoning text.
     #[must_use]
     pub fn thinking(self, text: impl Into<String>) -> Self {
         self.step(StreamStep::Thinking(text.into()))
@@ -314,7 +289,6 @@ impl ScriptedStream {
         self
     }
 
-    /// How the body is delimited.
     #[must_use]
     pub fn transfer(mut self, transfer: Transfer) -> Self {
         self.transfer = transfer;

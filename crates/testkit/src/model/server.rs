@@ -16,9 +16,7 @@ use super::shared_state::ModelServerState;
 
 #[derive(Debug)]
 pub(super) enum PortCommand {
-    /// Refuse new connections.
     Close(oneshot::Sender<()>),
-    /// Accept them again.
     Open(oneshot::Sender<()>),
 }
 
@@ -43,6 +41,13 @@ pub(super) fn run_server(
             Err(error) => panic!("no port for the scripted model: {error}"),
         }
     });
+}
+
+pub(crate) fn bind_free_port() -> TcpListener {
+    match bind_listener(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))) {
+        Ok(listener) => listener,
+        Err(error) => panic!("no free port: {error}"),
+    }
 }
 
 /// Binds a listener, also to a port that was just closed.

@@ -342,7 +342,7 @@ async fn a_broken_history_is_answered_400_and_takes_no_behaviour() {
 #[case::not_streamed("/chat/completions", r#"{"model": "m"}"#, 400)]
 #[case::other_path("/responses", "{}", 404)]
 #[tokio::test]
-async fn what_is_no_streamed_completion_is_refused_and_remembered(
+async fn an_invalid_request_is_refused_and_fails_the_check(
     #[case] path: &str,
     #[case] body: &'static str,
     #[case] status: u16,

@@ -5,7 +5,6 @@
 mod chat_data;
 mod gateway;
 mod gateway_sessions;
-mod listeners;
 mod multipart;
 mod rate_limits;
 mod rest_api;
@@ -19,23 +18,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 
-use crate::model::server::bind_listener;
-use crate::networks::listener::bind_free_port;
+use super::http::{accept_loop, serve_http, update_state, wait_for_state};
+use crate::model::server::{bind_free_port, bind_listener};
 use gateway::FakeGatewayCommand;
 use rest_api::FakeDiscordAddresses;
 
 pub use chat_data::{FakeDiscordChannel, FakeDiscordData, FakeDiscordFile, FakeDiscordMessage, FakeDiscordUser};
-pub use rest_api::DiscordRoute;
+pub use rate_limits::DiscordRoute;
 pub use state::{DiscordCall, FakeDiscordFault, FakeDiscordState, RateLimitScope};
 
 /// The bot's token, the only one that the server accepts.
 pub const TOKEN: &str = "MTEwMDAwMDAwMDAwMDAwMDAwMQ.fake.token-of-the-tests";
-/// Longest wait of a test. It decides only how late a failing test fails.
-const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The server. Dropping it closes every connection.
 #[derive(Debug)]
@@ -54,13 +51,9 @@ struct FakeDiscordShared {
 }
 
 impl FakeDiscord {
-    /// Starts it on free ports.
-    ///
-    /// # Cancel safety
-    /// Safe: nothing is left behind.
     pub async fn start() -> Self {
         let (rest, gateway) = (bind_free_port(), bind_free_port());
-        let addresses = |listener: &tokio::net::TcpListener| match listener.local_addr() {
+        let addresses = |listener: &TcpListener| match listener.local_addr() {
             Ok(address) => address,
             Err(error) => panic!("no address: {error}"),
         };
@@ -71,48 +64,41 @@ impl FakeDiscord {
         };
         let state = watch::Sender::new(FakeDiscordState::new(addresses.files.clone()));
         let shared = Arc::new(FakeDiscordShared { state, connection_commands: Mutex::default(), addresses });
-        let tasks = Mutex::new(listeners::serve_ports(rest, gateway, &shared));
+        let tasks = Mutex::new(serve_ports(rest, gateway, &shared));
         Self { shared, rest: rest_address, gateway: gateway_address, tasks }
     }
 
     /// Base URL of the REST API.
-    #[must_use]
     pub fn base_url(&self) -> String {
         format!("http://{}/api/v10", self.rest)
     }
 
     /// The id of the bot under test.
-    #[must_use]
     pub fn bot_id(&self) -> String {
         chat_data::BOT.to_owned()
     }
 
     /// Adds a person; returns the id.
-    #[must_use]
     pub fn add_person(&self, name: &str) -> String {
         self.update_state(|state| state.chat_data.add_user(name, false))
     }
 
     /// Adds another bot's account.
-    #[must_use]
     pub fn add_other_bot(&self, name: &str) -> String {
         self.update_state(|state| state.chat_data.add_user(name, true))
     }
 
     /// Adds a channel of the guild.
-    #[must_use]
     pub fn add_channel(&self) -> String {
         self.update_state(|state| state.chat_data.add_channel(FakeDiscordChannel::default()))
     }
 
-    #[must_use]
     pub fn add_thread(&self, channel: &str) -> String {
         let thread = FakeDiscordChannel { parent: Some(channel.to_owned()), ..FakeDiscordChannel::default() };
         self.update_state(|state| state.chat_data.add_channel(thread))
     }
 
     /// Opens a direct chat with a user.
-    #[must_use]
     pub fn add_direct_channel(&self, user: &str) -> String {
         let direct = FakeDiscordChannel { recipient: Some(user.to_owned()), ..FakeDiscordChannel::default() };
         self.update_state(|state| state.chat_data.add_channel(direct))
@@ -167,20 +153,17 @@ impl FakeDiscord {
     }
 
     /// The messages that a channel shows now.
-    #[must_use]
     pub fn messages(&self, channel: &str) -> Vec<FakeDiscordMessage> {
         let state = self.shared.state.borrow();
         state.chat_data.channel(channel).map(|channel| channel.messages.clone()).unwrap_or_default()
     }
 
     /// Number of typing indicators in a channel.
-    #[must_use]
     pub fn typing_count(&self, channel: &str) -> usize {
         self.shared.state.borrow().chat_data.channel(channel).map_or(0, |channel| channel.typing)
     }
 
     /// A copy of the server's state.
-    #[must_use]
     pub fn state(&self) -> FakeDiscordState {
         self.shared.state.borrow().clone()
     }
@@ -191,15 +174,8 @@ impl FakeDiscord {
     }
 
     /// Waits until the server's state fulfils a condition.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_for(&self, what: &str, condition: impl Fn(&FakeDiscordState) -> bool) -> FakeDiscordState {
-        let mut state = self.shared.state.subscribe();
-        match timeout(WAIT_TIMEOUT, state.wait_for(|state| condition(state))).await {
-            Ok(Ok(state)) => state.clone(),
-            _ => panic!("{what} did not come: {:#?}", self.state()),
-        }
+        wait_for_state(&self.shared.state, what, condition).await
     }
 
     /// Injects a fault into the next call of a route.
@@ -295,9 +271,6 @@ impl FakeDiscord {
     }
 
     /// Closes its ports and all connections; sessions stay.
-    ///
-    /// # Cancel safety
-    /// Safe: the connections are closed in any case.
     pub async fn stop_listening(&self) {
         let mut tasks = std::mem::take(&mut *self.lock_tasks());
         tasks.shutdown().await;
@@ -306,7 +279,7 @@ impl FakeDiscord {
     pub fn resume_listening(&self) {
         let listeners = (bind_listener(self.rest), bind_listener(self.gateway));
         match listeners {
-            (Ok(rest), Ok(gateway)) => *self.lock_tasks() = listeners::serve_ports(rest, gateway, &self.shared),
+            (Ok(rest), Ok(gateway)) => *self.lock_tasks() = serve_ports(rest, gateway, &self.shared),
             (Err(error), _) | (_, Err(error)) => panic!("the ports are taken: {error}"),
         }
     }
@@ -329,6 +302,18 @@ impl FakeDiscord {
     }
 }
 
+/// Serves both ports until the set is dropped.
+fn serve_ports(rest: TcpListener, gateway: TcpListener, shared: &Arc<FakeDiscordShared>) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    tasks.spawn(accept_loop(rest, Arc::clone(shared), |stream, shared| {
+        serve_http(stream, move |incoming| {
+            shared.update_state(|state| rest_api::answer_request(state, incoming, &shared.addresses))
+        })
+    }));
+    tasks.spawn(accept_loop(gateway, Arc::clone(shared), gateway::serve_connection));
+    tasks
+}
+
 impl FakeDiscordShared {
     /// A poisoned lock means that another thread of the same test has panicked; the list is still valid.
     fn lock_commands(&self) -> MutexGuard<'_, Vec<mpsc::UnboundedSender<FakeGatewayCommand>>> {
@@ -336,11 +321,6 @@ impl FakeDiscordShared {
     }
 
     fn update_state<T>(&self, change: impl FnOnce(&mut FakeDiscordState) -> T) -> T {
-        let (mut change, mut done) = (Some(change), None);
-        self.state.send_modify(|state| done = change.take().map(|change| change(state)));
-        match done {
-            Some(done) => done,
-            None => unreachable!("a change is made at once"),
-        }
+        update_state(&self.state, change)
     }
 }

@@ -11,16 +11,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use crate::WAIT_TIMEOUT;
+
 pub use test_user::{IrcLine, IrcTestUser};
 
-/// Longest wait of a test. It decides only how late a failing test fails.
-const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often a server is started until its port is free.
 const START_ATTEMPTS: u32 = 5;
 /// Help text for a missing ngircd.
@@ -67,18 +66,12 @@ struct NgircdProcess {
 impl IrcServer {
     /// Starts a server without password and TLS.
     ///
-    /// # Cancel safety
-    /// Safe: nothing is left behind.
-    ///
     /// # Panics
     /// When ngircd is missing or does not start.
     pub async fn start() -> Self {
         Self::start_with(IrcSettings::default()).await
     }
 
-    /// # Cancel safety
-    /// Safe: nothing is left behind.
-    ///
     /// # Panics
     /// When ngircd is missing or does not start.
     pub async fn start_with(settings: IrcSettings) -> Self {
@@ -101,7 +94,6 @@ impl IrcServer {
     }
 
     /// As `host:port`.
-    #[must_use]
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.ports.plain)
     }
@@ -110,7 +102,6 @@ impl IrcServer {
     ///
     /// # Panics
     /// When it was started without TLS.
-    #[must_use]
     pub fn tls_address(&self) -> String {
         match self.ports.tls {
             Some(port) => format!("127.0.0.1:{port}"),
@@ -119,18 +110,15 @@ impl IrcServer {
     }
 
     /// File with the certificate that a client must trust, for example by `SSL_CERT_FILE`.
-    #[must_use]
     pub fn certificate(&self) -> PathBuf {
         self.home.path().join("certificate.pem")
     }
 
-    #[must_use]
     pub fn password(&self) -> Option<&str> {
         self.settings.password.as_deref()
     }
 
     /// The output of ngircd so far.
-    #[must_use]
     pub fn output(&self) -> String {
         self.process.output()
     }

@@ -16,14 +16,8 @@ pub use test_user::MatrixTestUser;
 pub const MISSING_SYNAPSE_HELP: &str = "tests of the Matrix channel need Synapse below target/tools: `cargo xtask test` installs it, or leave them \
     out with QUELL_SKIP_SYNAPSE=1";
 
-/// True when homeserver tests are switched off; prints that the test is skipped.
+/// True when homeserver tests are switched off; says so.
 #[must_use]
-#[expect(clippy::print_stdout, reason = "a skipped test says so")]
 pub fn is_skipped() -> bool {
-    #[expect(clippy::disallowed_methods, reason = "the switch that skips homeserver tests")]
-    let skipped = std::env::var("QUELL_SKIP_SYNAPSE").is_ok();
-    if skipped {
-        println!("skipped: QUELL_SKIP_SYNAPSE is set");
-    }
-    skipped
+    crate::skip::is_switched_off("QUELL_SKIP_SYNAPSE")
 }

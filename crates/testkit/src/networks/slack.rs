@@ -4,13 +4,11 @@
 //! files).
 
 mod chat_data;
-mod listeners;
 mod socket_mode;
 mod state;
 #[cfg(test)]
 mod tests;
 mod web_api;
-mod web_api_methods;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -18,12 +16,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
+use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 
-use crate::model::server::bind_listener;
-use crate::networks::listener::bind_free_port;
+use super::http::{accept_loop, serve_http, update_state, wait_for_state};
+use crate::model::server::{bind_free_port, bind_listener};
 use socket_mode::SocketModeCommand;
 use state::FakeSlackAddresses;
 
@@ -36,8 +34,6 @@ pub const BOT_TOKEN: &str = "xoxb-1111-2222-fakeTokenOfTheTests";
 pub const APP_TOKEN: &str = "xapp-1-A1111-3333-fakeTokenOfTheTests";
 /// User id of the bot under test.
 pub const BOT: &str = "U0QUELL";
-/// Longest wait of a test. It decides only how late a failing test fails.
-const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The server. Dropping it closes every connection.
 #[derive(Debug)]
@@ -55,13 +51,9 @@ struct FakeSlackShared {
 }
 
 impl FakeSlack {
-    /// Starts it on free ports.
-    ///
-    /// # Cancel safety
-    /// Safe: nothing is left behind.
     pub async fn start() -> Self {
         let (api, sockets) = (bind_free_port(), bind_free_port());
-        let address = |listener: &tokio::net::TcpListener| match listener.local_addr() {
+        let address = |listener: &TcpListener| match listener.local_addr() {
             Ok(address) => address,
             Err(error) => panic!("no address: {error}"),
         };
@@ -70,30 +62,26 @@ impl FakeSlack {
             FakeSlackAddresses { sockets: format!("ws://{sockets_address}"), api: format!("http://{api_address}") };
         let state = watch::Sender::new(FakeSlackState::new(addresses));
         let shared = Arc::new(FakeSlackShared { state, connection_commands: Mutex::default() });
-        let tasks = Mutex::new(listeners::serve_ports(api, sockets, &shared));
+        let tasks = Mutex::new(serve_ports(api, sockets, &shared));
         Self { shared, api: api_address, sockets: sockets_address, tasks }
     }
 
     /// Base URL of the Web API.
-    #[must_use]
     pub fn base_url(&self) -> String {
         format!("http://{}/api", self.api)
     }
 
     /// Adds a person; returns the id.
-    #[must_use]
     pub fn add_person(&self, name: &str) -> String {
         self.update_state(|state| state.chat_data.add_person(name))
     }
 
     /// Adds a channel that the app is in; returns the id.
-    #[must_use]
     pub fn add_channel(&self) -> String {
         self.update_state(|state| state.chat_data.add_channel('C'))
     }
 
     /// Opens a direct chat with the app.
-    #[must_use]
     pub fn add_direct_channel(&self) -> String {
         self.update_state(|state| state.chat_data.add_channel('D'))
     }
@@ -131,7 +119,6 @@ impl FakeSlack {
         self.update_state(|state| state.send_slash_command(channel, user, (command, &chat_data::escape_text(text))));
     }
 
-    /// Sends an arbitrary event.
     pub fn send_event(&self, event: Value) {
         self.update_state(|state| state.send_event(event));
     }
@@ -146,27 +133,18 @@ impl FakeSlack {
     }
 
     /// The messages that a channel shows now.
-    #[must_use]
     pub fn messages(&self, channel: &str) -> Vec<FakeSlackMessage> {
         self.shared.state.borrow().chat_data.messages(channel).to_vec()
     }
 
     /// A copy of the server's state.
-    #[must_use]
     pub fn state(&self) -> FakeSlackState {
         self.shared.state.borrow().clone()
     }
 
     /// Waits until the server's state fulfils a condition.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_for(&self, what: &str, condition: impl Fn(&FakeSlackState) -> bool) -> FakeSlackState {
-        let mut state = self.shared.state.subscribe();
-        match timeout(WAIT_TIMEOUT, state.wait_for(|state| condition(state))).await {
-            Ok(Ok(state)) => state.clone(),
-            _ => panic!("{what} did not come: {:#?}", self.state()),
-        }
+        wait_for_state(&self.shared.state, what, condition).await
     }
 
     /// Injects a fault into the next call of a method. `files` and `upload` count as methods here.
@@ -229,9 +207,6 @@ impl FakeSlack {
     }
 
     /// Closes its ports and all connections.
-    ///
-    /// # Cancel safety
-    /// Safe: the connections are closed in any case.
     pub async fn stop_listening(&self) {
         let mut tasks = std::mem::take(&mut *self.lock_tasks());
         tasks.shutdown().await;
@@ -239,7 +214,7 @@ impl FakeSlack {
 
     pub fn resume_listening(&self) {
         match (bind_listener(self.api), bind_listener(self.sockets)) {
-            (Ok(api), Ok(sockets)) => *self.lock_tasks() = listeners::serve_ports(api, sockets, &self.shared),
+            (Ok(api), Ok(sockets)) => *self.lock_tasks() = serve_ports(api, sockets, &self.shared),
             (Err(error), _) | (_, Err(error)) => panic!("the ports are taken: {error}"),
         }
     }
@@ -262,6 +237,16 @@ impl FakeSlack {
     }
 }
 
+/// Serves both ports until the set is dropped.
+fn serve_ports(api: TcpListener, sockets: TcpListener, shared: &Arc<FakeSlackShared>) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    tasks.spawn(accept_loop(api, Arc::clone(shared), |stream, shared| {
+        serve_http(stream, move |incoming| shared.update_state(|state| web_api::answer_request(state, incoming)))
+    }));
+    tasks.spawn(accept_loop(sockets, Arc::clone(shared), socket_mode::serve_connection));
+    tasks
+}
+
 impl FakeSlackShared {
     /// A poisoned lock means that another thread of the same test has panicked; the list is still valid.
     fn lock_commands(&self) -> MutexGuard<'_, Vec<mpsc::UnboundedSender<SocketModeCommand>>> {
@@ -269,11 +254,6 @@ impl FakeSlackShared {
     }
 
     fn update_state<T>(&self, change: impl FnOnce(&mut FakeSlackState) -> T) -> T {
-        let (mut change, mut done) = (Some(change), None);
-        self.state.send_modify(|state| done = change.take().map(|change| change(state)));
-        match done {
-            Some(done) => done,
-            None => unreachable!("a change is made at once"),
-        }
+        update_state(&self.state, change)
     }
 }

@@ -8,21 +8,20 @@
 mod html;
 mod methods;
 mod multipart;
-mod send_methods;
 mod server;
 mod state;
 mod test_users;
 #[cfg(test)]
 mod tests;
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 
-use crate::model::server::bind_listener;
+use super::http::wait_for_state;
+use crate::model::server::bind_free_port;
 
 pub use state::{
     FakeTelegramChat, FakeTelegramChatKind, FakeTelegramFile, FakeTelegramMessage, FakeTelegramState, TelegramCall,
@@ -35,9 +34,6 @@ pub const TOKEN: &str = "1234567:AAFakeTokenOfTheTestkit_0123456789ab";
 pub const BOT_ID: i64 = 1_234_567;
 /// Without the `@`.
 pub const BOT_NAME: &str = "quell_test_bot";
-
-/// Longest wait of a test. It decides only how late a failing test fails.
-const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Fault that is injected into one call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,14 +65,8 @@ pub struct FakeTelegram {
 
 impl FakeTelegram {
     /// Starts it on a free port.
-    ///
-    /// # Cancel safety
-    /// Safe: nothing is left behind.
     pub async fn start() -> Self {
-        let listener = match bind_listener(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))) {
-            Ok(listener) => listener,
-            Err(error) => panic!("no port for Telegram: {error}"),
-        };
+        let listener = bind_free_port();
         let address = listener.local_addr().unwrap_or_else(|error| panic!("no address: {error}"));
         let (state, mut task) = (watch::Sender::new(FakeTelegramState::default()), JoinSet::new());
         let (orders, inbox) = mpsc::channel(4);
@@ -85,31 +75,20 @@ impl FakeTelegram {
     }
 
     /// Replaces `https://api.telegram.org`.
-    #[must_use]
     pub fn base_url(&self) -> String {
         format!("http://{}", self.address)
     }
 
     /// Closes the port and every connection; new ones are refused.
-    ///
-    /// # Cancel safety
-    /// If dropped, the port may or may not have been closed.
     pub async fn stop(&self) {
         self.send_command(TelegramServerCommand::Stop).await;
     }
 
-    /// Opens the same port again.
-    ///
-    /// # Cancel safety
-    /// If dropped, the port may or may not have been opened.
     pub async fn start_again(&self) {
         self.send_command(TelegramServerCommand::Start).await;
     }
 
     /// Closes every connection and keeps listening.
-    ///
-    /// # Cancel safety
-    /// If dropped, the connections may or may not have been closed.
     pub async fn drop_connections(&self) {
         self.send_command(TelegramServerCommand::DropConnections).await;
     }
@@ -139,13 +118,11 @@ impl FakeTelegram {
     }
 
     /// A copy of the server's state.
-    #[must_use]
     pub fn state(&self) -> FakeTelegramState {
         self.state.borrow().clone()
     }
 
     /// The messages that a chat shows now: after edits and without deleted ones.
-    #[must_use]
     pub fn messages(&self, chat: i64) -> Vec<FakeTelegramMessage> {
         self.state.borrow().messages(chat).to_vec()
     }
@@ -157,18 +134,11 @@ impl FakeTelegram {
     }
 
     /// The calls of a method so far.
-    #[must_use]
     pub fn calls(&self, method: &str) -> Vec<TelegramCall> {
         self.state.borrow().calls_of(method).cloned().collect()
     }
 
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_for(&self, what: &str, condition: impl Fn(&FakeTelegramState) -> bool) -> FakeTelegramState {
-        let mut state = self.state.subscribe();
-        match timeout(WAIT_TIMEOUT, state.wait_for(condition)).await {
-            Ok(Ok(state)) => state.clone(),
-            _ => panic!("waited {WAIT_TIMEOUT:?} for {what}: {:#?}", self.state()),
-        }
+        wait_for_state(&self.state, what, condition).await
     }
 }

@@ -7,22 +7,20 @@ mod server;
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{Ipv4Addr, SocketAddr};
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use ring::hmac;
 use serde_json::Value;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+
+use super::http::{accept_loop, serve_http, update_state, wait_for_state};
+use crate::model::server::bind_free_port;
 
 /// The secret that both sides share.
 pub const TOKEN: &str = "the secret of the testkit's webhook";
-
-/// Longest wait of a test. It decides only how late a failing test fails.
-const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Fault that is injected into one post.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,20 +38,16 @@ pub enum FakeWebhookFault {
 /// A message as it is shown now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WebhookMessageView {
-    /// The receiver's id.
     pub id: String,
     pub thread: Option<String>,
     /// Its text after all edits.
     pub text: String,
     /// The text without formatting.
     pub plain: String,
-    /// Number of edits.
     pub edits: usize,
-    /// Number of the last edit.
     pub revision: i64,
 }
 
-/// A received post.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RecordedDelivery {
     pub event: String,
@@ -66,7 +60,6 @@ pub struct RecordedDelivery {
 
 #[derive(Debug, Clone, Default)]
 pub struct FakeReceiverState {
-    /// Messages by target.
     pub messages_by_target: BTreeMap<String, Vec<WebhookMessageView>>,
     /// All posts in order, including refused ones.
     pub deliveries: Vec<RecordedDelivery>,
@@ -83,7 +76,6 @@ pub struct FakeReceiverState {
 
 impl FakeReceiverState {
     /// The texts that a target shows now.
-    #[must_use]
     pub fn texts(&self, target: &str) -> Vec<&str> {
         self.messages_by_target.get(target).into_iter().flatten().map(|shown| shown.text.as_str()).collect()
     }
@@ -93,34 +85,27 @@ impl FakeReceiverState {
 #[derive(Debug)]
 pub struct FakeWebhookReceiver {
     address: SocketAddr,
-    state: watch::Sender<FakeReceiverState>,
+    state: Arc<watch::Sender<FakeReceiverState>>,
     _task: JoinSet<()>,
 }
 
 impl FakeWebhookReceiver {
     /// Starts it on a free port.
-    ///
-    /// # Cancel safety
-    /// Safe: nothing is left behind.
     pub async fn start() -> Self {
-        let listener = match TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await {
-            Ok(listener) => listener,
-            Err(error) => panic!("no port for the receiver: {error}"),
-        };
+        let listener = bind_free_port();
         let address = listener.local_addr().unwrap_or_else(|error| panic!("no address: {error}"));
-        let (state, mut task) = (watch::Sender::new(FakeReceiverState::default()), JoinSet::new());
-        task.spawn(server::accept_loop(listener, state.clone()));
+        let (state, mut task) = (Arc::new(watch::Sender::new(FakeReceiverState::default())), JoinSet::new());
+        task.spawn(accept_loop(listener, Arc::clone(&state), |stream, state| {
+            serve_http(stream, move |incoming| update_state(&state, |state| server::answer_request(state, incoming)))
+        }));
         Self { address, state, _task: task }
     }
 
     /// Value for `reply_url`. Its path is secret, as it often is for real receivers.
-    #[must_use]
     pub fn reply_url(&self) -> String {
         format!("{}{}", self.base_url(), server::POST_PATH)
     }
 
-    /// Base URL of its files.
-    #[must_use]
     pub fn base_url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -144,7 +129,6 @@ impl FakeWebhookReceiver {
     }
 
     /// Headers of a signed post to Quell; `at` is in seconds since 1970.
-    #[must_use]
     pub fn signed_headers(body: &str, at: i64) -> [(&'static str, String); 3] {
         let signature = sign(TOKEN, &at.to_string(), body.as_bytes());
         [
@@ -155,9 +139,6 @@ impl FakeWebhookReceiver {
     }
 
     /// Posts a message to Quell as a user; returns status and body.
-    ///
-    /// # Cancel safety
-    /// If dropped, the message may or may not have been received.
     pub async fn post_message(&self, url: &str, message: &Value) -> (u16, String) {
         let body = message.to_string();
         let mut request = http_client().post(url);
@@ -169,25 +150,17 @@ impl FakeWebhookReceiver {
     }
 
     /// A copy of the receiver's state.
-    #[must_use]
     pub fn state(&self) -> FakeReceiverState {
         self.state.borrow().clone()
     }
 
     /// The messages that a target shows now.
-    #[must_use]
     pub fn messages(&self, target: &str) -> Vec<WebhookMessageView> {
         self.state.borrow().messages_by_target.get(target).cloned().unwrap_or_default()
     }
 
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_for(&self, what: &str, condition: impl Fn(&FakeReceiverState) -> bool) -> FakeReceiverState {
-        let mut state = self.state.subscribe();
-        match timeout(WAIT_TIMEOUT, state.wait_for(condition)).await {
-            Ok(Ok(state)) => state.clone(),
-            _ => panic!("waited {WAIT_TIMEOUT:?} for {what}: {:#?}", self.state()),
-        }
+        wait_for_state(&self.state, what, condition).await
     }
 }
 

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_on_is_read_once_and_whole() {
+    fn continued_reading_returns_each_byte_once() {
         let mut tail = OutputTail::new(100);
         tail.push(ToolOutputStream::Stdout, "one\n");
         let first = tail.excerpt(0, 100);

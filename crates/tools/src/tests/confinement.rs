@@ -44,7 +44,7 @@ fn hostile_workdir() -> ToolFixture {
 }
 
 #[tokio::test]
-async fn what_leads_out_is_refused_by_every_tool() {
+async fn paths_that_lead_outside_are_refused_by_every_tool() {
     let fixture = hostile_workdir();
     for path in ESCAPES {
         for (tool, given) in [
@@ -77,7 +77,7 @@ async fn new_files_are_not_made_outside() {
 }
 
 #[tokio::test]
-async fn what_stays_inside_is_followed() {
+async fn paths_that_stay_inside_are_followed() {
     let fixture = hostile_workdir();
     let absolute = fixture.path("a/b/file");
     for path in

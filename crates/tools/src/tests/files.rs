@@ -113,7 +113,7 @@ async fn writing_makes_directories_and_keeps_the_mode() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_written_stays_as_it_is() {
+async fn a_refused_write_changes_nothing() {
     let fixture = ToolFixture::new();
     fixture.write_file("file", "old");
     std::os::unix::fs::symlink("nowhere", fixture.path("dangling")).unwrap();
@@ -174,7 +174,7 @@ async fn line_ends_are_the_hint_when_they_are_the_difference() {
 }
 
 #[tokio::test]
-async fn what_is_no_text_or_too_much_is_not_edited() {
+async fn binary_and_oversized_files_are_not_edited() {
     let fixture = ToolFixture::new();
     fixture.write_file("latin", b"caf\xe9");
     let text = fixture.call_error("edit_file", json!({"path": "latin", "old": "caf", "new": "x"})).await;

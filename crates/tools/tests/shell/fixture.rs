@@ -8,13 +8,13 @@ use quell_process::{RUN_ID_VARIABLE, WardenExe, Wardens};
 use quell_scope::clock::Clock;
 use quell_scope::{PointProbe, Scope, StopLevel};
 
-pub(crate) struct CommandFixture {
+pub(crate) struct ShellFixture {
     pub(crate) wardens: Wardens,
     pub(crate) scope: Scope,
     pub(crate) run_id: String,
 }
 
-impl CommandFixture {
+impl ShellFixture {
     pub(crate) fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);

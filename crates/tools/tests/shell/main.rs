@@ -15,7 +15,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use fixture::CommandFixture;
+use fixture::ShellFixture;
 
 fn args(command: &str) -> Value {
     json!({"command": command})
@@ -26,30 +26,25 @@ fn with_argument(mut args: Value, name: &str, value: impl Into<Value>) -> Value 
     args
 }
 
-async fn call(fixture: &CommandFixture, workdir: &Path, args: Value) -> ToolOutput {
+async fn call(fixture: &ShellFixture, workdir: &Path, args: Value) -> ToolOutput {
     call_watched(fixture, workdir, args, watch::Sender::default()).await
 }
 
-async fn call_watched(
-    fixture: &CommandFixture,
-    workdir: &Path,
-    args: Value,
-    seen: watch::Sender<String>,
-) -> ToolOutput {
+async fn call_watched(fixture: &ShellFixture, workdir: &Path, args: Value, seen: watch::Sender<String>) -> ToolOutput {
     call_with(fixture, workdir, args, (600, seen)).await.unwrap()
 }
 
 /// A call with this default timeout in seconds.
-async fn call_limited(fixture: &CommandFixture, workdir: &Path, args: Value, limit_s: u64) -> ToolOutput {
+async fn call_limited(fixture: &ShellFixture, workdir: &Path, args: Value, limit_s: u64) -> ToolOutput {
     call_with(fixture, workdir, args, (limit_s, watch::Sender::default())).await.unwrap()
 }
 
-async fn try_call(fixture: &CommandFixture, workdir: &Path, args: Value) -> Result<ToolOutput, Cancelled> {
+async fn try_call(fixture: &ShellFixture, workdir: &Path, args: Value) -> Result<ToolOutput, Cancelled> {
     call_with(fixture, workdir, args, (600, watch::Sender::default())).await
 }
 
 async fn call_with(
-    fixture: &CommandFixture,
+    fixture: &ShellFixture,
     workdir: &Path,
     args: Value,
     (shell_timeout_s, seen): (u64, watch::Sender<String>),
@@ -104,7 +99,7 @@ impl OutputSink for SeenOutput {
 #[case::run_id("test -n \"$QUELL_RUN_ID\" && test -z \"$HOME\"", Some(0), "[exit code 0]")]
 #[tokio::test]
 async fn the_model_reads_output_and_end(#[case] command: &str, #[case] code: Option<i32>, #[case] text: &str) {
-    let (fixture, workdir) = (CommandFixture::new(), tempfile::tempdir().unwrap());
+    let (fixture, workdir) = (ShellFixture::new(), tempfile::tempdir().unwrap());
     let output = call(&fixture, workdir.path(), args(command)).await;
     let end = if code == Some(0) { CallEnd::Ok } else { CallEnd::Error };
     assert_eq!(output, ToolOutput { end, code, ..ToolOutput::ok(text.to_owned()) });
@@ -112,7 +107,7 @@ async fn the_model_reads_output_and_end(#[case] command: &str, #[case] code: Opt
 
 #[tokio::test]
 async fn too_much_output_is_counted() {
-    let (fixture, workdir) = (CommandFixture::new(), tempfile::tempdir().unwrap());
+    let (fixture, workdir) = (ShellFixture::new(), tempfile::tempdir().unwrap());
     let output = call(&fixture, workdir.path(), args("yes | head -c 3000")).await;
     let kept = output.text.matches('y').count() * 2;
     let dropped = output.text.split_once("[... ").and_then(|(_, rest)| rest.split_once(" bytes of output dropped"));
@@ -123,14 +118,14 @@ async fn too_much_output_is_counted() {
 
 #[tokio::test]
 async fn the_end_of_a_command_outlives_a_flood_of_output() {
-    let (fixture, workdir) = (CommandFixture::new(), tempfile::tempdir().unwrap());
+    let (fixture, workdir) = (ShellFixture::new(), tempfile::tempdir().unwrap());
     let output = call(&fixture, workdir.path(), args("seq 1 4000; exit 3")).await;
     assert!(output.text.ends_with("\n4000\n[exit code 3]"), "{}", output.text);
 }
 
 #[tokio::test]
 async fn a_server_left_behind_is_told_with_the_remedy() {
-    let (fixture, workdir) = (CommandFixture::new(), tempfile::tempdir().unwrap());
+    let (fixture, workdir) = (ShellFixture::new(), tempfile::tempdir().unwrap());
     let output = call(&fixture, workdir.path(), args("sleep 1000 & sleep 1000 & echo started")).await;
     assert_eq!(output.end, CallEnd::Ok);
     let expected = "started\n[exit code 0; 2 processes it left running were ended: nothing stays alive when a call returns, \
@@ -140,7 +135,7 @@ async fn a_server_left_behind_is_told_with_the_remedy() {
 
 #[tokio::test]
 async fn escapes_and_progress_may_be_cut_between_two_reads() {
-    let (fixture, workdir) = (CommandFixture::new(), tempfile::tempdir().unwrap());
+    let (fixture, workdir) = (ShellFixture::new(), tempfile::tempdir().unwrap());
     let (seen, mut printed) = watch::channel(String::new());
     let wait = |file: &str| format!("while [ ! -e {file} ]; do sleep 0.01; done");
     let command = format!(
@@ -163,7 +158,7 @@ async fn escapes_and_progress_may_be_cut_between_two_reads() {
 
 #[tokio::test]
 async fn progress_of_one_stream_takes_nothing_from_the_other() {
-    let (fixture, workdir) = (CommandFixture::new(), tempfile::tempdir().unwrap());
+    let (fixture, workdir) = (ShellFixture::new(), tempfile::tempdir().unwrap());
     let body = r"printf '10%%\r' >&2; printf body; printf '\r100%%\n' >&2";
     let output = call(&fixture, workdir.path(), args(body)).await;
     assert!(output.text.contains("body") && output.text.contains("100%"), "{}", output.text);
@@ -179,10 +174,10 @@ async fn progress_of_one_stream_takes_nothing_from_the_other() {
 )]
 #[case::pager("git", "git init -q . && git -c core.pager=less branch -a && git help -g")]
 #[tokio::test]
-async fn what_waits_for_a_key_ends_at_once(#[case] program: &str, #[case] command: &str) {
-    let (fixture, workdir) = (CommandFixture::new(), tempfile::tempdir().unwrap());
+async fn programs_that_wait_for_a_key_end_at_once(#[case] program: &str, #[case] command: &str) {
+    let (fixture, workdir) = (ShellFixture::new(), tempfile::tempdir().unwrap());
     if call(&fixture, workdir.path(), args(&format!("command -v {program}"))).await.end != CallEnd::Ok {
-        // skipped: the program is not installed
+        eprintln!("skipped: {program} is not installed");
         return;
     }
     let output = call(&fixture, workdir.path(), with_argument(args(command), "timeout_s", 60.0)).await;
@@ -191,7 +186,7 @@ async fn what_waits_for_a_key_ends_at_once(#[case] program: &str, #[case] comman
 
 #[tokio::test]
 async fn a_command_has_a_limit_that_nobody_asked_for() {
-    let (fixture, workdir) = (CommandFixture::new(), tempfile::tempdir().unwrap());
+    let (fixture, workdir) = (ShellFixture::new(), tempfile::tempdir().unwrap());
     let output = call_limited(&fixture, workdir.path(), args("sleep 1000"), 1).await;
     let expected = "[timed out after 1 s, the limit of a call without `timeout_s`; give `timeout_s` to what takes longer, and \
                     start what is to go on with `background: true`, ended by SIGTERM; it may have had effects already]";
@@ -202,7 +197,7 @@ async fn a_command_has_a_limit_that_nobody_asked_for() {
 
 #[tokio::test]
 async fn a_timeout_names_its_seconds() {
-    let (fixture, workdir) = (CommandFixture::new(), tempfile::tempdir().unwrap());
+    let (fixture, workdir) = (ShellFixture::new(), tempfile::tempdir().unwrap());
     let output = call(&fixture, workdir.path(), with_argument(args("echo begun; sleep 1000"), "timeout_s", 0.2)).await;
     let expected = "begun\n[timed out after 0.2 s, ended by SIGTERM; it may have had effects already]";
     assert_eq!(output, ToolOutput { code: output.code, ..ToolOutput::error(expected.to_owned()) });
@@ -213,7 +208,7 @@ async fn a_timeout_names_its_seconds() {
 #[case(StopLevel::Forced, "begun\n[stopped by request, ended by SIGKILL; it may have had effects already]")]
 #[tokio::test]
 async fn a_stopped_command_keeps_its_output(#[case] level: StopLevel, #[case] expected: &str) {
-    let (fixture, workdir) = (CommandFixture::new(), tempfile::tempdir().unwrap());
+    let (fixture, workdir) = (ShellFixture::new(), tempfile::tempdir().unwrap());
     let (seen, mut printed) = watch::channel(String::new());
     let stop = async {
         printed.wait_for(|text| text == "begun\n").await.unwrap();
@@ -226,7 +221,7 @@ async fn a_stopped_command_keeps_its_output(#[case] level: StopLevel, #[case] ex
 
 #[tokio::test]
 async fn a_call_of_a_stopped_run_does_not_start() {
-    let (fixture, workdir) = (CommandFixture::new(), tempfile::tempdir().unwrap());
+    let (fixture, workdir) = (ShellFixture::new(), tempfile::tempdir().unwrap());
     fixture.scope.cancel();
     assert_eq!(try_call(&fixture, workdir.path(), args("touch mark")).await, Err(Cancelled));
     assert!(!workdir.path().join("mark").exists());
@@ -234,7 +229,7 @@ async fn a_call_of_a_stopped_run_does_not_start() {
 
 #[tokio::test]
 async fn it_starts_inside_the_workdir_only() {
-    let (fixture, workdir) = (CommandFixture::new(), tempfile::tempdir().unwrap());
+    let (fixture, workdir) = (ShellFixture::new(), tempfile::tempdir().unwrap());
     let root = workdir.path().join("root");
     std::fs::create_dir_all(root.join("sub")).unwrap();
     std::fs::create_dir(workdir.path().join("root-of-another")).unwrap();
@@ -256,8 +251,8 @@ async fn it_starts_inside_the_workdir_only() {
 }
 
 #[tokio::test]
-async fn what_it_cannot_do_is_refused_before_anything_starts() {
-    let (fixture, workdir) = (CommandFixture::new(), tempfile::tempdir().unwrap());
+async fn invalid_arguments_are_refused_before_the_start() {
+    let (fixture, workdir) = (ShellFixture::new(), tempfile::tempdir().unwrap());
     for (args, word) in [
         (with_argument(args("touch mark"), "timeout_s", -1.0), "positive"),
         (with_argument(args("touch mark"), "timeout_s", 0.0), "positive"),
@@ -272,7 +267,7 @@ async fn what_it_cannot_do_is_refused_before_anything_starts() {
 
 #[tokio::test]
 async fn unknown_and_missing_arguments_are_errors() {
-    let (fixture, workdir) = (CommandFixture::new(), tempfile::tempdir().unwrap());
+    let (fixture, workdir) = (ShellFixture::new(), tempfile::tempdir().unwrap());
     for args in [with_argument(args("touch mark"), "shell", "bash"), json!({}), json!({"command": 3})] {
         let output = call(&fixture, workdir.path(), args).await;
         assert!(output.end == CallEnd::Error && output.text.contains("A right call looks like this"), "{output:?}");

@@ -145,7 +145,7 @@ fn a_sub_run_that_goes_on_is_asked_about_until_its_end() {
 }
 
 #[test]
-fn what_becomes_known_after_the_end_is_shown_when_it_comes() {
+fn amendments_after_the_end_are_shown_when_they_come() {
     let mut scene = ChatHarness::new();
     let id = scene.submit_running("work");
     let mut receipt = receipts::stopped_receipt();

@@ -47,7 +47,7 @@ fn texts_that_a_stop_withdrew_in_the_session_left_behind_come_back_here() {
 }
 
 #[test]
-fn what_fails_in_the_session_left_behind_is_said_with_its_name() {
+fn failures_in_the_previous_session_name_it() {
     let mut scene = ChatHarness::new();
     scene.submit_running("one");
     scene.press_esc();

@@ -109,7 +109,7 @@ fn an_output_that_does_not_end_is_kept_at_its_end() {
 }
 
 #[test]
-fn what_it_does_follows_the_open_call() {
+fn the_activity_follows_the_open_call() {
     let asked = json!({"type": "approval.requested", "id": "a", "callId": "c2", "tool": "shell", "arguments": {}, "expiresAt": ""});
     let resolved = json!({"type": "approval.resolved", "id": "a", "decision": "allow"});
     let mut turn = turn(&[step(1), call("c1"), asked]);

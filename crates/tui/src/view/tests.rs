@@ -420,7 +420,7 @@ fn no_cell_ever_holds_a_control_character() {
 }
 
 #[test]
-fn what_is_said_on_leaving_can_be_pasted_into_a_shell() {
+fn exit_messages_can_be_pasted_into_a_shell() {
     assert_eq!(super::shell_quote("cli:2026-03-01-ab"), "cli:2026-03-01-ab");
     assert_eq!(super::shell_quote("my 'own' key"), r"'my '\''own'\'' key'");
 }
@@ -440,7 +440,7 @@ fn a_message_on_its_way_is_not_counted_as_a_run_and_its_text_is_kept() {
 }
 
 #[test]
-fn what_became_known_after_the_end_stands_below_it() {
+fn amendments_are_shown_below_the_receipt() {
     let mut scene = ended(|_| {
         let receipt = quell_protocol::Receipt {
             amendments: vec![quell_protocol::Amendment {

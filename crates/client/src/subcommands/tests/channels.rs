@@ -64,7 +64,7 @@ async fn a_test_of_all_fails_when_one_fails_and_unknown_is_exit_3() {
     "it is not known whether it was delivered; look there before you send it again: cut"
 )]
 #[tokio::test]
-async fn what_became_of_a_text_is_said_as_it_is(#[case] answer: Value, #[case] exit: Exit, #[case] says: &str) {
+async fn the_outcome_of_a_sent_text_is_printed(#[case] answer: Value, #[case] exit: Exit, #[case] says: &str) {
     let daemon = ScriptedDaemon::with_replies(vec![("POST /api/channels/send", answer)]).await;
     let (ended, seen) = run_piped(&daemon, &["channels", "send", "matrix:!r:s", "good", "morning"]).await;
     assert_eq!((ended, seen.out()), (exit, format!("{says}\n")));

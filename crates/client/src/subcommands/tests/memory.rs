@@ -70,7 +70,7 @@ async fn senders_are_listed_and_forgotten() {
 }
 
 #[tokio::test]
-async fn nobody_is_no_table() {
+async fn an_empty_list_of_senders_is_no_table() {
     let daemon = ScriptedDaemon::with_replies(vec![("GET /api/senders", json!({"items": []}))]).await;
     let (exit, seen) = run_piped(&daemon, &["memory", "senders"]).await;
     let nobody = "nothing is remembered of anybody who writes in a chat network\n";
@@ -78,7 +78,7 @@ async fn nobody_is_no_table() {
 }
 
 #[test]
-fn whose_notes_are_meant_has_to_be_said_once() {
+fn the_scope_of_notes_must_be_given_exactly_once() {
     for words in [
         vec!["memory"],
         vec!["memory", "list"],

@@ -318,7 +318,7 @@ async fn a_snapshot_of_a_later_step_begins_on_a_line_of_its_own() {
 }
 
 #[tokio::test]
-async fn what_was_missed_at_the_end_is_still_printed() {
+async fn text_missed_at_the_end_is_still_printed() {
     let end = ended(9, receipts::completed_receipt(), Some("one two"));
     let (exit, seen, _) = torn(vec![text_delta_piece(1, "one ")], "one ", vec![end]).await;
     assert_eq!((exit, seen.out()), (Exit::Done, "one two\n".into()));

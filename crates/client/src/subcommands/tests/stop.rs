@@ -206,7 +206,7 @@ fn process(leftovers: &[&str]) -> Value {
 
 /// A session without a run may have background processes; the stop ends them too.
 #[tokio::test]
-async fn what_ran_in_the_background_is_told_and_a_leftover_of_it_is_a_failure() {
+async fn stopped_background_commands_are_printed_and_leftovers_fail() {
     let session = |leftovers: &[&str]| json!({"aborted": true, "runIds": [], "processes": [process(leftovers)]});
     let mut ticket = settled(&receipts::completed_receipt(), false);
     ticket["aborted"] = json!(true);

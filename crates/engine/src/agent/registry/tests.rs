@@ -131,14 +131,14 @@ fn a_parent_is_there_stays_and_is_somebody_else() {
 }
 
 #[test]
-fn what_the_configuration_names_stays() {
+fn configured_agents_cannot_be_removed() {
     let (registry, _dir) = test_registry(&["main"]);
     assert_eq!(registry.mark_for_removal(&id("main")), Err(RemoveAgentError::Configured(id("main"))));
     assert_eq!(registry.mark_for_removal(&id("nobody")), Err(RemoveAgentError::Unknown(id("nobody"))));
 }
 
 #[test]
-fn what_cannot_come_back_is_kept_with_its_reason_and_all_below_it() {
+fn unrestorable_agents_keep_their_reason_and_their_children() {
     let (registry, _dir) = test_registry(&["main", "named"]);
     let kept = |name: &str, config| RestorableAgent { id: id(name), config };
     let gone = AgentConfig { model: "gone/model".to_owned(), ..config() };

@@ -186,7 +186,7 @@ fn a_stop_takes_back_what_waits_is_collected_and_is_in_flight_and_nothing_else()
 }
 
 #[test]
-fn what_was_heard_is_settled_when_none_of_it_waits_or_flies() {
+fn the_inbox_is_drained_when_no_message_waits_or_is_in_work() {
     let mut inbox = inbox(10, 10);
     inbox.push(inbox_message("ann", 0));
     let mark = inbox.last_seq();
@@ -200,7 +200,7 @@ fn what_was_heard_is_settled_when_none_of_it_waits_or_flies() {
 }
 
 #[test]
-fn what_is_collected_weighs_and_gives_way_too() {
+fn collected_messages_count_for_the_limit_and_are_evicted() {
     let mut inbox = inbox(5, 10);
     for id in 0..5 {
         assert_eq!(inbox.push(debounced_message("ann", id, 100)), InboxPushOutcome::Queued);
@@ -217,7 +217,7 @@ fn what_is_collected_weighs_and_gives_way_too() {
 }
 
 #[test]
-fn who_keeps_writing_is_answered_in_between() {
+fn a_sender_who_keeps_writing_is_answered_in_between() {
     let mut inbox = inbox(100, 10);
     let mut answered = Vec::new();
     for id in 0..20 {

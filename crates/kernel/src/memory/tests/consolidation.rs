@@ -62,7 +62,7 @@ fn the_model_reads_both_sides_and_of_each_the_beginning() {
 }
 
 #[test]
-fn what_steered_the_run_belongs_to_it_and_news_of_others_do_not() {
+fn steering_messages_belong_to_the_run_and_news_do_not() {
     let news = format!("{BACKGROUND_NEWS_PREFIX}run r2 is over. It failed.]");
     let said = record(&["hi", "my daughter is allergic to nuts", &news], "I will mind that.");
     assert_eq!(said["user"], "hi\n\nmy daughter is allergic to nuts");
@@ -103,7 +103,7 @@ fn an_answer_without_one_says_what_is_wrong(#[case] answer: &str, #[case] proble
 }
 
 #[test]
-fn what_is_too_long_to_be_shown_again_is_left_out() {
+fn notes_too_long_to_be_recalled_are_left_out() {
     let fits = "a".repeat(MAX_SHOWN_CHARS);
     let answer = json!({"history_entry": fits, "memory_update": format!("{fits}a")}).to_string();
     assert_eq!(ConsolidationSummary::parse(&answer), Ok(summary(Some(&fits), None)));

@@ -91,7 +91,7 @@ fn a_url_goes_to_the_provider_as_it_is() {
 #[case::not_looked_for("[IMAGE:/nobody]", "(a picture stood here; it is not shown any more)")]
 #[case::no_marker("  as written \n", "  as written \n")]
 #[case::blank(" \n", EMPTY_TEXT)]
-fn what_cannot_be_shown_is_a_word_in_its_place(#[case] text: &str, #[case] read: &str) {
+fn an_image_that_cannot_be_shown_leaves_a_placeholder(#[case] text: &str, #[case] read: &str) {
     let pictures = found_images();
     let [openai, anthropic] = user_content(text, Vision::Images(&pictures));
     assert_eq!(openai, json!([{"type": "text", "text": read}]));
@@ -180,7 +180,7 @@ fn older_pictures_that_a_model_did_not_take_are_not_shown_again() {
 }
 
 #[test]
-fn what_was_found_once_stays_as_it_was() {
+fn an_image_that_was_read_once_does_not_change() {
     let mut pictures = found_images();
     pictures.insert_if_absent("/gone".to_owned(), Ok(png("/gone")));
     pictures.insert_if_absent("/a".to_owned(), Err(ImageUnavailable::Unreadable));

@@ -138,7 +138,7 @@ proptest! {
     }
 
     #[test]
-    fn what_a_model_was_sent_stays_the_beginning_once_the_turn_is_sealed(
+    fn a_sealed_turn_extends_the_request_that_was_sent(
         conversation in conversation(), story in story(), abort in abort(),
     ) {
         let mut turns = turns(&conversation);
@@ -168,7 +168,7 @@ proptest! {
     }
 
     #[test]
-    fn what_people_said_is_always_there(conversation in conversation()) {
+    fn user_texts_are_always_in_the_prompt(conversation in conversation()) {
         let turns = turns(&conversation);
         for all_user_text in [user_text(&openai(&turns, Some(&next_draft()))), user_text(&anthropic(&turns, Some(&next_draft())))] {
             let mut rest = all_user_text.as_str();

@@ -187,7 +187,7 @@ fn a_wrong_session_key_changes_nothing_and_is_not_kept() {
 }
 
 #[test]
-fn nobody_stops_what_another_started_but_an_admin_does() {
+fn only_the_owner_and_an_admin_stop_a_run() {
     let mut registry = registry();
     accept_and_start(&mut registry, new_run("r", "s", OnBusy::Queue));
     let everything = StopScope::whole_session(session("s"));
@@ -220,7 +220,7 @@ fn a_stop_of_an_ended_run_stops_what_lives_below_it_and_leaves_its_verdict() {
 }
 
 #[test]
-fn what_an_ended_run_still_holds_keeps_it_until_it_is_gone() {
+fn an_ended_run_stays_until_it_holds_nothing() {
     let mut registry = registry();
     accept_and_start(&mut registry, new_run("r", "s", OnBusy::Queue));
     finish_run(&mut registry, "r");
@@ -264,7 +264,7 @@ fn a_tree_grows_only_so_deep_and_so_wide() {
 }
 
 #[test]
-fn nobody_of_a_turn_starts_an_agent_again_that_a_person_stopped_in_it() {
+fn an_agent_stopped_by_a_person_is_not_restarted_in_that_turn() {
     let mut registry = registry();
     let scout = |id: &str, parent: &str| NewRun { agent: agent("scout"), ..sub_run(id, id, parent) };
     accept_and_start(&mut registry, new_run("top", "a", OnBusy::Queue));

@@ -10,14 +10,14 @@ use super::super::*;
 
 proptest! {
     #[test]
-    fn whatever_happened_the_turn_passes_the_check_of_loading(end in ended()) {
+    fn every_turn_passes_the_check_of_loading(end in ended()) {
         let turn = end.turn("run-1");
         let read = Turn::from_stored(&turn.to_stored());
         prop_assert!(read.is_ok(), "{read:?}");
     }
 
     #[test]
-    fn what_was_said_stays(end in ended()) {
+    fn user_texts_stay_in_the_turn(end in ended()) {
         let turn = end.turn("run-1");
         let user_texts: Vec<&str> = turn.items().iter().filter_map(|item| match item {
             TurnItem::User { text, .. } => Some(text.as_str()),

@@ -95,7 +95,7 @@ fn a_newer_version_is_named_whatever_its_shape() {
 #[case::no_version(r#"{"items": []}"#)]
 #[case::no_turn(r#"{"version": 1}"#)]
 #[case::not_an_object("[1]")]
-fn what_is_no_turn_is_unreadable(#[case] json: &str) {
+fn json_that_is_no_turn_is_unreadable(#[case] json: &str) {
     assert!(matches!(Turn::from_stored(json), Err(InvalidTurn::Unreadable(_))));
 }
 
@@ -118,7 +118,7 @@ fn a_damaged_turn_is_refused(#[case] place: &str, #[case] damage: Value) {
 #[case::unanswered("/items/1/blocks/2", json!({"kind": "call", "call": {"id": "call_0", "tool": "shell", "arguments": {}}}))]
 #[case::empty_id("/items/1/blocks/2/call/id", json!(""))]
 #[case::unknown_item("/items/2/kind", json!("tool"))]
-fn what_a_turn_cannot_express_is_unreadable(#[case] place: &str, #[case] damage: Value) {
+fn a_damaged_turn_is_unreadable(#[case] place: &str, #[case] damage: Value) {
     let mut turn: Value = serde_json::from_str(V2).unwrap();
     *turn.pointer_mut(place).unwrap() = damage;
     let read = Turn::from_stored(&turn.to_string());

@@ -77,7 +77,7 @@ fn thinking_text_and_calls_come_together_in_their_order() {
 }
 
 #[test]
-fn what_is_thought_and_said_between_calls_stays_between_them() {
+fn thinking_and_text_between_calls_keep_their_place() {
     let call = |index, id| {
         block_start(index, json!({"type": "tool_use", "id": id, "name": "shell", "input": {"command": id}}))
     };
@@ -166,7 +166,7 @@ fn an_error_event_has_the_status_of_its_type(#[case] kind: &str, #[case] status:
 #[case::no_type("{}")]
 #[case::other_dialect(r#"{"choices":[{"delta":{"content":"a"}}]}"#)]
 #[case::no_delta(r#"{"type":"content_block_delta","index":0}"#)]
-fn what_is_no_event_is_unreadable(#[case] data: &str) {
+fn an_invalid_event_is_unreadable(#[case] data: &str) {
     let result = FedAnswer::default().apply(&AnthropicMessages, "", data);
     assert!(matches!(result, Err(ResponseError::Unreadable(_))), "{result:?}");
 }

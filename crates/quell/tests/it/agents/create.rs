@@ -102,7 +102,7 @@ async fn check_night_watch(server: TestServer) -> TestServer {
 #[case::blank(json!({"id": " "}), 400, "agent id is empty")]
 #[case::taken(json!({"id": "main"}), 409, "there is an agent \"main\" already")]
 #[tokio::test(flavor = "multi_thread")]
-async fn what_makes_no_agent_is_refused_with_its_reason(#[case] wrong: Value, #[case] status: u16, #[case] why: &str) {
+async fn an_invalid_agent_is_refused_with_the_reason(#[case] wrong: Value, #[case] status: u16, #[case] why: &str) {
     let server = TestServer::start().await;
     let answer = server.http.post("/api/agents", &agent_body("new", &wrong)).await;
     assert_problem(&answer, status, if status == 409 { "conflict" } else { "invalid_request" });
@@ -143,7 +143,7 @@ async fn of_twenty_that_are_made_with_one_id_at_once_one_is_made() {
 
 /// An agent creation or deletion that was acknowledged survives a crash right after it.
 #[tokio::test]
-async fn what_was_answered_survives_a_crash() {
+async fn answered_agent_changes_survive_a_crash() {
     use crate::test_engine::{ProcessLock, TestDir, TestEngine, copy_data_dir, parse_agent_id as id, root};
     let new = |name: &str| quell_protocol::agents::NewAgent::new(id(name), "scripted/model".to_owned());
     let after_the_crash = async |test: &TestEngine| {

@@ -38,7 +38,7 @@ async fn an_idle_agent_goes_with_all_below_it_and_stays_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_configuration_names_is_removed_there() {
+async fn configured_agents_can_only_be_removed_in_the_file() {
     let server = TestServer::start().await;
     for id in ["main", "team/writer"] {
         for query in ["", "?force"] {
@@ -75,10 +75,10 @@ async fn an_agent_with_runs_below_it_is_deleted_by_force_only() {
         assert!(stopped.contains(run.as_str()), "{stopped:?}");
     }
     for run in [&running, &queued, &third] {
-        let view = server.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+        let view = server.http.run_view(run).await;
         assert_eq!(view["state"], "ended", "the deletion answered before the run was over: {view:#}");
     }
-    let view = server.http.get(&format!("/api/runs/{running}")).await.expect_status(200);
+    let view = server.http.run_view(&running).await;
     assert_eq!(view["receipt"]["leftovers"], json!([]));
     assert_eq!(view["verdict"]["by"], json!({"principal": "admin", "surface": "http"}));
     server.model.assert_histories_valid();
@@ -178,7 +178,7 @@ async fn no_run_slips_in_while_an_agent_is_deleted_by_force() {
         );
         assert_eq!(accepted, stopped, "an accepted run was not stopped");
         for run in &accepted {
-            let view: Value = server.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+            let view: Value = server.http.run_view(run).await;
             assert_eq!((&view["state"], &view["receipt"]["leftovers"]), (&json!("ended"), &json!([])), "{view:#}");
         }
         assert_eq!(server.engine.count_model_requests(), 0, "a model request is still open");

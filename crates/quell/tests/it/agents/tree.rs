@@ -31,7 +31,6 @@ async fn the_tree_shows_every_agent_in_its_place_with_what_it_does() {
 /// Four runs of the subtree in every phase, and one of an unrelated agent.
 struct AgentTreeFixture {
     server: TestServer,
-    /// Waits for the model.
     waiting: String,
     /// Queued behind `waiting`; belongs to the top agent.
     queued: String,
@@ -61,7 +60,7 @@ async fn start_tree() -> AgentTreeFixture {
 }
 
 async fn run_state(server: &TestServer, run: &str) -> Value {
-    server.http.get(&format!("/api/runs/{run}")).await.expect_status(200)["state"].clone()
+    server.http.run_view(run).await["state"].clone()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -93,7 +92,7 @@ async fn a_stop_of_the_tree_stops_only_what_the_caller_may_stop() {
     let answer = bob.post("/api/agent/top/abort?scope=tree", &json!({})).await.expect_status(200);
     assert_eq!(answer["aborted"], false);
     let body = json!({"text": "mine", "agent": "low"});
-    let own = bob.post("/api/sessions/waiting/runs", &body).await.expect_status(202)["runId"].clone();
+    let own = bob.post_run("waiting", &body).await.expect_status(202)["runId"].clone();
     let answer = bob.post("/api/agent/top/abort?scope=tree", &json!({})).await.expect_status(200);
     assert_eq!(answer["runIds"], json!([own]));
     assert_eq!(

@@ -1,6 +1,6 @@
 //! Operate channels from outside: list, test and send; wrong tokens; the endpoint of the webhook channel.
 
-use quell_testkit::daemon::{DaemonHome, TestApiResponse};
+use quell_testkit::daemon::TestApiResponse;
 use quell_testkit::model::ScriptedResponse;
 use quell_testkit::networks::telegram::{BOT_NAME, FakeTelegram, TOKEN, TelegramTestUser};
 use quell_testkit::networks::webhook::{self, FakeWebhookReceiver};
@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{CLOSED_WITHIN, ChannelDaemonFixture};
-use crate::cli::{QuellCliOutput, quell_exe, run_to_exit};
+use crate::test_daemon::run_cli;
 use crate::test_engine::ProcessLock;
 
 const ANN: TelegramTestUser = TelegramTestUser { id: 77, name: "ann" };
@@ -20,10 +20,6 @@ fn telegram_config(telegram: &FakeTelegram) -> String {
         "[channels.tg]\nkind = \"telegram\"\napi_base = \"{}\"\ntoken_env = \"TOKEN\"\nallow = [\"77\"]\n",
         telegram.base_url()
     )
-}
-
-pub(super) fn run_cli(home: &DaemonHome, args: &[&str]) -> QuellCliOutput {
-    run_to_exit(home.command(quell_exe()).args(args))
 }
 
 impl ChannelDaemonFixture {
@@ -82,7 +78,7 @@ async fn a_channel_is_listed_tested_and_written_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_may_look_may_not_write_and_who_may_write_may_not_speak_for_the_channel() {
+async fn channel_routes_need_write_to_test_and_admin_to_send() {
     let process_lock = ProcessLock::shared().await;
     let telegram = FakeTelegram::start().await;
     let fixture = ChannelDaemonFixture::start(process_lock, &telegram_config(&telegram), TOKEN).await;
@@ -208,7 +204,7 @@ async fn a_stop_that_is_posted_has_acted_when_it_is_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_proven_or_no_message_is_refused_and_not_heard() {
+async fn unsigned_stale_and_malformed_posts_are_refused() {
     let fixture = WebhookDaemonFixture::start().await;
     let body = message_body("m1", "hello");
     let now = jiff::Timestamp::now().as_second();

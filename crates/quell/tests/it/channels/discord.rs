@@ -166,7 +166,7 @@ async fn a_stop_in_a_thread_leaves_its_channel_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_said_while_the_gateway_is_away_is_answered_once() {
+async fn a_message_during_a_gateway_outage_is_answered_once() {
     let fixture = DiscordDaemonFixture::start("").await;
     fixture.base.model.script(ScriptedStream::new().text("One").wait_for_gate("end").text(" more."));
     fixture.post_message("first");

@@ -3,8 +3,9 @@
 use quell_testkit::model::ScriptedResponse;
 use serde_json::{Value, json};
 
-use super::administration::{WebhookDaemonFixture, run_cli};
+use super::administration::WebhookDaemonFixture;
 use crate::operations::wait_audit_entries;
+use crate::test_daemon::run_cli;
 use crate::test_server::{assert_problem, percent_encode};
 
 /// A name with characters that have a meaning in a path.
@@ -54,7 +55,7 @@ async fn start_with_notes() -> (WebhookDaemonFixture, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_people_wrote_in_private_is_listed_searched_and_forgotten() {
+async fn notes_of_private_messages_are_listed_searched_and_forgotten() {
     let (fixture, kim) = start_with_notes().await;
     let http = fixture.base.daemon.api();
     let known = format!("shop:{KIM}");
@@ -128,7 +129,7 @@ async fn looking_at_a_sender_needs_read_and_forgetting_one_an_admin() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_remembered_of_a_sender_goes_along_until_it_is_forgotten() {
+async fn notes_of_a_sender_are_shown_until_they_are_forgotten() {
     let fixture = WebhookDaemonFixture::start_with("[memory]\nauto_save = true\nauto_recall = true").await;
     let home = fixture.base.daemon.home();
     let (question, shown) = ("what is my boat called?", "\n- shop_kim_m1: my boat is called Emma\n");

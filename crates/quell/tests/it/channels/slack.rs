@@ -169,7 +169,7 @@ async fn a_stop_in_one_thread_leaves_the_other_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_said_while_nobody_listens_is_answered_once() {
+async fn a_message_during_a_lost_connection_is_answered_once() {
     let fixture = SlackDaemonFixture::start("").await;
     fixture.base.model.script(ScriptedStream::new().text("One").wait_for_gate("end").text(" more."));
     fixture.post_message("first");

@@ -10,7 +10,7 @@ use rusqlite::Connection;
 use serde_json::{Value, json};
 
 use super::{CLOSED_WITHIN, ChannelDaemonFixture, WAIT_TIMEOUT};
-use crate::cli::quell_exe;
+use crate::test_daemon::quell_exe;
 use crate::test_engine::ProcessLock;
 
 const ANN: TelegramTestUser = TelegramTestUser { id: 77, name: "ann" };
@@ -193,7 +193,7 @@ async fn start_answer(telegram: &FakeTelegram, fixture: &ChannelDaemonFixture) -
 
 /// Regression: the chat showed for ever that the agent was working.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_killed_daemon_left_in_a_chat_is_ended_by_the_next_one() {
+async fn the_next_daemon_ends_the_reply_that_a_killed_one_left() {
     let (telegram, mut fixture) = start("").await;
     let asked = start_answer(&telegram, &fixture).await;
     fixture.daemon.kill9().await;

@@ -7,8 +7,8 @@ use quell_testkit::daemon::DaemonHome;
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use rustix::process::Signal;
 
-use super::{DEFAULT_SIZE, ENTER, config_toml, open_chat};
-use crate::cli::quell_exe;
+use super::{DEFAULT_SIZE, ENTER, open_chat};
+use crate::test_daemon::{config_toml, quell_exe};
 
 /// A free port, to which a restarted daemon can bind again.
 fn free_address() -> String {

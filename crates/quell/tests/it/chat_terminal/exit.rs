@@ -100,7 +100,8 @@ async fn a_signal_gives_the_terminal_back_and_leaves_the_run_alone(#[case] signa
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pipe_is_told_to_use_send() {
     let fixture = ChatFixture::start().await;
-    let ran = crate::cli::run_to_exit(fixture.daemon.home().command(crate::cli::quell_exe()).arg("chat"));
+    let ran =
+        crate::test_daemon::run_to_exit(fixture.daemon.home().command(crate::test_daemon::quell_exe()).arg("chat"));
     assert_eq!(ran.code, 1);
     assert!(ran.err.contains("needs a terminal") && ran.err.contains("quell send"), "{ran:?}");
 }

@@ -11,7 +11,7 @@ async fn a_run_of_this_session_that_was_sent_over_http_is_seen_and_stopped() {
     let mut fixture = ChatFixture::start().await;
     fixture.model.script(ScriptedStream::new().text("for somebody else").wait_for_gate("never"));
     let body = json!({"text": "from elsewhere"});
-    let _ = fixture.daemon.api().post("/api/sessions/s/runs", &body).await.expect_status(202);
+    let _ = fixture.daemon.api().post_run("s", &body).await.expect_status(202);
     fixture.chat.wait_text("› from elsewhere").await;
     fixture.chat.wait_text("for somebody else").await;
     fixture.chat.type_keys(ESC);
@@ -24,7 +24,7 @@ async fn a_run_of_another_session_is_picked_attached_to_and_stopped() {
     let mut fixture = ChatFixture::start().await;
     fixture.model.script(ScriptedStream::new().text("far away").wait_for_gate("never"));
     let body = json!({"text": "a task of others"});
-    let _ = fixture.daemon.api().post("/api/sessions/other/runs", &body).await.expect_status(202);
+    let _ = fixture.daemon.api().post_run("other", &body).await.expect_status(202);
     fixture.model.request_at(0).wait_paused().await;
     fixture.send_line("/runs");
     fixture.chat.wait_text("▸ a task of others").await;
@@ -41,7 +41,7 @@ async fn a_run_is_stopped_from_the_list_without_going_there() {
     let mut fixture = ChatFixture::start().await;
     fixture.model.script(ScriptedStream::new().text("far away").wait_for_gate("never"));
     let body = json!({"text": "a task of others"});
-    let _ = fixture.daemon.api().post("/api/sessions/other/runs", &body).await.expect_status(202);
+    let _ = fixture.daemon.api().post_run("other", &body).await.expect_status(202);
     fixture.model.request_at(0).wait_paused().await;
     fixture.send_line("/runs");
     fixture.chat.wait_text("▸ a task of others").await;
@@ -66,7 +66,7 @@ async fn an_approval_is_shown_in_full_and_answered_in_place() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_types_does_not_allow_by_accident() {
+async fn typing_does_not_approve_a_call_by_accident() {
     let mut fixture = ChatFixture::start_with("approvals.shell = \"ask\"\n", &["--session", "s"]).await;
     let marker = ProcessMarker::new();
     let command = commands::setsid_child(&marker);

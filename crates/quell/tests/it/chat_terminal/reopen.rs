@@ -6,8 +6,8 @@ use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use quell_testkit::pty::{Pty, PtySize};
 use serde_json::json;
 
-use super::{CTRL_C, ChatFixture, ENTER, ESC, config_toml, open_chat};
-use crate::cli::quell_exe;
+use super::{CTRL_C, ChatFixture, ENTER, ESC, open_chat};
+use crate::test_daemon::{config_toml, quell_exe};
 
 const LARGE_SIZE: PtySize = PtySize { rows: 50, columns: 100 };
 /// Unfolds output and thinking.
@@ -75,7 +75,7 @@ async fn a_model_call_that_fails_says_when_it_is_tried_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_typed_at_the_question_whether_to_leave_is_kept() {
+async fn text_typed_at_the_exit_question_is_kept() {
     let mut fixture = ChatFixture::start().await;
     fixture.chat.type_keys(CTRL_C);
     fixture.chat.wait_text("Leave?").await;

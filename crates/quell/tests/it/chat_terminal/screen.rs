@@ -5,8 +5,8 @@ use quell_testkit::daemon::TestDaemon;
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use quell_testkit::pty::PtySize;
 
-use super::{ChatFixture, DEFAULT_SIZE, ENTER, ESC, config_toml, open_chat_with_env};
-use crate::cli::quell_exe;
+use super::{ChatFixture, DEFAULT_SIZE, ENTER, ESC, open_chat_with_env};
+use crate::test_daemon::{config_toml, quell_exe};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_window_may_change_its_size_while_a_run_streams() {

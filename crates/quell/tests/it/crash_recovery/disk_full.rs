@@ -5,23 +5,15 @@
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use quell_store::{DatabaseState, inspect_database};
 use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::{DaemonHome, TestDaemon};
+use quell_testkit::daemon::{DaemonHome, TestDaemon, poll_until};
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use serde_json::json;
 
-use crate::cli::{quell_exe, run_to_exit};
+use crate::test_daemon::{config_toml, quell_exe, run_to_exit};
 use crate::test_engine::WAIT_TIMEOUT;
-
-fn config_toml(model: &ScriptedModel) -> String {
-    format!(
-        "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\n[agents.main]\nmodel = \"scripted/m\"\n",
-        model.base_url()
-    )
-}
 
 /// A program that runs `first` in its own mount namespace and then executes the binary under test.
 fn wrap_in_namespace(home: &DaemonHome, first: &str) -> PathBuf {
@@ -47,7 +39,7 @@ struct SmallDiskDaemon {
 impl SmallDiskDaemon {
     async fn start() -> Self {
         let model = ScriptedModel::start().await;
-        let home = DaemonHome::new(&config_toml(&model));
+        let home = DaemonHome::new(&config_toml(&model, ""));
         let disk = home.data_dir().join("disk");
         std::fs::create_dir(&disk).unwrap();
         std::os::unix::fs::symlink("disk/quell.db", home.data_dir().join("quell.db")).unwrap();
@@ -70,14 +62,11 @@ impl SmallDiskDaemon {
     /// Polls `/readyz` until it answers with this status, and returns the answer. The daemon caches the answer for a
     /// moment.
     async fn wait_readiness(&self, status: u16) -> String {
-        let begun = Instant::now();
-        loop {
+        poll_until("readiness", async || {
             let answer = self.daemon.api().get("/readyz").await;
-            if answer.status == status {
-                return format!("{answer:?}");
-            }
-            assert!(begun.elapsed() < WAIT_TIMEOUT, "{answer:?}");
-        }
+            (answer.status == status).then(|| format!("{answer:?}"))
+        })
+        .await
     }
 
     /// True when a restart would find the hold.
@@ -91,14 +80,14 @@ impl SmallDiskDaemon {
     }
 
     async fn send_message(&self, session: &str) -> quell_testkit::daemon::TestApiResponse {
-        self.daemon.api().post(&format!("/api/sessions/{session}/runs"), &json!({"text": "go"})).await
+        self.daemon.api().post_run(session, &json!({"text": "go"})).await
     }
 
     /// Starts a run whose model waits for a gate within `then`.
     async fn start_gated_run(&self, session: &str, then: ScriptedResponse) -> String {
         let n = self.model.recorded_requests().len();
         self.model.script(then);
-        let run = self.send_message(session).await.expect_status(202)["runId"].as_str().unwrap().to_owned();
+        let run = self.daemon.api().send_message(session, "go").await;
         self.model.request_at(n).wait_paused().await;
         run
     }
@@ -119,7 +108,7 @@ async fn a_full_disk_ends_runs_with_a_reason_and_hangs_nothing() {
     assert_eq!((refused.status, refused.problem_code()), (503, Some("store_unavailable")), "{refused:?}");
     let problem = format!("{refused:?}");
     assert!(problem.contains("full"), "{problem}");
-    let stopped = http.post(&format!("/api/runs/{silent}/stop?wait=1"), &json!({})).await.expect_status(200);
+    let stopped = http.stop_run(&silent).await;
     assert_eq!(stopped["aborted"], true, "{stopped:#}");
 
     fixture.model.open_gate("go");
@@ -138,7 +127,7 @@ async fn a_full_disk_ends_runs_with_a_reason_and_hangs_nothing() {
 
     fixture.free_disk();
     fixture.model.script(ScriptedResponse::text("Here again."));
-    let next = fixture.send_message("talking").await.expect_status(202)["runId"].as_str().unwrap().to_owned();
+    let next = http.send_message("talking", "go").await;
     let log = http.run_events(&next, 0).await.read_to_end().await;
     assert_eq!((log.verdict(), &log.receipt()["turn"]["recorded"]), ("completed", &json!(true)));
     let past = http.get("/api/sessions/talking/history").await.expect_status(200).to_string();
@@ -166,21 +155,14 @@ async fn a_hold_on_a_full_disk_says_that_it_is_not_written_and_is_written_later(
     fixture.free_disk();
     fixture.wait_readiness(200).await;
     assert_eq!(http.get("/api/hold").await.expect_status(200)["held"], true);
-    let begun = Instant::now();
-    while !fixture.hold_in_database() {
-        assert!(
-            begun.elapsed() < WAIT_TIMEOUT,
-            "the hold was not written although there is room\n{}",
-            fixture.daemon.output()
-        );
-    }
+    poll_until("the hold in the database", async || fixture.hold_in_database().then_some(())).await;
 }
 
 /// The first write of a start is the boot number, against which all later writes are checked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_log_that_cannot_grow_at_the_start_is_not_taken_for_another_daemon() {
     let model = ScriptedModel::start().await;
-    let home = DaemonHome::new(&config_toml(&model));
+    let home = DaemonHome::new(&config_toml(&model, ""));
     home.start(quell_exe()).await.kill9().await;
     // The database log of a crash has the maximum file size already, so it cannot grow.
     let log = std::fs::metadata(home.data_dir().join("quell.db-wal")).unwrap().len();
@@ -189,7 +171,7 @@ async fn a_log_that_cannot_grow_at_the_start_is_not_taken_for_another_daemon() {
     let daemon = home.start_unready(&wrapper).await;
     let unready = daemon.api().get("/readyz").await;
     assert!(format!("{unready:?}").contains("cannot be read or written"), "{unready:?}");
-    let refused = daemon.api().post("/api/sessions/s/runs", &json!({"text": "go"})).await;
+    let refused = daemon.api().post_run("s", &json!({"text": "go"})).await;
     assert_eq!((refused.status, refused.problem_code()), (503, Some("store_unavailable")), "{refused:?}");
     assert!(daemon.stop().await.success(), "{}", daemon.output());
     assert!(home.start(quell_exe()).await.stop().await.success());
@@ -198,7 +180,7 @@ async fn a_log_that_cannot_grow_at_the_start_is_not_taken_for_another_daemon() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_disk_that_refuses_writes_is_named_at_the_start() {
     let model = ScriptedModel::start().await;
-    let home = DaemonHome::new(&config_toml(&model));
+    let home = DaemonHome::new(&config_toml(&model, ""));
     assert!(home.start(quell_exe()).await.stop().await.success());
     let data = home.data_dir();
     let data = data.display();

@@ -7,17 +7,16 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::time::Instant;
 
 use quell_testkit::ScriptedModel;
 use quell_testkit::commands::ProcessMarker;
-use quell_testkit::daemon::{DaemonHome, TestDaemon};
+use quell_testkit::daemon::{DaemonHome, TestDaemon, poll_until};
 use quell_testkit::hostile;
 use quell_testkit::model::ScriptedResponse;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::certain_leftovers;
-use crate::cli::{quell_exe, run_to_exit};
+use crate::test_daemon::{quell_exe, run_to_exit};
 use crate::test_engine::WAIT_TIMEOUT;
 
 struct SmallDiskHome {
@@ -37,7 +36,7 @@ impl SmallDiskHome {
         let home = DaemonHome::new("").with_env("QUELL_TOKEN", "a-token-of-the-test");
         let token = home.root_dir().join("token");
         let config = format!(
-            "[server]\ntoken_file = {token:?}\n[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\n\
+            "[server]\ntoken_file = {token:?}\n{}\
              [agents.main]\nmodel = \"scripted/m\"\nisolate = \"none\"\n",
             model.base_url()
         );
@@ -79,22 +78,20 @@ impl SmallDiskHome {
     }
 
     async fn send_message(&self, daemon: &TestDaemon) -> quell_testkit::daemon::TestApiResponse {
-        daemon.api().post("/api/sessions/s/runs", &json!({"text": "go"})).await
+        daemon.api().post_run("s", &json!({"text": "go"})).await
     }
 
     async fn wait_ready(&self, daemon: &TestDaemon) {
-        let begun = Instant::now();
-        while daemon.api().get("/readyz").await.status != 200 {
-            assert!(begun.elapsed() < WAIT_TIMEOUT, "not ready although there is room\n{}", daemon.output());
-        }
+        let is_ready = async || (daemon.api().get("/readyz").await.status == 200).then_some(());
+        poll_until("readiness although there is room", is_ready).await;
     }
 
     async fn assert_answers(&self, daemon: &TestDaemon, text: &str) {
         self.model.script(ScriptedResponse::text(text));
-        let run = self.send_message(daemon).await.expect_status(202)["runId"].as_str().unwrap().to_owned();
+        let run = daemon.api().send_message("s", "go").await;
         let log = daemon.api().run_events(&run, 0).await.read_to_end().await;
         assert_eq!((log.verdict(), &log.receipt()["turn"]["recorded"]), ("completed", &json!(true)));
-        assert_eq!(run_view(daemon, &run).await["output"], text);
+        assert_eq!(daemon.api().run_view(&run).await["output"], text);
         self.model.assert_histories_valid();
     }
 }
@@ -107,10 +104,6 @@ impl Drop for SmallDiskHome {
     }
 }
 
-async fn run_view(daemon: &TestDaemon, run: &str) -> Value {
-    daemon.api().get(&format!("/api/runs/{run}")).await.expect_status(200)
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_on_a_full_disk_ends_what_was_left_and_waits_for_room() {
     let fixture = SmallDiskHome::mount().await;
@@ -121,7 +114,7 @@ async fn a_start_on_a_full_disk_ends_what_was_left_and_waits_for_room() {
         "shell",
         &json!({"command": hostile::kills_its_daemon(&marker)}),
     ));
-    let left = fixture.send_message(&first).await.expect_status(202)["runId"].as_str().unwrap().to_owned();
+    let left = first.api().send_message("s", "go").await;
     first.wait_exit().await;
     assert_ne!(marker.marked_processes(), []);
     // The next daemon would remove this file, which would free space.
@@ -130,7 +123,7 @@ async fn a_start_on_a_full_disk_ends_what_was_left_and_waits_for_room() {
 
     let next = fixture.home.start_unready(&fixture.wrapper).await;
     marker.wait_gone(WAIT_TIMEOUT).await;
-    let shown = run_view(&next, &left).await;
+    let shown = next.api().run_view(&left).await;
     assert_eq!(
         (&shown["state"], &shown["verdict"]["reason"]),
         (&json!("ended"), &json!("daemon_stopped")),
@@ -153,7 +146,7 @@ async fn a_start_on_a_full_disk_ends_what_was_left_and_waits_for_room() {
 
     fixture.free_disk();
     fixture.wait_ready(&next).await;
-    assert_eq!(run_view(&next, &left).await["receipt"]["turn"]["recorded"], true);
+    assert_eq!(next.api().run_view(&left).await["receipt"]["turn"]["recorded"], true);
     assert_eq!(fixture.send_message(&next).await.problem_code(), Some("held"), "the hold was lost with the full disk");
     let lifted = next.api().send(next.api().request(reqwest::Method::DELETE, "/api/hold")).await;
     assert_eq!(lifted.status, 200, "{lifted:?}");

@@ -11,8 +11,7 @@ use quell_testkit::{ScriptedModel, mcp};
 use serde_json::{Value, json};
 
 use super::certain_leftovers;
-use crate::cli::quell_exe;
-use crate::test_server::percent_encode;
+use crate::test_daemon::{provider_toml, quell_exe};
 
 /// Daemons in parallel, and restarts of each.
 const DAEMONS: u64 = 4;
@@ -45,7 +44,7 @@ async fn a_hundred_deaths_leave_no_process_and_every_session_usable() {
 /// Returns the longest time that a process outlived its daemon.
 async fn restart_repeatedly(model: Arc<ScriptedModel>, scripts: MarkedResponses, daemon_index: u64) -> Duration {
     let mut random = KillTestRandom(daemon_index);
-    let home = DaemonHome::new(&config_toml(&model));
+    let home = DaemonHome::new(&kill_test_config(&model));
     let mut longest = Duration::ZERO;
     for _ in 0..RESTARTS {
         let daemon = home.start(quell_exe()).await;
@@ -91,9 +90,7 @@ async fn assert_all_runs_ended(daemon: &TestDaemon) {
 }
 
 async fn send_message(daemon: &TestDaemon, session: u64, text: &str) -> String {
-    let path = format!("/api/sessions/{}/runs", percent_encode(&format!("session {session}")));
-    let sent = daemon.api().post(&path, &json!({"text": text})).await.expect_status(202);
-    sent["runId"].as_str().unwrap().to_owned()
+    daemon.api().send_message(&format!("session {session}"), text).await
 }
 
 /// What a run does when its daemon dies. A sub-agent runs the action whose marker begins with `below-`.
@@ -125,13 +122,12 @@ fn shell_call(command: &str) -> ScriptedResponse {
 /// Responses of the model by the last marker of the request.
 type MarkedResponses = Arc<Mutex<HashMap<String, ScriptedResponse>>>;
 
-fn config_toml(model: &ScriptedModel) -> String {
+fn kill_test_config(model: &ScriptedModel) -> String {
     let script: Value = json!(mcp::SERVER_SCRIPT);
     format!(
-        "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\n\
-         [mcp.test]\ncommand = \"sh\"\nargs = [\"-c\", {script}]\n\
+        "{}[mcp.test]\ncommand = \"sh\"\nargs = [\"-c\", {script}]\n\
          [agents.main]\nmodel = \"scripted/m\"\n[agents.scout]\nmodel = \"scripted/m\"\nparent = \"main\"\nmcp = []\n",
-        model.base_url()
+        provider_toml(model)
     )
 }
 

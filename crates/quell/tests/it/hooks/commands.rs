@@ -115,7 +115,7 @@ async fn a_silent_command_whose_time_is_up_is_said_to_have_taken_too_long() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_command_leaves_running_is_ended_with_it() {
+async fn processes_that_a_hook_leaves_running_are_ended_with_it() {
     let marker = ProcessMarker::new();
     let test = start_engine(|hooks| hooks.on_create = commands::detached_server(&marker).as_str().into()).await;
     assert_eq!(ask_create_hook(&test, "s").await, Ok(()));
@@ -166,7 +166,7 @@ async fn a_cancel_kills_a_hook_at_once_and_its_scope_knows_what_it_held() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_asks_and_leaves_leaves_no_process() {
+async fn a_caller_that_leaves_a_hook_leaves_no_process() {
     let marker = ProcessMarker::new();
     let test = start_engine(|hooks| hooks.on_create = commands::ignores_signals(&marker).as_str().into()).await;
     let scope = new_scope();

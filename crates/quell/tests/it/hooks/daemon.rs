@@ -10,20 +10,8 @@ use serde_json::{Value, json};
 
 use super::receiver::{HookReceiver, HookReceiverReply, SECRET};
 use super::{append_stdin_command, wait_bodies};
-use crate::cli::{quell_exe, run_to_exit};
+use crate::test_daemon::{config_toml, quell_exe, run_to_exit};
 use crate::test_engine::ProcessLock;
-
-fn config_toml(model: &ScriptedModel) -> String {
-    format!(
-        "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\n[agents.main]\nmodel = \"scripted/m\"\n",
-        model.base_url()
-    )
-}
-
-async fn send_message(daemon: &TestDaemon, text: &str) -> String {
-    let sent = daemon.api().post("/api/sessions/s/runs", &json!({"text": text})).await.expect_status(202);
-    sent["runId"].as_str().unwrap().to_owned()
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_daemon_tells_that_it_is_there_and_that_it_goes() {
@@ -52,8 +40,8 @@ async fn hooks_that_hang_do_not_keep_a_shutdown_from_its_deadline_and_leave_no_p
         "[hooks]\non_run_end = {hang}\non_start = {hang}\non_shutdown = {hang}\non_run_start = {hang}\n\
          on_terminate = {hang}\ntimeout_ms = 60000\n"
     );
-    let daemon = TestDaemon::start(quell_exe(), &format!("{hooks}{}", config_toml(&model))).await;
-    send_message(&daemon, "hello").await;
+    let daemon = TestDaemon::start(quell_exe(), &format!("{hooks}{}", config_toml(&model, ""))).await;
+    daemon.api().send_message("s", "hello").await;
     // The `on_start` hook and the `on_run_start` hook, each with its child.
     marker.wait_for_count(4).await;
     let begun = Instant::now();
@@ -74,14 +62,14 @@ async fn a_webhook_survives_the_death_of_the_daemon() {
         "[hooks]\non_run_end = \"{}\"\nsecret_env = \"HOOK_SECRET\"\ntimeout_ms = 60000\n",
         receiver.url("ends")
     );
-    let home = DaemonHome::new(&format!("{hooks}{}", config_toml(&model))).with_env("HOOK_SECRET", SECRET);
+    let home = DaemonHome::new(&format!("{hooks}{}", config_toml(&model, ""))).with_env("HOOK_SECRET", SECRET);
     let daemon = home.start(quell_exe()).await;
     model.script(ScriptedResponse::text("here"));
-    let ended = send_message(&daemon, "hello").await;
+    let ended = daemon.api().send_message("s", "hello").await;
     daemon.api().run_events(&ended, 0).await.read_to_end().await;
     receiver.wait_received(1).await;
     model.script(ScriptedResponse::silent_mid_stream("I think"));
-    let cut = send_message(&daemon, "and now?").await;
+    let cut = daemon.api().send_message("s", "and now?").await;
     daemon.api().run_events(&cut, 0).await.wait_for("text.delta").await;
     daemon.kill9().await;
     let next = home.start(quell_exe()).await;

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::messages::channel_message;
 use super::receiver::SECRET;
-use crate::cli::quell_exe;
 use crate::doc_examples::{PythonProgram, code_blocks, skips_python};
+use crate::test_daemon::quell_exe;
 use crate::test_engine::ProcessLock;
 
 const DOC_PAGE: &str = include_str!("../../../../../docs/hooks.md");
@@ -59,12 +59,12 @@ async fn the_receiver_in_python_does_what_the_page_says() {
         "[hooks]\non_create = \"{url}\"\non_run_end = \"{url}\"\nsecret_env = \"QUELL_HOOK_SECRET\"\ntimeout_ms = 20000\n"
     );
     let daemon = DaemonHome::new(&hooks).with_env("QUELL_HOOK_SECRET", SECRET).start(quell_exe()).await;
-    let sent = daemon.api().post("/api/sessions/good/runs", &json!({"text": "hello"})).await.expect_status(202);
+    let sent = daemon.api().post_run("good", &json!({"text": "hello"})).await.expect_status(202);
     for expected in ["on_create good", "on_run_end good"] {
         assert_eq!(receiver.next_line().await, expected, "{sent}");
     }
-    let refused = daemon.api().post("/api/sessions/test-1/runs", &json!({"text": "hello"})).await.expect_status(202);
-    let log = daemon.api().run_events(refused["runId"].as_str().unwrap(), 0).await.read_to_end().await;
+    let refused = daemon.api().send_message("test-1", "hello").await;
+    let log = daemon.api().run_events(&refused, 0).await.read_to_end().await;
     assert_eq!(log.verdict(), "failed");
     let client = quell_testkit::daemon::http_client();
     let forged = client.post(&url).header("quell-timestamp", "1").header("quell-signature", "v1=00").body("{}");

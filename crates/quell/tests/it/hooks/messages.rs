@@ -204,7 +204,7 @@ async fn a_stop_kills_what_is_asked_about_a_message_with_all_that_it_has_started
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_asks_about_a_message_and_leaves_leaves_no_process() {
+async fn a_caller_that_leaves_a_message_hook_leaves_no_process() {
     let marker = ProcessMarker::new();
     let test =
         start_engine(|hooks| hooks.on_message_received = commands::ignores_signals(&marker).as_str().into()).await;

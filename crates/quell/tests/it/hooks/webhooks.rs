@@ -153,7 +153,7 @@ fn temporary_dir() -> TestDir {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_taken_comes_again_with_the_same_id_and_before_what_came_after_it() {
+async fn failed_deliveries_are_repeated_in_order_with_the_same_id() {
     let receiver = HookReceiver::start().await;
     receiver.queue_replies([HookReceiverReply::Status(500, ""), HookReceiverReply::Hang]);
     let test = start_with_terminate_hook(temporary_dir(), &receiver.url("")).await;
@@ -169,7 +169,7 @@ async fn what_is_not_taken_comes_again_with_the_same_id_and_before_what_came_aft
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_nobody_took_is_delivered_by_the_next_engine_the_shutdown_included() {
+async fn the_next_engine_delivers_pending_events_and_the_shutdown() {
     let first = HookReceiver::start().await;
     let (address, url) = (first.address(), first.url("hooks"));
     first.queue_replies([HookReceiverReply::Hang]);
@@ -204,7 +204,7 @@ async fn a_receiver_that_says_it_is_gone_does_not_get_that_one_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_waits_for_a_url_that_is_not_configured_any_more_goes() {
+async fn events_for_a_url_no_longer_configured_are_dropped() {
     let (old, new) = (HookReceiver::start().await, HookReceiver::start().await);
     let url = old.url("old");
     old.abort().await;

@@ -34,7 +34,7 @@ async fn an_abort_answers_when_the_agent_is_idle_again() {
     let answer = server.http.post("/api/agent/main/abort", &json!({})).await.expect_status(200);
     assert_eq!(answer, json!({"ok": true, "agentId": "main", "aborted": true, "runIds": [run]}));
     assert_eq!(compute_status(&server.http, "main").await, "idle");
-    let view = server.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    let view = server.http.run_view(&run).await;
     assert_eq!(view["verdict"]["kind"], "aborted");
     assert_eq!(view["verdict"]["reason"], "user");
     server.run_to_end("s").await;

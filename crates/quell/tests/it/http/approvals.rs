@@ -54,13 +54,13 @@ async fn an_approval_is_listed_and_answered_once() {
 async fn an_answer_after_a_stop_is_refused_and_runs_nothing() {
     let server = start_server().await;
     let (run, row) = start_asking_run(&server, "s").await;
-    let stopped = server.http.post(&format!("/api/runs/{run}/stop?wait=1"), &json!({})).await.expect_status(200);
+    let stopped = server.http.stop_run(&run).await;
     assert_eq!(stopped["aborted"], true);
     let path = format!("/api/approvals/{}", row["id"].as_str().unwrap());
     let late = server.http.post(&path, &json!({"decision": "allow"})).await;
     assert_problem(&late, 409, "conflict");
     assert!(late.body["detail"].as_str().unwrap().contains("settled before (cancelled)"), "{:#}", late.body);
-    let view = server.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    let view = server.http.run_view(&run).await;
     let rows = view["receipt"]["resources"].as_array().unwrap();
     assert!(rows.iter().any(|row| row["kind"] == "approval" && row["how"] == "cancelled"), "{view:#}");
     assert!(rows.iter().all(|row| row["kind"] != "task"), "the tool ran: {view:#}");

@@ -107,7 +107,7 @@ async fn a_reader_looks_and_does_nothing_else() {
     assert_problem(&reader.put("/api/hold", &json!({})).await, 403, "forbidden");
     assert_problem(&reader.delete("/api/hold").await, 403, "forbidden");
     assert_problem(&reader.delete("/api/sessions/s").await, 403, "forbidden");
-    let view = server.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    let view = server.http.run_view(&run).await;
     assert_eq!(view["state"], "running", "the run was stopped");
 }
 
@@ -130,7 +130,7 @@ async fn a_writer_stops_its_own_runs_and_no_others() {
         let answer = writer.send(writer.request(method, path)).await;
         assert_problem(&answer, 403, "forbidden");
     }
-    let view = server.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    let view = server.http.run_view(&run).await;
     assert_eq!(view["state"], "running", "the run was stopped");
     let stopped = server.http.post(&format!("{path}?wait=1"), &json!({})).await.expect_status(200);
     assert_eq!(stopped["verdict"]["by"], json!({"principal": "admin", "surface": "http"}));

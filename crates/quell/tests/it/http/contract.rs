@@ -42,7 +42,7 @@ async fn an_array_is_no_body_on_any_route() {
         }
     }
     assert_eq!(server.http.get("/api/hold").await.expect_status(200)["held"], false);
-    let view = server.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    let view = server.http.run_view(&run).await;
     assert_eq!(view["state"], "running", "the run was stopped");
 }
 
@@ -92,7 +92,7 @@ async fn a_foreign_host_is_misdirected_on_every_door(#[case] host: &str) {
     for head in ["GET /healthz", "GET /readyz"] {
         assert!(request_with_host(&server, host, head).await.starts_with("HTTP/1.1 200"), "{head}");
     }
-    let view = server.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    let view = server.http.run_view(&run).await;
     assert_eq!(view["state"], "running", "the run was stopped");
 }
 
@@ -140,7 +140,7 @@ async fn every_row_of_a_receipt_has_what_its_schema_asks_for() {
     let server = TestServer::start().await;
     let run = server.run_to_end("s").await;
     let document = server.http.get("/openapi.json").await.expect_status(200);
-    let view = server.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    let view = server.http.run_view(&run).await;
     let resource = &document["components"]["schemas"]["Resource"];
     assert!(resource.is_object(), "a receipt's rows have a schema");
     let mut required = Vec::new();

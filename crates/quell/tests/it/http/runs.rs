@@ -44,7 +44,7 @@ async fn a_repeat_answers_the_state_and_any_difference_is_a_conflict() {
         assert_problem(&server.post_run(session, other).await, 409, "conflict");
     }
     let anna = server.api_with_new_token("anna", "write").await;
-    assert_problem(&anna.post("/api/sessions/s/runs", &body).await, 409, "conflict");
+    assert_problem(&anna.post_run("s", &body).await, 409, "conflict");
     server.model.open_gate("go");
     server.wait_forgotten("my:key-1").await;
     // The run is known from the database.
@@ -107,7 +107,7 @@ async fn reject_refuses_while_busy() {
     let run = server.start_streaming_run("s").await;
     let body = json!({"text": "two", "onBusy": "reject"});
     assert_problem(&server.post_run("s", &body).await, 409, "busy");
-    let _ = server.http.post(&format!("/api/runs/{run}/stop?wait=1"), &json!({})).await.expect_status(200);
+    server.http.stop_run(&run).await;
     server.model.script(ScriptedResponse::text("done"));
     assert_eq!(server.post_run("s", &body).await.status, 202);
 }
@@ -134,7 +134,7 @@ async fn a_steered_message_reaches_the_active_run_or_the_next() {
     let want = json!({"runId": run, "sessionKey": "s", "state": "steered", "messageId": "steer-1"});
     assert_eq!(answer, want);
     server.model.script(ScriptedResponse::text("did both"));
-    let _ = server.http.post(&format!("/api/runs/{run}/stop?wait=1"), &json!({})).await.expect_status(200);
+    server.http.stop_run(&run).await;
     // The run took no further step, so the message becomes a run of its own.
     let view = server.wait_ended("steer-1").await;
     assert_eq!(view["output"], "did both");
@@ -241,10 +241,10 @@ async fn a_hold_refuses_new_runs_and_survives_a_restart() {
     assert_eq!((&held["held"], &held["reason"], &held["by"]), (&json!(true), &json!("audit"), &json!("admin")));
     assert!(held["since"].is_string());
     assert_problem(&server.post_run("t", &json!({"text": "x"})).await, 503, "held");
-    let view = server.http.get(&format!("/api/runs/{active}")).await.expect_status(200);
+    let view = server.http.run_view(&active).await;
     assert_eq!(view["state"], "running", "active runs go on");
-    let _ = server.http.post(&format!("/api/runs/{active}/stop?wait=1"), &json!({})).await.expect_status(200);
-    let view = server.http.get(&format!("/api/runs/{waiting}")).await.expect_status(200);
+    server.http.stop_run(&active).await;
+    let view = server.http.run_view(&waiting).await;
     assert_eq!(view["state"], "queued", "queued runs wait");
     let server = server.restart().await;
     assert_eq!(server.http.get("/api/hold").await.expect_status(200)["reason"], "audit");

@@ -33,7 +33,7 @@ async fn a_run_that_ended_before_a_restart_is_still_shown() {
     let server = TestServer::start().await;
     let run = server.run_to_end("s").await;
     let server = server.restart().await;
-    let view = server.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    let view = server.http.run_view(&run).await;
     assert_eq!((&view["state"], &view["output"]), (&json!("ended"), &json!("done")));
     let log = server.http.run_events(&run, 0).await.read_to_end().await;
     log.assert_valid();

@@ -70,7 +70,7 @@ async fn a_cursor_at_or_beyond_the_end_still_gets_the_end() {
         if stored {
             server.wait_forgotten(&run).await;
         }
-        let last = server.http.get(&format!("/api/runs/{run}")).await.expect_status(200)["seq"].as_u64().unwrap();
+        let last = server.http.run_view(&run).await["seq"].as_u64().unwrap();
         for after in [last - 1, last, last + 100] {
             let path = format!("/api/runs/{run}/events?after={after}");
             let text = server.http.get(&path).await.expect_status(200).as_str().unwrap().to_owned();

@@ -44,7 +44,7 @@ async fn bad_stop_bodies_are_refused_and_stop_nothing() {
             assert_problem(&answer, 400, code);
         }
     }
-    let view = server.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    let view = server.http.run_view(&run).await;
     assert_eq!(view["state"], "running");
 }
 
@@ -68,7 +68,7 @@ async fn without_wait_the_ticket_is_answered_at_once() {
 async fn with_wait_the_receipt_is_answered() {
     let server = TestServer::start().await;
     let run = server.start_streaming_run("s").await;
-    let answer = server.http.post(&format!("/api/runs/{run}/stop?wait=1"), &json!({})).await.expect_status(200);
+    let answer = server.http.stop_run(&run).await;
     let receipt = &answer["receipt"];
     assert_eq!(receipt["runId"], run);
     assert_eq!(receipt["rung"], "cancel");
@@ -128,7 +128,7 @@ async fn a_session_key_is_checked_against_the_run() {
     let path = format!("/api/runs/{run}/stop?wait=1");
     assert_problem(&server.http.post(&path, &json!({"sessionKey": "t"})).await, 404, "run_not_found");
     assert_problem(&server.http.post(&path, &json!({"sessionKey": ""})).await, 400, "invalid_request");
-    let view = server.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    let view = server.http.run_view(&run).await;
     assert_eq!(view["state"], "running");
     assert_eq!(server.http.post(&path, &json!({"sessionKey": "s"})).await.expect_status(200)["aborted"], true);
     server.wait_forgotten(&run).await;
@@ -152,7 +152,7 @@ async fn a_queued_run_is_stopped_and_leaves_no_turn() {
     let queued = server.send_message("s", "two").await;
     let answer = server.http.post(&format!("/api/runs/{queued}/stop"), &json!({})).await.expect_status(200);
     assert_eq!((&answer["aborted"], &answer["receipt"]["turn"]["recorded"]), (&json!(true), &json!(false)));
-    let _ = server.http.post(&format!("/api/runs/{run}/stop?wait=1"), &json!({})).await.expect_status(200);
+    server.http.stop_run(&run).await;
     let history = server.http.get("/api/sessions/s/history").await.expect_status(200);
     assert!(!history.to_string().contains("two"), "{history:#}");
     assert_eq!(server.model.recorded_requests().len(), 1);
@@ -210,7 +210,7 @@ async fn a_stop_gets_in_when_all_streams_are_taken() {
     assert_problem(&refused, 503, "too_many_connections");
     let socket = server.http.request(Method::GET, "/ws").header("connection", "upgrade").header("upgrade", "websocket");
     assert_problem(&server.http.send(socket).await, 503, "too_many_connections");
-    let stopped = server.http.post(&format!("/api/runs/{run}/stop?wait=1"), &json!({})).await.expect_status(200);
+    let stopped = server.http.stop_run(&run).await;
     assert_eq!(stopped["state"], "ended");
     events.read_to_end().await.assert_valid();
     // The connection slot is free again.

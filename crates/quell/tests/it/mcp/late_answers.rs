@@ -1,11 +1,10 @@
 //! Answers that arrive after a stop amend the receipt. The stop settles as soon as the server reads.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use quell_mcp::McpConfig;
 use quell_protocol::{ResourceKind, RunId, Rung};
-use quell_testkit::daemon::DaemonHome;
+use quell_testkit::daemon::{DaemonHome, poll_until};
 use quell_testkit::gateway_client::{GatewayTestClient, is_run_ended};
 use quell_testkit::{ScriptedModel, ScriptedResponse, leaks, mcp};
 use serde_json::{Value, json};
@@ -43,17 +42,11 @@ impl McpFixture {
 
 /// Waits until the receipt of a run has `count` amendments, and returns them.
 pub(super) async fn wait_amendments(test: &TestEngine, run: &RunId, count: usize) -> Vec<Value> {
-    let waited = async {
-        loop {
-            let found = read_amendments(test, run).await;
-            if found.len() >= count {
-                return found;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    let waited = tokio::time::timeout(WAIT_TIMEOUT, waited).await;
-    waited.unwrap_or_else(|_| panic!("the receipt of {run} was not amended {count} times"))
+    poll_until("amendments of the receipt", async || {
+        let found = read_amendments(test, run).await;
+        (found.len() >= count).then_some(found)
+    })
+    .await
 }
 
 async fn read_amendments(test: &TestEngine, run: &RunId) -> Vec<Value> {
@@ -194,7 +187,7 @@ async fn text_is_not_told_twice_when_it_comes_with_its_structure() {
 
 /// The call times out and its run continues: amendments before the end of the run are in the first receipt.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_becomes_known_while_the_run_goes_on_is_in_its_receipt() {
+async fn a_late_answer_during_the_run_is_in_its_receipt() {
     let fixture = McpFixture::start_with(|server| {
         set_long_grace(server);
         server.call_timeout_s = Some(1);

@@ -11,6 +11,7 @@ use quell_testkit::{ScriptedModel, ScriptedResponse, mcp};
 use serde_json::json;
 
 use super::McpFixture;
+use crate::test_daemon::provider_toml;
 use crate::test_engine::{ProcessLock, WAIT_TIMEOUT, parse_session_key, root, stop_ask};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -111,16 +112,15 @@ async fn no_server_outlives_a_daemon_that_is_killed() {
     let _process_lock = ProcessLock::shared().await;
     let (marker, model) = (ProcessMarker::new(), ScriptedModel::start().await);
     let (section, _folder) = config_section(&marker);
-    let provider = format!("[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\n", model.base_url());
+    let provider = provider_toml(&model);
     let daemon = TestDaemon::start(
         Path::new(env!("CARGO_BIN_EXE_quell")),
         &format!("{provider}\n[agents.main]\nmodel = \"scripted/model\"\n{section}"),
     )
     .await;
     model.script(ScriptedResponse::tool_call("c1", "test__fork", &json!({})));
-    let started = daemon.api().post("/api/sessions/s/runs", &json!({"text": "do it"})).await.expect_status(202);
-    let run = started["runId"].as_str().unwrap();
-    daemon.api().run_events(run, 0).await.wait_for("tool.output").await;
+    let run = daemon.api().send_message("s", "do it").await;
+    daemon.api().run_events(&run, 0).await.wait_for("tool.output").await;
     marker.wait_for_count(2).await;
     daemon.kill9().await;
     marker.wait_gone(WAIT_TIMEOUT).await;

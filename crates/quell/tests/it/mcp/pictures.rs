@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use quell_engine::agent::AgentConfig;
 use quell_engine::engine::Submission;
 use quell_kernel::Push;
-use quell_llm::{ProviderConfig, ProviderKind};
 use quell_protocol::ResourceKind;
 use quell_protocol::api::RunView;
 use quell_scope::Point;
@@ -31,10 +30,7 @@ async fn start_engine(dir: &Path) -> TestEngine {
     let (marker, log) = (ProcessMarker::new(), dir.join("log"));
     TestEngine::start_in(TestDir::Borrowed(dir.to_owned()), ProcessLock::shared().await, |config| {
         config.mcp.insert("test".to_owned(), test_server_config(&marker, &log));
-        let base_url = config.providers["scripted"].base_url.clone();
-        let provider = ProviderConfig { base_url, ..ProviderConfig::new(ProviderKind::ANTHROPIC) };
-        let provider = ProviderConfig { api_key: Some("sk-ant".to_owned().into()), ..provider };
-        config.providers.insert("anthropic".to_owned(), provider);
+        crate::test_engine::add_anthropic_provider(config);
         let workdir = Some(config.work_dir.join("main"));
         let seeing = AgentConfig { vision: true, workdir, ..config.agents[&parse_agent_id(TEXT_ONLY_AGENT)].clone() };
         let claude = AgentConfig { model: "anthropic/claude".to_owned(), ..seeing.clone() };

@@ -7,7 +7,6 @@ use futures_util::future::{BoxFuture, ready};
 use quell_engine::agent::AgentConfig;
 use quell_engine::engine::Submission;
 use quell_engine::hooks::{LifecycleHook, MessageAnswer};
-use quell_llm::{ProviderConfig, ProviderKind};
 use quell_protocol::Verdict;
 use quell_protocol::hook::{HookBody, HookEvent};
 use quell_scope::Point;
@@ -25,10 +24,7 @@ const RECALL_BLOCK: &str = "[Memory context]\n- fence: The fence is green.";
 async fn start_engine_recalling() -> TestEngine {
     start_engine(|config| {
         config.memory.auto_recall = true;
-        let base_url = config.providers["scripted"].base_url.clone();
-        let provider = ProviderConfig { base_url, ..ProviderConfig::new(ProviderKind::ANTHROPIC) };
-        let provider = ProviderConfig { api_key: Some("sk-ant".to_owned().into()), ..provider };
-        config.providers.insert("anthropic".to_owned(), provider);
+        crate::test_engine::add_anthropic_provider(config);
         let claude =
             AgentConfig { model: "anthropic/claude".to_owned(), ..config.agents[&parse_agent_id("main")].clone() };
         config.agents.insert(parse_agent_id("claude"), claude);
@@ -107,7 +103,7 @@ async fn every_step_of_a_run_is_shown_the_same_and_no_turn_holds_it(#[values("ma
 }
 
 #[tokio::test]
-async fn nothing_is_shown_that_was_not_asked_for_in_the_configuration_or_fits_too_little() {
+async fn auto_recall_needs_the_setting_and_a_close_match() {
     let test = start_engine(|_| {}).await;
     remember(&test, "s", &json!({"text": "The fence is green.", "key": "fence"})).await;
     test.run_message("s", "which colour is the fence?").await;

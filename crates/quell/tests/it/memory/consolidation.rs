@@ -59,14 +59,13 @@ fn gated_consolidation(gate: &str) -> ScriptedStream {
     ScriptedStream::new().text("Let me see. ").wait_for_gate(gate).text(CONSOLIDATION_ANSWER)
 }
 
-/// The model requests of consolidations.
 fn consolidation_requests(test: &TestEngine) -> Vec<ModelRequestHandle> {
     let is_one = |request: &ModelRequestHandle| messages_as_text(request.messages()).contains("worth remembering?");
     test.model.recorded_requests().into_iter().filter(is_one).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_worth_it_becomes_notes_behind_the_answer() {
+async fn consolidation_writes_notes_after_the_answer() {
     let test = start_engine_consolidating().await;
     let view = run_with_consolidation(&test, "s", "ask", gated_consolidation("gate")).await;
     let of_it = |row: &&quell_protocol::Resource| row.label == TASK_LABEL;
@@ -96,7 +95,7 @@ async fn what_is_worth_it_becomes_notes_behind_the_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_it_uses_counts_against_the_day() {
+async fn consolidation_counts_against_the_daily_limit() {
     let test = start_engine_consolidating().await;
     let view = run_with_consolidation(&test, "s", "ask", gated_consolidation("gate")).await;
     test.model.request_at(1).wait_streaming().await;
@@ -117,7 +116,7 @@ async fn what_it_uses_counts_against_the_day() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_consolidated_that_was_not_asked_for_or_has_nothing_to_it() {
+async fn consolidation_needs_the_setting_and_something_to_keep() {
     let test = start_engine(|_| {}).await;
     run_with_consolidation(&test, "s", "off", ScriptedResponse::text(CONSOLIDATION_ANSWER)).await;
     test.close().await;
@@ -272,7 +271,7 @@ async fn a_reset_and_a_deletion_let_nothing_be_remembered_behind_them(
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_forgotten_is_not_remembered_by_what_was_under_way(#[values(false, true)] answered_before: bool) {
+async fn a_forgotten_sender_gets_no_note_from_work_under_way(#[values(false, true)] answered_before: bool) {
     let test = start_engine(|config| (config.memory.consolidate, config.memory.auto_save) = (true, true)).await;
     let text = format!("Now marker:ask {MESSAGE_TEXT}");
     let message = Submission { channel_origin: Some(channel_origin("1", &text)), ..submission("s", &text) };

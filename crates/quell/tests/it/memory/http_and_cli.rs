@@ -5,8 +5,8 @@ use quell_testkit::daemon::TestDaemon;
 use quell_testkit::model::ScriptedResponse;
 use serde_json::json;
 
-use crate::cli::{quell_exe, run_to_exit};
 use crate::operations::wait_audit_entries;
+use crate::test_daemon::{config_toml, quell_exe, run_cli};
 use crate::test_server::{TestServer, assert_problem};
 
 /// Starts a server with two notes of session `s` and one of the agent `main`.
@@ -91,38 +91,34 @@ async fn looking_needs_read_and_forgetting_what_others_began_an_admin() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_person_reads_the_memory_of_a_daemon_that_was_started_anew() {
     let model = ScriptedModel::start().await;
-    let config = format!(
-        "[memory]\nauto_save = true\nauto_recall = true\n[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\n\
-         [agents.main]\nmodel = \"scripted/m\"\n",
-        model.base_url()
-    );
+    let config = config_toml(&model, "[memory]\nauto_save = true\nauto_recall = true\n");
     let daemon = TestDaemon::start(quell_exe(), &config).await;
-    let run_cli = |daemon: &TestDaemon, words: &[&str]| run_to_exit(daemon.home().command(quell_exe()).args(words));
     let know = json!({"text": "The fence is green.", "key": "fence-colour", "scope": "agent"});
     model.script(ScriptedResponse::tool_call("c1", "remember", &know)).script(ScriptedResponse::text("Noted."));
-    let sent = run_cli(&daemon, &["send", "--session", "demo", "remember that the fence is green"]);
+    let sent = run_cli(daemon.home(), &["send", "--session", "demo", "remember that the fence is green"]);
     assert_eq!(sent.code, 0, "{sent:?}");
     assert!(daemon.stop().await.success());
 
     let daemon = daemon.home().start(quell_exe()).await;
-    let listed = run_cli(&daemon, &["memory", "list", "--agent", "main"]);
+    let listed = run_cli(daemon.home(), &["memory", "list", "--agent", "main"]);
     assert_eq!(listed.code, 0, "{listed:?}");
     assert!(listed.out.contains("fence-colour  core") && listed.out.contains("The fence is green."), "{listed:?}");
-    let found = run_cli(&daemon, &["memory", "search", "what colour is the fence?", "--session", "demo", "--json"]);
+    let found =
+        run_cli(daemon.home(), &["memory", "search", "what colour is the fence?", "--session", "demo", "--json"]);
     let found: serde_json::Value = serde_json::from_str(&found.out).unwrap();
     assert_eq!(found[0]["text"], "remember that the fence is green");
     assert_eq!(found[0]["category"], "conversation");
 
     model.script(ScriptedResponse::text("Green."));
-    let sent = run_cli(&daemon, &["send", "--session", "other", "which colour has the fence?"]);
+    let sent = run_cli(daemon.home(), &["send", "--session", "other", "which colour has the fence?"]);
     assert_eq!(sent.code, 0, "{sent:?}");
     let asked = model.recorded_requests().pop().unwrap();
     let text = asked.messages().last().unwrap()["content"].as_str().unwrap().to_owned();
     assert_eq!(text, "[Memory context]\n- fence-colour: The fence is green.\n\nwhich colour has the fence?");
 
-    let forgotten = run_cli(&daemon, &["memory", "forget", "fence-colour", "--agent", "main"]);
+    let forgotten = run_cli(daemon.home(), &["memory", "forget", "fence-colour", "--agent", "main"]);
     assert_eq!((forgotten.code, forgotten.out.as_str()), (0, "the note fence-colour is forgotten\n"));
-    let missing = run_cli(&daemon, &["memory", "forget", "fence-colour", "--agent", "main"]);
+    let missing = run_cli(daemon.home(), &["memory", "forget", "fence-colour", "--agent", "main"]);
     assert_eq!(missing.code, 3, "{missing:?}");
     assert!(missing.err.contains("the agent \"main\" has no note \"fence-colour\""), "{missing:?}");
     assert!(daemon.stop().await.success());

@@ -12,7 +12,7 @@ use crate::test_engine::{WAIT_TIMEOUT, abort_reason, parse_run_id, submission_as
 use quell_engine::live_run::RunProgress;
 
 #[tokio::test]
-async fn what_is_remembered_is_recalled_here_and_what_the_agent_knows_everywhere() {
+async fn session_notes_are_recalled_here_and_agent_notes_everywhere() {
     let test = start_engine(|_| {}).await;
     let (end, output) = call_tool(&test, "one", "recall", &json!({"query": "colour"})).await;
     assert_eq!(end, CallEnd::Ok);

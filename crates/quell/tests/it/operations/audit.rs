@@ -1,39 +1,32 @@
 //! The audit log: every kind of action over every transport, with its origin. No stop waits for it, and no entry is
 //! lost.
 
-use std::time::{Duration, Instant};
-
 use quell_kernel::approval::ApprovalPolicy;
 use quell_process::{WardenExe, base_environment};
 use quell_protocol::AgentId;
 use quell_protocol::audit::Action;
 use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::{TestApiClient, TestApiResponse, TestDaemon};
+use quell_testkit::daemon::{TestApiClient, TestApiResponse, TestDaemon, poll_until};
 use quell_testkit::model::ScriptedResponse;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::cli::{quell_exe, run_to_exit};
+use crate::test_daemon::{config_toml, quell_exe, run_to_exit};
 use crate::test_engine::WAIT_TIMEOUT;
 use crate::test_server::{TestServer, assert_problem};
 use crate::ws::WsTestClient;
 
 /// Waits until the log has `n` entries after `after`; a task of the engine writes them.
 pub(crate) async fn wait_audit_entries(api: &TestApiClient, after: u64, n: usize) -> Vec<Value> {
-    let begun = Instant::now();
-    loop {
+    poll_until("the audit entries", async || {
         let list = api.get(&format!("/api/audit?after={after}")).await.expect_status(200);
         let items = list["items"].as_array().unwrap();
-        if items.len() >= n {
-            assert_eq!(items.len(), n, "{list:#}");
-            return items.clone();
-        }
-        assert!(begun.elapsed() < WAIT_TIMEOUT, "fewer than {n} entries: {list:#}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+        assert!(items.len() <= n, "{list:#}");
+        (items.len() == n).then(|| items.clone())
+    })
+    .await
 }
 
-/// Principal, surface, action and target.
 fn audit_columns(row: &Value) -> (&str, &str, &str, &str) {
     let word = |name: &str| row[name].as_str().unwrap_or_default();
     (word("principal"), word("surface"), word("action"), word("target"))
@@ -74,7 +67,7 @@ async fn stops_are_written_down_with_who_what_and_from_where() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_did_nothing_is_not_written_down() {
+async fn requests_without_effect_are_not_audited() {
     let server = TestServer::start().await;
     let run = server.run_to_end("s").await;
     server.wait_forgotten(&run).await;
@@ -196,18 +189,14 @@ fn refuse_audit_writes(daemon: &TestDaemon) -> rusqlite::Connection {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_waits_for_no_list_and_what_was_refused_is_written_later_or_is_in_the_log() {
     let model = ScriptedModel::start().await;
-    let config = format!(
-        "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\nmax_retries = 0\n[agents.main]\nmodel = \"scripted/m\"\n",
-        model.base_url()
-    );
+    let config = config_toml(&model, "");
     let daemon = TestDaemon::start(quell_exe(), &config).await;
     let (http, other) = (daemon.api(), refuse_audit_writes(&daemon));
     model.script(ScriptedResponse::silent_mid_stream("begun"));
     let body = json!({"text": "go on for ever"});
-    let run_id =
-        http.post("/api/sessions/s/runs", &body).await.expect_status(202)["runId"].as_str().unwrap().to_owned();
+    let run_id = http.post_run("s", &body).await.expect_status(202)["runId"].as_str().unwrap().to_owned();
     model.request_at(0).wait_paused().await;
-    let stopped = http.post(&format!("/api/runs/{run_id}/stop?wait=1"), &json!({})).await.expect_status(200);
+    let stopped = http.stop_run(&run_id).await;
     assert_eq!(stopped["state"], "ended", "{stopped:#}");
     other.execute_batch("DROP TRIGGER refuse").unwrap();
     let rows = wait_audit_entries(&http, 0, 1).await;

@@ -5,33 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::{DaemonHome, TestApiClient, TestDaemon};
+use quell_testkit::daemon::{DaemonHome, TestDaemon};
 use quell_testkit::model::ScriptedResponse;
 use serde_json::{Value, json};
 
-use crate::cli::{QuellCliOutput, quell_exe, run_to_exit};
+use crate::test_daemon::{config_toml, quell_exe, run_cli};
 use crate::test_server::{TestServer, assert_problem};
-
-fn config_toml(model: &ScriptedModel) -> String {
-    format!(
-        "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\nmax_retries = 0\n[agents.main]\nmodel = \"scripted/m\"\n",
-        model.base_url()
-    )
-}
-
-fn run_cli(home: &DaemonHome, args: &[&str]) -> QuellCliOutput {
-    run_to_exit(home.command(quell_exe()).args(args))
-}
-
-async fn send_message(http: &TestApiClient, session: &str, text: &str) -> String {
-    let answer = http.post(&format!("/api/sessions/{session}/runs"), &json!({"text": text})).await.expect_status(202);
-    answer["runId"].as_str().unwrap().to_owned()
-}
-
-async fn wait_ended(http: &TestApiClient, run: &str) -> Value {
-    http.run_events(run, 0).await.wait_for("run.ended").await;
-    http.get(&format!("/api/runs/{run}")).await.expect_status(200)
-}
 
 /// Sends messages one after the other in a few sessions until it is stopped.
 struct RunLoad {
@@ -47,8 +26,8 @@ impl RunLoad {
             let (http, go_on, ended) = (daemon.api(), Arc::clone(&go_on), Arc::clone(&ended));
             tokio::spawn(async move {
                 while go_on.load(Ordering::Relaxed) {
-                    let id = send_message(&http, &format!("lane-{lane}"), "go").await;
-                    wait_ended(&http, &id).await;
+                    let id = http.send_message(&format!("lane-{lane}"), "go").await;
+                    http.wait_ended(&id).await;
                     ended.fetch_add(1, Ordering::Relaxed);
                 }
             })
@@ -69,15 +48,15 @@ impl RunLoad {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backup_under_load_is_restored_with_its_sessions_and_receipts_and_its_open_runs_are_sealed() {
     let model = ScriptedModel::start().await;
-    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model)).await;
+    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, "")).await;
     let http = daemon.api();
     model.respond_by_prompt(|_, request| match request.markers.last().map(String::as_str) {
         Some("rest") => ScriptedResponse::silent_mid_stream("begun"),
         _ => ScriptedResponse::text("an answer"),
     });
-    let first = send_message(&http, "s", "the first").await;
-    let receipt = wait_ended(&http, &first).await["receipt"].clone();
-    let open = send_message(&http, "t", "marker:rest").await;
+    let first = http.send_message("s", "the first").await;
+    let receipt = http.wait_ended(&first).await["receipt"].clone();
+    let open = http.send_message("t", "marker:rest").await;
     http.run_events(&open, 0).await.wait_for("text.delta").await;
 
     let load = RunLoad::start(&daemon);
@@ -97,8 +76,8 @@ async fn a_backup_under_load_is_restored_with_its_sessions_and_receipts_and_its_
     let under = run_cli(daemon.home(), &["restore", &path]);
     assert!(under.code == 1 && under.err.contains("another quell"), "{under:?}");
     assert!(load.stop().await > 0);
-    let late = send_message(&http, "late", "after the backup").await;
-    wait_ended(&http, &late).await;
+    let late = http.send_message("late", "after the backup").await;
+    http.wait_ended(&late).await;
     let rows = http.get("/api/audit").await.expect_status(200);
     let backups = rows["items"].as_array().unwrap().iter().filter(|row| row["action"] == "backup").count();
     assert_eq!(backups, 2, "{rows:#}");
@@ -108,16 +87,16 @@ async fn a_backup_under_load_is_restored_with_its_sessions_and_receipts_and_its_
     assert!(back.code == 0 && back.out.contains("quell.db.before-"), "{back:?}");
     let daemon = daemon.home().start(quell_exe()).await;
     let http = daemon.api();
-    assert_eq!(http.get(&format!("/api/runs/{first}")).await.expect_status(200)["receipt"], receipt);
+    assert_eq!(http.run_view(&first).await["receipt"], receipt);
     assert_problem(&http.get(&format!("/api/runs/{late}")).await, 404, "run_not_found");
-    let sealed = http.get(&format!("/api/runs/{open}")).await.expect_status(200);
+    let sealed = http.run_view(&open).await;
     let verdict = (&sealed["state"], &sealed["verdict"]["kind"], &sealed["verdict"]["reason"]);
     assert_eq!(verdict, (&json!("ended"), &json!("aborted"), &json!("daemon_stopped")), "{sealed:#}");
     let open = http.get("/api/runs?state=active").await.expect_status(200);
     assert_eq!(open["items"], json!([]));
     // The session continues where the backup was made.
-    let next = send_message(&http, "s", "the second").await;
-    assert_eq!(wait_ended(&http, &next).await["verdict"]["kind"], "completed");
+    let next = http.send_message("s", "the second").await;
+    assert_eq!(http.wait_ended(&next).await["verdict"]["kind"], "completed");
     let seen = model.recorded_requests().last().map(|request| json!(request.messages()).to_string()).unwrap();
     assert!(seen.contains("the first") && seen.contains("the second"), "{seen}");
     model.assert_histories_valid();
@@ -126,22 +105,22 @@ async fn a_backup_under_load_is_restored_with_its_sessions_and_receipts_and_its_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backup_without_a_daemon_reads_the_file_and_a_broken_one_leaves_nothing() {
     let model = ScriptedModel::start().await;
-    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model)).await;
+    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, "")).await;
     model.script(ScriptedResponse::text("an answer"));
-    let id = send_message(&daemon.api(), "s", "hello").await;
-    wait_ended(&daemon.api(), &id).await;
+    let id = daemon.api().send_message("s", "hello").await;
+    daemon.api().wait_ended(&id).await;
     daemon.kill9().await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("copy.db");
     let made = run_cli(daemon.home(), &["backup", file.to_str().unwrap()]);
     assert!(made.code == 0 && made.out.contains("checked"), "{made:?}");
     // Restore into a new data directory.
-    let other = DaemonHome::new(&config_toml(&model));
+    let other = DaemonHome::new(&config_toml(&model, ""));
     let back = run_cli(&other, &["restore", file.to_str().unwrap(), "--json"]);
     let result: Value = serde_json::from_str(&back.out).unwrap();
     assert_eq!((back.code, &result["kept"]), (0, &Value::Null), "{back:?}");
     let moved = other.start(quell_exe()).await;
-    let _ = moved.api().get(&format!("/api/runs/{id}")).await.expect_status(200);
+    let _ = moved.api().run_view(&id).await;
     moved.stop().await;
 
     let nobody = run_cli(&DaemonHome::new(""), &["backup", folder.path().join("none.db").to_str().unwrap()]);

@@ -3,11 +3,13 @@
 use futures_util::poll;
 use quell_engine::memory::NoteScope;
 use quell_kernel::Push;
+use quell_testkit::daemon::poll_until;
 use quell_testkit::leaks;
+use rstest::rstest;
 use rusqlite::Connection;
 
 use crate::sessions::session_request;
-use crate::test_engine::{TestEngine, WAIT_TIMEOUT, alice, messages_as_text, parse_session_key, root, stop_ask};
+use crate::test_engine::{TestEngine, alice, messages_as_text, parse_session_key, root, stop_ask};
 
 /// Holds the write lock like another program, so that every write of the engine waits.
 fn lock_database(test: &TestEngine) -> Connection {
@@ -27,40 +29,30 @@ async fn poll_once_and_drop<T>(test: &TestEngine, question: impl Future<Output =
 }
 
 async fn wait_audit_entry(test: &TestEngine, action: &str) {
-    let begun = std::time::Instant::now();
-    loop {
+    poll_until(action, async || {
         let list = test.engine.list_audit(0, 100).await.unwrap().items;
-        if list.iter().any(|row| row.action == action) {
-            return;
-        }
-        assert!(begun.elapsed() < WAIT_TIMEOUT, "{action} is not in the audit list: {list:#?}");
-        tokio::task::yield_now().await;
+        list.iter().any(|row| row.action == action).then_some(())
+    })
+    .await;
+}
+
+#[rstest]
+#[case::reset(false, "reset_session")]
+#[case::deletion(true, "delete_session")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn history_is_gone_although_the_caller_of_its_removal_left(#[case] deletes: bool, #[case] action: &str) {
+    let test = TestEngine::start_shared().await;
+    test.answer_by_marker();
+    test.run_message("s", "my number is 4711").await;
+    let (caller, session, ask) = (alice(), parse_session_key("s"), stop_ask(Push::Gentle));
+    if deletes {
+        poll_once_and_drop(&test, test.engine.delete_session(&caller, &session, &ask)).await;
+    } else {
+        poll_once_and_drop(&test, test.engine.reset_session(&caller, &session, &ask)).await;
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reset_whose_caller_leaves_empties_what_the_model_sees() {
-    let test = TestEngine::start_shared().await;
-    test.answer_by_marker();
-    test.run_message("s", "my number is 4711").await;
-    poll_once_and_drop(&test, test.engine.reset_session(&alice(), &parse_session_key("s"), &stop_ask(Push::Gentle)))
-        .await;
-    wait_audit_entry(&test, "reset_session").await;
+    wait_audit_entry(&test, action).await;
     test.run_message("s", "what is my number").await;
-    assert!(!messages_as_text(&test.last_messages()).contains("4711"), "the model sees the reset history");
-    test.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_deletion_whose_caller_leaves_deletes_what_the_model_sees() {
-    let test = TestEngine::start_shared().await;
-    test.answer_by_marker();
-    test.run_message("s", "my number is 4711").await;
-    poll_once_and_drop(&test, test.engine.delete_session(&alice(), &parse_session_key("s"), &stop_ask(Push::Gentle)))
-        .await;
-    wait_audit_entry(&test, "delete_session").await;
-    test.run_message("s", "what is my number").await;
-    assert!(!messages_as_text(&test.last_messages()).contains("4711"), "the model sees the deleted history");
+    assert!(!messages_as_text(&test.last_messages()).contains("4711"), "the model sees the removed history");
     test.close().await;
 }
 
@@ -72,13 +64,13 @@ async fn a_hold_that_is_lifted_by_somebody_who_leaves_is_lifted() {
     poll_once_and_drop(&test, test.engine.set_hold(&root(), false, None)).await;
     wait_audit_entry(&test, "lift_hold").await;
     let engine = test.engine.clone();
-    leaks::wait_until(WAIT_TIMEOUT, move || if engine.is_held() { Err("still held".to_owned()) } else { Ok(()) }).await;
+    leaks::wait_for_true("the hold is lifted", move || !engine.is_held()).await;
     test.run_message("s", "hello").await;
     test.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_somebody_did_who_left_is_in_the_audit_list() {
+async fn actions_of_callers_that_left_are_audited() {
     let test = TestEngine::start_shared().await;
     test.answer_by_marker();
     test.run_message("s", "hello").await;

@@ -4,16 +4,15 @@ use std::io::Write;
 use std::process::Stdio;
 
 use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::{DaemonHome, TestApiClient, TestApiResponse, TestDaemon};
+use quell_testkit::daemon::{TestApiClient, TestApiResponse, TestDaemon};
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::cli::{QuellCliOutput, quell_exe, run_to_exit};
+use crate::test_daemon::{config_toml, quell_exe, run_cli};
 use crate::test_server::{TestServer, assert_problem, percent_encode};
 
-/// The body of an export.
 async fn export_session(api: &TestApiClient, session: &str) -> String {
     let request = api.request(Method::GET, &format!("/api/sessions/{}/export", percent_encode(session)));
     let answer = request.send().await.unwrap();
@@ -55,7 +54,7 @@ async fn fill_session(server: &TestServer) {
         .await
         .expect_status(200);
     let run = server.start_streaming_run(SESSION_KEY).await;
-    let _ = server.http.post(&format!("/api/runs/{run}/stop?wait=1"), &json!({})).await.expect_status(200);
+    server.http.stop_run(&run).await;
     server.wait_forgotten(&run).await;
     let look = ScriptedStream::new().text("I look. ").wait_for_gate("go").tool_call("c2", "list_files", &json!({}));
     server.model.script(look).script(ScriptedResponse::text("second answer"));
@@ -115,7 +114,7 @@ async fn a_run_at_work_is_not_in_an_export() {
     let lines = export_session(&server.http, "s").await;
     assert!(!lines.contains(&run) && !lines.contains("begun"), "{lines}");
     assert_eq!(lines.lines().count(), 3, "{lines}");
-    let _ = server.http.post(&format!("/api/runs/{run}/stop?wait=1"), &json!({})).await.expect_status(200);
+    server.http.stop_run(&run).await;
     server.wait_forgotten(&run).await;
     assert!(export_session(&server.http, "s").await.contains(&run));
 }
@@ -264,17 +263,10 @@ async fn a_configuration_goes_along_without_its_keys_and_so_do_the_notes() {
     }
 }
 
-fn run_cli(home: &DaemonHome, words: &[&str]) -> QuellCliOutput {
-    run_to_exit(home.command(quell_exe()).args(words))
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn the_verbs_carry_a_session_from_one_data_directory_to_another() {
     let model = ScriptedModel::start().await;
-    let config = format!(
-        "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\nmax_retries = 0\n[agents.main]\nmodel = \"scripted/m\"\n",
-        model.base_url()
-    );
+    let config = config_toml(&model, "");
     let (one, two) = (TestDaemon::start(quell_exe(), &config).await, TestDaemon::start(quell_exe(), &config).await);
     model.script(ScriptedResponse::text("an answer"));
     let sent = run_cli(one.home(), &["send", "--session", "cli:ä", "a question"]);

@@ -59,7 +59,7 @@ async fn everything_is_kept_unless_somebody_says_otherwise() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_not_used_for_long_goes_whole_and_says_so() {
+async fn unused_sessions_are_deleted_whole_and_audited() {
     let data_dir = tempfile::tempdir().unwrap();
     let retention = Retention { max_age_days: Some(30), ..Retention::default() };
     let test = start_with_three_sessions(data_dir.path(), retention).await;

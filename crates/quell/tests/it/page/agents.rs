@@ -8,7 +8,6 @@
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
-use quell_testkit::browser::is_skipped;
 use quell_testkit::commands::{self, ProcessMarker};
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use serde_json::json;
@@ -74,17 +73,14 @@ fn samples<T: std::fmt::Debug>(strategy: impl Strategy<Value = T>, count: usize)
     (0..count).map(|_| strategy.new_tree(&mut runner).unwrap().current()).collect()
 }
 
-async fn start_with_agents() -> PageFixture {
+async fn start_with_agents() -> Option<PageFixture> {
     let others = [("scout", "parent = \"main\""), ("team/writer", "parent = \"scout\"")];
     PageFixture::start_with(&PageConfig { others: &others, ..PageConfig::default() }).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_button_is_visible_if_and_only_if_waiting_llm_whatever_the_page_is_told() {
-    if is_skipped() {
-        return;
-    }
-    let fixture = start_with_agents().await;
+    let Some(fixture) = start_with_agents().await else { return };
     let proxy = PageProxy::start_before(fixture.daemon.url()).await;
     let browser = &fixture.browser;
     browser.open(&fixture.sign_in_link().replace(fixture.daemon.url(), &proxy.url)).await;
@@ -140,7 +136,6 @@ enum AgentAction {
     Wait,
     /// Start a run that works in a tool.
     Work,
-    /// Answer the run that waits.
     Answer,
     /// Click the abort button, if it is visible.
     Click,
@@ -181,10 +176,7 @@ impl SessionActivity {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_button_is_visible_if_and_only_if_waiting_llm_whatever_agents_do() {
-    if is_skipped() {
-        return;
-    }
-    let fixture = start_with_agents().await;
+    let Some(fixture) = start_with_agents().await else { return };
     fixture.sign_in().await;
     fixture.browser.wait_visible("#agents [data-agent='team/writer']").await;
     fixture.browser.run_script(WATCH_SCRIPT, &[]).await;

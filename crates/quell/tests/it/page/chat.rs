@@ -1,6 +1,6 @@
 //! A conversation on the page: streaming, Markdown, folded calls and thinking, queued and withdrawn messages.
 
-use quell_testkit::browser::{Key, is_skipped};
+use quell_testkit::browser::Key;
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use serde_json::json;
 
@@ -11,10 +11,7 @@ const ANSWER: &str = "# A plan\n\nFirst **look**, then `act`:\n\n- one\n- two\n\
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_streams_and_its_markdown_is_rendered() {
-    if is_skipped() {
-        return;
-    }
-    let fixture = PageFixture::start().await;
+    let Some(fixture) = PageFixture::start().await else { return };
     let browser = &fixture.browser;
     fixture.sign_in().await;
     browser.wait_visible("#message").await;
@@ -72,10 +69,7 @@ async fn check_call_unfolds(fixture: &PageFixture) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_wait_are_withdrawn_and_come_back_by_a_stop() {
-    if is_skipped() {
-        return;
-    }
-    let fixture = PageFixture::start().await;
+    let Some(fixture) = PageFixture::start().await else { return };
     let browser = &fixture.browser;
     fixture.sign_in().await;
     browser.wait_visible("#message").await;
@@ -114,10 +108,7 @@ const CHOOSE_POLICY_SCRIPT: &str = "const list = document.querySelector('#busy-p
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_comes_late_leaves_the_session_alone_that_is_open_by_then() {
-    if is_skipped() {
-        return;
-    }
-    let fixture = PageFixture::start().await;
+    let Some(fixture) = PageFixture::start().await else { return };
     let browser = &fixture.browser;
     fixture.sign_in().await;
     fixture.open_session("first").await;
@@ -147,23 +138,20 @@ async fn an_answer_that_comes_late_leaves_the_session_alone_that_is_open_by_then
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_run_view_keeps_to_its_address_whatever_the_chat_behind_it_does() {
-    if is_skipped() {
-        return;
-    }
-    let fixture = PageFixture::start().await;
+    let Some(fixture) = PageFixture::start().await else { return };
     let browser = &fixture.browser;
     fixture.sign_in().await;
     fixture.open_session("one").await;
     fixture.model.script(ScriptedResponse::text("The first end.")).script(ScriptedResponse::text("The second end."));
-    let first = fixture.send_over_http("one", "begin").await;
+    let first = fixture.http.send_message("one", "begin").await;
     browser.wait_text("article.turn[data-role=assistant]", "The first end.").await;
-    fixture.wait_ended(&first).await;
+    fixture.http.wait_ended(&first).await;
     fixture.go_to(&format!("#/r/{first}")).await;
     let shows = |run: &str| format!("document.querySelector('#inspector').dataset.run === '{run}'");
     browser.wait_for(&shows(&first)).await;
 
-    let second = fixture.send_over_http("one", "go on").await;
-    fixture.wait_ended(&second).await;
+    let second = fixture.http.send_message("one", "go on").await;
+    fixture.http.wait_ended(&second).await;
     browser.wait_text("article.turn[data-role=assistant]", "The second end.").await;
     assert_eq!(browser.eval(&shows(&first)).await, true);
     fixture.open_session("one").await;

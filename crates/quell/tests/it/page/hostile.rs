@@ -1,6 +1,6 @@
 //! Hostile text from models, tools, names and keys is shown as it is and never executed.
 
-use quell_testkit::browser::{Key, is_skipped};
+use quell_testkit::browser::Key;
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use serde_json::json;
 
@@ -52,14 +52,11 @@ const HOSTILE_NAME: &str = "<img src=x onerror=window.__xss=90>\u{202e}";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hostile_text_is_shown_and_never_run() {
-    if is_skipped() {
-        return;
-    }
     let id = "a<img src=x onerror=window.__xss=91>";
     let role = format!("role = {}", json!(HOSTILE_NAME));
     let config =
         PageConfig { main: "approvals = { shell = \"ask\" }", others: &[(id, &role)], ..PageConfig::default() };
-    let fixture = PageFixture::start_with(&config).await;
+    let Some(fixture) = PageFixture::start_with(&config).await else { return };
     let browser = &fixture.browser;
     fixture.sign_in().await;
     let shell = browser.eval(STRUCTURE_SCRIPT).await;

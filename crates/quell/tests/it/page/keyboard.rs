@@ -1,16 +1,13 @@
 //! Everything works without a mouse: sign in, start a session, type, send, stop, list runs, stop one, stop all.
 
-use quell_testkit::browser::{Key, is_skipped};
+use quell_testkit::browser::Key;
 use quell_testkit::model::ScriptedResponse;
 
 use super::{PageFixture, UNAUTHORIZED_ENTRY};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_is_reached_and_stopped_with_the_keyboard_alone() {
-    if is_skipped() {
-        return;
-    }
-    let fixture = PageFixture::start().await;
+    let Some(fixture) = PageFixture::start().await else { return };
     let browser = &fixture.browser;
     browser.open(fixture.daemon.url()).await;
     browser.wait_visible("#sign-in").await;
@@ -39,7 +36,7 @@ async fn everything_is_reached_and_stopped_with_the_keyboard_alone() {
     for _ in 0..2 {
         fixture.model.script(ScriptedResponse::silent_mid_stream("begun"));
     }
-    let (one, two) = (fixture.send_over_http("one", "go").await, fixture.send_over_http("two", "go").await);
+    let (one, two) = (fixture.http.send_message("one", "go").await, fixture.http.send_message("two", "go").await);
     // By the link on the page, not by its address.
     browser.tab_until_focused("a[href='#/runs']").await;
     assert_focus_visible(&fixture).await;
@@ -50,7 +47,7 @@ async fn everything_is_reached_and_stopped_with_the_keyboard_alone() {
     browser.tab_until_focused(&stop_one).await;
     assert_focus_visible(&fixture).await;
     browser.press_key(Key::Enter).await;
-    assert_eq!(fixture.wait_ended(&one).await["verdict"]["kind"], "aborted");
+    assert_eq!(fixture.http.wait_ended(&one).await["verdict"]["kind"], "aborted");
     browser.wait_hidden(&stop_one).await;
 
     browser.tab_until_focused("#stop-all").await;
@@ -70,7 +67,7 @@ async fn everything_is_reached_and_stopped_with_the_keyboard_alone() {
     }
     browser.tab_until_focused("#stop-all-confirm").await;
     browser.press_key(Key::Enter).await;
-    assert_eq!(fixture.wait_ended(&two).await["verdict"]["kind"], "aborted");
+    assert_eq!(fixture.http.wait_ended(&two).await["verdict"]["kind"], "aborted");
     browser.wait_hidden("#stop-all-dialog").await;
     browser.wait_for("document.activeElement && document.activeElement !== document.body").await;
     browser.assert_no_page_errors(&[UNAUTHORIZED_ENTRY]).await;

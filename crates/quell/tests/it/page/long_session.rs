@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 
-use quell_testkit::browser::is_skipped;
 use quell_testkit::model::ScriptedResponse;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -15,10 +14,7 @@ const TURNS: usize = 2500;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn five_thousand_messages_scroll_smoothly() {
-    if is_skipped() {
-        return;
-    }
-    let fixture = PageFixture::start().await;
+    let Some(fixture) = PageFixture::start().await else { return };
     import_long_session(&fixture).await;
     let browser = &fixture.browser;
     fixture.sign_in().await;
@@ -92,8 +88,8 @@ async fn import_long_session(fixture: &PageFixture) {
     fixture
         .model
         .script(ScriptedResponse::text("Answer N.\n\nWith a second paragraph and some `code` in it.\n\n- one\n- two"));
-    let run = fixture.send_over_http("seed", "Question N?").await;
-    fixture.wait_ended(&run).await;
+    let run = fixture.http.send_message("seed", "Question N?").await;
+    fixture.http.wait_ended(&run).await;
     let export = fixture.http.request(Method::GET, "/api/sessions/seed/export").send().await.unwrap();
     let lines = export.text().await.unwrap();
     let (head, rest) = lines.split_once('\n').unwrap();

@@ -1,6 +1,5 @@
 //! The overview: runs, stop one, stop all, hold, background processes, approvals, channels.
 
-use quell_testkit::browser::is_skipped;
 use quell_testkit::commands::{self, ProcessMarker};
 use quell_testkit::model::ScriptedResponse;
 use quell_testkit::networks::telegram::FakeTelegram;
@@ -11,10 +10,7 @@ use crate::test_engine::ProcessLock;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_run_is_stopped_then_all_and_the_hold_stays_until_it_is_lifted() {
-    if is_skipped() {
-        return;
-    }
-    let fixture = PageFixture::start().await;
+    let Some(fixture) = PageFixture::start().await else { return };
     let browser = &fixture.browser;
     fixture.sign_in().await;
     for _ in 0..3 {
@@ -22,7 +18,7 @@ async fn one_run_is_stopped_then_all_and_the_hold_stays_until_it_is_lifted() {
     }
     let mut runs = Vec::new();
     for session in ["one", "two", "three"] {
-        runs.push(fixture.send_over_http(session, "go on for ever").await);
+        runs.push(fixture.http.send_message(session, "go on for ever").await);
     }
     fixture.go_to("#/runs").await;
     browser.wait_for("document.querySelectorAll('#runs tr[data-run]').length === 3").await;
@@ -32,7 +28,7 @@ async fn one_run_is_stopped_then_all_and_the_hold_stays_until_it_is_lifted() {
 
     browser.click(&format!("#runs tr[data-run='{}'] .stop-run", runs[0])).await;
     browser.wait_hidden(&format!("#runs tr[data-run='{}'] .stop-run", runs[0])).await;
-    assert_eq!(fixture.wait_ended(&runs[0]).await["verdict"]["kind"], "aborted");
+    assert_eq!(fixture.http.wait_ended(&runs[0]).await["verdict"]["kind"], "aborted");
     browser.wait_for("document.querySelector('[data-fact=runs]').textContent.includes('2')").await;
 
     // The stop of everything has two steps, and the first one can be cancelled.
@@ -46,7 +42,7 @@ async fn one_run_is_stopped_then_all_and_the_hold_stays_until_it_is_lifted() {
     browser.wait_hidden("#stop-all-dialog").await;
     browser.wait_text("#toasts .toast.success", "stopped").await;
     for run in &runs[1..] {
-        assert_eq!(fixture.wait_ended(run).await["verdict"]["kind"], "aborted");
+        assert_eq!(fixture.http.wait_ended(run).await["verdict"]["kind"], "aborted");
     }
     browser.wait_for("document.querySelector('[data-fact=runs]').textContent.includes('0')").await;
     browser.wait_for("document.querySelector('#hold').getAttribute('aria-checked') === 'true'").await;
@@ -78,17 +74,18 @@ async fn check_hold_on_every_view(fixture: &PageFixture) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_stop_of_everything_leaves_is_shown_and_forced() {
-    if is_skipped() {
+async fn leftovers_of_a_stop_of_everything_are_shown_and_forced() {
+    let Some(fixture) =
+        PageFixture::start_with(&PageConfig { tables: LONG_GRACE_CONFIG, ..PageConfig::default() }).await
+    else {
         return;
-    }
-    let fixture = PageFixture::start_with(&PageConfig { tables: LONG_GRACE_CONFIG, ..PageConfig::default() }).await;
+    };
     let browser = &fixture.browser;
     fixture.sign_in().await;
     let marker = ProcessMarker::new();
     let command = json!({"command": commands::ignores_signals(&marker)});
     fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &command));
-    let run = fixture.send_over_http("stubborn", "work").await;
+    let run = fixture.http.send_message("stubborn", "work").await;
     let mut events = fixture.http.run_events(&run, 0).await;
     while !events.wait_for("tool.output").await.data.to_string().contains("deaf") {}
     browser.click("#stop-all").await;
@@ -98,24 +95,21 @@ async fn what_a_stop_of_everything_leaves_is_shown_and_forced() {
     assert!(!marker.marked_processes().is_empty(), "the first stop is gentle");
     browser.click("#stop-all-confirm").await;
     browser.wait_hidden("#stop-all-dialog").await;
-    assert_eq!(fixture.wait_ended(&run).await["verdict"]["kind"], "aborted");
+    assert_eq!(fixture.http.wait_ended(&run).await["verdict"]["kind"], "aborted");
     assert!(marker.marked_processes().is_empty(), "{:?}", marker.marked_processes());
     browser.assert_no_page_errors(&[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_in_the_background_is_seen_and_ended() {
-    if is_skipped() {
-        return;
-    }
-    let fixture = PageFixture::start().await;
+    let Some(fixture) = PageFixture::start().await else { return };
     let browser = &fixture.browser;
     fixture.sign_in().await;
     let marker = ProcessMarker::new();
     let call = json!({"command": commands::obeys_signals(&marker), "background": true});
     fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &call)).script(ScriptedResponse::text("It runs."));
-    let run = fixture.send_over_http("builder", "start the server").await;
-    fixture.wait_ended(&run).await;
+    let run = fixture.http.send_message("builder", "start the server").await;
+    fixture.http.wait_ended(&run).await;
     marker.wait_for_count(1).await;
     fixture.go_to("#/runs").await;
     browser.wait_for("document.querySelector('[data-fact=processes]').textContent.includes('1')").await;
@@ -129,17 +123,14 @@ async fn a_process_in_the_background_is_seen_and_ended() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn approvals_are_answered_once_and_shown_as_they_are() {
-    if is_skipped() {
-        return;
-    }
     let asks = PageConfig { main: "approvals = { shell = \"ask\" }", ..PageConfig::default() };
-    let fixture = PageFixture::start_with(&asks).await;
+    let Some(fixture) = PageFixture::start_with(&asks).await else { return };
     let browser = &fixture.browser;
     fixture.sign_in().await;
     let ask = |command: &str| ScriptedResponse::tool_call("c1", "shell", &json!({"command": command}));
 
     fixture.model.script(ask("echo allowed \u{202e}gnitirw\u{200b}")).script(ScriptedResponse::text("Thank you."));
-    let allowed = fixture.send_over_http("asker", "please").await;
+    let allowed = fixture.http.send_message("asker", "please").await;
     fixture.go_to("#/approvals").await;
     browser.wait_visible("#approvals [data-approval]").await;
     browser.wait_for("document.querySelector('[data-fact=approvals]').textContent.includes('1')").await;
@@ -148,16 +139,16 @@ async fn approvals_are_answered_once_and_shown_as_they_are() {
     assert!(!shown.contains(['\u{202e}', '\u{200b}']), "invisible characters are written as escapes: {shown}");
     browser.click("#approvals .allow").await;
     browser.wait_hidden("#approvals [data-approval]").await;
-    assert_eq!(fixture.wait_ended(&allowed).await["output"], "Thank you.");
+    assert_eq!(fixture.http.wait_ended(&allowed).await["output"], "Thank you.");
 
     // In the open session, the chat shows the approval, too.
     fixture.model.script(ask("echo never")).script(ScriptedResponse::text("As you wish."));
-    let denied = fixture.send_over_http("asker", "and this?").await;
+    let denied = fixture.http.send_message("asker", "and this?").await;
     fixture.open_session("asker").await;
     browser.wait_visible("[data-approval] .deny").await;
     browser.click("[data-approval] .deny").await;
     browser.wait_hidden("[data-approval] .deny").await;
-    assert_eq!(fixture.wait_ended(&denied).await["output"], "As you wish.");
+    assert_eq!(fixture.http.wait_ended(&denied).await["output"], "As you wish.");
 
     check_late_answer(&fixture, ask("echo late")).await;
     browser.assert_no_page_errors(&["status of 409", "status of 404"]).await;
@@ -167,7 +158,7 @@ async fn approvals_are_answered_once_and_shown_as_they_are() {
 async fn check_late_answer(fixture: &PageFixture, call: ScriptedResponse) {
     let browser = &fixture.browser;
     fixture.model.script(call).script(ScriptedResponse::text("Somebody said yes."));
-    let run = fixture.send_over_http("asker", "once more").await;
+    let run = fixture.http.send_message("asker", "once more").await;
     fixture.go_to("#/approvals").await;
     browser.wait_visible("#approvals [data-approval] .deny").await;
     let asked = fixture.http.get("/api/approvals").await.expect_status(200);
@@ -186,14 +177,11 @@ async fn check_late_answer(fixture: &PageFixture, call: ScriptedResponse) {
     let more = "[...document.querySelectorAll('#toasts .toast')].find((toast) => toast.textContent.trim().split(/\\s+/).length > 2)";
     browser.wait_for(&format!("{more}?.textContent")).await;
     browser.wait_hidden("#approvals [data-approval]").await;
-    assert_eq!(fixture.wait_ended(&run).await["output"], "Somebody said yes.");
+    assert_eq!(fixture.http.wait_ended(&run).await["output"], "Somebody said yes.");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn chat_networks_are_shown_with_how_they_fare_and_why() {
-    if is_skipped() {
-        return;
-    }
     let _process_lock = ProcessLock::shared().await;
     let telegram = FakeTelegram::start().await;
     let token = tempfile::NamedTempFile::new().unwrap();
@@ -204,7 +192,9 @@ async fn chat_networks_are_shown_with_how_they_fare_and_why() {
         telegram.base_url(),
         token.path()
     );
-    let fixture = PageFixture::start_with(&PageConfig { tables: &tables, ..PageConfig::default() }).await;
+    let Some(fixture) = PageFixture::start_with(&PageConfig { tables: &tables, ..PageConfig::default() }).await else {
+        return;
+    };
     let browser = &fixture.browser;
     fixture.sign_in().await;
     fixture.go_to("#/runs").await;
@@ -217,10 +207,7 @@ async fn chat_networks_are_shown_with_how_they_fare_and_why() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_chat_networks_nothing_is_said_of_them() {
-    if is_skipped() {
-        return;
-    }
-    let fixture = PageFixture::start().await;
+    let Some(fixture) = PageFixture::start().await else { return };
     fixture.sign_in().await;
     fixture.go_to("#/runs").await;
     fixture.browser.wait_visible("#processes .empty").await;

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use quell_testkit::browser::{Key, is_skipped};
+use quell_testkit::browser::Key;
 use quell_testkit::model::ScriptedResponse;
 use serde_json::Value;
 
@@ -22,10 +22,7 @@ const TRANSFER_SCRIPT: &str = "(() => {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_page_is_light_and_loads_fast() {
-    if is_skipped() {
-        return;
-    }
-    let fixture = PageFixture::start().await;
+    let Some(fixture) = PageFixture::start().await else { return };
     let browser = &fixture.browser;
     fixture.sign_in().await;
     browser.wait_for("performance.getEntriesByType('navigation')[0].loadEventEnd > 0").await;
@@ -65,10 +62,7 @@ pub(super) fn percentiles(sorted: &Value) -> [f64; 3] {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn five_hundred_tokens_per_second_do_not_freeze_the_tab() {
-    if is_skipped() {
-        return;
-    }
-    let fixture = PageFixture::start().await;
+    let Some(fixture) = PageFixture::start().await else { return };
     let browser = &fixture.browser;
     fixture.sign_in().await;
     browser.wait_visible("#message").await;
@@ -108,16 +102,13 @@ const STOP_TIMING_SCRIPT: &str = "const times = window.__times = {};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_press_stops_at_once_while_a_hundred_other_runs_stream() {
-    if is_skipped() {
-        return;
-    }
     let many = PageConfig { tables: "[limits]\nin_flight_runs = 200\n", ..PageConfig::default() };
-    let fixture = PageFixture::start_with(&many).await;
+    let Some(fixture) = PageFixture::start_with(&many).await else { return };
     let browser = &fixture.browser;
     fixture.sign_in().await;
     fixture.model.respond_by_prompt(|_, _| ScriptedResponse::tokens_forever(Duration::from_millis(100)));
     for other in 0..100 {
-        fixture.send_over_http(&format!("other-{other}"), "go on").await;
+        fixture.http.send_message(&format!("other-{other}"), "go on").await;
     }
     fixture.model.wait_for_requests(100).await;
     browser.wait_for("document.querySelector('[data-fact=runs]').textContent.includes('100')").await;

@@ -1,17 +1,14 @@
 //! The page on a phone: one column, tabs at the bottom, lists as drawers, and the stop button within reach of the
 //! thumb.
 
-use quell_testkit::browser::{Viewport, is_skipped};
+use quell_testkit::browser::Viewport;
 use quell_testkit::model::ScriptedResponse;
 
 use super::PageFixture;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_is_within_reach_of_a_thumb() {
-    if is_skipped() {
-        return;
-    }
-    let fixture = PageFixture::start().await;
+    let Some(fixture) = PageFixture::start().await else { return };
     let browser = &fixture.browser;
     browser.set_viewport(Viewport::PHONE).await;
     fixture.sign_in().await;
@@ -26,7 +23,7 @@ async fn everything_is_within_reach_of_a_thumb() {
 
     // The sessions are in a drawer that closes when one is chosen.
     fixture.model.script(ScriptedResponse::silent_mid_stream("elsewhere"));
-    let run = fixture.send_over_http("other", "go on").await;
+    let run = fixture.http.send_message("other", "go on").await;
     assert_eq!(browser.eval("document.querySelector('#rail-toggle').getAttribute('aria-expanded')").await, "false");
     browser.click("#rail-toggle").await;
     browser.click("#sessions [data-session=other]").await;
@@ -41,7 +38,7 @@ async fn everything_is_within_reach_of_a_thumb() {
     browser.wait_visible("#agents [data-agent=main] .abort-btn").await;
     browser.click("#agents [data-agent=main] .abort-btn").await;
     fixture.wait_toast("success", "Model call stopped").await;
-    assert_eq!(fixture.wait_ended(&run).await["verdict"]["kind"], "aborted");
+    assert_eq!(fixture.http.wait_ended(&run).await["verdict"]["kind"], "aborted");
 
     let hold = "innerHeight - document.querySelector('#hold').getBoundingClientRect().bottom";
     assert!(browser.eval(hold).await.as_f64() < Some(10.0), "the hold button is one of the tabs");

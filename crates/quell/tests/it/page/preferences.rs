@@ -1,6 +1,5 @@
 //! Language and colour scheme are remembered.
 
-use quell_testkit::browser::is_skipped;
 use quell_testkit::model::ScriptedResponse;
 use serde_json::{Value, json};
 
@@ -10,10 +9,7 @@ const LANGUAGES: [&str; 3] = ["ko", "zh", "en"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn languages_and_colours_are_remembered() {
-    if is_skipped() {
-        return;
-    }
-    let fixture = PageFixture::start().await;
+    let Some(fixture) = PageFixture::start().await else { return };
     let browser = &fixture.browser;
     fixture.sign_in().await;
     let texts: Value = serde_json::from_str(include_str!("../../../../../web/texts.json")).unwrap();
@@ -48,7 +44,7 @@ const UNTRANSLATED_SCRIPT: &str = "[...document.querySelectorAll('[data-text]')]
 async fn check_stop_button_language(fixture: &PageFixture, texts: &Value, language: &str) {
     let browser = &fixture.browser;
     fixture.model.script(ScriptedResponse::SilentBeforeHeaders);
-    fixture.send_over_http(&format!("in {language}"), "go on").await;
+    fixture.http.send_message(&format!("in {language}"), "go on").await;
     browser.wait_visible("#agents .abort-btn").await;
     let title = browser.eval("document.querySelector('#agents .abort-btn').title").await;
     assert_eq!(title, texts["agents.abort"][language]);

@@ -1,18 +1,15 @@
 //! The page survives the death and the return of the daemon: it marks its content as old, reconnects, stays signed in,
 //! and continues where it was.
 
-use quell_testkit::browser::{Key, is_skipped};
+use quell_testkit::browser::Key;
 use quell_testkit::model::ScriptedResponse;
 
 use super::PageFixture;
-use crate::cli::quell_exe;
+use crate::test_daemon::quell_exe;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_outlives_its_daemon() {
-    if is_skipped() {
-        return;
-    }
-    let mut fixture = PageFixture::start().await;
+    let Some(mut fixture) = PageFixture::start().await else { return };
     fixture.sign_in().await;
     fixture.browser.wait_visible("#message").await;
     fixture.open_session("long-lived").await;
@@ -66,10 +63,7 @@ async fn a_page_outlives_its_daemon() {
 /// The connection breaks in the middle of a stream, and the model continues meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_goes_on_where_it_was() {
-    if is_skipped() {
-        return;
-    }
-    let fixture = PageFixture::start().await;
+    let Some(fixture) = PageFixture::start().await else { return };
     let proxy = super::proxy::PageProxy::start_before(fixture.daemon.url()).await;
     let browser = &fixture.browser;
     browser.open(&fixture.sign_in_link().replace(fixture.daemon.url(), &proxy.url)).await;
@@ -96,10 +90,7 @@ async fn a_stream_goes_on_where_it_was() {
 /// A person presses Esc while the page has no connection; the run continues meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_without_a_connection_is_sent_when_it_is_back() {
-    if is_skipped() {
-        return;
-    }
-    let fixture = PageFixture::start().await;
+    let Some(fixture) = PageFixture::start().await else { return };
     let proxy = super::proxy::PageProxy::start_before(fixture.daemon.url()).await;
     let browser = &fixture.browser;
     browser.open(&fixture.sign_in_link().replace(fixture.daemon.url(), &proxy.url)).await;
@@ -132,10 +123,7 @@ async fn a_stop_without_a_connection_is_sent_when_it_is_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_draft_outlives_a_reload_and_not_the_sending() {
-    if is_skipped() {
-        return;
-    }
-    let fixture = PageFixture::start().await;
+    let Some(fixture) = PageFixture::start().await else { return };
     fixture.sign_in().await;
     fixture.open_session("drafted").await;
     let browser = &fixture.browser;

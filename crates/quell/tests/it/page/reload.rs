@@ -8,7 +8,7 @@ use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use serde_json::{Value, json};
 
 use super::{PageConfig, PageFixture};
-use crate::cli::quell_exe;
+use crate::test_daemon::quell_exe;
 
 /// All visible facts about the turns except the times of day: role, state, thinking, text, calls and ends.
 const TURNS_SCRIPT: &str = "[...document.querySelectorAll('article.turn')].map(turn => [turn.dataset.role, turn.dataset.state ?? '',
@@ -21,10 +21,7 @@ async fn visible_turns(fixture: &PageFixture) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_shows_what_was_seen_live() {
-    if is_skipped() {
-        return;
-    }
-    let fixture = PageFixture::start().await;
+    let Some(fixture) = PageFixture::start().await else { return };
     fixture.sign_in().await;
     fixture.open_session("again").await;
     let browser = &fixture.browser;
@@ -59,10 +56,7 @@ async fn a_reload_shows_what_was_seen_live() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_lost_its_daemon_says_what_was_open() {
-    if is_skipped() {
-        return;
-    }
-    let mut fixture = PageFixture::start().await;
+    let Some(mut fixture) = PageFixture::start().await else { return };
     fixture.sign_in().await;
     fixture.open_session("lost").await;
     fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": "echo begun; sleep 600"})));
@@ -92,7 +86,7 @@ async fn a_provider_that_fails_is_seen_to_be_tried_again() {
         return;
     }
     let model = ScriptedModel::start().await;
-    let config = super::config_toml(&PageConfig::default(), &model).replace("max_retries = 0", "max_retries = 5");
+    let config = super::page_config_toml(&PageConfig::default(), &model).replace("max_retries = 0", "max_retries = 5");
     let daemon = DaemonHome::new(&config).start(quell_exe()).await;
     let (http, browser) = (daemon.api(), Browser::start(Viewport::DESKTOP).await);
     let fixture = PageFixture { browser, daemon, model, http };

@@ -106,7 +106,7 @@ const ANSWER: &str = "The backup waits for a lock that `rsync` has held since 02
 #[tokio::test(flavor = "multi_thread")]
 async fn the_chat_looks_right_and_is_accessible() {
     let Some(mut review) = ScreenshotReview::start().await else { return };
-    let fixture = PageFixture::start().await;
+    let Some(fixture) = PageFixture::start().await else { return };
     let browser = &fixture.browser;
     browser.open(fixture.daemon.url()).await;
     browser.wait_visible("#sign-in").await;
@@ -144,16 +144,18 @@ async fn the_chat_looks_right_and_is_accessible() {
 async fn the_inspector_looks_right_and_is_accessible() {
     let Some(mut review) = ScreenshotReview::start().await else { return };
     let limits = "[limits]\nsub_runs_per_run = 8\nmax_steps = 20\n";
-    let fixture = PageFixture::start_with(&PageConfig { tables: limits, ..PageConfig::default() }).await;
+    let Some(fixture) = PageFixture::start_with(&PageConfig { tables: limits, ..PageConfig::default() }).await else {
+        return;
+    };
     let browser = &fixture.browser;
     fixture.sign_in().await;
     let tree = json!({"command": "setsid sleep 600 & cargo build --offline; sleep 600"});
     fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &tree));
-    let few = fixture.send_over_http("few", "start something that has to be stopped").await;
+    let few = fixture.http.send_message("few", "start something that has to be stopped").await;
     fixture.go_to(&format!("#/r/{few}")).await;
     browser.wait_visible(&format!("#inspector[data-run='{few}'] .timeline .bar[data-kind=process]")).await;
     review.capture_view(&fixture, "inspector-live").await;
-    drop(fixture.http.post(&format!("/api/runs/{few}/stop?wait=1"), &json!({})).await.expect_status(200));
+    fixture.http.stop_run(&few).await;
     browser.wait_visible("#inspector .timeline .line.settled").await;
     browser.wait_for("document.querySelectorAll('#inspector table.ledger tbody tr').length >= 3").await;
     review.capture_view(&fixture, "inspector-3").await;
@@ -164,9 +166,9 @@ async fn the_inspector_looks_right_and_is_accessible() {
     for first in [0, 100, 200] {
         fixture.model.script((first..290.min(first + 100)).fold(ScriptedStream::new(), call));
     }
-    let many = fixture.send_over_http("many", "do very many things").await;
+    let many = fixture.http.send_message("many", "do very many things").await;
     wait_call_started(&fixture, &many, "sleep 600").await;
-    drop(fixture.http.post(&format!("/api/runs/{many}/stop?wait=1"), &json!({})).await.expect_status(200));
+    fixture.http.stop_run(&many).await;
     fixture.go_to(&format!("#/r/{many}")).await;
     browser.wait_visible(&format!("#inspector[data-run='{many}'] .timeline .line.settled")).await;
     review.capture_view(&fixture, "inspector-300").await;
@@ -182,7 +184,9 @@ async fn everything_else_looks_right_and_is_accessible() {
         ("writer", "parent = \"main\"\nrole = \"drafts\"\napprovals = { shell = \"ask\" }"),
         ("watcher", ""),
     ];
-    let fixture = PageFixture::start_with(&PageConfig { others: &others, ..PageConfig::default() }).await;
+    let Some(fixture) = PageFixture::start_with(&PageConfig { others: &others, ..PageConfig::default() }).await else {
+        return;
+    };
     let proxy = PageProxy::start_before(fixture.daemon.url()).await;
     let browser = &fixture.browser;
     browser.open(&fixture.sign_in_link().replace(fixture.daemon.url(), &proxy.url)).await;
@@ -227,14 +231,14 @@ async fn start_sample_runs(fixture: &PageFixture) {
         .model
         .script(ScriptedResponse::tool_call("c1", "shell", &server))
         .script(ScriptedResponse::text("The server runs."));
-    let over = fixture.send_over_http("dev server", "start the server").await;
-    fixture.wait_ended(&over).await;
+    let over = fixture.http.send_message("dev server", "start the server").await;
+    fixture.http.wait_ended(&over).await;
     fixture.model.script(ScriptedResponse::silent_mid_stream("Reading the first of 40 pages"));
-    fixture.send_over_http("summary of the archive", "summarise everything").await;
+    fixture.http.send_message("summary of the archive", "summarise everything").await;
     fixture.model.request_at(2).wait_paused().await;
     let copy = "sleep 600 # rsync -a /srv /mnt/backup";
     fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": copy})));
-    let backup = fixture.send_over_http("nightly backup", "back everything up").await;
+    let backup = fixture.http.send_message("nightly backup", "back everything up").await;
     wait_call_started(fixture, &backup, "rsync").await;
     fixture.model.script(ScriptedResponse::tool_call(
         "c1",
@@ -242,7 +246,7 @@ async fn start_sample_runs(fixture: &PageFixture) {
         &json!({"command": "git push --force origin main \u{202e}# siht\u{202c}"}),
     ));
     let ask = json!({"text": "publish it", "agent": "writer"});
-    drop(fixture.http.post("/api/sessions/release/runs", &ask).await.expect_status(202));
+    drop(fixture.http.post_run("release", &ask).await.expect_status(202));
 }
 
 /// Waits until a run has started a call whose arguments contain this text.

@@ -1,6 +1,6 @@
 //! Sign in and out: by the one-time link and by the token; wrong tokens and used links are refused.
 
-use quell_testkit::browser::{Key, is_skipped};
+use quell_testkit::browser::Key;
 use serde_json::{Value, json};
 
 use super::{PageFixture, UNAUTHORIZED_ENTRY};
@@ -8,10 +8,7 @@ use crate::test_engine::WAIT_TIMEOUT;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_link_signs_in_once_and_the_token_ever_after() {
-    if is_skipped() {
-        return;
-    }
-    let fixture = PageFixture::start().await;
+    let Some(fixture) = PageFixture::start().await else { return };
     let (browser, link) = (&fixture.browser, fixture.sign_in_link());
     browser.open(fixture.daemon.url()).await;
     browser.wait_for("document.body.dataset.view === 'sign-in'").await;

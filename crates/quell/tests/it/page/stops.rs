@@ -2,20 +2,17 @@
 
 use std::process::Stdio;
 
-use quell_testkit::browser::{Key, is_skipped};
+use quell_testkit::browser::Key;
 use quell_testkit::commands::{self, ProcessMarker};
 use quell_testkit::model::ScriptedResponse;
 use serde_json::json;
 
 use super::{LONG_GRACE_CONFIG, PageConfig, PageFixture};
-use crate::cli::quell_exe;
+use crate::test_daemon::quell_exe;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_by_button_and_by_esc_ends_in_a_receipt() {
-    if is_skipped() {
-        return;
-    }
-    let fixture = PageFixture::start().await;
+    let Some(fixture) = PageFixture::start().await else { return };
     let browser = &fixture.browser;
     fixture.sign_in().await;
     browser.wait_visible("#message").await;
@@ -81,10 +78,11 @@ async fn a_stop_by_button_and_by_esc_ends_in_a_receipt() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_partial_text_that_the_model_keeps_is_not_marked_as_unseen() {
-    if is_skipped() {
+    let Some(fixture) =
+        PageFixture::start_with(&PageConfig { main: "partial = \"keep\"", ..PageConfig::default() }).await
+    else {
         return;
-    }
-    let fixture = PageFixture::start_with(&PageConfig { main: "partial = \"keep\"", ..PageConfig::default() }).await;
+    };
     let browser = &fixture.browser;
     fixture.sign_in().await;
     browser.wait_visible("#message").await;
@@ -101,10 +99,11 @@ async fn a_partial_text_that_the_model_keeps_is_not_marked_as_unseen() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_press_forces_and_says_so() {
-    if is_skipped() {
+    let Some(fixture) =
+        PageFixture::start_with(&PageConfig { tables: LONG_GRACE_CONFIG, ..PageConfig::default() }).await
+    else {
         return;
-    }
-    let fixture = PageFixture::start_with(&PageConfig { tables: LONG_GRACE_CONFIG, ..PageConfig::default() }).await;
+    };
     let browser = &fixture.browser;
     fixture.sign_in().await;
     browser.wait_visible("#message").await;
@@ -136,10 +135,7 @@ async fn a_second_press_forces_and_says_so() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_of_the_command_line_is_seen_and_stopped_on_the_page() {
-    if is_skipped() {
-        return;
-    }
-    let fixture = PageFixture::start().await;
+    let Some(fixture) = PageFixture::start().await else { return };
     let browser = &fixture.browser;
     fixture.sign_in().await;
     fixture.model.script(ScriptedResponse::silent_mid_stream("from the terminal"));

@@ -4,7 +4,7 @@
 //! A healthy daemon almost never refuses a stop that its page offers. So a proxy answers with the daemon's own
 //! refusals, and the browser is set offline for a lost network.
 
-use quell_testkit::browser::{ConsoleEntry, is_skipped};
+use quell_testkit::browser::ConsoleEntry;
 use quell_testkit::model::ScriptedResponse;
 use serde_json::{Value, json};
 
@@ -35,10 +35,7 @@ fn refusals() -> Vec<(u16, Value, &'static str)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_answer_to_the_stop_of_a_call_is_a_toast() {
-    if is_skipped() {
-        return;
-    }
-    let fixture = PageFixture::start().await;
+    let Some(fixture) = PageFixture::start().await else { return };
     let proxy = PageProxy::start_before(fixture.daemon.url()).await;
     let browser = &fixture.browser;
     browser.open(&fixture.sign_in_link().replace(fixture.daemon.url(), &proxy.url)).await;
@@ -102,15 +99,12 @@ async fn check_refused_stop(fixture: &PageFixture, parts: &[&str], network: &str
 /// Answers of the daemon itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_of_the_daemon_is_stopped_by_its_agents_button() {
-    if is_skipped() {
-        return;
-    }
-    let fixture = PageFixture::start().await;
+    let Some(fixture) = PageFixture::start().await else { return };
     let browser = &fixture.browser;
     fixture.sign_in().await;
     browser.wait_hidden(ABORT_BUTTON).await;
     fixture.model.script(ScriptedResponse::silent_mid_stream("begun"));
-    let run = fixture.send_over_http("elsewhere", "go on for ever").await;
+    let run = fixture.http.send_message("elsewhere", "go on for ever").await;
     browser.wait_visible(ABORT_BUTTON).await;
     let style = browser.eval(BUTTON_STYLE_SCRIPT).await;
     assert_eq!(style[0], "Stop this call");
@@ -120,18 +114,15 @@ async fn a_call_of_the_daemon_is_stopped_by_its_agents_button() {
     fixture.wait_toast("success", "Model call stopped").await;
     browser.wait_hidden(ABORT_BUTTON).await;
     browser.wait_hidden("#agents .compute-status").await;
-    assert_eq!(fixture.wait_ended(&run).await["verdict"]["kind"], "aborted");
+    assert_eq!(fixture.http.wait_ended(&run).await["verdict"]["kind"], "aborted");
     assert!(browser.eval("document.querySelector('#toasts').getAttribute('aria-live')").await.is_string());
     browser.assert_no_page_errors(&[]).await;
 }
 
 /// A token with the scope `read`: the daemon itself refuses the stop.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_may_only_look_is_told_why_nothing_was_stopped() {
-    if is_skipped() {
-        return;
-    }
-    let fixture = PageFixture::start().await;
+async fn a_read_only_token_is_told_why_it_stopped_nothing() {
+    let Some(fixture) = PageFixture::start().await else { return };
     let browser = &fixture.browser;
     let made = fixture.http.post("/api/tokens", &json!({"name": "guest", "scope": "read"})).await.expect_status(201);
     browser.open(fixture.daemon.url()).await;
@@ -139,12 +130,12 @@ async fn who_may_only_look_is_told_why_nothing_was_stopped() {
     browser.click("#sign-in-button").await;
     browser.wait_visible("[data-fact=connection][data-state=live]").await;
     fixture.model.script(ScriptedResponse::silent_mid_stream("begun"));
-    let run = fixture.send_over_http("elsewhere", "go on for ever").await;
+    let run = fixture.http.send_message("elsewhere", "go on for ever").await;
     browser.wait_visible(ABORT_BUTTON).await;
     // Console entries of the sign-in are not part of this check.
     drop(browser.take_console_entries().await);
     check_refused_stop(&fixture, &["Could not stop the call: "], "status of 403").await;
-    let still = fixture.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    let still = fixture.http.run_view(&run).await;
     assert!(still["verdict"].is_null(), "{still:#}");
 }
 

@@ -7,11 +7,11 @@ use quell_testkit::ScriptedModel;
 use quell_testkit::daemon::TestDaemon;
 use quell_testkit::model::ScriptedResponse;
 use rstest::rstest;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::Instant;
 
-use super::{provider_toml, send_message, wait_ended};
-use crate::cli::quell_exe;
+use super::send_message;
+use crate::test_daemon::{config_toml, quell_exe};
 use crate::test_engine::{ProcessLock, WAIT_TIMEOUT};
 
 /// A daemon with the agent `main`, which has every tool, and a second agent `other`.
@@ -24,10 +24,7 @@ struct DelegationFixture {
 impl DelegationFixture {
     async fn start_with_agent(agent: &str) -> Self {
         let (process_lock, model) = (ProcessLock::shared().await, Arc::new(ScriptedModel::start().await));
-        let config = format!(
-            "{}[agents.main]\nmodel = \"scripted/m\"\n[agents.other]\nmodel = \"scripted/m\"\n{agent}",
-            provider_toml(&model)
-        );
+        let config = config_toml(&model, &format!("[agents.other]\nmodel = \"scripted/m\"\n{agent}"));
         let daemon = TestDaemon::start(quell_exe(), &config).await;
         Self { daemon, model, _process_lock: process_lock }
     }
@@ -57,18 +54,6 @@ impl DelegationFixture {
     fn request_messages(&self) -> String {
         self.model.recorded_requests().iter().map(|request| request.body["messages"].to_string()).collect()
     }
-
-    /// Waits for a pending approval and returns it.
-    async fn wait_approval(&self) -> Value {
-        let begun = Instant::now();
-        loop {
-            let pending = self.daemon.api().get("/api/approvals").await.expect_status(200);
-            if let Some(row) = pending["items"].as_array().and_then(|rows| rows.first()) {
-                return row.clone();
-            }
-            assert!(begun.elapsed() < WAIT_TIMEOUT, "no approval is pending: {}", self.request_messages());
-        }
-    }
 }
 
 #[rstest]
@@ -76,12 +61,12 @@ impl DelegationFixture {
 #[case::denied("approvals.shell = \"deny\"\n")]
 #[case::without("tools = [\"spawn_agent\", \"send_message\"]\n")]
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_gives_work_to_an_agent_that_is_not_below_it(#[case] agent: &str) {
+async fn an_agent_delegates_only_to_agents_below_it(#[case] agent: &str) {
     let fixture = DelegationFixture::start_with_agent(agent).await;
     for tool in ["spawn_agent", "send_message"] {
         fixture.script_delegation(tool, &format!("touch {}", fixture.proof_path().display()));
         let run = send_message(&fixture.daemon, "other", "go").await;
-        assert_eq!(wait_ended(&fixture.daemon, &run).await["verdict"]["kind"], "completed");
+        assert_eq!(fixture.daemon.api().wait_ended(&run).await["verdict"]["kind"], "completed");
         assert!(!fixture.proof_path().exists(), "{tool} ran a shell");
         let messages = fixture.request_messages();
         assert!(messages.contains("is no agent that you may give work to. You may give work to: other."), "{messages}");
@@ -99,7 +84,7 @@ async fn a_delegate_has_no_shell_where_its_parent_has_none(#[case] agent: &str, 
     for tool in ["spawn_agent", "send_message"] {
         fixture.script_delegation(tool, &format!("touch {}", fixture.proof_path().display()));
         let run = send_message(&fixture.daemon, "other", "go").await;
-        wait_ended(&fixture.daemon, &run).await;
+        fixture.daemon.api().wait_ended(&run).await;
         assert!(!fixture.proof_path().exists(), "{tool} ran a shell");
         assert!(fixture.request_messages().contains(why), "{}", fixture.request_messages());
     }
@@ -108,7 +93,7 @@ async fn a_delegate_has_no_shell_where_its_parent_has_none(#[case] agent: &str, 
     let touch = json!({"command": format!("touch {}", fixture.proof_path().display())});
     fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &touch));
     let run = send_message(&fixture.daemon, "main", "go").await;
-    wait_ended(&fixture.daemon, &run).await;
+    fixture.daemon.api().wait_ended(&run).await;
     assert!(fixture.proof_path().exists());
 }
 
@@ -117,12 +102,12 @@ async fn a_delegates_shell_waits_for_a_person_as_its_parents_does() {
     let fixture = DelegationFixture::start_with_agent("delegates = [\"main\"]\napprovals.shell = \"ask\"\n").await;
     fixture.script_delegation("spawn_agent", &format!("touch {}", fixture.proof_path().display()));
     let run = send_message(&fixture.daemon, "other", "go").await;
-    let row = fixture.wait_approval().await;
+    let row = fixture.daemon.api().wait_approval().await;
     assert_eq!((&row["agent"], &row["tool"]), (&json!("main"), &json!("shell")), "{row:#}");
     assert!(!fixture.proof_path().exists());
     let path = format!("/api/approvals/{}", row["id"].as_str().unwrap());
     let _ = fixture.daemon.api().post(&path, &json!({"decision": "allow"})).await.expect_status(200);
-    wait_ended(&fixture.daemon, &run).await;
+    fixture.daemon.api().wait_ended(&run).await;
     assert!(fixture.proof_path().exists(), "{}", fixture.request_messages());
 }
 
@@ -144,7 +129,7 @@ async fn a_reload_in_the_middle_of_a_chain_frees_nobody() {
         fixture.daemon.api().get("/readyz").await;
     }
     fixture.model.open_gate("changed");
-    wait_ended(&fixture.daemon, &run).await;
+    fixture.daemon.api().wait_ended(&run).await;
     assert!(
         !fixture.proof_path().exists() && fixture.request_messages().contains("The configuration denies this tool"),
         "{}",

@@ -9,8 +9,8 @@ use quell_testkit::model::ScriptedResponse;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::{provider_toml, send_message, wait_ended};
-use crate::cli::quell_exe;
+use super::send_message;
+use crate::test_daemon::{provider_toml, quell_exe};
 use crate::test_engine::{ProcessLock, WAIT_TIMEOUT};
 
 /// The error text of a start that must be refused. A daemon that starts all the same is killed, and the test fails.
@@ -70,7 +70,8 @@ async fn a_planted_quell_toml_is_not_read_and_is_named() {
     let home = DaemonHome::new("");
     let proof = home.data_dir().with_file_name("proof");
     fs::write(home.config_file(), format!("[hooks]\non_start = \"touch {}\"\n", proof.display())).unwrap();
-    let shown = crate::cli::run_to_exit(home.command(quell_exe()).args(["config", "show"]).env_remove("QUELL_CONFIG"));
+    let shown =
+        crate::test_daemon::run_to_exit(home.command(quell_exe()).args(["config", "show"]).env_remove("QUELL_CONFIG"));
     assert!(shown.code == 0 && !shown.out.contains("on_start = \"touch"), "{shown:?}");
     let daemon = home.clone().with_env("QUELL_CONFIG", "").start_without_config_flag(quell_exe()).await;
     assert!(daemon.output().contains("is not read, because nobody named it"), "{}", daemon.output());
@@ -102,7 +103,7 @@ async fn file_tools_leave_the_configuration_and_data_alone() {
     for (tool, arguments) in &calls {
         model.script(ScriptedResponse::tool_call("c1", *tool, arguments)).script(ScriptedResponse::text("Done."));
         let run = send_message(&daemon, "main", "go").await;
-        wait_ended(&daemon, &run).await;
+        daemon.api().wait_ended(&run).await;
         let result =
             model.recorded_requests().last().unwrap().body["messages"].as_array().unwrap().last().unwrap().to_string();
         let is_refused = result.contains("Quell's own configuration or data");
@@ -146,7 +147,7 @@ async fn a_reload_never_sends_a_key_to_another_address() {
             daemon.api().get("/readyz").await;
         }
         let run = send_message(&daemon, "main", "hello").await;
-        assert_eq!(wait_ended(&daemon, &run).await["output"], "from the old one");
+        assert_eq!(daemon.api().wait_ended(&run).await["output"], "from the old one");
     }
     assert!(daemon.output().contains("start the daemon again"), "{}", daemon.output());
     assert_eq!(new.request_count(), 0);
@@ -156,7 +157,7 @@ async fn a_reload_never_sends_a_key_to_another_address() {
     new.respond_by_prompt(|_, _| ScriptedResponse::text("from the new one"));
     let daemon = home.start(quell_exe()).await;
     let run = send_message(&daemon, "main", "hello").await;
-    assert_eq!(wait_ended(&daemon, &run).await["output"], "from the new one");
+    assert_eq!(daemon.api().wait_ended(&run).await["output"], "from the new one");
     drop(process_lock);
 }
 

@@ -6,11 +6,9 @@ use quell_testkit::ScriptedModel;
 use quell_testkit::daemon::{TestApiClient, TestDaemon};
 use quell_testkit::model::ScriptedResponse;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
-use super::provider_toml;
-use crate::cli::quell_exe;
-use crate::test_engine::{ProcessLock, WAIT_TIMEOUT};
+use crate::test_daemon::{config_toml, quell_exe};
+use crate::test_engine::ProcessLock;
 use crate::test_server::{assert_problem, percent_encode};
 
 struct TokensFixture {
@@ -22,8 +20,7 @@ struct TokensFixture {
 impl TokensFixture {
     async fn start_with(more: &str) -> Self {
         let (process_lock, model) = (ProcessLock::shared().await, Arc::new(ScriptedModel::start().await));
-        let config = provider_toml(&model) + "[agents.main]\nmodel = \"scripted/m\"\n" + more;
-        let daemon = TestDaemon::start(quell_exe(), &config).await;
+        let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, more)).await;
         Self { daemon, model, _process_lock: process_lock }
     }
 
@@ -33,29 +30,6 @@ impl TokensFixture {
         let made = self.daemon.api().post("/api/tokens", &body).await.expect_status(201);
         self.daemon.api().with_token(made["token"].as_str().unwrap())
     }
-
-    /// Waits for a pending approval and returns it.
-    async fn wait_approval(&self) -> Value {
-        let begun = Instant::now();
-        loop {
-            let pending = self.daemon.api().get("/api/approvals").await.expect_status(200);
-            if let Some(row) = pending["items"].as_array().and_then(|rows| rows.first()) {
-                return row.clone();
-            }
-            assert!(begun.elapsed() < WAIT_TIMEOUT, "no approval is pending: {}", self.daemon.output());
-        }
-    }
-
-    async fn wait_ended(&self, run: &str) -> Value {
-        self.daemon.api().run_events(run, 0).await.read_to_end().await;
-        self.daemon.api().get(&format!("/api/runs/{run}")).await.expect_status(200)
-    }
-}
-
-async fn send_message(api: &TestApiClient, session: &str, text: &str) -> String {
-    let path = format!("/api/sessions/{}/runs", percent_encode(session));
-    let sent = api.post(&path, &json!({"text": text})).await.expect_status(202);
-    sent["runId"].as_str().unwrap().to_owned()
 }
 
 fn approval_path(row: &Value) -> String {
@@ -74,22 +48,22 @@ async fn a_write_token_does_not_allow_its_own_call() {
     let writer = fixture.create_token("writer", json!("write")).await;
     let approver = fixture.create_token("approver", json!(["read", "approve"])).await;
     fixture.model.script(shell_call()).script(ScriptedResponse::text("Done."));
-    let run = send_message(&writer, "s", "go").await;
-    let row = fixture.wait_approval().await;
+    let run = writer.send_message("s", "go").await;
+    let row = fixture.daemon.api().wait_approval().await;
     let refused = writer.post(&approval_path(&row), &json!({"decision": "allow"})).await;
     assert_problem(&refused, 403, "forbidden");
     assert!(refused.body["detail"].as_str().unwrap().contains("scope approve"), "{:#}", refused.body);
     let _ = approver.post(&approval_path(&row), &json!({"decision": "allow"})).await.expect_status(200);
-    assert_eq!(fixture.wait_ended(&run).await["verdict"]["kind"], "completed");
+    assert_eq!(fixture.daemon.api().wait_ended(&run).await["verdict"]["kind"], "completed");
     // A write token may deny the call; a token with `approve` alone may not send messages.
     fixture.model.script(shell_call()).script(ScriptedResponse::text("Not done."));
-    let run = send_message(&writer, "s", "again").await;
+    let run = writer.send_message("s", "again").await;
     let _ = writer
-        .post(&approval_path(&fixture.wait_approval().await), &json!({"decision": "deny"}))
+        .post(&approval_path(&fixture.daemon.api().wait_approval().await), &json!({"decision": "deny"}))
         .await
         .expect_status(200);
-    fixture.wait_ended(&run).await;
-    assert_problem(&approver.post("/api/sessions/s/runs", &json!({"text": "x"})).await, 403, "forbidden");
+    fixture.daemon.api().wait_ended(&run).await;
+    assert_problem(&approver.post_run("s", &json!({"text": "x"})).await, 403, "forbidden");
     let rows = fixture.daemon.api().get("/api/tokens").await.expect_status(200);
     assert_eq!(rows["items"][0]["scopes"], json!(["read", "approve"]), "{rows:#}");
 }
@@ -118,17 +92,17 @@ async fn an_own_model_takes_a_scope_and_a_public_address() {
     // The address of a host name is checked when it is connected to.
     let named = request_body("n", "baseUrl", &format!("http://localhost:{port}"));
     let made = bringer.post("/api/sessions", &named).await.expect_status(201);
-    let run = send_message(&bringer, made["key"].as_str().unwrap(), "hello").await;
-    assert_eq!(fixture.wait_ended(&run).await["verdict"]["kind"], "failed");
+    let run = bringer.send_message(made["key"].as_str().unwrap(), "hello").await;
+    assert_eq!(fixture.daemon.api().wait_ended(&run).await["verdict"]["kind"], "failed");
     assert_eq!(own.request_count(), 0, "the private address was reached");
     let by_admin = fixture.daemon.api().post("/api/sessions", &request_body("a", "baseUrl", &own.base_url())).await;
     let made = by_admin.expect_status(201);
-    let run = send_message(&fixture.daemon.api(), made["key"].as_str().unwrap(), "hello").await;
-    assert_eq!(fixture.wait_ended(&run).await["output"], "mine");
+    let run = fixture.daemon.api().send_message(made["key"].as_str().unwrap(), "hello").await;
+    assert_eq!(fixture.daemon.api().wait_ended(&run).await["output"], "mine");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_session_brought_along_never_allows_itself() {
+async fn a_sessions_own_model_cannot_approve_its_calls() {
     let fixture = TokensFixture::start_with(&format!("{ASK_CONFIG}[tools]\nfetch_private = true\n")).await;
     let scopes = json!(["write", "approve", "endpoints"]);
     let owner = fixture.create_token("owner", scopes).await;
@@ -144,25 +118,25 @@ async fn what_a_session_brought_along_never_allows_itself() {
             own.script(shell_call());
         }
         own.script(ScriptedResponse::text("Over."));
-        let run = send_message(&owner, session, "go").await;
-        let row = fixture.wait_approval().await;
+        let run = owner.send_message(session, "go").await;
+        let row = fixture.daemon.api().wait_approval().await;
         assert_eq!(row["ownModel"], true, "{row:#}");
         let refused = owner.post(&approval_path(&row), &json!({"decision": "allow"})).await;
         assert_problem(&refused, 403, "forbidden");
         let _ = owner.post(&approval_path(&row), &json!({"decision": "deny"})).await.expect_status(200);
-        fixture.wait_ended(&run).await;
+        fixture.daemon.api().wait_ended(&run).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_changes_what_another_one_began() {
+async fn a_writer_cannot_change_the_session_of_another() {
     let fixture = TokensFixture::start_with("[agents.other]\nmodel = \"scripted/m\"\n").await;
     let (ann, bob) =
         (fixture.create_token("ann", json!("write")).await, fixture.create_token("bob", json!("write")).await);
     let asked = json!({"userId": "u", "chatId": "c", "provider": "scripted", "model": "m"});
     let key = ann.post("/api/sessions", &asked).await.expect_status(201)["key"].as_str().unwrap().to_owned();
     fixture.model.script(ScriptedResponse::text("Hello."));
-    fixture.wait_ended(&send_message(&ann, &key, "hello").await).await;
+    fixture.daemon.api().wait_ended(&ann.send_message(&key, "hello").await).await;
     let path = format!("/api/sessions/{}", percent_encode(&key));
     let _ = bob.post("/api/sessions", &asked).await.expect_status(200);
     let mut other = asked.clone();
@@ -174,7 +148,7 @@ async fn nobody_changes_what_another_one_began() {
     // Bob may send, also to another agent; but only Ann changes which agent her session has.
     fixture.model.script(ScriptedResponse::text("Hello, Bob."));
     let sent = bob.post(&format!("{path}/runs"), &json!({"text": "hi", "agent": "other"})).await.expect_status(202);
-    fixture.wait_ended(sent["runId"].as_str().unwrap()).await;
+    fixture.daemon.api().wait_ended(sent["runId"].as_str().unwrap()).await;
     let shown = ann.get(&path).await.expect_status(200);
     assert_eq!((&shown["turns"], &shown["agent"]), (&json!(2), &json!("main")), "{shown:#}");
     assert!(!shown.to_string().contains("Obey bob"), "{shown:#}");
@@ -188,12 +162,12 @@ async fn a_receipt_outlives_its_session_and_an_import_is_marked() {
     let fixture = TokensFixture::start_with("").await;
     fixture.model.script(ScriptedResponse::text("a secret answer"));
     let admin = fixture.daemon.api();
-    let run = send_message(&admin, "s", "a secret question").await;
-    let original = fixture.wait_ended(&run).await;
+    let run = admin.send_message("s", "a secret question").await;
+    let original = fixture.daemon.api().wait_ended(&run).await;
     let archive = admin.request(reqwest::Method::GET, "/api/sessions/s/export").send().await.unwrap();
     let lines = archive.text().await.unwrap();
     assert!(admin.delete("/api/sessions/s").await.status < 300);
-    let left = admin.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    let left = admin.run_view(&run).await;
     assert_eq!(left["receipt"], original["receipt"]);
     assert!(!left.to_string().contains("secret"), "{left:#}");
     let bob = fixture.create_token("bob", json!("write")).await;
@@ -209,7 +183,7 @@ async fn a_receipt_outlives_its_session_and_an_import_is_marked() {
     // Neither Bob's import nor his deletion changes the original receipt.
     assert!(bob.delete("/api/sessions/s").await.status < 300);
     for _ in 0..2 {
-        let kept = admin.get(&format!("/api/runs/{run}")).await.expect_status(200);
+        let kept = admin.run_view(&run).await;
         assert_eq!((&kept["receipt"], &kept["principal"]), (&original["receipt"], &json!("admin")), "{kept:#}");
         assert!(kept["imported"].is_null(), "{kept:#}");
     }
@@ -223,7 +197,7 @@ async fn endpoints_that_an_admin_gave_are_exported_imported_and_given_again() {
     let asked = json!({"userId": "u", "chatId": "c", "provider": "mine", "model": "m", "apiKey": "k", "baseUrl": own.base_url()});
     let key = admin.post("/api/sessions", &asked).await.expect_status(201)["key"].as_str().unwrap().to_owned();
     let path = format!("/api/sessions/{}", percent_encode(&key));
-    fixture.wait_ended(&send_message(&admin, &key, "hello").await).await;
+    fixture.daemon.api().wait_ended(&admin.send_message(&key, "hello").await).await;
     let lines = admin.request(reqwest::Method::GET, &format!("{path}/export")).send().await.unwrap();
     let lines = lines.text().await.unwrap();
     assert!(admin.delete(&path).await.status < 300);
@@ -241,5 +215,5 @@ async fn endpoints_that_an_admin_gave_are_exported_imported_and_given_again() {
     let detail = refused.body["detail"].as_str().unwrap();
     assert!(detail.contains("an admin may name it"), "{detail}");
     let _ = admin.post("/api/sessions", &asked).await.expect_status(200);
-    assert_eq!(fixture.wait_ended(&send_message(&bringer, &key, "hello").await).await["output"], "mine");
+    assert_eq!(fixture.daemon.api().wait_ended(&bringer.send_message(&key, "hello").await).await["output"], "mine");
 }

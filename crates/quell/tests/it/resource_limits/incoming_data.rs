@@ -69,7 +69,7 @@ async fn bodies_of_all_callers_share_one_budget_and_a_stop_gets_in() {
     let fixture = LimitsFixture::start().await;
     fixture.model.script(ScriptedResponse::silent_mid_stream("Well"));
     let http = fixture.daemon.api();
-    let run = http.post("/api/sessions/s/runs", &json!({"text": "go"})).await.expect_status(202)["runId"].clone();
+    let run = http.post_run("s", &json!({"text": "go"})).await.expect_status(202)["runId"].clone();
     let before = fixture.resident_bytes();
     let (address, reader) = (fixture.daemon.address(), fixture.create_read_token().await);
     let posts = (0..30).map(|_| endless_post(address, "/api/sessions/s/runs", Some(&reader), 20 * MB));
@@ -84,15 +84,15 @@ async fn bodies_of_all_callers_share_one_budget_and_a_stop_gets_in() {
     let stopped = http.post(&format!("/api/runs/{}/stop?wait=1", run.as_str().unwrap()), &json!({})).await;
     assert_eq!(stopped.expect_status(200)["aborted"], true);
     // Small bodies need no budget, and the budget that large bodies used is given back.
-    let small = http.post("/api/sessions/s/runs", &json!({"text": "hello"})).await;
+    let small = http.post_run("s", &json!({"text": "hello"})).await;
     assert_eq!(small.status, 202, "{small:?}");
     drop(open);
     let large = json!({"text": "x".repeat(3 * MB)});
-    let mut answer = http.post("/api/sessions/other/runs", &large).await;
+    let mut answer = http.post_run("other", &large).await;
     while answer.status == 503 {
         // The daemon notices a closed connection only when it reads from it; retry as its answer says.
         tokio::time::sleep(Duration::from_millis(20)).await;
-        answer = http.post("/api/sessions/other/runs", &large).await;
+        answer = http.post_run("other", &large).await;
     }
     assert_eq!(answer.status, 202, "{answer:?}");
 }

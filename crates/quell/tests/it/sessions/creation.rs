@@ -12,13 +12,12 @@ use quell_testkit::leaks;
 use tokio::sync::Semaphore;
 
 use super::{PAST_IDLE_LIMIT, RecordingProgram, SessionFixture, session_request};
-use crate::test_engine::{WAIT_TIMEOUT, alice, parse_session_key, submission};
+use crate::test_engine::{alice, parse_session_key, submission};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_callers_at_once_make_one_session() {
     let gate = Arc::new(Semaphore::new(0));
-    let program =
-        RecordingProgram { stage_names: vec!["a"], begin_gate: Some(Arc::clone(&gate)), ..RecordingProgram::default() };
+    let program = RecordingProgram::with_stages(&["a"]).begin_gate(&gate);
     let fixture = SessionFixture::start_with(program, |_| {}).await;
     let callers: Vec<_> = (0..1000)
         .map(|_| {
@@ -28,11 +27,7 @@ async fn a_thousand_callers_at_once_make_one_session() {
         .collect();
     let (opened, ()) = tokio::join!(join_all(callers), async {
         let engine = fixture.test_engine.engine.clone();
-        leaks::wait_until(WAIT_TIMEOUT, move || match engine.count_session_waiters() {
-            999 => Ok(()),
-            waiting => Err(format!("{waiting} wait")),
-        })
-        .await;
+        leaks::wait_for_value("waiting callers", 999, move || engine.count_session_waiters()).await;
         gate.add_permits(1);
     });
     let created = opened.iter().filter(|opened| matches!(opened, Ok((_, OpenSessionOutcome::Created)))).count();
@@ -62,11 +57,7 @@ async fn a_failed_stage_releases_the_earlier_ones_in_reverse_and_everybody_gets_
     let waiting = async {
         // All others wait for the creator before its first stage may begin.
         let engine = fixture.test_engine.engine.clone();
-        leaks::wait_until(WAIT_TIMEOUT, move || match engine.count_session_waiters() {
-            19 => Ok(()),
-            waiting => Err(format!("{waiting} wait")),
-        })
-        .await;
+        leaks::wait_for_value("waiting callers", 19, move || engine.count_session_waiters()).await;
         gate.add_permits(1000);
     };
     let (opened, ()) = tokio::join!(join_all((0..20).map(|_| open())), waiting);
@@ -106,18 +97,11 @@ async fn a_veto_leaves_no_session_and_fails_a_run_with_its_reason() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_ends_the_making_and_the_next_one_makes_it() {
     let gate = Arc::new(Semaphore::new(1));
-    let program = RecordingProgram {
-        stage_names: vec!["a", "b"],
-        begin_gate: Some(Arc::clone(&gate)),
-        ..RecordingProgram::default()
-    };
+    let program = RecordingProgram::with_stages(&["a", "b"]).begin_gate(&gate);
     let fixture = SessionFixture::start_with(program, |_| {}).await;
     let run = fixture.test_engine.send(submission("s", "hello")).await;
     let program = Arc::clone(&fixture.program);
-    leaks::wait_until(WAIT_TIMEOUT, move || {
-        if program.recorded_stages() == ["begin a"] { Ok(()) } else { Err("the first stage has not begun".to_owned()) }
-    })
-    .await;
+    leaks::wait_for_true("the first stage has begun", move || program.recorded_stages() == ["begin a"]).await;
     let second = fixture.test_engine.send(submission("s", "and then")).await;
     let stop = fixture.test_engine.stop(&run);
     stop.wait_settled().await;
@@ -131,19 +115,14 @@ async fn a_stop_ends_the_making_and_the_next_one_makes_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waits_for_a_maker_that_is_stopped_takes_over() {
+async fn a_waiter_takes_over_a_creation_whose_run_was_stopped() {
     let gate = Arc::new(Semaphore::new(0));
-    let program =
-        RecordingProgram { stage_names: vec!["a"], begin_gate: Some(Arc::clone(&gate)), ..RecordingProgram::default() };
+    let program = RecordingProgram::with_stages(&["a"]).begin_gate(&gate);
     let fixture = SessionFixture::start_with(program, |_| {}).await;
     let run = fixture.test_engine.send(submission("u:c:scripted", "hello")).await;
     let (program, engine) = (Arc::clone(&fixture.program), fixture.test_engine.engine.clone());
-    leaks::wait_until(WAIT_TIMEOUT, move || {
-        if program.hook_events_of("u:c:scripted").contains(&HookEvent::Create) {
-            Ok(())
-        } else {
-            Err("not begun".to_owned())
-        }
+    leaks::wait_for_true("the creation has begun", move || {
+        program.hook_events_of("u:c:scripted").contains(&HookEvent::Create)
     })
     .await;
     let waiter = async { engine.open_session(&alice(), session_request("u", "c")).await };
@@ -159,11 +138,8 @@ async fn who_waits_for_a_maker_that_is_stopped_takes_over() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_step_that_fails_keeps_no_other_from_being_done_and_is_tried_again() {
-    let program = RecordingProgram {
-        stage_names: vec!["a", "b", "c"],
-        undo_failures: vec![("b", 1)].into(),
-        ..RecordingProgram::default()
-    };
+    let program =
+        RecordingProgram { undo_failures: vec![("b", 1)].into(), ..RecordingProgram::with_stages(&["a", "b", "c"]) };
     let fixture = SessionFixture::start_with(program, |_| {}).await;
     fixture.test_engine.run_message("s", "hello").await;
     fixture.advance_time(PAST_IDLE_LIMIT);
@@ -180,21 +156,14 @@ async fn a_step_that_fails_keeps_no_other_from_being_done_and_is_tried_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_step_that_failed_before_is_tried_a_last_time_at_the_shutdown() {
-    let program = RecordingProgram {
-        stage_names: vec!["a", "b"],
-        undo_failures: vec![("b", 1)].into(),
-        ..RecordingProgram::default()
-    };
+    let program =
+        RecordingProgram { undo_failures: vec![("b", 1)].into(), ..RecordingProgram::with_stages(&["a", "b"]) };
     let fixture = SessionFixture::start_with(program, |_| {}).await;
     fixture.test_engine.run_message("s", "hello").await;
     fixture.advance_time(PAST_IDLE_LIMIT);
     fixture.wait_alive(1).await;
     let engine = fixture.test_engine.engine.clone();
-    leaks::wait_until(WAIT_TIMEOUT, move || match engine.count_pending_cleanups() {
-        1 => Ok(()),
-        unclean => Err(format!("{unclean} steps are left")),
-    })
-    .await;
+    leaks::wait_for_value("clean-up steps left", 1, move || engine.count_pending_cleanups()).await;
     let program = Arc::clone(&fixture.program);
     fixture.test_engine.close().await;
     assert_eq!(program.count_alive(), 0, "the failed undo step was not retried");
@@ -202,11 +171,7 @@ async fn a_step_that_failed_before_is_tried_a_last_time_at_the_shutdown() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_panic_in_the_drop_of_a_stage_bars_nobody_from_its_session() {
-    let program = RecordingProgram {
-        stage_names: vec!["a", "b"],
-        drop_panics: vec![("b", 1)].into(),
-        ..RecordingProgram::default()
-    };
+    let program = RecordingProgram { drop_panics: vec![("b", 1)].into(), ..RecordingProgram::with_stages(&["a", "b"]) };
     let fixture = SessionFixture::start_with(program, |_| {}).await;
     fixture.test_engine.run_message("s", "hello").await;
     fixture.advance_time(PAST_IDLE_LIMIT);
@@ -220,15 +185,12 @@ async fn a_panic_in_the_drop_of_a_stage_bars_nobody_from_its_session() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_is_deleted_while_it_is_made_is_cleaned_up() {
     let gate = Arc::new(Semaphore::new(0));
-    let program =
-        RecordingProgram { stage_names: vec!["a"], begin_gate: Some(Arc::clone(&gate)), ..RecordingProgram::default() };
+    let program = RecordingProgram::with_stages(&["a"]).begin_gate(&gate);
     let fixture = SessionFixture::start_with(program, |_| {}).await;
     let run = fixture.test_engine.send(submission("s", "hello")).await;
     let program = Arc::clone(&fixture.program);
-    leaks::wait_until(WAIT_TIMEOUT, move || {
-        if program.hook_events_of("s").contains(&HookEvent::Create) { Ok(()) } else { Err("not begun".to_owned()) }
-    })
-    .await;
+    leaks::wait_for_true("the creation has begun", move || program.hook_events_of("s").contains(&HookEvent::Create))
+        .await;
     let ask = crate::test_engine::stop_ask(quell_kernel::Push::Gentle);
     assert!(fixture.test_engine.engine.delete_session(&alice(), &parse_session_key("s"), &ask).await.unwrap());
     gate.add_permits(10);
@@ -241,10 +203,9 @@ async fn a_session_that_is_deleted_while_it_is_made_is_cleaned_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_asks_for_a_session_that_is_deleted_meanwhile_gets_a_new_one() {
+async fn a_request_during_a_deletion_gets_a_new_session() {
     let gate = Arc::new(Semaphore::new(0));
-    let program =
-        RecordingProgram { stage_names: vec!["a"], begin_gate: Some(Arc::clone(&gate)), ..RecordingProgram::default() };
+    let program = RecordingProgram::with_stages(&["a"]).begin_gate(&gate);
     let fixture = SessionFixture::start_with(program, |_| {}).await;
     let mut asked = session_request("u", "c");
     asked.instruction = Some("Speak like a pirate.".to_owned());
@@ -254,20 +215,12 @@ async fn who_asks_for_a_session_that_is_deleted_meanwhile_gets_a_new_one() {
     };
     let delete = async {
         let (program, engine) = (Arc::clone(&fixture.program), fixture.test_engine.engine.clone());
-        leaks::wait_until(WAIT_TIMEOUT, move || match program.hook_events_of("u:c:scripted").len() {
-            1 => Ok(()),
-            count => Err(format!("{count} events")),
-        })
-        .await;
+        leaks::wait_for_value("hook events", 1, move || program.hook_events_of("u:c:scripted").len()).await;
         let ask = crate::test_engine::stop_ask(quell_kernel::Push::Gentle);
         let opener = async {
             // The deletion waits for the creator of the session: let it continue.
             let waiting = engine.clone();
-            leaks::wait_until(WAIT_TIMEOUT, move || match waiting.count_session_waiters() {
-                1 => Ok(()),
-                waiting => Err(format!("{waiting} wait")),
-            })
-            .await;
+            leaks::wait_for_value("waiting callers", 1, move || waiting.count_session_waiters()).await;
             gate.add_permits(10);
         };
         let (alice, key) = (alice(), parse_session_key("u:c:scripted"));
@@ -284,11 +237,7 @@ async fn who_asks_for_a_session_that_is_deleted_meanwhile_gets_a_new_one() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_successor_waits_until_what_was_known_of_the_deleted_one_is_gone() {
     let undo_gate = Arc::new(Semaphore::new(0));
-    let program = RecordingProgram {
-        stage_names: vec!["a"],
-        undo_gate: Some(Arc::clone(&undo_gate)),
-        ..RecordingProgram::default()
-    };
+    let program = RecordingProgram::with_stages(&["a"]).undo_gate(&undo_gate);
     let fixture = SessionFixture::start_with(program, |_| {}).await;
     let mut asked = session_request("u", "c");
     asked.instruction = Some("Speak like a pirate.".to_owned());
@@ -299,19 +248,11 @@ async fn a_successor_waits_until_what_was_known_of_the_deleted_one_is_gone() {
     let delete = || async { engine.delete_session(&alice(), &parse_session_key("u:c:scripted"), &ask).await.unwrap() };
     let open = async {
         let engine = engine.clone();
-        leaks::wait_until(WAIT_TIMEOUT, move || match engine.count_live_sessions() {
-            0 => Ok(()),
-            count => Err(format!("{count} live")),
-        })
-        .await;
+        leaks::wait_for_value("live sessions", 0, move || engine.count_live_sessions()).await;
         let alice = alice();
         tokio::join!(fixture.test_engine.engine.open_session(&alice, session_request("u", "c")), async {
             let engine = fixture.test_engine.engine.clone();
-            leaks::wait_until(WAIT_TIMEOUT, move || match engine.count_session_waiters() {
-                3 => Ok(()),
-                waiting => Err(format!("{waiting} wait")),
-            })
-            .await;
+            leaks::wait_for_value("waiting callers", 3, move || engine.count_session_waiters()).await;
             undo_gate.add_permits(10);
         })
         .0
@@ -327,12 +268,7 @@ async fn a_successor_waits_until_what_was_known_of_the_deleted_one_is_gone() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_is_being_made_at_the_shutdown_is_given_back_before_its_end() {
     let (gate, undo_gate) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(0)));
-    let program = RecordingProgram {
-        stage_names: vec!["a", "b"],
-        begin_gate: Some(Arc::clone(&gate)),
-        undo_gate: Some(Arc::clone(&undo_gate)),
-        ..RecordingProgram::default()
-    };
+    let program = RecordingProgram::with_stages(&["a", "b"]).begin_gate(&gate).undo_gate(&undo_gate);
     let fixture = SessionFixture::start_with(program, |_| {}).await;
     let (engine, program) = (fixture.test_engine.engine.clone(), Arc::clone(&fixture.program));
     let opening = async move { engine.open_session(&alice(), session_request("u", "c")).await };

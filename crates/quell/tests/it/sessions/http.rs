@@ -96,7 +96,7 @@ async fn a_session_calls_its_own_provider_with_its_own_key_and_settings() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_session_says_itself_survives_a_restart_with_its_keys() {
+async fn a_sessions_own_settings_and_keys_survive_a_restart() {
     let server = TestServer::start().await;
     let asked = request_body(&json!({"apiKey": "sk-mine", "instruction": "Be brief."}));
     let _ = server.http.post("/api/sessions", &asked).await.expect_status(201);
@@ -201,7 +201,7 @@ async fn keys_whose_sealing_key_is_lost_can_be_given_again() {
 #[case::temperature(json!({"temperature": 7.5}), "from 0 to 2")]
 #[case::tokens(json!({"maxTokens": 0}), "at least 1")]
 #[tokio::test(flavor = "multi_thread")]
-async fn what_no_session_can_be_made_of_is_an_agent_configuration_error(#[case] extra: Value, #[case] says: &str) {
+async fn an_unusable_request_is_an_agent_configuration_error(#[case] extra: Value, #[case] says: &str) {
     let server = TestServer::start().await;
     let refused = server.http.post("/api/sessions", &request_body(&extra)).await;
     assert_problem(&refused, 422, "agent_configuration_error");
@@ -237,7 +237,7 @@ async fn a_token_that_may_only_look_makes_no_session() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_made_or_configured_a_session_is_in_the_audit_list() {
+async fn session_creation_and_configuration_are_audited() {
     let server = TestServer::start().await;
     let _ = server.http.post("/api/sessions", &request_body(&json!({}))).await.expect_status(201);
     let _ = server.http.post("/api/sessions", &request_body(&json!({}))).await.expect_status(200);

@@ -62,12 +62,9 @@ async fn exactly_the_limit_is_not_too_long_and_a_touch_begins_it_anew() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_may_have_a_limit_of_its_own() {
-    let fixture = SessionFixture::start_with(
-        RecordingProgram { stage_names: vec!["a"], ..RecordingProgram::default() },
-        |config| {
-            config.agents.get_mut(&parse_agent_id("main")).unwrap().idle_s = Some(60);
-        },
-    )
+    let fixture = SessionFixture::start_with(RecordingProgram::with_stages(&["a"]), |config| {
+        config.agents.get_mut(&parse_agent_id("main")).unwrap().idle_s = Some(60);
+    })
     .await;
     fixture.test_engine.run_message("s", "hello").await;
     fixture.advance_time(Duration::from_secs(59));
@@ -80,12 +77,9 @@ async fn an_agent_may_have_a_limit_of_its_own() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_that_waits_behind_another_keeps_its_session() {
-    let fixture = SessionFixture::start_with(
-        RecordingProgram { stage_names: vec!["a"], ..RecordingProgram::default() },
-        |config| {
-            config.limits.in_flight_runs = 1;
-        },
-    )
+    let fixture = SessionFixture::start_with(RecordingProgram::with_stages(&["a"]), |config| {
+        config.limits.in_flight_runs = 1;
+    })
     .await;
     fixture.test_engine.run_message("second", "hello").await;
     fixture.test_engine.script_marker("hang", [ScriptedResponse::silent_mid_stream("begun")]);
@@ -101,13 +95,10 @@ async fn a_run_that_waits_behind_another_keeps_its_session() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pending_approval_keeps_its_session() {
-    let fixture = SessionFixture::start_with(
-        RecordingProgram { stage_names: vec!["a"], ..RecordingProgram::default() },
-        |config| {
-            let main = config.agents.get_mut(&parse_agent_id("main")).unwrap();
-            main.approvals.insert("*".to_owned(), quell_kernel::approval::ApprovalPolicy::Ask);
-        },
-    )
+    let fixture = SessionFixture::start_with(RecordingProgram::with_stages(&["a"]), |config| {
+        let main = config.agents.get_mut(&parse_agent_id("main")).unwrap();
+        main.approvals.insert("*".to_owned(), quell_kernel::approval::ApprovalPolicy::Ask);
+    })
     .await;
     fixture.test_engine.script_marker(
         "ask",
@@ -235,12 +226,9 @@ async fn a_session_that_is_deleted_under_a_run_leaves_nothing_of_itself_in_memor
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_waits_for_a_place_is_deleted_without_one() {
-    let fixture = SessionFixture::start_with(
-        RecordingProgram { stage_names: vec!["a"], ..RecordingProgram::default() },
-        |config| {
-            config.limits.in_flight_runs = 1;
-        },
-    )
+    let fixture = SessionFixture::start_with(RecordingProgram::with_stages(&["a"]), |config| {
+        config.limits.in_flight_runs = 1;
+    })
     .await;
     fixture.test_engine.run_message("waits", "hello").await;
     fixture.test_engine.script_marker("hang", [ScriptedResponse::silent_mid_stream("begun")]);

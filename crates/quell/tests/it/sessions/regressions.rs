@@ -32,21 +32,15 @@ async fn two_messages_at_once_on_one_chat_leak_no_second_session() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_gets_a_session_that_is_being_cleaned_up() {
+async fn a_session_in_clean_up_is_given_to_no_caller() {
     let undo_gate = Arc::new(Semaphore::new(0));
-    let program = RecordingProgram {
-        stage_names: vec!["a"],
-        undo_gate: Some(Arc::clone(&undo_gate)),
-        ..RecordingProgram::default()
-    };
+    let program = RecordingProgram::with_stages(&["a"]).undo_gate(&undo_gate);
     let fixture = SessionFixture::start_with(program, |_| {}).await;
     fixture.test_engine.run_message("s", "hello").await;
     fixture.advance_time(PAST_IDLE_LIMIT);
     let program = Arc::clone(&fixture.program);
-    leaks::wait_until(WAIT_TIMEOUT, move || {
-        if program.hook_events_of("s").contains(&HookEvent::Terminate) { Ok(()) } else { Err("no clean-up".to_owned()) }
-    })
-    .await;
+    leaks::wait_for_true("the clean-up has begun", move || program.hook_events_of("s").contains(&HookEvent::Terminate))
+        .await;
     // The session leaves the table before its cleanup, and its successor waits until the cleanup is over.
     let before = fixture.test_engine.model.request_count();
     let run = fixture.test_engine.send(submission("s", "too early")).await;
@@ -107,12 +101,9 @@ async fn a_session_that_is_asked_for_during_a_long_run_is_not_torn_down_under_it
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_waits_for_long_finds_the_session_that_was_there_when_it_came() {
-    let fixture = SessionFixture::start_with(
-        RecordingProgram { stage_names: vec!["a"], ..RecordingProgram::default() },
-        |config| {
-            config.limits.in_flight_runs = 1;
-        },
-    )
+    let fixture = SessionFixture::start_with(RecordingProgram::with_stages(&["a"]), |config| {
+        config.limits.in_flight_runs = 1;
+    })
     .await;
     fixture.test_engine.run_message("s", "hello").await;
     // First behind a run of another session, then behind a run of its own session.
@@ -204,7 +195,7 @@ async fn an_mcp_connection_that_another_task_opened_is_really_closed() {
     let (mark, folder) = (ProcessMarker::new(), tempfile::tempdir().unwrap());
     let log = folder.path().join("log");
     let server = test_server_config(&mark, &log);
-    let program = RecordingProgram { stage_names: vec!["a"], ..RecordingProgram::default() };
+    let program = RecordingProgram::with_stages(&["a"]);
     let fixture = SessionFixture::start_with(program, |config| {
         config.mcp.insert("test".to_owned(), server);
     })
@@ -218,11 +209,7 @@ async fn an_mcp_connection_that_another_task_opened_is_really_closed() {
     fixture.advance_time(PAST_IDLE_LIMIT);
     fixture.wait_alive(0).await;
     let engine = fixture.test_engine.engine.clone();
-    leaks::wait_until(WAIT_TIMEOUT, move || match engine.mcp().count_live() {
-        0 => Ok(()),
-        alive => Err(format!("{alive} MCP servers are alive")),
-    })
-    .await;
+    leaks::wait_for_value("live MCP servers", 0, move || engine.mcp().count_live()).await;
     mark.wait_gone(Duration::from_secs(10)).await;
     fixture.test_engine.close().await;
 }
@@ -231,7 +218,7 @@ async fn an_mcp_connection_that_another_task_opened_is_really_closed() {
 /// message then had two actors, and one of them looked for the entry in an endless loop.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_that_come_while_everything_expires_at_once_are_all_answered() {
-    let program = RecordingProgram { stage_names: vec!["a"], ..RecordingProgram::default() };
+    let program = RecordingProgram::with_stages(&["a"]);
     let fixture = SessionFixture::start_with(program, |config| {
         config.sessions.idle_s = 0;
         // Runs wait for permits, too.

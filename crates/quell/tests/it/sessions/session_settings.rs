@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use super::{RecordingProgram, SessionFixture, session_request};
-use crate::test_engine::{WAIT_TIMEOUT, alice, parse_agent_id, submission};
+use crate::test_engine::{alice, parse_agent_id, submission};
 use crate::test_server::{TestServer, assert_problem, percent_encode};
 
 fn request_with_endpoint(server: &FakeMcpServer, key: &str) -> SessionRequest {
@@ -103,13 +103,9 @@ async fn a_change_that_its_agent_cannot_work_with_is_refused_and_not_stored(#[ca
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_one_asks_for_in_vain_is_no_error_of_those_who_wait() {
+async fn one_callers_invalid_request_is_no_error_for_other_callers() {
     let undo_gate = Arc::new(Semaphore::new(0));
-    let program = RecordingProgram {
-        stage_names: vec!["a"],
-        undo_gate: Some(Arc::clone(&undo_gate)),
-        ..RecordingProgram::default()
-    };
+    let program = RecordingProgram::with_stages(&["a"]).undo_gate(&undo_gate);
     let fixture = SessionFixture::start_with(program, |_| {}).await;
     fixture.test_engine.engine.open_session(&alice(), session_request("u", "c")).await.unwrap();
     fixture.clock.skip(super::PAST_IDLE_LIMIT);
@@ -124,11 +120,7 @@ async fn what_one_asks_for_in_vain_is_no_error_of_those_who_wait() {
     let asked = (0..20).map(|number| if number == 10 { session_request("u", "c") } else { bad.clone() });
     let (opened, ()) = tokio::join!(futures_util::future::join_all(asked.map(open)), async {
         let engine = fixture.test_engine.engine.clone();
-        leaks::wait_until(WAIT_TIMEOUT, move || match engine.count_session_waiters() {
-            20 => Ok(()),
-            waiting => Err(format!("{waiting} wait")),
-        })
-        .await;
+        leaks::wait_for_value("waiting callers", 20, move || engine.count_session_waiters()).await;
         undo_gate.add_permits(10);
     });
     for (number, opened) in opened.into_iter().enumerate() {
@@ -188,14 +180,11 @@ async fn a_session_whose_provider_is_gone_says_so_before_its_next_run_fails() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_of_another_agent_from_now_on_may_be_idle_for_as_long_as_that_one_says() {
-    let fixture = SessionFixture::start_with(
-        RecordingProgram { stage_names: vec!["a"], ..RecordingProgram::default() },
-        |config| {
-            let mut hasty = config.agents[&parse_agent_id("main")].clone();
-            hasty.idle_s = Some(60);
-            config.agents.insert(parse_agent_id("hasty"), hasty);
-        },
-    )
+    let fixture = SessionFixture::start_with(RecordingProgram::with_stages(&["a"]), |config| {
+        let mut hasty = config.agents[&parse_agent_id("main")].clone();
+        hasty.idle_s = Some(60);
+        config.agents.insert(parse_agent_id("hasty"), hasty);
+    })
     .await;
     let mut asked = session_request("u", "c");
     fixture.test_engine.engine.open_session(&alice(), asked.clone()).await.unwrap();

@@ -9,7 +9,7 @@ use quell_engine::engine::OpenSessionOutcome;
 use quell_testkit::leaks;
 
 use super::{RecordingProgram, SessionFixture, session_request};
-use crate::test_engine::{WAIT_TIMEOUT, alice};
+use crate::test_engine::alice;
 
 const SESSIONS: usize = 10_000;
 /// Five minutes, like the daemon's own sweeper.
@@ -32,9 +32,7 @@ fn sessions_used_in(sweep: usize) -> Vec<usize> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_simulated_day_leaves_what_the_rules_say() {
-    let fixture =
-        SessionFixture::start_with(RecordingProgram { stage_names: vec!["a"], ..RecordingProgram::default() }, |_| {})
-            .await;
+    let fixture = SessionFixture::start_with(RecordingProgram::with_stages(&["a"]), |_| {}).await;
     let engine = &fixture.test_engine.engine;
     // The model: the time of last use of each live session.
     let mut live: HashMap<usize, Duration> = HashMap::new();
@@ -71,8 +69,7 @@ async fn a_simulated_day_leaves_what_the_rules_say() {
     assert_eq!(engine.count_live_sessions(), 0);
     fixture.wait_alive(0).await;
     let mcp = engine.clone();
-    leaks::wait_until(WAIT_TIMEOUT, move || if mcp.mcp().count_live() == 0 { Ok(()) } else { Err("MCP".to_owned()) })
-        .await;
+    leaks::wait_for_value("live MCP servers", 0, move || mcp.mcp().count_live()).await;
     fixture.test_engine.close().await;
 }
 

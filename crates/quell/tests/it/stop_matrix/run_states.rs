@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use quell_testkit::commands::{self, ProcessMarker};
-use quell_testkit::model::{BlackHole, ModelRequestHandle, ScriptedResponse, ScriptedStream};
+use quell_testkit::model::{BlackHole, ModelRequestHandle, ScriptedResponse};
 use quell_testkit::{ScriptedModel, mcp};
 use serde_json::{Value, json};
 
@@ -27,10 +27,8 @@ type StateStepFuture<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 pub(super) struct StateRun {
     /// The run id. For runs that a client starts, it is set once the run exists.
     pub(super) run: String,
-    /// The marker in its requests.
     pub(super) marker: String,
     pub(super) session: String,
-    /// Markers of its processes.
     pub(super) marks: Vec<ProcessMarker>,
     /// A run ahead of it in its session, which a stop of one run does not affect.
     pub(super) blocking_run: Option<String>,
@@ -39,7 +37,6 @@ pub(super) struct StateRun {
 }
 
 impl StoppableState {
-    /// The agent of this state.
     pub(super) fn agent(&self) -> String {
         self.name.replace(' ', "-")
     }
@@ -186,31 +183,6 @@ pub(super) fn config_toml(model: &ScriptedModel, hole: &BlackHole) -> String {
     text
 }
 
-/// Brings a run into this state with its work in the background; the run continues with a further step once the gate
-/// named like its id opens.
-pub(super) async fn start_background_state(fixture: &StopMatrixDaemon, state: &StoppableState) -> StateRun {
-    let mut state_run = super::stop_methods::new_state_run(super::stop_methods::MatrixStopMethod::Budget, state);
-    let mark = ProcessMarker::new();
-    let command = json!({"command": commands::setsid_child(&mark)});
-    let first = match state.name {
-        "sub-agent" => {
-            let below = format!("below-{}", state_run.marker);
-            fixture.script_marker(&below, [tool_call("shell", &command)]);
-            json!({"agent": "scout", "prompt": format!("look marker:{below}"), "wait": false})
-        }
-        _ => json!({"command": commands::setsid_child(&mark), "background": true}),
-    };
-    let tool = if state.name == "sub-agent" { "spawn_agent" } else { "shell" };
-    let second =
-        ScriptedStream::new().text("on").wait_for_gate(&state_run.run).tool_call("c2", "list_files", &json!({}));
-    fixture.script_marker(&state_run.marker, [tool_call(tool, &first), second.into()]);
-    state_run.marks.push(mark);
-    super::stop_methods::send_message(fixture, state, &state_run, &Value::Null).await;
-    wait_processes(&state_run, 2).await;
-    wait_second_request(fixture, &state_run).await.wait_paused().await;
-    state_run
-}
-
 fn do_nothing<'a>(_: &'a StopMatrixDaemon, _: &'a mut StateRun) -> StateStepFuture<'a> {
     Box::pin(std::future::ready(()))
 }
@@ -224,7 +196,7 @@ fn script_responses<'a>(
     do_nothing(fixture, state_run)
 }
 
-fn tool_call(tool: &str, arguments: &Value) -> ScriptedResponse {
+pub(super) fn tool_call(tool: &str, arguments: &Value) -> ScriptedResponse {
     ScriptedResponse::tool_call("c1", tool, arguments)
 }
 
@@ -243,7 +215,7 @@ fn script_shell<'a>(
     script_responses(fixture, state_run, [tool_call("shell", &arguments)])
 }
 
-async fn wait_processes(state_run: &StateRun, count: usize) {
+pub(super) async fn wait_processes(state_run: &StateRun, count: usize) {
     state_run.marks.last().unwrap().wait_for_count(count).await;
 }
 
@@ -251,7 +223,7 @@ async fn wait_request(fixture: &StopMatrixDaemon, state_run: &StateRun) -> Model
     fixture.model.wait_for_marked_request(&state_run.marker).await
 }
 
-async fn wait_second_request(fixture: &StopMatrixDaemon, state_run: &StateRun) -> ModelRequestHandle {
+pub(super) async fn wait_second_request(fixture: &StopMatrixDaemon, state_run: &StateRun) -> ModelRequestHandle {
     wait_for_request(fixture, |seen| {
         seen.iter().filter(|request| request.markers.last() == Some(&state_run.marker)).nth(1).cloned()
     })
@@ -308,8 +280,7 @@ async fn fill_window(fixture: &StopMatrixDaemon, state_run: &mut StateRun) {
     let before = format!("before-{}", state_run.marker);
     fixture.script_marker(&before, [ScriptedResponse::text("And on it went. ".repeat(200))]);
     let body = json!({"text": format!("tell me a story marker:{before}"), "agent": "main"});
-    let sent =
-        fixture.daemon.api().post(&format!("/api/sessions/{}/runs", state_run.session), &body).await.expect_status(202);
+    let sent = fixture.daemon.api().post_run(&state_run.session, &body).await.expect_status(202);
     drop(fixture.daemon.api().run_events(sent["runId"].as_str().unwrap(), 0).await.wait_for("run.ended").await);
     fixture.script_marker(&before, [ScriptedResponse::silent_mid_stream("So far")]);
 }

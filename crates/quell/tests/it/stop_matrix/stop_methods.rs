@@ -2,14 +2,16 @@
 
 use std::process::Stdio;
 
+use quell_testkit::commands::{self, ProcessMarker};
 use quell_testkit::daemon::TestDaemon;
+use quell_testkit::model::ScriptedStream;
 use reqwest::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use super::StopMatrixDaemon;
-use super::run_states::{StateRun, StoppableState};
-use crate::cli::quell_exe;
+use super::run_states::{StateRun, StoppableState, tool_call, wait_processes, wait_second_request};
+use crate::test_daemon::quell_exe;
 use crate::test_server::percent_encode;
 use crate::ws::WsTestClient;
 
@@ -64,7 +66,7 @@ impl MatrixStopMethod {
     }
 }
 
-pub(super) fn new_state_run(method: MatrixStopMethod, state: &StoppableState) -> StateRun {
+fn new_state_run(method: MatrixStopMethod, state: &StoppableState) -> StateRun {
     let name = format!("{method:?}-{}", state.agent());
     StateRun {
         run: name.clone(),
@@ -93,12 +95,32 @@ pub(super) async fn start_in_state(
     state_run
 }
 
-pub(super) async fn send_message(
-    fixture: &StopMatrixDaemon,
-    state: &StoppableState,
-    state_run: &StateRun,
-    timeout: &Value,
-) {
+/// Brings a run into this state with its work in the background; the run continues with a further step once the gate
+/// named like its id opens.
+pub(super) async fn start_background_state(fixture: &StopMatrixDaemon, state: &StoppableState) -> StateRun {
+    let mut state_run = new_state_run(MatrixStopMethod::Budget, state);
+    let mark = ProcessMarker::new();
+    let command = json!({"command": commands::setsid_child(&mark)});
+    let first = match state.name {
+        "sub-agent" => {
+            let below = format!("below-{}", state_run.marker);
+            fixture.script_marker(&below, [tool_call("shell", &command)]);
+            json!({"agent": "scout", "prompt": format!("look marker:{below}"), "wait": false})
+        }
+        _ => json!({"command": commands::setsid_child(&mark), "background": true}),
+    };
+    let tool = if state.name == "sub-agent" { "spawn_agent" } else { "shell" };
+    let second =
+        ScriptedStream::new().text("on").wait_for_gate(&state_run.run).tool_call("c2", "list_files", &json!({}));
+    fixture.script_marker(&state_run.marker, [tool_call(tool, &first), second.into()]);
+    state_run.marks.push(mark);
+    send_message(fixture, state, &state_run, &Value::Null).await;
+    wait_processes(&state_run, 2).await;
+    wait_second_request(fixture, &state_run).await.wait_paused().await;
+    state_run
+}
+
+async fn send_message(fixture: &StopMatrixDaemon, state: &StoppableState, state_run: &StateRun, timeout: &Value) {
     let mut body = json!({"text": prompt_text(state_run), "agent": state.agent(), "idempotencyKey": state_run.run});
     if !timeout.is_null() {
         body["timeoutMs"] = timeout.clone();
@@ -137,8 +159,7 @@ pub(super) async fn stop_one(
     let (http, session) = (fixture.daemon.api(), percent_encode(&state_run.session));
     match method {
         MatrixStopMethod::HttpRun => {
-            let answer =
-                http.post(&format!("/api/runs/{}/stop?wait=1", state_run.run), &json!({})).await.expect_status(200);
+            let answer = http.stop_run(&state_run.run).await;
             assert_eq!(answer["aborted"], true, "{}: {answer:#}", state.name);
         }
         MatrixStopMethod::HttpSession => {
@@ -162,7 +183,7 @@ pub(super) async fn stop_one(
             assert_ne!(answer["status"], "no-active-run", "{}: {answer:#}", state.name);
         }
         MatrixStopMethod::StopText => {
-            let answer = http.post(&format!("/api/sessions/{session}/runs"), &json!({"text": " /STOP "})).await;
+            let answer = http.post_run(&session, &json!({"text": " /STOP "})).await;
             assert_stopped(state, state_run, &answer.expect_status(200));
         }
         MatrixStopMethod::CtrlC => press_ctrl_c(state, state_run).await,
@@ -194,7 +215,6 @@ async fn press_ctrl_c(state: &StoppableState, state_run: &mut StateRun) {
     assert_eq!(status.code(), Some(130), "{}", state.name);
 }
 
-/// Stops all runs at once.
 pub(super) async fn stop_all(fixture: &mut StopMatrixDaemon, method: MatrixStopMethod, state_runs: &[StateRun]) {
     match method {
         MatrixStopMethod::HttpAll => {

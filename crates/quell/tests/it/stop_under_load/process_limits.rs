@@ -5,7 +5,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use serde_json::json;
 
 use super::{EndlessRunDaemon, run_cli};
-use crate::cli::quell_exe;
+use crate::test_daemon::quell_exe;
 
 /// Lowers the soft limit of the daemon to 0, as `prlimit` does; also its hard limit if given.
 fn lower_limit(fixture: &EndlessRunDaemon, resource: Resource, hard: Option<u64>) {
@@ -64,7 +64,7 @@ async fn a_person_at_a_terminal_may_end_a_daemon_that_hears_nobody() {
 async fn a_daemon_that_may_write_nothing_more_lives_and_stops() {
     let fixture = EndlessRunDaemon::start().await;
     lower_limit(&fixture, Resource::Fsize, None);
-    let refused = fixture.daemon.api().post("/api/sessions/t/runs", &json!({"text": "go"})).await;
+    let refused = fixture.daemon.api().post_run("t", &json!({"text": "go"})).await;
     assert_eq!((refused.status, refused.problem_code()), (503, Some("store_unavailable")), "{refused:?}");
     let path = format!("/api/runs/{}/stop?wait=1", fixture.run);
     let stopped = fixture.daemon.api().post(&path, &json!({})).await.expect_status(200);

@@ -10,14 +10,14 @@ use quell_testkit::daemon::{DaemonHome, TestDaemon};
 use rustix::fs::{Mode, OFlags, open};
 
 use super::run_cli;
-use crate::cli::quell_exe;
+use crate::test_daemon::quell_exe;
 use crate::test_engine::WAIT_TIMEOUT;
 
 /// The user `nobody` on every Linux.
 const NOBODY_UID: u32 = 65534;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_took_a_dead_daemons_port_gets_no_token() {
+async fn a_process_on_a_dead_daemons_port_gets_no_token() {
     let daemon = TestDaemon::start(quell_exe(), "").await;
     daemon.kill9().await;
     let impostor = TcpListener::bind(daemon.address()).unwrap();
@@ -41,8 +41,7 @@ async fn who_took_a_dead_daemons_port_gets_no_token() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_users_listener_gets_no_token_from_a_living_lock() {
-    if !rustix::process::geteuid().is_root() {
-        println!("left out: another user is needed, and only root can become one");
+    if quell_testkit::skip::lacks_root() {
         return;
     }
     // A daemon of this user holds the lock; its address file names a daemon of another user.

@@ -9,7 +9,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::{EndlessRunDaemon, run_cli};
-use crate::cli::quell_exe;
+use crate::test_daemon::quell_exe;
 
 /// A client of the socket that sends no token.
 fn socket_client(home: &DaemonHome) -> Client {
@@ -69,16 +69,15 @@ async fn a_command_of_an_agent_is_refused_at_the_socket() {
     fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": command})));
     fixture.model.script(ScriptedResponse::text("It did not work."));
     let body = json!({"text": "stop them"});
-    let run = fixture.daemon.api().post("/api/sessions/other/runs", &body).await.expect_status(202);
-    let run = run["runId"].as_str().unwrap();
-    let log = fixture.daemon.api().run_events(run, 0).await.read_to_end().await;
+    let run = fixture.daemon.api().start_run("other", &body).await;
+    let log = fixture.daemon.api().run_events(&run, 0).await.read_to_end().await;
     assert_eq!(log.verdict(), "completed", "{log:?}");
     let result = fixture.model.recorded_requests().last().unwrap().messages().last().unwrap().to_string();
     assert!(
         result.contains("processes that the daemon has started may not use this socket") && result.contains("code 1"),
         "{result}"
     );
-    let other = fixture.daemon.api().get(&format!("/api/runs/{}", fixture.run)).await.expect_status(200);
+    let other = fixture.daemon.api().run_view(&fixture.run).await;
     assert_eq!(other["state"], "running", "{other:#}");
 }
 

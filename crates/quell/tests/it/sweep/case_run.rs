@@ -1,7 +1,8 @@
-//! Run one case with one stop mode, and the engine that all cases share.
+//! A case with its stop mode, and the engine that all cases share.
 
+use std::future::{Future, ready};
 use std::path::PathBuf;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex};
 
 use futures_util::poll;
@@ -9,24 +10,92 @@ use quell_engine::EngineConfig;
 use quell_engine::agent::AgentConfig;
 use quell_engine::engine::{RunFollow, Submission};
 use quell_kernel::approval::ApprovalPolicy;
+use quell_mcp::McpConfig;
 use quell_protocol::RunId;
-use quell_testkit::ScriptedResponse;
+use quell_scope::Point;
 use quell_testkit::commands::ProcessMarker;
-use quell_testkit::leaks::{ResourceBaseline, TaskBaseline};
 use quell_testkit::mcp::{FakeMcpServer, McpFault};
 use quell_testkit::model::BlackHole;
+use quell_testkit::{ScriptedResponse, mcp};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::cases::{MessageOrigin, StopMoment, SweepCase};
-use super::checks::{self, StopFigures};
-use super::mcp_cases;
-use super::stop_modes::{SweepStopAnswers, SweepStopMode, poll_tickets_once, stop_run};
-use super::{channel_origin, hook_case};
+use super::channel_origin;
+use super::stop_modes::{SweepStopAnswers, SweepStopMode, stop_run};
 use crate::test_engine::{
-    NoticeRecorder, ProcessLock, TestDataDir, TestDir, TestEngine, WAIT_TIMEOUT, alice, parse_agent_id, parse_run_id,
-    provider_config, submission_as,
+    ProcessLock, TestDataDir, TestDir, TestEngine, WAIT_TIMEOUT, alice, parse_agent_id, parse_run_id, provider_config,
+    submission_as,
 };
+
+/// A hook that hangs in the run of this case only, ignores signals, and starts a child in its own session.
+const HANGING_HOOK: &str = "case \"$QUELL_RUN_ID\" in a-hook-that-hangs.*) \
+     trap '' TERM INT HUP; setsid sleep 600 & sleep 600 ;; esac";
+
+pub(super) type CaseStepFuture<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+pub(super) type CaseStep = for<'a> fn(&'a CaseRun<'a>) -> CaseStepFuture<'a>;
+
+#[derive(Clone, Copy)]
+pub(super) enum StopMoment {
+    /// Before the message is sent: the stop names an unknown run id.
+    BeforeMessage,
+    /// From outside, once this condition holds.
+    OnCondition(CaseStep),
+    /// On the run's own task, when it reaches the point for the `n`th time, counted from 1.
+    AtPoint(Point, u32),
+}
+
+/// How the run must have ended.
+#[derive(Clone, Copy)]
+pub(super) enum ExpectedOutcome {
+    /// Aborted by one of the callers of the stop.
+    AbortedByThisStop,
+    /// Aborted by an earlier stop of Alice, which stands; this stop changes nothing.
+    AbortedEarlier,
+    /// Completed just before the stop.
+    Completed,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum MessageOrigin {
+    /// A transport that only waits for the run.
+    Api,
+    /// A chat network, with a file; the answer is delivered there.
+    Channel,
+}
+
+pub(super) struct SweepCase {
+    pub(super) name: String,
+    pub(super) agent: &'static str,
+    pub(super) origin: MessageOrigin,
+    pub(super) prepare: CaseStep,
+    pub(super) moment: StopMoment,
+    /// Steps between the stop and the end of the run, and checks for this case only.
+    pub(super) check_after: CaseStep,
+    pub(super) expected: ExpectedOutcome,
+    /// Whether the run has started, so that its message stays in the history.
+    pub(super) started: bool,
+    /// Texts that the next request must show the model.
+    pub(super) visible_next: &'static [&'static str],
+    /// Texts that the next request must not show.
+    pub(super) hidden_next: &'static [&'static str],
+}
+
+impl SweepCase {
+    pub(super) fn new(name: &str, prepare: CaseStep, moment: StopMoment) -> Self {
+        Self {
+            name: name.to_owned(),
+            agent: "main",
+            origin: MessageOrigin::Api,
+            prepare,
+            moment,
+            check_after: do_nothing,
+            expected: ExpectedOutcome::AbortedByThisStop,
+            started: true,
+            visible_next: &[],
+            hidden_next: &[],
+        }
+    }
+}
 
 /// One engine for all cases of a stop mode, with everything that can keep a run waiting.
 pub(super) struct SweepEngine {
@@ -72,8 +141,8 @@ impl SweepEngine {
             let mut asking = config.agents.get(&parse_agent_id("main")).unwrap().clone();
             asking.approvals.insert("*".to_owned(), ApprovalPolicy::Ask);
             config.agents.insert(parse_agent_id("asking"), asking);
-            config.hooks.on_run_start = hook_case::HANGING_HOOK.into();
-            config.mcp.extend(mcp_cases::mcp_servers(&silent_mcp));
+            config.hooks.on_run_start = HANGING_HOOK.into();
+            config.mcp.extend(mcp_servers(&silent_mcp));
             for (name, server) in [("starting", "mute"), ("reaching", "far")] {
                 let mut starting = config.agents.get(&parse_agent_id("main")).unwrap().clone();
                 starting.mcp = Some(vec![server.to_owned()]);
@@ -233,7 +302,7 @@ impl<'a> CaseRun<'a> {
         }
     }
 
-    async fn stop_at_moment(&self, case: &SweepCase, mode: SweepStopMode) -> SweepStopAnswers {
+    pub(super) async fn stop_at_moment(&self, case: &SweepCase, mode: SweepStopMode) -> SweepStopAnswers {
         let engine = &self.sweep.test_engine.engine;
         match case.moment {
             StopMoment::BeforeMessage => {
@@ -260,21 +329,22 @@ impl<'a> CaseRun<'a> {
     }
 }
 
-/// Runs one case with one stop mode and checks the stop.
-pub(super) async fn run_case(sweep: &SweepEngine, case: &SweepCase, mode: SweepStopMode) -> StopFigures {
-    let case_run = CaseRun::new(sweep, case, &format!("{mode:?}"));
-    let (baseline, tasks) = (ResourceBaseline::capture(std::process::id()), TaskBaseline::capture());
-    let mut watcher = NoticeRecorder::subscribe(&sweep.test_engine.engine);
-    (case.prepare)(&case_run).await;
-    let answers = case_run.stop_at_moment(case, mode).await;
-    if mode == SweepStopMode::CallerGone {
-        poll_tickets_once(&answers).await;
-    }
-    (case.check_after)(&case_run).await;
-    watcher.wait_ended(&case_run.run).await;
-    let figures = checks::check_stop(&case_run, case, &answers, &mut watcher).await;
-    drop(watcher);
-    let _back = baseline.assert_restored_with(checks::BLOCKING_POOL_ALLOWANCE, WAIT_TIMEOUT).await;
-    let _back = tasks.assert_restored(WAIT_TIMEOUT).await;
-    figures
+/// MCP servers of the sweep: one that works, and two that never answer the initialisation, as a process and by URL. No
+/// server stays after a run.
+fn mcp_servers(silent: &FakeMcpServer) -> Vec<(String, McpConfig)> {
+    let server = || McpConfig {
+        command: Some("sh".to_owned()),
+        args: vec!["-c".to_owned(), mcp::SERVER_SCRIPT.to_owned()],
+        idle_s: Some(0),
+        grace_ms: Some(100),
+        ..McpConfig::default()
+    };
+    let mut mute = server();
+    mute.env.insert("MCP_MUTE".to_owned(), "1".to_owned());
+    let silent_url = McpConfig { url: Some(silent.url()), ..McpConfig::default() };
+    vec![("test".to_owned(), server()), ("mute".to_owned(), mute), ("far".to_owned(), silent_url)]
+}
+
+pub(super) fn do_nothing<'a>(_: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
+    Box::pin(ready(()))
 }

@@ -1,96 +1,32 @@
 //! The places where a stop can find a run, as data.
 
-use std::future::{Future, ready};
-use std::pin::Pin;
+mod mcp;
+
 use std::time::Duration;
 
+use quell_engine::engine::Submission;
 use quell_engine::live_run::RunProgress;
 use quell_protocol::ResourceKind;
+use quell_protocol::api::OnBusy;
 use quell_protocol::approval::Decision;
 use quell_scope::Point;
 use quell_testkit::{ScriptedResponse, commands, leaks, model};
 use serde_json::json;
 use tokio::io::AsyncReadExt;
 
-use super::case_run::CaseRun;
+use super::case_run::{CaseRun, CaseStepFuture, ExpectedOutcome, MessageOrigin, StopMoment, SweepCase, do_nothing};
 use super::earlier_turns::{send_long_turn, send_picture_turn, wait_summarising, wait_summary_disconnected};
 use super::stop_modes::{SweepStopMode, stop_run};
-use crate::test_engine::{WAIT_TIMEOUT, alice, parse_run_id, submission_as};
-
-pub(super) type CaseStepFuture<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
-pub(super) type CaseStep = for<'a> fn(&'a CaseRun<'a>) -> CaseStepFuture<'a>;
-
-#[derive(Clone, Copy)]
-pub(super) enum StopMoment {
-    /// Before the message is sent: the stop names an unknown run id.
-    BeforeMessage,
-    /// From outside, once this condition holds.
-    OnCondition(CaseStep),
-    /// On the run's own task, when it reaches the point for the `n`th time, counted from 1.
-    AtPoint(Point, u32),
-}
-
-/// How the run must have ended.
-#[derive(Clone, Copy)]
-pub(super) enum ExpectedOutcome {
-    /// Aborted by one of the callers of the stop.
-    AbortedByThisStop,
-    /// Aborted by an earlier stop of Alice, which stands; this stop changes nothing.
-    AbortedEarlier,
-    /// Completed just before the stop.
-    Completed,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum MessageOrigin {
-    /// A transport that only waits for the run.
-    Api,
-    /// A chat network, with a file; the answer is delivered there.
-    Channel,
-}
-
-pub(super) struct SweepCase {
-    pub(super) name: String,
-    pub(super) agent: &'static str,
-    pub(super) origin: MessageOrigin,
-    pub(super) prepare: CaseStep,
-    pub(super) moment: StopMoment,
-    /// Steps between the stop and the end of the run, and checks for this case only.
-    pub(super) check_after: CaseStep,
-    pub(super) expected: ExpectedOutcome,
-    /// Whether the run has started, so that its message stays in the history.
-    pub(super) started: bool,
-    /// Texts that the next request must show the model.
-    pub(super) visible_next: &'static [&'static str],
-    /// Texts that the next request must not show.
-    pub(super) hidden_next: &'static [&'static str],
-}
-
-impl SweepCase {
-    pub(super) fn new(name: &str, prepare: CaseStep, moment: StopMoment) -> Self {
-        Self {
-            name: name.to_owned(),
-            agent: "main",
-            origin: MessageOrigin::Api,
-            prepare,
-            moment,
-            check_after: do_nothing,
-            expected: ExpectedOutcome::AbortedByThisStop,
-            started: true,
-            visible_next: &[],
-            hidden_next: &[],
-        }
-    }
-}
+use crate::test_engine::{WAIT_TIMEOUT, alice, parse_run_id, submission, submission_as};
 
 /// All cases: named places reached from outside, then every cancellation point from inside.
 pub(super) fn all_cases() -> Vec<SweepCase> {
     let mut cases = before_start_cases();
     cases.extend(model_cases());
     cases.extend(tool_cases());
-    cases.extend(super::mcp_cases::mcp_cases());
-    cases.push(super::hook_case::hook_case());
-    cases.push(super::steer_case::steer_case());
+    cases.extend(mcp::mcp_cases());
+    cases.push(hook_case());
+    cases.push(steer_case());
     cases.extend(completion_cases());
     cases.extend(point_cases());
     cases
@@ -236,6 +172,34 @@ fn tool_cases() -> Vec<SweepCase> {
     vec![shell, between, blocking, fetching, agent, approval, background]
 }
 
+/// A run that waits for a hook that hangs.
+fn hook_case() -> SweepCase {
+    SweepCase::new(
+        "a hook that hangs",
+        do_nothing,
+        StopMoment::OnCondition(|case_run| Box::pin(wait_resource_held(case_run, ResourceKind::Process))),
+    )
+}
+
+/// A message that steers a run is covered by a stop from the step in which the run receives it.
+fn steer_case() -> SweepCase {
+    SweepCase {
+        visible_next: &["turn left at the corner"],
+        ..SweepCase::new(
+            "a steered message was taken",
+            |case_run| {
+                let call = model::ScriptedStream::new().wait_for_gate(case_run.run.as_str()).tool_call(
+                    "c1",
+                    "shell",
+                    &json!({"command": "true"}),
+                );
+                script_model(case_run, [call.into(), ScriptedResponse::silent_mid_stream("I turn.")])
+            },
+            StopMoment::OnCondition(|case_run| Box::pin(steer_and_wait(case_run))),
+        )
+    }
+}
+
 fn completion_cases() -> Vec<SweepCase> {
     let writing = |name, expected, moment| SweepCase {
         expected,
@@ -317,11 +281,7 @@ pub(super) fn swept_points() -> impl Iterator<Item = &'static Point> {
     Point::ALL.iter().filter(|point| **point != Point::Consolidation)
 }
 
-fn do_nothing<'a>(_: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
-    Box::pin(ready(()))
-}
-
-pub(super) fn script_model<'a>(
+fn script_model<'a>(
     case_run: &'a CaseRun<'a>,
     answers: impl IntoIterator<Item = ScriptedResponse>,
 ) -> CaseStepFuture<'a> {
@@ -467,7 +427,7 @@ async fn finish_first_run(case_run: &CaseRun<'_>) {
     assert_eq!(view.output.as_deref(), Some("Here is the answer."));
 }
 
-pub(super) async fn wait_text(case_run: &CaseRun<'_>) {
+async fn wait_text(case_run: &CaseRun<'_>) {
     case_run.wait_request().await.wait_streaming().await;
     case_run.sweep.test_engine.wait_text(&case_run.run).await;
 }
@@ -534,4 +494,13 @@ async fn stop_unwritten(case_run: &CaseRun<'_>) {
     let first = stop_run(&test_engine.engine, &case_run.run, SweepStopMode::Gentle);
     assert_eq!(first.callers_that_stopped(&case_run.run).len(), 1);
     live_run.wait_for_sealed_turn().await;
+}
+
+async fn steer_and_wait(case_run: &CaseRun<'_>) {
+    let test_engine = &case_run.sweep.test_engine;
+    case_run.wait_request().await.wait_paused().await;
+    let steer = Submission { on_busy: OnBusy::Steer, ..submission(&case_run.session, "turn left at the corner") };
+    test_engine.send_for_answer(steer).await;
+    test_engine.model.open_gate(case_run.run.as_str());
+    wait_text(case_run).await;
 }

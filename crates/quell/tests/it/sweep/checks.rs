@@ -7,8 +7,7 @@ use quell_protocol::api::{ComputeStatus, RunView};
 use quell_protocol::{EventKind, Receipt, Requester, RunEvent, Rung, StopReason, Verdict};
 use quell_testkit::leaks::{self, LeakAllowance};
 
-use super::case_run::CaseRun;
-use super::cases::{ExpectedOutcome, SweepCase};
+use super::case_run::{CaseRun, ExpectedOutcome, SweepCase};
 use super::stop_modes::{SweepStopAnswers, SweepStopMode, stop_run};
 use crate::test_engine::{NoticeRecorder, WAIT_TIMEOUT, abort_reason, alice, messages_as_text};
 

@@ -17,8 +17,8 @@ use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
-use super::case_run::{CaseRun, SweepEngine};
-use super::cases::{self, StopMoment, SweepCase};
+use super::case_run::{CaseRun, StopMoment, SweepCase, SweepEngine};
+use super::cases;
 use crate::test_engine::{TestDir, TestEngine, WAIT_TIMEOUT, abort_reason, messages_as_text, receipt_of};
 
 /// How long processes of a killed daemon may live.

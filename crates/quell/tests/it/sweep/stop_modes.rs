@@ -12,7 +12,6 @@ use quell_protocol::{RunId, StopReason};
 
 use crate::test_engine::{alice, root, run_stop_scope};
 
-/// How a run is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SweepStopMode {
     Gentle,

@@ -9,7 +9,6 @@ use super::TidyFinding;
 use super::restricted_apis::is_test_support;
 use super::source_file::{SourceFile, SourceToken};
 
-/// Crates in which runs work.
 const RUN_CRATES: &[&str] = &["llm", "mcp", "tools"];
 
 /// Modules of the engine in which runs work.

@@ -59,6 +59,10 @@ fn body_end(tokens: &[SourceToken]) -> Option<(&str, usize)> {
 
 pub(super) fn check_cancel_safety(source: &SourceFile) -> Vec<TidyFinding> {
     let mut found = Vec::new();
+    // A wait of a test is dropped only when its test ends.
+    if source.path.starts_with("crates/testkit/") {
+        return found;
+    }
     for at in source.find_tokens(&["pub", "async", "fn"]) {
         let line = source.tokens[at].line;
         if !lines_above_item(source, line).iter().any(|line| line.trim() == "/// # Cancel safety") {

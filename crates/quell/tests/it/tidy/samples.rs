@@ -53,6 +53,7 @@ const SOURCE_SAMPLES: &[RuleSample] = &[
         "/// # Cancel safety\n/// Safe.\n#[expect(\n    x,\n    reason = \"y\",\n)]\npub async fn wait() {}",
         &[],
     ),
+    sample("cancel safety", "crates/testkit/src/pty.rs", "pub async fn wait() {}", &[]),
     sample("cancel safety", LIB, "async fn private() {}\npub(super) async fn near() {}", &[]),
     sample("banned words", "crates/engine/src/llm/utils.rs", "", &[1]),
     sample("banned words", "crates/engine/src/common/list.rs", "", &[1]),

@@ -13,7 +13,6 @@ impl SourceToken {
     }
 }
 
-/// A file.
 pub(super) struct SourceFile {
     /// From the root, with `/`.
     pub(super) path: String,

@@ -63,7 +63,7 @@ async fn deltas_are_paced_and_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_comes_in_the_middle_gets_the_whole_text() {
+async fn a_client_that_joins_midway_gets_the_whole_text() {
     let server = TestServer::start().await;
     server.model.script(gated_response("go"));
     let run = server.send_message("s", "hello").await;
@@ -270,7 +270,7 @@ async fn a_node_sees_the_sessions_that_it_subscribed_to_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_may_not_look_sees_nothing() {
+async fn a_client_without_the_read_scope_gets_no_events() {
     let server = TestServer::start().await;
     let mut blind = WsTestClient::open_socket(&server).await;
     blind.handshake(&server.token, json!({"scopes": []})).await;

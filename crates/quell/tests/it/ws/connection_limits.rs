@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use quell_testkit::ScriptedResponse;
+use quell_testkit::{ScriptedResponse, leaks};
 use serde_json::json;
 use tokio_tungstenite::tungstenite::Message;
 
@@ -67,13 +67,8 @@ async fn a_client_that_does_not_read_is_given_up_and_harms_nobody() {
     let run = server.start_streaming_run("s").await;
     good.call("chat.abort", json!({"sessionKey": "s", "runId": run})).await;
     good.wait_event_with("chat", "state", "aborted").await;
-    let given_up = async {
-        while server.state.stream_count() > 1 {
-            // No event announces the number of streams.
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), given_up).await.expect("the stream count drops");
+    let state = server.state.clone();
+    leaks::wait_for_value("streams", 1, move || state.stream_count()).await;
     good.call("health", json!({})).await;
 }
 
@@ -102,12 +97,8 @@ async fn a_client_that_closes_is_answered_and_its_place_is_free() {
     let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     client.send_frame(Message::Close(None)).await;
     while let Some(Ok(_)) = client.socket.next().await {}
-    let freed = async {
-        while server.state.stream_count() > 0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(10), freed).await.expect("the stream count drops");
+    let state = server.state.clone();
+    leaks::wait_for_value("streams", 0, move || state.stream_count()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -31,7 +31,7 @@ async fn an_array_is_no_frame_and_no_params() {
         let error = client.call_refused(method, params.clone()).await;
         assert_eq!(error["code"], "INVALID_REQUEST", "{method} {params}: {error}");
     }
-    let view = server.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    let view = server.http.run_view(&run).await;
     assert_eq!(view["state"], "running", "nothing was stopped");
     assert_eq!(client.call("hold.get", json!({})).await["held"], false);
     let mut other = WsTestClient::open_socket(&server).await;
@@ -111,7 +111,7 @@ async fn a_parameter_that_is_not_heeded_is_refused_by_name(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_terminal_client_sends_is_taken() {
+async fn the_requests_of_the_terminal_client_are_accepted() {
     let server = TestServer::start().await;
     server.model.script(ScriptedResponse::text("done")).script(ScriptedResponse::silent_mid_stream("begun"));
     let mut client = WsTestClient::connect_operator(&server, &server.token).await;
@@ -151,7 +151,7 @@ async fn a_session_is_aborted_with_its_queue_unless_it_is_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_sends_nothing_is_not_subscribed_to() {
+async fn a_subscription_without_events_is_refused() {
     let server = TestServer::start().await;
     let mut client = WsTestClient::open_socket(&server).await;
     let hello = client.handshake(&server.token, json!({})).await;

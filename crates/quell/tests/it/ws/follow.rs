@@ -74,7 +74,7 @@ async fn following_goes_on_behind_a_cursor_and_ends_when_it_is_given_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_behind_the_runs_ring_gets_a_snapshot() {
+async fn a_follower_behind_the_ring_gets_a_snapshot() {
     let server = TestServer::start().await;
     let pieces = (0..40).fold(ScriptedStream::new(), |stream, _| stream.text("x".repeat(1000)));
     server.model.script(pieces.wait_for_gate("go").text("y"));

@@ -56,12 +56,12 @@ async fn an_abort_needs_the_scope() {
         let error = client.call_refused(method, params).await;
         assert_eq!(error["details"]["missingScope"], "operator.admin");
     }
-    let view = server.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    let view = server.http.run_view(&run).await;
     assert_eq!(view["state"], "running");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_stopped_is_all_the_same() {
+async fn an_abort_that_stops_nothing_always_answers_the_same() {
     let server = TestServer::start().await;
     let other = server.start_streaming_run("other").await;
     let ended = server.run_to_end("s").await;
@@ -80,7 +80,7 @@ async fn what_cannot_be_stopped_is_all_the_same() {
     let mut anna = WsTestClient::connect_operator(&server, &anna).await;
     assert_eq!(anna.call("chat.abort", json!({"sessionKey": "other", "runId": other})).await, nothing, "not hers");
     assert_eq!(anna.call_refused("runs.stop", json!({"runId": other})).await["code"], "FORBIDDEN");
-    let view = server.http.get(&format!("/api/runs/{other}")).await.expect_status(200);
+    let view = server.http.run_view(&other).await;
     assert_eq!(view["state"], "running");
 }
 
@@ -233,7 +233,7 @@ fn received_statuses(client: &WsTestClient) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn how_long_a_stop_takes_to_reach_a_client() {
+async fn the_time_that_a_stop_takes_to_reach_a_client() {
     const SAMPLES: usize = 50;
     let server = TestServer::start().await;
     let mut client = WsTestClient::connect_operator(&server, &server.token).await;
@@ -265,7 +265,7 @@ async fn a_session_with_somebody_elses_run_is_neither_reset_nor_deleted() {
     for method in ["sessions.reset", "sessions.delete"] {
         let error = client.call_refused(method, json!({"key": "s"})).await;
         assert_eq!((&error["code"], &error["details"]["code"]), (&json!("FORBIDDEN"), &json!("NOT_OWNER")), "{error}");
-        let view = server.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+        let view = server.http.run_view(&run).await;
         assert_eq!(view["state"], "running", "{method}");
     }
     let mut admin = WsTestClient::connect_operator(&server, &server.token).await;

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_waits_is_bounded_and_tools_give_way() {
+    async fn waiting_notices_are_bounded_and_tool_notices_dropped_first() {
         let mut waiting = VecDeque::new();
         for number in 0..20 {
             enqueue_within_limit(&mut waiting, notice(&format!("tool {number}"), NoticePriority::Tool));

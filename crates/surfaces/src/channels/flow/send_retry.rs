@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_shown_already_is_not_sent_again_unless_its_key_makes_it_one() {
+    fn an_unknown_send_is_repeated_only_with_an_idempotency_key() {
         assert_eq!(retry_delay(&unknown_error(false), 1, KEYED_SEND), None);
         assert_eq!(retry_delay(&unknown_error(true), 1, KEYED_SEND), Some(FIRST_RETRY_DELAY));
         assert_eq!(retry_delay(&unknown_error(true), MAX_TRIES, KEYED_SEND), None);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_certainly_not_shown_is_tried_until_the_server_is_back() {
+    fn an_undelivered_send_is_repeated_until_the_server_is_back() {
         let undelivered = SendError::NotDelivered { why: "reset".to_owned(), retry_after: None };
         assert_eq!(retry_delay(&undelivered, 3, KEYED_SEND), Some(4 * FIRST_RETRY_DELAY));
         assert_eq!(retry_delay(&undelivered, 100, KEYED_SEND), Some(MAX_RETRY_DELAY));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_became_of_an_answer_is_told_as_it_is() {
+    fn a_delivery_error_states_what_was_delivered() {
         let refused = SendError::Refused { why: "blocked".to_owned() };
         assert_eq!(delivery_error(refused.clone(), 0, 3), DeliveryError::NotDelivered("blocked".to_owned()));
         assert!(matches!(delivery_error(refused, 2, 3), DeliveryError::PartlyDelivered { sent: 2, of: 3, .. }));

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_as_it_should_be_is_named_among_many() {
+    fn incomplete_stops_are_named_among_many() {
         let mut receipts: Vec<Receipt> = (1..=5).map(|number| receipt(number, 5_000.0)).collect();
         for number in [1, 3] {
             receipts[number].leftovers =

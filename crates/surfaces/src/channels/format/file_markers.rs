@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_one_stays_in_the_text() {
+    fn text_that_only_looks_like_a_marker_stays() {
         for text in [
             "Write `[IMAGE:x.png]` there.",
             "```\n[FILE:a]\n```",

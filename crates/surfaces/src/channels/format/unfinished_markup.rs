@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_open_is_closed() {
+    fn open_markup_is_closed() {
         for (text, expected) in [
             ("so **bold te", "so **bold te**"),
             ("so **bold *and it", "so **bold *and it***"),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mark_stays_alone() {
+    fn text_that_is_no_markup_stays() {
         for text in ["2 * 3", "snake_case", "a \\*b", "- one\n- two", "**a**\n\n- x", "`**`x", "* item\n* other"] {
             assert_eq!(close_open_markup(text), text);
         }

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_right_is_taken() {
+    fn valid_settings_are_accepted() {
         let plain = parse_account(json!({"tls": false, "join": ["#tea", "&x"], "allow": ["*", "ann"]}), None).unwrap();
         assert_eq!((plain.host.as_str(), plain.port, plain.security), ("irc.test", 6697, StreamSecurity::Plain));
         assert_eq!(plain.configured_rooms, ["#tea", "&x"]);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_by_its_key() {
+    fn invalid_settings_are_named_by_their_key() {
         let key = |changes, token| parse_account(changes, token).unwrap_err().key;
         for server in
             ["irc.test", "irc.test:", ":6697", "irc.test:0", "irc.test:70000", "::1:6697", "http://a:1", "[::1:1"]

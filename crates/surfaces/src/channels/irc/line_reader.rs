@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_utf8_is_replaced() {
+    async fn invalid_utf8_is_replaced() {
         assert_eq!(read_texts(b"A :gr\xfcn\r\nA :gr\xc3\xbcn\r\n").await, ["gr\u{fffd}n", "grün"]);
     }
 

@@ -185,14 +185,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_line_is_none() {
+    fn an_invalid_line_is_no_message() {
         for line in ["", " ", ":", ":source", ":source ", "@tag", "@tag ", "@ : ", "@a=b :c "] {
             assert_eq!(IrcMessage::parse(line), None, "{line:?}");
         }
     }
 
     #[test]
-    fn nothing_ends_a_line_but_its_end() {
+    fn only_the_line_end_ends_a_line() {
         let line = OutgoingIrcLine::from_words_and_text(&["PRIVMSG", "#tea\r\nQUIT"], "one\r\ntwo\nthree\0");
         assert_eq!(&line.bytes()[..], b"PRIVMSG #teaQUIT :onetwothree\r\n");
         assert_eq!(&OutgoingIrcLine::from_words(&["NICK", "ann\n"]).bytes()[..], b"NICK ann\r\n");

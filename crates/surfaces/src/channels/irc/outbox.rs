@@ -340,7 +340,7 @@ mod tests {
     /// Regression: with two seconds for each line, the reply to a stop came minutes after a long answer to another
     /// user.
     #[test]
-    fn what_goes_first_goes_between_the_lines_of_a_long_message() {
+    fn urgent_messages_go_between_the_lines_of_a_long_one() {
         let outbox = IrcOutbox::default();
         let open = outbox.open(IrcSendLimits::new("quell"));
         let _long = outbox.queue_message("#tea", "one\ntwo\nthree", IrcSendPriority::Normal).unwrap();

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_reaches_nobody_is_refused() {
+    fn messages_that_cannot_be_delivered_are_refused() {
         let mut limits = IrcSendLimits::new("quell");
         for target in ["", "a b", "a,b", ":a", "a\r\nQUIT"] {
             assert!(limits.privmsg_lines(target, "hello").unwrap_err().contains("neither"), "{target:?}");

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_drawn_is_not_heard() {
+    fn formatting_codes_are_removed_from_text() {
         assert_eq!(
             spoken_text("\u{2}\u{3}04,12stop\u{f} \u{4}ff0000,00ff00now\u{1d}\u{16}\u{1f}").unwrap(),
             "stop now"

@@ -252,7 +252,7 @@ mod tests {
     #[case("http://localhost.example", false)]
     #[case("http://192.168.0.1", false)]
     #[case("https://discord.com", false)]
-    fn what_is_on_this_machine_is_known(#[case] url: &str, #[case] here: bool) {
+    fn local_urls_are_recognised(#[case] url: &str, #[case] here: bool) {
         assert_eq!(is_local(&Url::parse(url).unwrap()), here);
     }
 

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_heeded_is_refused_by_name() {
+    fn unsupported_parameters_are_refused_by_name() {
         let refused = check_parameters("chat.send", json!({"message": "x", "thinking": "high"})).unwrap_err();
         assert_eq!(refused, unsupported_parameter("chat.send", "thinking"));
         assert!(check_parameters("chat.send", json!({"message": "x", "thinking": null, "attachments": []})).is_ok());

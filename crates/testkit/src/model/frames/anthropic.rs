@@ -1,10 +1,9 @@
 //! Frames of Anthropic messages: a message of blocks, each started, filled and stopped one after the other.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-
 use serde_json::{Value, json};
 
 use super::super::recorded_request::RecordedRequest;
+use super::super::request_checks::thinking_signature;
 use super::super::scripted_response::{LineEnd, StreamEnd, UsageReporting};
 use super::{FrameEncoder, StreamEndFrames, sse_comment, sse_event};
 
@@ -18,7 +17,6 @@ pub(super) struct AnthropicFrameEncoder {
     /// Index of the open block or of the next one.
     index: usize,
     open: Option<OpenBlock>,
-    /// Number of calls so far.
     calls: usize,
 }
 
@@ -27,13 +25,6 @@ enum OpenBlock {
     Text,
     /// Its text so far; the signature covers it together with the number of calls before it.
     Thinking(String),
-}
-
-/// The server's signature of this reasoning text after this number of calls in its message.
-pub(in super::super) fn thinking_signature(text: &str, calls_before: usize) -> String {
-    let mut hasher = DefaultHasher::new();
-    (text, calls_before).hash(&mut hasher);
-    format!("signed-{:016x}", hasher.finish())
 }
 
 impl AnthropicFrameEncoder {

@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 /// The guild of all channels that are not direct chats.
 const GUILD: u64 = 1_100_000_000_000_000_000;
-/// The account under test.
 pub(super) const BOT: &str = "1100000000000000001";
 /// A time that no test depends on.
 const FIXED_TIMESTAMP: &str = "2026-01-01T00:00:00.000000+00:00";
@@ -14,7 +13,6 @@ const FIXED_TIMESTAMP: &str = "2026-01-01T00:00:00.000000+00:00";
 #[derive(Debug, Clone)]
 pub struct FakeDiscordUser {
     pub id: String,
-    /// The unique name.
     pub name: String,
     pub bot: bool,
 }
@@ -23,11 +21,9 @@ pub struct FakeDiscordUser {
 pub struct FakeDiscordChannel {
     /// The other user of a direct chat; none for channels of the guild.
     pub recipient: Option<String>,
-    /// The channel of a thread.
     pub parent: Option<String>,
     /// Current messages, oldest first.
     pub messages: Vec<FakeDiscordMessage>,
-    /// Number of typing indicators.
     pub typing: usize,
     /// True when the bot may not write here.
     pub muted: bool,
@@ -41,9 +37,7 @@ pub struct FakeDiscordMessage {
     pub author: String,
     /// The text after all edits.
     pub text: String,
-    /// Number of edits.
     pub edits: usize,
-    /// The bot's reactions.
     pub reactions: Vec<String>,
     pub files: Vec<FakeDiscordFile>,
     /// The message that it replies to.
@@ -62,7 +56,6 @@ pub struct FakeDiscordFile {
     pub bytes: Vec<u8>,
 }
 
-/// All users, channels and messages.
 #[derive(Debug, Clone)]
 pub struct FakeDiscordData {
     users: BTreeMap<String, FakeDiscordUser>,
@@ -95,7 +88,6 @@ impl FakeDiscordData {
         id
     }
 
-    #[must_use]
     pub fn channel(&self, id: &str) -> Option<&FakeDiscordChannel> {
         self.channels.get(id)
     }
@@ -104,7 +96,6 @@ impl FakeDiscordData {
         self.channels.get_mut(id)
     }
 
-    #[must_use]
     pub fn message(&self, channel: &str, id: &str) -> Option<&FakeDiscordMessage> {
         // Recent messages are requested most.
         self.channels.get(channel)?.messages.iter().rev().find(|message| message.id == id)

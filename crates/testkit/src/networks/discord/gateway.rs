@@ -33,13 +33,10 @@ const PRIVILEGED_INTENTS: u64 = (1 << 1) | (1 << 8);
 pub(super) enum FakeGatewayCommand {
     /// Break the connection without a close frame.
     Drop,
-    /// Close with this code.
     Close(u16),
-    /// Send this text.
     Send(String),
 }
 
-/// How a connection ends.
 enum FakeGatewayEnd {
     /// The server closes it.
     Close(u16),

@@ -19,7 +19,6 @@ pub(super) struct FakeGatewaySession {
     pub(super) last_seq: u64,
     /// Events that may be sent again, with their numbers.
     events: VecDeque<(u64, String)>,
-    /// The connection that serves it.
     pub(super) connection: u64,
 }
 
@@ -38,7 +37,6 @@ impl FakeGatewaySession {
         }
     }
 
-    /// The events after a number.
     pub(super) fn events_after(&self, seq: u64) -> Vec<(u64, String)> {
         let first = self.events.partition_point(|(number, _)| *number <= seq);
         self.events.range(first..).cloned().collect()
@@ -61,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_confirmed_cannot_be_told_again() {
+    fn confirmed_events_cannot_be_replayed() {
         let mut session = FakeGatewaySession::new("s".into(), GUILD_MESSAGES, 1);
         for number in 1..=3 {
             session.push_event("MESSAGE_CREATE", &json!({"id": number}));

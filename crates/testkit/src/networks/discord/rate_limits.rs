@@ -3,7 +3,27 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::rest_api::DiscordRoute;
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DiscordRoute {
+    /// `GET /users/@me`
+    Me,
+    /// `GET /applications/@me`
+    Application,
+    /// `GET /gateway/bot`
+    Gateway,
+    /// `POST /channels/{id}/messages`
+    Send,
+    /// `PATCH /channels/{id}/messages/{id}`
+    Edit,
+    /// `PUT /channels/{id}/messages/{id}/reactions/{emoji}/@me`
+    React,
+    /// `DELETE` of the same
+    Unreact,
+    /// `POST /channels/{id}/typing`
+    Typing,
+    /// A file on the CDN.
+    File,
+}
 
 #[derive(Debug, Clone, Copy)]
 struct FakeRateLimit {

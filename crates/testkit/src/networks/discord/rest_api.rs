@@ -4,8 +4,9 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
+use super::super::http::{FakeHttpReply, percent_decode};
 use super::chat_data::{BOT, FakeDiscordFile, FakeDiscordMessage};
-use super::rate_limits::RateLimitStatus;
+use super::rate_limits::{DiscordRoute, RateLimitStatus};
 use super::state::{FakeDiscordFault, FakeDiscordState};
 use super::{TOKEN, multipart};
 use crate::model::http1::RawHttpRequest;
@@ -16,36 +17,6 @@ const MAX_NONCE_BYTES: usize = 25;
 /// Discord: application flags, `GATEWAY_MESSAGE_CONTENT_LIMITED`.
 const MESSAGE_CONTENT_LIMITED: u64 = 1 << 19;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum DiscordRoute {
-    /// `GET /users/@me`
-    Me,
-    /// `GET /applications/@me`
-    Application,
-    /// `GET /gateway/bot`
-    Gateway,
-    /// `POST /channels/{id}/messages`
-    Send,
-    /// `PATCH /channels/{id}/messages/{id}`
-    Edit,
-    /// `PUT /channels/{id}/messages/{id}/reactions/{emoji}/@me`
-    React,
-    /// `DELETE` of the same
-    Unreact,
-    /// `POST /channels/{id}/typing`
-    Typing,
-    /// A file on the CDN.
-    File,
-}
-
-#[derive(Debug, Clone)]
-pub(super) struct DiscordHttpReply {
-    pub(super) status: u16,
-    pub(super) headers: Vec<(String, String)>,
-    pub(super) body: Vec<u8>,
-}
-
-/// A parsed request.
 #[derive(Debug)]
 struct DiscordRestRequest {
     route: DiscordRoute,
@@ -71,7 +42,7 @@ pub(super) fn answer_request(
     state: &mut FakeDiscordState,
     incoming: &RawHttpRequest,
     addresses: &FakeDiscordAddresses,
-) -> Option<DiscordHttpReply> {
+) -> Option<FakeHttpReply> {
     let path = incoming.path.split('?').next().unwrap_or_default();
     let Some(asked) = parse_request(&incoming.method, path) else {
         state.report_client_error(format!("no such route: {} {path}", incoming.method));
@@ -99,7 +70,7 @@ pub(super) fn answer_request(
     let allowance = state.count_for_rate_limit(asked.route, channel, Instant::now());
     let reply = match allowance.filter(|allowance| allowance.exceeded) {
         Some(exceeded) => super::state::rate_limit_reply(exceeded.reset_after, super::RateLimitScope::User),
-        None => perform_request(state, &asked, incoming, addresses).unwrap_or_else(DiscordHttpReply::from),
+        None => perform_request(state, &asked, incoming, addresses).unwrap_or_else(FakeHttpReply::from),
     };
     let lost = matches!(fault, Some(FakeDiscordFault::LoseAnswer));
     (!lost).then(|| add_rate_limit_headers(reply, allowance))
@@ -128,29 +99,13 @@ fn parse_request(method: &str, path: &str) -> Option<DiscordRestRequest> {
     Some(DiscordRestRequest { route, parts: kept.into_iter().map(str::to_owned).collect() })
 }
 
-/// Decodes percent encoding; characters outside of ASCII must be encoded.
-fn percent_decode(part: &str) -> Option<String> {
-    let (mut bytes, mut rest) = (Vec::new(), part.bytes());
-    while let Some(byte) = rest.next() {
-        match byte {
-            b'%' => {
-                let digits = [rest.next()?, rest.next()?];
-                bytes.push(u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?);
-            }
-            byte if byte.is_ascii() => bytes.push(byte),
-            _ => return None,
-        }
-    }
-    String::from_utf8(bytes).ok()
-}
-
 fn check_headers(state: &mut FakeDiscordState, incoming: &RawHttpRequest) -> Result<(), FakeDiscordError> {
     // Discord: reference, user agent. Cloudflare refuses requests without one.
-    if !header_value(incoming, "user-agent").is_some_and(|agent| agent.starts_with("DiscordBot (")) {
+    if !incoming.header("user-agent").is_some_and(|agent| agent.starts_with("DiscordBot (")) {
         state.report_client_error("no valid User-Agent".to_owned());
         return Err(api_error(403, 40333, "internal network error"));
     }
-    if header_value(incoming, "authorization") != Some(format!("Bot {TOKEN}").as_str()) {
+    if incoming.header("authorization") != Some(format!("Bot {TOKEN}").as_str()) {
         return Err(api_error(401, 0, "401: Unauthorized"));
     }
     Ok(())
@@ -161,7 +116,7 @@ fn perform_request(
     asked: &DiscordRestRequest,
     incoming: &RawHttpRequest,
     addresses: &FakeDiscordAddresses,
-) -> Result<DiscordHttpReply, FakeDiscordError> {
+) -> Result<FakeHttpReply, FakeDiscordError> {
     let part = |at: usize| asked.parts.get(at).map_or("", String::as_str);
     if let Some(channel) = asked.parts.first() {
         let channel = state.chat_data.channel(channel).ok_or_else(|| api_error(404, 10003, "Unknown Channel"))?;
@@ -198,7 +153,7 @@ fn create_message(
     channel: &str,
     incoming: &RawHttpRequest,
     files: &str,
-) -> Result<DiscordHttpReply, FakeDiscordError> {
+) -> Result<FakeHttpReply, FakeDiscordError> {
     let (payload, parts) = parse_body(incoming)?;
     let known =
         ["content", "nonce", "enforce_nonce", "allowed_mentions", "message_reference", "attachments", "flags", "tts"];
@@ -245,7 +200,7 @@ fn edit_message(
     id: &str,
     incoming: &RawHttpRequest,
     files: &str,
-) -> Result<DiscordHttpReply, FakeDiscordError> {
+) -> Result<FakeHttpReply, FakeDiscordError> {
     let (payload, _) = parse_body(incoming)?;
     state.check_keys(&payload, &["content", "allowed_mentions", "flags"]);
     let text = check_content(&payload)?.to_owned();
@@ -268,7 +223,7 @@ fn change_reaction(
     state: &mut FakeDiscordState,
     route: DiscordRoute,
     [channel, id, sign]: [&str; 3],
-) -> Result<DiscordHttpReply, FakeDiscordError> {
+) -> Result<FakeHttpReply, FakeDiscordError> {
     let message = state.chat_data.message_mut(channel, id).ok_or_else(|| api_error(404, 10008, "Unknown Message"))?;
     // A Unicode emoji, or `name:id` of an emoji of the guild.
     if sign.is_ascii() && !sign.contains(':') {
@@ -284,13 +239,13 @@ fn change_reaction(
     Ok(no_content())
 }
 
-fn serve_file(state: &mut FakeDiscordState, incoming: &RawHttpRequest, parts: &[String]) -> DiscordHttpReply {
+fn serve_file(state: &mut FakeDiscordState, incoming: &RawHttpRequest, parts: &[String]) -> FakeHttpReply {
     // The real CDN is another server: a token sent there is leaked.
-    if header_value(incoming, "authorization").is_some() {
+    if incoming.header("authorization").is_some() {
         state.report_client_error("the token was sent to the CDN".to_owned());
     }
     match parts.first().and_then(|id| state.chat_data.file(id)) {
-        Some(file) => DiscordHttpReply {
+        Some(file) => FakeHttpReply {
             status: 200,
             headers: vec![("content-type".to_owned(), file.media_type.clone())],
             body: file.bytes.clone(),
@@ -300,7 +255,7 @@ fn serve_file(state: &mut FakeDiscordState, incoming: &RawHttpRequest, parts: &[
 }
 
 fn parse_body(incoming: &RawHttpRequest) -> Result<(Value, Vec<multipart::DiscordFormFile>), FakeDiscordError> {
-    let content_type = header_value(incoming, "content-type").unwrap_or_default();
+    let content_type = incoming.header("content-type").unwrap_or_default();
     let broken = |why: &str| api_error(400, 50109, &format!("The request body contains invalid JSON: {why}"));
     if content_type.starts_with("multipart/form-data") {
         let form = multipart::parse_form(content_type, &incoming.body).map_err(|why| broken(&why))?;
@@ -353,10 +308,6 @@ fn pinged_users(state: &FakeDiscordState, payload: &Value, text: &str) -> Vec<St
     pinged
 }
 
-fn header_value<'a>(incoming: &'a RawHttpRequest, name: &str) -> Option<&'a str> {
-    incoming.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
-}
-
 fn api_error(status: u16, code: u64, message: &str) -> FakeDiscordError {
     FakeDiscordError { status, body: json!({"message": message, "code": code}) }
 }
@@ -366,15 +317,15 @@ fn invalid_field(field: &str, message: &str) -> FakeDiscordError {
     FakeDiscordError { status: 400, body: json!({"message": "Invalid Form Body", "code": 50035, "errors": errors}) }
 }
 
-fn json_reply(body: &Value) -> DiscordHttpReply {
-    DiscordHttpReply { status: 200, headers: Vec::new(), body: body.to_string().into_bytes() }
+fn json_reply(body: &Value) -> FakeHttpReply {
+    FakeHttpReply { status: 200, headers: Vec::new(), body: body.to_string().into_bytes() }
 }
 
-fn no_content() -> DiscordHttpReply {
-    DiscordHttpReply { status: 204, headers: Vec::new(), body: Vec::new() }
+fn no_content() -> FakeHttpReply {
+    FakeHttpReply { status: 204, headers: Vec::new(), body: Vec::new() }
 }
 
-fn add_rate_limit_headers(mut reply: DiscordHttpReply, allowance: Option<RateLimitStatus>) -> DiscordHttpReply {
+fn add_rate_limit_headers(mut reply: FakeHttpReply, allowance: Option<RateLimitStatus>) -> FakeHttpReply {
     if let Some(allowance) = allowance {
         let reset_after = format!("{:.3}", allowance.reset_after.as_secs_f64());
         let headers = [
@@ -387,7 +338,7 @@ fn add_rate_limit_headers(mut reply: DiscordHttpReply, allowance: Option<RateLim
     reply
 }
 
-impl From<FakeDiscordError> for DiscordHttpReply {
+impl From<FakeDiscordError> for FakeHttpReply {
     fn from(refusal: FakeDiscordError) -> Self {
         Self { status: refusal.status, headers: Vec::new(), body: refusal.body.to_string().into_bytes() }
     }

@@ -5,21 +5,16 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::super::http::FakeHttpReply;
 use super::chat_data::{BOT, FakeDiscordData, FakeDiscordMessage};
 use super::gateway_sessions::{DIRECT_MESSAGES, FakeGatewaySession, GUILD_MESSAGES, MESSAGE_CONTENT};
-use super::rate_limits::{RateLimitCounters, RateLimitStatus};
-use super::rest_api::{DiscordHttpReply, DiscordRoute};
+use super::rate_limits::{DiscordRoute, RateLimitCounters, RateLimitStatus};
 
 /// Fault that is injected into the next call of a route.
 #[derive(Debug, Clone)]
 pub enum FakeDiscordFault {
     /// Refused with a status.
-    Status {
-        status: u16,
-        /// Discord's error code.
-        code: u64,
-        message: String,
-    },
+    Status { status: u16, code: u64, message: String },
     /// Refused by a rate limit.
     RateLimited {
         /// Time until the next call is allowed.
@@ -36,7 +31,6 @@ pub enum FakeDiscordFault {
 pub enum RateLimitScope {
     /// Calls of this account on this route.
     User,
-    /// All calls of this account.
     Global,
 }
 
@@ -50,11 +44,9 @@ pub struct DiscordCall {
 
 #[derive(Debug, Clone)]
 pub struct FakeDiscordState {
-    /// Users, channels and messages.
     pub chat_data: FakeDiscordData,
     /// Calls of the REST API, in order.
     pub calls: Vec<DiscordCall>,
-    /// Open gateway connections.
     pub connections: usize,
     /// Sessions that started with Identify.
     pub identified: usize,
@@ -109,13 +101,11 @@ impl FakeDiscordState {
         }
     }
 
-    #[must_use]
     pub fn call_count(&self, route: DiscordRoute) -> usize {
         self.calls.iter().filter(|call| call.route == route).count()
     }
 
     /// The texts that a channel shows now.
-    #[must_use]
     pub fn texts(&self, channel: &str) -> Vec<String> {
         let messages = self.chat_data.channel(channel).map_or(&[][..], |channel| channel.messages.as_slice());
         messages.iter().map(|message| message.text.clone()).collect()
@@ -200,7 +190,7 @@ impl FakeDiscordState {
 }
 
 /// Discord: rate limit response.
-pub(super) fn rate_limit_reply(after: Duration, scope: RateLimitScope) -> DiscordHttpReply {
+pub(super) fn rate_limit_reply(after: Duration, scope: RateLimitScope) -> FakeHttpReply {
     let global = scope == RateLimitScope::Global;
     let seconds = after.as_secs_f64();
     let body = json!({"message": "You are being rate limited.", "retry_after": seconds, "global": global});
@@ -211,5 +201,5 @@ pub(super) fn rate_limit_reply(after: Duration, scope: RateLimitScope) -> Discor
     if global {
         headers.push(("x-ratelimit-global".to_owned(), "true".to_owned()));
     }
-    DiscordHttpReply { status: 429, headers, body: body.to_string().into_bytes() }
+    FakeHttpReply { status: 429, headers, body: body.to_string().into_bytes() }
 }

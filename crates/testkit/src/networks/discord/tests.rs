@@ -92,7 +92,7 @@ async fn a_nonce_that_is_enforced_shows_its_message_once() {
 }
 
 #[tokio::test]
-async fn who_may_not_write_and_what_is_not_there_are_told_apart() {
+async fn missing_rights_and_missing_objects_have_different_codes() {
     let discord = FakeDiscord::start().await;
     let (anna, channel) = (discord.add_person("anna"), discord.add_channel());
     let message = discord.post_message(&channel, &anna, "hello");
@@ -138,7 +138,7 @@ async fn the_sixth_message_in_a_row_has_to_wait() {
 #[case::too_long(json!({"op": 1, "d": "x".repeat(4096)}), 4002)]
 #[case::resume_with_another_token(json!({"op": 6, "d": {"token": "another", "session_id": "s", "seq": 1}}), 4004)]
 #[tokio::test]
-async fn what_a_client_should_not_say_closes_the_connection(#[case] payload: Value, #[case] code: u16) {
+async fn an_invalid_payload_closes_the_connection(#[case] payload: Value, #[case] code: u16) {
     let discord = FakeDiscord::start().await;
     let mut client = DiscordGatewayTestClient::connect(&discord).await;
     client.send_payload(payload).await;
@@ -147,7 +147,7 @@ async fn what_a_client_should_not_say_closes_the_connection(#[case] payload: Val
 }
 
 #[tokio::test]
-async fn who_sends_no_heartbeat_is_closed() {
+async fn a_client_without_heartbeats_is_closed() {
     let discord = FakeDiscord::start().await;
     discord.set_heartbeat_interval(Duration::from_millis(10));
     let mut client = DiscordGatewayTestClient::connect(&discord).await;

@@ -35,9 +35,6 @@ pub struct IrcTestUser {
 
 impl IrcTestUser {
     /// Connects with a free nick.
-    ///
-    /// # Cancel safety
-    /// Safe: the connection is closed.
     pub async fn connect(server: &IrcServer, nick: &str) -> Self {
         let stream = match TcpStream::connect(server.address()).await {
             Ok(stream) => stream,
@@ -59,7 +56,6 @@ impl IrcTestUser {
         person
     }
 
-    #[must_use]
     pub fn nick(&self) -> &str {
         &self.nick
     }
@@ -76,9 +72,6 @@ impl IrcTestUser {
     }
 
     /// Waits until a user is seen joining a channel.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_join(&self, nick: &str, room: &str) {
         let joins = |line: &IrcLine| line.command == "JOIN" && line.from == nick && line.text == room;
         self.wait_for("somebody to join", |lines| lines.iter().any(joins)).await;
@@ -95,31 +88,22 @@ impl IrcTestUser {
         let _ = self.outgoing.send(format!("{line}\r\n"));
     }
 
-    /// All lines received so far.
-    #[must_use]
     pub fn lines(&self) -> Vec<IrcLine> {
         self.received.borrow().clone()
     }
 
     /// Texts of the messages received from a user.
-    #[must_use]
     pub fn messages_from(&self, nick: &str) -> Vec<String> {
         texts_of(&self.received.borrow(), nick)
     }
 
     /// Waits until it has received this many messages from a user; returns their texts.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_messages_from(&self, nick: &str, count: usize) -> Vec<String> {
         let lines = self.wait_for("messages", |lines| texts_of(lines, nick).len() >= count).await;
         texts_of(&lines, nick)
     }
 
     /// Waits until the received lines fulfil a condition.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn wait_for(&self, what: &str, condition: impl Fn(&[IrcLine]) -> bool) -> Vec<IrcLine> {
         let mut read = self.received.subscribe();
         match timeout(WAIT_TIMEOUT, read.wait_for(|lines| condition(lines))).await {

@@ -17,9 +17,7 @@ pub struct MatrixUserView {
 pub struct MatrixRoomView {
     /// Messages in order.
     pub messages: Vec<MatrixMessageView>,
-    /// Users who are typing now.
     pub typing: Vec<String>,
-    /// Users in the room.
     pub members: Vec<String>,
     /// Reactions in order; their own ids identify them when they are redacted.
     reactions: Vec<MatrixReactionView>,
@@ -36,29 +34,24 @@ struct MatrixReactionView {
 /// A message as it is shown now.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MatrixMessageView {
-    /// Its event id.
     pub id: String,
     pub sender: String,
     /// Its content after the last edit.
     pub content: Value,
-    /// Number of edits.
     pub edits: usize,
 }
 
 impl MatrixMessageView {
-    #[must_use]
     pub fn text(&self) -> &str {
         self.content["body"].as_str().unwrap_or_default()
     }
 
     /// Its HTML text.
-    #[must_use]
     pub fn html(&self) -> &str {
         self.content["formatted_body"].as_str().unwrap_or_default()
     }
 
     /// Root event of its thread.
-    #[must_use]
     pub fn thread(&self) -> Option<&str> {
         let relation = &self.content["m.relates_to"];
         relation["event_id"].as_str().filter(|_| relation["rel_type"] == "m.thread")
@@ -67,7 +60,6 @@ impl MatrixMessageView {
 
 impl MatrixUserView {
     /// A room; an empty one if the user is not in it.
-    #[must_use]
     pub fn room(&self, id: &str) -> MatrixRoomView {
         self.rooms.get(id).cloned().unwrap_or_default()
     }
@@ -95,13 +87,11 @@ impl MatrixUserView {
 
 impl MatrixRoomView {
     /// The texts that a user has written, in order.
-    #[must_use]
     pub fn texts_of(&self, sender: &str) -> Vec<&str> {
         self.messages.iter().filter(|message| message.sender == sender).map(MatrixMessageView::text).collect()
     }
 
     /// The reactions of a user to a message.
-    #[must_use]
     pub fn reactions_by(&self, message: &str, sender: &str) -> Vec<&str> {
         let signs = self.reactions.iter().filter(|reaction| reaction.target_id == message && reaction.sender == sender);
         signs.map(|reaction| reaction.key.as_str()).collect()

@@ -61,15 +61,11 @@ impl Synapse {
     }
 
     /// Such as `http://127.0.0.1:40000`.
-    #[must_use]
     pub fn base_url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
     /// Registers a new account and logs in.
-    ///
-    /// # Cancel safety
-    /// If dropped, the account may or may not have been created.
     pub async fn register_user(&self, name: &str) -> MatrixTestUser {
         MatrixTestUser::register(&self.base_url(), name).await
     }
@@ -95,13 +91,11 @@ impl Synapse {
     }
 
     /// Its process id, while it runs.
-    #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
 
     /// Its output since the last start.
-    #[must_use]
     pub fn output(&self) -> String {
         fs::read_to_string(self.log()).unwrap_or_default()
     }

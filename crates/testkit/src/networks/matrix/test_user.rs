@@ -1,17 +1,14 @@
 //! A user with an account on the homeserver, who acts in its rooms.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use reqwest::{Client, Method, Url};
 use serde_json::{Value, json};
 
 use super::room_view::MatrixUserView;
 use super::synapse::SERVER_NAME;
+use crate::WAIT_TIMEOUT;
 use crate::daemon::http_client;
-
-/// Longest wait for a condition. It decides only how late a failing test fails.
-const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long the server waits for new events, in milliseconds.
 const LONG_POLL_MS: &str = "10000";
@@ -19,7 +16,6 @@ const LONG_POLL_MS: &str = "10000";
 /// Large enough that no event is ever left out.
 const SYNC_FILTER: &str = r#"{"room":{"timeline":{"limit":1000}}}"#;
 
-/// A logged-in account.
 #[derive(Debug)]
 pub struct MatrixTestUser {
     client: Client,
@@ -51,74 +47,50 @@ impl MatrixTestUser {
     }
 
     /// Such as `@alice:quell.test`.
-    #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
     /// The access token, for a channel that uses this account.
-    #[must_use]
     pub fn token(&self) -> &str {
         &self.token
     }
 
     /// Sets the display name. Like every call here it panics when the server refuses.
-    ///
-    /// # Cancel safety
-    /// If dropped, the request may or may not have been carried out.
     pub async fn set_display_name(&self, name: &str) {
         self.call_api(Method::PUT, &["v3", "profile", &self.id, "displayname"], json!({"displayname": name})).await;
     }
 
     /// Creates a private room and invites these accounts; returns its id.
-    ///
-    /// # Cancel safety
-    /// If dropped, the request may or may not have been carried out.
     pub async fn create_room(&self, invited: &[&str]) -> String {
         self.create_room_with(json!({"preset": "private_chat", "invite": invited})).await
     }
 
     /// Creates a room with any options of `/createRoom`; returns its id.
-    ///
-    /// # Cancel safety
-    /// If dropped, the request may or may not have been carried out.
     pub async fn create_room_with(&self, options: Value) -> String {
         text_field(&self.call_api(Method::POST, &["v3", "createRoom"], options).await, "room_id")
     }
 
-    /// # Cancel safety
-    /// If dropped, the request may or may not have been carried out.
     pub async fn invite(&self, room: &str, account: &str) {
         self.call_api(Method::POST, &["v3", "rooms", room, "invite"], json!({"user_id": account})).await;
     }
 
     /// Joins a room by its id or alias.
-    ///
-    /// # Cancel safety
-    /// If dropped, the request may or may not have been carried out.
     pub async fn join(&self, room: &str) {
         self.call_api(Method::POST, &["v3", "join", room], json!({})).await;
     }
 
     /// Replaces a room by a new one of this version; returns the new id.
-    ///
-    /// # Cancel safety
-    /// If dropped, the request may or may not have been carried out.
     pub async fn upgrade_room(&self, room: &str, version: &str) -> String {
         let wishes = json!({"new_version": version});
         text_field(&self.call_api(Method::POST, &["v3", "rooms", room, "upgrade"], wishes).await, "replacement_room")
     }
 
     /// Sends a message to a room; returns its event id.
-    ///
-    /// # Cancel safety
-    /// If dropped, the request may or may not have been carried out.
     pub async fn send_message(&self, room: &str, text: &str) -> String {
         self.send_event(room, "m.room.message", json!({"msgtype": "m.text", "body": text})).await
     }
 
-    /// # Cancel safety
-    /// If dropped, the request may or may not have been carried out.
     pub async fn send_message_in_thread(&self, room: &str, root: &str, text: &str) -> String {
         let relation = json!({
             "rel_type": "m.thread", "event_id": root, "is_falling_back": true, "m.in_reply_to": {"event_id": root},
@@ -127,8 +99,6 @@ impl MatrixTestUser {
             .await
     }
 
-    /// # Cancel safety
-    /// If dropped, the request may or may not have been carried out.
     pub async fn edit_message(&self, room: &str, message: &str, text: &str) -> String {
         let content = json!({
             "msgtype": "m.text", "body": format!("* {text}"), "m.new_content": {"msgtype": "m.text", "body": text},
@@ -137,17 +107,12 @@ impl MatrixTestUser {
         self.send_event(room, "m.room.message", content).await
     }
 
-    /// # Cancel safety
-    /// If dropped, the request may or may not have been carried out.
     pub async fn add_reaction(&self, room: &str, message: &str, sign: &str) -> String {
         let relation = json!({"rel_type": "m.annotation", "event_id": message, "key": sign});
         self.send_event(room, "m.reaction", json!({"m.relates_to": relation})).await
     }
 
     /// Sends any event to a room; returns its id.
-    ///
-    /// # Cancel safety
-    /// If dropped, the request may or may not have been carried out.
     pub async fn send_event(&self, room: &str, kind: &str, content: Value) -> String {
         let transaction = self.transactions.fetch_add(1, Ordering::Relaxed).to_string();
         text_field(
@@ -157,9 +122,6 @@ impl MatrixTestUser {
     }
 
     /// Uploads a file; returns its `mxc` URI.
-    ///
-    /// # Cancel safety
-    /// If dropped, the request may or may not have been carried out.
     pub async fn upload(&self, media_type: &str, bytes: Vec<u8>) -> String {
         let url = format!("{}/_matrix/media/v3/upload", self.base);
         let request = self.client.post(url).bearer_auth(&self.token).header("content-type", media_type).body(bytes);
@@ -167,9 +129,6 @@ impl MatrixTestUser {
     }
 
     /// Downloads the content of an `mxc` URI.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub async fn download(&self, uri: &str) -> Vec<u8> {
         let url = format!("{}/_matrix/client/v1/media/download/{}", self.base, uri.trim_start_matches("mxc://"));
         match self.client.get(url).bearer_auth(&self.token).send().await {
@@ -179,9 +138,6 @@ impl MatrixTestUser {
     }
 
     /// Waits until the user's view fulfils a condition; returns the view.
-    ///
-    /// # Cancel safety
-    /// Safe: the view keeps what was read.
     pub async fn wait_for(&mut self, what: &str, condition: impl Fn(&MatrixUserView) -> bool) -> MatrixUserView {
         let looking = async {
             while !condition(&self.view) {
@@ -193,7 +149,6 @@ impl MatrixTestUser {
         self.view.clone()
     }
 
-    /// One long poll.
     async fn sync_once(&mut self) {
         let mut url = self.api_url(&["v3", "sync"]);
         url.query_pairs_mut().append_pair("timeout", LONG_POLL_MS).append_pair("filter", SYNC_FILTER);

@@ -13,7 +13,6 @@ pub struct FakeSlackMessage {
     pub text: String,
     /// Timestamp of the thread's first message.
     pub thread: Option<String>,
-    /// Number of edits.
     pub edits: usize,
     /// The app's reactions, by Slack's emoji names.
     pub reactions: Vec<String>,
@@ -28,7 +27,6 @@ pub struct FakeSlackFile {
     pub bytes: Vec<u8>,
 }
 
-/// All people, channels and messages.
 #[derive(Debug, Clone, Default)]
 pub struct FakeSlackData {
     /// Names by user id.
@@ -68,18 +66,15 @@ impl FakeSlackData {
         ts
     }
 
-    #[must_use]
     pub fn messages(&self, channel: &str) -> &[FakeSlackMessage] {
         self.channels.get(channel).map_or(&[], Vec::as_slice)
     }
 
     /// The texts that a channel shows now.
-    #[must_use]
     pub fn texts(&self, channel: &str) -> Vec<&str> {
         self.messages(channel).iter().map(|message| message.text.as_str()).collect()
     }
 
-    #[must_use]
     pub fn message(&self, channel: &str, ts: &str) -> Option<&FakeSlackMessage> {
         self.messages(channel).iter().find(|message| message.ts == ts)
     }

@@ -27,13 +27,11 @@ const IDLE_WAIT: Duration = Duration::from_secs(3600);
 pub(super) enum SocketModeCommand {
     /// Break the connection without a close frame.
     Drop,
-    /// Close.
     Close,
     /// Stop reading and writing.
     Freeze,
     /// Ask the client to reconnect, with this reason.
     Disconnect(&'static str),
-    /// Send this text.
     Send(String),
 }
 

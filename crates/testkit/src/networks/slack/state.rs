@@ -73,15 +73,12 @@ pub(super) struct FakeSlackUpload {
 
 #[derive(Debug, Clone)]
 pub struct FakeSlackState {
-    /// People, channels and messages.
     pub chat_data: FakeSlackData,
     /// Calls of the Web API, in order.
     pub calls: Vec<SlackCall>,
-    /// Open Socket Mode connections.
     pub connections: usize,
     /// Connections opened so far.
     pub opened: usize,
-    /// Frozen connections.
     pub frozen: usize,
     /// Ids of acknowledged envelopes in order, each once.
     pub acknowledged: Vec<String>,
@@ -131,12 +128,10 @@ impl FakeSlackState {
         }
     }
 
-    #[must_use]
     pub fn call_count(&self, method: &str) -> usize {
         self.calls.iter().filter(|call| call.method == method).count()
     }
 
-    #[must_use]
     pub fn unacknowledged(&self) -> usize {
         self.envelopes.len()
     }

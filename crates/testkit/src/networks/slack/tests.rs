@@ -79,6 +79,6 @@ fn an_unknown_key_is_complained_about() {
 }
 
 #[test]
-fn what_people_type_is_escaped_but_for_mentions() {
+fn typed_text_is_escaped_except_mentions() {
     assert_eq!(escape_text("<@U1> a < b & <b> <@not one>"), "<@U1> a &lt; b &amp; &lt;b&gt; &lt;@not one&gt;");
 }

@@ -1,12 +1,15 @@
-//! The Web API: checks requests as strictly as Slack does. `web_api_methods` executes them.
+//! The Web API: checks requests as strictly as Slack does. `methods` executes them.
+
+mod methods;
 
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
+use super::super::http::{FakeHttpReply, percent_decode};
 use super::state::{FakeSlackFault, FakeSlackState};
-use super::{APP_TOKEN, BOT_TOKEN, web_api_methods};
+use super::{APP_TOKEN, BOT_TOKEN};
 use crate::model::http1::RawHttpRequest;
 
 /// Methods that accept JSON, and those that accept only a form.
@@ -21,18 +24,10 @@ const JSON_METHODS: &[&str] = &[
 ];
 const FORM_METHODS: &[&str] = &["files.getUploadURLExternal"];
 
-#[derive(Debug, Clone)]
-pub(super) struct SlackHttpReply {
-    pub(super) status: u16,
-    pub(super) headers: Vec<(String, String)>,
-    pub(super) body: Vec<u8>,
-}
-
-/// Slack's error code.
-pub(super) type FakeSlackError = &'static str;
+type FakeSlackError = &'static str;
 
 /// Answers a request; none where the connection is closed instead.
-pub(super) fn answer_request(state: &mut FakeSlackState, incoming: &RawHttpRequest) -> Option<SlackHttpReply> {
+pub(super) fn answer_request(state: &mut FakeSlackState, incoming: &RawHttpRequest) -> Option<FakeHttpReply> {
     let path = incoming.path.split('?').next().unwrap_or_default();
     let words: Vec<&str> = path.split('/').skip(1).collect();
     match (incoming.method.as_str(), words.as_slice()) {
@@ -46,7 +41,7 @@ pub(super) fn answer_request(state: &mut FakeSlackState, incoming: &RawHttpReque
     }
 }
 
-fn call_method(state: &mut FakeSlackState, method: &str, incoming: &RawHttpRequest) -> Option<SlackHttpReply> {
+fn call_method(state: &mut FakeSlackState, method: &str, incoming: &RawHttpRequest) -> Option<FakeHttpReply> {
     let body = match parse_body(method, incoming) {
         Ok(body) => body,
         Err(refusal) => {
@@ -64,10 +59,10 @@ fn call_method(state: &mut FakeSlackState, method: &str, incoming: &RawHttpReque
             return rate_limit_reply(after);
         }
         let scopes = ("x-oauth-scopes".to_owned(), state.scopes.clone());
-        match web_api_methods::run_method(state, method, &body) {
+        match methods::run_method(state, method, &body) {
             Ok(mut told) => {
                 told["ok"] = json!(true);
-                SlackHttpReply { status: 200, headers: vec![scopes], body: told.to_string().into_bytes() }
+                FakeHttpReply { status: 200, headers: vec![scopes], body: told.to_string().into_bytes() }
             }
             Err(refusal) => error_reply(refusal),
         }
@@ -77,8 +72,8 @@ fn call_method(state: &mut FakeSlackState, method: &str, incoming: &RawHttpReque
 fn apply_fault(
     state: &mut FakeSlackState,
     method: &str,
-    act: impl FnOnce(&mut FakeSlackState) -> SlackHttpReply,
-) -> Option<SlackHttpReply> {
+    act: impl FnOnce(&mut FakeSlackState) -> FakeHttpReply,
+) -> Option<FakeHttpReply> {
     match state.take_fault(method) {
         Some(FakeSlackFault::Error(error)) => Some(error_reply(error)),
         Some(FakeSlackFault::RateLimited(seconds)) => Some(rate_limit_reply(Duration::from_secs(seconds))),
@@ -93,7 +88,7 @@ fn apply_fault(
 }
 
 fn parse_body(method: &str, incoming: &RawHttpRequest) -> Result<Value, FakeSlackError> {
-    let content_type = header_value(incoming, "content-type").unwrap_or_default();
+    let content_type = incoming.header("content-type").unwrap_or_default();
     match content_type.split(';').next().unwrap_or_default().trim() {
         _ if !JSON_METHODS.contains(&method) && !FORM_METHODS.contains(&method) => Err("unknown_method"),
         "application/json" if JSON_METHODS.contains(&method) => {
@@ -109,30 +104,15 @@ fn parse_form(body: &[u8]) -> Option<Value> {
     let mut fields = Map::new();
     for pair in std::str::from_utf8(body).ok()?.split('&') {
         let (name, value) = pair.split_once('=')?;
-        fields.insert(form_decode(name)?, Value::String(form_decode(value)?));
+        fields
+            .insert(percent_decode(&name.replace('+', " "))?, Value::String(percent_decode(&value.replace('+', " "))?));
     }
     Some(Value::Object(fields))
 }
 
-fn form_decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::new();
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'+' => b' ',
-            b'%' => {
-                let digits = [rest.next()?, rest.next()?];
-                u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
-            }
-            other => other,
-        });
-    }
-    String::from_utf8(bytes).ok()
-}
-
 fn check_token(method: &str, incoming: &RawHttpRequest) -> Result<(), FakeSlackError> {
     let wants_app = method == "apps.connections.open";
-    match header_value(incoming, "authorization").map(|value| value.strip_prefix("Bearer ")) {
+    match incoming.header("authorization").map(|value| value.strip_prefix("Bearer ")) {
         None => Err("not_authed"),
         Some(Some(APP_TOKEN)) if wants_app => Ok(()),
         Some(Some(BOT_TOKEN)) if !wants_app => Ok(()),
@@ -141,56 +121,52 @@ fn check_token(method: &str, incoming: &RawHttpRequest) -> Result<(), FakeSlackE
     }
 }
 
-fn serve_file(state: &mut FakeSlackState, id: &str, incoming: &RawHttpRequest) -> SlackHttpReply {
-    let is_bot = header_value(incoming, "authorization") == Some(&format!("Bearer {BOT_TOKEN}"));
+fn serve_file(state: &mut FakeSlackState, id: &str, incoming: &RawHttpRequest) -> FakeHttpReply {
+    let is_bot = incoming.header("authorization") == Some(&format!("Bearer {BOT_TOKEN}"));
     if !is_bot || !state.scopes.contains("files:read") {
         // Slack redirects a client without access to its sign-in page.
         let place = ("location".to_owned(), "https://slack.com/signin".to_owned());
-        return SlackHttpReply { status: 302, headers: vec![place], body: Vec::new() };
+        return FakeHttpReply { status: 302, headers: vec![place], body: Vec::new() };
     }
     match state.chat_data.file(id) {
         Some(file) => {
             let headers = vec![("content-type".to_owned(), file.media_type.clone())];
-            SlackHttpReply { status: 200, headers, body: file.bytes.clone() }
+            FakeHttpReply { status: 200, headers, body: file.bytes.clone() }
         }
         None => html_reply(404),
     }
 }
 
-fn receive_upload(state: &mut FakeSlackState, id: &str, incoming: &RawHttpRequest) -> SlackHttpReply {
-    if header_value(incoming, "authorization").is_some() {
+fn receive_upload(state: &mut FakeSlackState, id: &str, incoming: &RawHttpRequest) -> FakeHttpReply {
+    if incoming.header("authorization").is_some() {
         state.report_client_error("a token was sent to where files go".to_owned());
     }
     match state.uploads.get_mut(id) {
         Some(upload) if upload.length == incoming.body.len() => {
             upload.file.bytes = incoming.body.to_vec();
             upload.is_complete = true;
-            SlackHttpReply { status: 200, headers: Vec::new(), body: format!("OK - {}", upload.length).into_bytes() }
+            FakeHttpReply { status: 200, headers: Vec::new(), body: format!("OK - {}", upload.length).into_bytes() }
         }
         _ => html_reply(400),
     }
 }
 
-fn header_value<'a>(incoming: &'a RawHttpRequest, name: &str) -> Option<&'a str> {
-    incoming.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
-}
-
-fn error_reply(error: &str) -> SlackHttpReply {
+fn error_reply(error: &str) -> FakeHttpReply {
     let mut body = json!({"ok": false, "error": error});
     if error == "missing_scope" {
         body["needed"] = json!("chat:write");
     }
-    SlackHttpReply { status: 200, headers: Vec::new(), body: body.to_string().into_bytes() }
+    FakeHttpReply { status: 200, headers: Vec::new(), body: body.to_string().into_bytes() }
 }
 
 /// Slack: rate limits. Whole seconds.
-fn rate_limit_reply(after: Duration) -> SlackHttpReply {
+fn rate_limit_reply(after: Duration) -> FakeHttpReply {
     let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
     let headers = vec![("retry-after".to_owned(), seconds.to_string())];
-    SlackHttpReply { status: 429, headers, body: json!({"ok": false, "error": "ratelimited"}).to_string().into_bytes() }
+    FakeHttpReply { status: 429, headers, body: json!({"ok": false, "error": "ratelimited"}).to_string().into_bytes() }
 }
 
-fn html_reply(status: u16) -> SlackHttpReply {
+fn html_reply(status: u16) -> FakeHttpReply {
     let headers = vec![("content-type".to_owned(), "text/html".to_owned())];
-    SlackHttpReply { status, headers, body: b"<html><body>Something went wrong.</body></html>".to_vec() }
+    FakeHttpReply { status, headers, body: b"<html><body>Something went wrong.</body></html>".to_vec() }
 }

@@ -1,12 +1,14 @@
 //! API methods that send no new message. Each knows its parameters and refuses what the real one refuses.
 
+pub(super) mod send;
+
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::send_methods::{self, parse_marked_text};
 use super::state::{FakeTelegramFile, FakeTelegramState};
 use super::{BOT_ID, BOT_NAME};
+use send::parse_marked_text;
 
 /// Largest file that a bot can download (Bot API: getFile).
 const MAX_DOWNLOAD_BYTES: usize = 20 * 1024 * 1024;
@@ -15,7 +17,6 @@ const MAX_DOWNLOAD_BYTES: usize = 20 * 1024 * 1024;
 const ALLOWED_REACTIONS: &str = "👍 👎 ❤ 🔥 🥰 👏 😁 🤔 🤯 😱 🤬 😢 🎉 🤩 🤮 💩 🙏 👌 🕊 🤡 🥱 🥴 😍 🐳 ❤\u{200d}🔥 🌚 🌭 💯 🤣 ⚡ 🍌 🏆 💔 🤨 😐 🍓 🍾 💋 \
     🖕 😈 😴 😭 🤓 👻 👨\u{200d}💻 👀 🎃 🙈 😇 😨 🤝 ✍ 🤗 🫡 🎅 🎄 ☃ 💅 🤪 🗿 🆒 💘 🙉 🦄 😘 💊 🙊 😎 👾 🤷\u{200d}♂ 🤷 🤷\u{200d}♀ 😡";
 
-/// A parsed call.
 #[derive(Debug)]
 pub(super) struct FakeBotApiRequest {
     pub(super) method: String,
@@ -23,7 +24,6 @@ pub(super) struct FakeBotApiRequest {
     pub(super) file: Option<FakeTelegramFile>,
 }
 
-/// An error response.
 #[derive(Debug)]
 pub(super) struct FakeBotApiError {
     pub(super) code: u16,
@@ -57,10 +57,8 @@ pub(super) fn run_method(state: &mut FakeTelegramState, request: &FakeBotApiRequ
             check_known_parameters(body, &[])?;
             Ok(json!({"url": state.webhook, "has_custom_certificate": false, "pending_update_count": 0}))
         }
-        "sendMessage" => send_methods::send_message(state, body),
-        "sendPhoto" | "sendDocument" | "sendVoice" | "sendAudio" | "sendVideo" => {
-            send_methods::send_file(state, request)
-        }
+        "sendMessage" => send::send_message(state, body),
+        "sendPhoto" | "sendDocument" | "sendVoice" | "sendAudio" | "sendVideo" => send::send_file(state, request),
         "editMessageText" => edit_message_text(state, body),
         "deleteMessage" => delete_message(state, body),
         "sendChatAction" => send_chat_action(state, body),
@@ -83,9 +81,9 @@ pub(super) fn check_known_parameters(body: &Value, names: &[&str]) -> Result<(),
 
 fn edit_message_text(state: &mut FakeTelegramState, body: &Value) -> Result<Value, FakeBotApiError> {
     check_known_parameters(body, &["chat_id", "message_id", "text", "parse_mode", "link_preview_options"])?;
-    let chat_id = send_methods::check_reachable_chat(state, body)?;
+    let chat_id = send::check_reachable_chat(state, body)?;
     let message = body["message_id"].as_i64().ok_or_else(|| bad_request("message identifier is not specified"))?;
-    let (text, entities) = parse_marked_text(body, "text", send_methods::MAX_TEXT_UNITS)?;
+    let (text, entities) = parse_marked_text(body, "text", send::MAX_TEXT_UNITS)?;
     if text.is_empty() {
         return Err(bad_request("message text is empty"));
     }
@@ -113,12 +111,12 @@ fn edit_message_text(state: &mut FakeTelegramState, body: &Value) -> Result<Valu
     (shown.text, shown.entities, shown.edits) = (text, entities, shown.edits + 1);
     let shown = shown.clone();
     chat.last_edit = Some(Instant::now());
-    Ok(send_methods::message_json(chat_id, chat, &shown))
+    Ok(send::message_json(chat_id, chat, &shown))
 }
 
 fn delete_message(state: &mut FakeTelegramState, body: &Value) -> Result<Value, FakeBotApiError> {
     check_known_parameters(body, &["chat_id", "message_id"])?;
-    let chat = send_methods::check_reachable_chat(state, body)?;
+    let chat = send::check_reachable_chat(state, body)?;
     let messages = &mut state.chat_mut(chat).messages;
     let place = messages.iter().position(|shown| Some(shown.id) == body["message_id"].as_i64());
     messages.remove(place.ok_or_else(|| bad_request("message to delete not found"))?);
@@ -127,8 +125,8 @@ fn delete_message(state: &mut FakeTelegramState, body: &Value) -> Result<Value, 
 
 fn send_chat_action(state: &mut FakeTelegramState, body: &Value) -> Result<Value, FakeBotApiError> {
     check_known_parameters(body, &["chat_id", "message_thread_id", "action"])?;
-    let chat = send_methods::check_reachable_chat(state, body)?;
-    send_methods::check_topic(state, chat, body)?;
+    let chat = send::check_reachable_chat(state, body)?;
+    send::check_topic(state, chat, body)?;
     match body["action"].as_str() {
         Some("typing") => state.chat_mut(chat).typing.push(Instant::now()),
         Some("upload_photo" | "upload_document" | "upload_voice" | "upload_video") => {}
@@ -139,7 +137,7 @@ fn send_chat_action(state: &mut FakeTelegramState, body: &Value) -> Result<Value
 
 fn set_message_reaction(state: &mut FakeTelegramState, body: &Value) -> Result<Value, FakeBotApiError> {
     check_known_parameters(body, &["chat_id", "message_id", "reaction", "is_big"])?;
-    let chat = send_methods::check_reachable_chat(state, body)?;
+    let chat = send::check_reachable_chat(state, body)?;
     let none = Vec::new();
     let asked = body.get("reaction").map_or(Some(&none), Value::as_array);
     let asked = asked.ok_or_else(|| bad_request("can't parse reaction types JSON object"))?;

@@ -25,7 +25,6 @@ use crate::model::server::bind_listener;
 pub(super) enum TelegramServerCommand {
     /// Close it and every connection.
     Stop,
-    /// Open it again.
     Start,
     /// Close every connection.
     DropConnections,
@@ -187,8 +186,7 @@ fn record_call(stage: &SharedTelegramState, request: &FakeBotApiRequest) -> (usi
 }
 
 fn parse_request(method: &str, incoming: &RawHttpRequest) -> Result<FakeBotApiRequest, FakeBotApiError> {
-    let content_type = incoming.headers.iter().find(|(name, _)| name == "content-type");
-    let content_type = content_type.map_or("", |(_, value)| value.as_str());
+    let content_type = incoming.header("content-type").unwrap_or_default();
     let (body, file) = match (incoming.method.as_str(), content_type) {
         ("GET", _) => (Value::Null, None),
         ("POST", "application/json") => {

@@ -22,9 +22,7 @@ pub struct FakeTelegramState {
     pub confirmed_update: i64,
     /// Number of `getUpdates` calls that wait now.
     pub waiting_polls: usize,
-    /// Number of open connections.
     pub connections: usize,
-    /// Errors of malformed HTTP requests.
     pub malformed_requests: Vec<String>,
     pub(super) updates: VecDeque<(i64, Value)>,
     /// Requested kinds of updates; all when empty.
@@ -41,13 +39,11 @@ pub struct FakeTelegramState {
     last_message: i64,
 }
 
-/// One call of the API.
 #[derive(Debug, Clone)]
 pub struct TelegramCall {
     pub method: String,
     /// Its parameters without files.
     pub body: Value,
-    /// When it arrived.
     pub at: Instant,
     /// Status of its answer, if it was answered. The answer may have been lost.
     pub answered: Option<u16>,
@@ -88,13 +84,10 @@ pub struct FakeTelegramMessage {
     pub from: i64,
     /// Its text without formatting.
     pub text: String,
-    /// Its formatting.
     pub entities: Vec<ParsedEntity>,
     /// Topic id.
     pub thread: Option<i64>,
-    /// Number of edits.
     pub edits: usize,
-    /// The bot's reactions.
     pub reactions: Vec<String>,
     pub file: Option<FakeTelegramFile>,
     pub at: Instant,
@@ -111,13 +104,11 @@ pub struct FakeTelegramFile {
 }
 
 impl FakeTelegramState {
-    #[must_use]
     pub fn messages(&self, chat: i64) -> &[FakeTelegramMessage] {
         self.chats.get(&chat).map_or(&[], |chat| &chat.messages)
     }
 
     /// The current texts of the bot's messages in a chat.
-    #[must_use]
     pub fn bot_texts(&self, chat: i64) -> Vec<&str> {
         let own = self.messages(chat).iter().filter(|message| message.from == super::BOT_ID);
         own.map(|message| message.text.as_str()).collect()

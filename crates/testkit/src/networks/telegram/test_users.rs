@@ -5,8 +5,9 @@ use std::time::Instant;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
+use super::methods::send;
 use super::state::{FakeTelegramChat, FakeTelegramChatKind, FakeTelegramFile, FakeTelegramMessage, FakeTelegramState};
-use super::{BOT_ID, FakeTelegram, send_methods};
+use super::{BOT_ID, FakeTelegram};
 
 /// A user. A private chat has the id of its user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +43,6 @@ impl FakeTelegram {
         self.post_content(chat, person, content)
     }
 
-    /// A user edits a message.
     pub fn edit_message(&self, chat: i64, person: TelegramTestUser, message: i64, text: &str) {
         self.state.send_modify(|state| {
             let found = state.chat_mut(chat).messages.iter_mut().find(|shown| shown.id == message);
@@ -110,7 +110,7 @@ impl FakeTelegram {
         self.state.send_modify(|state| {
             state.chat_mut(group).migrated_to = Some(to);
             state.chat_mut(to);
-            let chat = send_methods::chat_json(group, state.chat_mut(group));
+            let chat = send::chat_json(group, state.chat_mut(group));
             let id = state.next_message_id(group);
             let from = json!({"id": 1, "is_bot": false, "first_name": "owner"});
             let content = json!({"message_id": id, "date": 1, "chat": chat, "from": from, "migrate_to_chat_id": to});
@@ -120,7 +120,6 @@ impl FakeTelegram {
 }
 
 impl FakeTelegramFile {
-    #[must_use]
     pub fn new(kind: &str, name: &str, media_type: &str, bytes: impl Into<Bytes>) -> Self {
         Self { kind: kind.into(), name: name.into(), media_type: media_type.into(), bytes: bytes.into() }
     }
@@ -145,7 +144,7 @@ fn message_json(
     mut content: Value,
 ) -> Value {
     let place: &mut FakeTelegramChat = state.chat_mut(chat);
-    let mut shown = send_methods::chat_json(chat, place);
+    let mut shown = send::chat_json(chat, place);
     if place.kind == FakeTelegramChatKind::Private {
         shown["first_name"] = json!(person.name);
     }

@@ -193,7 +193,7 @@ async fn a_wrong_token_and_an_unknown_parameter_are_refused() {
 }
 
 #[tokio::test]
-async fn what_the_test_wants_goes_wrong() {
+async fn injected_faults_happen() {
     let fake = FakeTelegram::start().await;
     fake.post_message(7, ANN, "hello");
     let body = json!({"chat_id": 7, "text": "x"});

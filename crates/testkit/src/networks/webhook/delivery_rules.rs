@@ -10,7 +10,6 @@ use crate::model::http1::RawHttpRequest;
 /// Oldest accepted post, in seconds.
 const MAX_AGE_S: u64 = 300;
 
-/// A post with valid headers.
 #[derive(Debug)]
 pub(super) struct SignedPost {
     pub(super) event: String,

@@ -43,7 +43,7 @@ async fn a_message_is_shown_once_and_its_changes_in_their_order() {
 }
 
 #[tokio::test]
-async fn what_is_not_as_the_page_says_is_refused() {
+async fn an_undocumented_delivery_is_refused() {
     let fake = FakeWebhookReceiver::start().await;
     for name in ["content-type", "quell-event", "quell-delivery", "quell-signature", "quell-timestamp"] {
         assert_eq!(

@@ -33,7 +33,7 @@ fn all(registry: &AgentRegistry) -> Vec<String> {
 }
 
 #[test]
-fn who_is_new_comes_who_is_gone_is_to_go_and_the_others_are_built_anew() {
+fn a_reload_adds_new_agents_marks_removed_ones_rebuilds_others() {
     let (registry, _dir) = test_registry(&["alpha", "beta"]);
     comes(&registry, "made", below("alpha"));
     let (before, generation) = (registry.snapshot(), registry.factory().models.generation());

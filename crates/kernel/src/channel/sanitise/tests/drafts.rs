@@ -4,7 +4,7 @@ use super::super::{sanitise_partial_reply, sanitise_reply};
 use super::{NARRATION, ORDINARY, PROTOCOL, parse_golden_cases, rules_keeping_narration, tools};
 
 #[test]
-fn what_is_shown_stays() {
+fn a_partial_reply_only_grows() {
     let tools = tools();
     for row in [PROTOCOL, ORDINARY, NARRATION].into_iter().flat_map(parse_golden_cases) {
         let mut shown = String::new();

@@ -5,7 +5,7 @@ use rstest::rstest;
 use super::*;
 
 #[tokio::test]
-async fn what_was_said_while_the_connection_was_broken_is_heard_once() {
+async fn messages_during_a_lost_connection_are_received_once() {
     let fixture = DiscordFixture::new().await;
     let (anna, channel) = (fixture.server.add_person("anna"), fixture.server.add_channel());
     fixture
@@ -80,7 +80,7 @@ async fn a_connection_that_breaks_goes_on_where_it_was(#[case] how: ConnectionBr
 }
 
 #[tokio::test]
-async fn where_the_sessions_address_is_out_of_reach_the_one_for_everybody_is_asked_for() {
+async fn an_unreachable_resume_url_falls_back_to_the_gateway_route() {
     let fixture = DiscordFixture::new().await;
     fixture.run_while_listening(fixture.wait_for_connections(1)).await;
     fixture.server.stop_listening().await;
@@ -147,7 +147,7 @@ async fn a_server_that_comes_back_without_its_sessions_gets_a_new_one() {
 #[case::intents(4013, "newer version")]
 #[case::content(4014, "Message Content Intent")]
 #[tokio::test]
-async fn what_a_person_has_to_mend_is_said(#[case] code: u16, #[case] remedy: &str) {
+async fn a_close_code_that_needs_a_person_names_the_remedy(#[case] code: u16, #[case] remedy: &str) {
     let fixture = DiscordFixture::new().await;
     fixture
         .run_while_listening(async {
@@ -182,7 +182,7 @@ async fn a_wrong_token_is_refused_and_not_shown() {
 }
 
 #[tokio::test]
-async fn who_has_begun_too_many_sessions_waits_for_the_next_day() {
+async fn a_used_up_session_limit_waits_for_the_next_day() {
     let fixture = DiscordFixture::new().await;
     fixture.server.set_identifies_left(0, Duration::from_secs(3600));
     let lost = fixture.discord.listen(&fixture.sink).await;

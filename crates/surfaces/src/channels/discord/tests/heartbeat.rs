@@ -215,7 +215,7 @@ async fn a_daemon_that_is_started_anew_resumes_the_session() {
 }
 
 #[tokio::test]
-async fn what_is_not_in_the_database_is_neither_confirmed_nor_waited_for() {
+async fn unstored_messages_are_not_confirmed_and_block_nothing() {
     let server = FakeDiscord::start().await;
     server.set_heartbeat_interval(Duration::from_millis(200));
     let discord = DiscordNetwork::new("discord", &discord_config(&server.base_url())).unwrap();

@@ -64,7 +64,7 @@ async fn own_messages_and_those_of_other_programs_are_not_heard() {
 }
 
 #[tokio::test]
-async fn where_only_mentions_count_replies_to_us_count_as_well() {
+async fn mention_only_accepts_replies_to_the_bot() {
     let mut fixture = DiscordFixture::new().await;
     let mut config = discord_config(&fixture.server.base_url());
     config.mention_only = true;
@@ -164,13 +164,13 @@ fn files_come_with_their_kind() {
 }
 
 #[test]
-fn what_the_account_itself_wrote_is_not_heard_though_nobody_calls_it_a_bot() {
+fn own_messages_are_ignored_without_a_bot_flag() {
     assert!(message_parser::parse_message(&message_create_event(|_| {}), BOT_ID, false).is_some());
     assert_eq!(message_parser::parse_message(&message_create_event(|_| {}), "400", false), None);
 }
 
 #[test]
-fn what_says_nothing_is_not_heard() {
+fn empty_messages_are_ignored() {
     assert_eq!(
         message_parser::parse_message(&message_create_event(|event| event["content"] = json!("")), BOT_ID, false),
         None

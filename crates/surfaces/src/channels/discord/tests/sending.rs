@@ -73,7 +73,7 @@ async fn the_sixth_edit_within_five_seconds_has_to_wait() {
 #[case::gone(status_fault(404, 10003), "code 10003")]
 #[case::token(status_fault(401, 0), "token")]
 #[tokio::test]
-async fn what_discord_refuses_is_not_sent_again(#[case] fault: FakeDiscordFault, #[case] words: &str) {
+async fn a_refused_send_is_not_repeated(#[case] fault: FakeDiscordFault, #[case] words: &str) {
     let fixture = DiscordFixture::new().await;
     let channel = fixture.server.add_channel();
     fixture.server.inject_fault(DiscordRoute::Send, fault);
@@ -88,7 +88,7 @@ async fn what_discord_refuses_is_not_sent_again(#[case] fault: FakeDiscordFault,
 #[case::no_gateway(status_fault(502, 0))]
 #[case::closed(FakeDiscordFault::CloseBefore)]
 #[tokio::test]
-async fn what_may_have_been_shown_may_be_sent_again(#[case] fault: FakeDiscordFault) {
+async fn a_send_without_an_answer_may_be_repeated(#[case] fault: FakeDiscordFault) {
     let fixture = DiscordFixture::new().await;
     let channel = fixture.server.add_channel();
     fixture.server.inject_fault(DiscordRoute::Send, fault);
@@ -97,7 +97,7 @@ async fn what_may_have_been_shown_may_be_sent_again(#[case] fault: FakeDiscordFa
 }
 
 #[tokio::test]
-async fn what_did_not_reach_the_server_is_certainly_not_shown() {
+async fn an_unreachable_server_is_certainly_not_delivered() {
     let fixture = DiscordFixture::new().await;
     let channel = fixture.server.add_channel();
     fixture.server.stop_listening().await;

@@ -55,7 +55,7 @@ async fn a_place_may_have_colons_and_a_long_text_is_cut() {
 #[case::refused(refusal_fault(), "one", DeliveryState::Undelivered, 0)]
 #[case::lost(FakeNetworkFault::LosesResponse, "one", DeliveryState::Unknown, 0)]
 #[tokio::test(flavor = "multi_thread")]
-async fn what_became_of_it_is_told(
+async fn the_outcome_of_a_sent_text_is_returned(
     #[case] fault: FakeNetworkFault,
     #[case] text: &str,
     #[case] delivery: DeliveryState,
@@ -70,7 +70,7 @@ async fn what_became_of_it_is_told(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_nobody_is_nothing_is_sent() {
+async fn an_unknown_target_is_refused() {
     let fixture = FlowFixture::start().await;
     let unknown = fixture.channels.send_text(&admin_caller(), "telegram:1", "hello").await.unwrap_err();
     assert_eq!(unknown.to_string(), "there is no channel \"telegram\"; there are: paper");

@@ -177,7 +177,7 @@ async fn a_message_with_files_steers_nothing_and_is_answered_with_them() {
 
 /// Regression: the second message was answered before the earlier one with files.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_said_after_a_message_with_files_is_answered_after_it() {
+async fn a_message_after_one_with_files_is_answered_after_it() {
     let fixture = FlowFixture::start_with("on_busy = \"steer\"", |_| {}).await;
     let call =
         ScriptedStream::new().wait_for_gate("more").tool_call("c1", "recall", &serde_json::json!({"query": "x"}));
@@ -319,7 +319,7 @@ async fn a_flood_of_one_sender_keeps_nobody_else_waiting() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_not_allowed_is_not_heard() {
+async fn senders_that_are_not_allowed_are_ignored() {
     let fixture = FlowFixture::start().await;
     let mut settings = fixture.live_settings.current().settings.clone();
     settings.channels.get_mut("paper").unwrap().allow = vec!["ann".to_owned()];

@@ -278,7 +278,7 @@ async fn a_conversation_keeps_its_prompt_until_it_begins_anew() {
 
 /// Regression: the texts named policies, commands of the daemon, and paths of its files.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_taken_is_said_in_words_for_who_asked() {
+async fn a_refused_message_is_explained_to_its_sender() {
     let fixture = FlowFixture::start_with("on_busy = \"reject\"", |_| {}).await;
     fixture.model.script(ScriptedResponse::silent_mid_stream("hm"));
     fixture.network.receive_text("ann", "first");

@@ -105,7 +105,7 @@ async fn a_draft_and_a_sign_that_a_kill_left_are_ended_and_told_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_sees_no_draft_is_told_once_however_often_the_message_is_told() {
+async fn without_a_draft_a_repeated_message_is_told_of_once() {
     let (fixture, inbound) = start_run("drafts = false", "Working on").await;
     let waiting = fixture.network.receive_text("ann", "and this");
     fixture.network.wait_for("both signs", |state| state.reactions.len() == 2).await;
@@ -346,7 +346,7 @@ async fn of_a_long_answer_that_was_being_carried_nothing_is_overwritten() {
 
 /// A shutdown often has the time for the final text and not for the reaction after it.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_said_is_not_said_again_where_only_a_sign_is_left() {
+async fn a_sent_outcome_is_not_repeated_if_only_a_reaction_is_left() {
     let (fixture, inbound) = start_run("", "Working on").await;
     fixture.network.wait_for("the draft", |state| state.texts() == ["Working on"]).await;
     let left = kill_when(&fixture, |left| left.stale_replies[0].pending_reply.draft_message.is_some()).await;
@@ -363,7 +363,7 @@ async fn what_was_said_is_not_said_again_where_only_a_sign_is_left() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_nothing_is_shown_meanwhile_the_restart_is_told_too() {
+async fn without_drafts_the_restart_is_told_too() {
     let (fixture, _) = start_run("drafts = false\nack_reactions = false", "Working on").await;
     let left = kill_when(&fixture, |left| left.stale_replies.len() == 1).await;
     let next = FlowFixture::start_with_data(left, "drafts = false\nack_reactions = false", |_| {}).await;

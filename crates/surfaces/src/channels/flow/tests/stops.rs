@@ -54,7 +54,7 @@ async fn a_stop_is_read_while_every_place_is_taken() {
 
 /// Regression: without interruption, a second message displaced the first one, which could not be stopped any more.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_runs_stays_in_reach_however_much_waits_behind_it() {
+async fn the_active_run_can_be_stopped_behind_any_queue() {
     let fixture = FlowFixture::start().await;
     fixture.model.script(ScriptedResponse::silent_mid_stream("one"));
     for number in 0..5 {
@@ -102,7 +102,7 @@ async fn a_conversation_lives_on_after_stops_at_any_moment() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_stops_what_another_asked_for_but_an_operator_stops_all() {
+async fn only_the_sender_and_an_operator_stop_a_request() {
     let fixture = FlowFixture::start().await;
     for sender in ["ann", "bob"] {
         fixture.model.script(ScriptedResponse::silent_mid_stream("hm"));

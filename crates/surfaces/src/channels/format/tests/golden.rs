@@ -272,7 +272,7 @@ fn letters_outside_the_basic_plane_count_two_where_utf16_counts() {
 #[case("@everyone @here me@here.org <@1> <@&2> <#3>")]
 #[case("@**everyone** a@*here*")]
 #[case("@<b></b>everyone &#64;here \\<@5>")]
-fn nobody_is_called(#[case] text: &str) {
+fn mentions_in_replies_notify_no_one(#[case] text: &str) {
     let form = |markup| MessageFormat { markup, max_length: 4000, length_unit: LengthUnit::Utf16 };
     let discord = &split_message(text, &form(Markup::Discord))[0].formatted;
     let slack = &split_message(&text.replace("<@1>", "<!channel>"), &form(Markup::Slack))[0].formatted;

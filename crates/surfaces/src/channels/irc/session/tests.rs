@@ -74,7 +74,7 @@ fn a_private_message_is_for_it_and_answered_to_its_sender() {
 }
 
 #[test]
-fn what_nobody_said_to_it_is_not_heard() {
+fn messages_that_are_not_addressed_are_ignored() {
     let account = test_account();
     let mut session = welcomed_session(&account, "Quell");
     for line in [

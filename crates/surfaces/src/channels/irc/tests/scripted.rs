@@ -175,7 +175,7 @@ const SMALL_BUFFER: usize = 64;
 const BUFFER_FILLING_TEXT: &str = "a text that fills the socket up to its last byte";
 
 #[tokio::test(start_paused = true)]
-async fn what_the_socket_has_not_begun_to_take_can_be_taken_back() {
+async fn a_line_that_is_not_yet_written_can_be_withdrawn() {
     let mut server = ScriptedIrcServer::accept_and_welcome(SMALL_BUFFER).await;
     assert!(
         send_outcome(server.send_in_background(BUFFER_FILLING_TEXT)).await.is_ok(),
@@ -246,7 +246,7 @@ async fn a_message_of_which_a_part_has_gone_is_neither_sent_nor_unsent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_stops_to_listen_lets_nobody_wait() {
+async fn the_end_of_listening_ends_every_waiting_send() {
     let mut server = ScriptedIrcServer::accept_and_welcome(LARGE_BUFFER).await;
     let sent: Vec<_> = (0..5).map(|n| server.send_in_background(&n.to_string())).collect();
     server.read_until("PRIVMSG #tea :4").await;

@@ -69,7 +69,7 @@ fn a_name_at_the_beginning_is_a_call(#[case] body: &str, #[case] words: &str, #[
 #[case(json!({"formatted_body": "<a href=\"https://matrix.to/#/@quell:quell.test\">Quell Bot</a> hello"}), true)]
 #[case(json!({"formatted_body": "<a href=\"matrix:u/quell:quell.test\">Quell Bot</a> hello"}), true)]
 #[case(json!({"formatted_body": "<a href=\"https://matrix.to/#/@quell:quell.test.evil\">Quell Bot</a> hello"}), false)]
-fn who_is_named_in_the_data_is_addressed(#[case] data: Value, #[case] addressed: bool) {
+fn mentions_in_the_event_data_address_the_bot(#[case] data: Value, #[case] addressed: bool) {
     let mut event = text_event("Quell Bot hello");
     for (key, value) in data.as_object().unwrap() {
         event["content"][key] = value.clone();
@@ -109,7 +109,7 @@ fn the_quote_of_a_reply_is_not_part_of_it(#[case] body: &str, #[case] words: &st
 #[case(json!({"type": "m.room.message", "sender": "@alice:quell.test", "content": {"msgtype": "m.text", "body": "a"}}))]
 #[case(json!({"type": "m.room.message", "event_id": "$a", "sender": "alice", "content": {"msgtype": "m.text", "body": "a"}}))]
 #[case(json!({"type": "m.room.message", "event_id": "$a", "sender": "@quell:quell.test", "content": {"msgtype": "m.text", "body": "a"}}))]
-fn what_is_no_message_of_somebody_else_is_not_heard(#[case] event: Value) {
+fn events_that_are_no_message_of_another_are_ignored(#[case] event: Value) {
     assert_eq!(parse_in_group(event), None);
 }
 
@@ -166,7 +166,7 @@ fn membership_events(kinds: &[&str]) -> Vec<MatrixEvent> {
 #[case(&["invited", "left", "a", "joined"], Some(3))]
 #[case(&["joined", "a", "left", "a", "invited", "a", "joined", "renamed"], Some(4))]
 #[case(&["a", "invited", "a"], None)]
-fn nothing_is_heard_from_before_the_account_was_asked_in(#[case] kinds: &[&str], #[case] begun: Option<usize>) {
+fn messages_from_before_the_invitation_are_ignored(#[case] kinds: &[&str], #[case] begun: Option<usize>) {
     assert_eq!(own_membership_start(&membership_events(kinds), "@quell:quell.test"), begun);
     assert_eq!(own_membership_start(&membership_events(kinds), "@bob:quell.test"), None);
 }

@@ -34,7 +34,7 @@ async fn send_many(person: &MatrixTestUser, room: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn nothing_is_lost_or_doubled_when_the_server_restarts_and_when_nobody_listens() {
+async fn no_message_is_lost_or_doubled_by_a_restart_or_an_outage() {
     if is_skipped() {
         return;
     }

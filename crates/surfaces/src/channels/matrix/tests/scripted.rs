@@ -91,7 +91,7 @@ async fn a_lost_answer_is_asked_for_with_the_same_transaction(#[case] reply: Scr
 #[case(401, "M_UNKNOWN_TOKEN")]
 #[case(403, "M_USER_DEACTIVATED")]
 #[tokio::test]
-async fn what_is_refused_is_not_sent_again(#[case] status: u16, #[case] code: &str) {
+async fn a_refused_request_is_not_repeated(#[case] status: u16, #[case] code: &str) {
     let (server, matrix) = start_homeserver().await;
     let refusal = ScriptedReply::Json(status, json!({"errcode": code, "error": "because\r\nof rules"}));
     server.script_reply("/send/", refusal.clone()).script_reply("/sync", refusal);

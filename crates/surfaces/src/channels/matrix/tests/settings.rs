@@ -34,7 +34,7 @@ fn a_token_is_needed() {
 }
 
 #[test]
-fn what_is_right_is_taken() {
+fn valid_settings_are_accepted() {
     let extra_keys = json!({
         "api_base": "https://example.org/below/", "allow": ["*", "@alice:quell.test", "@bob:[::1]:8448"],
         "operators": ["@alice:quell.test"], "join": ["!id:quell.test", "!of-version-12", "#town:quell.test"],

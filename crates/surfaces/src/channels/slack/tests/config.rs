@@ -18,7 +18,7 @@ const LOCAL_API_URL: &str = "http://127.0.0.1:1/api";
 #[case::no_url("api_base", "no URL", |config: &mut ChannelConfig| config.api_base = Some("slack".into()))]
 #[case::in_the_clear("api_base", "https://", |config: &mut ChannelConfig| config.api_base = Some("http://example.org".into()))]
 #[case::a_query("api_base", "query", |config: &mut ChannelConfig| config.api_base = Some("https://example.org/?a=b".into()))]
-fn what_is_wrong_is_named(#[case] key: &str, #[case] text: &str, #[case] change: fn(&mut ChannelConfig)) {
+fn invalid_settings_are_named(#[case] key: &str, #[case] text: &str, #[case] change: fn(&mut ChannelConfig)) {
     let mut config = slack_config(LOCAL_API_URL);
     change(&mut config);
     let error = SlackNetwork::new("work", &config).unwrap_err();
@@ -27,7 +27,7 @@ fn what_is_wrong_is_named(#[case] key: &str, #[case] text: &str, #[case] change:
 }
 
 #[test]
-fn what_is_right_is_taken() {
+fn valid_settings_are_accepted() {
     let mut config = slack_config(LOCAL_API_URL);
     config.allow = vec!["U012ABC".into(), "W012ABC".into()];
     config.api_base = None;

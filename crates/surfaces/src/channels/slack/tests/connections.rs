@@ -35,7 +35,7 @@ async fn a_change_of_connection_misses_nothing_and_loses_nothing() {
 }
 
 #[tokio::test]
-async fn what_was_not_acknowledged_is_heard_after_a_break() {
+async fn unacknowledged_messages_are_received_after_a_break() {
     let fixture = SlackFixture::new().await;
     let (channel, ann) = (fixture.server.add_channel(), fixture.server.add_person("ann"));
     fixture
@@ -86,7 +86,7 @@ async fn socket_mode_that_is_switched_off_is_a_refusal() {
 }
 
 #[tokio::test]
-async fn what_slack_says_before_a_connection_decides_how_it_is_tried_again() {
+async fn the_answer_to_a_connection_attempt_decides_the_retry() {
     let fixture = SlackFixture::new().await;
     fixture.server.inject_fault("auth.test", FakeSlackFault::Error("token_revoked"));
     let lost = fixture.slack.listen(&fixture.sink).await;

@@ -66,7 +66,7 @@ async fn a_message_is_heard_with_all_that_is_known_of_it() {
 }
 
 #[tokio::test]
-async fn who_listens_is_connected_before_anybody_writes() {
+async fn a_listener_is_connected_before_the_first_message() {
     let fake = FakeTelegram::start().await;
     let (telegram, sink) = (telegram_network(&fake), RecordingInboundSink::new());
     let scenario = async {
@@ -159,7 +159,7 @@ async fn a_pile_of_messages_is_heard_in_order_and_once() {
 }
 
 #[tokio::test]
-async fn what_is_nobodys_request_is_not_heard() {
+async fn updates_that_are_no_request_are_ignored() {
     let fake = FakeTelegram::start().await;
     let said = fake.post_message(GROUP, ANN, "first");
     let post = |content: Value| fake.post_content(GROUP, BOB, content);

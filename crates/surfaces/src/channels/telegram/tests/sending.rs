@@ -62,7 +62,7 @@ async fn a_draft_grows_and_an_edit_that_changes_nothing_is_done() {
 }
 
 #[tokio::test]
-async fn who_is_too_fast_is_told_how_long_to_wait() {
+async fn a_rate_limit_answer_gives_the_time_to_wait() {
     let (fake, telegram) = start_with_message().await;
     fake.inject_fault("sendMessage", FakeTelegramFault::RateLimited(3));
     let error = Network::send(&telegram, &chat_address(7), &plain_piece("x"), "key").await.unwrap_err();
@@ -99,7 +99,7 @@ async fn a_failure_says_whether_it_may_be_shown(
 }
 
 #[tokio::test]
-async fn what_does_not_reach_the_server_may_be_sent_again() {
+async fn an_unreachable_send_may_be_repeated() {
     let (fake, telegram) = start_with_message().await;
     fake.stop().await;
     let error = Network::send(&telegram, &chat_address(7), &plain_piece("x"), "key").await.unwrap_err();

@@ -72,7 +72,7 @@ fn everything_about_it_is_heard() {
 #[case::other_secret("v1=00")]
 #[case::no_version("abc")]
 #[case::empty("")]
-fn what_is_not_signed_with_the_secret_is_not_read(#[case] signature: &str) {
+fn a_post_with_a_wrong_signature_is_not_read(#[case] signature: &str) {
     let body = "this is not even JSON";
     let mut headers = signed_headers(body, NOW);
     headers.insert("quell-signature", HeaderValue::from_str(signature).unwrap());
@@ -132,7 +132,7 @@ fn an_old_copy_is_not_taken_and_a_clock_may_be_a_little_wrong() {
 #[case::a_path(message_with_field("attachments", json!([{"kind": "file", "source": "/etc/passwd"}])), "http:// or https:// URL")]
 #[case::a_file_url(message_with_field("attachments", json!([{"kind": "file", "source": "file:///etc/passwd"}])), "http:// or https:// URL")]
 #[case::many_files(message_with_field("attachments", json!(vec![json!({"kind": "file", "source": "https://e.org"}); 11])), "more than 10")]
-fn what_is_no_message_is_said_to_be_none(#[case] body: String, #[case] why: &str) {
+fn an_invalid_message_is_refused_with_the_reason(#[case] body: String, #[case] why: &str) {
     let error = parse_signed_post(&body).unwrap_err();
     assert!(error.to_string().contains(why), "{error}");
     assert!(matches!(error, WebhookRejection::Malformed(_)), "{error:?}");

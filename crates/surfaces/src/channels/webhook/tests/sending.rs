@@ -82,7 +82,7 @@ async fn a_draft_changes_its_message_and_a_late_change_does_not_come_back(#[case
 #[case(FakeWebhookFault::HtmlPage(410), SendError::Refused { why: String::new() })]
 #[case(FakeWebhookFault::Drop, SendError::Unknown { why: String::new(), is_repeatable: true })]
 #[tokio::test]
-async fn what_the_receiver_says_is_understood(#[case] fault: FakeWebhookFault, #[case] expected: SendError) {
+async fn the_receivers_answer_decides_the_send_error(#[case] fault: FakeWebhookFault, #[case] expected: SendError) {
     let fake = FakeWebhookReceiver::start().await;
     fake.inject_fault(fault);
     let error =
@@ -97,7 +97,7 @@ async fn what_the_receiver_says_is_understood(#[case] fault: FakeWebhookFault, #
 }
 
 #[tokio::test]
-async fn nobody_there_is_certain() {
+async fn a_closed_port_is_certainly_not_delivered() {
     let fake = FakeWebhookReceiver::start().await;
     let channel = webhook_network(&fake);
     drop(fake);

@@ -1,38 +1,20 @@
 //! Places at MCP servers where a stop can find a run: a server that starts, a call that is cancelled, a call that is
 //! not.
 
-use quell_mcp::McpConfig;
 use quell_protocol::ResourceKind;
-use quell_testkit::mcp::FakeMcpServer;
-use quell_testkit::{ScriptedResponse, leaks, mcp};
+use quell_testkit::{ScriptedResponse, leaks};
 use serde_json::json;
 
-use super::case_run::CaseRun;
-use super::cases::{CaseStepFuture, StopMoment, SweepCase, script_model};
+use super::super::case_run::{CaseRun, CaseStepFuture, StopMoment, SweepCase, do_nothing};
+use super::script_model;
 use crate::test_engine::WAIT_TIMEOUT;
-
-/// MCP servers of the sweep: one that works, and two that never answer the initialisation, as a process and by URL. No
-/// server stays after a run.
-pub(super) fn mcp_servers(silent: &FakeMcpServer) -> Vec<(String, McpConfig)> {
-    let server = || McpConfig {
-        command: Some("sh".to_owned()),
-        args: vec!["-c".to_owned(), mcp::SERVER_SCRIPT.to_owned()],
-        idle_s: Some(0),
-        grace_ms: Some(100),
-        ..McpConfig::default()
-    };
-    let mut mute = server();
-    mute.env.insert("MCP_MUTE".to_owned(), "1".to_owned());
-    let silent_url = McpConfig { url: Some(silent.url()), ..McpConfig::default() };
-    vec![("test".to_owned(), server()), ("mute".to_owned(), mute), ("far".to_owned(), silent_url)]
-}
 
 pub(super) fn mcp_cases() -> Vec<SweepCase> {
     let starting = SweepCase {
         agent: "starting",
         ..SweepCase::new(
             "MCP server starting",
-            |_| Box::pin(async {}),
+            do_nothing,
             StopMoment::OnCondition(|case_run| Box::pin(wait_call_held(case_run))),
         )
     };
@@ -40,7 +22,7 @@ pub(super) fn mcp_cases() -> Vec<SweepCase> {
         agent: "reaching",
         ..SweepCase::new(
             "MCP server by URL starting",
-            |_| Box::pin(async {}),
+            do_nothing,
             StopMoment::OnCondition(|case_run| Box::pin(wait_url_server_reached(case_run))),
         )
     };

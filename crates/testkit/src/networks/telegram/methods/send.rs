@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::html::{self, ParsedEntity};
-use super::methods::{FakeBotApiError, FakeBotApiRequest, bad_request, check_known_parameters};
-use super::state::{FakeTelegramChat, FakeTelegramChatKind, FakeTelegramMessage, FakeTelegramState};
-use super::{BOT_ID, BOT_NAME};
+use super::super::html::{self, ParsedEntity};
+use super::super::state::{FakeTelegramChat, FakeTelegramChatKind, FakeTelegramMessage, FakeTelegramState};
+use super::super::{BOT_ID, BOT_NAME};
+use super::{FakeBotApiError, FakeBotApiRequest, bad_request, check_known_parameters};
 
 /// Bot API: sendMessage, "1-4096 characters after entities parsing".
-pub(super) const MAX_TEXT_UNITS: usize = 4096;
+pub(in super::super) const MAX_TEXT_UNITS: usize = 4096;
 /// Bot API: sendPhoto and others, "0-1024 characters after entities parsing".
 const MAX_CAPTION_UNITS: usize = 1024;
 /// Bot API: sendPhoto, "at most 10 MB in size".
@@ -16,7 +16,7 @@ const MAX_PHOTO_BYTES: usize = 10 * 1024 * 1024;
 /// Bot API: sendDocument, "up to 50 MB".
 const MAX_FILE_BYTES: usize = 50 * 1024 * 1024;
 
-pub(super) fn send_message(state: &mut FakeTelegramState, body: &Value) -> Result<Value, FakeBotApiError> {
+pub(in super::super) fn send_message(state: &mut FakeTelegramState, body: &Value) -> Result<Value, FakeBotApiError> {
     let names = ["chat_id", "message_thread_id", "text", "parse_mode", "link_preview_options", "reply_parameters"];
     check_known_parameters(body, &names)?;
     let chat = check_reachable_chat(state, body)?;
@@ -29,7 +29,10 @@ pub(super) fn send_message(state: &mut FakeTelegramState, body: &Value) -> Resul
     add_message(state, chat, body, shown)
 }
 
-pub(super) fn send_file(state: &mut FakeTelegramState, request: &FakeBotApiRequest) -> Result<Value, FakeBotApiError> {
+pub(in super::super) fn send_file(
+    state: &mut FakeTelegramState,
+    request: &FakeBotApiRequest,
+) -> Result<Value, FakeBotApiError> {
     let body = &request.body;
     check_known_parameters(body, &["chat_id", "message_thread_id", "caption", "parse_mode", "reply_parameters"])?;
     let chat = check_reachable_chat(state, body)?;
@@ -70,7 +73,7 @@ fn add_message(
 }
 
 /// The chat of a call, if the bot can write there.
-pub(super) fn check_reachable_chat(state: &FakeTelegramState, body: &Value) -> Result<i64, FakeBotApiError> {
+pub(in super::super) fn check_reachable_chat(state: &FakeTelegramState, body: &Value) -> Result<i64, FakeBotApiError> {
     let given = &body["chat_id"];
     let id = given.as_i64().or_else(|| given.as_str()?.parse().ok()).ok_or_else(|| bad_request("chat_id is empty"))?;
     let chat = state.chats.get(&id).ok_or_else(|| bad_request("chat not found"))?;
@@ -89,8 +92,7 @@ pub(super) fn check_reachable_chat(state: &FakeTelegramState, body: &Value) -> R
     Ok(id)
 }
 
-/// The topic of a call.
-pub(super) fn check_topic(
+pub(in super::super) fn check_topic(
     state: &mut FakeTelegramState,
     chat: i64,
     body: &Value,
@@ -105,7 +107,7 @@ pub(super) fn check_topic(
 }
 
 /// Parses the text of a call with its formatting.
-pub(super) fn parse_marked_text(
+pub(in super::super) fn parse_marked_text(
     body: &Value,
     name: &str,
     longest: usize,
@@ -131,7 +133,7 @@ pub(super) fn parse_marked_text(
 }
 
 /// A chat as the API returns it.
-pub(super) fn chat_json(id: i64, chat: &FakeTelegramChat) -> Value {
+pub(in super::super) fn chat_json(id: i64, chat: &FakeTelegramChat) -> Value {
     let mut told = json!({"id": id, "type": chat.kind.as_str()});
     if chat.kind != FakeTelegramChatKind::Private {
         told["title"] = json!(format!("group {id}"));
@@ -143,7 +145,7 @@ pub(super) fn chat_json(id: i64, chat: &FakeTelegramChat) -> Value {
 }
 
 /// A message of the bot as the API returns it.
-pub(super) fn message_json(id: i64, place: &FakeTelegramChat, shown: &FakeTelegramMessage) -> Value {
+pub(in super::super) fn message_json(id: i64, place: &FakeTelegramChat, shown: &FakeTelegramMessage) -> Value {
     let from = json!({"id": BOT_ID, "is_bot": true, "first_name": "Quell", "username": BOT_NAME});
     let mut told =
         json!({"message_id": shown.id, "date": 1, "chat": chat_json(id, place), "from": from, "text": shown.text});

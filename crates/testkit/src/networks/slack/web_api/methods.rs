@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::BOT;
-use super::chat_data::{FakeSlackFile, FakeSlackMessage};
-use super::state::{BOT_ID, FakeSlackState, FakeSlackUpload};
-use super::web_api::FakeSlackError;
+use super::super::BOT;
+use super::super::chat_data::{FakeSlackFile, FakeSlackMessage};
+use super::super::state::{BOT_ID, FakeSlackState, FakeSlackUpload};
+use super::FakeSlackError;
 
 /// Slack: chat.postMessage. Longer text is split in two, much longer text is truncated.
 const MAX_MESSAGE_CHARS: usize = 4000;
