@@ -1,13 +1,13 @@
 //! Validate a parsed configuration across its sections.
 
+use quell_channels::config::ChannelConfig;
 use quell_engine::agent::{AgentConfig, RESERVED, THINKING_UNSUPPORTED, check_tool_names};
 use quell_engine::engine::Retention;
 use quell_engine::memory::MemorySettings;
 use quell_kernel::agent_tree::{AgentTree, AgentTreeError};
 use quell_llm::ProviderKind;
 use quell_protocol::AgentId;
-use quell_surfaces::channels::config::ChannelConfig;
-use quell_surfaces::state::host_entry_problem;
+use quell_server::state::host_entry_problem;
 
 use super::Config;
 

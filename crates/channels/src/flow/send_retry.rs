@@ -1,0 +1,219 @@
+//! Send or edit one message piece and retry where a retry cannot show it twice.
+
+use std::time::Duration;
+
+use quell_engine::channel_origin::DeliveryError;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::channel::ActiveChannel;
+use crate::format::MessagePiece;
+use crate::network::{ChatAddress, Drafts, MessageId, SendError};
+
+/// Tries of a call whose effect is unknown.
+const MAX_TRIES: u32 = 5;
+/// The first pause; each further one is twice as long, up to the maximum.
+const FIRST_RETRY_DELAY: Duration = Duration::from_millis(500);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(15);
+/// Give up when the network asks to wait longer than this.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
+
+/// How long to retry a piece that is certainly not shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SendPersistence {
+    /// A few times.
+    FewTries,
+    /// Until the caller drops the future: a server that restarts comes back.
+    UntilCancelled,
+}
+
+/// Sends one piece with its key. Dropping the future gives up the request.
+pub(super) async fn send_piece(
+    channel: &ActiveChannel,
+    address: &ChatAddress,
+    (piece, key): (&MessagePiece, &str),
+    persistence: SendPersistence,
+) -> Result<MessageId, SendError> {
+    retry_with_key(|| channel.network.send(address, piece, key), persistence).await
+}
+
+/// Sends one piece with its key before all other pieces that wait in the network, with few tries.
+pub(super) async fn send_urgent_piece(
+    channel: &ActiveChannel,
+    address: &ChatAddress,
+    (piece, key): (&MessagePiece, &str),
+) -> Result<MessageId, SendError> {
+    retry_with_key(|| channel.network.send_urgent(address, piece, key), SendPersistence::FewTries).await
+}
+
+async fn retry_with_key<T>(mut call: impl FnMut() -> T, persistence: SendPersistence) -> Result<MessageId, SendError>
+where
+    T: Future<Output = Result<MessageId, SendError>>,
+{
+    let mut attempts = 0;
+    loop {
+        let error = match call().await {
+            Ok(message) => return Ok(message),
+            Err(error) => error,
+        };
+        attempts += 1;
+        match retry_delay(&error, attempts, (RetrySafety::OnlyWithKey, persistence)) {
+            Some(pause) => sleep(pause).await,
+            None => return Err(error),
+        }
+    }
+}
+
+/// Sends one piece with its key before `deadline`. A retry that would start after it is not made.
+pub(super) async fn send_piece_before(
+    channel: &ActiveChannel,
+    address: &ChatAddress,
+    (piece, key): (&MessagePiece, &str),
+    deadline: Instant,
+) -> Result<MessageId, SendError> {
+    let mut attempts = 0;
+    loop {
+        let error = match timeout_at(deadline, channel.network.send(address, piece, key)).await {
+            Ok(Ok(message)) => return Ok(message),
+            Ok(Err(error)) => error,
+            Err(_elapsed) => {
+                return Err(SendError::Unknown { why: "no answer in time".to_owned(), is_repeatable: false });
+            }
+        };
+        attempts += 1;
+        let pause = retry_delay(&error, attempts, (RetrySafety::OnlyWithKey, SendPersistence::FewTries));
+        match pause.filter(|pause| Instant::now() + *pause < deadline) {
+            Some(pause) => sleep(pause).await,
+            None => return Err(error),
+        }
+    }
+}
+
+/// Replaces the content of a message. An edit is idempotent, so it is retried even if its effect is unknown.
+pub(super) async fn edit_message(
+    drafts: &dyn Drafts,
+    address: &ChatAddress,
+    message: &MessageId,
+    (piece, persistence): (&MessagePiece, SendPersistence),
+) -> Result<(), SendError> {
+    retry_idempotent(|| drafts.edit(address, message, piece), persistence).await
+}
+
+/// Retries an idempotent call, such as adding a reaction.
+pub(super) async fn retry_idempotent<T>(
+    mut call: impl FnMut() -> T,
+    persistence: SendPersistence,
+) -> Result<(), SendError>
+where
+    T: Future<Output = Result<(), SendError>>,
+{
+    let mut attempts = 0;
+    loop {
+        let Err(error) = call().await else { return Ok(()) };
+        attempts += 1;
+        match retry_delay(&error, attempts, (RetrySafety::Idempotent, persistence)) {
+            Some(pause) => sleep(pause).await,
+            None => return Err(error),
+        }
+    }
+}
+
+/// Whether a retry after a lost response can have a second effect.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RetrySafety {
+    Idempotent,
+    OnlyWithKey,
+}
+
+/// The pause before the next try; `None` to give up.
+fn retry_delay(
+    error: &SendError,
+    attempts: u32,
+    (retry_safety, persistence): (RetrySafety, SendPersistence),
+) -> Option<Duration> {
+    let backoff = FIRST_RETRY_DELAY.saturating_mul(1 << (attempts - 1).min(8)).min(MAX_RETRY_DELAY);
+    let may_retry = attempts < MAX_TRIES;
+    match error {
+        SendError::NotDelivered { retry_after, .. } if may_retry || persistence == SendPersistence::UntilCancelled => {
+            // A retry before the requested time would only lengthen the wait.
+            Some(retry_after.unwrap_or(backoff)).filter(|pause| *pause <= MAX_RETRY_AFTER)
+        }
+        SendError::NotDelivered { .. } | SendError::Refused { .. } => None,
+        SendError::Unknown { is_repeatable, .. } => {
+            (may_retry && (*is_repeatable || retry_safety == RetrySafety::Idempotent)).then_some(backoff)
+        }
+    }
+}
+
+/// Waits before the next try of a call without a key.
+///
+/// # Errors
+/// The given error, if a retry would not help or could show the message twice.
+pub(super) async fn wait_before_retry(error: SendError, attempts: u32) -> Result<(), SendError> {
+    match retry_delay(&error, attempts, (RetrySafety::OnlyWithKey, SendPersistence::UntilCancelled)) {
+        Some(pause) => {
+            sleep(pause).await;
+            Ok(())
+        }
+        None => Err(error),
+    }
+}
+
+/// The result of a delivery that failed after `sent` of `total` pieces.
+pub(super) fn delivery_error(error: SendError, sent: usize, total: usize) -> DeliveryError {
+    match error {
+        SendError::Unknown { why, .. } => DeliveryError::Unknown(why),
+        SendError::NotDelivered { why, .. } | SendError::Refused { why } if sent == 0 => {
+            DeliveryError::NotDelivered(why)
+        }
+        SendError::NotDelivered { why, .. } | SendError::Refused { why } => {
+            DeliveryError::PartlyDelivered { sent, of: total, why }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEYED_SEND: (RetrySafety, SendPersistence) = (RetrySafety::OnlyWithKey, SendPersistence::UntilCancelled);
+    const IDEMPOTENT_EDIT: (RetrySafety, SendPersistence) = (RetrySafety::Idempotent, SendPersistence::FewTries);
+
+    fn unknown_error(is_repeatable: bool) -> SendError {
+        SendError::Unknown { why: "lost".to_owned(), is_repeatable }
+    }
+
+    #[test]
+    fn what_may_be_shown_already_is_not_sent_again_unless_its_key_makes_it_one() {
+        assert_eq!(retry_delay(&unknown_error(false), 1, KEYED_SEND), None);
+        assert_eq!(retry_delay(&unknown_error(true), 1, KEYED_SEND), Some(FIRST_RETRY_DELAY));
+        assert_eq!(retry_delay(&unknown_error(true), MAX_TRIES, KEYED_SEND), None);
+        assert_eq!(retry_delay(&unknown_error(false), 1, IDEMPOTENT_EDIT), Some(FIRST_RETRY_DELAY));
+        assert_eq!(retry_delay(&SendError::Refused { why: "no".to_owned() }, 1, IDEMPOTENT_EDIT), None);
+    }
+
+    #[test]
+    fn what_is_certainly_not_shown_is_tried_until_the_server_is_back() {
+        let undelivered = SendError::NotDelivered { why: "reset".to_owned(), retry_after: None };
+        assert_eq!(retry_delay(&undelivered, 3, KEYED_SEND), Some(4 * FIRST_RETRY_DELAY));
+        assert_eq!(retry_delay(&undelivered, 100, KEYED_SEND), Some(MAX_RETRY_DELAY));
+        assert_eq!(retry_delay(&undelivered, MAX_TRIES, IDEMPOTENT_EDIT), None);
+    }
+
+    #[test]
+    fn a_network_says_how_long_to_wait_and_is_not_asked_before() {
+        let busy = |seconds| SendError::NotDelivered {
+            why: "429".to_owned(),
+            retry_after: Some(Duration::from_secs(seconds)),
+        };
+        assert_eq!(retry_delay(&busy(90), 1, KEYED_SEND), Some(Duration::from_secs(90)));
+        assert_eq!(retry_delay(&busy(3600), 1, KEYED_SEND), None);
+    }
+
+    #[test]
+    fn what_became_of_an_answer_is_told_as_it_is() {
+        let refused = SendError::Refused { why: "blocked".to_owned() };
+        assert_eq!(delivery_error(refused.clone(), 0, 3), DeliveryError::NotDelivered("blocked".to_owned()));
+        assert!(matches!(delivery_error(refused, 2, 3), DeliveryError::PartlyDelivered { sent: 2, of: 3, .. }));
+        assert!(matches!(delivery_error(unknown_error(false), 2, 3), DeliveryError::Unknown(_)));
+    }
+}
