@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// Bytes of one body or frame that no budget counts, so that a small request always gets in.
+pub(crate) const UNBUDGETED_BYTES: usize = 8 * 1024;
+
 /// Number of bytes that all holders together may reserve. Clones share the budget.
 #[derive(Debug, Clone)]
 pub(crate) struct ByteBudget(Arc<AtomicUsize>);

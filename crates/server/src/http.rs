@@ -1,4 +1,4 @@
-//! Router of the HTTP API and the security headers of every response. Error responses are problem+json with stable
+//! Routes of the HTTP API and the security headers of every response. Error responses are problem+json with stable
 //! codes.
 
 mod agents;
@@ -31,12 +31,11 @@ use axum::routing::{delete, get, post};
 
 use crate::state::ServerState;
 pub(crate) use auth::{AuthenticatedCaller, check_origin, login_cookie, peer_ip, request_origin};
-pub(crate) use host_check::normalize_host;
 pub use ops::{STOP_BUCKETS, STOP_SECONDS, describe_metrics};
 pub(crate) use problem::{ProblemResponse, problem_response};
 pub(crate) use stop::is_stop_route;
 
-pub fn router(server: ServerState) -> Router {
+pub(crate) fn api_routes() -> Router<ServerState> {
     Router::new()
         .route("/healthz", get(ops::healthz))
         .route("/readyz", get(ops::readyz))
@@ -87,9 +86,11 @@ pub fn router(server: ServerState) -> Router {
         .route("/api/sign-in-link", post(sign_in::create_link))
         .route("/api/sign-out", post(sign_in::sign_out))
         .route("/sign-in/{code}", get(sign_in::sign_in_by_link))
-        .route("/assets/{*path}", get(crate::web_assets::asset))
-        .route("/", get(crate::ws::upgrade))
-        .route("/ws", get(crate::ws::upgrade))
+}
+
+/// Adds what all routes share: answers for unknown routes and methods, body limits, the host check, and headers.
+pub(crate) fn add_layers(routes: Router<ServerState>, server: ServerState) -> Router {
+    routes
         .fallback(problem::route_not_found)
         .method_not_allowed_fallback(problem::method_not_allowed)
         // The body extractors have limits of their own, and answer with a problem body.

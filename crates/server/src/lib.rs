@@ -2,12 +2,17 @@
 
 mod auth_failures;
 mod budget;
+mod gzip_cache;
+mod host_name;
 pub mod http;
+mod router;
 pub mod serve;
 pub mod state;
 mod web_assets;
 mod ws;
 
-pub use http::{STOP_BUCKETS, STOP_SECONDS, describe_metrics, router};
+pub use host_name::host_entry_problem;
+pub use http::{STOP_BUCKETS, STOP_SECONDS, describe_metrics};
+pub use router::router;
 pub use serve::serve;
 pub use state::{ServerSettings, ServerState};

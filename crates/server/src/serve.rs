@@ -4,11 +4,11 @@
 //! many. Some descriptors are reserved, so that a stop gets in when all others are used up.
 
 mod body_timeout;
-mod connection_limits;
+pub(crate) mod connection_limits;
 mod descriptors;
 #[cfg(test)]
 mod tests;
-mod unix_socket;
+pub(crate) mod unix_socket;
 
 use std::convert::Infallible;
 use std::io;
@@ -33,14 +33,14 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::http::{is_stop_route, problem_response, router};
+use crate::http::{is_stop_route, problem_response};
+use crate::router::router;
 use crate::state::ServerState;
-use connection_limits::{PeerKey, UnauthenticatedConnections};
+use connection_limits::{ConnectionHandle, PeerKey, UnauthenticatedConnections};
 use descriptors::ReservedDescriptors;
+use unix_socket::UnixPeer;
 
-pub(crate) use connection_limits::ConnectionHandle;
 pub use descriptors::{OpenFileLimit, raise_open_files};
-pub(crate) use unix_socket::UnixPeer;
 pub use unix_socket::{SOCKET_FILE, UnixSocketListener};
 
 /// Time for the head of a request, and for an idle connection between two requests.

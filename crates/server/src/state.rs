@@ -10,15 +10,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::auth_failures::AuthFailures;
 use crate::budget::ByteBudget;
-use crate::http::normalize_host;
-use crate::web_assets::GzipCache;
+use crate::gzip_cache::GzipCache;
+use crate::host_name::normalize_host;
 use quell_channels::flow::Channels;
 
-/// Bytes of one body or frame that no budget counts, so that a small request always gets in.
-pub(crate) const UNBUDGETED_BYTES: usize = 8 * 1024;
 /// Maximum number of JSON values in one body or frame: each takes many times its encoded size in memory.
 pub(crate) const MAX_JSON_VALUES: usize = 100_000;
-/// Bytes that all bodies and frames of callers with a token may hold together, beyond [`UNBUDGETED_BYTES`] each.
+/// Bytes that all bodies and frames of callers with a token may hold together, beyond [`UNBUDGETED_BYTES`](crate::budget::UNBUDGETED_BYTES) each.
 const RECEIVE_BUDGET_BYTES: usize = 128 * 1024 * 1024;
 /// Same as [`RECEIVE_BUDGET_BYTES`], for callers that have not shown a token yet.
 const UNAUTHENTICATED_RECEIVE_BUDGET_BYTES: usize = 16 * 1024 * 1024;
@@ -194,15 +192,6 @@ impl ServerState {
         let is_same_origin = own.is_some() && own == host;
         is_same_origin || self.0.settings.allowed_origins.iter().any(|allowed| allowed.trim_end_matches('/') == origin)
     }
-}
-
-/// Checks an entry of `allowed_hosts`; returns why it is invalid.
-#[must_use]
-pub fn host_entry_problem(entry: &str) -> Option<String> {
-    let text = format!(
-        "{entry:?} is no host name; write it as in \"quell.example.org\", without scheme, path or wildcard. An IP address needs no entry"
-    );
-    normalize_host(entry).is_none().then_some(text)
 }
 
 /// Collects the machine's own name, the configured names, and the hosts of the allowed origins.

@@ -3,16 +3,12 @@
 //! The files of `web/` are compiled into the binary. Debug builds read them from the disk at each request, so that an
 //! edit shows at once.
 
-use std::collections::{BTreeMap, HashMap};
-use std::io::Write;
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeMap;
 
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use quell_protocol::ErrorCode;
 use rust_embed::{EmbeddedFile, RustEmbed};
 
@@ -38,10 +34,6 @@ const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
 #[exclude = "test/*"]
 #[exclude = "package.json"]
 struct WebFiles;
-
-/// The compressed files; each is compressed at its first request.
-#[derive(Default)]
-pub(crate) struct GzipCache(Mutex<HashMap<(String, [u8; 32]), Bytes>>);
 
 /// Serves the page for `GET /` without an upgrade.
 pub(crate) fn index(server: &ServerState, headers: &HeaderMap) -> Response {
@@ -127,26 +119,6 @@ fn content_type_of(path: &str) -> &'static str {
         "svg" => "image/svg+xml",
         "png" => "image/png",
         _ => "application/octet-stream",
-    }
-}
-
-impl GzipCache {
-    fn get_or_compress(&self, path: &str, hash: [u8; 32], data: &[u8]) -> Bytes {
-        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        files.entry((path.to_owned(), hash)).or_insert_with(|| gzip(data)).clone()
-    }
-}
-
-fn gzip(data: &[u8]) -> Bytes {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-    // Writing into a vector cannot fail.
-    let _ = encoder.write_all(data);
-    encoder.finish().unwrap_or_default().into()
-}
-
-impl std::fmt::Debug for GzipCache {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("GzipCache")
     }
 }
 

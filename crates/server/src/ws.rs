@@ -14,6 +14,7 @@ mod handshake;
 mod methods;
 mod outbox;
 mod payloads;
+mod peer;
 mod receive_limits;
 mod upgrade;
 
@@ -26,7 +27,7 @@ use quell_engine::access::{Credential, RequestOrigin};
 use quell_protocol::ErrorCode;
 
 use crate::http::{check_origin, login_cookie, peer_ip, problem_response, request_origin};
-use crate::serve::ConnectionHandle;
+use crate::serve::connection_limits::ConnectionHandle;
 use crate::state::ServerState;
 use crate::web_assets;
 
@@ -87,8 +88,8 @@ pub(crate) async fn upgrade(State(server): State<ServerState>, request: Request)
         connection: request.extensions().get::<ConnectionHandle>().cloned(),
     };
     let receive_limiter = receive_limits::ReceiveLimiter::new(server.unauthenticated_receive_budget());
-    match upgrade::accept_upgrade(request, receive_limiter, move |socket| {
-        connection::serve_socket(socket, server, permit, upgrade_info)
+    match upgrade::accept_upgrade(request, receive_limiter, move |socket, receive_limiter| {
+        connection::serve_socket(socket, receive_limiter, server, permit, upgrade_info)
     }) {
         Ok(response) => response,
         Err(problem) => problem_response(ErrorCode::InvalidRequest, problem).into_response(),

@@ -7,7 +7,7 @@ use quell_engine::memory::MemorySettings;
 use quell_kernel::agent_tree::{AgentTree, AgentTreeError};
 use quell_llm::ProviderKind;
 use quell_protocol::AgentId;
-use quell_server::state::host_entry_problem;
+use quell_server::host_entry_problem;
 
 use super::Config;
 

@@ -10,7 +10,8 @@ use quell_protocol::api::{AccessLevel, Grants};
 use quell_protocol::{ErrorCode, Surface};
 
 use super::{ProblemResponse, problem_response};
-use crate::serve::{ConnectionHandle, UnixPeer};
+use crate::serve::connection_limits::ConnectionHandle;
+use crate::serve::unix_socket::UnixPeer;
 use crate::state::ServerState;
 
 /// Header by which Quell's own clients name themselves, so that receipts say where a stop came from.

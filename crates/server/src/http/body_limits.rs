@@ -12,8 +12,7 @@ use futures_util::StreamExt;
 use quell_protocol::ErrorCode;
 
 use super::{ProblemResponse, problem_response};
-use crate::budget::{ByteBudget, Reservation};
-use crate::state::UNBUDGETED_BYTES;
+use crate::budget::{ByteBudget, Reservation, UNBUDGETED_BYTES};
 
 /// The budget reservation of one request's body, held until its response is ready.
 #[derive(Debug, Clone, Default)]

@@ -6,7 +6,7 @@
 //! An IP address cannot be redirected in this way and is accepted. `/healthz` and `/readyz` accept any name: probes use
 //! many, and the response contains nothing secret.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::Ipv4Addr;
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Uri, header};
@@ -15,6 +15,7 @@ use axum::response::{IntoResponse, Response};
 use quell_protocol::ErrorCode;
 
 use super::problem_response;
+use crate::host_name::normalize_host;
 use crate::state::ServerState;
 
 pub(super) async fn check_host(State(server): State<ServerState>, request: Request, next: Next) -> Response {
@@ -44,44 +45,11 @@ fn is_own_host(name: &str, own: &[String]) -> bool {
     is_address || name == "localhost" || name.ends_with(".localhost") || own.iter().any(|own| own == name)
 }
 
-/// The name without its port, in lower case and without the trailing dot; `None` if it is not a valid host name.
-pub(crate) fn normalize_host(host: &str) -> Option<String> {
-    let name = match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && !name.is_empty() => name,
-        Some((before, _)) if host.starts_with('[') && host.ends_with(']') && !before.is_empty() => host,
-        Some(_) => return None,
-        None => host,
-    };
-    let name = name.strip_suffix('.').unwrap_or(name);
-    let is_name_byte = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
-    let is_valid = match name.strip_prefix('[').and_then(|name| name.strip_suffix(']')) {
-        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
-        None => !name.is_empty() && name.bytes().all(is_name_byte),
-    };
-    is_valid.then(|| name.to_ascii_lowercase())
-}
-
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
 
-    use super::{is_own_host, normalize_host};
-
-    #[rstest]
-    #[case("Quell.Example.org:443", Some("quell.example.org"))]
-    #[case("localhost.", Some("localhost"))]
-    #[case("[::1]:7171", Some("[::1]"))]
-    #[case("[::1]", Some("[::1]"))]
-    #[case("127.0.0.1", Some("127.0.0.1"))]
-    #[case("a:b", None)]
-    #[case(":7171", None)]
-    #[case("", None)]
-    #[case("localhost@evil.example", None)]
-    #[case("localhost/x", None)]
-    #[case("::1", None)]
-    fn a_name_is_read_without_its_port(#[case] host: &str, #[case] name: Option<&str>) {
-        assert_eq!(normalize_host(host).as_deref(), name);
-    }
+    use super::is_own_host;
 
     #[rstest]
     #[case("localhost", true)]

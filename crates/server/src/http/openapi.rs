@@ -253,9 +253,11 @@ mod tests {
 
     /// Reads the routes from the router's source. WebSocket upgrades are not part of OpenAPI.
     fn mounted_routes() -> BTreeSet<String> {
-        let source = include_str!("../http.rs");
+        let sources = [include_str!("../http.rs"), include_str!("../router.rs")];
         let mut routes = BTreeSet::new();
-        for line in source.lines().filter_map(|line| line.trim().strip_prefix(".route(\"")) {
+        for line in
+            sources.iter().flat_map(|source| source.lines()).filter_map(|line| line.trim().strip_prefix(".route(\""))
+        {
             let Some((path, handlers)) = line.split_once('"') else { continue };
             if matches!(path, "/" | "/ws" | "/api/agent//abort") {
                 continue;

@@ -17,11 +17,12 @@ use tokio_tungstenite::tungstenite::{self, Message, Utf8Bytes};
 use uuid::Uuid;
 
 use super::event_forwarder::EventForwarder;
-use super::followed_runs::FollowedRuns;
+use super::followed_runs::{FollowedRuns, PendingRequest};
 use super::frame::{RequestFrame, RpcError};
-use super::handshake::{self, WsPeer};
-use super::methods::{PendingRequest, RequestOutcome, RpcCall, WsSubscriptions};
+use super::handshake;
+use super::methods::{RequestOutcome, RpcCall, WsSubscriptions};
 use super::outbox::{ClientOutbox, DropPolicy, OutgoingFrame};
+use super::peer::WsPeer;
 use super::receive_limits::ReceiveLimiter;
 use super::upgrade::WsSocket;
 use super::{
@@ -33,7 +34,8 @@ use crate::state::{ServerState, StreamPermit};
 
 /// Serves one socket until it ends or is evicted.
 pub(super) async fn serve_socket(
-    opened: (WsSocket, ReceiveLimiter),
+    socket: WsSocket,
+    receive_limiter: ReceiveLimiter,
     server: ServerState,
     permit: StreamPermit,
     upgrade_info: UpgradeInfo,
@@ -46,13 +48,14 @@ pub(super) async fn serve_socket(
         }
     };
     tokio::select! {
-        () = run_connection(opened, server, permit, upgrade_info) => {}
+        () = run_connection(socket, receive_limiter, server, permit, upgrade_info) => {}
         () = evicted => {}
     }
 }
 
 async fn run_connection(
-    (socket, receive_limiter): (WsSocket, ReceiveLimiter),
+    socket: WsSocket,
+    receive_limiter: ReceiveLimiter,
     server: ServerState,
     _permit: StreamPermit,
     upgrade_info: UpgradeInfo,

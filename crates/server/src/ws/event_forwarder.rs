@@ -15,10 +15,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::handshake::{WsPeer, WsRole};
 use super::methods::WsSubscriptions;
 use super::outbox::{ClientOutbox, DropPolicy};
 use super::payloads;
+use super::peer::{WsPeer, WsRole};
 
 /// Time between two deltas of one run, as in OpenClaw's gateway.
 const DELTA_INTERVAL: Duration = Duration::from_millis(75);

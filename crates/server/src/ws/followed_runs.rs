@@ -11,8 +11,6 @@ use futures_util::stream::{self, AbortHandle, Abortable, SelectAll, Stream, Stre
 use quell_engine::engine::RunFollow;
 use quell_protocol::{RunEvent, RunId};
 
-use super::methods::{FollowLookup, PendingRequest};
-
 enum FollowedItem {
     Event(Arc<RunEvent>),
     /// No more events come: the run ended, or another run took its message in.
@@ -20,6 +18,12 @@ enum FollowedItem {
 }
 
 type FollowedItemStream = Pin<Box<dyn Stream<Item = FollowedItem> + Send>>;
+
+/// The rest of a request. It sends the response itself; the result is a run for the connection to follow, if any.
+pub(super) type PendingRequest = Pin<Box<dyn Future<Output = Option<FollowLookupResult>> + Send>>;
+
+/// Looks up a run to follow, and sends the response.
+pub(super) type FollowLookup = Pin<Box<dyn Future<Output = Option<RunFollow>> + Send>>;
 
 /// The result of looking up a run to follow.
 pub(super) struct FollowLookupResult {

@@ -1,7 +1,6 @@
 //! Handle `connect`: protocol version, token, scopes, `hello-ok`.
 
 use quell_engine::access::{Caller, Credential, RequestOrigin};
-use quell_engine::engine::EngineNotice;
 use quell_protocol::api::{AccessLevel, Grants};
 use quell_protocol::json_object::optional_object;
 use quell_protocol::{Object, Principal, Surface};
@@ -9,11 +8,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::frame::RpcError;
-use super::{MAX_BUFFERED, MAX_PAYLOAD, MAX_READER_PAYLOAD, TICK_INTERVAL, close, methods};
+use super::peer::{APPROVALS_SCOPE, WsPeer, WsRole};
+use super::{MAX_BUFFERED, TICK_INTERVAL, close, methods};
 use crate::state::ServerState;
-
-/// Scope of clients that decide approvals.
-pub(super) const APPROVALS_SCOPE: &str = "operator.approvals";
 
 const SUPPORTED_PROTOCOLS: std::ops::RangeInclusive<u64> = 3..=4;
 
@@ -60,51 +57,6 @@ impl ConnectAuth {
     fn is_empty(&self) -> bool {
         self.token.is_none() && self.password.is_none() && self.device_token.is_none()
     }
-}
-
-/// An authenticated client.
-#[derive(Debug, Clone)]
-pub(super) struct WsPeer {
-    pub(super) caller: Caller,
-    /// The credential of the client, which may be revoked while it is connected.
-    pub(super) credential: Credential,
-    /// The access level that was requested and granted, if any.
-    pub(super) granted: Option<AccessLevel>,
-    pub(super) role: WsRole,
-    /// The client wants live tool events.
-    pub(super) tool_events: bool,
-    /// The client fetches the events of runs with `runs.follow` and does not want them as `chat` events, too.
-    pub(super) run_events: bool,
-}
-
-impl WsPeer {
-    /// Maximum size of a message from this client, in bytes.
-    pub(super) fn largest_message(&self) -> usize {
-        if self.granted >= Some(AccessLevel::Write) { MAX_PAYLOAD } else { MAX_READER_PAYLOAD }
-    }
-
-    /// Whether the client may receive a notice. A client with read access receives all; a node receives those of runs,
-    /// which are then limited to the sessions to which it has subscribed.
-    pub(super) fn may_receive(&self, notice: &EngineNotice) -> bool {
-        match notice {
-            EngineNotice::Shutdown { .. } => true,
-            EngineNotice::Run(_) | EngineNotice::Cancelling { .. } | EngineNotice::Amended { .. } => {
-                self.role == WsRole::Node || self.granted >= Some(AccessLevel::Read)
-            }
-            EngineNotice::Agent { .. }
-            | EngineNotice::AgentListChanged { .. }
-            | EngineNotice::Session { .. }
-            | EngineNotice::Hold { .. } => self.granted >= Some(AccessLevel::Read),
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum WsRole {
-    /// A person's client: receives every chat.
-    Operator,
-    /// A device: receives the chats to which it has subscribed.
-    Node,
 }
 
 /// A failed handshake: the error response, and the close code.

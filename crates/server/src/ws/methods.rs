@@ -21,10 +21,10 @@ use quell_protocol::{RunId, SessionKey};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::followed_runs::FollowLookupResult;
+use super::followed_runs::{FollowLookup, PendingRequest};
 use super::frame::{RequestFrame, RpcError};
-use super::handshake::{APPROVALS_SCOPE, WsPeer};
 use super::outbox::ClientOutbox;
+use super::peer::WsPeer;
 use crate::budget::Reservation;
 use crate::state::ServerState;
 
@@ -103,11 +103,6 @@ impl WsSubscriptions {
     }
 }
 
-/// The rest of a request. It sends the response itself; the result is a run for the connection to follow, if any.
-pub(super) type PendingRequest = Pin<Box<dyn Future<Output = Option<FollowLookupResult>> + Send>>;
-
-/// Looks up a run to follow, and sends the response.
-pub(super) type FollowLookup = Pin<Box<dyn Future<Output = Option<RunFollow>> + Send>>;
 type RpcResult = Result<Value, RpcError>;
 
 /// A request with everything needed to answer it.
@@ -255,6 +250,9 @@ impl RpcCall<'_> {
             "runs.list" => {
                 MethodOutcome::if_allowed(peer.require_scope(AccessLevel::Read), || queries::list_runs(self, params))
             }
+            "commands.list" => MethodOutcome::Answered(
+                peer.require_scope(AccessLevel::Read).and_then(|()| commands::list(self, params)),
+            ),
             "runs.follow" => follow::follow(self, params),
             "runs.unfollow" => follow::unfollow(params),
             "runs.get" => {
@@ -285,19 +283,6 @@ impl MethodOutcome {
     }
 }
 
-impl WsPeer {
-    fn require_scope(&self, scope: AccessLevel) -> Result<(), RpcError> {
-        if self.granted >= Some(scope) {
-            return Ok(());
-        }
-        Err(RpcError::missing_scope(match scope {
-            AccessLevel::Read => "operator.read",
-            AccessLevel::Write => "operator.write",
-            AccessLevel::Admin => "operator.admin",
-        }))
-    }
-}
-
 /// Refuses a session id that differs from the key: the key of a session is also its only id.
 fn check_session_id(method: &str, id: Option<&str>, key: &SessionKey) -> Result<(), RpcError> {
     match id {
@@ -307,17 +292,6 @@ fn check_session_id(method: &str, id: Option<&str>, key: &SessionKey) -> Result<
                 .with_details(parameters::unsupported_parameter(method, "sessionId").details()))
         }
         _ => Ok(()),
-    }
-}
-
-impl WsPeer {
-    /// Requires the right to decide approvals, or the scope to write. The engine decides which approvals the peer may
-    /// decide.
-    fn require_approver(&self) -> Result<(), RpcError> {
-        if self.caller.may_approve() {
-            return Ok(());
-        }
-        self.require_scope(AccessLevel::Write).map_err(|_| RpcError::missing_scope(APPROVALS_SCOPE))
     }
 }
 

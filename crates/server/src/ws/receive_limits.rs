@@ -13,8 +13,7 @@ use tokio::time::Instant;
 
 use super::MAX_PAYLOAD_BEFORE_AUTH;
 use super::frame_splitter::FrameSplitter;
-use crate::budget::{ByteBudget, Reservation};
-use crate::state::UNBUDGETED_BYTES;
+use crate::budget::{ByteBudget, Reservation, UNBUDGETED_BYTES};
 
 /// Additional bytes for the frame headers and pings that come with a message.
 const FRAMING_ALLOWANCE: usize = 1024;

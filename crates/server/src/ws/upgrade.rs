@@ -28,7 +28,7 @@ pub(super) fn accept_upgrade<S, F>(
     serve: S,
 ) -> Result<Response, &'static str>
 where
-    S: FnOnce((WsSocket, ReceiveLimiter)) -> F + Send + 'static,
+    S: FnOnce(WsSocket, ReceiveLimiter) -> F + Send + 'static,
     F: Future<Output = ()> + Send,
 {
     let headers = request.headers();
@@ -49,7 +49,7 @@ where
     )]
     tokio::spawn(async move {
         match upgrade.await {
-            Ok(upgraded) => serve((into_websocket(upgraded, receive_limiter.clone()).await, receive_limiter)).await,
+            Ok(upgraded) => serve(into_websocket(upgraded, receive_limiter.clone()).await, receive_limiter).await,
             Err(error) => tracing::debug!(%error, "an upgrade was not completed"),
         }
     });

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::super::frame::RpcError;
-use super::super::handshake::WsPeer;
+use super::super::peer::WsPeer;
 use super::queries::agent_not_found;
 use super::{RpcCall, RpcResult, parse_params};
 use crate::state::ServerState;

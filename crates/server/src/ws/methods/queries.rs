@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::super::frame::RpcError;
 use super::super::payloads;
-use super::{RpcCall, RpcResult, commands, parse_params};
+use super::{RpcCall, RpcResult, parse_params};
 
 /// Rows of a list if the client gives no limit.
 const DEFAULT_PAGE_SIZE: usize = 100;
@@ -40,10 +40,6 @@ pub(super) fn call_immediate(call: &RpcCall<'_>, method: &str, value: Value) -> 
         "models.list" => {
             needs(AccessLevel::Read)?;
             models_payload(call, value)
-        }
-        "commands.list" => {
-            needs(AccessLevel::Read)?;
-            commands::list(call, value)
         }
         // Quell has no questions, so the list is always empty.
         "question.list" => Ok(json!({"questions": []})),

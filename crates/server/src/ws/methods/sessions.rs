@@ -97,13 +97,11 @@ pub(super) fn list(call: &RpcCall<'_>, value: Value) -> impl Future<Output = Rpc
         let mut rows = Vec::with_capacity(found.len());
         for row in &found {
             let mut row_payload = payloads::session_row(row, latest_run(&server, &row.key).await?.as_ref());
-            add_titles(
-                &server,
-                &mut row_payload,
-                &row.key,
-                (params.include_derived_titles, params.include_last_message),
-            )
-            .await?;
+            let requested = RequestedTitles {
+                derived_title: params.include_derived_titles,
+                last_message: params.include_last_message,
+            };
+            add_titles(&server, &mut row_payload, &row.key, requested).await?;
             rows.push(row_payload);
         }
         let agents = server.engine().list_agents();
@@ -145,19 +143,26 @@ async fn find_sessions(
     }
 }
 
-/// Adds the title (the first message) and the preview (the last message) of a session, as far as requested.
+#[derive(Debug, Clone, Copy)]
+struct RequestedTitles {
+    /// The first message of the user.
+    derived_title: bool,
+    last_message: bool,
+}
+
+/// Adds the title and the preview of a session, as far as requested.
 async fn add_titles(
     server: &ServerState,
     row_payload: &mut Value,
     key: &SessionKey,
-    (title, last): (bool, bool),
+    requested: RequestedTitles,
 ) -> Result<(), RpcError> {
-    if title {
+    if requested.derived_title {
         let first = server.engine().first_messages(key).await?;
         let message = first.iter().find(|message| message.role == "user");
         row_payload["derivedTitle"] = json!(message.map(|message| truncate(&message.text, MAX_TITLE_CHARS)));
     }
-    if last {
+    if requested.last_message {
         let newest = server.engine().newest_turns(key, i64::MAX, 1).await?;
         let is_visible = |message: &&HistoryMessage| {
             matches!(message.role.as_str(), "user" | "assistant") && !message.text.is_empty()
@@ -256,8 +261,9 @@ pub(super) fn show(call: &RpcCall<'_>, value: Value) -> impl Future<Output = Rpc
             };
         };
         let mut row_payload = payloads::session_row(&row, latest_run(&server, &key).await?.as_ref());
-        add_titles(&server, &mut row_payload, &key, (params.include_derived_titles, params.include_last_message))
-            .await?;
+        let requested =
+            RequestedTitles { derived_title: params.include_derived_titles, last_message: params.include_last_message };
+        add_titles(&server, &mut row_payload, &key, requested).await?;
         Ok(json!({"ok": true, "key": key, "session": row_payload}))
     }
 }
