@@ -14,6 +14,7 @@ mod finished_reply;
 mod inbound;
 mod listeners;
 mod notice_queue;
+mod notice_sender;
 mod operations;
 mod progress;
 mod reply_delivery;

@@ -11,6 +11,7 @@
 
 mod addressed_text;
 mod api;
+mod bot;
 mod files;
 mod messages;
 mod reactions;
@@ -34,8 +35,9 @@ use super::network::{
     NetworkLimits, Reactions, SendError, TypingIndicator,
 };
 use api::TelegramApi;
+use bot::TelegramBot;
 use reactions::TelegramReactions;
-use update_parser::{GroupPolicy, TelegramBot, TelegramUpdate};
+use update_parser::{GroupPolicy, TelegramUpdate};
 
 /// How long Telegram holds a `getUpdates` call. It is the longest time that its server grants.
 const POLL_WAIT: Duration = Duration::from_secs(50);
@@ -243,7 +245,7 @@ impl Reactions for TelegramNetwork {
         message: &'a MessageId,
         emoji: &'a str,
     ) -> BoxFuture<'a, Result<(), SendError>> {
-        self.reactions.add(&self.api, (address, message), emoji).boxed()
+        self.reactions.add(&self.api, address, message, emoji).boxed()
     }
 
     fn remove<'a>(
@@ -252,7 +254,7 @@ impl Reactions for TelegramNetwork {
         message: &'a MessageId,
         emoji: &'a str,
     ) -> BoxFuture<'a, Result<(), SendError>> {
-        self.reactions.remove(&self.api, (address, message), emoji).boxed()
+        self.reactions.remove(&self.api, address, message, emoji).boxed()
     }
 }
 

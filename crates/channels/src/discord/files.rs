@@ -73,7 +73,7 @@ impl DiscordNetwork {
         let payload = json!({"attachments": [{"id": 0, "filename": name}], "allowed_mentions": no_allowed_mentions()});
         let mut form = Multipart::new();
         form.add_field("payload_json", &payload.to_string());
-        form.add_file("files[0]", (&name, attachment.media_type.as_deref().unwrap_or_default()), &bytes);
+        form.add_file("files[0]", &name, attachment.media_type.as_deref().unwrap_or_default(), &bytes);
         drop(bytes);
         let (content_type, body) = form.finish();
         let request = self.rest_client.request(Method::POST, &["channels", target_channel_id(address)?, "messages"]);

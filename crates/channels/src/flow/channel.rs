@@ -56,7 +56,8 @@ impl ActiveChannel {
         name: &str,
         config: ChannelConfig,
         network: Arc<dyn Network>,
-        (notices, clock): (NoticeQueue, Clock),
+        notices: NoticeQueue,
+        clock: Clock,
     ) -> Self {
         Self {
             name: name.to_owned(),

@@ -47,8 +47,10 @@ pub(super) enum StopReplyPolicy {
 /// Handles a stop. Not async: when it returns, the runs are being aborted and the waiting messages are withdrawn.
 pub(super) fn handle_stop(
     channels: &Channels,
-    (message, origin): (&ChannelMessage, &ChatOrigin),
-    (stop_scope, reply_policy): (ChannelStopScope, StopReplyPolicy),
+    message: &ChannelMessage,
+    origin: &ChatOrigin,
+    stop_scope: ChannelStopScope,
+    reply_policy: StopReplyPolicy,
 ) {
     let notices = &origin.channel.notices;
     let scope = message.interruption_scope();
@@ -99,12 +101,12 @@ pub(super) fn handle_stop(
     let (commands, background_commands) = (summary.stopped_commands, summary.background_commands);
     notices.push_stop_reply(
         &origin.address,
-        texts::stopping_text((summary.stopped_runs.len(), commands), background_commands, summary.withdrawn_messages),
+        texts::stopping_text(summary.stopped_runs.len(), commands, background_commands, summary.withdrawn_messages),
     );
     // Stopped commands report their own results.
     if !summary.stopped_runs.is_empty() || background_commands > 0 {
         let live_runs = summary.stopped_runs.into_iter().map(|run| Arc::clone(run.live_run())).collect();
-        report_when_settled(channels, origin, (result.engine_stop, live_runs, background_commands));
+        report_when_settled(channels, origin, result.engine_stop, live_runs, background_commands);
     }
 }
 
@@ -215,7 +217,9 @@ fn is_same_run(one: &Ticket, other: &Ticket) -> bool {
 fn report_when_settled(
     channels: &Channels,
     origin: &ChatOrigin,
-    (stop, live_runs, commands): (StopResult, Vec<Arc<LiveRun>>, usize),
+    stop: StopResult,
+    live_runs: Vec<Arc<LiveRun>>,
+    commands: usize,
 ) {
     let Some(permit) = origin.channel.notices.acquire_stop_permit() else {
         // A flood of stops gets a limited number of reports; every stop has acted.

@@ -152,7 +152,7 @@ async fn send_outcome(channels: &Channels, queued: &InboxMessage<ChatOrigin>, te
     // The channel is shut down and its notice queue has ended: send directly.
     for (number, piece) in split_message(&text, &channel.limits.message_format).iter().enumerate() {
         let key = format!("{}-end-{number}", queued.run_id);
-        if let Err(error) = send_piece(channel, address, (piece, &key), SendPersistence::FewTries).await {
+        if let Err(error) = send_piece(&*channel.network, address, piece, &key, SendPersistence::FewTries).await {
             channel.count_undelivered();
             return tracing::warn!(command = %queued.run_id, %error, "the result of a command was not delivered");
         }

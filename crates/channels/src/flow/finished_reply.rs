@@ -84,7 +84,7 @@ impl FinishedReply {
         let text = if partial.is_empty() { ending.to_owned() } else { format!("{partial}\n\n{ending}") };
         // A draft that is too long shows its end, which matters here.
         let piece = format_draft(&text, &self.channel.limits.message_format);
-        edit_message(drafts, &self.address, message, (&piece, SendPersistence::UntilCancelled)).await.map_err(|error| {
+        edit_message(drafts, &self.address, message, &piece, SendPersistence::UntilCancelled).await.map_err(|error| {
             tracing::debug!(run = %self.run_id, %error, "a draft could not be ended");
             match error {
                 SendError::Refused { .. } => NotificationStatus::Settled,
@@ -104,7 +104,7 @@ impl FinishedReply {
         for (number, piece) in split_message(final_text, &self.channel.limits.message_format).iter().enumerate() {
             let key = format!("{}-end-{number}", self.run_id);
             if let Err(error) =
-                send_piece(&self.channel, &self.address, (piece, &key), SendPersistence::UntilCancelled).await
+                send_piece(&*self.channel.network, &self.address, piece, &key, SendPersistence::UntilCancelled).await
             {
                 self.channel.count_undelivered();
                 tracing::warn!(run = %self.run_id, %error, "the outcome of a run was not delivered");

@@ -63,7 +63,7 @@ impl InboundSink for ChannelInboundSink {
         match stop_scope {
             Some(scope) => {
                 if self.channels.lock_inbox().record_message_id(&message.channel, &message.id) {
-                    handle_stop(&self.channels, (&message, &origin), (scope, reply_policy));
+                    handle_stop(&self.channels, &message, &origin, scope, reply_policy);
                 }
             }
             None => self.enqueue_message(message, origin),

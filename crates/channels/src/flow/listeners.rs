@@ -12,7 +12,8 @@ use tokio::time::{Instant, sleep};
 use super::Channels;
 use super::channel::{ActiveChannel, unusable_row};
 use super::inbound::ChannelInboundSink;
-use super::notice_queue::{NoticeQueue, run_notice_queue};
+use super::notice_queue::NoticeQueue;
+use super::notice_sender::run_notice_queue;
 use super::stale_replies;
 use crate::config::ChannelConfig;
 use crate::network::ListenError;
@@ -65,7 +66,7 @@ fn apply_channel_configs(channels: &Channels, wanted: &BTreeMap<String, ChannelC
             }
         };
         let (notice_queue, notices) = NoticeQueue::new();
-        let channel = Arc::new(ActiveChannel::new(name, config.clone(), network, (notice_queue, channels.clock())));
+        let channel = Arc::new(ActiveChannel::new(name, config.clone(), network, notice_queue, channels.clock()));
         active_channels.insert(name.clone(), Arc::clone(&channel));
         channels.scope().spawn(until_cancelled(channels.clone(), run_notice_queue(Arc::downgrade(&channel), notices)));
         channels.scope().spawn(stale_replies::repair_channel(channels.clone(), Arc::clone(&channel)));

@@ -126,7 +126,8 @@ impl Channels {
             (ChatAddress { target: target.to_owned(), thread: None }, Instant::now() + SEND_TIMEOUT);
         let (key, total) = (uuid::Uuid::now_v7(), pieces.len());
         for (sent, piece) in pieces.iter().enumerate() {
-            if let Err(error) = send_piece_before(&channel, &address, (piece, &format!("{key}-{sent}")), deadline).await
+            if let Err(error) =
+                send_piece_before(&*channel.network, &address, piece, &format!("{key}-{sent}"), deadline).await
             {
                 return Ok(failed_delivery(sent, total, delivery_error(error, sent, total)));
             }

@@ -168,7 +168,7 @@ impl ChatReply {
         if let (Some(message), Some(first)) = (&draft, pieces.first())
             && let Some(drafts) = channel.network.drafts()
         {
-            match edit_message(drafts, &self.address, message, (first, SendPersistence::UntilCancelled)).await {
+            match edit_message(drafts, &self.address, message, first, SendPersistence::UntilCancelled).await {
                 Ok(()) => {
                     sent = 1;
                     self.shown_pieces.fetch_add(1, Ordering::AcqRel);
@@ -182,7 +182,7 @@ impl ChatReply {
         }
         for (number, piece) in pieces.iter().enumerate().skip(sent) {
             let key = format!("{}-{number}", self.run_id);
-            send_piece(&channel, &self.address, (piece, &key), SendPersistence::UntilCancelled)
+            send_piece(&*channel.network, &self.address, piece, &key, SendPersistence::UntilCancelled)
                 .await
                 .map_err(|error| delivery_error(error, sent, total))?;
             sent += 1;
@@ -191,7 +191,7 @@ impl ChatReply {
         let (mut not_sent, skipped_files) = (Vec::new(), files.len().saturating_sub(MAX_FILES));
         for file in files.into_iter().take(MAX_FILES) {
             let source = file.source.clone();
-            match self.send_file((&channel, file), context).await {
+            match self.send_file(&channel, file, context).await {
                 Ok(()) => sent += 1,
                 // Report a refused file, and go on with the others.
                 Err(SendError::Refused { why }) => not_sent.push(texts::file_error_text(&source, &why)),
@@ -217,14 +217,15 @@ impl ChatReply {
     async fn send_file_errors(&self, channel: &ActiveChannel, lines: &[String]) -> Result<(), SendError> {
         for (number, piece) in split_message(&lines.join("\n"), &channel.limits.message_format).iter().enumerate() {
             let key = format!("{}-files-{number}", self.run_id);
-            send_piece(channel, &self.address, (piece, &key), SendPersistence::UntilCancelled).await?;
+            send_piece(&*channel.network, &self.address, piece, &key, SendPersistence::UntilCancelled).await?;
         }
         Ok(())
     }
 
     async fn send_file(
         &self,
-        (channel, file): (&ActiveChannel, Attachment),
+        channel: &ActiveChannel,
+        file: Attachment,
         context: DeliveryContext<'_>,
     ) -> Result<(), SendError> {
         let refused = |why: String| SendError::Refused { why };

@@ -5,9 +5,8 @@ use std::time::Duration;
 use quell_engine::channel_origin::DeliveryError;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::channel::ActiveChannel;
 use crate::format::MessagePiece;
-use crate::network::{ChatAddress, Drafts, MessageId, SendError};
+use crate::network::{ChatAddress, Drafts, MessageId, Network, SendError};
 
 /// Tries of a call whose effect is unknown.
 const MAX_TRIES: u32 = 5;
@@ -28,21 +27,23 @@ pub(super) enum SendPersistence {
 
 /// Sends one piece with its key. Dropping the future gives up the request.
 pub(super) async fn send_piece(
-    channel: &ActiveChannel,
+    network: &dyn Network,
     address: &ChatAddress,
-    (piece, key): (&MessagePiece, &str),
+    piece: &MessagePiece,
+    key: &str,
     persistence: SendPersistence,
 ) -> Result<MessageId, SendError> {
-    retry_with_key(|| channel.network.send(address, piece, key), persistence).await
+    retry_with_key(|| network.send(address, piece, key), persistence).await
 }
 
 /// Sends one piece with its key before all other pieces that wait in the network, with few tries.
 pub(super) async fn send_urgent_piece(
-    channel: &ActiveChannel,
+    network: &dyn Network,
     address: &ChatAddress,
-    (piece, key): (&MessagePiece, &str),
+    piece: &MessagePiece,
+    key: &str,
 ) -> Result<MessageId, SendError> {
-    retry_with_key(|| channel.network.send_urgent(address, piece, key), SendPersistence::FewTries).await
+    retry_with_key(|| network.send_urgent(address, piece, key), SendPersistence::FewTries).await
 }
 
 async fn retry_with_key<T>(mut call: impl FnMut() -> T, persistence: SendPersistence) -> Result<MessageId, SendError>
@@ -56,7 +57,7 @@ where
             Err(error) => error,
         };
         attempts += 1;
-        match retry_delay(&error, attempts, (RetrySafety::OnlyWithKey, persistence)) {
+        match retry_delay(&error, attempts, RetrySafety::OnlyWithKey, persistence) {
             Some(pause) => sleep(pause).await,
             None => return Err(error),
         }
@@ -65,14 +66,15 @@ where
 
 /// Sends one piece with its key before `deadline`. A retry that would start after it is not made.
 pub(super) async fn send_piece_before(
-    channel: &ActiveChannel,
+    network: &dyn Network,
     address: &ChatAddress,
-    (piece, key): (&MessagePiece, &str),
+    piece: &MessagePiece,
+    key: &str,
     deadline: Instant,
 ) -> Result<MessageId, SendError> {
     let mut attempts = 0;
     loop {
-        let error = match timeout_at(deadline, channel.network.send(address, piece, key)).await {
+        let error = match timeout_at(deadline, network.send(address, piece, key)).await {
             Ok(Ok(message)) => return Ok(message),
             Ok(Err(error)) => error,
             Err(_elapsed) => {
@@ -80,7 +82,7 @@ pub(super) async fn send_piece_before(
             }
         };
         attempts += 1;
-        let pause = retry_delay(&error, attempts, (RetrySafety::OnlyWithKey, SendPersistence::FewTries));
+        let pause = retry_delay(&error, attempts, RetrySafety::OnlyWithKey, SendPersistence::FewTries);
         match pause.filter(|pause| Instant::now() + *pause < deadline) {
             Some(pause) => sleep(pause).await,
             None => return Err(error),
@@ -93,7 +95,8 @@ pub(super) async fn edit_message(
     drafts: &dyn Drafts,
     address: &ChatAddress,
     message: &MessageId,
-    (piece, persistence): (&MessagePiece, SendPersistence),
+    piece: &MessagePiece,
+    persistence: SendPersistence,
 ) -> Result<(), SendError> {
     retry_idempotent(|| drafts.edit(address, message, piece), persistence).await
 }
@@ -110,7 +113,7 @@ where
     loop {
         let Err(error) = call().await else { return Ok(()) };
         attempts += 1;
-        match retry_delay(&error, attempts, (RetrySafety::Idempotent, persistence)) {
+        match retry_delay(&error, attempts, RetrySafety::Idempotent, persistence) {
             Some(pause) => sleep(pause).await,
             None => return Err(error),
         }
@@ -128,7 +131,8 @@ enum RetrySafety {
 fn retry_delay(
     error: &SendError,
     attempts: u32,
-    (retry_safety, persistence): (RetrySafety, SendPersistence),
+    retry_safety: RetrySafety,
+    persistence: SendPersistence,
 ) -> Option<Duration> {
     let backoff = FIRST_RETRY_DELAY.saturating_mul(1 << (attempts - 1).min(8)).min(MAX_RETRY_DELAY);
     let may_retry = attempts < MAX_TRIES;
@@ -149,7 +153,7 @@ fn retry_delay(
 /// # Errors
 /// The given error, if a retry would not help or could show the message twice.
 pub(super) async fn wait_before_retry(error: SendError, attempts: u32) -> Result<(), SendError> {
-    match retry_delay(&error, attempts, (RetrySafety::OnlyWithKey, SendPersistence::UntilCancelled)) {
+    match retry_delay(&error, attempts, RetrySafety::OnlyWithKey, SendPersistence::UntilCancelled) {
         Some(pause) => {
             sleep(pause).await;
             Ok(())
@@ -175,8 +179,13 @@ pub(super) fn delivery_error(error: SendError, sent: usize, total: usize) -> Del
 mod tests {
     use super::*;
 
-    const KEYED_SEND: (RetrySafety, SendPersistence) = (RetrySafety::OnlyWithKey, SendPersistence::UntilCancelled);
-    const IDEMPOTENT_EDIT: (RetrySafety, SendPersistence) = (RetrySafety::Idempotent, SendPersistence::FewTries);
+    fn keyed_send(error: &SendError, attempts: u32) -> Option<Duration> {
+        retry_delay(error, attempts, RetrySafety::OnlyWithKey, SendPersistence::UntilCancelled)
+    }
+
+    fn idempotent_edit(error: &SendError, attempts: u32) -> Option<Duration> {
+        retry_delay(error, attempts, RetrySafety::Idempotent, SendPersistence::FewTries)
+    }
 
     fn unknown_error(is_repeatable: bool) -> SendError {
         SendError::Unknown { why: "lost".to_owned(), is_repeatable }
@@ -184,19 +193,19 @@ mod tests {
 
     #[test]
     fn what_may_be_shown_already_is_not_sent_again_unless_its_key_makes_it_one() {
-        assert_eq!(retry_delay(&unknown_error(false), 1, KEYED_SEND), None);
-        assert_eq!(retry_delay(&unknown_error(true), 1, KEYED_SEND), Some(FIRST_RETRY_DELAY));
-        assert_eq!(retry_delay(&unknown_error(true), MAX_TRIES, KEYED_SEND), None);
-        assert_eq!(retry_delay(&unknown_error(false), 1, IDEMPOTENT_EDIT), Some(FIRST_RETRY_DELAY));
-        assert_eq!(retry_delay(&SendError::Refused { why: "no".to_owned() }, 1, IDEMPOTENT_EDIT), None);
+        assert_eq!(keyed_send(&unknown_error(false), 1), None);
+        assert_eq!(keyed_send(&unknown_error(true), 1), Some(FIRST_RETRY_DELAY));
+        assert_eq!(keyed_send(&unknown_error(true), MAX_TRIES), None);
+        assert_eq!(idempotent_edit(&unknown_error(false), 1), Some(FIRST_RETRY_DELAY));
+        assert_eq!(idempotent_edit(&SendError::Refused { why: "no".to_owned() }, 1), None);
     }
 
     #[test]
     fn what_is_certainly_not_shown_is_tried_until_the_server_is_back() {
         let undelivered = SendError::NotDelivered { why: "reset".to_owned(), retry_after: None };
-        assert_eq!(retry_delay(&undelivered, 3, KEYED_SEND), Some(4 * FIRST_RETRY_DELAY));
-        assert_eq!(retry_delay(&undelivered, 100, KEYED_SEND), Some(MAX_RETRY_DELAY));
-        assert_eq!(retry_delay(&undelivered, MAX_TRIES, IDEMPOTENT_EDIT), None);
+        assert_eq!(keyed_send(&undelivered, 3), Some(4 * FIRST_RETRY_DELAY));
+        assert_eq!(keyed_send(&undelivered, 100), Some(MAX_RETRY_DELAY));
+        assert_eq!(idempotent_edit(&undelivered, MAX_TRIES), None);
     }
 
     #[test]
@@ -205,8 +214,8 @@ mod tests {
             why: "429".to_owned(),
             retry_after: Some(Duration::from_secs(seconds)),
         };
-        assert_eq!(retry_delay(&busy(90), 1, KEYED_SEND), Some(Duration::from_secs(90)));
-        assert_eq!(retry_delay(&busy(3600), 1, KEYED_SEND), None);
+        assert_eq!(keyed_send(&busy(90), 1), Some(Duration::from_secs(90)));
+        assert_eq!(keyed_send(&busy(3600), 1), None);
     }
 
     #[test]

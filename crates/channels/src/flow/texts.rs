@@ -38,7 +38,7 @@ const CONTEXT_OVERFLOW: &str = "⚠️ Context window exceeded: the conversation
                        with /new.";
 
 /// The immediate reply to a stop.
-pub(super) fn stopping_text((runs, commands): (usize, usize), background_commands: usize, withdrawn: usize) -> String {
+pub(super) fn stopping_text(runs: usize, commands: usize, background_commands: usize, withdrawn: usize) -> String {
     let running = match runs {
         0 => None,
         1 => Some("Stopping your request.".to_owned()),

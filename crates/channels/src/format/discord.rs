@@ -5,8 +5,7 @@
 
 use super::document::{BlockSeparator, DocumentElement};
 use super::markdown::{escape_url, inline_code_delimiters, starts_block, url_start};
-use super::markup::{Delimiters, MarkupSyntax, TextPosition, ZERO_WIDTH_SPACE};
-use super::writer::OpenLevel;
+use super::markup::{Delimiters, MarkupSyntax, OpenLevel, TextPosition, ZERO_WIDTH_SPACE};
 
 pub(super) struct DiscordMarkup;
 

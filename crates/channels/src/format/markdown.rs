@@ -1,8 +1,7 @@
 //! Markdown output, escaped for programs or readable for people.
 
 use super::document::{BlockSeparator, DocumentElement, TableRow};
-use super::markup::{Delimiters, MarkupSyntax, TextPosition, delimiter_run};
-use super::writer::OpenLevel;
+use super::markup::{Delimiters, MarkupSyntax, OpenLevel, TextPosition, delimiter_run};
 
 /// For programs: text that looks like markup is escaped.
 pub(super) const MARKDOWN_ESCAPED: MarkdownMarkup = MarkdownMarkup { escapes: true };

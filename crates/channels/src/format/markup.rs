@@ -1,7 +1,6 @@
 //! Trait that a markup implements: delimiters of elements, escaping, separators.
 
 use super::document::{BlockSeparator, DocumentElement};
-use super::writer::OpenLevel;
 
 pub(super) trait MarkupSyntax: Sync {
     /// Delimiters of an element; none if this markup cannot show it here.
@@ -84,6 +83,37 @@ impl Delimiters {
 
     pub(super) fn exclusive(self) -> Self {
         Self { is_exclusive: true, ..self }
+    }
+}
+
+/// An element that is open.
+pub(super) struct OpenLevel {
+    pub(super) element: DocumentElement,
+    pub(super) delimiters: Option<Delimiters>,
+    /// Largest length of its delimiters.
+    pub(super) reserved_length: usize,
+    pub(super) state: LevelState,
+}
+
+/// Whether the opening delimiter of an element was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LevelState {
+    New,
+    /// The element continues from the piece before; not written in this piece yet.
+    Continued,
+    /// Written; the closing delimiter will take `closing_length`.
+    Written {
+        closing_length: usize,
+    },
+}
+
+impl OpenLevel {
+    /// Length of the closing delimiter that is still to be written.
+    pub(super) fn closing_length(&self) -> usize {
+        match self.state {
+            LevelState::New | LevelState::Continued => 0,
+            LevelState::Written { closing_length } => closing_length,
+        }
     }
 }
 

@@ -1,9 +1,8 @@
 //! The HTML subset of Matrix (Client-Server API, `m.room.message`: `org.matrix.custom.html`).
 
 use super::document::{BlockSeparator, DocumentElement, TableRow};
-use super::markup::{Delimiters, MarkupSyntax, TextPosition};
+use super::markup::{Delimiters, MarkupSyntax, OpenLevel, TextPosition};
 use super::telegram::escape_html;
-use super::writer::OpenLevel;
 
 pub(super) struct MatrixMarkup;
 

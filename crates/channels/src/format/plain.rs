@@ -1,8 +1,7 @@
 //! Plain text output for IRC, for notifications, and for messages whose markup a network rejected.
 
 use super::document::{BlockSeparator, DocumentElement};
-use super::markup::{Delimiters, MarkupSyntax, TextPosition, list_bullet};
-use super::writer::OpenLevel;
+use super::markup::{Delimiters, MarkupSyntax, OpenLevel, TextPosition, list_bullet};
 
 /// Plain text; each link is followed by its address.
 pub(super) struct PlainMarkup;

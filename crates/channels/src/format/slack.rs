@@ -4,8 +4,7 @@
 //! neither quotes nor code, and code has no language.
 
 use super::document::{BlockSeparator, DocumentElement};
-use super::markup::{Delimiters, MarkupSyntax, TextPosition, ZERO_WIDTH_SPACE, list_bullet};
-use super::writer::OpenLevel;
+use super::markup::{Delimiters, MarkupSyntax, OpenLevel, TextPosition, ZERO_WIDTH_SPACE, list_bullet};
 
 pub(super) struct SlackMarkup;
 

@@ -4,8 +4,7 @@
 //! inside other tags.
 
 use super::document::{BlockSeparator, DocumentElement};
-use super::markup::{Delimiters, MarkupSyntax, TextPosition, list_bullet};
-use super::writer::OpenLevel;
+use super::markup::{Delimiters, MarkupSyntax, OpenLevel, TextPosition, list_bullet};
 
 pub(super) struct TelegramMarkup;
 

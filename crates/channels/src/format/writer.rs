@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use super::LengthUnit;
 use super::document::{BlockSeparator, DocumentElement, DocumentLink, TableRow};
-use super::markup::{Delimiters, MarkupSyntax, TextPosition, ZERO_WIDTH_SPACE};
+use super::markup::{Delimiters, LevelState, MarkupSyntax, OpenLevel, TextPosition, ZERO_WIDTH_SPACE};
 
 /// Further line separators in a row are dropped.
 const MAX_EMPTY_LINES: usize = 8;
@@ -27,27 +27,6 @@ pub(super) struct PieceWriter<'s> {
     /// Byte offset at which a delimiter ended that must not touch a letter.
     word_boundary_at: usize,
     has_text: bool,
-}
-
-/// An element that is open.
-pub(super) struct OpenLevel {
-    pub(super) element: DocumentElement,
-    delimiters: Option<Delimiters>,
-    /// Largest length of its delimiters.
-    reserved_length: usize,
-    state: LevelState,
-}
-
-/// Whether the opening delimiter of an element was written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LevelState {
-    New,
-    /// The element continues from the piece before; not written in this piece yet.
-    Continued,
-    /// Written; the closing delimiter will take `closing_length`.
-    Written {
-        closing_length: usize,
-    },
 }
 
 impl<'s> PieceWriter<'s> {
@@ -337,15 +316,6 @@ impl<'s> PieceWriter<'s> {
 pub(super) enum LevelStart {
     Begins,
     Continues,
-}
-
-impl OpenLevel {
-    fn closing_length(&self) -> usize {
-        match self.state {
-            LevelState::New | LevelState::Continued => 0,
-            LevelState::Written { closing_length } => closing_length,
-        }
-    }
 }
 
 /// Elements without which an element cannot be shown.

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use serde::Deserialize;
 
-use super::update_parser::TelegramBot;
+use super::bot::TelegramBot;
 
 /// Further entities are ignored; Telegram sends no more for one message.
 const MAX_ENTITIES: usize = 100;

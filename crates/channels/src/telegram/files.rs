@@ -74,10 +74,10 @@ pub(super) async fn send_file(
         return Err(SendError::Refused { why });
     }
     let fields = chat_fields(address)?;
-    let mut sent = upload_file(api, &fields, (attachment, upload_method(attachment, bytes.len())), &bytes).await;
+    let mut sent = upload_file(api, &fields, attachment, upload_method(attachment, bytes.len()), &bytes).await;
     if sent.as_ref().is_err_and(|failure| PHOTO_ERRORS.iter().any(|words| failure.reason_contains(words))) {
         // Nothing was shown yet, and a document may have any size and shape.
-        sent = upload_file(api, &fields, (attachment, DOCUMENT), &bytes).await;
+        sent = upload_file(api, &fields, attachment, DOCUMENT, &bytes).await;
     }
     parse_message_id(&sent.map_err(|failure| failure.into_send_error(Repeatable::No))?)
 }
@@ -85,7 +85,8 @@ pub(super) async fn send_file(
 async fn upload_file(
     api: &TelegramApi,
     fields: &Value,
-    (attachment, upload): (&Attachment, TelegramUploadMethod),
+    attachment: &Attachment,
+    upload: TelegramUploadMethod,
     bytes: &[u8],
 ) -> Result<Value, TelegramCallError> {
     let mut multipart = Multipart::new();
@@ -93,7 +94,7 @@ async fn upload_file(
         multipart.add_field(key, &form_value(value));
     }
     let media_type = attachment.media_type.as_deref().unwrap_or("application/octet-stream");
-    multipart.add_file(upload.field, (attachment.name.as_deref().unwrap_or(upload.name), media_type), bytes);
+    multipart.add_file(upload.field, attachment.name.as_deref().unwrap_or(upload.name), media_type, bytes);
     let (content_type, body) = multipart.finish();
     let request = api.method_request(upload.method).header(CONTENT_TYPE, content_type).body(body);
     api.send_request(request, TRANSFER_TIMEOUT).await

@@ -35,13 +35,14 @@ impl TelegramReactions {
     pub(super) async fn add(
         &self,
         api: &TelegramApi,
-        target: (&ChatAddress, &MessageId),
+        address: &ChatAddress,
+        message: &MessageId,
         emoji: &str,
     ) -> Result<(), SendError> {
         let emoji = substitute_emoji(emoji);
         // Record it before the call, so that a concurrent removal of the old reaction does not remove this one.
-        self.record_reaction(target, &emoji);
-        set_reaction(api, target, json!([{"type": "emoji", "emoji": emoji}])).await
+        self.record_reaction(address, message, &emoji);
+        set_reaction(api, address, message, json!([{"type": "emoji", "emoji": emoji}])).await
     }
 
     /// Removes a reaction from a message, unless it was replaced by another one.
@@ -51,16 +52,17 @@ impl TelegramReactions {
     pub(super) async fn remove(
         &self,
         api: &TelegramApi,
-        target: (&ChatAddress, &MessageId),
+        address: &ChatAddress,
+        message: &MessageId,
         emoji: &str,
     ) -> Result<(), SendError> {
-        match self.take_reaction(target, &substitute_emoji(emoji)) {
+        match self.take_reaction(address, message, &substitute_emoji(emoji)) {
             CurrentReaction::Another => Ok(()),
-            CurrentReaction::ThisOrUnknown => set_reaction(api, target, json!([])).await,
+            CurrentReaction::ThisOrUnknown => set_reaction(api, address, message, json!([])).await,
         }
     }
 
-    fn record_reaction(&self, (address, message): (&ChatAddress, &MessageId), emoji: &str) {
+    fn record_reaction(&self, address: &ChatAddress, message: &MessageId, emoji: &str) {
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         latest.retain(|(chat, number, _)| *chat != address.target || *number != message.0);
         if latest.len() >= MAX_REMEMBERED {
@@ -69,7 +71,7 @@ impl TelegramReactions {
         latest.push_back((address.target.clone(), message.0.clone(), emoji.to_owned()));
     }
 
-    fn take_reaction(&self, (address, message): (&ChatAddress, &MessageId), emoji: &str) -> CurrentReaction {
+    fn take_reaction(&self, address: &ChatAddress, message: &MessageId, emoji: &str) -> CurrentReaction {
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         let found = latest.iter().position(|(chat, number, _)| *chat == address.target && *number == message.0);
         let Some(index) = found else { return CurrentReaction::ThisOrUnknown };
@@ -95,7 +97,8 @@ fn substitute_emoji(emoji: &str) -> String {
 
 async fn set_reaction(
     api: &TelegramApi,
-    (address, message): (&ChatAddress, &MessageId),
+    address: &ChatAddress,
+    message: &MessageId,
     reactions: Value,
 ) -> Result<(), SendError> {
     let mut body = chat_fields(address)?;

@@ -1,14 +1,13 @@
 //! Bot API update types and their conversion into inbound messages.
 
-use std::fmt;
-
 use quell_protocol::{Attachment, AttachmentKind};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::addressed_text::{AddressedText, TelegramMessageEntity};
-use crate::network::{ChatAddress, InboundMessage, MessageId, OwnAccount};
+use super::bot::TelegramBot;
+use crate::network::{ChatAddress, InboundMessage, MessageId};
 
 /// Bot API: `Update`. The message is parsed later, so that an unknown form of it does not block the update.
 #[derive(Debug, Deserialize)]
@@ -16,15 +15,6 @@ pub(super) struct TelegramUpdate {
     #[serde(rename = "update_id")]
     pub(super) id: i64,
     pub(super) message: Option<Value>,
-}
-
-/// The bot itself (Bot API: `User`, as returned by getMe).
-#[derive(Debug, Clone, Deserialize)]
-pub(super) struct TelegramBot {
-    pub(super) id: i64,
-    pub(super) username: String,
-    #[serde(default)]
-    can_read_all_group_messages: bool,
 }
 
 /// Which group messages are meant for the bot.
@@ -109,22 +99,6 @@ struct TelegramFile {
     file_size: Option<u64>,
     #[serde(default)]
     width: u64,
-}
-
-impl TelegramBot {
-    pub(super) fn to_own_account(&self) -> OwnAccount {
-        OwnAccount { id: self.id.to_string(), name: self.username.clone() }
-    }
-}
-
-impl fmt::Display for TelegramBot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "@{} (id {})", self.username, self.id)?;
-        if !self.can_read_all_group_messages {
-            f.write_str(", in groups it receives only commands, mentions and replies to it (@BotFather: /setprivacy)")?;
-        }
-        Ok(())
-    }
 }
 
 /// Converts a message, if a person wrote it and it has content.

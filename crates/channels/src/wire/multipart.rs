@@ -21,7 +21,7 @@ impl Multipart {
         self.add_part(&format!("name=\"{}\"", escape_name(name)), None, value.as_bytes());
     }
 
-    pub(crate) fn add_file(&mut self, name: &str, (file_name, media_type): (&str, &str), bytes: &[u8]) {
+    pub(crate) fn add_file(&mut self, name: &str, file_name: &str, media_type: &str, bytes: &[u8]) {
         let is_valid =
             media_type.bytes().all(|byte| byte.is_ascii_alphanumeric() || MEDIA_TYPE_SYMBOLS.contains(&byte));
         let media_type = if is_valid && !media_type.is_empty() { media_type } else { "application/octet-stream" };
@@ -60,7 +60,7 @@ mod tests {
     fn a_name_cannot_leave_its_line() {
         let mut form = Multipart::new();
         form.add_field("chat_id", "7");
-        form.add_file("document", ("a\"\r\nX: y", "text/plain\r\nX: y"), b"\r\n--");
+        form.add_file("document", "a\"\r\nX: y", "text/plain\r\nX: y", b"\r\n--");
         let (content_type, body) = form.finish();
         let boundary = content_type.strip_prefix("multipart/form-data; boundary=").unwrap();
         let expected = format!(
