@@ -1,7 +1,7 @@
 //! Parse and validate the `[channels.X]` and `[messages]` sections of the configuration.
 //!
 //! All networks share one set of keys, so that each mistake is reported with its line and column. The module of a
-//! network checks which keys it knows and needs when the channel is created.
+//! network names the keys that it has besides those of all networks, and checks them when the channel is created.
 
 #[cfg(test)]
 mod tests;
@@ -123,6 +123,21 @@ pub enum ChannelKind {
     Slack,
 }
 
+impl ChannelKind {
+    /// The value of `kind` in the configuration.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Irc => "irc",
+            Self::Matrix => "matrix",
+            Self::Telegram => "telegram",
+            Self::Webhook => "webhook",
+            Self::Discord => "discord",
+            Self::Slack => "slack",
+        }
+    }
+}
+
 /// A channel whose configuration is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("[channels.{channel}] {key}: {problem}")]
@@ -134,14 +149,19 @@ pub struct ChannelConfigError {
     pub problem: String,
 }
 
+impl ChannelConfigError {
+    pub(crate) fn new(channel: &str, key: &'static str, problem: impl Into<String>) -> Self {
+        Self { channel: channel.to_owned(), key, problem: problem.into() }
+    }
+}
+
 impl ChannelConfig {
     /// Checks the keys that mean the same in every network.
     ///
     /// # Errors
     /// The first wrong key. An empty key means the section itself.
     pub fn validate(&self, channel_name: &str) -> Result<(), ChannelConfigError> {
-        let config_error =
-            |key, problem: String| Err(ChannelConfigError { channel: channel_name.to_owned(), key, problem });
+        let config_error = |key, problem: String| Err(ChannelConfigError::new(channel_name, key, problem));
         let is_allowed_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
         if channel_name.is_empty() || channel_name.len() > MAX_NAME_BYTES || !channel_name.chars().all(is_allowed_char)
         {
@@ -173,13 +193,52 @@ impl ChannelConfig {
         Ok(())
     }
 
+    /// Refuses keys that only other networks have. `own_keys` are those of [`ChannelConfig::network_keys`] that this
+    /// network has.
+    pub(crate) fn check_network_keys(&self, channel_name: &str, own_keys: &[&str]) -> Result<(), ChannelConfigError> {
+        let is_foreign = |(key, is_set): &(&'static str, bool)| *is_set && !own_keys.contains(key);
+        let Some((key, _)) = self.network_keys().into_iter().find(is_foreign) else { return Ok(()) };
+        let problem = format!("a channel of the kind {:?} has no such key; remove it", self.kind.as_str());
+        Err(ChannelConfigError::new(channel_name, key, problem))
+    }
+
+    /// Checks the ids in `allow` and `operators`. `rule` says what is wrong with an id and what would be right.
+    pub(crate) fn check_sender_ids(
+        &self,
+        channel_name: &str,
+        is_valid: impl Fn(&str) -> bool,
+        rule: &str,
+    ) -> Result<(), ChannelConfigError> {
+        for (key, ids) in [("allow", &self.allow), ("operators", &self.operators)] {
+            if let Some(id) = ids.iter().find(|id| *id != "*" && !is_valid(id)) {
+                return Err(ChannelConfigError::new(channel_name, key, format!("{id:?} {rule}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The keys that only some networks have, and whether each is set. A new key is not known to any network until its
+    /// module names it.
+    fn network_keys(&self) -> [(&'static str, bool); 9] {
+        [
+            ("api_base", self.api_base.is_some()),
+            ("app_token_env", self.app_token_env.is_some()),
+            ("mention_only", self.mention_only),
+            ("server", self.server.is_some()),
+            ("tls", self.tls.is_some()),
+            ("nick", self.nick.is_some()),
+            ("sasl_account", self.sasl_account.is_some()),
+            ("join", !self.join.is_empty()),
+            ("reply_url", self.reply_url.is_some()),
+        ]
+    }
+
     /// Checks that each configured variable or file provided a token.
     ///
     /// # Errors
     /// A key that names a missing variable or an empty variable or file.
     pub fn validate_tokens(&self, channel_name: &str) -> Result<(), ChannelConfigError> {
-        let config_error =
-            |key, problem: String| Err(ChannelConfigError { channel: channel_name.to_owned(), key, problem });
+        let config_error = |key, problem: String| Err(ChannelConfigError::new(channel_name, key, problem));
         let variables = [
             ("token_env", &self.token_env, self.token.is_none()),
             ("app_token_env", &self.app_token_env, self.app_token.is_none()),

@@ -61,23 +61,11 @@ impl DiscordNetwork {
     /// # Errors
     /// A key is missing, wrong, or not one of Discord's.
     pub fn new(channel_name: &str, config: &ChannelConfig) -> Result<Self, ChannelConfigError> {
-        let config_error = |key, problem: &str| ChannelConfigError {
-            channel: channel_name.to_owned(),
-            key,
-            problem: problem.to_owned(),
-        };
-        if let Some(key) = unsupported_key(config) {
-            return Err(config_error(key, "Discord knows no such key: remove it"));
-        }
-        for (key, ids) in [("allow", &config.allow), ("operators", &config.operators)] {
-            if ids.iter().any(|id| id != "*" && message_parser::parse_snowflake(id).is_none()) {
-                return Err(config_error(
-                    key,
-                    "people on Discord are named by their number: switch on Developer Mode in the \
-                                     settings of your client, and take \"Copy User ID\" from their menu",
-                ));
-            }
-        }
+        let config_error = |key, problem: &str| ChannelConfigError::new(channel_name, key, problem);
+        config.check_network_keys(channel_name, &["api_base", "mention_only"])?;
+        let rule = "is no id of a person on Discord, which is a number: switch on Developer Mode in the settings of your \
+                    client, and take \"Copy User ID\" from their menu";
+        config.check_sender_ids(channel_name, |id| message_parser::parse_snowflake(id).is_some(), rule)?;
         let base = config.api_base.as_deref().unwrap_or(PUBLIC_API_URL);
         let base = parse_api_base(base).map_err(|problem| config_error("api_base", problem))?;
         let missing = "Discord needs the bot's token: name the environment variable that holds it (token_env), or the \
@@ -264,20 +252,6 @@ fn require_snowflake(id: &str) -> Result<&str, SendError> {
 /// Discord: allowed mentions. The text of a model never notifies anybody, not even with `@everyone`.
 fn no_allowed_mentions() -> Value {
     json!({"parse": []})
-}
-
-/// The first configured key that does not exist for Discord.
-fn unsupported_key(config: &ChannelConfig) -> Option<&'static str> {
-    let foreign = [
-        ("app_token_env", config.app_token_env.is_some()),
-        ("server", config.server.is_some()),
-        ("tls", config.tls.is_some()),
-        ("nick", config.nick.is_some()),
-        ("sasl_account", config.sasl_account.is_some()),
-        ("join", !config.join.is_empty()),
-        ("reply_url", config.reply_url.is_some()),
-    ];
-    foreign.into_iter().find(|(_, set)| *set).map(|(key, _)| key)
 }
 
 /// Parses the address of the API. The token is sent there, so it needs TLS except on this machine.

@@ -66,11 +66,7 @@ impl MatrixNetwork {
     /// The wrong key, and what would be right.
     pub fn new(name: &str, config: &ChannelConfig) -> Result<Self, ChannelConfigError> {
         let settings = MatrixSettings::parse(name, config)?;
-        let api = MatrixApi::new(&settings).map_err(|error| ChannelConfigError {
-            channel: name.to_owned(),
-            key: "api_base",
-            problem: error.0,
-        })?;
+        let api = MatrixApi::new(&settings).map_err(|error| ChannelConfigError::new(name, "api_base", error.0))?;
         Ok(Self {
             channel_name: name.to_owned(),
             settings,

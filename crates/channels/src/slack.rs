@@ -68,21 +68,10 @@ impl SlackNetwork {
     /// # Errors
     /// A key is missing, wrong, or not one of Slack's.
     pub fn new(channel_name: &str, config: &ChannelConfig) -> Result<Self, ChannelConfigError> {
-        let config_error = |key, problem: &str| ChannelConfigError {
-            channel: channel_name.to_owned(),
-            key,
-            problem: problem.to_owned(),
-        };
-        if let Some(key) = unsupported_key(config) {
-            return Err(config_error(key, "Slack knows no such key: remove it"));
-        }
-        for (key, ids) in [("allow", &config.allow), ("operators", &config.operators)] {
-            if let Some(id) = ids.iter().find(|id| *id != "*" && !event_parser::is_user_id(id)) {
-                let rule =
-                    "is no id of a person in Slack: take \"Copy member ID\" (U...) from the menu of their profile";
-                return Err(config_error(key, &format!("{id:?} {rule}")));
-            }
-        }
+        let config_error = |key, problem: &str| ChannelConfigError::new(channel_name, key, problem);
+        config.check_network_keys(channel_name, &["api_base", "app_token_env", "mention_only"])?;
+        let rule = "is no id of a person in Slack: take \"Copy member ID\" (U...) from the menu of their profile";
+        config.check_sender_ids(channel_name, event_parser::is_user_id, rule)?;
         let missing = "Slack needs the bot's token (xoxb-...): name the environment variable that holds it (token_env), or \
                        the file (token_file). It is shown under OAuth & Permissions, once the app is installed";
         let bot = config.token.as_ref().ok_or_else(|| config_error("token_env", missing))?;
@@ -162,11 +151,11 @@ impl SlackNetwork {
     async fn send_reaction(
         &self,
         method: &str,
-        target: (&ChatAddress, &MessageId),
+        address: &ChatAddress,
+        message: &MessageId,
         emoji: &str,
         already_done_errors: &[&str],
     ) -> Result<(), SendError> {
-        let (address, message) = target;
         // A slash command is not a message and cannot have reactions.
         if !event_parser::is_message_timestamp(&message.0) {
             return Ok(());
@@ -238,7 +227,7 @@ impl Reactions for SlackNetwork {
         message: &'a MessageId,
         emoji: &'a str,
     ) -> BoxFuture<'a, Result<(), SendError>> {
-        self.send_reaction("reactions.add", (address, message), emoji, &["already_reacted"]).boxed()
+        self.send_reaction("reactions.add", address, message, emoji, &["already_reacted"]).boxed()
     }
 
     fn remove<'a>(
@@ -247,19 +236,6 @@ impl Reactions for SlackNetwork {
         message: &'a MessageId,
         emoji: &'a str,
     ) -> BoxFuture<'a, Result<(), SendError>> {
-        self.send_reaction("reactions.remove", (address, message), emoji, &["no_reaction", "message_not_found"]).boxed()
+        self.send_reaction("reactions.remove", address, message, emoji, &["no_reaction", "message_not_found"]).boxed()
     }
-}
-
-/// The first configured key that does not exist for Slack.
-fn unsupported_key(config: &ChannelConfig) -> Option<&'static str> {
-    let foreign = [
-        ("server", config.server.is_some()),
-        ("tls", config.tls.is_some()),
-        ("nick", config.nick.is_some()),
-        ("sasl_account", config.sasl_account.is_some()),
-        ("join", !config.join.is_empty()),
-        ("reply_url", config.reply_url.is_some()),
-    ];
-    foreign.into_iter().find(|(_, set)| *set).map(|(key, _)| key)
 }

@@ -67,29 +67,10 @@ impl TelegramNetwork {
     /// # Errors
     /// A key is missing, wrong, or belongs to another network.
     pub fn new(channel_name: &str, config: &ChannelConfig) -> Result<Self, ChannelConfigError> {
-        let config_error = |key, problem: &str| ChannelConfigError {
-            channel: channel_name.to_owned(),
-            key,
-            problem: problem.to_owned(),
-        };
-        let foreign = [
-            ("app_token_env", config.app_token_env.is_some()),
-            ("server", config.server.is_some()),
-            ("tls", config.tls.is_some()),
-            ("nick", config.nick.is_some()),
-            ("sasl_account", config.sasl_account.is_some()),
-            ("join", !config.join.is_empty()),
-            ("reply_url", config.reply_url.is_some()),
-        ];
-        if let Some((key, _)) = foreign.into_iter().find(|(_, given)| *given) {
-            return Err(config_error(key, "Telegram has no such key; remove it"));
-        }
-        for (key, ids) in [("allow", &config.allow), ("operators", &config.operators)] {
-            if let Some(id) = ids.iter().find(|id| *id != "*" && id.parse::<u64>().is_err()) {
-                let problem = "is no id of a person in Telegram, which is a number; bots such as @userinfobot tell it";
-                return Err(config_error(key, &format!("{id:?} {problem}")));
-            }
-        }
+        let config_error = |key, problem: &str| ChannelConfigError::new(channel_name, key, problem);
+        config.check_network_keys(channel_name, &["api_base", "mention_only"])?;
+        let rule = "is no id of a person in Telegram, which is a number; bots such as @userinfobot tell it";
+        config.check_sender_ids(channel_name, |id| id.parse::<u64>().is_ok(), rule)?;
         let missing = "is missing: name the environment variable with the token from @BotFather, or set token_file";
         let token = config.token.clone().ok_or_else(|| config_error("token_env", missing))?;
         let api = TelegramApi::new(config.api_base.as_deref(), token)

@@ -70,20 +70,8 @@ impl WebhookNetwork {
     /// # Errors
     /// A key is missing, wrong, or belongs to another network.
     pub fn new(channel_name: &str, config: &ChannelConfig) -> Result<Self, ChannelConfigError> {
-        let config_error = |key, problem: String| ChannelConfigError { channel: channel_name.to_owned(), key, problem };
-        let foreign = [
-            ("api_base", config.api_base.is_some()),
-            ("app_token_env", config.app_token_env.is_some()),
-            ("mention_only", config.mention_only),
-            ("server", config.server.is_some()),
-            ("tls", config.tls.is_some()),
-            ("nick", config.nick.is_some()),
-            ("sasl_account", config.sasl_account.is_some()),
-            ("join", !config.join.is_empty()),
-        ];
-        if let Some((key, _)) = foreign.into_iter().find(|(_, given)| *given) {
-            return Err(config_error(key, "a webhook has no such key; remove it".to_owned()));
-        }
+        let config_error = |key, problem: String| ChannelConfigError::new(channel_name, key, problem);
+        config.check_network_keys(channel_name, &["reply_url"])?;
         let Some(secret) = &config.token else {
             let problem = "is missing: name the environment variable with the secret that both sides sign with, or set \
                            token_file";

@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::notice_queue::NoticeQueue;
-use crate::config::{ChannelConfig, ChannelConfigError, ChannelKind};
+use crate::config::{ChannelConfig, ChannelConfigError};
 use crate::network::{Network, NetworkLimits, OwnAccount};
 
 /// Limit for files being fetched, and separately for files being sent, at the same time; each may have 20 MiB.
@@ -189,21 +189,6 @@ pub(super) fn unusable_row(name: &str, config: &ChannelConfig, bad: &ChannelConf
         heard: 0,
         answered: 0,
         undelivered: 0,
-    }
-}
-
-impl ChannelKind {
-    /// The value of `kind` in the configuration.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Irc => "irc",
-            Self::Matrix => "matrix",
-            Self::Telegram => "telegram",
-            Self::Webhook => "webhook",
-            Self::Discord => "discord",
-            Self::Slack => "slack",
-        }
     }
 }
 

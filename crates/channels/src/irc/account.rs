@@ -39,16 +39,8 @@ impl IrcAccount {
     /// # Errors
     /// The first wrong key.
     pub(super) fn new(channel: &str, config: &ChannelConfig) -> Result<Self, ChannelConfigError> {
-        let config_error =
-            |key, problem: &str| ChannelConfigError { channel: channel.to_owned(), key, problem: problem.to_owned() };
-        let foreign = [
-            ("api_base", config.api_base.is_some(), "IRC has no API: say `server = \"HOST:PORT\"`"),
-            ("app_token_env", config.app_token_env.is_some(), "is for Slack alone: leave it out"),
-            ("reply_url", config.reply_url.is_some(), "is for webhooks alone: leave it out"),
-        ];
-        if let Some((key, _, problem)) = foreign.into_iter().find(|(_, is_there, _)| *is_there) {
-            return Err(config_error(key, problem));
-        }
+        let config_error = |key, problem: &str| ChannelConfigError::new(channel, key, problem);
+        config.check_network_keys(channel, &["mention_only", "server", "tls", "nick", "sasl_account", "join"])?;
         let server = config
             .server
             .as_deref()
@@ -69,12 +61,9 @@ impl IrcAccount {
                 &format!("{room:?} is no room: its name begins with `#`, without spaces or commas"),
             ));
         }
-        for (key, nicks) in [("allow", &config.allow), ("operators", &config.operators)] {
-            // Nicks are compared in lower case; every `CASEMAPPING` of a server lowers at least ASCII letters.
-            if let Some(nick) = nicks.iter().find(|nick| nick.contains(|c: char| c.is_ascii_uppercase())) {
-                return Err(config_error(key, &format!("{nick:?} never matches a sender: write nicks in lower case")));
-            }
-        }
+        // Nicks are compared in lower case; every `CASEMAPPING` of a server lowers at least ASCII letters.
+        let rule = "never matches a sender: write nicks in lower case";
+        config.check_sender_ids(channel, |nick| !nick.contains(|c: char| c.is_ascii_uppercase()), rule)?;
         let security = if config.tls.unwrap_or(true) { StreamSecurity::Tls } else { StreamSecurity::Plain };
         let (channel, nick, rooms) = (channel.to_owned(), nick.to_owned(), config.join.clone());
         Ok(Self {
@@ -90,8 +79,7 @@ impl IrcAccount {
 }
 
 fn parse_credentials(channel: &str, config: &ChannelConfig) -> Result<IrcCredentials, ChannelConfigError> {
-    let config_error =
-        |key, problem: &str| ChannelConfigError { channel: channel.to_owned(), key, problem: problem.to_owned() };
+    let config_error = |key, problem: &str| ChannelConfigError::new(channel, key, problem);
     let is_one_line = |text: &str| !text.is_empty() && !text.contains(|c: char| c.is_control());
     if config.token.as_ref().is_some_and(|token| !is_one_line(token.expose_secret())) {
         return Err(config_error("token_env", "the password is empty or not one line"));

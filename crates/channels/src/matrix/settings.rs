@@ -21,10 +21,8 @@ pub(super) struct MatrixSettings {
 impl MatrixSettings {
     /// Validates the keys.
     pub(super) fn parse(channel: &str, config: &ChannelConfig) -> Result<Self, ChannelConfigError> {
-        let config_error = |key, problem: String| ChannelConfigError { channel: channel.to_owned(), key, problem };
-        if let Some(key) = unsupported_key(config) {
-            return Err(config_error(key, "is not for Matrix; remove it".to_owned()));
-        }
+        let config_error = |key, problem: String| ChannelConfigError::new(channel, key, problem);
+        config.check_network_keys(channel, &["api_base", "mention_only", "join"])?;
         let homeserver_url = config.api_base.as_deref().ok_or_else(|| {
             config_error(
                 "api_base",
@@ -37,14 +35,8 @@ impl MatrixSettings {
             let needed = "is missing: the environment variable that holds the account's access token (or token_file)";
             config_error("token_env", needed.to_owned())
         })?;
-        for (key, users) in [("allow", &config.allow), ("operators", &config.operators)] {
-            if let Some(invalid) = users.iter().find(|user| !is_user_id(user) && *user != "*") {
-                return Err(config_error(
-                    key,
-                    format!("{invalid:?} is no user id; user ids look like \"@name:server\""),
-                ));
-            }
-        }
+        let rule = "is no user id; user ids look like \"@name:server\"";
+        config.check_sender_ids(channel, is_user_id, rule)?;
         if let Some(invalid) = config.join.iter().find(|room| !is_room_id_or_alias(room)) {
             let forms = "rooms look like \"!id:server\" or \"#alias:server\"";
             return Err(config_error("join", format!("{invalid:?} is no room; {forms}")));
@@ -75,19 +67,6 @@ impl MatrixSettings {
 /// The server in an id.
 pub(super) fn server_name(id: &str) -> Option<&str> {
     id.split_once(':').map(|(_, server)| server).filter(|server| !server.is_empty())
-}
-
-/// The first configured key that does not exist for Matrix.
-fn unsupported_key(config: &ChannelConfig) -> Option<&'static str> {
-    let set = [
-        ("app_token_env", config.app_token_env.is_some()),
-        ("server", config.server.is_some()),
-        ("tls", config.tls.is_some()),
-        ("nick", config.nick.is_some()),
-        ("sasl_account", config.sasl_account.is_some()),
-        ("reply_url", config.reply_url.is_some()),
-    ];
-    set.iter().find(|(_, is_set)| *is_set).map(|(key, _)| *key)
 }
 
 fn parse_homeserver_url(base: &str) -> Result<Url, String> {
