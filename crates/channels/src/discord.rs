@@ -19,7 +19,6 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use reqwest::Method;
 use serde_json::{Value, json};
-use url::Url;
 
 use super::config::{ChannelConfig, ChannelConfigError};
 use super::format::{LengthUnit, Markup, MessageFormat, MessagePiece};
@@ -27,7 +26,7 @@ use super::network::{
     ChatAddress, Drafts, FileTransfer, InboundSink, ListenError, MessageId, Network, NetworkError, NetworkLimits,
     Reactions, SendError, TypingIndicator,
 };
-use super::wire::http_client::{Repeatable, is_local};
+use super::wire::http_client::{Repeatable, parse_api_base};
 use gateway_session::ResumeState;
 use rest_client::{DiscordCallError, DiscordRestClient};
 
@@ -252,18 +251,4 @@ fn require_snowflake(id: &str) -> Result<&str, SendError> {
 /// Discord: allowed mentions. The text of a model never notifies anybody, not even with `@everyone`.
 fn no_allowed_mentions() -> Value {
     json!({"parse": []})
-}
-
-/// Parses the address of the API. The token is sent there, so it needs TLS except on this machine.
-fn parse_api_base(text: &str) -> Result<Url, &'static str> {
-    let url = Url::parse(text).map_err(|_| "this is no URL; without the key the public API is taken")?;
-    match url.scheme() {
-        "https" => {}
-        "http" if is_local(&url) => {}
-        _ => return Err("it has to begin with https://, because the token is sent there"),
-    }
-    if url.query().is_some() || url.fragment().is_some() || !url.username().is_empty() || url.password().is_some() {
-        return Err("it may have neither a user, nor a query, nor a fragment");
-    }
-    Ok(url)
 }

@@ -56,9 +56,8 @@ pub(super) enum DiscordCallError {
 
 impl DiscordRestClient {
     pub(super) fn new(base: Url, token: SecretString) -> Result<Self, NetworkError> {
-        let mut authorization = HeaderValue::from_str(&format!("Bot {}", token.expose_secret()))
-            .map_err(|_| NetworkError("the token has characters that no token has: copy it anew".to_owned()))?;
-        authorization.set_sensitive(true);
+        let authorization = http_client::secret_header(&format!("Bot {}", token.expose_secret()))
+            .ok_or_else(|| NetworkError("the token has characters that no token has: copy it anew".to_owned()))?;
         Ok(Self { client: http_client::build_client(&base)?, base, authorization, token })
     }
 

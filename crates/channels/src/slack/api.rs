@@ -6,12 +6,12 @@ use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
 use reqwest::{Client, RequestBuilder, StatusCode};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::{Value, json};
+use url::Url;
 use url::form_urlencoded::Serializer;
-use url::{Host, Url};
 
 use super::event_parser::single_line;
 use crate::network::{ListenError, NetworkError, SendError};
-use crate::wire::http_client::{self, HttpResponse, NoHttpResponse, Repeatable};
+use crate::wire::http_client::{self, HttpResponse, NoHttpResponse, Repeatable, parse_api_base, secret_header};
 
 const PUBLIC_API_URL: &str = "https://slack.com/api";
 /// Time limit of a call.
@@ -164,9 +164,7 @@ impl SlackApi {
 const INVALID_TOKEN_TEXT: &str = "it has characters that no token has: copy it anew";
 
 fn bearer_header(token: &SecretString) -> Option<HeaderValue> {
-    let mut value = HeaderValue::from_str(&format!("Bearer {}", token.expose_secret())).ok()?;
-    value.set_sensitive(true);
-    Some(value)
+    secret_header(&format!("Bearer {}", token.expose_secret()))
 }
 
 async fn send_request(request: RequestBuilder) -> Result<Value, SlackCallError> {
@@ -242,24 +240,4 @@ impl SlackCallError {
     pub(super) fn into_network_error(self) -> NetworkError {
         NetworkError(self.to_string())
     }
-}
-
-/// Parses the address of the API. The tokens are sent there, so it needs TLS except on this machine.
-fn parse_api_base(text: &str) -> Result<Url, &'static str> {
-    let url = Url::parse(text).map_err(|_| "this is no URL; without the key the public API is taken")?;
-    let is_local = match url.host() {
-        Some(Host::Domain(name)) => name == "localhost",
-        Some(Host::Ipv4(address)) => address.is_loopback(),
-        Some(Host::Ipv6(address)) => address.is_loopback(),
-        None => false,
-    };
-    match url.scheme() {
-        "https" => {}
-        "http" if is_local => {}
-        _ => return Err("it has to begin with https://, because the tokens are sent there"),
-    }
-    if url.query().is_some() || url.fragment().is_some() || !url.username().is_empty() || url.password().is_some() {
-        return Err("it may have neither a user, nor a query, nor a fragment");
-    }
-    Ok(url)
 }

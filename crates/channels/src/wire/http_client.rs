@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use reqwest::header::{HeaderMap, RETRY_AFTER};
+use reqwest::header::{HeaderMap, HeaderValue, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use reqwest::{Client, ClientBuilder, RequestBuilder, StatusCode};
 use url::{Host, Url};
@@ -63,6 +63,27 @@ pub(crate) fn is_local(url: &Url) -> bool {
         Some(Host::Ipv6(address)) => address.is_loopback(),
         None => false,
     }
+}
+
+/// Parses the address of an API to which a token is sent, so it needs TLS except on this machine.
+pub(crate) fn parse_api_base(text: &str) -> Result<Url, &'static str> {
+    let url = Url::parse(text).map_err(|_| "this is no URL; without the key the public API is taken")?;
+    match url.scheme() {
+        "https" => {}
+        "http" if is_local(&url) => {}
+        _ => return Err("it has to begin with https://, because the token is sent there"),
+    }
+    if url.query().is_some() || url.fragment().is_some() || !url.username().is_empty() || url.password().is_some() {
+        return Err("it may have neither a user, nor a query, nor a fragment");
+    }
+    Ok(url)
+}
+
+/// The value of a header with a secret, which `Debug` does not show; `None` if it does not fit into a header.
+pub(crate) fn secret_header(text: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(text).ok()?;
+    value.set_sensitive(true);
+    Some(value)
 }
 
 /// Plain HTTP needs no certificates: with an empty store it also works on a machine that has none.
