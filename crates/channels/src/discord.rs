@@ -27,6 +27,7 @@ use super::network::{
     Reactions, SendError, TypingIndicator,
 };
 use super::wire::http_client::{Repeatable, parse_api_base};
+use super::wire::text::single_line;
 use gateway_session::ResumeState;
 use rest_client::{DiscordCallError, DiscordRestClient};
 
@@ -134,7 +135,7 @@ impl DiscordNetwork {
     async fn describe_account(&self) -> Result<String, NetworkError> {
         let me = self.get_json(&["users", "@me"]).await?;
         let application = self.get_json(&["applications", "@me"]).await?;
-        let name = message_parser::single_line(me["username"].as_str().unwrap_or_default());
+        let name = single_line(me["username"].as_str().unwrap_or_default());
         if application["flags"].as_u64().unwrap_or_default() & MESSAGE_CONTENT_FLAGS == 0 {
             return Err(NetworkError(format!(
                 "{name} may not read messages: {}",
@@ -244,7 +245,7 @@ fn target_channel_id(address: &ChatAddress) -> Result<&str, SendError> {
 }
 
 fn require_snowflake(id: &str) -> Result<&str, SendError> {
-    let why = || format!("{} is no id of Discord, which is a number", message_parser::single_line(id));
+    let why = || format!("{} is no id of Discord, which is a number", single_line(id));
     message_parser::parse_snowflake(id).ok_or_else(|| SendError::Refused { why: why() })
 }
 

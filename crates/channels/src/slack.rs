@@ -28,6 +28,7 @@ use super::network::{
     OwnAccount, Reactions, SendError,
 };
 use super::wire::http_client::Repeatable;
+use super::wire::text::single_line;
 use api::{SlackApi, SlackCallError};
 
 /// Slack: chat.postMessage, truncating content: "limit to 4,000 characters". Slack splits longer texts into two
@@ -88,7 +89,7 @@ impl SlackNetwork {
         let response = self.api.call_method("auth.test", &json!({})).await?;
         let id = response["user_id"].as_str().filter(|id| event_parser::is_user_id(id));
         let id = id.ok_or_else(|| SlackCallError::ServerError("auth.test does not say who the app is".to_owned()))?;
-        let name = event_parser::single_line(response["user"].as_str().unwrap_or_default());
+        let name = single_line(response["user"].as_str().unwrap_or_default());
         Ok((OwnAccount { id: id.to_owned(), name }, response))
     }
 
@@ -98,7 +99,7 @@ impl SlackNetwork {
             "{} ({}) in {}",
             account.name,
             account.id,
-            event_parser::single_line(auth_response["team"].as_str().unwrap_or("?"))
+            single_line(auth_response["team"].as_str().unwrap_or("?"))
         );
         if let Some(scopes) = auth_response[api::SCOPES_KEY].as_str() {
             let has = |wanted: &str| scopes.split(',').any(|scope| scope.trim() == wanted);

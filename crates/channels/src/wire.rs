@@ -3,4 +3,5 @@
 pub(crate) mod byte_stream;
 pub(crate) mod http_client;
 pub(crate) mod multipart;
+pub(crate) mod text;
 pub(crate) mod websocket;

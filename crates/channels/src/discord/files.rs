@@ -10,18 +10,17 @@ use reqwest::header::CONTENT_TYPE;
 use serde_json::json;
 use url::Url;
 
-use super::message_parser::single_line;
 use super::{DiscordNetwork, no_allowed_mentions, rest_client, target_channel_id};
 use crate::network::{ChatAddress, FileTransfer, MessageId, NetworkError, SendError};
 use crate::wire::http_client::{Repeatable, send_request_limited};
 use crate::wire::multipart::Multipart;
+use crate::wire::text::safe_file_name;
 
 /// Time limit of one file, in either direction.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(120);
 /// Discord: reference, image formatting and signed attachment URLs. Other hosts are refused: the sender of a message
 /// chooses the URL, and this machine may reach hosts that the sender cannot.
 const CDN_HOSTS: &[&str] = &["cdn.discordapp.com", "media.discordapp.net"];
-const MAX_FILE_NAME_CHARS: usize = 100;
 
 impl FileTransfer for DiscordNetwork {
     fn fetch<'a>(&'a self, attachment: &'a Attachment, max_bytes: u64) -> BoxFuture<'a, Result<Vec<u8>, NetworkError>> {
@@ -83,12 +82,4 @@ impl DiscordNetwork {
             .map_err(|failure| failure.into_send_error(Repeatable::No))?;
         rest_client::sent_message_id(&sent, Repeatable::No)
     }
-}
-
-/// A valid file name, even if the model chose an invalid one.
-fn safe_file_name(attachment: &Attachment) -> String {
-    let name = attachment.name.as_deref().unwrap_or_default();
-    let name = single_line(name.rsplit(['/', '\\']).next().unwrap_or_default());
-    let name: String = name.chars().take(MAX_FILE_NAME_CHARS).collect();
-    if name.trim_matches('.').is_empty() { "file".to_owned() } else { name }
 }

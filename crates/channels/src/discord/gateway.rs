@@ -17,10 +17,11 @@ use url::Url;
 
 use super::DiscordNetwork;
 use super::gateway_session::{GatewaySession, ResumeState};
-use super::message_parser::{self, single_line};
+use super::message_parser;
 use super::payload::{self, GatewayEvent, GatewayPayload, SessionResumable};
 use super::rest_client;
 use crate::network::{InboundSink, ListenError};
+use crate::wire::text::single_line;
 use crate::wire::websocket::{self, ClientWebSocket};
 
 /// Remedy if messages arrive without their content.

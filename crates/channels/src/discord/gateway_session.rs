@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::message_parser::{parse_snowflake, single_line};
+use super::message_parser::parse_snowflake;
 use super::payload::ReadyEvent;
 use crate::network::OwnAccount;
+use crate::wire::text::single_line;
 
 /// A longer session id or URL is not from Discord.
 const MAX_TEXT_BYTES: usize = 2048;

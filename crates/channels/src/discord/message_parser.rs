@@ -7,11 +7,10 @@ use quell_protocol::{Attachment, AttachmentKind};
 use serde_json::Value;
 
 use crate::network::{ChatAddress, InboundMessage, MessageId};
+use crate::wire::text::single_line;
 
 /// Discord: snowflakes are 64 bits.
 const MAX_ID_DIGITS: usize = 20;
-/// Longest name or text in one line. Discord allows 32 characters in names.
-const MAX_LINE_CHARS: usize = 200;
 /// Discord: JSON error 30015: at most ten attachments.
 const MAX_ATTACHMENTS: usize = 10;
 /// Discord: a message mentions at most 100 users; further mentions are not replaced.
@@ -65,12 +64,6 @@ pub(super) fn parse_message(event: &Value, own_id: &str, mention_only: bool) -> 
 pub(super) fn parse_snowflake(text: &str) -> Option<&str> {
     let fits = (1..=MAX_ID_DIGITS).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
     fits.then_some(text)
-}
-
-/// A text from the network as one printable line of limited length.
-pub(super) fn single_line(text: &str) -> String {
-    let shown = text.chars().take(MAX_LINE_CHARS).map(|c| if c.is_control() { ' ' } else { c });
-    shown.collect::<String>().trim().to_owned()
 }
 
 fn display_name(user: &Value) -> Option<String> {

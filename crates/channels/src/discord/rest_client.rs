@@ -10,9 +10,9 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::Value;
 use url::Url;
 
-use super::message_parser::single_line;
 use crate::network::{ListenError, MessageId, NetworkError, SendError};
 use crate::wire::http_client::{self, HttpResponse, NoHttpResponse, Repeatable};
+use crate::wire::text::single_line;
 
 /// Time limit of a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);

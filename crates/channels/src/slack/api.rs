@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use url::Url;
 use url::form_urlencoded::Serializer;
 
-use super::event_parser::single_line;
 use crate::network::{ListenError, NetworkError, SendError};
 use crate::wire::http_client::{self, HttpResponse, NoHttpResponse, Repeatable, parse_api_base, secret_header};
+use crate::wire::text::single_line;
 
 const PUBLIC_API_URL: &str = "https://slack.com/api";
 /// Time limit of a call.

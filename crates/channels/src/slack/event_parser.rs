@@ -5,10 +5,10 @@ use serde_json::Value;
 
 use super::text;
 use crate::network::{ChatAddress, InboundMessage, MessageId, OwnAccount};
+use crate::wire::text::single_line;
 
 /// Slack's ids have about eleven characters, but no length is guaranteed.
 const MAX_ID_BYTES: usize = 64;
-const MAX_LINE_CHARS: usize = 200;
 const MAX_URL_BYTES: usize = 4096;
 /// Slack: a message has at most ten files.
 const MAX_ATTACHMENTS: usize = 10;
@@ -144,12 +144,6 @@ pub(super) fn is_message_timestamp(text: &str) -> bool {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     text.len() <= MAX_ID_BYTES
         && text.split_once('.').is_some_and(|(before, after)| is_number(before) && is_number(after))
-}
-
-/// A text from the network as one printable line of limited length.
-pub(super) fn single_line(text: &str) -> String {
-    let shown = text.chars().take(MAX_LINE_CHARS).map(|c| if c.is_control() { ' ' } else { c });
-    shown.collect::<String>().trim().to_owned()
 }
 
 fn parse_attachments(files_json: &Value) -> Vec<Attachment> {

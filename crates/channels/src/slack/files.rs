@@ -12,13 +12,12 @@ use serde_json::json;
 
 use super::SlackNetwork;
 use super::api::SlackCallError;
-use super::event_parser::single_line;
 use crate::network::{ChatAddress, FileTransfer, MessageId, NetworkError, SendError};
 use crate::wire::http_client::{Repeatable, send_request, send_request_limited};
+use crate::wire::text::{safe_file_name, single_line};
 
 /// Time limit of one file, in either direction.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(120);
-const MAX_FILE_NAME_CHARS: usize = 100;
 
 impl FileTransfer for SlackNetwork {
     fn fetch<'a>(&'a self, attachment: &'a Attachment, max_bytes: u64) -> BoxFuture<'a, Result<Vec<u8>, NetworkError>> {
@@ -91,12 +90,4 @@ impl SlackNetwork {
         let result = self.api.call_method("files.completeUploadExternal", &body).await;
         result.map(|_| MessageId(id)).map_err(|failure| failure.into_send_error(Repeatable::No))
     }
-}
-
-/// A valid file name, even if the model chose an invalid one.
-fn safe_file_name(attachment: &Attachment) -> String {
-    let name = attachment.name.as_deref().unwrap_or_default();
-    let name = single_line(name.rsplit(['/', '\\']).next().unwrap_or_default());
-    let name: String = name.chars().take(MAX_FILE_NAME_CHARS).collect();
-    if name.trim_matches('.').is_empty() { "file".to_owned() } else { name }
 }

@@ -24,6 +24,7 @@ use super::SlackNetwork;
 use super::api::SlackCallError;
 use super::event_parser::{self, SocketModeFrame};
 use crate::network::{InboundSink, ListenError, OwnAccount};
+use crate::wire::text::single_line;
 use crate::wire::websocket::{self, ClientWebSocket};
 
 /// Time limit of the handshake, and of the hello after it.
@@ -181,9 +182,8 @@ impl<'a> SocketModeConnection<'a> {
         match message {
             Some(Ok(Message::Text(text))) => Ok(Some(event_parser::parse_frame(&text))),
             Some(Ok(Message::Close(frame))) => {
-                let why = frame.map_or_else(String::new, |frame| {
-                    format!(" ({} {})", frame.code, event_parser::single_line(&frame.reason))
-                });
+                let why =
+                    frame.map_or_else(String::new, |frame| format!(" ({} {})", frame.code, single_line(&frame.reason)));
                 Err(ListenError::Connection(format!("Slack closed the connection{why}")))
             }
             Some(Ok(_)) => Ok(None),
