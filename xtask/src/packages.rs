@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(plan(PAGE, &["chromium"], "irc"), PackagePlan::Nothing);
         assert_eq!(plan(PAGE, &["chromium"], "page::chat"), PackagePlan::Install(vec!["chromium"]));
         assert_eq!(plan(IRC, &["ngircd"], "tidy"), PackagePlan::Nothing);
-        assert_eq!(plan(IRC, &["ngircd"], "channels::irc"), PackagePlan::Install(vec!["ngircd"]));
+        assert_eq!(plan(IRC, &["ngircd"], "irc::tests"), PackagePlan::Install(vec!["ngircd"]));
         let skipped = PackageState { is_skipped: true, ..package_state(PAGE, &["chromium"], &[]) };
         assert_eq!(super::plan_group(PAGE, &skipped), PackagePlan::SkipTests);
     }

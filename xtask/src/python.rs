@@ -231,7 +231,7 @@ mod tests {
     fn nothing_is_installed_for_tests_that_do_not_need_it() {
         let cases = [
             (&SYNAPSE, "tidy", PythonToolPlan::Nothing),
-            (&SYNAPSE, "channels::irc", PythonToolPlan::Install),
+            (&SYNAPSE, "channel", PythonToolPlan::Install),
             (&SYNAPSE, "matrix", PythonToolPlan::Install),
             (&SYNAPSE, "openapi", PythonToolPlan::Nothing),
             (&SCHEMATHESIS, "openapi", PythonToolPlan::Install),

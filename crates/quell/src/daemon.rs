@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+use quell_channels::flow::Channels;
 use quell_engine::agent::AgentFactory;
 use quell_engine::{Engine, EngineConfig};
 use quell_llm::demo::{DemoModel, DemoScript};
 use quell_protocol::{Leftover, RunId};
-use quell_surfaces::channels::flow::Channels;
-use quell_surfaces::serve::{Listeners, SOCKET_FILE, UnixSocketListener, raise_open_files};
-use quell_surfaces::{STOP_BUCKETS, STOP_SECONDS, ServerState, describe_metrics};
+use quell_server::serve::{Listeners, SOCKET_FILE, UnixSocketListener, raise_open_files};
+use quell_server::{STOP_BUCKETS, STOP_SECONDS, ServerState, describe_metrics};
 use rustix::process::Signal as SignalName;
 use secrecy::ExposeSecret;
 use tokio::net::TcpSocket;
@@ -176,7 +176,7 @@ async fn run_server(
     let listeners = Listeners { tcp: listener, local: bind_unix_socket(data_dir) };
     print_ready_line(engine, address)?;
     let closing = engine.clone();
-    let mut server = Box::pin(quell_surfaces::serve(listeners, state, async move { closing.wait_for_close().await }));
+    let mut server = Box::pin(quell_server::serve(listeners, state, async move { closing.wait_for_close().await }));
     tokio::select! {
         // The server ends when the engine has closed, which happens only below.
         () = &mut server => {}

@@ -15,10 +15,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, bail};
 use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher};
+use quell_channels::settings::LiveSettings;
 use quell_engine::Engine;
 use quell_engine::agent::AgentRegistryError;
 use quell_engine::engine::{ReloadError, ReloadSummary};
-use quell_surfaces::channels::settings::LiveSettings;
 use tokio::sync::Notify;
 
 use crate::config::{self, Config, ConfigSource, FileStamp, LoadedConfig};

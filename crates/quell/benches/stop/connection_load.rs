@@ -31,7 +31,7 @@ const WEBSOCKET_UPGRADE: &str = "GET /ws HTTP/1.1\r\nhost: quell\r\nconnection: 
                        sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
 
 pub(crate) async fn measure(report: &mut BenchReport) {
-    quell_surfaces::serve::raise_open_files().unwrap();
+    quell_server::serve::raise_open_files().unwrap();
     measure_among(report, "nobody", 0, "").await;
     measure_among(report, "1,100 idle connections", 1100, "").await;
     measure_among(report, "3,000 slow headers", 3000, SLOW_HEADERS).await;

@@ -1,12 +1,12 @@
 //! Validate a parsed configuration across its sections.
 
+use quell_channels::config::ChannelConfig;
 use quell_engine::agent::{AgentConfig, RESERVED, check_tool_names, thinking_unsupported};
 use quell_engine::engine::Retention;
 use quell_engine::memory::MemorySettings;
 use quell_kernel::agent_tree::{AgentTree, AgentTreeError};
 use quell_protocol::AgentId;
-use quell_surfaces::channels::config::ChannelConfig;
-use quell_surfaces::state::host_entry_problem;
+use quell_server::host_entry_problem;
 
 use super::Config;
 

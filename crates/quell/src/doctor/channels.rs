@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use quell_surfaces::channels::config::ChannelConfig;
-use quell_surfaces::channels::create_network;
+use quell_channels::config::ChannelConfig;
+use quell_channels::create_network;
 
 use super::ConfiguredInput;
 use super::finding::DoctorFinding;

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use quell_client::{ClientError, DaemonClient, DaemonTarget};
+use quell_server::serve::SOCKET_FILE;
 use quell_store::LockHolder;
-use quell_surfaces::serve::SOCKET_FILE;
 use serde_json::Value;
 
 use super::ConfiguredInput;

@@ -32,7 +32,7 @@ impl EndlessRunDaemon {
     /// Starts a daemon behind this shell line, such as `ulimit -n 256`.
     async fn start_under(first: &str) -> Self {
         // The tests open more files than the default limit allows.
-        quell_surfaces::serve::raise_open_files().unwrap();
+        quell_server::serve::raise_open_files().unwrap();
         let model = ScriptedModel::start().await;
         let home = DaemonHome::new(&config_toml(&model, ""));
         let daemon = home.start(&write_wrapper(&home, first)).await;

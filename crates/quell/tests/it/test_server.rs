@@ -16,8 +16,8 @@ use quell_process::{WardenExe, base_environment};
 use quell_protocol::AgentId;
 use quell_scope::PointProbe;
 use quell_scope::clock::Clock;
-use quell_surfaces::serve::Listeners;
-use quell_surfaces::{ServerSettings, ServerState};
+use quell_server::serve::Listeners;
+use quell_server::{ServerSettings, ServerState};
 use quell_testkit::daemon::{TestApiClient, TestApiResponse};
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use quell_testkit::{ScriptedModel, leaks};
@@ -162,7 +162,7 @@ pub(crate) async fn serve(state: ServerState) -> SocketAddr {
     let address = listener.local_addr().unwrap();
     let listeners = Listeners { tcp: listener, local: None };
     #[expect(clippy::disallowed_methods, reason = "the test's own server, which ends with its runtime")]
-    tokio::spawn(quell_surfaces::serve(listeners, state, std::future::pending()));
+    tokio::spawn(quell_server::serve(listeners, state, std::future::pending()));
     address
 }
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use quell_surfaces::channels::format::{LengthUnit, Markup, MessageFormat, MessagePiece};
-use quell_surfaces::channels::network::{
+use quell_channels::format::{LengthUnit, Markup, MessageFormat, MessagePiece};
+use quell_channels::network::{
     ChatAddress, Drafts, InboundMessage, InboundSink, ListenError, MessageId, Network, NetworkError, NetworkLimits,
     OwnAccount, Reactions, SendError, TypingIndicator,
 };

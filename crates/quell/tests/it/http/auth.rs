@@ -1,6 +1,6 @@
 //! Authentication: tokens, scopes and origins.
 
-use quell_surfaces::ServerSettings;
+use quell_server::ServerSettings;
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::json;

@@ -2,7 +2,7 @@
 
 use metrics_exporter_prometheus::PrometheusBuilder;
 use quell_protocol::ErrorCode;
-use quell_surfaces::{ServerSettings, ServerState};
+use quell_server::{ServerSettings, ServerState};
 use quell_testkit::daemon::TestApiClient;
 use reqwest::Method;
 use serde_json::json;

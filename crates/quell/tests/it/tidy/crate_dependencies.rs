@@ -15,7 +15,8 @@ const ALLOWED_DEPENDENCIES: &[(&str, &[&str])] = &[
     ("quell-mcp", &["quell-process", "quell-net", "quell-scope", "quell-kernel", "quell-protocol"]),
     ("quell-tools", &["quell-process", "quell-net", "quell-scope", "quell-kernel", "quell-protocol"]),
     ("quell-engine", ENGINE),
-    ("quell-surfaces", SURFACES),
+    ("quell-channels", CHANNELS),
+    ("quell-server", SERVER),
     ("quell-client", &["quell-net", "quell-protocol"]),
     ("quell-tui", &["quell-client", "quell-protocol"]),
     ("quell", BINARY),
@@ -36,11 +37,15 @@ const ENGINE: &[&str] = &[
 ];
 
 /// The transports see no processes, models or MCP servers.
-const SURFACES: &[&str] =
+const CHANNELS: &[&str] =
     &["quell-engine", "quell-tools", "quell-store", "quell-scope", "quell-kernel", "quell-protocol"];
 
+const SERVER: &[&str] =
+    &["quell-channels", "quell-engine", "quell-tools", "quell-store", "quell-scope", "quell-kernel", "quell-protocol"];
+
 const BINARY: &[&str] = &[
-    "quell-surfaces",
+    "quell-channels",
+    "quell-server",
     "quell-tui",
     "quell-client",
     "quell-engine",

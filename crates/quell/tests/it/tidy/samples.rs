@@ -35,7 +35,7 @@ const SOURCE_SAMPLES: &[RuleSample] = &[
     ),
     sample("engine ranks", "crates/engine/src/access.rs", "use crate::journal::Journal;", &[]),
     sample("engine ranks", LIB, "pub use crate::engine::Engine;", &[]),
-    sample("engine ranks", "crates/surfaces/src/http.rs", "use crate::engine;", &[]),
+    sample("engine ranks", "crates/server/src/http.rs", "use crate::engine;", &[]),
     sample("file head", LIB, "use std::fmt;", &[1]),
     sample("file head", LIB, "", &[1]),
     sample("file head", LIB, "//! x", &[1]),

@@ -1,0 +1,255 @@
+//! Discord network: gateway for receiving, REST API for sending (both version 10).
+//!
+//! A thread of Discord is a channel with an id of its own: it is the target, and there is no thread within it. Sources
+//! are the public documentation of Discord: API reference, gateway, rate limits, opcodes and status codes.
+
+mod files;
+mod gateway;
+mod gateway_session;
+mod message_parser;
+mod payload;
+mod rest_client;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::config::{ChannelConfig, ChannelConfigError};
+use super::format::{LengthUnit, Markup, MessageFormat, MessagePiece};
+use super::network::{
+    ChatAddress, Drafts, FileTransfer, InboundSink, ListenError, MessageId, Network, NetworkError, NetworkLimits,
+    Reactions, SendError, TypingIndicator,
+};
+use super::wire::http_client::{Repeatable, parse_api_base};
+use super::wire::text::single_line;
+use gateway_session::ResumeState;
+use rest_client::{DiscordCallError, DiscordRestClient};
+
+const PUBLIC_API_URL: &str = "https://discord.com/api/v10";
+/// Discord: create message, `content`. The API counts code points (discord-api-docs issue 1315), older clients UTF-16
+/// code units. A text that fits in UTF-16 fits in both.
+const MAX_MESSAGE_UTF16_UNITS: usize = 2000;
+/// Time between edits of one draft. Discord allows five requests within five seconds in a channel, and other messages
+/// need some of them.
+const EDIT_INTERVAL: Duration = Duration::from_millis(1200);
+/// The indicator disappears after ten seconds.
+const TYPING_INTERVAL: Duration = Duration::from_secs(4);
+/// Discord: JSON error codes. When a reaction is removed, both mean that there is none.
+const UNKNOWN_MESSAGE_CODE: u64 = 10008;
+const UNKNOWN_EMOJI_CODE: u64 = 10014;
+/// Discord: application flags `GATEWAY_MESSAGE_CONTENT` and `GATEWAY_MESSAGE_CONTENT_LIMITED` (bots in few guilds).
+const MESSAGE_CONTENT_FLAGS: u64 = (1 << 18) | (1 << 19);
+
+/// A bot account on Discord.
+#[derive(Debug)]
+pub struct DiscordNetwork {
+    rest_client: DiscordRestClient,
+    mention_only: bool,
+    /// The gateway session, so that the next connection resumes it.
+    resume_state: Mutex<ResumeState>,
+}
+
+impl DiscordNetwork {
+    /// Checks the keys of `[channels.X]`.
+    ///
+    /// # Errors
+    /// A key is missing, wrong, or not one of Discord's.
+    pub fn new(channel_name: &str, config: &ChannelConfig) -> Result<Self, ChannelConfigError> {
+        let config_error = |key, problem: &str| ChannelConfigError::new(channel_name, key, problem);
+        config.check_network_keys(channel_name, &["api_base", "mention_only"])?;
+        let rule = "is no id of a person on Discord, which is a number: switch on Developer Mode in the settings of your \
+                    client, and take \"Copy User ID\" from their menu";
+        config.check_sender_ids(channel_name, |id| message_parser::parse_snowflake(id).is_some(), rule)?;
+        let base = config.api_base.as_deref().unwrap_or(PUBLIC_API_URL);
+        let base = parse_api_base(base).map_err(|problem| config_error("api_base", problem))?;
+        let missing = "Discord needs the bot's token: name the environment variable that holds it (token_env), or the \
+                       file (token_file). It is shown in the Developer Portal under Bot";
+        let token = config.token.clone().ok_or_else(|| config_error("token_env", missing))?;
+        let rest =
+            DiscordRestClient::new(base, token).map_err(|NetworkError(problem)| config_error("token_env", &problem))?;
+        Ok(Self { rest_client: rest, mention_only: config.mention_only, resume_state: Mutex::default() })
+    }
+
+    async fn post_message(
+        &self,
+        address: &ChatAddress,
+        piece: &MessagePiece,
+        key: &str,
+    ) -> Result<MessageId, SendError> {
+        let channel = target_channel_id(address)?;
+        let nonce = rest_client::message_nonce(channel, key);
+        let body = json!({
+            "content": piece.formatted, "nonce": nonce, "enforce_nonce": true, "allowed_mentions": no_allowed_mentions(),
+        });
+        let request = self.rest_client.request(Method::POST, &["channels", channel, "messages"]).json(&body);
+        let sent = rest_client::call_api(request).await.map_err(|failure| failure.into_send_error(Repeatable::Yes))?;
+        rest_client::sent_message_id(&sent, Repeatable::Yes)
+    }
+
+    async fn edit_message(
+        &self,
+        address: &ChatAddress,
+        message: &MessageId,
+        piece: &MessagePiece,
+    ) -> Result<(), SendError> {
+        let path = ["channels", target_channel_id(address)?, "messages", require_snowflake(&message.0)?];
+        let body = json!({"content": piece.formatted, "allowed_mentions": no_allowed_mentions()});
+        let request = self.rest_client.request(Method::PATCH, &path).json(&body);
+        self.map_repeatable_result(rest_client::call_api(request).await)
+    }
+
+    async fn send_reaction(
+        &self,
+        method: Method,
+        address: &ChatAddress,
+        message: &MessageId,
+        emoji: &str,
+    ) -> Result<(), SendError> {
+        let message = require_snowflake(&message.0)?;
+        let path = ["channels", target_channel_id(address)?, "messages", message, "reactions", emoji, "@me"];
+        let is_removal = method == Method::DELETE;
+        match rest_client::call_api(self.rest_client.request(method, &path)).await {
+            Err(DiscordCallError::Refused { code: UNKNOWN_MESSAGE_CODE | UNKNOWN_EMOJI_CODE, .. }) if is_removal => {
+                Ok(())
+            }
+            result => self.map_repeatable_result(result),
+        }
+    }
+
+    /// Maps the result of an idempotent call.
+    fn map_repeatable_result(&self, result: Result<Value, DiscordCallError>) -> Result<(), SendError> {
+        result.map(drop).map_err(|failure| failure.into_send_error(Repeatable::Yes))
+    }
+
+    async fn get_json(&self, path: &[&str]) -> Result<Value, NetworkError> {
+        let response = rest_client::call_api(self.rest_client.request(Method::GET, path)).await;
+        response.map_err(|failure| NetworkError(failure.to_string()))
+    }
+
+    async fn describe_account(&self) -> Result<String, NetworkError> {
+        let me = self.get_json(&["users", "@me"]).await?;
+        let application = self.get_json(&["applications", "@me"]).await?;
+        let name = single_line(me["username"].as_str().unwrap_or_default());
+        if application["flags"].as_u64().unwrap_or_default() & MESSAGE_CONTENT_FLAGS == 0 {
+            return Err(NetworkError(format!(
+                "{name} may not read messages: {}",
+                gateway::MESSAGE_CONTENT_INTENT_HINT
+            )));
+        }
+        let id = me["id"].as_str().and_then(message_parser::parse_snowflake).unwrap_or("?");
+        Ok(format!("{name} ({id}) on Discord"))
+    }
+}
+
+impl Network for DiscordNetwork {
+    fn limits(&self) -> NetworkLimits {
+        let message_format = MessageFormat {
+            markup: Markup::Discord,
+            max_length: MAX_MESSAGE_UTF16_UNITS,
+            length_unit: LengthUnit::Utf16,
+        };
+        NetworkLimits { message_format, edit_interval: EDIT_INTERVAL, typing_interval: TYPING_INTERVAL }
+    }
+
+    fn listen<'a>(&'a self, sink: &'a dyn InboundSink) -> BoxFuture<'a, ListenError> {
+        gateway::listen(self, sink).boxed()
+    }
+
+    /// Discord remembers a nonce only for some minutes ("in the past few minutes", without a number). A message that is
+    /// sent again later may be shown twice.
+    fn send<'a>(
+        &'a self,
+        address: &'a ChatAddress,
+        piece: &'a MessagePiece,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<MessageId, SendError>> {
+        self.post_message(address, piece, key).boxed()
+    }
+
+    fn probe(&self) -> BoxFuture<'_, Result<String, NetworkError>> {
+        self.describe_account().boxed()
+    }
+
+    fn drafts(&self) -> Option<&dyn Drafts> {
+        Some(self)
+    }
+
+    fn typing(&self) -> Option<&dyn TypingIndicator> {
+        Some(self)
+    }
+
+    fn reactions(&self) -> Option<&dyn Reactions> {
+        Some(self)
+    }
+
+    fn files(&self) -> Option<&dyn FileTransfer> {
+        Some(self)
+    }
+}
+
+impl Drafts for DiscordNetwork {
+    fn edit<'a>(
+        &'a self,
+        address: &'a ChatAddress,
+        message: &'a MessageId,
+        piece: &'a MessagePiece,
+    ) -> BoxFuture<'a, Result<(), SendError>> {
+        self.edit_message(address, message, piece).boxed()
+    }
+}
+
+impl TypingIndicator for DiscordNetwork {
+    fn show<'a>(&'a self, address: &'a ChatAddress) -> BoxFuture<'a, Result<(), SendError>> {
+        async move {
+            let path = ["channels", target_channel_id(address)?, "typing"];
+            self.map_repeatable_result(rest_client::call_api(self.rest_client.request(Method::POST, &path)).await)
+        }
+        .boxed()
+    }
+
+    /// Only time or a message removes it.
+    fn hide<'a>(&'a self, _: &'a ChatAddress) -> BoxFuture<'a, Result<(), SendError>> {
+        async { Ok(()) }.boxed()
+    }
+}
+
+impl Reactions for DiscordNetwork {
+    fn add<'a>(
+        &'a self,
+        address: &'a ChatAddress,
+        message: &'a MessageId,
+        emoji: &'a str,
+    ) -> BoxFuture<'a, Result<(), SendError>> {
+        self.send_reaction(Method::PUT, address, message, emoji).boxed()
+    }
+
+    fn remove<'a>(
+        &'a self,
+        address: &'a ChatAddress,
+        message: &'a MessageId,
+        emoji: &'a str,
+    ) -> BoxFuture<'a, Result<(), SendError>> {
+        self.send_reaction(Method::DELETE, address, message, emoji).boxed()
+    }
+}
+
+/// The id of the channel to send to. A thread is a channel.
+fn target_channel_id(address: &ChatAddress) -> Result<&str, SendError> {
+    require_snowflake(address.thread.as_deref().unwrap_or(&address.target))
+}
+
+fn require_snowflake(id: &str) -> Result<&str, SendError> {
+    let why = || format!("{} is no id of Discord, which is a number", single_line(id));
+    message_parser::parse_snowflake(id).ok_or_else(|| SendError::Refused { why: why() })
+}
+
+/// Discord: allowed mentions. The text of a model never notifies anybody, not even with `@everyone`.
+fn no_allowed_mentions() -> Value {
+    json!({"parse": []})
+}

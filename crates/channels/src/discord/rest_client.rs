@@ -1,0 +1,185 @@
+//! REST client: authorisation, error classification, message nonces. It knows no single route.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use reqwest::header::{AUTHORIZATION, HeaderValue, USER_AGENT};
+use reqwest::{Client, Method, RequestBuilder, StatusCode};
+use ring::digest::{SHA256, digest};
+use secrecy::{ExposeSecret as _, SecretString};
+use serde_json::Value;
+use url::Url;
+
+use crate::network::{ListenError, MessageId, NetworkError, SendError};
+use crate::wire::http_client::{self, HttpResponse, NoHttpResponse, Repeatable};
+use crate::wire::text::single_line;
+
+/// Time limit of a call.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Discord: reference, user agent. Without one of this form Cloudflare rejects the request.
+const USER_AGENT_TEXT: &str = concat!("DiscordBot (https://quell.invalid, ", env!("CARGO_PKG_VERSION"), ")");
+/// Pause after a rate limit without a given time.
+const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(5);
+/// Discord: JSON error codes, with a remedy for people.
+const ERROR_REMEDIES: &[(u64, &str)] = &[
+    (50001, "the bot does not see this channel: give it the permission View Channel"),
+    (50007, "this person takes no direct messages from the bot"),
+    (
+        50013,
+        "the bot lacks a permission here: it needs Send Messages, Add Reactions, Attach Files and, in threads, Send \
+             Messages in Threads",
+    ),
+];
+
+/// Client of the API with the token of the account.
+#[derive(Debug)]
+pub(super) struct DiscordRestClient {
+    client: Client,
+    base: Url,
+    authorization: HeaderValue,
+    token: SecretString,
+}
+
+/// A call that failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum DiscordCallError {
+    #[error("{0}")]
+    NoResponse(NoHttpResponse),
+    #[error("Discord is asked too often: {why}")]
+    RateLimited { why: String, after: Duration },
+    #[error("{why}")]
+    Refused { status: StatusCode, code: u64, why: String },
+    /// Discord failed; the call may have had an effect.
+    #[error("Discord has failed: {0}")]
+    ServerError(String),
+}
+
+impl DiscordRestClient {
+    pub(super) fn new(base: Url, token: SecretString) -> Result<Self, NetworkError> {
+        let authorization = http_client::secret_header(&format!("Bot {}", token.expose_secret()))
+            .ok_or_else(|| NetworkError("the token has characters that no token has: copy it anew".to_owned()))?;
+        Ok(Self { client: http_client::build_client(&base)?, base, authorization, token })
+    }
+
+    /// A request with the token. Each part of the path is encoded.
+    pub(super) fn request(&self, method: Method, path: &[&str]) -> RequestBuilder {
+        let mut url = self.base.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(path);
+        }
+        let request = self.client.request(method, url).header(USER_AGENT, USER_AGENT_TEXT);
+        request.header(AUTHORIZATION, self.authorization.clone())
+    }
+
+    /// A request without the token, for files, which are on other servers.
+    pub(super) fn request_without_token(&self, url: Url) -> RequestBuilder {
+        self.client.get(url).header(USER_AGENT, USER_AGENT_TEXT)
+    }
+
+    pub(super) fn base(&self) -> &Url {
+        &self.base
+    }
+
+    pub(super) fn token(&self) -> &SecretString {
+        &self.token
+    }
+}
+
+/// Makes a call. The result is null if the response has no JSON.
+///
+/// # Cancel safety
+/// Safe: the request is abandoned; Discord may have acted on it.
+pub(super) async fn call_api(request: RequestBuilder) -> Result<Value, DiscordCallError> {
+    call_api_within(request, CALL_TIMEOUT).await
+}
+
+/// Like [`call_api`], with a time limit of its own.
+///
+/// # Cancel safety
+/// Like [`call_api`].
+pub(super) async fn call_api_within(request: RequestBuilder, time: Duration) -> Result<Value, DiscordCallError> {
+    interpret_response(&http_client::send_request(request, time).await.map_err(DiscordCallError::NoResponse)?)
+}
+
+fn interpret_response(response: &HttpResponse) -> Result<Value, DiscordCallError> {
+    let (status, body) = (response.status, response.json());
+    if status.is_success() {
+        return Ok(body);
+    }
+    let code = body["code"].as_u64().unwrap_or_default();
+    let why = match body["message"].as_str() {
+        Some(message) => describe_error(message, code, &body["errors"]),
+        None => response.describe(),
+    };
+    if status == StatusCode::TOO_MANY_REQUESTS {
+        let after = body["retry_after"]
+            .as_f64()
+            .and_then(http_client::retry_delay)
+            .or_else(|| response.retry_after())
+            .unwrap_or(DEFAULT_RETRY_AFTER);
+        return Err(DiscordCallError::RateLimited { why, after });
+    }
+    if status.is_server_error() || status == StatusCode::REQUEST_TIMEOUT {
+        return Err(DiscordCallError::ServerError(why));
+    }
+    if status == StatusCode::UNAUTHORIZED {
+        let why = "Discord does not take the token: reset it in the Developer Portal under Bot, and put the new one where \
+                   token_env or token_file says";
+        return Err(DiscordCallError::Refused { status, code, why: why.to_owned() });
+    }
+    Err(DiscordCallError::Refused { status, code, why })
+}
+
+fn describe_error(message: &str, code: u64, errors: &Value) -> String {
+    let mut text = format!("Discord says \"{}\" (code {code})", single_line(message));
+    if !errors.is_null() {
+        text.push_str(": ");
+        text.push_str(&single_line(&errors.to_string()));
+    }
+    if let Some((_, remedy)) = ERROR_REMEDIES.iter().find(|(of, _)| *of == code) {
+        text.push_str(": ");
+        text.push_str(remedy);
+    }
+    text
+}
+
+impl DiscordCallError {
+    pub(super) fn into_send_error(self, repeatable: Repeatable) -> SendError {
+        let why = self.to_string();
+        match self {
+            Self::NoResponse(no_response) => no_response.into_send_error(repeatable),
+            Self::RateLimited { after, .. } => SendError::NotDelivered { why, retry_after: Some(after) },
+            Self::Refused { .. } => SendError::Refused { why },
+            Self::ServerError(_) => SendError::Unknown { why, is_repeatable: repeatable == Repeatable::Yes },
+        }
+    }
+
+    pub(super) fn into_listen_error(self) -> ListenError {
+        let why = self.to_string();
+        match self {
+            Self::NoResponse(_) | Self::ServerError(_) => ListenError::Connection(why),
+            Self::RateLimited { after, .. } => ListenError::Busy { why, after },
+            Self::Refused { .. } => ListenError::Refused(why),
+        }
+    }
+}
+
+/// The id in the response to a sent message.
+pub(super) fn sent_message_id(sent_message: &Value, repeatable: Repeatable) -> Result<MessageId, SendError> {
+    let missing_id = || SendError::Unknown {
+        why: "Discord accepted the message but did not return its id".to_owned(),
+        is_repeatable: repeatable == Repeatable::Yes,
+    };
+    let id = sent_message["id"].as_str().and_then(super::message_parser::parse_snowflake).ok_or_else(missing_id)?;
+    Ok(MessageId(id.to_owned()))
+}
+
+/// Discord: create message, `nonce`, at most 25 characters. The same for the same key in the same channel.
+pub(super) fn message_nonce(channel: &str, key: &str) -> String {
+    let hash = digest(&SHA256, format!("{channel}\n{key}").as_bytes());
+    hash.as_ref().iter().take(12).fold(String::new(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

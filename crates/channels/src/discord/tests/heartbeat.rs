@@ -1,0 +1,266 @@
+//! Heartbeats and cursors: when they are sent, and which events they confirm.
+
+use std::time::Instant;
+
+use futures_util::future::BoxFuture;
+use futures_util::{SinkExt as _, StreamExt as _};
+use tokio::sync::watch;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::Role;
+
+use super::super::gateway::GatewayConnection;
+use super::receiving::message_create_event;
+use super::*;
+use crate::network::{InboundMessage, OwnAccount};
+use crate::wire::byte_stream::ByteStream;
+
+/// Short, so that a test sees several heartbeats. The server tolerates twice as much.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A sink whose database can be made to wait.
+struct DelayedInboundSink {
+    sink: RecordingInboundSink,
+    is_storing: watch::Sender<bool>,
+}
+
+impl DelayedInboundSink {
+    fn new() -> Self {
+        Self { sink: RecordingInboundSink::new(), is_storing: watch::Sender::new(true) }
+    }
+}
+
+impl InboundSink for DelayedInboundSink {
+    fn on_connected(&self, account: OwnAccount) {
+        self.sink.on_connected(account);
+    }
+
+    fn on_message(&self, inbound: InboundMessage) {
+        self.sink.on_message(inbound);
+    }
+
+    fn wait_until_stored(&self) -> BoxFuture<'_, ()> {
+        let mut open = self.is_storing.subscribe();
+        async move {
+            open.wait_for(|open| *open).await.unwrap();
+            self.sink.wait_until_stored().await;
+        }
+        .boxed()
+    }
+
+    fn load_cursor(&self) -> BoxFuture<'_, Option<String>> {
+        self.sink.load_cursor()
+    }
+
+    fn save_cursor(&self, cursor: String) -> BoxFuture<'_, ()> {
+        self.sink.save_cursor(cursor)
+    }
+}
+
+/// A sink that counts messages, for floods.
+struct CountingInboundSink {
+    message_count: watch::Sender<usize>,
+}
+
+impl CountingInboundSink {
+    fn new() -> Self {
+        Self { message_count: watch::Sender::new(0) }
+    }
+}
+
+impl InboundSink for CountingInboundSink {
+    fn on_connected(&self, _: OwnAccount) {}
+
+    fn on_message(&self, inbound: InboundMessage) {
+        assert_eq!(inbound.text, self.message_count.borrow().to_string(), "each message once, in its order");
+        self.message_count.send_modify(|count| *count += 1);
+    }
+
+    fn wait_until_stored(&self) -> BoxFuture<'_, ()> {
+        async {}.boxed()
+    }
+
+    fn load_cursor(&self) -> BoxFuture<'_, Option<String>> {
+        async { None }.boxed()
+    }
+
+    fn save_cursor(&self, _: String) -> BoxFuture<'_, ()> {
+        async {}.boxed()
+    }
+}
+
+#[tokio::test]
+async fn a_flood_of_messages_is_heard_once_and_in_order_and_loses_no_connection() {
+    let fixture = DiscordFixture::new().await;
+    fixture.server.set_heartbeat_interval(HEARTBEAT_INTERVAL);
+    let (anna, channel, sink) =
+        (fixture.server.add_person("anna"), fixture.server.add_channel(), CountingInboundSink::new());
+    let mut received = sink.message_count.subscribe();
+    let flood = async {
+        fixture.server.wait_for("the session", |state| state.identified == 1).await;
+        let mut said = 0;
+        while fixture.server.with_state(|state| state.heartbeats) < 3 {
+            // At least a hundred messages are always on the way.
+            for number in said..said + 100 {
+                fixture.server.post_message(&channel, &anna, &number.to_string());
+            }
+            received.wait_for(|received| *received + 100 >= said).await.unwrap();
+            said += 100;
+        }
+        *received.wait_for(|received| *received == said).await.unwrap()
+    };
+    let received = run_while_listening_with(&fixture.discord, &sink, &fixture.listen_errors, flood).await;
+    assert!(received > 1000, "{received} messages are no flood");
+    assert_eq!(
+        fixture.server.with_state(|state| (state.identified, state.resumed, state.close_codes_sent.clone())),
+        (1, 0, Vec::new())
+    );
+    assert!(fixture.listen_errors().is_empty());
+}
+
+/// All frames are sent before the first byte is read, so that the reader never waits. The acknowledgements of the
+/// heartbeats would come behind them.
+#[tokio::test]
+async fn a_flood_of_messages_does_not_keep_a_heartbeat_waiting() {
+    const MESSAGES: usize = 10_000;
+    let (ours, theirs) = tokio::io::duplex(16 * 1024 * 1024);
+    let mut server = WebSocketStream::from_raw_socket(theirs, Role::Server, None).await;
+    let hello = json!({"op": 10, "d": {"heartbeat_interval": 100}});
+    let user = json!({"id": "1", "username": "quell"});
+    let ready = json!({"user": user, "session_id": "s", "resume_gateway_url": "ws://127.0.0.1:1"});
+    server.feed(Message::text(hello.to_string())).await.unwrap();
+    server.feed(Message::text(json!({"op": 0, "t": "READY", "s": 1, "d": ready}).to_string())).await.unwrap();
+    for number in 0..MESSAGES {
+        let event = message_create_event(|event| event["content"] = json!(number.to_string()));
+        let event = json!({"op": 0, "t": "MESSAGE_CREATE", "s": number + 2, "d": event});
+        server.feed(Message::text(event.to_string())).await.unwrap();
+    }
+    server.flush().await.unwrap();
+
+    let discord = DiscordNetwork::new("discord", &discord_config("http://127.0.0.1:1")).unwrap();
+    let (sink, begun) = (CountingInboundSink::new(), Instant::now());
+    let socket = WebSocketStream::from_raw_socket(Box::new(ours) as ByteStream, Role::Client, None).await;
+    let connection = GatewayConnection::connect(&discord, &sink, socket, None).await.unwrap();
+    let mut received = sink.message_count.subscribe();
+    tokio::select! {
+        biased;
+        lost = connection.read_until_lost() => panic!("{}", lost.unwrap_err()),
+        all = received.wait_for(|received| *received == MESSAGES) => drop(all.unwrap()),
+    }
+    let due = begun.elapsed().as_millis() / 100;
+    let mut heartbeats = 0;
+    while let Some(Ok(Message::Text(payload))) = server.next().await {
+        heartbeats += u128::from(serde_json::from_str::<Value>(&payload).unwrap()["op"] == 1);
+    }
+    assert!(due >= 2, "{MESSAGES} messages are no flood on this machine");
+    // On a machine that is busy with other tests each heartbeat may be a little late.
+    assert!(heartbeats * 4 >= due, "{heartbeats} heartbeats, {due} were due");
+}
+
+#[tokio::test]
+async fn a_connection_that_answers_no_heartbeats_is_left_and_resumed() {
+    let fixture = DiscordFixture::new().await;
+    fixture.server.set_heartbeat_interval(Duration::from_millis(100));
+    let (anna, channel) = (fixture.server.add_person("anna"), fixture.server.add_channel());
+    let scenario = async {
+        fixture.wait_for_connections(1).await;
+        fixture.server.stop_acknowledging_heartbeats();
+        fixture.server.wait_for("the end of the zombie", |state| !state.close_codes_received.is_empty()).await;
+        fixture.server.acknowledge_heartbeats();
+        fixture.server.post_message(&channel, &anna, "alive");
+        assert_eq!(fixture.wait_for_texts(1).await, ["alive"]);
+    };
+    fixture.run_while_listening(scenario).await;
+    let lost = fixture.listen_errors();
+    assert!(matches!(&lost[0], ListenError::Connection(why) if why.contains("heartbeats")), "{lost:?}");
+    let state = fixture.server.state();
+    assert_eq!((state.identified, state.close_codes_sent.clone()), (1, Vec::new()));
+    assert!(state.resumed >= 1 && state.close_codes_received.iter().all(Option::is_none), "{state:?}");
+}
+
+#[tokio::test]
+async fn a_heartbeat_that_is_wanted_comes_at_once() {
+    let fixture = DiscordFixture::new().await;
+    // Without the request the first heartbeat would come after five minutes, the upper bound of the interval.
+    fixture.server.set_heartbeat_interval(Duration::from_secs(3600));
+    let scenario = async {
+        fixture.wait_for_connections(1).await;
+        fixture.server.request_heartbeat();
+        fixture.server.wait_for("the heartbeat", |state| state.heartbeats == 1).await;
+    };
+    fixture.run_while_listening(scenario).await;
+}
+
+#[tokio::test]
+async fn a_daemon_that_is_started_anew_resumes_the_session() {
+    let fixture = DiscordFixture::new().await;
+    let (anna, channel) = (fixture.server.add_person("anna"), fixture.server.add_channel());
+    fixture
+        .run_while_listening(async {
+            fixture.wait_for_connections(1).await;
+            fixture.sink.wait_for("the cursor", |state| !state.cursors.is_empty()).await;
+            fixture.server.post_message(&channel, &anna, "before");
+            fixture.wait_for_texts(1).await;
+        })
+        .await;
+    fixture.server.post_message(&channel, &anna, "meanwhile");
+    let again = DiscordNetwork::new("discord", &discord_config(&fixture.server.base_url())).unwrap();
+    run_while_listening_with(&again, &fixture.sink, &fixture.listen_errors, fixture.wait_for_connections(2)).await;
+    // Messages that were not yet saved come again; the flow drops the duplicate.
+    assert_eq!(fixture.sink.state().texts(), ["before", "before", "meanwhile"]);
+    let received = fixture.sink.state().messages;
+    assert_eq!(received[0].id, received[1].id);
+    let state = fixture.server.state();
+    assert_eq!((state.identified, state.resumed), (1, 1));
+}
+
+#[tokio::test]
+async fn unstored_messages_are_not_confirmed_and_block_nothing() {
+    let server = FakeDiscord::start().await;
+    server.set_heartbeat_interval(Duration::from_millis(200));
+    let discord = DiscordNetwork::new("discord", &discord_config(&server.base_url())).unwrap();
+    let (anna, channel, sink, lost) =
+        (server.add_person("anna"), server.add_channel(), DelayedInboundSink::new(), Mutex::default());
+    let scenario = async {
+        sink.sink.wait_for("the cursor", |state| !state.cursors.is_empty()).await;
+        sink.is_storing.send_replace(false);
+        server.post_message(&channel, &anna, "one");
+        sink.sink.wait_for("the first message", |state| state.messages.len() == 1).await;
+        let heartbeats = server.state().heartbeats;
+        server.wait_for("heartbeats", |state| state.heartbeats >= heartbeats + 3).await;
+        server.post_message(&channel, &anna, "two");
+        sink.sink.wait_for("the second message", |state| state.messages.len() == 2).await;
+    };
+    run_while_listening_with(&discord, &sink, &lost, scenario).await;
+    // The daemon dies before anything is saved, and restarts: Discord still has both messages.
+    sink.is_storing.send_replace(true);
+    let again = DiscordNetwork::new("discord", &discord_config(&server.base_url())).unwrap();
+    let scenario = async {
+        let state = sink.sink.wait_for("both again", |state| state.messages.len() == 4).await;
+        assert_eq!(state.texts(), ["one", "two", "one", "two"]);
+        let state = sink.sink.wait_for("the cursor", |state| state.cursors.len() >= 2).await;
+        let saved = gateway_session::GatewaySession::from_cursor(state.cursors.last().unwrap()).unwrap();
+        assert_eq!(saved.saved_seq, Some(4), "Ready, two messages, Resumed");
+        let heartbeats = server.state().heartbeats;
+        server.wait_for("heartbeats", |state| state.heartbeats >= heartbeats + 2).await;
+    };
+    run_while_listening_with(&again, &sink, &lost, scenario).await;
+    // Now they are saved and confirmed: the server would not resume from an older number.
+    let state = server.state();
+    assert_eq!((state.identified, state.resumed, state.not_resumed), (1, 1, 0));
+}
+
+#[tokio::test]
+async fn a_stop_of_the_daemon_in_the_middle_of_connecting_leaves_nothing_behind() {
+    let fixture = DiscordFixture::new().await;
+    for _ in 0..20 {
+        let listening = fixture.discord.listen(&fixture.sink);
+        let connecting = fixture.server.wait_for("a connection", |state| state.connections > 0);
+        // Dropped as soon as there is a connection, wherever the listener is by then.
+        tokio::select! {
+            lost = listening => panic!("{lost}"),
+            _ = connecting => {}
+        }
+        fixture.server.wait_for("its end", |state| state.connections == 0).await;
+    }
+}

@@ -1,0 +1,199 @@
+//! State of one active channel: its network, limits, notice queue, health and counters.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use quell_protocol::api::{AccessLevel, OnBusy};
+use quell_protocol::channel::{ChannelHealth, ChannelRow};
+use quell_scope::clock::Clock;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use super::notice_queue::NoticeQueue;
+use crate::config::{ChannelConfig, ChannelConfigError};
+use crate::network::{Network, NetworkLimits, OwnAccount};
+
+/// Limit for files being fetched, and separately for files being sent, at the same time; each may have 20 MiB.
+const MAX_CONCURRENT_FILES: usize = 8;
+
+const MESSAGES: &str = "quell_channel_messages_total";
+const ANSWERS: &str = "quell_channel_answers_total";
+const UNDELIVERED: &str = "quell_channel_undelivered_total";
+/// Set to 0 when the channel connects. Source: the Prometheus guide to instrumentation, "Avoid missing metrics".
+const COUNTERS: [&str; 3] = [MESSAGES, ANSWERS, UNDELIVERED];
+
+pub(super) struct ActiveChannel {
+    pub(super) name: String,
+    pub(super) config: ChannelConfig,
+    pub(super) network: Arc<dyn Network>,
+    pub(super) limits: NetworkLimits,
+    pub(super) notices: NoticeQueue,
+    /// Held while a fetched file is in memory.
+    pub(super) fetch_permits: Semaphore,
+    /// Held while a file is being sent; apart from `fetch_permits`, so that sending never waits for runs that fetch.
+    pub(super) send_permits: Semaphore,
+    /// Cancelled at the first successful connection.
+    first_connected: CancellationToken,
+    /// Cancelled to ask the listener to end.
+    stop_requested: CancellationToken,
+    /// Cancelled when the listener has ended.
+    listener_ended: CancellationToken,
+    clock: Clock,
+    status: Mutex<ChannelStatus>,
+}
+
+#[derive(Debug, Default)]
+struct ChannelStatus {
+    health: ChannelHealth,
+    health_since: Option<String>,
+    account: Option<OwnAccount>,
+    received: u64,
+    answered: u64,
+    undelivered: u64,
+}
+
+impl ActiveChannel {
+    pub(super) fn new(
+        name: &str,
+        config: ChannelConfig,
+        network: Arc<dyn Network>,
+        notices: NoticeQueue,
+        clock: Clock,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            config,
+            limits: network.limits(),
+            network,
+            notices,
+            fetch_permits: Semaphore::new(MAX_CONCURRENT_FILES),
+            send_permits: Semaphore::new(MAX_CONCURRENT_FILES),
+            first_connected: CancellationToken::new(),
+            stop_requested: CancellationToken::new(),
+            listener_ended: CancellationToken::new(),
+            clock,
+            status: Mutex::default(),
+        }
+    }
+
+    /// The access level of a sender; `None` if they are not allowed.
+    pub(super) fn sender_scope(&self, sender: &str) -> Option<AccessLevel> {
+        let named = |list: &[String]| list.iter().any(|name| name == sender);
+        if named(&self.config.operators) {
+            return Some(AccessLevel::Admin);
+        }
+        let everybody = self.config.allow.iter().any(|name| name == "*");
+        (everybody || named(&self.config.allow)).then_some(AccessLevel::Write)
+    }
+
+    /// How to treat a message that arrives while the conversation has an active run.
+    pub(super) fn on_busy(&self) -> OnBusy {
+        if self.config.interrupt_on_new_message {
+            OnBusy::Interrupt
+        } else {
+            self.config.on_busy.unwrap_or(OnBusy::Queue)
+        }
+    }
+
+    pub(super) fn is_own_account(&self, sender: &str) -> bool {
+        self.lock_status().account.as_ref().is_some_and(|own| own.id == sender)
+    }
+
+    pub(super) fn set_connected(&self, account: OwnAccount) {
+        self.lock_status().account = Some(account);
+        for counter in COUNTERS {
+            metrics::counter!(counter, "channel" => self.name.clone()).absolute(0);
+        }
+        self.set_health(ChannelHealth::Connected);
+        self.first_connected.cancel();
+    }
+
+    /// Waits for the first successful connection.
+    pub(super) async fn wait_until_connected(&self) {
+        self.first_connected.cancelled().await;
+    }
+
+    pub(super) fn set_health(&self, health: ChannelHealth) {
+        let mut status = self.lock_status();
+        if status.health != health {
+            status.health_since = Some(self.clock.rfc3339(self.clock.now()));
+            status.health = health;
+        }
+        let connected = if status.health == ChannelHealth::Connected { 1.0 } else { 0.0 };
+        drop(status);
+        metrics::gauge!("quell_channel_connected", "channel" => self.name.clone()).set(connected);
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        self.lock_status().health == ChannelHealth::Connected
+    }
+
+    pub(super) fn count_received(&self) {
+        self.lock_status().received += 1;
+        metrics::counter!(MESSAGES, "channel" => self.name.clone()).increment(1);
+    }
+
+    pub(super) fn count_answered(&self) {
+        self.lock_status().answered += 1;
+        metrics::counter!(ANSWERS, "channel" => self.name.clone()).increment(1);
+    }
+
+    pub(super) fn count_undelivered(&self) {
+        self.lock_status().undelivered += 1;
+        metrics::counter!(UNDELIVERED, "channel" => self.name.clone()).increment(1);
+    }
+
+    pub(super) fn to_row(&self) -> ChannelRow {
+        let status = self.lock_status();
+        ChannelRow {
+            name: self.name.clone(),
+            kind: self.config.kind.as_str().to_owned(),
+            health: status.health.clone(),
+            since: status.health_since.clone(),
+            account: status.account.as_ref().map(|own| own.name.clone()),
+            heard: status.received,
+            answered: status.answered,
+            undelivered: status.undelivered,
+        }
+    }
+
+    /// Asks the listener to end.
+    pub(super) fn request_stop(&self) {
+        self.stop_requested.cancel();
+    }
+
+    /// Records that the listener has ended, so that another may use the account.
+    pub(super) fn mark_listener_ended(&self) {
+        self.listener_ended.cancel();
+    }
+
+    pub(super) async fn wait_until_listener_ended(&self) {
+        self.listener_ended.cancelled().await;
+    }
+
+    pub(super) async fn wait_for_stop_request(&self) {
+        self.stop_requested.cancelled().await;
+    }
+
+    fn lock_status(&self) -> MutexGuard<'_, ChannelStatus> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(super) fn unusable_row(name: &str, config: &ChannelConfig, bad: &ChannelConfigError) -> ChannelRow {
+    ChannelRow {
+        name: name.to_owned(),
+        kind: config.kind.as_str().to_owned(),
+        health: ChannelHealth::Refused(bad.to_string()),
+        since: None,
+        account: None,
+        heard: 0,
+        answered: 0,
+        undelivered: 0,
+    }
+}
+
+impl std::fmt::Debug for ActiveChannel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ActiveChannel({})", self.name)
+    }
+}

@@ -1,0 +1,186 @@
+//! Take messages from the inbox when it is their turn, and execute them as commands or submit them as runs.
+//!
+//! The inbox and the registry decide; this module carries out their decisions. It never waits for a run.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use quell_engine::channel_origin::{ChannelOrigin, ChannelRunOptions};
+use quell_engine::engine::{StopTextMode, Submission, SubmitError, SubmitOutcome};
+use quell_kernel::admission::AdmissionError;
+use quell_kernel::channel::commands::ChannelCommand;
+use quell_kernel::channel::inbox::{InboxMessage, InboxPoll};
+use quell_kernel::channel::sanitise::NarrationPolicy;
+use quell_protocol::api::OnBusy;
+use quell_protocol::{ChannelMessage, RunId, StopReason, Verdict};
+use tokio::time::sleep_until;
+
+use super::progress::show_progress;
+use super::reply_delivery::ChatReply;
+use super::{Channels, ChatOrigin, channel_caller, commands, stale_replies, texts};
+use crate::config::ChannelKind;
+
+/// Text of a run whose message has files and no words.
+const FILES_ONLY_TEXT: &str = "(files, without words)";
+
+/// Takes messages from the inbox until the channels are shut down.
+pub(super) async fn run_dispatch_loop(channels: Channels) {
+    let mut commands = FuturesUnordered::new();
+    let mut messages = FuturesUnordered::new();
+    loop {
+        let now = channels.now();
+        let next = channels.lock_inbox().poll(now);
+        let until = match next {
+            InboxPoll::Ready(batch) => {
+                let is_command =
+                    batch.first().is_some_and(|first| ChannelCommand::parse(&first.message.content).is_some());
+                let in_flight = if is_command { &mut commands } else { &mut messages };
+                in_flight.push(process_batch(channels.clone(), batch));
+                continue;
+            }
+            InboxPoll::WaitUntil(moment) => Some(channels.clock().instant(moment)),
+            InboxPoll::Idle => None,
+        };
+        let pause = async {
+            match until {
+                Some(until) => sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
+        // Every arm only waits: a batch in flight stays in its set when another arm wins.
+        tokio::select! {
+            () = channels.scope().cancelled() => break,
+            () = channels.0.wake_dispatcher.notified() => {}
+            () = pause => {}
+            Some(()) = commands.next() => {}
+            Some(()) = messages.next() => {}
+        }
+    }
+    // Messages without a run are dropped as if they had not arrived. Commands have been stopped, and still send their
+    // results.
+    drop(messages);
+    tokio::select! {
+        () = channels.scope().forced() => {}
+        () = async { while commands.next().await.is_some() {} } => {}
+    }
+}
+
+async fn process_batch(channels: Channels, batch: Vec<InboxMessage<ChatOrigin>>) {
+    let Some(queued) = merge_messages(batch) else { return };
+    let conversation = queued.conversation.clone();
+    let work = async {
+        (channels.0.reload_config)();
+        match ChannelCommand::parse(&queued.message.content) {
+            Some(command) => commands::execute_command(&channels, &queued, command).await,
+            None => submit_run(&channels, queued).await,
+        }
+    };
+    // A panic ends the processing of this batch, not the dispatcher.
+    if AssertUnwindSafe(work).catch_unwind().await.is_err() {
+        tracing::error!(%conversation, "the processing of a message panicked");
+    }
+    channels.lock_inbox().finish(&conversation);
+    channels.notify_inbox_changed();
+}
+
+/// Merges collected messages into one, with the id and the address of the first.
+fn merge_messages(batch: Vec<InboxMessage<ChatOrigin>>) -> Option<InboxMessage<ChatOrigin>> {
+    batch.into_iter().reduce(|mut first, next| {
+        first.message.content = [first.message.content.as_str(), &next.message.content].join("\n");
+        first.message.attachments.extend(next.message.attachments);
+        first
+    })
+}
+
+async fn submit_run(channels: &Channels, queued: InboxMessage<ChatOrigin>) {
+    let InboxMessage { message, conversation, run_id: run, extra, .. } = queued;
+    let channel = &extra.channel;
+    let Some(scope) = channel.sender_scope(&message.sender) else { return };
+    let settings = channels.current_settings();
+    let messages = settings.settings.messages;
+    let options = ChannelRunOptions {
+        context_lines: channel_notes(&extra),
+        send_files_hint: supports_files(extra.channel.config.kind).then(|| FILE_MARKER_NOTE.to_owned()),
+        routed_model: settings.settings.routing.model_for(&message.content),
+        max_history_chars: messages.history_budget_chars,
+    };
+    let caller = channel_caller(&message.channel, &message.sender, scope);
+    let text = if message.content.is_empty() { FILES_ONLY_TEXT.to_owned() } else { message.content.clone() };
+    let narration = if messages.sanitize_narration { NarrationPolicy::Drop } else { NarrationPolicy::Keep };
+    let reply = Arc::new(ChatReply::new(channels, &extra, run.clone(), message.clone(), narration));
+    let submission = Submission {
+        session: conversation,
+        text,
+        agent: channel.config.agent.clone(),
+        idempotency_key: Some(run),
+        on_busy: effective_on_busy(channels, channel.on_busy(), &message),
+        timeout: Some(messages.reply_timeout()),
+        stop_text_mode: StopTextMode::Literal,
+        channel_origin: Some(ChannelOrigin::new(message.clone(), options, Arc::clone(&reply) as _)),
+    };
+    match channels.engine().submit(&caller, submission).await {
+        Ok(SubmitOutcome::Accepted(accepted)) => {
+            channels.scope().spawn(show_progress(channels.clone(), reply, accepted.run_id));
+        }
+        Ok(SubmitOutcome::Duplicate(known)) => handle_duplicate(channels, &extra, &known.run_id).await,
+        Ok(SubmitOutcome::Stopped(_)) => {}
+        Err(SubmitError::Refused(AdmissionError::QueueFull { .. })) => {
+            channel.notices.push_unless_recent(&extra.address, &message.sender, texts::TOO_MANY_WAITING);
+        }
+        Err(error) => reject_submission(&extra, &message, &error),
+    }
+}
+
+/// A message that a hook must see, or that has files, needs a run of its own to be prepared: it cannot steer the active
+/// run.
+fn effective_on_busy(channels: &Channels, configured: OnBusy, message: &ChannelMessage) -> OnBusy {
+    let needs_own_run = channels.engine().has_message_received_hook() || !message.attachments.is_empty();
+    if configured == OnBusy::Steer && needs_own_run { OnBusy::Queue } else { configured }
+}
+
+/// Handles a message that the network delivered again, after a restart of the daemon or of its own. If the daemon
+/// stopped before it was answered, this tells the sender, unless the repair of stale replies will.
+async fn handle_duplicate(channels: &Channels, origin: &ChatOrigin, run: &RunId) {
+    if stale_replies::is_stale_run(channels, run) {
+        return;
+    }
+    let view = channels.engine().find_run(run).await.ok().flatten();
+    let daemon_stopped = Some(Verdict::Aborted { reason: StopReason::DaemonStopped, by: None });
+    if view.is_some_and(|view| view.verdict == daemon_stopped) {
+        origin.channel.notices.push(&origin.address, texts::RESTARTED);
+    }
+}
+
+fn reject_submission(origin: &ChatOrigin, message: &ChannelMessage, error: &SubmitError) {
+    tracing::warn!(channel = message.channel, sender = message.sender, %error, "a message was refused");
+    origin.channel.notices.push(&origin.address, texts::rejection_text(error.code()));
+}
+
+/// Lines of the run context: the format of answers for this network, and the configured instructions.
+fn channel_notes(origin: &ChatOrigin) -> Vec<String> {
+    let config = &origin.channel.config;
+    let of_network = match config.kind {
+        ChannelKind::Irc => {
+            "Answer in plain text without Markdown, in few short lines: long ones are cut into several messages."
+        }
+        ChannelKind::Telegram
+        | ChannelKind::Discord
+        | ChannelKind::Slack
+        | ChannelKind::Matrix
+        | ChannelKind::Webhook => "Answer in Markdown.",
+    };
+    [of_network.to_owned()].into_iter().chain(config.instructions.clone()).collect()
+}
+
+/// Line of the run context for agents that may send files.
+const FILE_MARKER_NOTE: &str =
+    "A line [IMAGE:path], [FILE:path], [AUDIO:path] or [VIDEO:path] sends a file of your workdir.";
+
+fn supports_files(kind: ChannelKind) -> bool {
+    match kind {
+        ChannelKind::Telegram | ChannelKind::Discord | ChannelKind::Slack | ChannelKind::Matrix => true,
+        ChannelKind::Irc | ChannelKind::Webhook => false,
+    }
+}

@@ -1,0 +1,145 @@
+//! Send the outcome of a finished run to its chat: the final text, the end of the draft, the final reaction.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quell_engine::channel_origin::DeliveryError;
+use quell_protocol::{RunId, Verdict};
+use tokio::time::timeout;
+
+use super::channel::ActiveChannel;
+use super::send_retry::{SendPersistence, edit_message, send_piece};
+use super::status_reactions::{DONE_EMOJI, FAILED_EMOJI, FINAL_REACTION_TIMEOUT, StatusReactions, verdict_emoji};
+use super::texts;
+use crate::format::{format_draft, split_message};
+use crate::network::{ChatAddress, MessageId, SendError};
+
+/// Time limit for the final text of a run.
+const FINAL_TEXT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The reply of a finished run, as far as the outcome message needs it.
+pub(super) struct FinishedReply {
+    /// The current channel of this name: its configuration may have changed since the message arrived.
+    pub(super) channel: Arc<ActiveChannel>,
+    pub(super) address: ChatAddress,
+    pub(super) request_message: MessageId,
+    pub(super) run_id: RunId,
+    /// The draft; `None` once a piece of the reply is shown, because the draft is its first piece then.
+    pub(super) draft_message: Option<MessageId>,
+    /// The text of an unfinished reply.
+    pub(super) partial_text: String,
+    /// A hook withheld the message or the reply.
+    pub(super) withheld: bool,
+    /// The result of the delivery, if there was one.
+    pub(super) delivery_result: Option<Result<(), DeliveryError>>,
+}
+
+/// Whether the outcome still has to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NotificationStatus {
+    /// It was sent, or never can be.
+    Settled,
+    /// The network could not show it now; a later attempt may succeed.
+    RetryLater,
+}
+
+impl FinishedReply {
+    /// Sends the text for a run without a delivered reply, in place of the draft if there is one. `fallback_text` is
+    /// the text for a run that did not complete.
+    pub(super) async fn send_outcome(&self, verdict: &Verdict, fallback_text: Option<String>) -> NotificationStatus {
+        let final_text = match (verdict, &self.delivery_result) {
+            (Verdict::Completed, Some(Ok(()))) => return NotificationStatus::Settled,
+            // The beginning of the reply is shown already, perhaps in place of the draft.
+            (Verdict::Completed, Some(Err(DeliveryError::PartlyDelivered { .. } | DeliveryError::Unknown(_)))) => {
+                return self.with_timeout(self.send_final_text(texts::DELIVERY_UNKNOWN)).await;
+            }
+            (Verdict::Completed, _) if self.withheld => None,
+            (Verdict::Completed, _) => Some(texts::ANSWER_UNDELIVERED.to_owned()),
+            (Verdict::Failed { .. } | Verdict::Aborted { .. }, _) => fallback_text,
+        };
+        let sending = async {
+            match (self.finish_draft(verdict, final_text.as_deref()).await, &final_text) {
+                (Ok(()), _) => NotificationStatus::Settled,
+                (Err(_), Some(final_text)) => self.send_final_text(final_text).await,
+                (Err(status), None) => status,
+            }
+        };
+        self.with_timeout(sending).await
+    }
+
+    /// Ends the draft with the outcome.
+    ///
+    /// # Errors
+    /// The status of a draft that could not be ended; `Settled` if there is no draft.
+    async fn finish_draft(&self, verdict: &Verdict, final_text: Option<&str>) -> Result<(), NotificationStatus> {
+        let (Some(message), Some(drafts)) = (&self.draft_message, self.channel.network.drafts()) else {
+            return Err(NotificationStatus::Settled);
+        };
+        let ending = match (final_text, self.withheld) {
+            (Some(final_text), _) => final_text,
+            (None, true) => texts::ANSWER_WITHHELD,
+            (None, false) => texts::draft_ending_text(verdict),
+        };
+        let partial = if self.withheld { "" } else { self.partial_text.trim() };
+        let text = if partial.is_empty() { ending.to_owned() } else { format!("{partial}\n\n{ending}") };
+        // A draft that is too long shows its end, which matters here.
+        let piece = format_draft(&text, &self.channel.limits.message_format);
+        edit_message(drafts, &self.address, message, &piece, SendPersistence::UntilCancelled).await.map_err(|error| {
+            tracing::debug!(run = %self.run_id, %error, "a draft could not be ended");
+            match error {
+                SendError::Refused { .. } => NotificationStatus::Settled,
+                SendError::NotDelivered { .. } | SendError::Unknown { .. } => NotificationStatus::RetryLater,
+            }
+        })
+    }
+
+    async fn with_timeout(&self, sending: impl Future<Output = NotificationStatus>) -> NotificationStatus {
+        timeout(FINAL_TEXT_TIMEOUT, sending).await.unwrap_or_else(|_elapsed| {
+            tracing::warn!(run = %self.run_id, "sending the outcome of a run timed out");
+            NotificationStatus::RetryLater
+        })
+    }
+
+    async fn send_final_text(&self, final_text: &str) -> NotificationStatus {
+        for (number, piece) in split_message(final_text, &self.channel.limits.message_format).iter().enumerate() {
+            let key = format!("{}-end-{number}", self.run_id);
+            if let Err(error) =
+                send_piece(&*self.channel.network, &self.address, piece, &key, SendPersistence::UntilCancelled).await
+            {
+                self.channel.count_undelivered();
+                tracing::warn!(run = %self.run_id, %error, "the outcome of a run was not delivered");
+                return match error {
+                    SendError::NotDelivered { .. } => NotificationStatus::RetryLater,
+                    // The text may be shown already, and must not be sent twice.
+                    SendError::Refused { .. } | SendError::Unknown { .. } => NotificationStatus::Settled,
+                };
+            }
+        }
+        NotificationStatus::Settled
+    }
+
+    /// The reaction that stays; `None` for a withheld message.
+    pub(super) fn final_emoji(&self, verdict: &Verdict) -> Option<&'static str> {
+        match verdict {
+            Verdict::Completed if self.delivery_result == Some(Ok(())) => Some(DONE_EMOJI),
+            _ if self.withheld => None,
+            Verdict::Completed => Some(FAILED_EMOJI),
+            Verdict::Failed { .. } | Verdict::Aborted { .. } => Some(verdict_emoji(verdict)),
+        }
+    }
+
+    pub(super) async fn add_final_reaction(&self, emoji: Option<&str>) {
+        if let Some(emoji) = emoji {
+            self.status_reactions().add(emoji, FINAL_REACTION_TIMEOUT).await;
+        }
+    }
+
+    pub(super) fn status_reactions(&self) -> StatusReactions<'_> {
+        StatusReactions {
+            channel: &self.channel,
+            address: &self.address,
+            request_message: &self.request_message,
+            run_id: &self.run_id,
+        }
+    }
+}

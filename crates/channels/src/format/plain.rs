@@ -1,0 +1,54 @@
+//! Plain text output for IRC, for notifications, and for messages whose markup a network rejected.
+
+use super::document::{BlockSeparator, DocumentElement};
+use super::markup::{Delimiters, MarkupSyntax, OpenLevel, TextPosition, list_bullet};
+
+/// Plain text; each link is followed by its address.
+pub(super) struct PlainMarkup;
+
+impl MarkupSyntax for PlainMarkup {
+    fn delimiters(&self, element: &DocumentElement, _: &[OpenLevel]) -> Option<Delimiters> {
+        match element {
+            DocumentElement::Quote => Some(Delimiters::line_prefixed("> ")),
+            DocumentElement::Item(number) => Some(Delimiters::list_item(list_bullet(*number))),
+            DocumentElement::Cell { first: false, .. } => Some(Delimiters::new(" | ", "")),
+            DocumentElement::List(_)
+            | DocumentElement::Table { .. }
+            | DocumentElement::Row(_)
+            | DocumentElement::Cell { first: true, .. } => Some(Delimiters::empty()),
+            DocumentElement::Paragraph
+            | DocumentElement::Heading(_)
+            | DocumentElement::CodeBlock { .. }
+            | DocumentElement::Strong
+            | DocumentElement::Emphasis
+            | DocumentElement::Strike
+            | DocumentElement::Underline
+            | DocumentElement::Link(_)
+            | DocumentElement::Code(_) => None,
+        }
+    }
+
+    fn write_text(&self, text: &str, _: TextPosition, out: &mut String) {
+        for c in text.chars() {
+            match c {
+                '\t' => out.push_str("    "),
+                _ => out.push(c),
+            }
+        }
+    }
+
+    fn separator_text(&self, separator: BlockSeparator, _: TextPosition) -> &'static str {
+        match separator {
+            BlockSeparator::Block => "\n\n",
+            BlockSeparator::Heading | BlockSeparator::Item | BlockSeparator::Line => "\n",
+        }
+    }
+
+    fn horizontal_rule(&self) -> &'static str {
+        "———"
+    }
+
+    fn continuation_mark(&self) -> &'static str {
+        "… "
+    }
+}

@@ -1,0 +1,236 @@
+//! Tests against a real ngircd.
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+
+use futures_util::poll;
+use quell_testkit::networks::irc::{IrcServer, IrcSettings, IrcTestUser};
+
+use super::*;
+
+/// A user in the room of the account.
+async fn join_as_ann(server: &IrcServer) -> IrcTestUser {
+    let ann = IrcTestUser::connect(server, "Ann").await;
+    ann.join("#tea").await;
+    ann
+}
+
+#[tokio::test]
+async fn messages_come_and_go() {
+    let server = IrcServer::start().await;
+    let ann = join_as_ann(&server).await;
+    let fixture = IrcFixture::connect(&server.address(), json!({})).await;
+    ann.wait_join("quell", "#tea").await;
+    assert_eq!(
+        fixture.sink.state().accounts[0],
+        crate::network::OwnAccount { id: "quell".into(), name: "quell".into() }
+    );
+
+    ann.send_message("#tea", "QUELL: hello");
+    let inbound = fixture.wait_for_text("hello").await;
+    assert_eq!((inbound.sender.as_str(), inbound.sender_name.as_deref()), ("ann", Some("Ann")));
+    assert!(inbound.is_addressed && inbound.is_group);
+    assert!(fixture.send(&inbound.address.target, "good day").await.is_ok());
+    assert_eq!(ann.wait_messages_from("quell", 1).await, ["good day"]);
+
+    ann.send_message("quell", "in private");
+    let private = fixture.wait_for_text("in private").await;
+    assert!(private.is_addressed && !private.is_group);
+    assert!(fixture.send(&private.address.target, "to you alone").await.is_ok());
+    assert_eq!(ann.wait_messages_from("quell", 2).await[1], "to you alone");
+    assert!(ann.lines().iter().any(|line| line.text == "to you alone" && line.words == ["Ann"]));
+}
+
+#[tokio::test]
+async fn a_stop_word_is_heard_without_the_nick() {
+    let server = IrcServer::start().await;
+    let ann = join_as_ann(&server).await;
+    let fixture = IrcFixture::connect(&server.address(), json!({})).await;
+    ann.wait_join("quell", "#tea").await;
+    ann.send_raw("NOTICE #tea :quell: a notice");
+    ann.send_message("#tea", "\u{1}VERSION\u{1}");
+    ann.send_message("#tea", "tea, anybody?");
+    ann.send_message("#tea", "\u{2}stop\u{2}");
+    ann.send_message("#tea", "quell, stop");
+    let state = fixture.sink.wait_for("all lines", |state| state.messages.len() == 3).await;
+    let heard: Vec<(&str, bool)> =
+        state.messages.iter().map(|inbound| (inbound.text.as_str(), inbound.is_addressed)).collect();
+    assert_eq!(heard, [("tea, anybody?", false), ("stop", false), ("stop", true)]);
+    let ids: BTreeSet<&str> = state.messages.iter().map(|inbound| inbound.id.as_str()).collect();
+    assert_eq!(ids.len(), 3, "each has an id of its own");
+}
+
+#[tokio::test]
+async fn a_nick_that_is_taken_is_taken_back_when_it_is_free() {
+    let server = IrcServer::start().await;
+    let ann = join_as_ann(&server).await;
+    let ghost = IrcTestUser::connect(&server, "quell").await;
+    ghost.join("#tea").await;
+    let fixture = IrcFixture::connect(&server.address(), json!({})).await;
+    assert_eq!(fixture.sink.state().accounts[0].name, "quell_");
+    ann.wait_join("quell_", "#tea").await;
+    ann.send_message("#tea", "quell_: are you there?");
+    fixture.wait_for_text("are you there?").await;
+
+    drop(ghost);
+    let state = fixture.sink.wait_for("the nick", |state| state.accounts.len() == 2).await;
+    assert_eq!(state.accounts[1].name, "quell");
+    ann.send_message("#tea", "quell: and now?");
+    assert!(fixture.wait_for_text("and now?").await.is_addressed);
+}
+
+#[tokio::test]
+async fn a_long_answer_arrives_whole_in_order_and_is_no_flood() {
+    let server = IrcServer::start().await;
+    let ann = join_as_ann(&server).await;
+    let fixture = IrcFixture::connect(&server.address(), json!({})).await;
+    ann.wait_join("quell", "#tea").await;
+    // Two lines more than the server accepts at once: four of full length and one that has to be split.
+    let longest = fixture.irc.limits().message_format.max_length;
+    let whole = |n: usize| format!("{n}{}", "x".repeat(longest - 1));
+    for n in 0..4 {
+        fixture.send("#tea", &whole(n)).await.unwrap();
+    }
+    let cut = format!("{} {}", "안녕".repeat(60), "끝".repeat(60));
+    fixture.send("#tea", &cut).await.unwrap();
+    let heard = ann.wait_messages_from("quell", 6).await;
+    assert_eq!(heard[..4], [whole(0), whole(1), whole(2), whole(3)]);
+    assert_eq!(heard[4..].concat(), cut.replace(' ', ""), "nothing was cut off on the way");
+    assert!(fixture.send("#tea", "still here").await.is_ok());
+    assert_eq!(ann.wait_messages_from("quell", 7).await[6], "still here");
+}
+
+#[tokio::test]
+async fn a_send_that_is_dropped_leaves_no_line() {
+    let server = IrcServer::start().await;
+    let ann = join_as_ann(&server).await;
+    let fixture = IrcFixture::connect(&server.address(), json!({})).await;
+    ann.wait_join("quell", "#tea").await;
+    // Together with the `JOIN` line it is what the server accepts at once.
+    for n in 0..4 {
+        fixture.send("#tea", &format!("{n}")).await.unwrap();
+    }
+    {
+        let mut stopped = pin!(fixture.send("#tea", "not to be said"));
+        assert!(poll!(&mut stopped).is_pending(), "it waits for its turn");
+    }
+    fixture.send("#tea", "last").await.unwrap();
+    assert_eq!(ann.wait_messages_from("quell", 5).await, ["0", "1", "2", "3", "last"]);
+}
+
+#[tokio::test]
+async fn a_server_that_comes_back_is_found_again() {
+    let mut server = IrcServer::start().await;
+    let mut fixture = IrcFixture::connect(&server.address(), json!({})).await;
+    let early = join_as_ann(&server).await;
+    early.send_message("quell", "before");
+    fixture.wait_for_text("before").await;
+
+    server.kill();
+    assert!(matches!(fixture.wait_for_end().await, ListenError::Connection(_)));
+    let sent = fixture.send("#tea", "into the void").await;
+    assert!(matches!(sent, Err(SendError::NotDelivered { retry_after: Some(_), .. })), "{sent:?}");
+    let lost = fixture.irc.listen(fixture.sink.as_ref()).await;
+    assert!(matches!(&lost, ListenError::Connection(why) if why.contains("cannot be reached")), "{lost:?}");
+
+    server.restart().await;
+    fixture.listen().await;
+    let ann = join_as_ann(&server).await;
+    ann.send_message("quell", "after");
+    fixture.wait_for_text("after").await;
+    assert!(fixture.send("#tea", "back again").await.is_ok());
+    assert_eq!(ann.wait_messages_from("quell", 1).await, ["back again"]);
+    let state = fixture.sink.state();
+    assert_eq!(state.texts(), ["before", "after"]);
+    assert_ne!(state.messages[0].id, state.messages[1].id);
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_refused_in_the_servers_words() {
+    let settings = IrcSettings { password: Some("earl grey".to_owned()), ..IrcSettings::default() };
+    let server = IrcServer::start_with(settings).await;
+    let sink = RecordingInboundSink::new();
+    let lost = irc_network(&server.address(), json!({}), Some("oolong")).listen(&sink).await;
+    assert!(matches!(&lost, ListenError::Refused(why) if why.contains("Bad password")), "{lost:?}");
+    assert!(!format!("{lost:?}").contains("oolong"));
+    assert!(sink.state().accounts.is_empty());
+    let description = irc_network(&server.address(), json!({}), Some("earl grey")).probe().await;
+    assert_eq!(description.unwrap(), "nick quell on irc.test (network TestNet)");
+}
+
+#[tokio::test]
+async fn a_look_says_who_it_is_and_leaves() {
+    let server = IrcServer::start().await;
+    let fixture = IrcFixture::connect(&server.address(), json!({})).await;
+    let description = fixture.irc.probe().await.unwrap();
+    assert_eq!(
+        description,
+        "nick quell_ on irc.test (network TestNet); the nick quell is taken, maybe by Quell itself"
+    );
+    // The nick is free again, and the listening connection was not disturbed.
+    let ann = IrcTestUser::connect(&server, "quell_").await;
+    ann.send_message("quell", "still here?");
+    fixture.wait_for_text("still here?").await;
+    drop(server);
+    assert!(fixture.irc.probe().await.unwrap_err().0.contains("cannot be reached"));
+}
+
+#[tokio::test]
+async fn a_room_that_is_closed_refuses_and_an_invitation_opens_it() {
+    let server = IrcServer::start().await;
+    let ann = join_as_ann(&server).await;
+    ann.send_raw("MODE #tea +i");
+    ann.wait_for("the mode", |lines| lines.iter().any(|line| line.command == "MODE" && line.text == "+i")).await;
+    ann.join("#hall").await;
+    let fixture = IrcFixture::connect(&server.address(), json!({"join": ["#tea", "#hall"]})).await;
+    ann.wait_join("quell", "#hall").await;
+    // The server responds in order: once a message in #hall arrives, the refusal of #tea has arrived.
+    ann.send_message("#hall", "quell: hello");
+    fixture.wait_for_text("hello").await;
+    let refused = fixture.send("#tea", "let me in").await;
+    assert!(matches!(&refused, Err(SendError::Refused { why }) if why.contains("#tea")), "{refused:?}");
+    assert!(fixture.send("#hall", "here I am").await.is_ok(), "one room is not the other");
+
+    ann.send_raw("INVITE quell #tea");
+    ann.wait_join("quell", "#tea").await;
+    ann.send_message("#tea", "quell: welcome");
+    fixture.wait_for_text("welcome").await;
+    assert!(fixture.send("#tea", "thank you").await.is_ok());
+
+    ann.send_raw("KICK #tea quell :enough");
+    ann.send_message("#hall", "quell: sorry");
+    fixture.wait_for_text("sorry").await;
+    let refused = fixture.send("#tea", "why?").await;
+    assert!(
+        matches!(&refused, Err(SendError::Refused { why }) if why.contains("kicked by Ann: enough")),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_server_whose_certificate_nobody_vouches_for_gets_no_word() {
+    let server = IrcServer::start_with(IrcSettings { tls: true, ..IrcSettings::default() }).await;
+    let result = irc_network(&server.tls_address(), json!({"tls": null}), Some("secret")).probe().await;
+    assert!(matches!(&result, Err(NetworkError(why)) if why.contains("certificate")), "{result:?}");
+    assert!(!server.output().contains("User \"quell"), "{}", server.output());
+}
+
+#[tokio::test]
+async fn messages_come_and_go_over_tls() {
+    let server = IrcServer::start_with(IrcSettings { tls: true, ..IrcSettings::default() }).await;
+    let ann = join_as_ann(&server).await;
+    let irc = Arc::new(irc_network(&server.tls_address(), json!({}), None));
+    let stream = byte_stream::connect_trusting(&server.certificate(), "127.0.0.1", irc.account.port).await.unwrap();
+    let (sink, mut tasks) = (Arc::new(RecordingInboundSink::new()), JoinSet::new());
+    let (listening, task_sink) = (Arc::clone(&irc), Arc::clone(&sink));
+    tasks.spawn(
+        async move { connection::listen(&listening.account, &listening.outbox, stream, task_sink.as_ref()).await },
+    );
+    ann.wait_join("quell", "#tea").await;
+    ann.send_message("#tea", "quell: psst");
+    sink.wait_for("a line", |state| state.texts() == ["psst"]).await;
+    irc.send(&chat_address("#tea"), &message_piece("nobody listens"), "key").await.unwrap();
+    assert_eq!(ann.wait_messages_from("quell", 1).await, ["nobody listens"]);
+    drop(server);
+    assert!(matches!(tasks.join_next().await, Some(Ok(ListenError::Connection(_)))));
+}

@@ -1,0 +1,153 @@
+//! Matrix network: unencrypted rooms through the client-server API with `/sync` long polling.
+//!
+//! It does not use the Matrix SDK, which owns tasks and a database: about ten calls are enough here. The listener makes
+//! one long poll of `/sync` after the other. If a response left out events, they are fetched.
+
+mod api;
+mod attachments;
+mod call_error;
+mod cursor_saver;
+mod events;
+mod known_rooms;
+mod limiter;
+mod listener;
+mod message_parser;
+mod reactions;
+mod room_tasks;
+mod sending;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod timeline_gaps;
+
+use std::collections::HashSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
+use super::config::{ChannelConfig, ChannelConfigError};
+use super::format::{LengthUnit, Markup, MessageFormat, MessagePiece};
+use super::network::{
+    ChatAddress, Drafts, FileTransfer, InboundSink, ListenError, MessageId, Network, NetworkError, NetworkLimits,
+    OwnAccount, Reactions, SendError, TypingIndicator,
+};
+use api::MatrixApi;
+use call_error::MatrixCallError;
+use reactions::ReactionCache;
+use settings::MatrixSettings;
+
+/// Largest length of a text. An event may have 65,536 bytes (Matrix specification: size limits). An edit holds the text
+/// twice, with markup and without, and JSON escapes may double both; the rest is for the fields of the server.
+const MAX_MESSAGE_BYTES: usize = 15_000;
+/// Time between two edits of one message. Edits are permanent events, sent to everybody in the room.
+const EDIT_INTERVAL: Duration = Duration::from_secs(1);
+/// Time between two typing notifications, which last for ten seconds.
+const TYPING_INTERVAL: Duration = Duration::from_secs(4);
+
+/// One account on a homeserver.
+#[derive(Debug)]
+pub struct MatrixNetwork {
+    channel_name: String,
+    settings: MatrixSettings,
+    api: MatrixApi,
+    /// The account as the server names it; none before the first call.
+    account: Mutex<Option<OwnAccount>>,
+    /// Encrypted rooms that got the notice that they cannot be read.
+    notified_rooms: Mutex<HashSet<String>>,
+    reaction_cache: Mutex<ReactionCache>,
+}
+
+impl MatrixNetwork {
+    /// Checks the keys of `[channels.NAME]`.
+    ///
+    /// # Errors
+    /// The wrong key, and what would be right.
+    pub fn new(name: &str, config: &ChannelConfig) -> Result<Self, ChannelConfigError> {
+        let settings = MatrixSettings::parse(name, config)?;
+        let api = MatrixApi::new(&settings).map_err(|error| ChannelConfigError::new(name, "api_base", error.0))?;
+        Ok(Self {
+            channel_name: name.to_owned(),
+            settings,
+            api,
+            account: Mutex::default(),
+            notified_rooms: Mutex::default(),
+            reaction_cache: Mutex::default(),
+        })
+    }
+
+    /// Asks the server for the account of the token.
+    async fn fetch_account(&self) -> Result<OwnAccount, MatrixCallError> {
+        let id = self.api.whoami().await?;
+        let name = self.api.display_name(&id).await?.unwrap_or_else(|| settings::local_part(&id).to_owned());
+        let account = OwnAccount { id, name };
+        *lock(&self.account) = Some(account.clone());
+        Ok(account)
+    }
+
+    /// The id of the account. It is fetched once.
+    async fn account_id(&self) -> Result<String, MatrixCallError> {
+        let known = lock(&self.account).as_ref().map(|account| account.id.clone());
+        match known {
+            Some(id) => Ok(id),
+            None => Ok(self.fetch_account().await?.id),
+        }
+    }
+}
+
+impl Network for MatrixNetwork {
+    fn limits(&self) -> NetworkLimits {
+        let message_format =
+            MessageFormat { markup: Markup::MatrixHtml, max_length: MAX_MESSAGE_BYTES, length_unit: LengthUnit::Bytes };
+        NetworkLimits { message_format, edit_interval: EDIT_INTERVAL, typing_interval: TYPING_INTERVAL }
+    }
+
+    fn listen<'a>(&'a self, sink: &'a dyn InboundSink) -> BoxFuture<'a, ListenError> {
+        listener::listen(self, sink).boxed()
+    }
+
+    fn send<'a>(
+        &'a self,
+        address: &'a ChatAddress,
+        piece: &'a MessagePiece,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<MessageId, SendError>> {
+        sending::send_message(&self.api, address, piece, key).boxed()
+    }
+
+    fn probe(&self) -> BoxFuture<'_, Result<String, NetworkError>> {
+        async {
+            let id = self.api.whoami().await?;
+            let rooms = match self.api.count_joined_rooms().await? {
+                0 => "in no room; invite it into one".to_owned(),
+                1 => "in 1 room".to_owned(),
+                many => format!("in {many} rooms"),
+            };
+            Ok(format!("{id}, {rooms}"))
+        }
+        .map(|result: Result<String, MatrixCallError>| result.map_err(|fault| NetworkError(fault.to_string())))
+        .boxed()
+    }
+
+    fn drafts(&self) -> Option<&dyn Drafts> {
+        Some(self)
+    }
+
+    fn typing(&self) -> Option<&dyn TypingIndicator> {
+        Some(self)
+    }
+
+    fn reactions(&self) -> Option<&dyn Reactions> {
+        Some(self)
+    }
+
+    fn files(&self) -> Option<&dyn FileTransfer> {
+        Some(self)
+    }
+}
+
+/// Locks a mutex. The data is complete whenever the lock is free, so a panic elsewhere does not matter.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,269 @@
+//! Traits and types between the message flow and a chat network.
+//!
+//! A network knows its own protocol and nothing about the engine, runs or sessions. The flow knows runs and sessions
+//! and nothing about protocols. Every future here may be dropped at any await: a dropped connection is closed, a
+//! dropped request is abandoned. Nothing here owns a task, a signal handler or a runtime.
+
+#[cfg(test)]
+pub(crate) mod recording_sink;
+
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use quell_protocol::Attachment;
+use reqwest::header::HeaderMap;
+
+use super::format::{MessageFormat, MessagePiece};
+
+/// One chat network with one account, as configured in `[channels.X]`.
+pub trait Network: Send + Sync + 'static {
+    /// Format and timing of messages to this network.
+    fn limits(&self) -> NetworkLimits;
+
+    /// Connects, listens and passes each message to `sink` until the connection is lost. It does not reconnect: its
+    /// caller does, after a pause. A network without a connection of its own (one that calls Quell) waits forever.
+    fn listen<'a>(&'a self, sink: &'a dyn InboundSink) -> BoxFuture<'a, ListenError>;
+
+    /// Sends one piece. A retry of the same piece has the same `key`; some networks then show the message only once.
+    fn send<'a>(
+        &'a self,
+        address: &'a ChatAddress,
+        piece: &'a MessagePiece,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<MessageId, SendError>>;
+
+    /// Sends one piece, such as the reply to a stop, before everything that waits inside this network. Only a network
+    /// with a queue of its own has to override it.
+    fn send_urgent<'a>(
+        &'a self,
+        address: &'a ChatAddress,
+        piece: &'a MessagePiece,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<MessageId, SendError>> {
+        self.send(address, piece, key)
+    }
+
+    /// Asks the network for the identity of this account, without listening: for `quell channels test` and `quell
+    /// doctor`. Returns one line for people.
+    fn probe(&self) -> BoxFuture<'_, Result<String, NetworkError>>;
+
+    /// Editing of sent messages, if the network can do it.
+    fn drafts(&self) -> Option<&dyn Drafts> {
+        None
+    }
+
+    /// The typing indicator, if the network has one.
+    fn typing(&self) -> Option<&dyn TypingIndicator> {
+        None
+    }
+
+    /// Reactions on messages, if the network has them.
+    fn reactions(&self) -> Option<&dyn Reactions> {
+        None
+    }
+
+    /// File transfer, if the network has it.
+    fn files(&self) -> Option<&dyn FileTransfer> {
+        None
+    }
+
+    /// The HTTP endpoint for messages, for a network that calls Quell.
+    fn inbound_endpoint(&self) -> Option<&dyn InboundEndpoint> {
+        None
+    }
+}
+
+/// HTTP endpoint for a network that calls Quell. Each call is authenticated by itself.
+pub trait InboundEndpoint: Send + Sync {
+    /// Largest accepted body.
+    fn max_body_bytes(&self) -> usize;
+
+    /// Verifies a call and parses its message. `now` is the time of this machine in seconds since 1970. The same
+    /// message may come again: it then has the same id.
+    ///
+    /// # Errors
+    /// The reason of the rejection, in a text that the caller may read.
+    fn parse_request(&self, headers: &HeaderMap, body: &[u8], now: i64) -> Result<InboundMessage, InboundRejection>;
+}
+
+/// Editing of messages after they were sent.
+pub trait Drafts: Send + Sync {
+    /// Replaces the content of an earlier message by `piece`. Idempotent.
+    fn edit<'a>(
+        &'a self,
+        address: &'a ChatAddress,
+        message: &'a MessageId,
+        piece: &'a MessagePiece,
+    ) -> BoxFuture<'a, Result<(), SendError>>;
+}
+
+/// Indicator that the account is writing. It disappears by itself.
+pub trait TypingIndicator: Send + Sync {
+    /// Shows it for some more seconds.
+    fn show<'a>(&'a self, address: &'a ChatAddress) -> BoxFuture<'a, Result<(), SendError>>;
+
+    /// Removes it. Does nothing on networks where only time or a message removes it.
+    fn hide<'a>(&'a self, address: &'a ChatAddress) -> BoxFuture<'a, Result<(), SendError>>;
+}
+
+/// Reactions on messages. The account has at most one at a time on each message.
+pub trait Reactions: Send + Sync {
+    /// Adds an emoji to a message.
+    fn add<'a>(
+        &'a self,
+        address: &'a ChatAddress,
+        message: &'a MessageId,
+        emoji: &'a str,
+    ) -> BoxFuture<'a, Result<(), SendError>>;
+
+    /// Removes the emoji. It is no error if there is none.
+    fn remove<'a>(
+        &'a self,
+        address: &'a ChatAddress,
+        message: &'a MessageId,
+        emoji: &'a str,
+    ) -> BoxFuture<'a, Result<(), SendError>>;
+}
+
+/// Download and upload of attachments.
+pub trait FileTransfer: Send + Sync {
+    /// Downloads a received attachment of at most `max_bytes` bytes.
+    fn fetch<'a>(&'a self, attachment: &'a Attachment, max_bytes: u64) -> BoxFuture<'a, Result<Vec<u8>, NetworkError>>;
+
+    /// Sends a file with the name and type of `attachment` and the content `bytes`.
+    fn send<'a>(
+        &'a self,
+        address: &'a ChatAddress,
+        attachment: &'a Attachment,
+        bytes: Vec<u8>,
+    ) -> BoxFuture<'a, Result<MessageId, SendError>>;
+}
+
+/// Receiver of everything that a network delivers. The flow implements it.
+pub trait InboundSink: Send + Sync {
+    /// The network is connected and receives messages: resets the reconnect backoff.
+    fn on_connected(&self, account: OwnAccount);
+
+    /// Accepts a message and returns at once. A stop has taken effect when it returns. A network may deliver the same
+    /// message again after a reconnect: it counts once.
+    fn on_message(&self, inbound: InboundMessage);
+
+    /// Waits until every message so far is in the database or was refused, so that the network may acknowledge them.
+    fn wait_until_stored(&self) -> BoxFuture<'_, ()>;
+
+    /// The cursor that was saved last: the position from which to continue after a restart.
+    fn load_cursor(&self) -> BoxFuture<'_, Option<String>>;
+
+    /// Saves the position from which to continue. Call it after [`InboundSink::wait_until_stored`].
+    fn save_cursor(&self, cursor: String) -> BoxFuture<'_, ()>;
+}
+
+/// The account of the channel itself. Its own messages are ignored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnAccount {
+    /// In the form of [`InboundMessage::sender`].
+    pub id: String,
+    /// For people.
+    pub name: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InboundMessage {
+    /// The network's id, unique in this channel even if two rooms use the same numbers. Duplicates are found by it.
+    pub id: String,
+    /// Identifies the message in a reply, an edit or a reaction.
+    pub message_id: MessageId,
+    pub sender: String,
+    /// Display name.
+    pub sender_name: Option<String>,
+    /// Where the message is, and where a reply goes.
+    pub address: ChatAddress,
+    /// Limits an interruption, besides sender and target, if the network has such a scope.
+    pub scope_id: Option<String>,
+    /// The text without the mention of the account.
+    pub text: String,
+    /// True if the message is meant for this account. Any other message is only checked for stop words.
+    pub is_addressed: bool,
+    /// True if more than two people can read it.
+    pub is_group: bool,
+    pub attachments: Vec<Attachment>,
+}
+
+/// Where a message is, and where a reply to it goes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ChatAddress {
+    /// Chat, room or person.
+    pub target: String,
+    /// Thread in the target, on networks that have threads.
+    pub thread: Option<String>,
+}
+
+/// The network's id of one message, opaque to the flow.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct MessageId(pub String);
+
+/// Format and timing of messages to a network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NetworkLimits {
+    /// Markup and largest length of a message.
+    pub message_format: MessageFormat,
+    /// Least time between two edits of one draft.
+    pub edit_interval: Duration,
+    /// Time after which the typing indicator is shown again.
+    pub typing_interval: Duration,
+}
+
+/// Reason why listening ended.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ListenError {
+    /// The connection broke, or the server closed it or asked for a reconnect. It is tried again.
+    #[error("{0}")]
+    Connection(String),
+    /// The server asks the client to stay away for a time.
+    #[error("{why}; try again in {} s", after.as_secs())]
+    Busy { why: String, after: Duration },
+    /// The server rejects this account. It is tried again, but seldom, because that rarely helps.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Reason why one piece was not sent.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// The network certainly does not show it. It may be sent again, after `retry_after` if there is one.
+    #[error("not delivered: {why}")]
+    NotDelivered { why: String, retry_after: Option<Duration> },
+    /// The network certainly does not show it, and never will.
+    #[error("not delivered: {why}")]
+    Refused { why: String },
+    /// The response was lost: the message may be shown or not. It is sent again only if the network shows a repeated
+    /// key once.
+    #[error("it is not known whether it was delivered: {why}")]
+    Unknown {
+        why: String,
+        /// True if the network shows the message once when it is sent again with the same key.
+        is_repeatable: bool,
+    },
+}
+
+/// Reason why an inbound call was rejected.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InboundRejection {
+    /// The body is larger than [`InboundEndpoint::max_body_bytes`].
+    #[error("{0}")]
+    TooLarge(String),
+    /// The call does not prove the identity of its caller.
+    #[error("{0}")]
+    Unauthenticated(String),
+    /// The proof is valid but old: it may be a replay.
+    #[error("{0}")]
+    Stale(String),
+    /// The caller is authenticated, but the body is not a message.
+    #[error("{0}")]
+    Malformed(String),
+}
+
+/// Error of any other operation.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct NetworkError(pub String);

@@ -1,0 +1,65 @@
+//! Fixture: the bot against a fake Telegram server, which is as strict as Telegram.
+
+mod config;
+mod receiving;
+mod sending;
+
+use std::future::Future;
+
+use quell_testkit::networks::telegram::{FakeTelegram, TOKEN, TelegramTestUser};
+use serde_json::{Value, json};
+
+use super::TelegramNetwork;
+use crate::config::ChannelConfig;
+use crate::format::MessagePiece;
+use crate::network::recording_sink::{RecordedInbound, RecordingInboundSink};
+use crate::network::{ChatAddress, InboundSink, MessageId, Network};
+
+const ANN: TelegramTestUser = TelegramTestUser { id: 7, name: "ann" };
+const BOB: TelegramTestUser = TelegramTestUser { id: 8, name: "bob" };
+const GROUP: i64 = -1_001_234;
+
+/// A configuration with a token and these additional keys.
+fn telegram_config(keys: Value) -> ChannelConfig {
+    let mut all = json!({"kind": "telegram", "allow": ["*"]});
+    all.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
+    let mut config: ChannelConfig = serde_json::from_value(all).unwrap();
+    config.token = Some(TOKEN.into());
+    config
+}
+
+fn telegram_network(fake: &FakeTelegram) -> TelegramNetwork {
+    TelegramNetwork::new("telegram", &telegram_config(json!({"api_base": fake.base_url()}))).unwrap()
+}
+
+/// Runs `scenario` while the bot listens, then drops the connection.
+async fn while_listening<T>(bot: &TelegramNetwork, sink: &dyn InboundSink, scenario: impl Future<Output = T>) -> T {
+    tokio::select! {
+        biased;
+        lost = bot.listen(sink) => panic!("listening ended: {lost}"),
+        output = scenario => output,
+    }
+}
+
+/// The recorded state after the bot has received this number of messages.
+async fn wait_for_messages(bot: &TelegramNetwork, count: usize) -> RecordedInbound {
+    let sink = RecordingInboundSink::new();
+    while_listening(bot, &sink, sink.wait_for("the messages", |state| state.messages.len() >= count)).await
+}
+
+fn chat_address(chat: i64) -> ChatAddress {
+    ChatAddress { target: chat.to_string(), thread: None }
+}
+
+fn plain_piece(text: &str) -> MessagePiece {
+    MessagePiece { formatted: text.to_owned(), plain: text.to_owned() }
+}
+
+fn message_id(number: i64) -> MessageId {
+    MessageId(number.to_string())
+}
+
+fn assert_token_hidden(text: &str) {
+    let secret = TOKEN.split_once(':').unwrap().1;
+    assert!(!text.contains(&secret[..4]), "the token or its beginning is shown: {text}");
+}

@@ -1,0 +1,41 @@
+//! Helpers for tests against a fake receiver, which accepts only what docs/channels/webhook.md describes.
+
+mod config;
+mod receiving;
+mod sending;
+
+use quell_testkit::networks::webhook::{FakeWebhookReceiver, TOKEN};
+use serde_json::{Value, json};
+
+use super::WebhookNetwork;
+use crate::config::ChannelConfig;
+use crate::format::MessagePiece;
+use crate::network::ChatAddress;
+
+/// A configuration with a secret and these additional keys.
+fn webhook_config(keys: &Value) -> ChannelConfig {
+    let mut all = json!({"kind": "webhook", "allow": ["*"]});
+    all.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
+    let mut config: ChannelConfig = serde_json::from_value(all).unwrap();
+    config.token = Some(TOKEN.into());
+    config
+}
+
+fn webhook_network(fake: &FakeWebhookReceiver) -> WebhookNetwork {
+    WebhookNetwork::new("shop", &webhook_config(&json!({"reply_url": fake.reply_url()}))).unwrap()
+}
+
+fn chat_address(target: &str) -> ChatAddress {
+    ChatAddress { target: target.to_owned(), thread: None }
+}
+
+fn message_piece(formatted: &str, plain: &str) -> MessagePiece {
+    MessagePiece { formatted: formatted.to_owned(), plain: plain.to_owned() }
+}
+
+/// Checks that a text shows neither the secret nor the path of the receiver's URL.
+fn assert_secrets_hidden(text: &str) {
+    for secret in [TOKEN, "a-secret-of-the-receiver"] {
+        assert!(!text.contains(secret), "{secret} is shown in: {text}");
+    }
+}

@@ -1,0 +1,93 @@
+//! Byte budgets shared by all connections, and reservations from them that are returned on drop.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bytes of one body or frame that no budget counts, so that a small request always gets in.
+pub(crate) const UNBUDGETED_BYTES: usize = 8 * 1024;
+
+/// Number of bytes that all holders together may reserve. Clones share the budget.
+#[derive(Debug, Clone)]
+pub(crate) struct ByteBudget(Arc<AtomicUsize>);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BudgetExhausted;
+
+/// Bytes that one holder has reserved; returned to the budget when dropped.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    budget: ByteBudget,
+    bytes: usize,
+}
+
+impl ByteBudget {
+    pub(crate) fn new(bytes: usize) -> Self {
+        Self(Arc::new(AtomicUsize::new(bytes)))
+    }
+
+    /// Creates an empty reservation, which can grow.
+    pub(crate) fn empty_reservation(&self) -> Reservation {
+        Reservation { budget: self.clone(), bytes: 0 }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn available(&self) -> usize {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+impl Reservation {
+    /// Reserves `bytes` more, all of them or none.
+    pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), BudgetExhausted> {
+        let take = |left: usize| left.checked_sub(bytes);
+        self.budget.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).map_err(|_| BudgetExhausted)?;
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// Returns the part above `bytes` to the budget.
+    pub(crate) fn shrink_to(&mut self, bytes: usize) {
+        let surplus = self.bytes.saturating_sub(bytes);
+        self.budget.0.fetch_add(surplus, Ordering::AcqRel);
+        self.bytes -= surplus;
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Moves all reserved bytes into a new reservation.
+    pub(crate) fn split_off(&mut self) -> Self {
+        Self { budget: self.budget.clone(), bytes: std::mem::take(&mut self.bytes) }
+    }
+
+    /// Grows or shrinks to `bytes`.
+    pub(crate) fn resize(&mut self, bytes: usize) -> Result<(), BudgetExhausted> {
+        self.shrink_to(bytes);
+        self.grow(bytes - self.bytes)
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.shrink_to(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_is_shared_and_given_back() {
+        let budget = ByteBudget::new(100);
+        let (mut one, mut other) = (budget.empty_reservation(), budget.clone().empty_reservation());
+        assert_eq!((one.grow(60), other.grow(50), other.grow(40)), (Ok(()), Err(BudgetExhausted), Ok(())));
+        assert_eq!(budget.available(), 0);
+        one.shrink_to(10);
+        assert_eq!((other.resize(91), other.resize(90), budget.available()), (Err(BudgetExhausted), Ok(()), 0));
+        drop(one);
+        drop(other);
+        assert_eq!(budget.available(), 100);
+    }
+}

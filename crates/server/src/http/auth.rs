@@ -1,0 +1,184 @@
+//! Authenticate a request by bearer token, cookie or Unix socket peer, and check the browser's origin.
+
+use std::net::{IpAddr, SocketAddr};
+
+use axum::extract::{ConnectInfo, FromRequestParts};
+use axum::http::request::Parts;
+use axum::http::{Extensions, HeaderMap, header};
+use quell_engine::access::{Caller, Credential, ForwardedHeaders, RequestOrigin};
+use quell_protocol::api::{AccessLevel, Grants};
+use quell_protocol::{ErrorCode, Surface};
+
+use super::{ProblemResponse, problem_response};
+use crate::serve::connection_limits::ConnectionHandle;
+use crate::serve::unix_socket::UnixPeer;
+use crate::state::ServerState;
+
+/// Header by which Quell's own clients name themselves, so that receipts say where a stop came from.
+const SURFACE_HEADER: &str = "x-quell-surface";
+
+/// A caller that may request a stop: one with a token, or a process of the same user at the Unix socket.
+#[derive(Debug, Clone)]
+pub(crate) struct StopCaller(pub(crate) AuthenticatedCaller);
+
+impl FromRequestParts<ServerState> for StopCaller {
+    type Rejection = ProblemResponse;
+
+    async fn from_request_parts(parts: &mut Parts, server: &ServerState) -> Result<Self, ProblemResponse> {
+        let refused = match AuthenticatedCaller::from_request_parts(parts, server).await {
+            Ok(caller) => return Ok(Self(caller)),
+            Err(refused) => refused,
+        };
+        // A browser with a foreign origin is refused for that, not for a missing token.
+        if parts.extensions.get::<UnixPeer>().is_none() || !refused.has_code(ErrorCode::Unauthorized) {
+            return Err(refused);
+        }
+        mark_connection_authenticated(&parts.extensions);
+        let (principal, scope) = server.engine().access().local_admin();
+        let (surface, origin) = (request_surface(&parts.headers), request_origin(&parts.extensions, &parts.headers));
+        let grants = Grants::for_level(scope);
+        Ok(Self(AuthenticatedCaller(Caller { principal, scope, grants, surface, origin })))
+    }
+}
+
+/// Exempts the connection from eviction.
+fn mark_connection_authenticated(extensions: &Extensions) {
+    if let Some(connection) = extensions.get::<ConnectionHandle>() {
+        connection.mark_authenticated();
+    }
+}
+
+/// A caller with a valid token.
+#[derive(Debug, Clone)]
+pub(crate) struct AuthenticatedCaller(pub(crate) Caller);
+
+impl AuthenticatedCaller {
+    /// Requires the scope to send and stop.
+    pub(crate) fn require_write(&self) -> Result<&Caller, ProblemResponse> {
+        if self.0.may_write() {
+            return Ok(&self.0);
+        }
+        Err(problem_response(
+            ErrorCode::Forbidden,
+            "this needs a token with scope write; `quell token create` makes one",
+        ))
+    }
+
+    /// Requires the right to decide approvals, or the scope to write: writers may deny their own calls.
+    pub(crate) fn require_approver(&self) -> Result<&Caller, ProblemResponse> {
+        if self.0.may_write() || self.0.may_approve() {
+            return Ok(&self.0);
+        }
+        Err(problem_response(
+            ErrorCode::Forbidden,
+            "this needs a token with scope approve; `quell token create` makes one",
+        ))
+    }
+
+    pub(crate) fn require_admin(&self) -> Result<&Caller, ProblemResponse> {
+        if self.0.is_admin() {
+            return Ok(&self.0);
+        }
+        Err(problem_response(
+            ErrorCode::Forbidden,
+            "this needs a token with scope admin; the first one is in the data directory",
+        ))
+    }
+}
+
+impl FromRequestParts<ServerState> for AuthenticatedCaller {
+    type Rejection = ProblemResponse;
+
+    async fn from_request_parts(parts: &mut Parts, server: &ServerState) -> Result<Self, ProblemResponse> {
+        check_origin(&parts.headers, server)?;
+        let credential = request_credential(&parts.headers, server);
+        let owner = credential.and_then(|credential| server.engine().access().resolve_credential(&credential));
+        let Some((principal, scope)) = owner else {
+            if credential.is_some() {
+                count_bad_token(server, &parts.extensions)?;
+            }
+            return Err(problem_response(
+                ErrorCode::Unauthorized,
+                "send `Authorization: Bearer TOKEN`; the daemon wrote an admin token to `token` in its data directory",
+            ));
+        };
+        mark_connection_authenticated(&parts.extensions);
+        debug_assert!(scope >= AccessLevel::Read, "every token may read");
+        let is_page = bearer_token(&parts.headers).is_none();
+        let surface = if is_page { Surface::Page } else { request_surface(&parts.headers) };
+        let origin = request_origin(&parts.extensions, &parts.headers);
+        let grants = server.engine().access().grants_of(&principal, scope);
+        Ok(Self(Caller { principal, scope, grants, surface, origin }))
+    }
+}
+
+/// Counts a bad token, and answers 429 if there were too many from that network. Called only after the token was found
+/// to be bad, so that a valid token is never refused for other callers of the same network.
+pub(super) fn count_bad_token(server: &ServerState, extensions: &Extensions) -> Result<(), ProblemResponse> {
+    match server.auth_failures().record(peer_ip(extensions)) {
+        None => Ok(()),
+        Some(seconds) => {
+            let detail = format!("too many requests with a bad token came from this address; wait {seconds} s");
+            Err(problem_response(ErrorCode::TooManyAttempts, detail).retry_after(seconds))
+        }
+    }
+}
+
+/// The peer address of a request, if the server recorded it.
+pub(crate) fn peer_ip(extensions: &Extensions) -> Option<IpAddr> {
+    extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| peer.ip())
+}
+
+fn bearer_token(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+/// Refuses a browser request with a foreign origin.
+pub(crate) fn check_origin(headers: &HeaderMap, server: &ServerState) -> Result<(), ProblemResponse> {
+    let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    if origin.to_str().is_ok_and(|origin| server.is_origin_allowed(origin, host)) {
+        return Ok(());
+    }
+    Err(problem_response(
+        ErrorCode::BadOrigin,
+        format!("requests from the web origin {origin:?} are not allowed; add it to allowed_origins in [server]"),
+    ))
+}
+
+/// Where a request came from; internal if the server did not record the peer.
+pub(crate) fn request_origin(extensions: &Extensions, headers: &HeaderMap) -> RequestOrigin {
+    if let Some(peer) = extensions.get::<UnixPeer>() {
+        return RequestOrigin::unix_socket(peer.pid);
+    }
+    let Some(ConnectInfo(peer)) = extensions.get::<ConnectInfo<SocketAddr>>() else { return RequestOrigin::internal() };
+    // A proxy adds a header line of its own or extends the last one.
+    let last = |name: &str| headers.get_all(name).iter().next_back().and_then(|value| value.to_str().ok());
+    RequestOrigin::from_peer(
+        *peer,
+        ForwardedHeaders { x_forwarded_for: last("x-forwarded-for"), forwarded: last("forwarded") },
+    )
+}
+
+pub(crate) fn login_cookie<'h>(headers: &'h HeaderMap, server: &ServerState) -> Option<&'h str> {
+    let wanted = server.engine().access().cookie_name();
+    let all = headers.get_all(header::COOKIE).into_iter().filter_map(|value| value.to_str().ok());
+    let mut pairs = all.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.find(|(name, _)| *name == wanted).map(|(_, value)| value)
+}
+
+/// The credential of a request, for streams that outlive the authentication.
+pub(super) fn request_credential(headers: &HeaderMap, server: &ServerState) -> Option<Credential> {
+    let of_cookie = || login_cookie(headers, server).map(Credential::cookie);
+    bearer_token(headers).map(Credential::token).or_else(of_cookie)
+}
+
+fn request_surface(headers: &HeaderMap) -> Surface {
+    match headers.get(SURFACE_HEADER).map(axum::http::HeaderValue::as_bytes) {
+        Some(b"cli") => Surface::Cli,
+        Some(b"tui") => Surface::Tui,
+        _ => Surface::Http,
+    }
+}

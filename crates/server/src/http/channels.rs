@@ -1,0 +1,91 @@
+//! List and test chat channels, send through them, and receive signed webhook messages.
+
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::{Extension, Json};
+use quell_protocol::ErrorCode;
+use quell_protocol::api::Page;
+use quell_protocol::channel::{ChannelDelivery, ChannelReceived, ChannelRow, ChannelSend, ChannelTest};
+
+use super::body_limits::{BodyLimit, BodyReservation};
+use super::extractors::JsonBody;
+use super::{AuthenticatedCaller, ProblemResponse, check_origin, problem_response};
+use crate::state::ServerState;
+use quell_channels::flow::{ChannelTargetError, Channels, ReceiveError};
+use quell_channels::network::InboundRejection;
+
+impl From<ChannelTargetError> for ProblemResponse {
+    fn from(error: ChannelTargetError) -> Self {
+        let code = match error {
+            ChannelTargetError::Unknown { .. } => ErrorCode::ChannelNotFound,
+            ChannelTargetError::Unusable { .. } => ErrorCode::Conflict,
+            ChannelTargetError::InvalidRequest(_) => ErrorCode::InvalidRequest,
+        };
+        problem_response(code, error.to_string())
+    }
+}
+
+impl From<ReceiveError> for ProblemResponse {
+    fn from(error: ReceiveError) -> Self {
+        let code = match &error {
+            ReceiveError::NoEndpoint(_) => ErrorCode::ChannelNotFound,
+            ReceiveError::Rejected(InboundRejection::TooLarge(_)) => ErrorCode::BodyTooLarge,
+            ReceiveError::Rejected(InboundRejection::Unauthenticated(_)) => ErrorCode::BadSignature,
+            ReceiveError::Rejected(InboundRejection::Stale(_)) => ErrorCode::StaleTimestamp,
+            ReceiveError::Rejected(InboundRejection::Malformed(_)) => ErrorCode::InvalidRequest,
+            ReceiveError::NotStored => ErrorCode::StoreUnavailable,
+        };
+        problem_response(code, error.to_string())
+    }
+}
+
+pub(super) async fn list(State(server): State<ServerState>, _auth: AuthenticatedCaller) -> Json<Page<ChannelRow>> {
+    Json(Page { items: server.channels().map(Channels::channel_rows).unwrap_or_default(), next_cursor: None })
+}
+
+pub(super) async fn test(
+    State(server): State<ServerState>,
+    auth: AuthenticatedCaller,
+    Path(name): Path<String>,
+) -> Result<Json<ChannelTest>, ProblemResponse> {
+    auth.require_write()?;
+    Ok(Json(running_channels(&server)?.probe(&name).await?))
+}
+
+pub(super) async fn send(
+    State(server): State<ServerState>,
+    auth: AuthenticatedCaller,
+    JsonBody(request): JsonBody<ChannelSend>,
+) -> Result<Json<ChannelDelivery>, ProblemResponse> {
+    let caller = auth.require_admin()?;
+    Ok(Json(running_channels(&server)?.send_text(caller, &request.to, &request.text).await?))
+}
+
+/// Receives a message of a network that posts to Quell. Callers show no token: the network checks their signature.
+pub(super) async fn receive(
+    State(server): State<ServerState>,
+    Path(name): Path<String>,
+    Extension(reservation): Extension<BodyReservation>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<(StatusCode, Json<ChannelReceived>), ProblemResponse> {
+    check_origin(&headers, &server)?;
+    let channels = running_channels(&server)?;
+    let max_bytes = channels.max_post_bytes(&name).ok_or_else(|| ReceiveError::NoEndpoint(name.clone()))?;
+    let body_limit =
+        BodyLimit { max_bytes, configured_by: " here", budget: Some(server.unauthenticated_receive_budget()) };
+    let body = body_limit.read_body(Some(&reservation), &headers, body).await?;
+    let received = channels.receive_post(&name, &headers, &body).await?;
+    Ok((StatusCode::ACCEPTED, Json(received)))
+}
+
+/// The channels, if the daemon was started with any and is not closing.
+fn running_channels(server: &ServerState) -> Result<&Channels, ProblemResponse> {
+    if !server.engine().is_open() {
+        return Err(problem_response(ErrorCode::ShuttingDown, "the daemon is closing"));
+    }
+    server
+        .channels()
+        .ok_or_else(|| problem_response(ErrorCode::ChannelNotFound, "this daemon was started without chat networks"))
+}

@@ -1,0 +1,291 @@
+//! Build /openapi.json from the route table and the derived schemas. A test compares the table with the router.
+
+mod routes;
+
+use axum::Json;
+use axum::extract::State;
+use quell_protocol::agents::{AgentNode, AgentView, AgentsDeleted, NewAgent};
+use quell_protocol::api::{
+    AgentAbortAnswer, AgentRow, HistoryMessage, Hold, NewToken, RunView, SendAnswer, SendRequest, SessionRow,
+    StopAllAnswer, StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView, TokenRequest, TokenRow,
+};
+use quell_protocol::approval::{ApprovalAnswer, ApprovalRow};
+use quell_protocol::audit::AuditRow;
+use quell_protocol::background::{ProcessRow, ProcessView};
+use quell_protocol::channel::{ChannelDelivery, ChannelHealth, ChannelReceived, ChannelRow, ChannelSend, ChannelTest};
+use quell_protocol::memory::{NoteRow, NotesForgotten, SenderRow};
+use quell_protocol::session::{SessionAnswer, SessionRequest, SessionView};
+use quell_protocol::web_ui::{CallerView, ModelRow, SessionPatch, SignInLink, SignInRequest};
+use quell_protocol::{ErrorCode, Problem, RunEvent};
+use serde_json::{Map, Value, json};
+use utoipa::OpenApi;
+
+use self::routes::{QueryParamSpec, ROUTES, RequestBodySpec, ResponseSpec, RouteAuth, RouteSpec};
+use crate::state::ServerState;
+
+#[derive(OpenApi)]
+#[openapi(components(schemas(
+    AgentAbortAnswer,
+    AgentNode,
+    AgentRow,
+    AgentView,
+    AgentsDeleted,
+    ApprovalAnswer,
+    ApprovalRow,
+    AuditRow,
+    ChannelDelivery,
+    ChannelHealth,
+    ChannelReceived,
+    ChannelRow,
+    ChannelSend,
+    ChannelTest,
+    HistoryMessage,
+    Hold,
+    CallerView,
+    ModelRow,
+    NewAgent,
+    NewToken,
+    NoteRow,
+    NotesForgotten,
+    Problem,
+    ProcessRow,
+    ProcessView,
+    RunEvent,
+    RunView,
+    SendAnswer,
+    SendRequest,
+    SenderRow,
+    SessionAnswer,
+    SessionPatch,
+    SessionRequest,
+    SessionRow,
+    SessionView,
+    SignInLink,
+    SignInRequest,
+    StopAllAnswer,
+    StopAllRequest,
+    StopAnswer,
+    StopRunRequest,
+    StopSessionRequest,
+    TicketView,
+    TokenRequest,
+    TokenRow,
+)))]
+struct OpenApiSchemas;
+
+pub(super) async fn document(State(server): State<ServerState>, _auth: super::AuthenticatedCaller) -> Json<Value> {
+    Json(build_document(server.engine().access().cookie_name()))
+}
+
+fn build_document(cookie: &str) -> Value {
+    let mut document = serde_json::to_value(OpenApiSchemas::openapi()).unwrap_or_default();
+    mark_unsigned_formats(&mut document);
+    let codes: Vec<&str> = ErrorCode::ALL.iter().map(|code| code.as_str()).collect();
+    document["info"] = json!({
+        "title": "Quell",
+        "version": env!("CARGO_PKG_VERSION"),
+        "description": format!("A gateway for LLM agents that you can stop. Every error is application/problem+json with one of \
+                                these codes: {}.", codes.join(", ")),
+        "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
+    });
+    document["components"]["securitySchemes"] = json!({
+        "token": {"type": "http", "scheme": "bearer"},
+        "page": {"type": "apiKey", "in": "cookie", "name": cookie, "description": "the page's cookie, which /api/sign-in sets"},
+    });
+    let mut paths = Map::new();
+    for route in ROUTES {
+        let path = paths.entry(route.path).or_insert_with(|| json!({}));
+        path[route.method] = operation_object(route);
+    }
+    document["paths"] = Value::Object(paths);
+    document
+}
+
+/// Corrects the format of unsigned numbers: the derive gives them the format of signed ones, which have half the range.
+fn mark_unsigned_formats(schema: &mut Value) {
+    let format = match (schema.get("minimum").and_then(Value::as_u64), schema.get("format").and_then(Value::as_str)) {
+        (Some(0), Some("int64")) => Some("uint64"),
+        (Some(0), Some("int32")) => Some("uint32"),
+        _ => None,
+    };
+    if let Some(format) = format {
+        schema["format"] = json!(format);
+    }
+    match schema {
+        Value::Object(fields) => fields.values_mut().for_each(mark_unsigned_formats),
+        Value::Array(items) => items.iter_mut().for_each(mark_unsigned_formats),
+        _ => {}
+    }
+}
+
+fn operation_object(route: &RouteSpec) -> Value {
+    let mut operation = json!({"summary": route.summary, "operationId": operation_id(route), "responses": {}});
+    // A response of the route replaces the shared one with the same status.
+    for (status, schema, meaning) in shared_responses(route).iter().chain(route.responses) {
+        operation["responses"][status.to_string()] = response_object(schema, meaning);
+    }
+    let names = route.path.split(['{', '}']).skip(1).step_by(2);
+    let in_path =
+        |name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string", "minLength": 1}});
+    let in_query = |(name, kind, meaning): &QueryParamSpec| json!({"name": name, "in": "query", "required": false, "description": meaning, "schema": query_schema(kind)});
+    let parameters: Vec<Value> = names.map(in_path).chain(route.query_params().iter().map(in_query)).collect();
+    if !parameters.is_empty() {
+        operation["parameters"] = json!(parameters);
+    }
+    match route.request_body {
+        Some(RequestBodySpec::Required(schema)) => {
+            operation["requestBody"] = json!({"required": true, "content": content_object(schema)});
+        }
+        Some(RequestBodySpec::Optional(schema)) => {
+            operation["requestBody"] = json!({"required": false, "content": content_object(schema)});
+        }
+        None => {}
+    }
+    if route.auth() == RouteAuth::Token {
+        operation["security"] = json!([{"token": []}, {"page": []}]);
+    }
+    operation
+}
+
+/// Responses that many routes share.
+fn shared_responses(route: &RouteSpec) -> Vec<ResponseSpec> {
+    let mut answers = vec![(431, "none", "the head of the request is too large, or has too many fields")];
+    if route.auth() == RouteAuth::Probe {
+        answers.push((503, "Problem", "the daemon has no descriptors left but for stops"));
+    } else {
+        answers.push((421, "Problem", "the Host is none of the daemon's; add it to allowed_hosts in [server]"));
+    }
+    if route.auth() == RouteAuth::Token {
+        answers.push((401, "Problem", "a valid token is needed"));
+        answers.push((403, "Problem", "the token's scope does not allow it, or the web origin may not ask"));
+    }
+    if route.auth() == RouteAuth::Token || route.path.contains("sign-in") {
+        answers.push((
+            429,
+            "Problem",
+            "too many requests with a bad token came from this address; Retry-After says how long",
+        ));
+    }
+    if route.path.starts_with("/api/sign-") {
+        answers.push((403, "Problem", "the web origin may not ask"));
+    }
+    let is_api = route.path.starts_with("/api/");
+    let unusable = match is_api || route.path.contains('{') {
+        true => "the database cannot be used, the daemon is closing, or it receives or holds all that it can",
+        false => "the daemon has no descriptors left but for stops",
+    };
+    if route.auth() != RouteAuth::Probe {
+        answers.push((503, "Problem", unusable));
+    }
+    if route.request_body.is_some() || route.path.contains('{') || !route.query_params().is_empty() {
+        answers.push((400, "Problem", "the request is not valid; the detail says what"));
+    }
+    if route.request_body.is_some() {
+        answers.push((408, "Problem", "the body did not come in time"));
+        answers.push((413, "Problem", "larger than request_body_bytes in [limits]"));
+        answers.push((415, "Problem", "the body is not JSON, or not said to be"));
+    }
+    answers
+}
+
+fn operation_id(route: &RouteSpec) -> String {
+    let words = route.path.split(['/', '{', '}', '.', '-']).filter(|word| !word.is_empty());
+    words.fold(route.method.to_owned(), |name, word| format!("{name}_{word}"))
+}
+
+fn query_schema(kind: &str) -> Value {
+    match kind {
+        "count" => json!({"type": "integer", "minimum": 0}),
+        "flag" | "text" => json!({"type": "string"}),
+        words => json!({"type": "string", "enum": words.split('|').collect::<Vec<_>>()}),
+    }
+}
+
+fn response_object(schema: &str, meaning: &str) -> Value {
+    match schema {
+        "none" => json!({"description": meaning}),
+        schema => json!({"description": meaning, "content": content_object(schema)}),
+    }
+}
+
+fn content_object(schema: &str) -> Value {
+    let of = |name: &str| json!({"$ref": format!("#/components/schemas/{name}")});
+    let text = |meaning: &str| json!({"schema": {"type": "string", "description": meaning}});
+    match schema {
+        "" => json!({"application/json": {"schema": {"type": "object"}}}),
+        "HOLD" => {
+            json_object_content(&json!({"held": {"type": ["boolean", "null"]}, "reason": {"type": ["string", "null"]}}))
+        }
+        "REASON" => json_object_content(&json!({"reason": {"type": ["string", "null"]}})),
+        "text" => json!({"text/plain": {"schema": {"type": "string"}}}),
+        "file" => json!({"*/*": {"schema": {}}}),
+        "database" => json!({"application/vnd.sqlite3": {"schema": {"type": "string", "format": "binary"}}}),
+        "lines" => json!({"application/x-ndjson": text("one JSON object a line")}),
+        // OpenAPI 3.1 has no keyword for the schema of one frame; 3.2 calls it itemSchema.
+        "events" => json!({"text/event-stream": {
+            "schema": {"type": "string", "description": "server-sent events: id is the event's seq, event its type, data a RunEvent"},
+            "x-itemSchema": of("RunEvent"),
+        }}),
+        "Problem" => json!({"application/problem+json": {"schema": of("Problem")}}),
+        list if list.starts_with('[') => {
+            let rows = json!({"type": "array", "items": of(list.trim_matches(['[', ']']))});
+            let page = json!({"type": "object", "required": ["items"], "properties": {"items": rows, "nextCursor": {"type": "string"}}});
+            json!({"application/json": {"schema": page}})
+        }
+        names if names.contains('|') => {
+            let each: Vec<Value> = names.split('|').map(of).collect();
+            json!({"application/json": {"schema": {"anyOf": each}}})
+        }
+        name => json!({"application/json": {"schema": of(name)}}),
+    }
+}
+
+fn json_object_content(properties: &Value) -> Value {
+    let schema = json!({"type": "object", "properties": properties, "additionalProperties": false});
+    json!({"application/json": {"schema": schema}})
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::{ROUTES, build_document};
+
+    /// Reads the routes from the router's source. WebSocket upgrades are not part of OpenAPI.
+    fn mounted_routes() -> BTreeSet<String> {
+        let sources = [include_str!("../http.rs"), include_str!("../router.rs")];
+        let mut routes = BTreeSet::new();
+        for line in
+            sources.iter().flat_map(|source| source.lines()).filter_map(|line| line.trim().strip_prefix(".route(\""))
+        {
+            let Some((path, handlers)) = line.split_once('"') else { continue };
+            if matches!(path, "/" | "/ws" | "/api/agent//abort") {
+                continue;
+            }
+            for method in ["get", "post", "put", "patch", "delete"] {
+                if handlers.contains(&format!("{method}(")) {
+                    routes.insert(format!("{method} {}", path.replace('*', "")));
+                }
+            }
+        }
+        routes
+    }
+
+    #[test]
+    fn the_table_names_exactly_the_mounted_routes() {
+        let table: BTreeSet<String> = ROUTES.iter().map(|row| format!("{} {}", row.method, row.path)).collect();
+        assert_eq!(table, mounted_routes());
+        assert_eq!(table.len(), ROUTES.len(), "a route stands twice in the table");
+    }
+
+    #[test]
+    fn every_reference_has_its_schema() {
+        let document = build_document("quell");
+        let text = document.to_string();
+        for reference in text.split("#/components/schemas/").skip(1) {
+            let name = reference.split('"').next().unwrap();
+            assert!(document["components"]["schemas"].get(name).is_some(), "no schema {name}");
+        }
+        assert!(text.contains("RunEvent"));
+    }
+}

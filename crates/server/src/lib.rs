@@ -1,0 +1,18 @@
+//! HTTP and WebSocket server of the daemon. Translates between protocols and the engine, and decides nothing itself.
+
+mod auth_failures;
+mod budget;
+mod gzip_cache;
+mod host_name;
+pub mod http;
+mod router;
+pub mod serve;
+pub mod state;
+mod web_assets;
+mod ws;
+
+pub use host_name::host_entry_problem;
+pub use http::{STOP_BUCKETS, STOP_SECONDS, describe_metrics};
+pub use router::router;
+pub use serve::serve;
+pub use state::{ServerSettings, ServerState};

@@ -1,0 +1,15 @@
+//! All routes of the daemon: the HTTP API, the files of the page, the WebSocket endpoint.
+
+use axum::Router;
+use axum::routing::get;
+
+use crate::state::ServerState;
+use crate::{http, web_assets, ws};
+
+pub fn router(server: ServerState) -> Router {
+    let routes = http::api_routes()
+        .route("/assets/{*path}", get(web_assets::asset))
+        .route("/", get(ws::upgrade))
+        .route("/ws", get(ws::upgrade));
+    http::add_layers(routes, server)
+}

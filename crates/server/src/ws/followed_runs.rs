@@ -1,0 +1,111 @@
+//! The event streams of the runs that a connection follows with `runs.follow`, from a cursor to the end of the run.
+//!
+//! Unlike the events that go to all clients, these are pulled: nothing is read from a run before the client has room
+//! for it, and a client that was too slow gets the run's own `run.snapshot`.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures_util::stream::{self, AbortHandle, Abortable, SelectAll, Stream, StreamExt};
+use quell_engine::engine::RunFollow;
+use quell_protocol::{RunEvent, RunId};
+
+enum FollowedItem {
+    Event(Arc<RunEvent>),
+    /// No more events come: the run ended, or another run took its message in.
+    Ended(RunId),
+}
+
+type FollowedItemStream = Pin<Box<dyn Stream<Item = FollowedItem> + Send>>;
+
+/// The rest of a request. It sends the response itself; the result is a run for the connection to follow, if any.
+pub(super) type PendingRequest = Pin<Box<dyn Future<Output = Option<FollowLookupResult>> + Send>>;
+
+/// Looks up a run to follow, and sends the response.
+pub(super) type FollowLookup = Pin<Box<dyn Future<Output = Option<RunFollow>> + Send>>;
+
+/// The result of looking up a run to follow.
+pub(super) struct FollowLookupResult {
+    run: RunId,
+    request_number: u64,
+    /// `None` if there is no such run.
+    follow: Option<RunFollow>,
+}
+
+#[derive(Default)]
+pub(super) struct FollowedRuns {
+    items: SelectAll<Abortable<FollowedItemStream>>,
+    abort_handles: HashMap<RunId, AbortHandle>,
+    /// Runs that are being looked up, each with the number of its last request. Removed if the client unfollows
+    /// meanwhile.
+    pending_lookups: HashMap<RunId, u64>,
+    last_request_number: u64,
+}
+
+impl FollowedRuns {
+    /// Number of runs that are followed or being looked up.
+    pub(super) fn len(&self) -> usize {
+        self.abort_handles.len() + self.pending_lookups.len()
+    }
+
+    /// Registers a lookup; its result goes to [`FollowedRuns::finish_lookup`].
+    pub(super) fn start_lookup(&mut self, run: RunId, lookup: FollowLookup) -> PendingRequest {
+        self.last_request_number += 1;
+        let number = self.last_request_number;
+        self.pending_lookups.insert(run.clone(), number);
+        Box::pin(async move { Some(FollowLookupResult { run, request_number: number, follow: lookup.await }) })
+    }
+
+    /// Follows a run that was found, and replaces an earlier stream of the same run. Does nothing if the client has
+    /// unfollowed it meanwhile, or asked again.
+    pub(super) fn finish_lookup(
+        &mut self,
+        FollowLookupResult { run, request_number: number, follow }: FollowLookupResult,
+    ) {
+        if self.pending_lookups.get(&run) != Some(&number) {
+            return;
+        }
+        self.pending_lookups.remove(&run);
+        let Some(follow) = follow else { return };
+        let end_item = stream::once(std::future::ready(FollowedItem::Ended(run.clone())));
+        let items: FollowedItemStream = match follow {
+            RunFollow::Live(follower) => Box::pin(
+                stream::unfold(follower, |mut follower| async move {
+                    follower.next().await.map(|event| (FollowedItem::Event(event), follower))
+                })
+                .chain(end_item),
+            ),
+            RunFollow::Ended(events) => Box::pin(
+                stream::iter(events.into_iter().map(|event| FollowedItem::Event(Arc::new(event)))).chain(end_item),
+            ),
+        };
+        let (handle, registration) = AbortHandle::new_pair();
+        if let Some(previous) = self.abort_handles.insert(run, handle) {
+            previous.abort();
+        }
+        self.items.push(Abortable::new(items, registration));
+    }
+
+    /// Stops following a run, and drops a pending lookup of it.
+    pub(super) fn remove(&mut self, run: &RunId) {
+        self.pending_lookups.remove(run);
+        if let Some(handle) = self.abort_handles.remove(run) {
+            handle.abort();
+        }
+    }
+
+    /// The next event of any followed run; pending for ever while there is none.
+    ///
+    /// # Cancel safety
+    /// Safe: an event is removed only when it is returned.
+    pub(super) async fn next(&mut self) -> Arc<RunEvent> {
+        loop {
+            match self.items.next().await {
+                Some(FollowedItem::Event(event)) => return event,
+                Some(FollowedItem::Ended(run)) => drop(self.abort_handles.remove(&run)),
+                None => std::future::pending().await,
+            }
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! Handle `connect`: protocol version, token, scopes, `hello-ok`.
+
+use quell_engine::access::{Caller, Credential, RequestOrigin};
+use quell_protocol::api::{AccessLevel, Grants};
+use quell_protocol::json_object::optional_object;
+use quell_protocol::{Object, Principal, Surface};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::frame::RpcError;
+use super::peer::{APPROVALS_SCOPE, WsPeer, WsRole};
+use super::{MAX_BUFFERED, TICK_INTERVAL, close, methods};
+use crate::state::ServerState;
+
+const SUPPORTED_PROTOCOLS: std::ops::RangeInclusive<u64> = 3..=4;
+
+/// Parameters of `connect`, as far as Quell uses them. Device identities are accepted and not verified.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ConnectParams {
+    min_protocol: u64,
+    max_protocol: u64,
+    client: Object<ConnectClient>,
+    #[serde(default)]
+    role: Option<String>,
+    #[serde(default)]
+    scopes: Option<Vec<String>>,
+    #[serde(default)]
+    caps: Vec<String>,
+    #[serde(default, deserialize_with = "optional_object")]
+    auth: Option<ConnectAuth>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ConnectClient {
+    id: String,
+    #[expect(dead_code, reason = "required by the protocol's schema")]
+    version: String,
+    #[expect(dead_code, reason = "required by the protocol's schema")]
+    platform: String,
+    mode: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ConnectAuth {
+    token: Option<String>,
+    password: Option<String>,
+    device_token: Option<String>,
+}
+
+impl ConnectAuth {
+    fn into_token(self) -> Option<String> {
+        self.token.or(self.password).or(self.device_token).filter(|token| !token.is_empty())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.token.is_none() && self.password.is_none() && self.device_token.is_none()
+    }
+}
+
+/// A failed handshake: the error response, and the close code.
+#[derive(Debug)]
+pub(super) struct HandshakeError {
+    pub(super) refusal: RpcError,
+    pub(super) close_code: u16,
+    pub(super) close_reason: &'static str,
+    /// A token was presented and is not valid.
+    pub(super) is_bad_token: bool,
+}
+
+impl HandshakeError {
+    pub(super) fn policy_violation(refusal: RpcError, close_reason: &'static str) -> Self {
+        Self { refusal, close_code: close::POLICY, close_reason, is_bad_token: false }
+    }
+}
+
+/// Checks a `connect` and returns the peer with its `hello-ok`.
+///
+/// `browser` is the page's cookie, which counts if no token is presented.
+pub(super) fn accept_connect(
+    server: &ServerState,
+    browser: Option<&Credential>,
+    params: Value,
+    connection: &str,
+) -> Result<(WsPeer, Value), HandshakeError> {
+    let Object(connect): Object<ConnectParams> = serde_json::from_value(params).map_err(|error| {
+        HandshakeError::policy_violation(
+            RpcError::invalid(format!("invalid connect params: {error}")),
+            "invalid connect params",
+        )
+    })?;
+    let protocol = negotiate_protocol(&connect)?;
+    let auth = connect.auth.unwrap_or_default();
+    let is_page = browser.is_some() && auth.is_empty();
+    let presented = match browser.filter(|_| is_page) {
+        Some(cookie) => Some(*cookie),
+        None => auth.into_token().as_deref().map(Credential::token),
+    };
+    let (credential, principal, scope) = authenticate(server, presented)?;
+    let granted = granted_scope(connect.scopes.as_deref(), scope);
+    let grants = requested_grants(connect.scopes.as_deref(), server.engine().access().grants_of(&principal, scope));
+    let role = if connect.role.as_deref() == Some("node") { WsRole::Node } else { WsRole::Operator };
+    let Object(client) = connect.client;
+    let is_terminal = client.mode == "ui" && client.id.contains("tui");
+    let surface = if is_page {
+        Surface::Page
+    } else if is_terminal {
+        Surface::Tui
+    } else {
+        Surface::Ws
+    };
+    let scope = granted.unwrap_or(AccessLevel::Read);
+    let caller = Caller { principal, scope, grants, surface, origin: RequestOrigin::internal() };
+    let has_cap = |name: &str| connect.caps.iter().any(|cap| cap == name);
+    let (tool_events, run_events) = (has_cap("tool-events"), has_cap("run-events"));
+    let mut scopes = granted_scope_names(granted, connect.scopes.as_deref());
+    if caller.may_approve() {
+        scopes.push(APPROVALS_SCOPE);
+    }
+    let peer = WsPeer { caller, credential, granted, role, tool_events, run_events };
+    let mut hello = hello_payload(server, connection, protocol, role, &scopes);
+    hello["policy"]["maxPayload"] = json!(peer.largest_message());
+    Ok((peer, hello))
+}
+
+fn negotiate_protocol(connect: &ConnectParams) -> Result<u64, HandshakeError> {
+    let newest = connect.max_protocol.min(*SUPPORTED_PROTOCOLS.end());
+    if connect.min_protocol <= newest && newest >= *SUPPORTED_PROTOCOLS.start() {
+        return Ok(newest);
+    }
+    let details = json!({
+        "code": "PROTOCOL_MISMATCH",
+        "clientMinProtocol": connect.min_protocol,
+        "clientMaxProtocol": connect.max_protocol,
+        "expectedProtocol": SUPPORTED_PROTOCOLS.end(),
+        "minimumProbeProtocol": SUPPORTED_PROTOCOLS.start(),
+    });
+    let refusal = RpcError::invalid("protocol mismatch: this gateway speaks 3 and 4").with_details(details);
+    Err(HandshakeError {
+        close_code: close::PROTOCOL,
+        ..HandshakeError::policy_violation(refusal, "protocol mismatch")
+    })
+}
+
+fn authenticate(
+    server: &ServerState,
+    presented: Option<Credential>,
+) -> Result<(Credential, Principal, AccessLevel), HandshakeError> {
+    let refuse = |code: &str, next: &str, message: &str| {
+        let reason = code.trim_start_matches("AUTH_").to_ascii_lowercase();
+        let details =
+            json!({"code": code, "authReason": reason, "recommendedNextStep": next, "canRetryWithDeviceToken": false});
+        HandshakeError::policy_violation(RpcError::invalid(message).with_details(details), "unauthorized")
+    };
+    let Some(credential) = presented else {
+        let message = "unauthorized: gateway token missing (the daemon wrote one to `token` in its data directory)";
+        return Err(refuse("AUTH_TOKEN_MISSING", "update_auth_configuration", message));
+    };
+    let (principal, scope) = server.engine().access().resolve_credential(&credential).ok_or_else(|| {
+        let failed = refuse("AUTH_TOKEN_MISMATCH", "update_auth_credentials", "unauthorized: gateway token mismatch");
+        HandshakeError { is_bad_token: true, ..failed }
+    })?;
+    Ok((credential, principal, scope))
+}
+
+/// The granted level is the lower one of the requested level and the token's. A client that requests no scopes gets the
+/// token's level.
+fn granted_scope(requested: Option<&[String]>, token: AccessLevel) -> Option<AccessLevel> {
+    let Some(requested) = requested else { return Some(token) };
+    let level = |scope: &String| match scope.as_str() {
+        "operator.read" => Some(AccessLevel::Read),
+        "operator.write" => Some(AccessLevel::Write),
+        "operator.admin" => Some(AccessLevel::Admin),
+        _ => None,
+    };
+    requested.iter().filter_map(level).max().map(|level| level.min(token))
+}
+
+/// The grants that were requested and that the token has. An admin's connection that requested less does not decide
+/// approvals.
+fn requested_grants(requested: Option<&[String]>, token: Grants) -> Grants {
+    let wanted =
+        requested.is_none_or(|names| names.iter().any(|name| name == APPROVALS_SCOPE || name == "operator.admin"));
+    Grants { approve: token.approve && wanted, ..token }
+}
+
+fn granted_scope_names(granted: Option<AccessLevel>, requested: Option<&[String]>) -> Vec<&'static str> {
+    let all = [
+        ("operator.read", AccessLevel::Read),
+        ("operator.write", AccessLevel::Write),
+        ("operator.admin", AccessLevel::Admin),
+    ];
+    let Some(granted) = granted else { return Vec::new() };
+    // A client that requested only admin and got less learns its scopes.
+    let wanted =
+        |name: &str| requested.is_none_or(|names| names.iter().any(|other| other == name || other == "operator.admin"));
+    all.into_iter().filter(|(name, scope)| *scope <= granted && wanted(name)).map(|(name, _)| name).collect()
+}
+
+fn hello_payload(server: &ServerState, connection: &str, protocol: u64, role: WsRole, scopes: &[&str]) -> Value {
+    let engine = server.engine();
+    let default = engine.list_agents().into_iter().find(|agent| agent.default).map(|agent| agent.id);
+    let default = default.as_ref().map_or("main", |id| id.as_str());
+    let uptime = u64::try_from(engine.clock().now().0.as_millis()).unwrap_or(u64::MAX);
+    json!({
+        "type": "hello-ok",
+        "protocol": protocol,
+        "server": {"version": env!("CARGO_PKG_VERSION"), "connId": connection},
+        "features": {"methods": methods::METHOD_NAMES, "events": EVENT_NAMES},
+        "snapshot": {
+            "presence": [],
+            "health": {},
+            "stateVersion": {"presence": 0, "health": 0},
+            "uptimeMs": uptime,
+            "sessionDefaults": {
+                "defaultAgentId": default,
+                "mainKey": "main",
+                "mainSessionKey": format!("agent:{default}:main"),
+                "scope": "per-sender",
+            },
+        },
+        "auth": {"role": if role == WsRole::Node { "node" } else { "operator" }, "scopes": scopes},
+        "policy": {
+            "maxBufferedBytes": MAX_BUFFERED,
+            "tickIntervalMs": u64::try_from(TICK_INTERVAL.as_millis()).unwrap_or(u64::MAX),
+        },
+    })
+}
+
+const EVENT_NAMES: &[&str] = &[
+    "connect.challenge",
+    "tick",
+    "chat",
+    "agent",
+    "sessions.changed",
+    "shutdown",
+    "run",
+    "run.event",
+    "run.amended",
+    "agents.changed",
+    "execution:cancel",
+    "hold.changed",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owned_scopes(scopes: &[&str]) -> Vec<String> {
+        scopes.iter().map(|scope| (*scope).to_owned()).collect()
+    }
+
+    #[test]
+    fn granted_is_asked_and_token() {
+        assert_eq!(granted_scope(None, AccessLevel::Write), Some(AccessLevel::Write));
+        assert_eq!(
+            granted_scope(Some(&owned_scopes(&["operator.admin"])), AccessLevel::Write),
+            Some(AccessLevel::Write)
+        );
+        assert_eq!(granted_scope(Some(&owned_scopes(&["operator.read"])), AccessLevel::Admin), Some(AccessLevel::Read));
+        assert_eq!(granted_scope(Some(&owned_scopes(&["operator.pairing"])), AccessLevel::Admin), None);
+        assert_eq!(granted_scope(Some(&[]), AccessLevel::Admin), None);
+    }
+
+    #[test]
+    fn approvals_are_a_scope_of_their_own() {
+        let decides = |names: Option<&[String]>, token| requested_grants(names, token).approve;
+        let given = Grants { approve: true, endpoints: false };
+        assert!(decides(Some(&owned_scopes(&["operator.read", "operator.approvals"])), given));
+        assert!(decides(None, Grants::ALL) && decides(Some(&owned_scopes(&["operator.admin"])), Grants::ALL));
+        assert!(!decides(Some(&owned_scopes(&["operator.read"])), Grants::ALL), "it has to be asked for");
+        assert!(!decides(Some(&owned_scopes(&["operator.approvals"])), Grants::NONE), "the token has to give it");
+    }
+
+    #[test]
+    fn names_are_what_was_granted() {
+        let admin = owned_scopes(&["operator.admin"]);
+        assert_eq!(granted_scope_names(Some(AccessLevel::Write), Some(&admin)), ["operator.read", "operator.write"]);
+        assert_eq!(
+            granted_scope_names(Some(AccessLevel::Admin), None),
+            ["operator.read", "operator.write", "operator.admin"]
+        );
+        assert_eq!(granted_scope_names(None, Some(&[])), Vec::<&str>::new());
+    }
+}

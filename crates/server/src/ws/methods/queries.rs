@@ -1,0 +1,137 @@
+//! Read-only methods other than those of sessions.
+
+use std::collections::BTreeSet;
+
+use quell_protocol::api::AccessLevel;
+use quell_protocol::{AgentId, RunId, SessionKey};
+use quell_store::RunListFilter;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::super::frame::RpcError;
+use super::super::payloads;
+use super::{RpcCall, RpcResult, parse_params};
+
+/// Rows of a list if the client gives no limit.
+const DEFAULT_PAGE_SIZE: usize = 100;
+
+/// Calls a method whose response needs no waiting.
+pub(super) fn call_immediate(call: &RpcCall<'_>, method: &str, value: Value) -> RpcResult {
+    let engine = call.server.engine();
+    let needs = |scope| call.peer.require_scope(scope);
+    match method {
+        "health" => Ok(json!({"ok": engine.is_open(), "ts": payloads::now_ms(engine.clock())})),
+        "status" => {
+            needs(AccessLevel::Read)?;
+            let runs = engine.active_runs();
+            Ok(json!({
+                "version": env!("CARGO_PKG_VERSION"),
+                "open": engine.is_open(),
+                "activeRuns": runs.len(),
+                "processes": runs.iter().map(|run| run.processes).sum::<u32>(),
+                "backgroundProcesses": engine.count_live_processes(),
+                "connections": call.server.stream_count(),
+            }))
+        }
+        "agents.list" => {
+            needs(AccessLevel::Read)?;
+            Ok(agents_payload(call))
+        }
+        "models.list" => {
+            needs(AccessLevel::Read)?;
+            models_payload(call, value)
+        }
+        // Quell has no questions, so the list is always empty.
+        "question.list" => Ok(json!({"questions": []})),
+        other => Err(RpcError::invalid(format!("unknown method: {other}"))),
+    }
+}
+
+fn agents_payload(call: &RpcCall<'_>) -> Value {
+    let agents = call.server.engine().list_agents();
+    let default = agents.iter().find(|agent| agent.default).map(|agent| agent.id.clone());
+    let rows: Vec<Value> = agents
+        .iter()
+        .map(|agent| {
+            json!({
+                "id": agent.id, "name": agent.id, "model": agent.model, "parent": agent.parent, "children": agent.children,
+                "role": agent.role, "computeStatus": agent.compute_status, "activeRuns": agent.active_runs,
+            })
+        })
+        .collect();
+    json!({"defaultId": default, "mainKey": "main", "scope": "per-sender", "agents": rows})
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ModelsListParams {
+    agent_id: Option<AgentId>,
+    view: Option<String>,
+}
+
+/// The models that all agents use, or one agent uses, each once. Only configured models are known, whichever `view` is
+/// requested.
+fn models_payload(call: &RpcCall<'_>, value: Value) -> RpcResult {
+    let params: ModelsListParams = parse_params(value)?;
+    if let Some(view) = params.view.as_deref().filter(|view| !matches!(*view, "default" | "configured")) {
+        return Err(RpcError::invalid(format!("view is {view:?}; it may be default or configured")));
+    }
+    let agents = call.server.engine().list_agents();
+    if let Some(id) = params.agent_id.as_ref().filter(|id| agents.iter().all(|agent| agent.id != **id)) {
+        return Err(agent_not_found(id));
+    }
+    let wanted = agents.iter().filter(|agent| params.agent_id.as_ref().is_none_or(|id| *id == agent.id));
+    let models: BTreeSet<&str> = wanted.map(|agent| agent.model.as_str()).collect();
+    Ok(json!({"models": models.into_iter().map(payloads::model_row).collect::<Vec<_>>()}))
+}
+
+pub(super) fn agent_not_found(id: &AgentId) -> RpcError {
+    RpcError::invalid(format!("there is no agent {id:?}")).with_details(json!({"code": "UNKNOWN_AGENT_ID"}))
+}
+
+pub(super) fn subscribe_sessions(call: &RpcCall<'_>) -> Value {
+    call.subscriptions.subscribe_sessions();
+    json!({"subscribed": true})
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct RunsListParams {
+    state: Option<String>,
+    session_key: Option<SessionKey>,
+    limit: Option<usize>,
+    cursor: Option<String>,
+}
+
+pub(super) fn list_runs(call: &RpcCall<'_>, value: Value) -> impl Future<Output = RpcResult> + use<> {
+    let server = call.server.clone();
+    async move {
+        let params: RunsListParams = parse_params(value)?;
+        if let Some(other) = params.state.as_deref().filter(|state| !matches!(*state, "active" | "all")) {
+            return Err(RpcError::invalid(format!("state is {other:?}; it may be active or all")));
+        }
+        if params.state.as_deref() == Some("active") {
+            let mut runs = server.engine().active_runs();
+            runs.retain(|run| params.session_key.as_ref().is_none_or(|key| *key == run.session_key));
+            return Ok(json!({"items": runs}));
+        }
+        let limit = params.limit.unwrap_or(DEFAULT_PAGE_SIZE).clamp(1, 1000);
+        let filter = RunListFilter { session: params.session_key, principal: None, limit, cursor: params.cursor };
+        Ok(json!(server.engine().list_runs(filter).await?))
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RunsGetParams {
+    run_id: RunId,
+}
+
+pub(super) fn get_run(call: &RpcCall<'_>, value: Value) -> impl Future<Output = RpcResult> + use<> {
+    let server = call.server.clone();
+    async move {
+        let params: RunsGetParams = parse_params(value)?;
+        let run = server.engine().find_run(&params.run_id).await?;
+        run.map(|run| json!(run)).ok_or_else(|| RpcError::invalid(format!("there is no run {:?}", params.run_id)))
+    }
+}

@@ -1,0 +1,302 @@
+//! `sessions.*`: list, describe, resolve, reset, delete.
+
+use quell_engine::engine::SessionError;
+use quell_kernel::Push;
+use quell_kernel::registry::StopRequest;
+use quell_protocol::api::{HistoryMessage, RunView, SessionRow};
+use quell_protocol::{AgentId, SessionKey, StopReason};
+use quell_store::{RunListFilter, SessionListFilter};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::super::frame::RpcError;
+use super::super::payloads;
+use super::{RpcCall, RpcResult, check_session_id, parameters, parse_params};
+use crate::state::ServerState;
+
+/// Rows of a list if the client gives no limit.
+const DEFAULT_PAGE_SIZE: usize = 100;
+const MAX_PAGE_SIZE: usize = 1000;
+/// Maximum characters of a title and of a preview.
+const MAX_TITLE_CHARS: usize = 80;
+const MAX_PREVIEW_CHARS: usize = 200;
+
+/// `sessions.messages.subscribe` would need the events `session.message` and `session.tool`, which Quell does not send.
+pub(super) fn messages_subscribe_unsupported() -> RpcError {
+    let message = "sessions.messages.subscribe is not supported: there are no session.message events; `chat` and `agent` \
+                   events come without a subscription";
+    RpcError::invalid(message)
+        .with_details(json!({"code": "UNSUPPORTED_METHOD", "method": "sessions.messages.subscribe"}))
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct SessionsListParams {
+    limit: Option<usize>,
+    offset: usize,
+    cursor: Option<String>,
+    active_minutes: Option<u32>,
+    #[serde(rename = "sortBy")]
+    _sort_by: Option<SessionsSortOrder>,
+    include_derived_titles: bool,
+    include_last_message: bool,
+    label: Option<String>,
+    search: Option<String>,
+    archived: Option<ArchivedFilter>,
+    agent_id: Option<AgentId>,
+    // Ignored: there are no sessions of these kinds.
+    #[serde(rename = "includeGlobal")]
+    _include_global: bool,
+    #[serde(rename = "includeUnknown")]
+    _include_unknown: bool,
+}
+
+/// Accepted and ignored: both orders are the same, because only a message updates a session.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum SessionsSortOrder {
+    UpdatedAt,
+    LastInteractionAt,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum ArchivedFilter {
+    Flag(bool),
+    Word(ArchivedAllWord),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum ArchivedAllWord {
+    All,
+}
+
+impl SessionsListParams {
+    /// True if the filter matches no session: none is archived, and none has a label.
+    fn matches_nothing(&self) -> bool {
+        self.label.is_some() || matches!(self.archived, Some(ArchivedFilter::Flag(true)))
+    }
+
+    fn limit(&self) -> Result<usize, RpcError> {
+        let limit = self.limit.unwrap_or(DEFAULT_PAGE_SIZE);
+        if limit == 0 || self.active_minutes == Some(0) {
+            return Err(RpcError::invalid("limit and activeMinutes are at least 1"));
+        }
+        Ok(limit.min(MAX_PAGE_SIZE))
+    }
+}
+
+pub(super) fn list(call: &RpcCall<'_>, value: Value) -> impl Future<Output = RpcResult> + use<> {
+    let server = call.server.clone();
+    async move {
+        let params: SessionsListParams = parse_params(value)?;
+        let limit = params.limit()?;
+        let (found, next) =
+            if params.matches_nothing() { (Vec::new(), None) } else { find_sessions(&server, &params, limit).await? };
+        let mut rows = Vec::with_capacity(found.len());
+        for row in &found {
+            let mut row_payload = payloads::session_row(row, latest_run(&server, &row.key).await?.as_ref());
+            let requested = RequestedTitles {
+                derived_title: params.include_derived_titles,
+                last_message: params.include_last_message,
+            };
+            add_titles(&server, &mut row_payload, &row.key, requested).await?;
+            rows.push(row_payload);
+        }
+        let agents = server.engine().list_agents();
+        let model = agents.iter().find(|agent| agent.default).map_or("", |agent| agent.model.as_str());
+        Ok(json!({
+            "ts": payloads::now_ms(server.engine().clock()), "path": "", "count": rows.len(),
+            "defaults": payloads::model_defaults(model), "sessions": rows, "nextCursor": next,
+        }))
+    }
+}
+
+/// Finds the rows of a page and the cursor of the next one. There is a cursor only if the store alone selects the rows.
+async fn find_sessions(
+    server: &ServerState,
+    params: &SessionsListParams,
+    limit: usize,
+) -> Result<(Vec<SessionRow>, Option<String>), RpcError> {
+    let engine = server.engine();
+    let filter = |limit, cursor| SessionListFilter { search: params.search.clone(), limit, cursor };
+    if params.agent_id.is_none() && params.active_minutes.is_none() && params.offset == 0 {
+        let list = engine.list_sessions(filter(limit, params.cursor.clone())).await?;
+        return Ok((list.items, list.next_cursor));
+    }
+    let now = payloads::now_ms(engine.clock());
+    let since = params.active_minutes.map(|minutes| now.saturating_sub(i64::from(minutes).saturating_mul(60_000)));
+    let fits = |row: &SessionRow| {
+        let used = payloads::rfc3339_to_ms(&row.last_used_at).as_i64().unwrap_or(i64::MAX);
+        (params.agent_id.is_none() || row.agent == params.agent_id) && since.is_none_or(|since| used >= since)
+    };
+    let wanted = params.offset.saturating_add(limit);
+    let (mut found, mut cursor) = (Vec::new(), params.cursor.clone());
+    loop {
+        let list = engine.list_sessions(filter(MAX_PAGE_SIZE, cursor)).await?;
+        found.extend(list.items.into_iter().filter(fits));
+        cursor = list.next_cursor;
+        if cursor.is_none() || found.len() >= wanted {
+            return Ok((found.into_iter().skip(params.offset).take(limit).collect(), None));
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct RequestedTitles {
+    /// The first message of the user.
+    derived_title: bool,
+    last_message: bool,
+}
+
+/// Adds the title and the preview of a session, as far as requested.
+async fn add_titles(
+    server: &ServerState,
+    row_payload: &mut Value,
+    key: &SessionKey,
+    requested: RequestedTitles,
+) -> Result<(), RpcError> {
+    if requested.derived_title {
+        let first = server.engine().first_messages(key).await?;
+        let message = first.iter().find(|message| message.role == "user");
+        row_payload["derivedTitle"] = json!(message.map(|message| truncate(&message.text, MAX_TITLE_CHARS)));
+    }
+    if requested.last_message {
+        let newest = server.engine().newest_turns(key, i64::MAX, 1).await?;
+        let is_visible = |message: &&HistoryMessage| {
+            matches!(message.role.as_str(), "user" | "assistant") && !message.text.is_empty()
+        };
+        let message = newest.iter().flat_map(|turn| turn.messages.iter().rev()).find(is_visible);
+        row_payload["lastMessagePreview"] = json!(message.map(|message| truncate(&message.text, MAX_PREVIEW_CHARS)));
+    }
+    Ok(())
+}
+
+fn truncate(text: &str, max_chars: usize) -> String {
+    let text = text.trim();
+    match text.char_indices().nth(max_chars) {
+        Some((end, _)) => format!("{}\u{2026}", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+pub(super) async fn latest_run(server: &ServerState, key: &SessionKey) -> Result<Option<RunView>, RpcError> {
+    let filter = RunListFilter { session: Some(key.clone()), principal: None, limit: 1, cursor: None };
+    Ok(server.engine().list_runs(filter).await?.items.into_iter().next())
+}
+
+/// Refuses an agent id that is not the session's: a key identifies one session whatever its agent is.
+pub(super) fn check_session_agent(
+    method: &str,
+    agent: Option<&AgentId>,
+    row: Option<&SessionRow>,
+) -> Result<(), RpcError> {
+    let (Some(agent), Some(own)) = (agent, row.and_then(|row| row.agent.as_ref())) else { return Ok(()) };
+    if agent == own {
+        return Ok(());
+    }
+    let details = parameters::unsupported_parameter(method, "agentId").details();
+    Err(RpcError::invalid(format!("the session's agent is {own:?}, not {agent:?}")).with_details(details))
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct SessionParams {
+    key: Option<SessionKey>,
+    session_key: Option<SessionKey>,
+    session_id: Option<SessionKey>,
+    expected_session_id: Option<String>,
+    agent_id: Option<AgentId>,
+    allow_missing: Option<bool>,
+    include_derived_titles: bool,
+    include_last_message: bool,
+    #[serde(rename = "reason")]
+    _reason: Option<ResetReason>,
+    #[serde(rename = "includeGlobal")]
+    _include_global: bool,
+    #[serde(rename = "includeUnknown")]
+    _include_unknown: bool,
+}
+
+/// Why a session is reset. Both values empty its history.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum ResetReason {
+    New,
+    Reset,
+}
+
+impl SessionParams {
+    fn key(&self) -> Result<SessionKey, RpcError> {
+        let key = self.key.as_ref().or(self.session_key.as_ref()).or(self.session_id.as_ref());
+        let key = key.cloned().ok_or_else(|| RpcError::invalid("missing key"))?;
+        check_session_id("sessions.resolve", self.session_id.as_ref().map(SessionKey::as_str), &key)?;
+        Ok(key)
+    }
+
+    /// The key of the session to reset or delete, after checking that it is the expected session.
+    async fn session_to_end(&self, server: &ServerState, method: &str) -> Result<SessionKey, RpcError> {
+        let key = self.key()?;
+        check_session_id(method, self.expected_session_id.as_deref(), &key)?;
+        if self.agent_id.is_some() {
+            check_session_agent(method, self.agent_id.as_ref(), server.engine().find_session(&key).await?.as_ref())?;
+        }
+        Ok(key)
+    }
+}
+
+/// Answers `sessions.describe` and `sessions.resolve`.
+pub(super) fn show(call: &RpcCall<'_>, value: Value) -> impl Future<Output = RpcResult> + use<> {
+    let server = call.server.clone();
+    async move {
+        let params: SessionParams = parse_params(value)?;
+        let key = params.key()?;
+        let row = server.engine().find_session(&key).await?;
+        check_session_agent("sessions.resolve", params.agent_id.as_ref(), row.as_ref())?;
+        let Some(row) = row else {
+            return match params.allow_missing {
+                Some(false) => Err(RpcError::invalid(format!("there is no session {key:?}"))),
+                Some(true) | None => Ok(json!({"ok": false, "key": key, "session": null})),
+            };
+        };
+        let mut row_payload = payloads::session_row(&row, latest_run(&server, &key).await?.as_ref());
+        let requested =
+            RequestedTitles { derived_title: params.include_derived_titles, last_message: params.include_last_message };
+        add_titles(&server, &mut row_payload, &key, requested).await?;
+        Ok(json!({"ok": true, "key": key, "session": row_payload}))
+    }
+}
+
+impl From<SessionError> for RpcError {
+    fn from(error: SessionError) -> Self {
+        match error {
+            SessionError::ForeignRunActive(_) | SessionError::NotOwner(_) => Self::not_owner(error.to_string()),
+            SessionError::Store(error) => error.into(),
+        }
+    }
+}
+
+fn stop_request(call: &RpcCall<'_>) -> StopRequest {
+    StopRequest { push: Push::Gentle, reason: StopReason::User, surface: call.peer.caller.surface }
+}
+
+pub(super) fn reset(call: &RpcCall<'_>, value: Value) -> impl Future<Output = RpcResult> + use<> {
+    let (server, peer, request) = (call.server.clone(), call.peer.clone(), stop_request(call));
+    async move {
+        let params: SessionParams = parse_params(value)?;
+        let key = params.session_to_end(&server, "sessions.reset").await?;
+        let done = server.engine().reset_session(&peer.caller, &key, &request).await?;
+        Ok(json!({"ok": done, "key": key, "reset": done}))
+    }
+}
+
+pub(super) fn delete(call: &RpcCall<'_>, value: Value) -> impl Future<Output = RpcResult> + use<> {
+    let (server, peer, request) = (call.server.clone(), call.peer.clone(), stop_request(call));
+    async move {
+        let params: SessionParams = parse_params(value)?;
+        let key = params.session_to_end(&server, "sessions.delete").await?;
+        let done = server.engine().delete_session(&peer.caller, &key, &request).await?;
+        Ok(json!({"ok": true, "key": key, "deleted": done, "archived": []}))
+    }
+}
