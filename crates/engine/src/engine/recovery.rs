@@ -35,7 +35,7 @@ pub(super) type SurvivingProcesses = BTreeMap<RunId, Vec<String>>;
 /// # Cancel safety
 /// Safe: processes that were ended stay ended.
 pub(super) async fn end_survivors(store: &Store, services: &Services) -> Result<SurvivingProcesses, StoreError> {
-    let open_runs = store.list_open_runs().await?;
+    let open_runs = store.runs().list_open().await?;
     let Survivors { ended, alive } =
         services.wardens.end_survivors(&open_runs.iter().map(|row| row.id.as_str()).collect()).await;
     for (run, names) in &ended {
@@ -61,18 +61,18 @@ pub(super) async fn seal_open_runs(
     services: &Services,
     survivors: &SurvivingProcesses,
 ) -> Result<(), StoreError> {
-    let open_runs = store.list_open_runs().await?;
+    let open_runs = store.runs().list_open().await?;
     // Check the database before the hooks are called. A small write may succeed where the seal does not fit, and a
     // retry would call the hooks again.
     if open_runs.is_empty() {
-        store.write_probe().await?
+        store.maintenance().probe().await?
     } else {
-        store.check_health().await?
+        store.maintenance().check_health().await?
     }
     for rows in open_runs.chunks(SEAL_BATCH_RUNS) {
         let sealed = build_sealed_runs(store, clock, (services, survivors), rows).await?;
         record_run_end_hooks((store, &services.hooks), &sealed).await?;
-        store.seal_runs(sealed).await?;
+        store.runs().seal(sealed).await?;
         for run in rows {
             tracing::info!(run = %run.id, session = %run.session, "run of a daemon that died is sealed");
         }
@@ -100,7 +100,7 @@ async fn amend_ended_runs(
             text: format!("the daemon died, and its background command lives on: {}", names.join(", ")),
             leftovers: names.iter().map(leftover).collect(),
         };
-        match store.amend_run(run.clone(), amendment).await {
+        match store.runs().amend(run.clone(), amendment).await {
             // Its session was deleted: only the log names the processes.
             Ok(_) | Err(StoreError::NoSuchRun(_)) => {}
             Err(error) => return Err(error),
@@ -120,7 +120,7 @@ pub(super) async fn views_of_open_runs(
     services: &Services,
     survivors: &SurvivingProcesses,
 ) -> Result<HashMap<RunId, RunView>, StoreError> {
-    let open_runs = store.list_open_runs().await?;
+    let open_runs = store.runs().list_open().await?;
     let mut views = HashMap::with_capacity(open_runs.len());
     for rows in open_runs.chunks(SEAL_BATCH_RUNS) {
         for run in build_sealed_runs(store, clock, (services, survivors), rows).await? {
@@ -154,7 +154,7 @@ async fn record_run_end_hooks((store, hooks): (&Store, &Hooks), sealed: &[Sealed
     for run in sealed.iter().filter(|run| run.turn.is_some()) {
         if let Ok(view) = serde_json::from_str(&run.view) {
             let session =
-                store.find_session(run.session.clone()).await?.and_then(|stored| stored_session_facts(&stored));
+                store.sessions().find(run.session.clone()).await?.and_then(|stored| stored_session_facts(&stored));
             hooks.notify_durably(run_hook_trigger(HookEvent::RunEnd, view, session.as_ref())).await?;
         }
     }
@@ -168,7 +168,7 @@ async fn build_sealed_run(
     row: &RunRow,
 ) -> Result<SealedRun, StoreError> {
     let mut run_view = load_view(row);
-    let (lines, recorded) = store.read_journal(row.id.clone()).await?;
+    let (lines, recorded) = store.journal().read(row.id.clone()).await?;
     let empty_draft = TurnDraft::new(row.id.clone(), run_view.text.clone()).with_asked_at(run_view.accepted_at.clone());
     let replayed = ReplayedRun::replay_onto(empty_draft, parse_journal_lines(row, &lines));
     let has_begun = row.state == StoredRunState::Started || recorded.is_some() || replayed.has_started;

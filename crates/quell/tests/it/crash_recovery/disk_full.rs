@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use quell_store::{DatabaseState, inspect_database};
+use quell_store::sqlite::{DatabaseState, inspect_database};
 use quell_testkit::ScriptedModel;
 use quell_testkit::daemon::{DaemonHome, TestDaemon};
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
