@@ -10,6 +10,7 @@ use quell_engine::agent::AgentConfig;
 use quell_engine::engine::{RunFollow, Submission};
 use quell_kernel::approval::ApprovalPolicy;
 use quell_protocol::RunId;
+use quell_store::sqlite::test_support::OtherProgram;
 use quell_testkit::ScriptedResponse;
 use quell_testkit::commands::ProcessMarker;
 use quell_testkit::leaks::{ResourceBaseline, TaskBaseline};
@@ -41,7 +42,7 @@ pub(super) struct SweepEngine {
     pub(super) page_url: String,
     /// A second connection to the database. SQLite keeps its file open while the engine's are open, so all cases share
     /// one.
-    pub(super) database: Mutex<rusqlite::Connection>,
+    pub(super) database: Mutex<OtherProgram>,
 }
 
 impl SweepEngine {
@@ -89,10 +90,10 @@ impl SweepEngine {
         .await;
         test_engine.answer_by_marker();
         let silent_listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let database = rusqlite::Connection::open(test_engine.test_dir.path().join("quell.db")).unwrap();
-        database.busy_timeout(WAIT_TIMEOUT).unwrap();
+        let database = OtherProgram::connect(test_engine.test_dir.path());
         // SQLite opens its files at the first write.
-        database.execute_batch("BEGIN IMMEDIATE; ROLLBACK").unwrap();
+        database.lock_writes();
+        database.unlock_writes();
         let page = serve_page().await;
         Self {
             test_engine,
