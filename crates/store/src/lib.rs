@@ -1,7 +1,7 @@
 //! The database of Quell: runs, sessions, journals, notes, tokens.
 //!
 //! Each area of the store is a trait, such as [`RunStore`]. An implementation has all areas; [`sqlite`] is the one that
-//! daemons use. A store keeps turns and views as JSON text and
+//! daemons use, and `memory` one for tests. A store keeps turns and views as JSON text and
 //! interprets only the receipt in a view.
 
 mod access;
@@ -18,6 +18,8 @@ mod history;
 mod journal;
 mod lock;
 mod maintenance;
+#[cfg(any(test, feature = "test-support"))]
+pub mod memory;
 mod notes;
 mod runs;
 mod sessions;

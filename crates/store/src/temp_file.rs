@@ -21,6 +21,14 @@ pub struct TempFile {
 }
 
 impl TempFile {
+    /// Makes a file that is not on a disk.
+    #[cfg(any(test, feature = "test-support"))]
+    pub(crate) fn in_memory(content: &[u8]) -> io::Result<Self> {
+        let mut file = File::from(rustix::fs::memfd_create("quell-export", rustix::fs::MemfdFlags::CLOEXEC)?);
+        io::Write::write_all(&mut file, content)?;
+        Ok(Self { length: content.len() as u64, file: Arc::new(file) })
+    }
+
     /// In bytes.
     #[must_use]
     pub fn length(&self) -> u64 {
