@@ -13,9 +13,11 @@ use crate::StoreError;
 /// `application_id` of Quell's databases: "Quel" in ASCII.
 const APPLICATION_ID: i32 = 0x5175_656c;
 
-/// Entry N migrates from schema N to schema N + 1; the first one creates schema 1 in an empty database.
+/// The newest schema, for a new database. A change is made here and in a new migration.
+const SCHEMA: &str = include_str!("schema.sql");
+
+/// Entry N migrates from schema N + 1 to schema N + 2. A migration is never edited.
 const MIGRATIONS: &[&str] = &[
-    include_str!("migrations/0001_runs_turns_tokens.sql"),
     include_str!("migrations/0002_journal_boot.sql"),
     include_str!("migrations/0003_sessions.sql"),
     include_str!("migrations/0004_hook_outbox.sql"),
@@ -163,13 +165,21 @@ fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
     if old > 0 && old < newest_schema_version() {
         tracing::info!(from = old, to = newest_schema_version(), "migrating the database to a newer schema");
     }
-    for (number, statements) in (1..).zip(MIGRATIONS).skip_while(|(number, _)| *number <= old) {
-        let step = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        step.execute_batch(statements)?;
-        step.execute_batch(&format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {number};"))?;
-        step.commit()?;
-        tracing::debug!(schema = number, "database migrated");
+    if old == 0 {
+        return apply_schema(connection, SCHEMA, newest_schema_version());
     }
+    for (number, statements) in (2..).zip(MIGRATIONS).skip_while(|(number, _)| *number <= old) {
+        apply_schema(connection, statements, number)?;
+    }
+    Ok(())
+}
+
+fn apply_schema(connection: &mut Connection, statements: &str, number: i32) -> Result<(), StoreError> {
+    let step = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    step.execute_batch(statements)?;
+    step.execute_batch(&format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {number};"))?;
+    step.commit()?;
+    tracing::debug!(schema = number, "database migrated");
     Ok(())
 }
 
@@ -178,5 +188,5 @@ pub(super) fn schema_version(connection: &Connection) -> Result<i32, StoreError>
 }
 
 fn newest_schema_version() -> i32 {
-    i32::try_from(MIGRATIONS.len()).unwrap_or(i32::MAX)
+    i32::try_from(MIGRATIONS.len() + 1).unwrap_or(i32::MAX)
 }

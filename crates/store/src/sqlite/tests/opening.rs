@@ -17,12 +17,14 @@ fn file_mode(path: &std::path::Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
+/// The statements of the schema, without comments and white space.
 fn schema_sql(home: &TempDir) -> Vec<String> {
     let db = Connection::open(home.path().join(FILE)).unwrap();
     let sql = "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY type, name";
     let mut statement = db.prepare(sql).unwrap();
     let rows = statement.query_map([], |row| row.get::<_, String>(0)).unwrap();
-    rows.map(|sql| sql.unwrap()).collect()
+    let without_comments = |sql: String| sql.lines().map(|line| line.split("--").next().unwrap().to_owned()).collect();
+    rows.map(|sql| without_comments(sql.unwrap())).map(|sql: String| sql.split_whitespace().collect()).collect()
 }
 
 #[tokio::test]
