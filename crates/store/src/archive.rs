@@ -1,4 +1,4 @@
-//! Archives of sessions: parsed ones for an import, and the lines of an export.
+//! Archives of sessions: export and import.
 
 use std::io::Write;
 
@@ -9,7 +9,7 @@ use quell_protocol::archive::{
 use quell_protocol::{RunId, SessionKey};
 use serde::Serialize;
 
-use crate::{Note, RunRow, StoreError, StoredRunState, StoredSession};
+use crate::{Note, RunRow, StoreError, StoreFuture, StoredRunState, StoredSession, TempFile};
 
 /// A session as parsed from an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +52,15 @@ pub enum ImportOutcome {
     SessionExists,
     /// A run with this id exists; nothing was written.
     RunExists(RunId),
+}
+
+pub trait ArchiveStore: Send + Sync {
+    /// Reads a session with its ended runs and their turns, as lines of an archive that all show one moment. `None`
+    /// when there is no such session.
+    fn export(&self, key: SessionKey) -> StoreFuture<'_, Option<TempFile>>;
+
+    /// Writes a session that does not exist yet, with all its data. `at` is the time of the import, RFC 3339.
+    fn import(&self, archive: SessionArchive, at: String) -> StoreFuture<'_, ImportOutcome>;
 }
 
 impl SessionArchive {

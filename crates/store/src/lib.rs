@@ -37,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use access::{AccessStore, StoredCookie, StoredToken};
 pub use agents::{AgentStore, StoredAgent};
-pub use archive::{ArchivedHistoryItem, ImportOutcome, SessionArchive};
+pub use archive::{ArchiveStore, ArchivedHistoryItem, ImportOutcome, SessionArchive};
 pub use audit::{AuditEntry, AuditStore};
 pub use channels::{ChannelStore, PendingReply, StaleReply};
 pub use error::StoreError;
@@ -69,6 +69,7 @@ pub trait StoreBackend:
     + HistoryStore
     + JournalStore
     + SessionStore
+    + ArchiveStore
     + NoteStore
     + ChannelStore
     + WebhookStore
@@ -130,6 +131,11 @@ impl Store {
 
     #[must_use]
     pub fn sessions(&self) -> &dyn SessionStore {
+        &*self.0
+    }
+
+    #[must_use]
+    pub fn archive(&self) -> &dyn ArchiveStore {
         &*self.0
     }
 

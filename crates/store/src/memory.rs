@@ -1,5 +1,6 @@
 //! A store in the memory of the process, for tests where a file is not the point.
 
+mod archive;
 mod channels;
 mod notes;
 mod runs;

@@ -1,8 +1,8 @@
-//! Sessions: use, settings, ownership, lists, deletion, export and import.
+//! Sessions: use, settings, ownership, lists, deletion.
 
 use quell_protocol::{AgentId, Principal, RunId, SessionKey};
 
-use crate::{AuditEntry, ImportOutcome, SessionArchive, StoreFuture, TempFile};
+use crate::{AuditEntry, StoreFuture};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionListFilter {
@@ -119,11 +119,4 @@ pub trait SessionStore: Send + Sync {
     /// Deletes a session as [`SessionStore::delete`] does, together with an audit entry, unless the session was used
     /// since it was listed.
     fn delete_idle(&self, idle: IdleSession, entry: AuditEntry) -> StoreFuture<'_, DeleteSessionOutcome>;
-
-    /// Reads a session with its ended runs and their turns, as lines of an archive that all show one moment. `None`
-    /// when there is no such session.
-    fn export(&self, key: SessionKey) -> StoreFuture<'_, Option<TempFile>>;
-
-    /// Writes a session that does not exist yet, with all its data. `at` is the time of the import, RFC 3339.
-    fn import(&self, archive: SessionArchive, at: String) -> StoreFuture<'_, ImportOutcome>;
 }

@@ -44,7 +44,7 @@ impl Engine {
     /// Safe: it only reads.
     pub async fn export_session(&self, key: &SessionKey) -> Result<Option<TempFile>, StoreError> {
         self.store_ended_runs(key).await?;
-        self.inner().store.sessions().export(key.clone()).await
+        self.inner().store.archive().export(key.clone()).await
     }
 
     /// Copies the whole database as it is at one moment.
@@ -99,7 +99,7 @@ impl Engine {
         let at = self.inner().clock.rfc3339(self.inner().clock.now());
         mark_imported(&mut archive, caller, &at)?;
         let (session, runs) = (archive.session.clone(), archive.runs.len());
-        let turns = match self.inner().store.sessions().import(archive, at).await? {
+        let turns = match self.inner().store.archive().import(archive, at).await? {
             ImportOutcome::Imported { turns } => turns,
             ImportOutcome::SessionExists => return Err(ImportError::SessionExists(session.key)),
             ImportOutcome::RunExists(run) => return Err(ImportError::RunExists(run)),

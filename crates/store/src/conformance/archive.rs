@@ -18,7 +18,7 @@ async fn read_text(store: &Store, temp_file: TempFile) -> String {
 }
 
 async fn export_text(store: &Store, session: &str) -> Option<String> {
-    let temp_file = store.sessions().export(session_key(session)).await.unwrap()?;
+    let temp_file = store.archive().export(session_key(session)).await.unwrap()?;
     Some(read_text(store, temp_file).await)
 }
 
@@ -76,7 +76,7 @@ pub(crate) async fn an_import_is_listed_counts_its_turns_and_is_exported_as_it_w
     run_to_end(&store, "here", "older").await;
     let mut coming = session_archive("s", &["r1", "r2", "r3"]);
     coming.history.insert(1, ArchivedHistoryItem::Reset { at: NOW.into() });
-    assert_eq!(store.sessions().import(coming, NOW.into()).await, Ok(ImportOutcome::Imported { turns: 2 }));
+    assert_eq!(store.archive().import(coming, NOW.into()).await, Ok(ImportOutcome::Imported { turns: 2 }));
     let session = store.sessions().find(session_key("s")).await.unwrap().unwrap();
     assert_eq!((session.turns, session.last_used_at.as_str()), (2, "2020-01-02T00:00:00.000000Z"));
     assert_eq!(store.history().turns(session_key("s")).await.unwrap(), ["turn r2", "turn r3"]);
@@ -93,10 +93,10 @@ pub(crate) async fn a_refused_import_leaves_nothing<D: TestDatabase>() {
     let (store, _home) = new_store::<D>();
     run_to_end(&store, "r1", "s").await;
     assert_eq!(
-        store.sessions().import(session_archive("s", &["x"]), NOW.into()).await,
+        store.archive().import(session_archive("s", &["x"]), NOW.into()).await,
         Ok(ImportOutcome::SessionExists)
     );
-    let known = store.sessions().import(session_archive("t", &["x", "r1"]), NOW.into()).await;
+    let known = store.archive().import(session_archive("t", &["x", "r1"]), NOW.into()).await;
     assert_eq!(known, Ok(ImportOutcome::RunExists(run_id("r1"))));
     assert_eq!(store.runs().find(run_id("x")).await, Ok(None));
     assert_eq!(store.sessions().find(session_key("t")).await, Ok(None));
@@ -104,7 +104,7 @@ pub(crate) async fn a_refused_import_leaves_nothing<D: TestDatabase>() {
     let mut torn = session_archive("t", &["x"]);
     torn.history.push(ArchivedHistoryItem::Turn { run: run_id("nowhere"), turn: "turn".into() });
     let (torn, beside) =
-        tokio::join!(store.sessions().import(torn, NOW.into()), store.runs().accept(accepted_row("y", "u")));
+        tokio::join!(store.archive().import(torn, NOW.into()), store.runs().accept(accepted_row("y", "u")));
     assert!(torn.is_err(), "{torn:?}");
     assert_eq!(beside, Ok(AcceptRunOutcome::New), "the neighbour in its transaction is written");
     assert_eq!(store.runs().find(run_id("x")).await, Ok(None));
@@ -114,7 +114,7 @@ pub(crate) async fn a_session_without_runs_has_its_own_place_in_the_list<D: Test
     let (store, _home) = new_store::<D>();
     for session in ["a", "b"] {
         assert_eq!(
-            store.sessions().import(session_archive(session, &[]), NOW.into()).await,
+            store.archive().import(session_archive(session, &[]), NOW.into()).await,
             Ok(ImportOutcome::Imported { turns: 0 })
         );
     }
@@ -142,7 +142,7 @@ pub(crate) async fn a_long_session_is_handed_out_in_pieces_while_the_store_goes_
         .await
         .unwrap();
     store.runs().record_end(run_id("r1"), "ended".into(), no_spend()).await.unwrap();
-    let temp_file = store.sessions().export(session_key("s")).await.unwrap().unwrap();
+    let temp_file = store.archive().export(session_key("s")).await.unwrap().unwrap();
     let first = store.maintenance().read_chunk(temp_file.clone(), 0).await.unwrap();
     assert!((first.len() as u64) < temp_file.length());
     // The export shows the state of its own moment, whatever is written later.
@@ -155,5 +155,5 @@ pub(crate) async fn a_closed_store_says_so_to_who_wants_a_copy<D: TestDatabase>(
     run_to_end(&store, "r1", "s").await;
     let other = store.clone();
     store.close().await;
-    assert!(matches!(other.sessions().export(session_key("s")).await, Err(StoreError::Closed)));
+    assert!(matches!(other.archive().export(session_key("s")).await, Err(StoreError::Closed)));
 }

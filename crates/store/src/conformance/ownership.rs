@@ -108,7 +108,7 @@ pub(crate) async fn a_receipt_outlives_its_session_and_nothing_takes_its_place<D
         imported_at: None,
     };
     let archive = SessionArchive { session: head, runs: vec![forged], history: Vec::new(), notes: Vec::new() };
-    let outcome = store.sessions().import(archive, "2026-11-21T00:00:00.000000Z".into()).await.unwrap();
+    let outcome = store.archive().import(archive, "2026-11-21T00:00:00.000000Z".into()).await.unwrap();
     assert!(matches!(outcome, ImportOutcome::Imported { .. }));
     assert_eq!(stored_view(&store, "a").await, Some(left.clone()));
     assert_eq!(store.sessions().delete(session_key("s"), Vec::new()).await, Ok(DeleteSessionOutcome::Deleted));

@@ -59,7 +59,7 @@ pub(crate) async fn the_oldest_use_comes_first_and_what_has_open_runs_not_at_all
     };
     let archive = SessionArchive { session: old, runs: Vec::new(), history: Vec::new(), notes: Vec::new() };
     let imported_at = "2026-11-20T05:00:00.000000Z";
-    assert_eq!(store.sessions().import(archive, imported_at.into()).await, Ok(ImportOutcome::Imported { turns: 0 }));
+    assert_eq!(store.archive().import(archive, imported_at.into()).await, Ok(ImportOutcome::Imported { turns: 0 }));
     let all = store.sessions().list_idle(None, 100).await.unwrap();
     assert_eq!(idle_keys(&all), ["c", "d", "b", "imported", "a"], "an import counts from the day of the import");
     assert_eq!(store.sessions().count().await, Ok(6));

@@ -6,15 +6,29 @@ use std::path::Path;
 use quell_protocol::{Principal, RunId, SessionKey};
 use rusqlite::{Connection, params};
 
+use super::SqliteStore;
 use super::columns::parse_id_column;
 use super::notes::{insert_note, query_all_notes};
 use super::runs::{insert_run, run_from_row};
 use super::sessions::query_session;
 use crate::archive::ArchiveWriter;
 use crate::temp_file::TempFileWriter;
-use crate::{ArchivedHistoryItem, ImportOutcome, NoteScope, SessionArchive, StoreError, TempFile};
+use crate::{
+    ArchiveStore, ArchivedHistoryItem, ImportOutcome, NoteScope, SessionArchive, StoreError, StoreFuture, TempFile,
+};
 
-pub(super) fn export_session(
+impl ArchiveStore for SqliteStore {
+    fn export(&self, key: SessionKey) -> StoreFuture<'_, Option<TempFile>> {
+        let data_dir = self.0.data_dir.clone();
+        self.run_on_copier(move |connection| export_session(connection, &data_dir, &key))
+    }
+
+    fn import(&self, archive: SessionArchive, at: String) -> StoreFuture<'_, ImportOutcome> {
+        self.write(move |db| insert_archive(db, &archive, &at))
+    }
+}
+
+fn export_session(
     connection: &mut Connection,
     data_dir: &Path,
     key: &SessionKey,
@@ -76,7 +90,7 @@ fn write_history<W: Write>(lines: &mut ArchiveWriter<W>, db: &Connection, key: &
 }
 
 /// Checks everything before the first write: a refused import shares its transaction with the writes of others.
-pub(super) fn insert_archive(db: &Connection, archive: &SessionArchive, at: &str) -> rusqlite::Result<ImportOutcome> {
+fn insert_archive(db: &Connection, archive: &SessionArchive, at: &str) -> rusqlite::Result<ImportOutcome> {
     let key = archive.session.key.as_str();
     if db.prepare_cached("SELECT 1 FROM sessions WHERE key = ?1")?.exists([key])? {
         return Ok(ImportOutcome::SessionExists);

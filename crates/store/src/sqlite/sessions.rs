@@ -4,11 +4,11 @@ use quell_protocol::{AgentId, Principal, RunId, SessionKey};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::columns::{parse_id_column, to_limit, to_unsigned};
-use super::{SqliteStore, archive, audit};
+use super::{SqliteStore, audit};
 use crate::cursor::{PagedList, limit_plus_one};
 use crate::{
-    AuditEntry, DeleteSessionOutcome, IdleSession, ImportOutcome, PrivateEndpoints, SessionArchive, SessionListFilter,
-    SessionSetup, SessionSetupAccess, SessionSetupOutcome, SessionStore, StoreFuture, StoredSession, TempFile,
+    AuditEntry, DeleteSessionOutcome, IdleSession, PrivateEndpoints, SessionListFilter, SessionSetup,
+    SessionSetupAccess, SessionSetupOutcome, SessionStore, StoreFuture, StoredSession,
 };
 
 /// The columns that [`session_from_row`] reads. A macro, because `concat!` needs a literal.
@@ -96,15 +96,6 @@ impl SessionStore for SqliteStore {
             audit::insert_audit_entry(db, &entry)?;
             delete_session(db, &idle.key)
         })
-    }
-
-    fn export(&self, key: SessionKey) -> StoreFuture<'_, Option<TempFile>> {
-        let data_dir = self.0.data_dir.clone();
-        self.run_on_copier(move |connection| archive::export_session(connection, &data_dir, &key))
-    }
-
-    fn import(&self, archive: SessionArchive, at: String) -> StoreFuture<'_, ImportOutcome> {
-        self.write(move |db| archive::insert_archive(db, &archive, &at))
     }
 }
 

@@ -9,7 +9,7 @@ async fn a_spool_of_a_daemon_that_died_is_in_nobodys_way() {
     run_to_end(&store, "r1", "s").await;
     let before = file_names(&home);
     std::fs::write(home.path().join("quell.spool"), "half a line").unwrap();
-    let file = store.sessions().export(session_key("s")).await.unwrap().unwrap();
+    let file = store.archive().export(session_key("s")).await.unwrap().unwrap();
     let lines = String::from_utf8(store.maintenance().read_chunk(file, 0).await.unwrap()).unwrap();
     assert!(!lines.contains("half a line"));
     assert_eq!(file_names(&home), before, "an export leaves no file behind");
