@@ -13,6 +13,7 @@ pub(crate) mod notes;
 pub(crate) mod ownership;
 pub(crate) mod retention;
 pub(crate) mod runs;
+pub(crate) mod small_areas;
 pub(crate) mod spend;
 pub(crate) mod webhooks;
 
@@ -116,6 +117,12 @@ macro_rules! conformance_tests {
                 a_steered_run_says_where_its_text_went_and_is_not_open,
                 an_unknown_run_is_named,
                 a_turn_of_another_session_is_refused;
+            small_areas:
+                an_agent_is_created_once_and_listed_by_id,
+                a_cookie_lasts_until_its_expiry_and_no_longer_than_its_token,
+                the_last_cursor_of_a_channel_is_kept,
+                the_last_use_of_a_session_only_moves_forward,
+                usage_outside_of_runs_is_added_to_its_day;
             spend:
                 an_end_that_is_stored_again_counts_only_what_is_new,
                 a_deleted_run_is_counted_and_its_day_stays,
