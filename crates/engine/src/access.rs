@@ -19,7 +19,7 @@ use quell_kernel::StopRequester;
 use quell_protocol::api::{AccessLevel, Grants, TokenRow, TokenScopes};
 use quell_protocol::{Principal, Surface};
 use quell_scope::clock::Clock;
-use quell_store::{Store, StoreError};
+use quell_store::{Store, StoreError, StoredToken};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::watch;
 
@@ -144,7 +144,7 @@ impl AccessControl {
         let admin_digest = SecretDigest::of(token_file::load_or_create(token_file)?.expose_secret());
         let admin_principal = parse_principal(ADMIN_PRINCIPAL)?;
         let (mut tokens, mut grants) = (HashMap::new(), HashMap::new());
-        for token in store.list_tokens().await? {
+        for token in store.access().list_tokens().await? {
             let digest = SecretDigest::from_hex(&token.sha256)
                 .ok_or_else(|| StoreError::Corrupt(format!("the hash of token {}", token.row.name)))?;
             let owner = parse_principal(&token.row.name)?;
@@ -230,7 +230,8 @@ impl AccessControl {
         let row = TokenRow { name: name.into(), scope, scopes: grants.to_token_scopes(scope), created_at };
         // Insert it before the write, so that a later revocation also finds it here. Nobody knows the secret yet.
         self.lock_tokens().insert(digest, (principal.clone(), scope));
-        if let Err(error) = self.store.create_token(row, digest.hex()).await {
+        let stored = StoredToken { row, sha256: digest.hex() };
+        if let Err(error) = self.store.access().create_token(stored).await {
             self.lock_tokens().remove(&digest);
             return Err(error.into());
         }
@@ -244,7 +245,7 @@ impl AccessControl {
     /// # Cancel safety
     /// Safe: it only reads.
     pub async fn list_tokens(&self) -> Result<Vec<TokenRow>, AccessError> {
-        Ok(self.store.list_tokens().await?.into_iter().map(|token| token.row).collect())
+        Ok(self.store.access().list_tokens().await?.into_iter().map(|token| token.row).collect())
     }
 
     /// Revokes a token and the cookies of its sign-ins. It stops working at once, before the database is written.
@@ -257,7 +258,7 @@ impl AccessControl {
     /// Safe: the token has stopped working, and its deletion is completed as [`Store`] says.
     pub async fn revoke_token(&self, name: &str) -> Result<bool, AccessError> {
         self.forget_token(name);
-        let revoked = self.store.revoke_token(name.into()).await;
+        let revoked = self.store.access().revoke_token(name.into()).await;
         // Again, for a token that was created in between.
         self.forget_token(name);
         Ok(revoked?)

@@ -134,9 +134,9 @@ impl Engine {
         let is_deferred = unsealed.is_some();
         if !is_deferred {
             let today = clock.day(clock.now());
-            runs.load_spend(today, store.spend_on_day(today.to_string()).await?);
+            runs.load_spend(today, store.spend().on_day(today.to_string()).await?);
         }
-        if store.hold().await?.held {
+        if store.runs().hold().await?.held {
             runs.set_gate(AdmissionGate::Held);
         }
         let (audit_queue, closing) = (AuditQueue::default(), CancellationToken::new());

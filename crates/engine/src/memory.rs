@@ -87,7 +87,7 @@ impl NoteMemory {
     /// Safe: once polled, the note is written whether or not the caller waits.
     pub async fn save_note(&self, scope: NoteScope, note: Note) -> Result<SaveNoteOutcome, StoreError> {
         // waits: callers that work for a run race it.
-        self.store.save_note(scope, note).await
+        self.store.notes().save(scope, note).await
     }
 
     /// Saves a note from a message that was accepted at `said_at`. Skips the write if the notes of the scope were
@@ -109,7 +109,7 @@ impl NoteMemory {
             !is_forgotten && !writer.as_ref().is_some_and(Scope::is_cancelled)
         };
         // waits: callers that work for a run race it.
-        self.store.save_note_if((note_scope, note), may_write).await
+        self.store.notes().save_if(note_scope, note, Box::new(may_write)).await
     }
 
     /// Stops messages up to `now` from being saved in this scope. Call it before its notes are deleted.
@@ -135,7 +135,7 @@ impl NoteMemory {
         limit: usize,
     ) -> Result<Vec<Vec<FoundNote>>, StoreError> {
         // waits: callers that work for a run race it.
-        self.store.search_notes(scopes, query, limit).await
+        self.store.notes().search(scopes, query, limit).await
     }
 
     /// A page of the notes of a scope, newest first, and the cursor of the next page.
@@ -152,7 +152,7 @@ impl NoteMemory {
         cursor: Option<String>,
     ) -> Result<(Vec<Note>, Option<String>), StoreError> {
         // waits: callers that work for a run race it.
-        self.store.note_page(scope, limit, cursor).await
+        self.store.notes().list(scope, limit, cursor).await
     }
 
     /// Deletes a note. Returns false if there is none with that key.
@@ -161,7 +161,7 @@ impl NoteMemory {
     /// Safe: once polled, the note is deleted whether or not the caller waits.
     pub async fn forget_note(&self, scope: NoteScope, key: String) -> Result<bool, StoreError> {
         // waits: only requests of people delete notes, never a run.
-        self.store.forget_note(scope, key).await
+        self.store.notes().forget(scope, key).await
     }
 
     /// A page of the senders with notes, the one with the newest note first, and the cursor of the next page.
@@ -177,7 +177,7 @@ impl NoteMemory {
         cursor: Option<String>,
     ) -> Result<(Vec<SenderRow>, Option<String>), StoreError> {
         // waits: only requests of people list senders, never a run.
-        self.store.sender_page(limit, cursor).await
+        self.store.notes().list_senders(limit, cursor).await
     }
 
     /// Deletes all notes of a sender, also those being written. Returns how many there were.
@@ -187,7 +187,7 @@ impl NoteMemory {
     pub async fn forget_sender(&self, sender: String, now: Moment) -> Result<u64, StoreError> {
         self.forget_messages_until(NoteScope::Sender(sender.clone()), now);
         // waits: only requests of people delete notes, never a run.
-        self.store.forget_sender(sender).await
+        self.store.notes().forget_sender(sender).await
     }
 
     /// The notes to add to the prompt of a run, as text. These are notes of its session and agent. For a chat message
@@ -218,7 +218,7 @@ impl NoteMemory {
         };
         let max_per_scope = self.settings.recall_limit;
         // One more, because the message itself may already be saved as a note.
-        let search = self.store.search_notes(scopes, text, max_per_scope.saturating_add(1));
+        let search = self.store.notes().search(scopes, text, max_per_scope.saturating_add(1));
         let found = match scope.race(Point::Recall, search).await? {
             Ok(found) => found,
             Err(error) => {

@@ -298,7 +298,7 @@ impl Sessions {
         if let Some(history) = cached {
             return Ok(history.to_vec());
         }
-        let stored = self.0.runs.store().session_turns(key.clone()).await?;
+        let stored = self.0.runs.store().history().turns(key.clone()).await?;
         let mut turns = Vec::with_capacity(stored.len());
         for text in stored {
             let turn = Turn::from_stored(&text).map_err(|error| StoreError::Corrupt(error.to_string()))?;

@@ -74,13 +74,13 @@ pub(crate) fn backup(args: &BackupArgs, mut target: DaemonTarget) -> anyhow::Res
     let partial = PartialBackup::next_to(&args.file)?;
     let database = config::database_file(args.config.as_deref())?;
     if can_copy_directly(&target, &data_dir, &database) {
-        store::copy_database(&data_dir, &database, &partial.0)?;
+        store::sqlite::copy_database(&data_dir, &database, &partial.0)?;
     } else {
         target.data_dir = Some(data_dir);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(download(&target, &partial.0))?;
     }
-    store::check_database_copy(&partial.0).context("the copy is not valid and was removed")?;
+    store::sqlite::check_database_copy(&partial.0).context("the copy is not valid and was removed")?;
     let bytes = partial.publish(args)?;
     let mut out = std::io::stdout().lock();
     if args.json {
@@ -163,7 +163,7 @@ impl Drop for PartialBackup {
 pub(crate) fn restore(args: &RestoreArgs) -> anyhow::Result<ExitCode> {
     let (data_dir, database) = (config::data_dir()?, config::database_file(args.config.as_deref())?);
     let stamp = quell_scope::clock::file_timestamp();
-    let restored = store::restore_database(&data_dir, &database, (&args.file, &stamp))?;
+    let restored = store::sqlite::restore_database(&data_dir, &database, &args.file, &stamp)?;
     let mut out = std::io::stdout().lock();
     if args.json {
         writeln!(out, "{}", serde_json::json!({"database": restored.file, "kept": restored.previous}))?;

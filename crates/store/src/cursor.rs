@@ -1,10 +1,10 @@
 //! Encode, parse and check the cursors of paged lists: the number of the last returned row, opaque to clients.
 
-use super::error::StoreError;
+use crate::StoreError;
 
 /// The list that a cursor belongs to, so that a cursor of another list is refused instead of misread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PagedList {
+pub(crate) enum PagedList {
     Runs,
     Sessions,
     History,
@@ -24,7 +24,7 @@ impl PagedList {
     }
 
     /// Returns the number below which the page begins.
-    pub(super) fn parse_cursor(self, cursor: Option<&str>) -> Result<i64, StoreError> {
+    pub(crate) fn parse_cursor(self, cursor: Option<&str>) -> Result<i64, StoreError> {
         let Some(cursor) = cursor else { return Ok(i64::MAX) };
         let digits = cursor.strip_prefix(self.prefix()).ok_or(StoreError::BadCursor)?;
         // Formatting the number again checks length and lower case.
@@ -34,7 +34,7 @@ impl PagedList {
 
     /// Splits off the extra row that was queried to learn whether there is a next page. Returns the page and its
     /// cursor.
-    pub(super) fn split_page<T>(self, mut rows: Vec<(i64, T)>, limit: usize) -> (Vec<T>, Option<String>) {
+    pub(crate) fn split_page<T>(self, mut rows: Vec<(i64, T)>, limit: usize) -> (Vec<T>, Option<String>) {
         let more = rows.len() > limit;
         rows.truncate(limit);
         let next = rows.last().filter(|_| more).map(|(number, _)| self.format_cursor(*number));
@@ -47,6 +47,6 @@ impl PagedList {
 }
 
 /// One row more than the page, to learn whether there is a next page.
-pub(super) fn limit_plus_one(limit: usize) -> i64 {
+pub(crate) fn limit_plus_one(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1)
 }

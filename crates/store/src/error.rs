@@ -4,7 +4,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use quell_protocol::RunId;
-use rusqlite::ErrorCode;
 
 /// Error of a store operation. A failed operation leaves nothing in the database.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -61,7 +60,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    pub(super) fn from_io(path: &Path, error: &io::Error) -> Self {
+    pub(crate) fn from_io(path: &Path, error: &io::Error) -> Self {
         Self::Unwritable(format!("{}: {error}", path.display()))
     }
 
@@ -73,44 +72,13 @@ impl StoreError {
     }
 
     /// Puts the file's name in front of the cause, for errors that people have to repair.
-    pub(super) fn with_file_name(self, path: &Path) -> Self {
+    pub(crate) fn with_file_name(self, path: &Path) -> Self {
         let named = |cause: String| format!("{}: {cause}", path.display());
         match self {
             Self::Unwritable(cause) => Self::Unwritable(named(cause)),
             Self::Locked(cause) => Self::Locked(named(cause)),
             Self::Corrupt(cause) => Self::Corrupt(named(cause)),
             other => other,
-        }
-    }
-}
-
-impl From<rusqlite::Error> for StoreError {
-    fn from(error: rusqlite::Error) -> Self {
-        let cause = error.to_string();
-        match error {
-            rusqlite::Error::SqliteFailure(failure, _) => match failure.code {
-                ErrorCode::ReadOnly
-                | ErrorCode::DiskFull
-                | ErrorCode::SystemIoFailure
-                | ErrorCode::CannotOpen
-                | ErrorCode::PermissionDenied
-                | ErrorCode::AuthorizationForStatementDenied
-                | ErrorCode::FileLockingProtocolFailed
-                | ErrorCode::NoLargeFileSupport
-                | ErrorCode::OutOfMemory => Self::Unwritable(cause),
-                ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => {
-                    Self::Locked("another program holds a lock on the database".into())
-                }
-                ErrorCode::OperationInterrupted => Self::Closed,
-                ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => Self::Corrupt(cause),
-                _ => Self::Bug(cause),
-            },
-            // The tables are STRICT, so the statements of this program cannot have written an unreadable value.
-            rusqlite::Error::FromSqlConversionFailure(..)
-            | rusqlite::Error::IntegralValueOutOfRange(..)
-            | rusqlite::Error::InvalidColumnType(..)
-            | rusqlite::Error::Utf8Error(..) => Self::Corrupt(cause),
-            _ => Self::Bug(cause),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use super::error::StoreError;
+use crate::StoreError;
 
 const LOCK_FILE_NAME: &str = "quell.lock";
 
@@ -23,11 +23,11 @@ pub struct LockHolder {
 /// The lock, held until dropped. The file is never removed: otherwise two daemons could lock two files of the same
 /// name.
 #[derive(Debug)]
-pub(super) struct DirectoryLock(File);
+pub(crate) struct DirectoryLock(File);
 
 impl DirectoryLock {
     /// Takes the lock of a data directory, or fails at once with the pid of its holder.
-    pub(super) fn acquire(directory: &Path) -> Result<Self, StoreError> {
+    pub(crate) fn acquire(directory: &Path) -> Result<Self, StoreError> {
         let path = lock_file_path(directory);
         let file_error = |error: std::io::Error| StoreError::from_io(&path, &error);
         let mut options = OpenOptions::new();
@@ -46,13 +46,16 @@ impl DirectoryLock {
     }
 }
 
-pub(super) fn lock_file_path(directory: &Path) -> PathBuf {
+pub(crate) fn lock_file_path(directory: &Path) -> PathBuf {
     directory.join(LOCK_FILE_NAME)
 }
 
 /// Finds the process that holds the lock of a data directory. Creates and changes nothing: takes a shared lock and
 /// releases it at once.
-pub(super) fn find_lock_holder(directory: &Path) -> Result<Option<LockHolder>, StoreError> {
+///
+/// # Errors
+/// [`StoreError`] when the directory cannot be read.
+pub fn find_running_daemon(directory: &Path) -> Result<Option<LockHolder>, StoreError> {
     let path = lock_file_path(directory);
     let file_error = |error: std::io::Error| StoreError::from_io(&path, &error);
     let mut file = match File::open(&path) {

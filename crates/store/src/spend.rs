@@ -1,11 +1,8 @@
 //! Token usage per agent and UTC day, counted in the transaction that ends a run.
 
-use quell_kernel::daily_spend::subtract_usage;
-use quell_protocol::{AgentId, RunId, Usage};
-use rusqlite::{Connection, OptionalExtension, params};
+use quell_protocol::{AgentId, Usage};
 
-use super::runs::parse_id_column;
-use super::{Store, StoreError};
+use crate::StoreFuture;
 
 /// Token usage of an ended run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,77 +17,10 @@ pub struct RunSpend {
     pub already_counted: Usage,
 }
 
-impl Store {
+pub trait SpendStore: Send + Sync {
     /// Adds usage of an agent outside of its runs.
-    ///
-    /// # Cancel safety
-    /// Safe: see [`Store`].
-    pub async fn add_spend(&self, agent: AgentId, day: String, usage: Usage) -> Result<(), StoreError> {
-        self.write(move |db| add_daily_spend(db, &agent, &day, usage)).await
-    }
+    fn add(&self, agent: AgentId, day: String, usage: Usage) -> StoreFuture<'_, ()>;
 
-    /// Returns the usage of each agent on a day.
-    ///
-    /// # Cancel safety
-    /// Safe: only reads.
-    pub async fn spend_on_day(&self, day: String) -> Result<Vec<(AgentId, Usage)>, StoreError> {
-        self.read(move |db| {
-            let mut rows = db.prepare_cached("SELECT agent, input, output FROM spend WHERE day = ?1")?;
-            let rows = rows.query_map([day], |row| {
-                let usage = Usage {
-                    input_tokens: tokens_from_sql(row.get(1)?),
-                    output_tokens: tokens_from_sql(row.get(2)?),
-                    estimated: false,
-                };
-                Ok((parse_id_column(row, 0, AgentId::parse)?, usage))
-            })?;
-            rows.collect()
-        })
-        .await
-    }
-}
-
-fn add_daily_spend(db: &Connection, agent: &AgentId, day: &str, usage: Usage) -> rusqlite::Result<()> {
-    db.prepare_cached(
-        "INSERT INTO spend (agent, day, input, output) VALUES (?1, ?2, ?3, ?4)
-         ON CONFLICT (agent, day) DO UPDATE SET input = input + excluded.input, output = output + excluded.output",
-    )?
-    .execute(params![agent.as_str(), day, tokens_to_sql(usage.input_tokens), tokens_to_sql(usage.output_tokens)])
-    .map(drop)
-}
-
-/// Counts the part of a run's usage that is not counted yet.
-pub(super) fn count_run_spend(db: &Connection, run: &RunId, spent: &RunSpend) -> rusqlite::Result<()> {
-    let known = db
-        .prepare_cached("SELECT counted_input, counted_output FROM runs WHERE id = ?1")?
-        .query_row([run.as_str()], |row| {
-            Ok(Usage {
-                input_tokens: tokens_from_sql(row.get(0)?),
-                output_tokens: tokens_from_sql(row.get(1)?),
-                estimated: false,
-            })
-        })
-        .optional()?;
-    let new = subtract_usage(spent.usage, known.unwrap_or(spent.already_counted));
-    let (input, output) = (tokens_to_sql(new.input_tokens), tokens_to_sql(new.output_tokens));
-    if (input, output) == (0, 0) {
-        return Ok(());
-    }
-    add_daily_spend(db, &spent.agent, &spent.day, new)?;
-    db.prepare_cached(
-        "UPDATE runs SET counted_input = counted_input + ?2, counted_output = counted_output + ?3 WHERE id = ?1",
-    )?
-    .execute(params![run.as_str(), input, output])
-    .map(drop)
-}
-
-/// The store writes no negative numbers.
-fn tokens_from_sql(stored: i64) -> u64 {
-    u64::try_from(stored).unwrap_or_default()
-}
-
-/// Caps the value, so that a sum of many of them fits SQLite's integers.
-fn tokens_to_sql(tokens: u64) -> i64 {
-    const MAX_TOKENS: u64 = 1 << 48;
-    i64::try_from(tokens.min(MAX_TOKENS)).unwrap_or_default()
+    /// Returns the usage of each agent on a day, ordered by agent.
+    fn on_day(&self, day: String) -> StoreFuture<'_, Vec<(AgentId, Usage)>>;
 }

@@ -8,8 +8,6 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Store, StoreError};
-
 /// There is one writer, so one name is enough. The next writer removes the file of a daemon that died.
 const TEMP_FILE_NAME: &str = "quell.spool";
 
@@ -23,13 +21,22 @@ pub struct TempFile {
 }
 
 impl TempFile {
+    /// Makes a file that is not on a disk.
+    #[cfg(any(test, feature = "test-support"))]
+    pub(crate) fn in_memory(content: &[u8]) -> io::Result<Self> {
+        let mut file = File::from(rustix::fs::memfd_create("quell-export", rustix::fs::MemfdFlags::CLOEXEC)?);
+        io::Write::write_all(&mut file, content)?;
+        Ok(Self { length: content.len() as u64, file: Arc::new(file) })
+    }
+
     /// In bytes.
     #[must_use]
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    fn read_chunk(&self, at: u64) -> io::Result<Vec<u8>> {
+    /// Returns the next chunk from offset `at`; an empty one at the end of the file.
+    pub(crate) fn read_chunk(&self, at: u64) -> io::Result<Vec<u8>> {
         let length = self.length.saturating_sub(at).min(CHUNK_BYTES);
         let mut chunk = vec![0; usize::try_from(length).unwrap_or_default()];
         self.file.read_exact_at(&mut chunk, at)?;
@@ -38,14 +45,14 @@ impl TempFile {
 }
 
 /// The file while it is written, still with its name.
-pub(super) struct TempFileWriter {
+pub(crate) struct TempFileWriter {
     path: PathBuf,
     file: File,
 }
 
 impl TempFileWriter {
     /// Creates an empty file with mode 600 in the directory.
-    pub(super) fn new(directory: &Path) -> io::Result<Self> {
+    pub(crate) fn new(directory: &Path) -> io::Result<Self> {
         let path = directory.join(TEMP_FILE_NAME);
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -55,16 +62,16 @@ impl TempFileWriter {
         Ok(Self { path, file })
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(super) fn file(&self) -> &File {
+    pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
     /// Returns the file as written so far; it loses its name when the writer is dropped.
-    pub(super) fn finish(&self) -> io::Result<TempFile> {
+    pub(crate) fn finish(&self) -> io::Result<TempFile> {
         Ok(TempFile { length: self.file.metadata()?.len(), file: Arc::new(self.file.try_clone()?) })
     }
 }
@@ -73,18 +80,5 @@ impl Drop for TempFileWriter {
     fn drop(&mut self) {
         // If it stays, the next writer removes it.
         let _ = std::fs::remove_file(&self.path);
-    }
-}
-
-impl Store {
-    /// Reads the next chunk from offset `at`; an empty one at the end of the file.
-    ///
-    /// # Errors
-    /// [`StoreError`] when the disk refuses.
-    ///
-    /// # Cancel safety
-    /// Safe: only reads.
-    pub async fn read_temp_file(&self, file: TempFile, at: u64) -> Result<Vec<u8>, StoreError> {
-        self.read_raw(move |_| file.read_chunk(at).map_err(|error| StoreError::Unwritable(error.to_string()))).await
     }
 }

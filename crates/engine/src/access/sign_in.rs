@@ -74,7 +74,7 @@ impl AccessControl {
         let digest = SecretDigest::of(value);
         self.lock_browser_logins().remove_cookie(&digest);
         self.revocations.send_replace(());
-        Ok(self.store.delete_cookie(digest.hex()).await?)
+        Ok(self.store.access().delete_cookie(digest.hex()).await?)
     }
 
     /// Issues a cookie, which is valid for thirty days or until its token is revoked. A cookie that cannot be written
@@ -92,7 +92,7 @@ impl AccessControl {
         let lifetime_s = i64::try_from(COOKIE_LIFETIME.as_secs()).unwrap_or(i64::MAX);
         let expires = Clock::wall_seconds().saturating_add(lifetime_s);
         let stored = StoredCookie { sha256: digest.hex(), token: token.hex(), expires };
-        if let Err(error) = self.store.save_cookie(stored, MAX_COOKIES_PER_TOKEN).await {
+        if let Err(error) = self.store.access().save_cookie(stored, MAX_COOKIES_PER_TOKEN).await {
             tracing::warn!(%error, %principal, "a browser is signed in until the next restart only");
         }
         Ok(BrowserSignIn { principal, scope, cookie })
@@ -101,10 +101,10 @@ impl AccessControl {
     /// Restores the cookies from before a restart whose tokens are still valid.
     pub(super) async fn restore_cookies(&self) -> Result<(), AccessError> {
         let (now, wall) = (self.clock.now(), Clock::wall_seconds());
-        if let Err(error) = self.store.delete_expired_cookies(wall).await {
+        if let Err(error) = self.store.access().delete_expired_cookies(wall).await {
             tracing::warn!(%error, "cookies that have expired stay in the database until the next start");
         }
-        for stored in self.store.list_valid_cookies(wall, MAX_ENTRIES).await? {
+        for stored in self.store.access().list_valid_cookies(wall, MAX_ENTRIES).await? {
             let (Some(value), Some(token)) =
                 (SecretDigest::from_hex(&stored.sha256), SecretDigest::from_hex(&stored.token))
             else {

@@ -254,7 +254,7 @@ async fn no_token_signs_the_browsers_of_another_out() {
     }
     assert_eq!(fixture.cookie_owner(&admin), identity("admin", AccessLevel::Admin));
     assert_eq!(fixture.cookie_owner(&last), identity("reader", AccessLevel::Read));
-    assert_eq!(fixture.store.list_valid_cookies(0, 1000).await.unwrap().len(), 33);
+    assert_eq!(fixture.store.access().list_valid_cookies(0, 1000).await.unwrap().len(), 33);
     let fixture = fixture.restarted().await;
     assert_eq!(fixture.cookie_owner(&admin), identity("admin", AccessLevel::Admin));
 }

@@ -96,7 +96,7 @@ impl Engine {
         self.agent_registry().reserve(id, config.parent.as_ref())?;
         let store_agent = async {
             let agent = self.agent_registry().factory().build(id, config)?;
-            self.inner().store.create_agent(self.to_stored_agent(caller, &agent)).await?;
+            self.inner().store.agents().create(self.to_stored_agent(caller, &agent)).await?;
             Ok::<_, AgentChangeError>(agent)
         };
         let agent = store_agent.await.inspect_err(|_| self.agent_registry().release_reservation(id))?;
@@ -161,7 +161,7 @@ impl Engine {
             AgentRemoval::Force(request) => runs.unenroll_and_stop(&marked, &caller.who(), &request),
         };
         stop_result.wait_settled().await;
-        if let Err(error) = self.inner().store.delete_agents(marked.iter().cloned().collect()).await {
+        if let Err(error) = self.inner().store.agents().delete(marked.iter().cloned().collect()).await {
             runs.reenroll(&marked);
             return Err(error.into());
         }
@@ -266,7 +266,7 @@ pub(super) async fn restore_agents(store: &Store, registry: &AgentRegistry) -> R
             .map_err(|error| format!("its configuration cannot be read: {error}")),
         id: stored.id,
     };
-    let stored_agents: Vec<RestorableAgent> = store.list_agents().await?.into_iter().map(parse).collect();
+    let stored_agents: Vec<RestorableAgent> = store.agents().list().await?.into_iter().map(parse).collect();
     for AgentConfigError { agent, problem } in registry.restore_agents(stored_agents) {
         tracing::warn!(%agent, problem, "an agent that was created at run time cannot be restored; it stays in the database");
     }

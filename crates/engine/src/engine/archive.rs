@@ -44,7 +44,7 @@ impl Engine {
     /// Safe: it only reads.
     pub async fn export_session(&self, key: &SessionKey) -> Result<Option<TempFile>, StoreError> {
         self.store_ended_runs(key).await?;
-        self.inner().store.export_session(key.clone()).await
+        self.inner().store.archive().export(key.clone()).await
     }
 
     /// Copies the whole database as it is at one moment.
@@ -52,7 +52,7 @@ impl Engine {
     /// # Cancel safety
     /// Safe: it only reads.
     pub async fn backup(&self, caller: &Caller) -> Result<TempFile, StoreError> {
-        let temp_file = self.inner().store.snapshot().await?;
+        let temp_file = self.inner().store.maintenance().snapshot().await?;
         tracing::info!(principal = %caller.principal, bytes = temp_file.length(), "the database was copied");
         let detail = format!("bytes: {}", temp_file.length());
         self.audit(caller, AuditAction { action: Action::Backup, target: None, detail: Some(detail) });
@@ -64,7 +64,7 @@ impl Engine {
     /// # Cancel safety
     /// Safe: it only reads.
     pub async fn read_chunk(&self, temp_file: &TempFile, offset: u64) -> Result<Vec<u8>, StoreError> {
-        self.inner().store.read_temp_file(temp_file.clone(), offset).await
+        self.inner().store.maintenance().read_chunk(temp_file.clone(), offset).await
     }
 
     /// Imports a session, whole or not at all. Its next run continues on the imported history.
@@ -99,7 +99,7 @@ impl Engine {
         let at = self.inner().clock.rfc3339(self.inner().clock.now());
         mark_imported(&mut archive, caller, &at)?;
         let (session, runs) = (archive.session.clone(), archive.runs.len());
-        let turns = match self.inner().store.import_session(archive, at).await? {
+        let turns = match self.inner().store.archive().import(archive, at).await? {
             ImportOutcome::Imported { turns } => turns,
             ImportOutcome::SessionExists => return Err(ImportError::SessionExists(session.key)),
             ImportOutcome::RunExists(run) => return Err(ImportError::RunExists(run)),

@@ -125,7 +125,7 @@ impl Engine {
     /// Safe: it only reads.
     pub async fn list_audit(&self, after: u64, limit: usize) -> Result<Page<AuditRow>, StoreError> {
         self.inner().audit_queue.wait_written().await;
-        let (items, more) = self.inner().store.list_audit(after, limit).await?;
+        let (items, more) = self.inner().store.audit().list(after, limit).await?;
         let next_cursor = items.last().filter(|_| more).map(|row| row.seq.to_string());
         Ok(Page { items, next_cursor })
     }
@@ -225,7 +225,7 @@ async fn write_with_retries(engine: &Engine, entries: &[AuditEntry]) {
 }
 
 async fn append_entries(store: &Store, entries: &[AuditEntry]) -> Result<(), StoreError> {
-    store.append_audit(entries.to_vec()).await
+    store.audit().append(entries.to_vec()).await
 }
 
 /// Logs the whole entry, because it is nowhere else.

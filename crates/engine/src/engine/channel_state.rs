@@ -21,7 +21,7 @@ impl Engine {
     /// # Cancel safety
     /// Safe: it only reads.
     pub async fn channel_cursor(&self, channel: &str) -> Result<Option<String>, StoreError> {
-        self.inner().store.channel_cursor(channel.to_owned()).await
+        self.inner().store.channels().cursor(channel.to_owned()).await
     }
 
     /// Stores the position from which a channel continues to read after a restart.
@@ -29,7 +29,7 @@ impl Engine {
     /// # Cancel safety
     /// Safe: once requested, it is written whether or not the caller waits.
     pub async fn save_channel_cursor(&self, channel: &str, cursor: String) -> Result<(), StoreError> {
-        self.inner().store.save_channel_cursor(channel.to_owned(), cursor).await
+        self.inner().store.channels().save_cursor(channel.to_owned(), cursor).await
     }
 
     /// True if the command with this id was executed, perhaps before a restart.
@@ -37,7 +37,7 @@ impl Engine {
     /// # Cancel safety
     /// Safe: it only reads.
     pub async fn is_command_executed(&self, command: &RunId) -> Result<bool, StoreError> {
-        self.inner().store.is_command_executed(command.to_string()).await
+        self.inner().store.channels().is_command_executed(command.to_string()).await
     }
 
     /// Stores that a command was executed.
@@ -45,7 +45,7 @@ impl Engine {
     /// # Cancel safety
     /// Safe: once requested, it is written whether or not the caller waits.
     pub async fn mark_command_executed(&self, command: &RunId) -> Result<(), StoreError> {
-        self.inner().store.mark_command_executed(command.to_string()).await
+        self.inner().store.channels().mark_command_executed(command.to_string()).await
     }
 
     /// Delays a shutdown while the end of a run is being reported, until the guard is dropped.
@@ -60,7 +60,7 @@ impl Engine {
     /// # Cancel safety
     /// Safe: once requested, it is written whether or not the caller waits.
     pub async fn save_pending_reply(&self, reply: PendingReply) -> Result<(), StoreError> {
-        self.inner().store.save_pending_reply(reply).await
+        self.inner().store.channels().save_pending_reply(reply).await
     }
 
     /// Stores which message is the draft of a run with a pending reply, or that there is none any more.
@@ -69,7 +69,7 @@ impl Engine {
     /// Safe: once requested, it is written whether or not the caller waits.
     pub async fn save_pending_reply_draft(&self, run: &RunId, draft: Option<String>) -> Result<(), StoreError> {
         // waits: the reply delivery races it.
-        self.inner().store.save_pending_reply_draft(run.clone(), draft).await
+        self.inner().store.channels().save_pending_reply_draft(run.clone(), draft).await
     }
 
     /// Stores that the outcome of a run was sent to its chat.
@@ -77,7 +77,7 @@ impl Engine {
     /// # Cancel safety
     /// Safe: once requested, it is written whether or not the caller waits.
     pub async fn mark_outcome_sent(&self, run: &RunId) -> Result<(), StoreError> {
-        self.inner().store.mark_outcome_sent(run.clone()).await
+        self.inner().store.channels().mark_outcome_sent(run.clone()).await
     }
 
     /// Deletes the pending reply of a run: its end was reported.
@@ -85,7 +85,7 @@ impl Engine {
     /// # Cancel safety
     /// Safe: once requested, it is written whether or not the caller waits.
     pub async fn delete_pending_reply(&self, run: &RunId) -> Result<(), StoreError> {
-        self.inner().store.delete_pending_reply(run.clone()).await
+        self.inner().store.channels().delete_pending_reply(run.clone()).await
     }
 
     /// Pending replies that earlier daemons left.
@@ -93,7 +93,7 @@ impl Engine {
     /// # Cancel safety
     /// Safe: it only reads.
     pub async fn list_stale_replies(&self) -> Result<Vec<StaleReply>, StoreError> {
-        self.inner().store.list_stale_replies().await
+        self.inner().store.channels().list_stale_replies().await
     }
 
     /// Deletes the pending replies that earlier daemons left in all channels except these.
@@ -101,7 +101,7 @@ impl Engine {
     /// # Cancel safety
     /// Safe: once requested, it is written whether or not the caller waits.
     pub async fn delete_stale_replies_except(&self, channels: Vec<String>) -> Result<(), StoreError> {
-        let deleted = self.inner().store.delete_stale_replies_except(channels).await?;
+        let deleted = self.inner().store.channels().delete_stale_replies_except(channels).await?;
         if deleted > 0 {
             tracing::info!(runs = deleted, "stale replies of removed channels are deleted");
         }

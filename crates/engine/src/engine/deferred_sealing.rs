@@ -89,7 +89,7 @@ impl Engine {
             }
         }
         let today = inner.clock.day(inner.clock.now());
-        match inner.store.spend_on_day(today.to_string()).await {
+        match inner.store.spend().on_day(today.to_string()).await {
             Ok(spent) => inner.runs.load_spend(today, spent),
             Err(error) => {
                 tracing::error!(%error, "the usage of today cannot be read; the daily limits start at zero")

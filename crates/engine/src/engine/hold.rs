@@ -53,7 +53,7 @@ impl Engine {
         let outcome = self.run_detached(async move {
             // Locked during the write, so that no older hold is written after this one.
             let mut unwritten = engine.inner().unwritten_hold.lock().await;
-            if let Err(error) = engine.inner().store.set_hold(&hold).await {
+            if let Err(error) = engine.inner().store.runs().set_hold(&hold).await {
                 if held {
                     tracing::error!(%error, "the hold could not be stored: a restart would lift it");
                     *unwritten = Some(hold);
@@ -81,14 +81,14 @@ impl Engine {
         if let Some(unwritten) = &*self.inner().unwritten_hold.lock().await {
             return Ok(unwritten.clone());
         }
-        self.inner().store.hold().await
+        self.inner().store.runs().hold().await
     }
 
     /// Tries again to store a hold that the database refused.
     pub(super) async fn retry_hold_write(&self) {
         let mut unwritten = self.inner().unwritten_hold.lock().await;
         let Some(hold) = &*unwritten else { return };
-        if let Ok(Ok(())) = timeout(DATABASE_TIMEOUT, self.inner().store.set_hold(hold)).await {
+        if let Ok(Ok(())) = timeout(DATABASE_TIMEOUT, self.inner().store.runs().set_hold(hold)).await {
             tracing::info!("the hold is stored now");
             *unwritten = None;
         }
@@ -111,7 +111,7 @@ impl Engine {
         {
             return answer.clone();
         }
-        let answer = match timeout(DATABASE_TIMEOUT, self.inner().store.check_health()).await {
+        let answer = match timeout(DATABASE_TIMEOUT, self.inner().store.maintenance().check_health()).await {
             Ok(probed) => probed.map_err(|error| error.to_string()),
             Err(_elapsed) => Err(format!("the database has not answered for {} s", DATABASE_TIMEOUT.as_secs())),
         };

@@ -18,7 +18,7 @@ pub(super) async fn run_journal_writer(engine: Engine, journal: Journal) {
 /// Writes all due batches in one transaction. Lines that arrive meanwhile go into the next one.
 async fn write_batches(store: &Store, batches: Vec<JournalBatch>) {
     let rows = batches.iter().flat_map(|taken| &taken.rows).cloned().collect();
-    let outcome = store.write_journal(rows).await.map_err(|error| error.to_string());
+    let outcome = store.journal().write(rows).await.map_err(|error| error.to_string());
     if let Err(problem) = &outcome {
         tracing::error!(problem, "the journal could not be written; it is tried again");
     }

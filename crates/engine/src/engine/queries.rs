@@ -62,7 +62,7 @@ impl Engine {
         if let Some(view) = self.find_unsealed_run(id) {
             return Ok(Some(view));
         }
-        self.inner().store.find_run(id.clone()).await?.map(|row| parse_run_view(&row)).transpose()
+        self.inner().store.runs().find(id.clone()).await?.map(|row| parse_run_view(&row)).transpose()
     }
 
     /// Runs that are not over, in order of acceptance.
@@ -94,7 +94,7 @@ impl Engine {
     /// # Cancel safety
     /// Safe: it only reads.
     pub async fn list_runs(&self, filter: RunListFilter) -> Result<Page<RunView>, StoreError> {
-        let (rows, next_cursor) = self.inner().store.list_runs(filter).await?;
+        let (rows, next_cursor) = self.inner().store.runs().list(filter).await?;
         let stored_view = |row: &RunRow| self.find_unsealed_run(&row.id).map_or_else(|| parse_run_view(row), Ok);
         let current_view = |row: &RunRow| {
             self.inner().runs.live_run(&row.id).map_or_else(|| stored_view(row), |live_run| Ok(live_run.view()))
@@ -163,14 +163,14 @@ impl Engine {
     /// # Cancel safety
     /// Safe: it only reads.
     pub async fn list_sessions(&self, filter: SessionListFilter) -> Result<Page<SessionRow>, StoreError> {
-        let (sessions, next_cursor) = self.inner().store.list_sessions(filter).await?;
+        let (sessions, next_cursor) = self.inner().store.sessions().list(filter).await?;
         Ok(Page { items: sessions.into_iter().map(|session| self.build_session_row(session)).collect(), next_cursor })
     }
 
     /// # Cancel safety
     /// Safe: it only reads.
     pub async fn find_session(&self, key: &SessionKey) -> Result<Option<SessionRow>, StoreError> {
-        let session = self.inner().store.find_session(key.clone()).await?;
+        let session = self.inner().store.sessions().find(key.clone()).await?;
         Ok(session.map(|session| self.build_session_row(session)))
     }
 
@@ -184,7 +184,7 @@ impl Engine {
         turns: usize,
         before: Option<String>,
     ) -> Result<HistoryPage, StoreError> {
-        let (stored, before) = self.inner().store.history_page(key.clone(), turns, before).await?;
+        let (stored, before) = self.inner().store.history().page(key.clone(), turns, before).await?;
         let mut messages = Vec::new();
         for item in stored {
             match item {
@@ -212,7 +212,7 @@ impl Engine {
         before: i64,
         limit: usize,
     ) -> Result<Vec<NumberedTurn>, StoreError> {
-        let stored = self.inner().store.newest_turns(key.clone(), before, limit).await?;
+        let stored = self.inner().store.history().newest_turns(key.clone(), before, limit).await?;
         let parse = |(number, text): (i64, String)| {
             let turn = parse_turn(&text)?;
             Ok(NumberedTurn { number, run: turn.run_id().clone(), messages: turn.history() })
@@ -225,7 +225,7 @@ impl Engine {
     /// # Cancel safety
     /// Safe: it only reads.
     pub async fn first_messages(&self, key: &SessionKey) -> Result<Vec<HistoryMessage>, StoreError> {
-        let first = self.inner().store.first_turn(key.clone()).await?;
+        let first = self.inner().store.history().first_turn(key.clone()).await?;
         first.map_or_else(|| Ok(Vec::new()), |text| Ok(parse_turn(&text)?.history()))
     }
 

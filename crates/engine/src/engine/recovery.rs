@@ -44,7 +44,7 @@ impl Recovery {
     /// # Cancel safety
     /// Safe: processes that were ended stay ended.
     pub(super) async fn begin(store: Store, clock: Clock, services: Arc<Services>) -> Result<Self, StoreError> {
-        let open_runs = store.list_open_runs().await?;
+        let open_runs = store.runs().list_open().await?;
         let Survivors { ended, alive: survivors } =
             services.wardens.end_survivors(&open_runs.iter().map(|row| row.id.as_str()).collect()).await;
         for (run, names) in &ended {
@@ -65,18 +65,18 @@ impl Recovery {
     /// # Cancel safety
     /// Safe: every run is sealed in one transaction.
     pub(super) async fn seal_open_runs(&self) -> Result<(), StoreError> {
-        let open_runs = self.store.list_open_runs().await?;
+        let open_runs = self.store.runs().list_open().await?;
         // Check the database before the hooks are called. A small write may succeed where the seal does not fit, and a
         // retry would call the hooks again.
         if open_runs.is_empty() {
-            self.store.write_probe().await?
+            self.store.maintenance().probe().await?
         } else {
-            self.store.check_health().await?
+            self.store.maintenance().check_health().await?
         }
         for rows in open_runs.chunks(SEAL_BATCH_RUNS) {
             let sealed = self.build_sealed_runs(rows).await?;
             record_run_end_hooks(&self.store, &self.services.hooks, &sealed).await?;
-            self.store.seal_runs(sealed).await?;
+            self.store.runs().seal(sealed).await?;
             for run in rows {
                 tracing::info!(run = %run.id, session = %run.session, "run of a daemon that died is sealed");
             }
@@ -98,7 +98,7 @@ impl Recovery {
                 text: format!("the daemon died, and its background command lives on: {}", names.join(", ")),
                 leftovers: names.iter().map(leftover).collect(),
             };
-            match self.store.amend_run(run.clone(), amendment).await {
+            match self.store.runs().amend(run.clone(), amendment).await {
                 // Its session was deleted: only the log names the processes.
                 Ok(_) | Err(StoreError::NoSuchRun(_)) => {}
                 Err(error) => return Err(error),
@@ -113,7 +113,7 @@ impl Recovery {
     /// # Cancel safety
     /// Safe: it only reads.
     pub(super) async fn views_of_open_runs(&self) -> Result<HashMap<RunId, RunView>, StoreError> {
-        let open_runs = self.store.list_open_runs().await?;
+        let open_runs = self.store.runs().list_open().await?;
         let mut views = HashMap::with_capacity(open_runs.len());
         for rows in open_runs.chunks(SEAL_BATCH_RUNS) {
             for run in self.build_sealed_runs(rows).await? {
@@ -137,7 +137,7 @@ impl Recovery {
         let clock = self.clock;
         let surviving = self.survivors.get(&row.id).map(Vec::as_slice).unwrap_or_default();
         let mut run_view = load_view(row);
-        let (lines, recorded) = self.store.read_journal(row.id.clone()).await?;
+        let (lines, recorded) = self.store.journal().read(row.id.clone()).await?;
         let empty_draft =
             TurnDraft::new(row.id.clone(), run_view.text.clone()).with_asked_at(run_view.accepted_at.clone());
         let replayed = ReplayedRun::replay(empty_draft, parse_journal_lines(row, &lines));
@@ -181,7 +181,7 @@ async fn record_run_end_hooks(store: &Store, hooks: &Hooks, sealed: &[SealedRun]
     for run in sealed.iter().filter(|run| run.turn.is_some()) {
         if let Ok(view) = serde_json::from_str(&run.view) {
             let session =
-                store.find_session(run.session.clone()).await?.and_then(|stored| stored_session_facts(&stored));
+                store.sessions().find(run.session.clone()).await?.and_then(|stored| stored_session_facts(&stored));
             hooks.notify_durably(run_hook_trigger(HookEvent::RunEnd, view, session.as_ref())).await?;
         }
     }

@@ -88,17 +88,18 @@ impl Engine {
             return Ok(deleted);
         }
         let excess = match config.max_sessions {
-            Some(max_sessions) => store.count_sessions().await?.saturating_sub(max_sessions),
+            Some(max_sessions) => store.sessions().count().await?.saturating_sub(max_sessions),
             None => 0,
         };
         let min_used_at = config.max_age_days.map(|days| days_before(now, days));
         if let Some(oldest) = &min_used_at {
-            store.delete_receipts_before(oldest.clone()).await?;
+            store.runs().delete_receipts_before(oldest.clone()).await?;
         }
         if let Some(max_mib) = config.max_mib {
             // Delete receipts of deleted sessions before any existing session.
-            while store.used_bytes().await? > max_mib.saturating_mul(1 << 20) {
-                if self.inner().closing.is_cancelled() || store.delete_oldest_receipts(RECEIPT_BATCH).await? == 0 {
+            while store.maintenance().used_bytes().await? > max_mib.saturating_mul(1 << 20) {
+                if self.inner().closing.is_cancelled() || store.runs().delete_oldest_receipts(RECEIPT_BATCH).await? == 0
+                {
                     break;
                 }
             }
@@ -106,7 +107,7 @@ impl Engine {
         let mut pass = RetentionPass { min_used_at, excess, now: format_time(now) };
         let mut after = None;
         loop {
-            let page = store.idle_sessions(after, SESSION_BATCH).await?;
+            let page = store.sessions().list_idle(after, SESSION_BATCH).await?;
             for idle in &page {
                 if self.inner().closing.is_cancelled() {
                     return Ok(deleted);
@@ -137,7 +138,7 @@ impl Engine {
             )));
         }
         let Some(max_mib) = config.max_mib else { return Ok(None) };
-        let is_over_limit = self.inner().store.used_bytes().await? > max_mib.saturating_mul(1 << 20);
+        let is_over_limit = self.inner().store.maintenance().used_bytes().await? > max_mib.saturating_mul(1 << 20);
         Ok(is_over_limit
             .then(|| format!("retention: the database had more than {max_mib} MiB in use; last used {}", idle.used_at)))
     }
@@ -164,7 +165,7 @@ impl Engine {
         // Nobody can create a session with this key until all of it is deleted.
         let _shut = self.inner().sessions.end_session(&idle.key).await;
         // Files are removed after the row: the store refuses if a message arrived at this moment.
-        if self.inner().store.delete_idle_session(idle.clone(), entry).await? != DeleteSessionOutcome::Deleted {
+        if self.inner().store.sessions().delete_idle(idle.clone(), entry).await? != DeleteSessionOutcome::Deleted {
             return Ok(false);
         }
         self.inner().sessions.forget_history(&idle.key);
@@ -177,13 +178,13 @@ impl Engine {
     async fn apply_retention(&self, now: Timestamp) -> Result<(), StoreError> {
         let store = &self.inner().store;
         self.apply_session_retention(now).await?;
-        let forgotten = store.delete_audit_before(days_before(now, self.inner().config.retention.audit_days)).await?;
+        let forgotten = store.audit().delete_before(days_before(now, self.inner().config.retention.audit_days)).await?;
         if forgotten > 0 {
             tracing::info!(entries = forgotten, "old entries of the audit list are forgotten");
         }
-        let mut free_pages = store.count_free_pages().await?;
+        let mut free_pages = store.maintenance().count_free_pages().await?;
         while free_pages > SPARE_FREE_PAGES && !self.inner().closing.is_cancelled() {
-            let remaining = store.release_free_pages(FREE_PAGE_BATCH).await?;
+            let remaining = store.maintenance().release_free_pages(FREE_PAGE_BATCH).await?;
             if remaining >= free_pages {
                 // A database of the first versions cannot shrink; its free pages are used again.
                 break;

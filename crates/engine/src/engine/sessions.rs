@@ -189,7 +189,7 @@ impl Engine {
     /// # Cancel safety
     /// Safe: it only reads.
     pub async fn session_view(&self, key: &SessionKey) -> Result<Option<SessionView>, StoreError> {
-        let Some(stored) = self.inner().store.find_session(key.clone()).await? else { return Ok(None) };
+        let Some(stored) = self.inner().store.sessions().find(key.clone()).await? else { return Ok(None) };
         let (config, config_problem) = match self.inner().sessions.session_config(&stored) {
             Ok(config) => (Some(config), None),
             Err(why) => (None, Some(why.to_string())),
@@ -250,7 +250,7 @@ impl Engine {
         let now = self.inner().clock.now();
         self.inner().services.memory.forget_messages_until(NoteScope::Session(key.clone()), now);
         let at = self.inner().clock.rfc3339(now);
-        let reset = self.inner().store.reset_session(key.clone(), at).await?;
+        let reset = self.inner().store.history().reset(key.clone(), at).await?;
         self.inner().sessions.forget_history(key);
         if reset {
             self.audit(caller, AuditAction::on_target(Action::ResetSession, "session", key.as_str()));
@@ -304,7 +304,7 @@ impl Engine {
             self.remove_session_files(key).await;
             // The receipts of its runs are kept.
             self.store_ended_runs(key).await?;
-            let deleted = self.inner().store.delete_session(key.clone(), ended_runs).await?;
+            let deleted = self.inner().store.sessions().delete(key.clone(), ended_runs).await?;
             // Runs that were accepted after the stop are stopped, too, if the caller may. Runs that are not in memory
             // are rows that an earlier write failed to close.
             if let DeleteSessionOutcome::InUse(open) = deleted {
@@ -376,7 +376,7 @@ impl Engine {
         if caller.is_admin() || caller.surface == Surface::Channel {
             return Ok(());
         }
-        match self.inner().store.find_session(key.clone()).await? {
+        match self.inner().store.sessions().find(key.clone()).await? {
             Some(session) if session.owner.as_ref() != Some(&caller.principal) => {
                 Err(SessionError::NotOwner(key.clone()))
             }

@@ -145,7 +145,7 @@ impl Engine {
         live_run: &LiveRun,
         refusal: SubmitError,
     ) -> Result<SubmitOutcome, SubmitError> {
-        match self.inner().store.find_run(live_run.run.id.clone()).await? {
+        match self.inner().store.runs().find(live_run.run.id.clone()).await? {
             Some(row) => duplicate_of_stored(live_run, &row),
             None => Err(refusal),
         }
@@ -165,7 +165,7 @@ impl Engine {
         if let Some(agent) = named {
             return if registry.get(&agent).is_some() { Ok(agent) } else { Err(SubmitError::UnknownAgent(agent)) };
         }
-        let last = self.inner().store.find_session(submission.session.clone()).await?.map(|session| session.agent);
+        let last = self.inner().store.sessions().find(submission.session.clone()).await?.map(|session| session.agent);
         let last = last.filter(|agent| registry.get(agent).is_some());
         Ok(last.unwrap_or_else(|| registry.default_agent().clone()))
     }

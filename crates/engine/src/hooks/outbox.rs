@@ -108,7 +108,7 @@ pub(super) async fn start_delivery(hooks: &Hooks) {
     let webhook_queues = &hooks.0.webhook_queues;
     let urls = webhook_queues.iter().map(|webhook_queue| webhook_queue.receiver.url.to_string()).collect();
     // waits: for the database, at the start of the daemon.
-    match hooks.0.store.delete_webhooks_except(urls).await {
+    match hooks.0.store.webhooks().delete_except(urls).await {
         Ok(0) => {}
         Ok(dropped) => tracing::warn!(dropped, "webhooks to URLs that are not configured any more are dropped"),
         Err(error) => tracing::warn!(%error, "the stored webhooks could not be checked"),
@@ -154,7 +154,7 @@ pub(super) async fn try_store_webhooks(
     };
     // waits: for the database, as described for `store_webhooks`.
     let dropped =
-        hooks.store.save_webhooks(webhook_queues.iter().map(queued_webhook).collect(), MAX_STORED_WEBHOOKS).await?;
+        hooks.store.webhooks().save(webhook_queues.iter().map(queued_webhook).collect(), MAX_STORED_WEBHOOKS).await?;
     if dropped > 0 {
         tracing::warn!(dropped, most = MAX_STORED_WEBHOOKS, "too many webhooks are waiting; the oldest were dropped");
     }
@@ -184,7 +184,7 @@ async fn deliver_next_webhook(hooks: &HooksInner, webhook_queue: &WebhookQueue) 
     let (seen_put_count, url) = (webhook_queue.put_count(), &webhook_queue.receiver.url);
     let shown = redacted_url(url);
     // waits: in a task of the hooks, raced in `run_delivery`, like all below.
-    let stored = match hooks.store.next_webhook(url.to_string()).await {
+    let stored = match hooks.store.webhooks().next(url.to_string()).await {
         Ok(Some(stored)) => stored,
         Ok(None) => {
             webhook_queue.set_idle_unless_new(seen_put_count);
@@ -220,7 +220,7 @@ async fn deliver_next_webhook(hooks: &HooksInner, webhook_queue: &WebhookQueue) 
                 tracing::debug!(event, id, to = shown, attempts, why, "a webhook was not accepted again");
             }
             // waits: in a task of the hooks. If the count is not written, the delays grow a little later.
-            let _ = hooks.store.count_failed_attempt(number).await;
+            let _ = hooks.store.webhooks().count_failed_attempt(number).await;
             webhook_queue.set_phase(WebhookQueuePhase::BackingOff);
             // waits: in a task of the hooks.
             sleep(wait).await;
@@ -228,7 +228,7 @@ async fn deliver_next_webhook(hooks: &HooksInner, webhook_queue: &WebhookQueue) 
         }
     }
     // waits: in a task of the hooks.
-    if let Err(error) = hooks.store.delete_webhook(number).await {
+    if let Err(error) = hooks.store.webhooks().delete(number).await {
         tracing::warn!(event, id, to = shown, %error, "a finished webhook could not be deleted; it will be sent again");
         webhook_queue.set_phase(WebhookQueuePhase::BackingOff);
         // waits: in a task of the hooks.

@@ -17,7 +17,7 @@ impl RunTable {
             let (run, amendment) = (fact.run.clone(), fact.into_amendment(at));
             let runs = self.clone();
             self.spawn(async move {
-                match runs.store().amend_run(run.clone(), amendment).await {
+                match runs.store().runs().amend(run.clone(), amendment).await {
                     Ok((session_key, amendment)) => {
                         runs.hub().publish(&EngineNotice::Amended { run_id: run, session_key, amendment });
                     }

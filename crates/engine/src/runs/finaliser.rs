@@ -110,7 +110,7 @@ impl RunTable {
         }
         let run_spend = self.spending().spend_of_run(live_run);
         let stored =
-            self.store().record_run_end(live_run.run.id.clone(), serialize_view(live_run), run_spend.clone()).await;
+            self.store().runs().record_end(live_run.run.id.clone(), serialize_view(live_run), run_spend.clone()).await;
         // The usage of a deleted run is counted all the same.
         if matches!(stored, Ok(()) | Err(StoreError::NoSuchRun(_))) {
             self.spending().count_stored(live_run.id(), &run_spend);
@@ -119,7 +119,7 @@ impl RunTable {
     }
 
     async fn store_run_start(&self, live_run: &LiveRun) {
-        if let Err(error) = self.store().record_run_start(live_run.run.id.clone(), serialize_view(live_run)).await {
+        if let Err(error) = self.store().runs().record_start(live_run.run.id.clone(), serialize_view(live_run)).await {
             tracing::error!(run = %live_run.id(), %error, "the start of a run could not be stored");
         }
     }
@@ -296,7 +296,7 @@ pub(super) async fn store_steered_message(runs: RunTable, live_run: Arc<LiveRun>
     while into.wait_for_journal().await.is_err() {
         tokio::time::sleep(RETRY_DELAY).await;
     }
-    if let Err(error) = runs.store().record_run_steered(live_run.run.id.clone(), into.run.id.clone()).await {
+    if let Err(error) = runs.store().runs().record_steered(live_run.run.id.clone(), into.run.id.clone()).await {
         tracing::error!(run = %live_run.id(), %error, "a steered message could not be stored");
     }
     runs.forget_steered_message(live_run.id());

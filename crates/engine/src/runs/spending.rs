@@ -106,7 +106,7 @@ impl RunTable {
             today.day.to_string()
         };
         // waits: in a task of the engine, after the run.
-        self.store().add_spend(agent.clone(), day, usage).await
+        self.store().spend().add(agent.clone(), day, usage).await
     }
 
     /// Loads the stored usage of a day, if that day is today.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use quell_kernel::RunStateInput;
-use quell_store::StoreError;
+use quell_store::{SealedTurn, StoreError};
 
 use super::finaliser::serialize_view;
 use super::{RunTable, debts_of};
@@ -32,7 +32,8 @@ impl RunTable {
     async fn append_turn(&self, live_run: &LiveRun) -> Result<(), StoreError> {
         let Some(turn) = live_run.sealed_turn() else { return Ok(()) };
         let (session, run) = (live_run.run.session.clone(), live_run.run.id.clone());
-        self.store().append_turn(session, run, turn.to_stored(), serialize_view(live_run)).await?;
+        let sealed = SealedTurn { session, run, turn: turn.to_stored(), view: serialize_view(live_run) };
+        self.store().history().append_turn(sealed).await?;
         live_run.mark_recorded();
         let mut state = self.lock();
         state.unrecorded.retain(|other| other.id() != live_run.id());

@@ -117,7 +117,7 @@ impl Sessions {
 
     async fn store_acceptance(&self, live_run: &Arc<LiveRun>) -> Result<AcceptRunOutcome, StoreError> {
         let runs = &self.0.runs;
-        let accepted = runs.store().accept_run(build_run_row(live_run)).await;
+        let accepted = runs.store().runs().accept(build_run_row(live_run)).await;
         if !matches!(accepted, Ok(AcceptRunOutcome::New)) {
             runs.rollback_acceptance(live_run);
             // Another run may have been queued behind it.

@@ -60,7 +60,7 @@ impl Sessions {
         request: &EnterRequest<'_>,
     ) -> Result<Result<(Arc<SessionResources>, OpenSessionOutcome), OpenSessionError>, Cancelled> {
         let (key, scope, setup) = (guard.key, request.scope, request.setup);
-        let stored = match scope.race(Point::Session, self.0.runs.store().find_session(key.clone())).await? {
+        let stored = match scope.race(Point::Session, self.0.runs.store().sessions().find(key.clone())).await? {
             Ok(stored) => stored,
             Err(error) => return Ok(Err(error.into())),
         };
@@ -258,7 +258,7 @@ impl Sessions {
         );
         let setup = setup.map_err(OpenSessionError::Configuration)?;
         // waits: for the database, in a task that no stop ends: a requested write is completed.
-        Ok(match self.0.runs.store().set_up_session(setup).await? {
+        Ok(match self.0.runs.store().sessions().set_up(setup).await? {
             SessionSetupOutcome::New => OpenSessionOutcome::Created,
             SessionSetupOutcome::Updated => OpenSessionOutcome::Unchanged,
             SessionSetupOutcome::NotOwner => return Err(not_owner_error()),

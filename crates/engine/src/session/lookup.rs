@@ -190,7 +190,7 @@ impl Sessions {
             // Store this use: otherwise retention would see only an older one after a restart.
             let clock = self.0.runs.clock();
             // waits: for the database, as above; the session exists whether or not this is written.
-            if let Err(error) = self.0.runs.store().touch_session(key.clone(), clock.rfc3339(clock.now())).await {
+            if let Err(error) = self.0.runs.store().sessions().touch(key.clone(), clock.rfc3339(clock.now())).await {
                 tracing::warn!(session = %key, %error, "the use of a session could not be stored");
             }
         }

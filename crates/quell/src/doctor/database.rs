@@ -1,6 +1,7 @@
 //! Check the database file and report a hold.
 
-use quell_store::{DatabaseInspection, DatabaseState, StoreError};
+use quell_store::StoreError;
+use quell_store::sqlite::{DatabaseInspection, DatabaseState};
 
 use super::ConfiguredInput;
 use super::finding::DoctorFinding;

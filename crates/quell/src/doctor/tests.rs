@@ -165,11 +165,11 @@ fn a_hold_that_was_forgotten_is_told() {
         since: Some("2026-11-20T10:00:00.000000Z".into()),
         by: Some(Principal::parse("alice").unwrap()),
     };
-    fixture.input.runtime.block_on(store.set_hold(&hold)).unwrap();
+    fixture.input.runtime.block_on(store.runs().set_hold(&hold)).unwrap();
     // Also while another process has the database open.
     assert_one(&database::hold(&fixture.configured()), FindingStatus::Warn, "quell hold off");
     assert_one(&database::hold(&fixture.configured()), FindingStatus::Warn, "by alice (upgrade)");
-    fixture.input.runtime.block_on(store.set_hold(&Hold::default())).unwrap();
+    fixture.input.runtime.block_on(store.runs().set_hold(&Hold::default())).unwrap();
     assert_one(&database::hold(&fixture.configured()), FindingStatus::Ok, "off");
 }
 

@@ -5,17 +5,15 @@ mod disk_full_at_start;
 mod random_kills;
 mod write_refused;
 
-use std::path::Path;
-
 use quell_engine::agent::AgentConfig;
 use quell_engine::engine::RunFollow;
 use quell_kernel::Push;
 use quell_kernel::turn::PartialPolicy;
 use quell_protocol::{EventKind, RunId, StopReason, Verdict};
+use quell_store::sqlite::test_support::OtherProgram;
 use quell_testkit::commands::{self, ProcessMarker};
 use quell_testkit::leaks;
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
-use rusqlite::Connection;
 use serde_json::{Value, json};
 
 use crate::test_engine::{
@@ -44,12 +42,6 @@ fn keep_partial_text(config: &mut quell_engine::EngineConfig) {
     config.agents.values_mut().for_each(|agent: &mut AgentConfig| agent.partial = PartialPolicy::Keep);
 }
 
-fn open_database(data: &Path) -> Connection {
-    let database = Connection::open(data.join("quell.db")).unwrap();
-    database.busy_timeout(WAIT_TIMEOUT).unwrap();
-    database
-}
-
 /// Waits until the journal of a run has a line for which `wanted` is true.
 async fn wait_journal_line(
     test: &TestEngine,
@@ -57,14 +49,10 @@ async fn wait_journal_line(
     what: &'static str,
     wanted: impl Fn(&Value) -> bool + Send + 'static,
 ) {
-    let (database, run) = (open_database(test.test_dir.path()), run.clone());
+    let (database, run) = (OtherProgram::connect(test.test_dir.path()), run.clone());
     leaks::wait_until(WAIT_TIMEOUT, move || {
-        let mut lines = database.prepare("SELECT line FROM journal WHERE run = ?1 ORDER BY number").unwrap();
-        let lines: Vec<Value> = lines
-            .query_map([run.as_str()], |row| row.get::<_, String>(0))
-            .unwrap()
-            .map(|line| serde_json::from_str(&line.unwrap()).unwrap())
-            .collect();
+        let lines: Vec<Value> =
+            database.journal_lines(&run).iter().map(|line| serde_json::from_str(line).unwrap()).collect();
         if lines.iter().any(&wanted) { Ok(()) } else { Err(format!("{what} is not in {lines:#?}")) }
     })
     .await;
@@ -173,8 +161,7 @@ async fn a_recorded_turn_says_how_its_run_ended() {
     let data = copy_data_dir(test.test_dir.path());
     // The client had seen more events than one block of reserved sequence numbers.
     let had_seen = 70_000;
-    let died = format!("UPDATE runs SET state = 'started', view = json_set(view, '$.seq', {had_seen})");
-    open_database(data.path()).execute_batch(&died).unwrap();
+    OtherProgram::connect(data.path()).undo_ends_but_turns(had_seen);
     let after = TestEngine::start_in(TestDir::Temporary(data), ProcessLock::shared().await, |_| {}).await;
     let view = after.engine.find_run(&run).await.unwrap().unwrap();
     assert_eq!((view.verdict.as_ref(), view.output.as_deref()), (Some(&Verdict::Completed), Some("All is well.")));
@@ -201,8 +188,7 @@ async fn a_journal_is_read_as_far_as_it_can_be() {
     let run = test.send(submission("s", "look")).await;
     wait_journal_line(&test, &run, "the second call", line_contains("began", "c2")).await;
     let data = copy_data_dir(test.test_dir.path());
-    let damage = r#"UPDATE journal SET line = '{"kind":"of a later version"}' WHERE line LIKE '%finished%'"#;
-    open_database(data.path()).execute_batch(damage).unwrap();
+    OtherProgram::connect(data.path()).replace_journal_lines("finished", r#"{"kind":"of a later version"}"#);
     let after = TestEngine::start_in(TestDir::Temporary(data), ProcessLock::shared().await, |_| {}).await;
     let seen = next_request_text(&after).await;
     assert!(seen.contains("I look.") && seen.contains("Side effects are possible"), "{seen}");
@@ -221,7 +207,7 @@ async fn a_run_whose_row_is_damaged_does_not_keep_the_daemon_from_starting() {
     let run = test.send(submission("s", "tell me")).await;
     wait_journal_line(&test, &run, "its text", line_contains("text", "first half")).await;
     let data = copy_data_dir(test.test_dir.path());
-    open_database(data.path()).execute_batch("UPDATE runs SET view = '{' WHERE state <> 'ended'").unwrap();
+    OtherProgram::connect(data.path()).damage_open_views();
     let after = TestEngine::start_in(TestDir::Temporary(data), ProcessLock::shared().await, keep_partial_text).await;
     let view = after.engine.find_run(&run).await.unwrap().unwrap();
     assert_eq!((view.state.as_str(), view.output.as_deref()), ("ended", Some("The first half")), "{view:#?}");

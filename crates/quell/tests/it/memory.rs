@@ -87,7 +87,7 @@ async fn ten_thousand_notes_are_searched_without_a_wait_that_anybody_notices() {
         let text =
             format!("Note {n}: the user said that the {} is {}.", note_topic(n), ["red", "green", "blue"][n % 3]);
         let (key, category, at) = (format!("note-{n}"), "core".to_owned(), "2026-11-21T10:00:00Z".to_owned());
-        store.save_note(main_agent_scope(), Note { key, category, text, at })
+        store.notes().save(main_agent_scope(), Note { key, category, text, at })
     });
     for written in futures_util::future::join_all(remembered).await {
         written.unwrap();

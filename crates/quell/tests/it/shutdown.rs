@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use quell_store::sqlite::test_support::OtherProgram;
 use quell_testkit::ScriptedModel;
 use quell_testkit::commands::{self, ProcessMarker};
 use quell_testkit::daemon::{DaemonHome, TestApiClient, TestDaemon};
@@ -245,8 +246,8 @@ fn upgrade_request(daemon: &TestDaemon) -> reqwest::RequestBuilder {
 async fn a_database_that_another_program_keeps_does_not_keep_the_daemon() {
     let _process_lock = ProcessLock::shared().await;
     let (daemon, model, mark, run) = start_slow_daemon().await;
-    let database = rusqlite::Connection::open(daemon.home().data_dir().join("quell.db")).unwrap();
-    database.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let database = OtherProgram::connect(&daemon.home().data_dir());
+    database.lock_writes();
     let begun = Instant::now();
     daemon.signal(Signal::TERM);
     let status = daemon.wait_exit().await;

@@ -27,9 +27,9 @@ struct StoredReplies {
 impl StoredReplies {
     async fn load(dir: &TempDir) -> Self {
         let store = Store::open(&dir.path().join("data"), "quell.db").unwrap();
-        let (stale_replies, mut journal_text) = (store.list_stale_replies().await.unwrap(), String::new());
+        let (stale_replies, mut journal_text) = (store.channels().list_stale_replies().await.unwrap(), String::new());
         for stale_reply in &stale_replies {
-            journal_text.extend(store.read_journal(stale_reply.pending_reply.run.clone()).await.unwrap().0);
+            journal_text.extend(store.journal().read(stale_reply.pending_reply.run.clone()).await.unwrap().0);
         }
         store.close().await;
         Self { stale_replies, journal_text }
@@ -259,7 +259,7 @@ fn pending_reply(run: &RunId, channel: &str, draft: &str) -> PendingReply {
 /// Stores a pending reply, as a daemon does that is killed at its very last step.
 async fn save_reply(data: &TempDir, pending_reply: PendingReply) {
     let store = Store::open(&data.path().join("data"), "quell.db").unwrap();
-    store.save_pending_reply(pending_reply).await.unwrap();
+    store.channels().save_pending_reply(pending_reply).await.unwrap();
     store.close().await;
 }
 
@@ -351,8 +351,8 @@ async fn a_sent_outcome_is_not_repeated_if_only_a_reaction_is_left() {
     fixture.network.wait_for("the draft", |state| state.texts() == ["Working on"]).await;
     let left = kill_when(&fixture, |left| left.stale_replies[0].pending_reply.draft_message.is_some()).await;
     let store = Store::open(&left.0.path().join("data"), "quell.db").unwrap();
-    let run = store.list_stale_replies().await.unwrap()[0].pending_reply.run.clone();
-    store.mark_outcome_sent(run).await.unwrap();
+    let run = store.channels().list_stale_replies().await.unwrap()[0].pending_reply.run.clone();
+    store.channels().mark_outcome_sent(run).await.unwrap();
     store.close().await;
     let next = FlowFixture::start_with_data(left, "", |_| {}).await;
     next.network.wait_for("the sign", |state| state.reactions_on(&inbound.id) == ["⏹"]).await;

@@ -180,7 +180,7 @@ async fn the_text_of_a_message_is_told_to_nobody_and_stored_nowhere() {
         .notify_durably(HookTrigger { message: received().message, ..trigger(HookEvent::Terminate, "s") })
         .await
         .unwrap();
-    let stored = fixture.hooks.0.store.next_webhook("http://127.0.0.1:9/".to_owned()).await.unwrap().unwrap();
+    let stored = fixture.hooks.0.store.webhooks().next("http://127.0.0.1:9/".to_owned()).await.unwrap().unwrap();
     assert_eq!(stored.webhook.event, "on_terminate");
     assert!(!stored.webhook.body.contains("hello"), "{}", stored.webhook.body);
     assert!(fixture.hook.bodies.lock().unwrap().iter().all(|body| body.message.is_none()));

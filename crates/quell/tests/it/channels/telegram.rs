@@ -1,12 +1,10 @@
 //! Telegram: growing drafts, reactions, stops from the chat, recovery after a restart.
 
-use std::path::{Path, PathBuf};
-
+use quell_store::sqlite::test_support::{CountedRows, OtherProgram};
 use quell_testkit::commands::{self, ProcessMarker};
 use quell_testkit::leaks;
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use quell_testkit::networks::telegram::{FakeTelegram, TOKEN, TelegramTestUser};
-use rusqlite::Connection;
 use serde_json::{Value, json};
 
 use super::{CLOSED_WITHIN, ChannelDaemonFixture, WAIT_TIMEOUT};
@@ -162,13 +160,8 @@ async fn a_stop_ends_a_command_that_was_left_in_the_background_and_says_so() {
     telegram.wait_for("nothing more", |it| it.bot_texts(CHAT).contains(&nothing)).await;
 }
 
-fn database_path(fixture: &ChannelDaemonFixture) -> PathBuf {
-    fixture.daemon.home().data_dir().join("quell.db")
-}
-
-/// Reads the database beside the daemon.
-fn query_count(database: &Path, sql: &str) -> i64 {
-    Connection::open(database).unwrap().query_row(sql, [], |row| row.get(0)).unwrap()
+fn connect_database(fixture: &ChannelDaemonFixture) -> OtherProgram {
+    OtherProgram::connect(&fixture.daemon.home().data_dir())
 }
 
 /// Sends a message and waits until the answer has begun, in the chat and in the database.
@@ -177,10 +170,10 @@ async fn start_answer(telegram: &FakeTelegram, fixture: &ChannelDaemonFixture) -
     let asked = telegram.post_message(CHAT, ANN, "write a book");
     telegram.wait_for("the draft", |it| it.bot_texts(CHAT).contains(&"I have begun")).await;
     assert_eq!(reactions(telegram, asked), ["👀"]);
-    let database = database_path(fixture);
+    let database = connect_database(fixture);
     leaks::wait_until(WAIT_TIMEOUT, move || {
-        let drafts = query_count(&database, "SELECT count(*) FROM channel_traces WHERE draft IS NOT NULL");
-        let texts = query_count(&database, "SELECT count(*) FROM journal WHERE line LIKE '%I have begun%'");
+        let drafts = database.count(CountedRows::PendingReplyDrafts);
+        let texts = database.count(CountedRows::JournalLinesWith("I have begun"));
         if drafts > 0 && texts > 0 {
             Ok(())
         } else {
@@ -212,7 +205,7 @@ async fn the_next_daemon_ends_the_reply_that_a_killed_one_left() {
         .await;
     fixture.model.assert_histories_valid();
     assert!(fixture.daemon.stop().await.success(), "{}", fixture.daemon.output());
-    assert_eq!(query_count(&database_path(&fixture), "SELECT count(*) FROM channel_traces"), 0);
+    assert_eq!(connect_database(&fixture).count(CountedRows::PendingReplies), 0);
     assert_eq!(telegram.state().bot_texts(CHAT), [ended, "Here I am."], "the end was sent twice");
 }
 
@@ -225,5 +218,5 @@ async fn a_daemon_that_shuts_down_leaves_nothing_in_a_chat() {
     let ended = "I have begun\n\n⚠️ Stopped: Quell is shutting down. Ask again when it is back.";
     assert_eq!(state.bot_texts(CHAT), [ended]);
     assert_eq!(reactions(&telegram, asked), ["🫡"]);
-    assert_eq!(query_count(&database_path(&fixture), "SELECT count(*) FROM channel_traces"), 0);
+    assert_eq!(connect_database(&fixture).count(CountedRows::PendingReplies), 0);
 }

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use quell_store::{DatabaseState, inspect_database};
+use quell_store::sqlite::{DatabaseState, inspect_database};
 use quell_testkit::ScriptedModel;
 use quell_testkit::daemon::{DaemonHome, TestDaemon, poll_until};
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};

@@ -5,21 +5,17 @@ use quell_engine::live_run::RunProgress;
 use quell_kernel::Push;
 use quell_protocol::api::OnBusy;
 use quell_protocol::{CallId, RunId, StopReason, Verdict};
+use quell_store::sqlite::test_support::{CountedRows, OtherProgram, RefusedWrite};
 use quell_testkit::leaks;
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 
 use serde_json::json;
 
-use super::{line_contains, next_request_text, open_database, start_on_copy, wait_journal_line};
+use super::{line_contains, next_request_text, start_on_copy, wait_journal_line};
 use crate::test_engine::{
     ProcessLock, TestDir, TestEngine, WAIT_TIMEOUT, abort_reason, alice, copy_data_dir, parse_session_key, receipt_of,
     run_stop_scope, stop_ask, submission,
 };
-
-/// Refuses turns and nothing else.
-const REFUSE_TURNS_SQL: &str =
-    "CREATE TRIGGER refuse BEFORE INSERT ON history BEGIN SELECT RAISE(ABORT, 'not now'); END";
-const ACCEPT_TURNS_SQL: &str = "DROP TRIGGER refuse";
 
 /// Waits until a run is over without its turn in the database.
 async fn wait_unrecorded_end(test: &TestEngine, run: &RunId) {
@@ -36,11 +32,11 @@ async fn a_turn_that_the_database_refused_once_is_there_after_a_restart() {
     test.model.script(ScriptedStream::new().text("All is").wait_for_gate("go").text(" well."));
     let run = test.send(submission("s", "how is it?")).await;
     wait_journal_line(&test, &run, "its text", line_contains("text", "All is")).await;
-    let other = open_database(test.test_dir.path());
-    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let other = OtherProgram::connect(test.test_dir.path());
+    other.lock_writes();
     test.model.open_gate("go");
     wait_unrecorded_end(&test, &run).await;
-    other.execute_batch("COMMIT").unwrap();
+    other.unlock_writes();
     let view = test.wait_ended(&run).await;
     assert_eq!(
         (view.verdict.as_ref(), receipt_of(&view).turn.recorded),
@@ -57,14 +53,14 @@ async fn a_turn_that_the_database_refused_once_is_there_after_a_restart() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn turns_that_were_refused_stand_before_those_that_came_after_them() {
     let test = TestEngine::start_shared().await;
-    let other = open_database(test.test_dir.path());
-    other.execute_batch(REFUSE_TURNS_SQL).unwrap();
+    let other = OtherProgram::connect(test.test_dir.path());
+    other.refuse(RefusedWrite::Turn);
     for (text, answer) in [("one?", "The first."), ("two?", "The second.")] {
         test.model.script(ScriptedResponse::text(answer));
         let run = test.send(submission("s", text)).await;
         wait_unrecorded_end(&test, &run).await;
     }
-    other.execute_batch(ACCEPT_TURNS_SQL).unwrap();
+    other.accept_again();
     test.model.script(ScriptedResponse::text("The third."));
     let third = test.run_message("s", "three?").await;
     assert!(receipt_of(&third).turn.recorded, "{third:#?}");
@@ -84,7 +80,7 @@ async fn turns_that_a_dead_daemon_could_not_write_come_back_in_order() {
         config.agents.values_mut().for_each(|agent| agent.window_tokens = 1_000_000);
     };
     let test = TestEngine::start_with(ProcessLock::shared().await, wide).await;
-    open_database(test.test_dir.path()).execute_batch(REFUSE_TURNS_SQL).unwrap();
+    OtherProgram::connect(test.test_dir.path()).refuse(RefusedWrite::Turn);
     let answers: Vec<String> = (10..20).map(|n| format!("answer {n}")).collect();
     let mut last = None;
     for answer in &answers {
@@ -97,7 +93,7 @@ async fn turns_that_a_dead_daemon_could_not_write_come_back_in_order() {
     }
     wait_journal_line(&test, &last.unwrap(), "its end", line_contains("ending", "completed")).await;
     let data = copy_data_dir(test.test_dir.path());
-    open_database(data.path()).execute_batch(ACCEPT_TURNS_SQL).unwrap();
+    OtherProgram::connect(data.path()).accept_again();
     let after = TestEngine::start_in(TestDir::Temporary(data), ProcessLock::shared().await, |_| {}).await;
     let messages = after.engine.history_page(&parse_session_key("s"), 100, None).await.unwrap().messages;
     let stored: Vec<&str> =
@@ -111,7 +107,7 @@ async fn turns_that_a_dead_daemon_could_not_write_come_back_in_order() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forced_stop_whose_turn_was_refused_outlives_its_daemon() {
     let test = TestEngine::start_shared().await;
-    open_database(test.test_dir.path()).execute_batch(REFUSE_TURNS_SQL).unwrap();
+    OtherProgram::connect(test.test_dir.path()).refuse(RefusedWrite::Turn);
     test.model.script(ScriptedResponse::silent_mid_stream("Half of it"));
     let run = test.send(submission("s", "tell me")).await;
     test.wait_text(&run).await;
@@ -122,10 +118,8 @@ async fn a_forced_stop_whose_turn_was_refused_outlives_its_daemon() {
     test.engine.live_run(&run).unwrap().writer().journal_call_start(&late).await.unwrap();
     wait_journal_line(&test, &run, "the verdict", line_contains("ending", "alice")).await;
     let data = copy_data_dir(test.test_dir.path());
-    let lines = "SELECT count(*) FROM journal WHERE line LIKE '%began%'";
-    let began: i64 = open_database(data.path()).query_row(lines, [], |row| row.get(0)).unwrap();
-    assert_eq!(began, 0);
-    open_database(data.path()).execute_batch(ACCEPT_TURNS_SQL).unwrap();
+    assert_eq!(OtherProgram::connect(data.path()).count(CountedRows::JournalLinesWith("began")), 0);
+    OtherProgram::connect(data.path()).accept_again();
     let after =
         TestEngine::start_in(TestDir::Temporary(data), ProcessLock::shared().await, super::keep_partial_text).await;
     let view = after.engine.find_run(&run).await.unwrap().unwrap();
@@ -140,9 +134,7 @@ async fn a_forced_stop_whose_turn_was_refused_outlives_its_daemon() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_withdrawn_message_does_not_come_back_as_a_turn() {
     let test = TestEngine::start_shared().await;
-    let refuse_ends = "CREATE TRIGGER refuse BEFORE UPDATE ON runs WHEN new.state = 'ended'
-                       BEGIN SELECT RAISE(ABORT, 'not now'); END";
-    open_database(test.test_dir.path()).execute_batch(refuse_ends).unwrap();
+    OtherProgram::connect(test.test_dir.path()).refuse(RefusedWrite::RunEnd);
     test.model.script(ScriptedResponse::silent_mid_stream("I think"));
     let first = test.send(submission("s", "think")).await;
     test.wait_text(&first).await;
@@ -150,7 +142,7 @@ async fn a_withdrawn_message_does_not_come_back_as_a_turn() {
     test.stop(&queued).wait_settled().await;
     wait_journal_line(&test, &queued, "the verdict", line_contains("ending", "alice")).await;
     let data = copy_data_dir(test.test_dir.path());
-    open_database(data.path()).execute_batch(ACCEPT_TURNS_SQL).unwrap();
+    OtherProgram::connect(data.path()).accept_again();
     let after = TestEngine::start_in(TestDir::Temporary(data), ProcessLock::shared().await, |_| {}).await;
     let view = after.engine.find_run(&queued).await.unwrap().unwrap();
     assert_eq!(abort_reason(view.verdict.as_ref()), StopReason::User);
@@ -166,11 +158,8 @@ async fn a_withdrawn_message_does_not_come_back_as_a_turn() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_steered_message_is_never_in_neither_of_two_runs() {
     let test = TestEngine::start_shared().await;
-    let watch = "CREATE TRIGGER watch BEFORE UPDATE ON runs WHEN new.state = 'steered'
-                 BEGIN SELECT RAISE(ABORT, 'it would be lost') WHERE NOT EXISTS (
-                     SELECT 1 FROM journal WHERE run = new.steered_into AND line LIKE '%turn left%'); END";
-    let other = open_database(test.test_dir.path());
-    other.execute_batch(watch).unwrap();
+    let other = OtherProgram::connect(test.test_dir.path());
+    other.refuse(RefusedWrite::SteerBeforeJournalLine("turn left"));
     let call = ScriptedStream::new().wait_for_gate("go").tool_call("c1", "shell", &json!({"command": "true"}));
     test.model.script(call).script(ScriptedResponse::silent_mid_stream("I turn."));
     let run = test.send(submission("s", "begin")).await;
@@ -180,8 +169,7 @@ async fn a_steered_message_is_never_in_neither_of_two_runs() {
     test.wait_text(&run).await;
     let id = steer.message_id.unwrap();
     leaks::wait_until(WAIT_TIMEOUT, move || {
-        let sql = "SELECT state FROM runs WHERE id = ?1";
-        let state: String = other.query_row(sql, [id.as_str()], |row| row.get(0)).unwrap();
+        let state = other.run_state(&id);
         if state == "steered" { Ok(()) } else { Err(format!("the message is {state}")) }
     })
     .await;
@@ -197,9 +185,7 @@ async fn a_steered_message_is_never_in_neither_of_two_runs() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_whose_start_was_refused_is_no_queued_one_after_a_crash() {
     let test = TestEngine::start_shared().await;
-    let refuse_starts = "CREATE TRIGGER refuse BEFORE UPDATE ON runs WHEN new.state = 'started'
-                         BEGIN SELECT RAISE(ABORT, 'not now'); END";
-    open_database(test.test_dir.path()).execute_batch(refuse_starts).unwrap();
+    OtherProgram::connect(test.test_dir.path()).refuse(RefusedWrite::RunStart);
     test.model.script(ScriptedResponse::SilentBeforeHeaders);
     let run = test.send(submission("s", "think about it")).await;
     test.model.request_at(0).wait_paused().await;

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use quell_engine::EngineConfig;
 use quell_protocol::{HookEvent, ResourceKind, Rung, StopReason, Verdict};
+use quell_store::sqlite::test_support::OtherProgram;
 use quell_testkit::ScriptedResponse;
 use quell_testkit::commands::{self, ProcessMarker};
 use serde_json::{Value, json};
@@ -79,10 +80,7 @@ async fn a_run_tells_whose_session_it_works_in_also_when_its_daemon_dies() {
     assert_eq!(wait_bodies(&file, 6).await.len(), 6);
     test.close().await;
     // The state that a daemon leaves when it dies during the run.
-    let database = rusqlite::Connection::open(data_dir.join("quell.db")).unwrap();
-    database.execute("DELETE FROM history WHERE run = ?1", [view.run_id.as_str()]).unwrap();
-    database.execute("UPDATE runs SET state = 'started' WHERE id = ?1", [view.run_id.as_str()]).unwrap();
-    drop(database);
+    OtherProgram::connect(&data_dir).undo_end(&view.run_id);
     let test = TestEngine::start_in(TestDir::Borrowed(data_dir), ProcessLock::shared().await, with_hooks).await;
     let last = wait_bodies(&file, 7).await.remove(6);
     assert_eq!(

@@ -6,6 +6,7 @@ use quell_engine::hooks::{HookSettings, HookTargets, HookTrigger};
 use quell_protocol::ResourceKind;
 use quell_protocol::hook::HookEvent;
 use quell_scope::Cancelled;
+use quell_store::sqlite::test_support::{CountedRows, OtherProgram};
 use quell_testkit::{ScriptedResponse, leaks};
 use rstest::rstest;
 use tokio::net::TcpListener;
@@ -212,10 +213,7 @@ async fn events_for_a_url_no_longer_configured_are_dropped() {
     let test = start_with_terminate_hook(TestDir::Borrowed(dir.path().to_owned()), &url).await;
     send_terminate_events(&test, &["one"]);
     test.close().await;
-    let waiting = || {
-        let database = rusqlite::Connection::open(dir.path().join("quell.db")).unwrap();
-        database.query_row("SELECT count(*) FROM hook_outbox", [], |row| row.get::<_, i64>(0)).unwrap()
-    };
+    let waiting = || OtherProgram::connect(dir.path()).count(CountedRows::Webhooks);
     // The terminate event and the shutdown event.
     assert_eq!(waiting(), 2);
     let test = start_with_terminate_hook(TestDir::Borrowed(dir.path().to_owned()), &new.url("new")).await;
@@ -245,10 +243,9 @@ async fn runs_are_told_by_webhook_and_wait_for_nobody() {
     let end = requests.iter().find(|request| request.path == "/end").unwrap().verified_body();
     assert_eq!(end.run.as_ref().unwrap().receipt, view.receipt);
     assert_eq!(end.id, format!("run-end-{}", view.run_id));
-    let database = test.test_dir.path().join("quell.db");
+    let data_dir = test.test_dir.path().to_owned();
     leaks::wait_until(WAIT_TIMEOUT, move || {
-        let database = rusqlite::Connection::open(&database).unwrap();
-        let left: i64 = database.query_row("SELECT count(*) FROM hook_outbox", [], |row| row.get(0)).unwrap();
+        let left = OtherProgram::connect(&data_dir).count(CountedRows::Webhooks);
         if left == 0 { Ok(()) } else { Err(format!("{left} webhooks are undelivered")) }
     })
     .await;

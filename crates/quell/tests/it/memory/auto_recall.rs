@@ -10,6 +10,7 @@ use quell_engine::hooks::{LifecycleHook, MessageAnswer};
 use quell_protocol::Verdict;
 use quell_protocol::hook::{HookBody, HookEvent};
 use quell_scope::Point;
+use quell_store::sqlite::test_support::{CountedRows, OtherProgram};
 use quell_testkit::model::{ModelRequestHandle, ScriptedStream};
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -95,10 +96,8 @@ async fn every_step_of_a_run_is_shown_the_same_and_no_turn_holds_it(#[values("ma
     assert!(next.contains(question) && !next.contains("[Memory"), "{next}");
     let page = test.engine.history_page(&parse_session_key("s"), 10, None).await.unwrap();
     assert!(page.messages.iter().all(|message| !message.text.contains("[Memory")), "{page:#?}");
-    let database = rusqlite::Connection::open(test.test_dir.path().join("quell.db")).unwrap();
-    let sql = "SELECT count(*) FROM history WHERE instr(turn, 'Memory context')";
-    let held: i64 = database.query_row(sql, [], |row| row.get(0)).unwrap();
-    assert_eq!(held, 0);
+    let database = OtherProgram::connect(test.test_dir.path());
+    assert_eq!(database.count(CountedRows::TurnsWith("Memory context")), 0);
     test.close().await;
 }
 
@@ -251,8 +250,8 @@ async fn a_reset_forgets_what_the_run_that_it_stops_has_just_saved() {
 async fn a_run_goes_on_without_its_notes_when_they_cannot_be_read() {
     let test = start_engine(|config| (config.memory.auto_recall, config.memory.auto_save) = (true, true)).await;
     remember(&test, "s", &json!({"text": "The fence is green.", "key": "fence"})).await;
-    let database = rusqlite::Connection::open(test.test_dir.path().join("quell.db")).unwrap();
-    database.execute_batch("DROP TABLE note_words").unwrap();
+    let database = OtherProgram::connect(test.test_dir.path());
+    database.drop_note_index();
     let view = test.run_message("s", "which colour is the fence?").await;
     assert_eq!(view.verdict, Some(Verdict::Completed), "{view:#?}");
     assert_eq!(last_user_text(&test.last_messages()), "which colour is the fence?");

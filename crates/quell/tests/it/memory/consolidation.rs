@@ -9,6 +9,7 @@ use quell_protocol::api::RunView;
 use quell_protocol::session::SessionRequest;
 use quell_protocol::{ResourceKind, Verdict};
 use quell_scope::Point;
+use quell_store::sqlite::test_support::OtherProgram;
 use quell_testkit::leaks;
 use quell_testkit::model::{ModelRequestHandle, ScriptedModel, ScriptedStream};
 use rstest::rstest;
@@ -102,12 +103,10 @@ async fn consolidation_counts_against_the_daily_limit() {
     let of_run = view.usage.input_tokens + view.usage.output_tokens;
     test.model.open_gate("gate");
     test.wait_ended(&view.run_id).await;
-    let (engine, database) = (test.engine.clone(), test.test_dir.path().join("quell.db"));
+    let (engine, database) = (test.engine.clone(), OtherProgram::connect(test.test_dir.path()));
     leaks::wait_until(WAIT_TIMEOUT, move || {
         let today = engine.agent_view(&parse_agent_id("main")).unwrap().spend.tokens;
-        let database = rusqlite::Connection::open(&database).unwrap();
-        let stored = database.query_row("SELECT sum(input + output) FROM spend", [], |row| row.get::<_, i64>(0));
-        let stored = u64::try_from(stored.unwrap()).unwrap();
+        let stored = database.total_spend();
         if today > of_run && stored == today { Ok(()) } else { Err(format!("{of_run}, {today}, stored {stored}")) }
     })
     .await;
@@ -191,11 +190,10 @@ async fn a_stop_of_its_run_ends_it_wherever_it_is(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_note_that_waits_for_the_database_is_not_written_behind_the_stop() {
     let test = start_engine_consolidating().await;
-    let database = rusqlite::Connection::open(test.test_dir.path().join("quell.db")).unwrap();
+    let database = OtherProgram::connect(test.test_dir.path());
     let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     test.point_hook.arm(Point::Remember, 1, move || {
-        database.busy_timeout(WAIT_TIMEOUT).unwrap();
-        database.execute_batch("BEGIN IMMEDIATE").unwrap();
+        database.lock_writes();
         sender.send(database).unwrap();
     });
     let view = run_with_consolidation(&test, "s", "ask", gated_consolidation("gate")).await;

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::test_engine::{WAIT_TIMEOUT, abort_reason, parse_run_id, submission_as};
 use quell_engine::live_run::RunProgress;
+use quell_store::sqlite::test_support::OtherProgram;
 
 #[tokio::test]
 async fn session_notes_are_recalled_here_and_agent_notes_everywhere() {
@@ -101,20 +102,19 @@ async fn an_agent_has_the_tools_that_it_is_allowed() {
 }
 
 /// Blocks all writes to the database until it is dropped.
-struct DatabaseWriteLock(rusqlite::Connection);
+struct DatabaseWriteLock(OtherProgram);
 
 impl DatabaseWriteLock {
     fn new(test: &TestEngine) -> Self {
-        let database = rusqlite::Connection::open(test.test_dir.path().join("quell.db")).unwrap();
-        database.busy_timeout(WAIT_TIMEOUT).unwrap();
-        database.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let database = OtherProgram::connect(test.test_dir.path());
+        database.lock_writes();
         Self(database)
     }
 }
 
 impl Drop for DatabaseWriteLock {
     fn drop(&mut self) {
-        self.0.execute_batch("ROLLBACK").unwrap();
+        self.0.unlock_writes();
     }
 }
 
@@ -127,12 +127,11 @@ async fn a_stop_does_not_wait_for_a_database_that_takes_no_note() {
         [ScriptedResponse::tool_call("c1", "remember", &json!({"text": "The fence is green."}))],
     );
     let blocked = std::sync::Arc::new(std::sync::Mutex::new(None));
-    let database = rusqlite::Connection::open(test.test_dir.path().join("quell.db")).unwrap();
+    let database = OtherProgram::connect(test.test_dir.path());
     let slot = std::sync::Arc::clone(&blocked);
     // The call is in the journal by then, so that only the note waits for the database.
     test.point_hook.arm(Point::Remember, 1, move || {
-        database.busy_timeout(WAIT_TIMEOUT).unwrap();
-        database.execute_batch("BEGIN IMMEDIATE").unwrap();
+        database.lock_writes();
         *slot.lock().unwrap() = Some(DatabaseWriteLock(database));
     });
     test.send(submission_as(&run, "s", "note it marker:blocked")).await;
@@ -159,8 +158,8 @@ async fn a_stop_does_not_wait_for_a_database_that_takes_no_note() {
 async fn a_database_that_cannot_be_searched_is_an_error_that_the_model_reads() {
     let test = start_engine(|_| {}).await;
     remember(&test, "s", &json!({"text": "The fence is green."})).await;
-    let database = rusqlite::Connection::open(test.test_dir.path().join("quell.db")).unwrap();
-    database.execute_batch("DROP TABLE note_words").unwrap();
+    let database = OtherProgram::connect(test.test_dir.path());
+    database.drop_note_index();
     drop(DatabaseWriteLock::new(&test));
     let (end, output) = call_tool(&test, "s", "recall", &json!({"query": "fence"})).await;
     assert_eq!(end, CallEnd::Error);

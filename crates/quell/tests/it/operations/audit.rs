@@ -5,6 +5,7 @@ use quell_kernel::approval::ApprovalPolicy;
 use quell_process::{WardenExe, base_environment};
 use quell_protocol::AgentId;
 use quell_protocol::audit::Action;
+use quell_store::sqlite::test_support::{OtherProgram, RefusedWrite};
 use quell_testkit::ScriptedModel;
 use quell_testkit::daemon::{TestApiClient, TestApiResponse, TestDaemon, poll_until};
 use quell_testkit::model::ScriptedResponse;
@@ -178,11 +179,9 @@ async fn the_list_is_read_in_pages_and_survives_its_daemon() {
     assert_problem(&server.http.get("/api/audit?after=x").await, 400, "invalid_request");
 }
 
-fn refuse_audit_writes(daemon: &TestDaemon) -> rusqlite::Connection {
-    let other = rusqlite::Connection::open(daemon.home().data_dir().join("quell.db")).unwrap();
-    let trigger = "CREATE TRIGGER refuse BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'not now'); END";
-    other.busy_timeout(WAIT_TIMEOUT).unwrap();
-    other.execute_batch(trigger).unwrap();
+fn refuse_audit_writes(daemon: &TestDaemon) -> OtherProgram {
+    let other = OtherProgram::connect(&daemon.home().data_dir());
+    other.refuse(RefusedWrite::AuditEntry);
     other
 }
 
@@ -198,7 +197,7 @@ async fn a_stop_waits_for_no_list_and_what_was_refused_is_written_later_or_is_in
     model.request_at(0).wait_paused().await;
     let stopped = http.stop_run(&run_id).await;
     assert_eq!(stopped["state"], "ended", "{stopped:#}");
-    other.execute_batch("DROP TRIGGER refuse").unwrap();
+    other.accept_again();
     let rows = wait_audit_entries(&http, 0, 1).await;
     assert_eq!(audit_columns(&rows[0]).3, format!("run {run_id}"));
 

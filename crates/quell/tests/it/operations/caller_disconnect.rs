@@ -1,20 +1,20 @@
 //! Requests complete even when their caller disconnects: in the database, in memory and in the audit log.
 
 use futures_util::poll;
-use quell_engine::memory::NoteScope;
+use quell_engine::memory::{Note, NoteScope};
 use quell_kernel::Push;
+use quell_store::sqlite::test_support::OtherProgram;
 use quell_testkit::daemon::poll_until;
 use quell_testkit::leaks;
 use rstest::rstest;
-use rusqlite::Connection;
 
 use crate::sessions::session_request;
 use crate::test_engine::{TestEngine, alice, messages_as_text, parse_session_key, root, stop_ask};
 
 /// Holds the write lock like another program, so that every write of the engine waits.
-fn lock_database(test: &TestEngine) -> Connection {
-    let other = Connection::open(test.test_dir.path().join("quell.db")).unwrap();
-    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+fn lock_database(test: &TestEngine) -> OtherProgram {
+    let other = OtherProgram::connect(test.test_dir.path());
+    other.lock_writes();
     other
 }
 
@@ -25,7 +25,7 @@ async fn poll_once_and_drop<T>(test: &TestEngine, question: impl Future<Output =
         let mut question = std::pin::pin!(question);
         assert!(poll!(&mut question).is_pending(), "the request completed before the caller could disconnect");
     }
-    other.execute_batch("ROLLBACK").unwrap();
+    other.unlock_writes();
 }
 
 async fn wait_audit_entry(test: &TestEngine, action: &str) {
@@ -80,13 +80,12 @@ async fn actions_of_callers_that_left_are_audited() {
     wait_audit_entry(&test, "create_token").await;
     poll_once_and_drop(&test, test.engine.revoke_token(&root(), "t")).await;
     wait_audit_entry(&test, "revoke_token").await;
-    let connection = Connection::open(test.test_dir.path().join("quell.db")).unwrap();
-    let note = "INSERT INTO note_scopes (id, kind, name) VALUES (9, 'agent', 'main');
-                INSERT INTO note_scopes (id, kind, name) VALUES (10, 'sender', 'tg:1');
-                INSERT INTO notes (scope, key, category, text, at) VALUES (9, 'k', 'core', 'text', '2026-01-01T00:00:00Z');
-                INSERT INTO notes (scope, key, category, text, at) VALUES (10, 'k', 'core', 'text', '2026-01-01T00:00:00Z')";
-    connection.execute_batch(note).unwrap();
-    drop(connection);
+    let note =
+        Note { key: "k".into(), category: "core".into(), text: "text".into(), at: "2026-01-01T00:00:00Z".into() };
+    let other = OtherProgram::connect(test.test_dir.path());
+    other.save_note(&NoteScope::Agent(crate::test_engine::parse_agent_id("main")), &note);
+    other.save_note(&NoteScope::Sender("tg:1".to_owned()), &note);
+    drop(other);
     let scope = NoteScope::Agent(crate::test_engine::parse_agent_id("main"));
     poll_once_and_drop(&test, test.engine.forget_note(&alice(), scope, "k".to_owned())).await;
     wait_audit_entry(&test, "forget_note").await;

@@ -8,6 +8,7 @@ use quell_protocol::ResourceKind;
 use quell_protocol::approval::Decision;
 use quell_protocol::hook::HookEvent;
 use quell_protocol::session::SessionRequest;
+use quell_store::sqlite::test_support::{OtherProgram, RefusedWrite};
 use quell_testkit::ScriptedResponse;
 use quell_tools::attachment::attachment_folder;
 use serde_json::json;
@@ -157,13 +158,12 @@ async fn files_of_a_session_go_before_it_whichever_agent_has_left() {
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
         std::fs::write(file, "cat").unwrap();
     }
-    let database = rusqlite::Connection::open(fixture.test_engine.test_dir.path().join("quell.db")).unwrap();
-    let refuse = "CREATE TRIGGER refuse BEFORE DELETE ON sessions BEGIN SELECT RAISE(ABORT, 'no'); END";
-    database.execute_batch(refuse).unwrap();
+    let database = OtherProgram::connect(fixture.test_engine.test_dir.path());
+    database.refuse(RefusedWrite::SessionDeletion);
     let ask = crate::test_engine::stop_ask(quell_kernel::Push::Gentle);
     assert!(fixture.test_engine.engine.delete_session(&alice(), &parse_session_key("s"), &ask).await.is_err());
     assert!(!own_file.exists() && others.exists());
-    database.execute_batch("DROP TRIGGER refuse").unwrap();
+    database.accept_again();
     assert!(
         fixture.test_engine.engine.delete_session(&alice(), &parse_session_key("s"), &ask).await.unwrap(),
         "it can be deleted again"

@@ -1,5 +1,6 @@
 //! Another process of the same user suspends the daemon or lowers its limits.
 
+use quell_store::sqlite::test_support::OtherProgram;
 use quell_testkit::pty::{Pty, PtySize};
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use serde_json::json;
@@ -76,11 +77,11 @@ async fn a_daemon_that_may_write_nothing_more_lives_and_stops() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_somebody_locks_keeps_no_stop_out() {
     let fixture = EndlessRunDaemon::start().await;
-    let database = rusqlite::Connection::open(fixture.daemon.home().data_dir().join("quell.db")).unwrap();
-    database.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let database = OtherProgram::connect(&fixture.daemon.home().data_dir());
+    database.lock_writes();
     let path = format!("/api/runs/{}/stop?wait=1", fixture.run);
     let stopped = fixture.daemon.api().post(&path, &json!({})).await.expect_status(200);
     assert_eq!((&stopped["state"], &stopped["receipt"]["leftovers"]), (&json!("ended"), &json!([])), "{stopped:#}");
     fixture.model.wait_for_connections(0).await;
-    database.execute_batch("ROLLBACK").unwrap();
+    database.unlock_writes();
 }

@@ -13,6 +13,7 @@ use quell_kernel::approval::ApprovalPolicy;
 use quell_mcp::McpConfig;
 use quell_protocol::RunId;
 use quell_scope::Point;
+use quell_store::sqlite::test_support::OtherProgram;
 use quell_testkit::commands::ProcessMarker;
 use quell_testkit::mcp::{FakeMcpServer, McpFault};
 use quell_testkit::model::BlackHole;
@@ -23,8 +24,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::channel_origin;
 use super::stop_modes::{SweepStopAnswers, SweepStopMode, stop_run};
 use crate::test_engine::{
-    ProcessLock, TestDataDir, TestDir, TestEngine, WAIT_TIMEOUT, alice, parse_agent_id, parse_run_id, provider_config,
-    submission_as,
+    ProcessLock, TestDataDir, TestDir, TestEngine, alice, parse_agent_id, parse_run_id, provider_config, submission_as,
 };
 
 /// A hook that hangs in the run of this case only, ignores signals, and starts a child in its own session.
@@ -110,7 +110,7 @@ pub(super) struct SweepEngine {
     pub(super) page_url: String,
     /// A second connection to the database. SQLite keeps its file open while the engine's are open, so all cases share
     /// one.
-    pub(super) database: Mutex<rusqlite::Connection>,
+    pub(super) database: Mutex<OtherProgram>,
 }
 
 impl SweepEngine {
@@ -158,10 +158,10 @@ impl SweepEngine {
         .await;
         test_engine.answer_by_marker();
         let silent_listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let database = rusqlite::Connection::open(test_engine.test_dir.path().join("quell.db")).unwrap();
-        database.busy_timeout(WAIT_TIMEOUT).unwrap();
+        let database = OtherProgram::connect(test_engine.test_dir.path());
         // SQLite opens its files at the first write.
-        database.execute_batch("BEGIN IMMEDIATE; ROLLBACK").unwrap();
+        database.lock_writes();
+        database.unlock_writes();
         let page = serve_page().await;
         Self {
             test_engine,

@@ -467,11 +467,11 @@ async fn wait_fetch_disconnected(case_run: &CaseRun<'_>) {
 
 /// Blocks all writes to the database until [`unlock_database`].
 fn lock_database(case_run: &CaseRun<'_>) {
-    case_run.sweep.database.lock().unwrap().execute_batch("BEGIN IMMEDIATE").unwrap();
+    case_run.sweep.database.lock().unwrap().lock_writes();
 }
 
 fn unlock_database(case_run: &CaseRun<'_>) {
-    case_run.sweep.database.lock().unwrap().execute_batch("ROLLBACK").unwrap();
+    case_run.sweep.database.lock().unwrap().unlock_writes();
 }
 
 /// Waits until the run is completed while its turn cannot be written.

@@ -11,6 +11,7 @@ use futures_util::future::pending;
 use quell_engine::engine::RunFollow;
 use quell_protocol::api::RunView;
 use quell_protocol::{EventKind, StopReason};
+use quell_store::sqlite::test_support::CountedRows;
 use quell_testkit::commands::ProcessMarker;
 use quell_testkit::leaks;
 use rustix::process::{Signal, getpid, kill_process};
@@ -174,10 +175,7 @@ async fn check_runs_sealed(case_run: &CaseRun<'_>, case: &SweepCase) -> bool {
     let [.., last] = events.as_slice() else { panic!("{}: no end", case.name) };
     assert!(matches!(last.kind, EventKind::Ended { .. }), "{}: {events:#?}", case.name);
     assert!(events.iter().all(|event| event.seq > UNJOURNALED_SEQ), "{}: numbers go backwards: {events:#?}", case.name);
-    let lines: i64 = {
-        let database = case_run.sweep.database.lock().unwrap();
-        database.query_row("SELECT count(*) FROM journal", [], |row| row.get(0)).unwrap()
-    };
+    let lines = case_run.sweep.database.lock().unwrap().count(CountedRows::JournalLines);
     assert_eq!(lines, 0, "{}: the journal is kept", case.name);
     recorded
 }

@@ -1,0 +1,47 @@
+//! API tokens and browser cookies, both stored as hashes.
+
+use quell_protocol::api::TokenRow;
+
+use crate::StoreFuture;
+
+/// A token with the hash of its secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredToken {
+    /// The part that people may see.
+    pub row: TokenRow,
+    /// SHA-256 of the secret, hexadecimal.
+    pub sha256: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredCookie {
+    /// SHA-256 of its value, hexadecimal.
+    pub sha256: String,
+    /// SHA-256 of the token that signed it in, hexadecimal.
+    pub token: String,
+    /// Seconds since 1970.
+    pub expires: i64,
+}
+
+pub trait AccessStore: Send + Sync {
+    /// Stores a new token. Fails with [`StoreError::NameTaken`](crate::StoreError::NameTaken) when a token of that
+    /// name exists.
+    fn create_token(&self, token: StoredToken) -> StoreFuture<'_, ()>;
+
+    /// Lists all tokens, ordered by name.
+    fn list_tokens(&self) -> StoreFuture<'_, Vec<StoredToken>>;
+
+    /// Deletes a token and the cookies that it signed in. False when there is none of that name.
+    fn revoke_token(&self, name: String) -> StoreFuture<'_, bool>;
+
+    /// Stores a cookie. Of the cookies of its token, only the `limit` with the latest expiry stay.
+    fn save_cookie(&self, cookie: StoredCookie, limit: usize) -> StoreFuture<'_, ()>;
+
+    fn delete_cookie(&self, sha256: String) -> StoreFuture<'_, ()>;
+
+    /// Lists the cookies that are valid at `now` (seconds since 1970), latest expiry first.
+    fn list_valid_cookies(&self, now: i64, limit: usize) -> StoreFuture<'_, Vec<StoredCookie>>;
+
+    /// Deletes the cookies that are expired at `now` (seconds since 1970).
+    fn delete_expired_cookies(&self, now: i64) -> StoreFuture<'_, ()>;
+}

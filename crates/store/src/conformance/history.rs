@@ -1,0 +1,134 @@
+//! Turns, resets and deleted sessions.
+
+use super::*;
+use crate::{DeleteSessionOutcome, HistoryItem, StoreError};
+
+fn turn_item(id: &str) -> HistoryItem {
+    let (agent, principal) = (AgentId::parse("main").unwrap(), Principal::parse("admin").unwrap());
+    HistoryItem::Turn { turn: format!("turn {id}"), agent, principal }
+}
+
+fn reset_item(at: &str) -> HistoryItem {
+    HistoryItem::Reset { at: at.into() }
+}
+
+pub(crate) async fn turns_come_back_in_order_and_once<D: TestDatabase>() {
+    let (store, _home) = new_store::<D>();
+    for id in ["a", "b", "c"] {
+        run_to_end(&store, id, "s").await;
+    }
+    run_to_end(&store, "other", "t").await;
+    store
+        .history()
+        .append_turn(sealed_turn(session_key("s"), run_id("a"), "a again".into(), "view".into()))
+        .await
+        .unwrap();
+    assert_eq!(store.history().turns(session_key("s")).await.unwrap(), ["turn a", "turn b", "turn c"]);
+    assert_eq!(store.history().turns(session_key("nobody")).await, Ok(vec![]));
+    assert_eq!(store.sessions().find(session_key("s")).await.unwrap().unwrap().turns, 3);
+}
+
+pub(crate) async fn a_reset_hides_old_turns_from_the_model_and_not_from_people<D: TestDatabase>() {
+    let (store, _home) = new_store::<D>();
+    run_to_end(&store, "a", "s").await;
+    run_to_end(&store, "b", "s").await;
+    assert_eq!(store.history().reset(session_key("s"), "noon".into()).await, Ok(true));
+    assert_eq!(store.history().turns(session_key("s")).await, Ok(vec![]));
+    assert_eq!(store.sessions().find(session_key("s")).await.unwrap().unwrap().turns, 0);
+    run_to_end(&store, "c", "s").await;
+    assert_eq!(store.history().turns(session_key("s")).await.unwrap(), ["turn c"]);
+    let (past, more) = store.history().page(session_key("s"), 100, None).await.unwrap();
+    assert_eq!(past, [turn_item("a"), turn_item("b"), reset_item("noon"), turn_item("c")]);
+    assert_eq!(more, None);
+}
+
+pub(crate) async fn a_second_reset_of_nothing_leaves_no_second_boundary<D: TestDatabase>() {
+    let (store, _home) = new_store::<D>();
+    assert_eq!(store.history().reset(session_key("s"), "dawn".into()).await, Ok(false));
+    run_to_end(&store, "a", "s").await;
+    assert_eq!(store.history().reset(session_key("s"), "noon".into()).await, Ok(true));
+    assert_eq!(store.history().reset(session_key("s"), "dusk".into()).await, Ok(true));
+    assert_eq!(
+        store.history().page(session_key("s"), 100, None).await.unwrap().0,
+        [turn_item("a"), reset_item("noon")]
+    );
+}
+
+pub(crate) async fn history_pages_run_from_new_to_old_without_a_gap<D: TestDatabase>() {
+    let (store, _home) = new_store::<D>();
+    for id in ["a", "b", "c", "d"] {
+        run_to_end(&store, id, "s").await;
+        run_to_end(&store, &format!("{id}-elsewhere"), "t").await;
+    }
+    store.history().reset(session_key("s"), "noon".into()).await.unwrap();
+    run_to_end(&store, "e", "s").await;
+    let (newest, cursor) = store.history().page(session_key("s"), 2, None).await.unwrap();
+    assert_eq!(newest, [reset_item("noon"), turn_item("e")]);
+    // New items do not move the older pages.
+    run_to_end(&store, "f", "s").await;
+    let (middle, cursor) = store.history().page(session_key("s"), 2, cursor).await.unwrap();
+    assert_eq!(middle, [turn_item("c"), turn_item("d")]);
+    let (oldest, cursor) = store.history().page(session_key("s"), 2, cursor).await.unwrap();
+    assert_eq!((oldest, cursor), (vec![turn_item("a"), turn_item("b")], None));
+}
+
+pub(crate) async fn numbered_turns_begin_after_the_last_reset<D: TestDatabase>() {
+    let (store, _home) = new_store::<D>();
+    run_to_end(&store, "a", "s").await;
+    store.history().reset(session_key("s"), "noon".into()).await.unwrap();
+    for id in ["b", "c", "d"] {
+        run_to_end(&store, id, "s").await;
+        run_to_end(&store, &format!("{id}-elsewhere"), "t").await;
+    }
+    assert_eq!(store.history().first_turn(session_key("s")).await, Ok(Some("turn b".to_owned())));
+    assert_eq!(store.history().first_turn(session_key("nobody")).await, Ok(None));
+    let newest = store.history().newest_turns(session_key("s"), i64::MAX, 2).await.unwrap();
+    assert_eq!(newest.iter().map(|(_, turn)| turn.as_str()).collect::<Vec<_>>(), ["turn d", "turn c"]);
+    let older = store.history().newest_turns(session_key("s"), newest[1].0, 9).await.unwrap();
+    assert_eq!(
+        older.iter().map(|(_, turn)| turn.as_str()).collect::<Vec<_>>(),
+        ["turn b"],
+        "none from before the reset"
+    );
+    assert!(older[0].0 < newest[1].0 && newest[1].0 < newest[0].0, "numbers rise with time");
+}
+
+pub(crate) async fn a_deleted_session_is_gone_with_its_turns_and_runs<D: TestDatabase>() {
+    let (store, _home) = new_store::<D>();
+    run_to_end(&store, "a", "s").await;
+    accept_run(&store, "b", "s").await;
+    run_to_end(&store, "c", "t").await;
+    assert_eq!(
+        store.sessions().delete(session_key("s"), vec![run_id("a")]).await,
+        Ok(DeleteSessionOutcome::InUse(vec![run_id("b")]))
+    );
+    assert_eq!(store.history().turns(session_key("s")).await.unwrap(), ["turn a"]);
+    assert_eq!(store.sessions().delete(session_key("s"), vec![run_id("b")]).await, Ok(DeleteSessionOutcome::Deleted));
+    assert_eq!(store.sessions().delete(session_key("s"), vec![]).await, Ok(DeleteSessionOutcome::Unknown));
+    assert_eq!(store.sessions().find(session_key("s")).await, Ok(None));
+    assert_eq!(store.history().turns(session_key("s")).await, Ok(vec![]));
+    assert_eq!(store.history().page(session_key("s"), 9, None).await, Ok((vec![], None)));
+    assert_eq!(run_ids(&store.runs().list(all_runs()).await.unwrap().0), ["c"]);
+    assert_eq!(store.runs().list_open().await, Ok(vec![]));
+    assert_eq!(store.history().turns(session_key("t")).await.unwrap(), ["turn c"]);
+    let late =
+        store.history().append_turn(sealed_turn(session_key("s"), run_id("b"), "turn".into(), "view".into())).await;
+    assert_eq!(late, Err(StoreError::NoSuchRun(run_id("b"))));
+    // The key can be used again, and brings back nothing of the old session.
+    run_to_end(&store, "d", "s").await;
+    assert_eq!(store.history().turns(session_key("s")).await.unwrap(), ["turn d"]);
+}
+
+pub(crate) async fn texts_come_back_unchanged<D: TestDatabase>() {
+    let (store, _home) = new_store::<D>();
+    let odd = "nul \0, quote ' \" `, snow \u{2603}, \u{1F980}, line\r\n end".to_string();
+    accept_run(&store, "a", "agent:main:user-456/\u{fc}'--").await;
+    let session = session_key("agent:main:user-456/\u{fc}'--");
+    store.history().append_turn(sealed_turn(session.clone(), run_id("a"), odd.clone(), odd.clone())).await.unwrap();
+    let large = "x".repeat(3_000_000);
+    accept_run(&store, "b", session.as_str()).await;
+    store.history().append_turn(sealed_turn(session.clone(), run_id("b"), large.clone(), "view".into())).await.unwrap();
+    assert_eq!(store.history().turns(session.clone()).await, Ok(vec![odd.clone(), large]));
+    assert_eq!(store.runs().find(run_id("a")).await.unwrap().unwrap().view, odd);
+    assert_eq!(store.sessions().find(session.clone()).await.unwrap().unwrap().key, session);
+}

@@ -1,0 +1,145 @@
+//! Owners of sessions: creation, configuration, and the receipts that outlive a session.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    AuditEntry, DeleteSessionOutcome, ImportOutcome, PrivateEndpoints, SessionArchive, SessionSetup,
+    SessionSetupAccess, SessionSetupOutcome, StoredSession,
+};
+
+fn principal(name: &str) -> Principal {
+    Principal::parse(name).unwrap()
+}
+
+fn setup(session: &str, by: &str, agent: &str, access: SessionSetupAccess) -> SessionSetup {
+    SessionSetup {
+        key: session_key(session),
+        agent: AgentId::parse(agent).unwrap(),
+        at: "2026-11-20T10:00:00.000000Z".into(),
+        config: json!({"of": by}).to_string(),
+        secrets: None,
+        private_endpoints: PrivateEndpoints { base_url: true, mcp_url: false },
+        requested_by: principal(by),
+        access,
+    }
+}
+
+async fn session(store: &Store, name: &str) -> StoredSession {
+    store.sessions().find(session_key(name)).await.unwrap().unwrap()
+}
+
+/// An ended run with a text and an answer.
+async fn end_run_with(store: &Store, id: &str, session: &str, receipt: &str) {
+    accept_run(store, id, session).await;
+    store.runs().record_start(run_id(id), "{}".to_owned()).await.unwrap();
+    let view = json!({"text": "secret", "output": "secret", "receipt": receipt}).to_string();
+    store.runs().record_end(run_id(id), view, no_spend()).await.unwrap();
+}
+
+async fn stored_view(store: &Store, id: &str) -> Option<Value> {
+    let row = store.runs().find(run_id(id)).await.unwrap()?;
+    assert_eq!(row.state, StoredRunState::Ended);
+    Some(serde_json::from_str(&row.view).unwrap())
+}
+
+pub(crate) async fn the_first_sender_owns_a_session_and_chooses_its_agent<D: TestDatabase>() {
+    let (store, _home) = new_store::<D>();
+    let sent = |by: &str, id: &str, agent: &str| RunRow {
+        principal: principal(by),
+        agent: AgentId::parse(agent).unwrap(),
+        ..accepted_row(id, "s")
+    };
+    store.runs().accept(sent("ann", "a", "main")).await.unwrap();
+    store.runs().accept(sent("bob", "b", "other")).await.unwrap();
+    let found = session(&store, "s").await;
+    assert_eq!((found.owner, found.agent.as_str()), (Some(principal("ann")), "main"));
+    store.runs().accept(sent("ann", "c", "other")).await.unwrap();
+    assert_eq!(session(&store, "s").await.agent.as_str(), "other");
+}
+
+pub(crate) async fn a_session_is_configured_by_its_owner_or_freely_and_stays_its_owners<D: TestDatabase>() {
+    let (store, _home) = new_store::<D>();
+    assert_eq!(
+        store.sessions().set_up(setup("s", "ann", "main", SessionSetupAccess::OwnerOnly)).await,
+        Ok(SessionSetupOutcome::New)
+    );
+    let before = session(&store, "s").await;
+    assert_eq!(before.private_endpoints, PrivateEndpoints { base_url: true, mcp_url: false });
+    assert_eq!(
+        store.sessions().set_up(setup("s", "bob", "other", SessionSetupAccess::OwnerOnly)).await,
+        Ok(SessionSetupOutcome::NotOwner)
+    );
+    assert_eq!(session(&store, "s").await, before, "nothing has changed");
+    assert_eq!(
+        store.sessions().set_up(setup("s", "root", "other", SessionSetupAccess::Anyone)).await,
+        Ok(SessionSetupOutcome::Updated)
+    );
+    let after = session(&store, "s").await;
+    assert_eq!((after.owner, after.agent.as_str()), (before.owner, "other"));
+    assert!(after.config.unwrap().contains("root"));
+}
+
+pub(crate) async fn a_receipt_outlives_its_session_and_nothing_takes_its_place<D: TestDatabase>() {
+    let (store, _home) = new_store::<D>();
+    end_run_with(&store, "a", "s", "true").await;
+    assert_eq!(store.sessions().delete(session_key("s"), Vec::new()).await, Ok(DeleteSessionOutcome::Deleted));
+    let left = json!({"text": "", "receipt": "true"});
+    assert_eq!(stored_view(&store, "a").await, Some(left.clone()));
+    assert!(store.runs().list(all_runs()).await.unwrap().0.is_empty());
+    // The run's id stays in use. An import does not hide the receipt, and deleting the import does not replace it.
+    let again = store.runs().accept(accepted_row("a", "other")).await.unwrap();
+    assert!(matches!(again, AcceptRunOutcome::Existing(row) if row.state == StoredRunState::Ended));
+    let forged = RunRow {
+        state: StoredRunState::Ended,
+        view: json!({"receipt": "forged"}).to_string(),
+        ..accepted_row("a", "s")
+    };
+    let head = StoredSession {
+        key: session_key("s"),
+        agent: AgentId::parse("main").unwrap(),
+        created_at: "2020-01-01T00:00:00.000000Z".into(),
+        last_used_at: "2020-01-01T00:00:00.000000Z".into(),
+        turns: 0,
+        config: None,
+        secrets: None,
+        private_endpoints: PrivateEndpoints::default(),
+        owner: Some(principal("bob")),
+        imported_at: None,
+    };
+    let archive = SessionArchive { session: head, runs: vec![forged], history: Vec::new(), notes: Vec::new() };
+    let outcome = store.archive().import(archive, "2026-11-21T00:00:00.000000Z".into()).await.unwrap();
+    assert!(matches!(outcome, ImportOutcome::Imported { .. }));
+    assert_eq!(stored_view(&store, "a").await, Some(left.clone()));
+    assert_eq!(store.sessions().delete(session_key("s"), Vec::new()).await, Ok(DeleteSessionOutcome::Deleted));
+    assert_eq!(stored_view(&store, "a").await, Some(left));
+}
+
+pub(crate) async fn retention_keeps_receipts_and_forgets_them_by_age_or_number<D: TestDatabase>() {
+    let (store, _home) = new_store::<D>();
+    for (id, name) in [("a", "one"), ("b", "two"), ("c", "three")] {
+        end_run_with(&store, id, name, "true").await;
+        let idle = store.sessions().list_idle(None, 10).await.unwrap().pop().unwrap();
+        let entry = AuditEntry {
+            at: "2026-11-20T10:00:00.000000Z".into(),
+            principal: principal("quell"),
+            surface: quell_protocol::Surface::Daemon,
+            from: None,
+            action: quell_protocol::audit::Action::DeleteSession,
+            target: None,
+            detail: None,
+        };
+        let used_before = crate::IdleSession { used_at: "2000-01-01T00:00:00.000000Z".into(), ..idle.clone() };
+        assert_eq!(store.sessions().delete_idle(used_before, entry.clone()).await, Ok(DeleteSessionOutcome::Unknown));
+        assert!(session(&store, name).await.key == session_key(name), "it was used since");
+        assert_eq!(store.sessions().delete_idle(idle, entry).await, Ok(DeleteSessionOutcome::Deleted));
+    }
+    assert!(stored_view(&store, "a").await.is_some());
+    assert_eq!(store.runs().delete_oldest_receipts(1).await, Ok(1));
+    let left = [stored_view(&store, "a").await, stored_view(&store, "b").await, stored_view(&store, "c").await];
+    assert_eq!(left.iter().flatten().count(), 2);
+    store.runs().delete_receipts_before("2000-01-01T00:00:00.000Z".to_owned()).await.unwrap();
+    assert!(stored_view(&store, "c").await.is_some(), "it is younger");
+    store.runs().delete_receipts_before("9999-01-01T00:00:00.000Z".to_owned()).await.unwrap();
+    assert!(stored_view(&store, "c").await.is_none());
+}

@@ -1,0 +1,156 @@
+//! Notes. The search reads every note of a scope.
+
+use quell_kernel::memory::{SearchWord, WordWeights, parse_query_words, space_cjk_signs};
+use quell_protocol::memory::SenderRow;
+
+use super::{Data, MemoryStore, NoteEntry, newest_rows};
+use crate::cursor::PagedList;
+use crate::{FoundNote, Note, NoteFilter, NoteScope, NoteStore, SaveNoteOutcome, StoreFuture};
+
+impl Data {
+    fn save_note(&mut self, scope: NoteScope, note: Note) -> SaveNoteOutcome {
+        if matches!(&scope, NoteScope::Session(key) if !self.has_session(key)) {
+            return SaveNoteOutcome::NoSession;
+        }
+        let replaced = self.forget_note(&scope, &note.key);
+        let number = self.next_number();
+        self.notes.push(NoteEntry { number, scope, note });
+        if replaced { SaveNoteOutcome::Replaced } else { SaveNoteOutcome::New }
+    }
+
+    fn forget_note(&mut self, scope: &NoteScope, key: &str) -> bool {
+        self.notes.extract_if(.., |entry| entry.scope == *scope && entry.note.key == key).count() > 0
+    }
+
+    fn notes_of<'a>(&'a self, scope: &'a NoteScope) -> impl Iterator<Item = &'a NoteEntry> {
+        self.notes.iter().filter(move |entry| entry.scope == *scope)
+    }
+
+    fn search_scope(&self, scope: &NoteScope, words: &[SearchWord], limit: usize) -> Vec<FoundNote> {
+        let notes: Vec<IndexedNote<'_>> = self.notes_of(scope).map(|entry| IndexedNote::new(entry, words)).collect();
+        let found_in = |word: usize| notes.iter().filter(|note| note.matches.contains(&word)).count();
+        let found_in: Vec<u32> =
+            (0..words.len()).map(|word| u32::try_from(found_in(word)).unwrap_or(u32::MAX)).collect();
+        let weights = WordWeights::new(&found_in, u32::try_from(notes.len()).unwrap_or(u32::MAX));
+        let found = notes.iter().filter(|note| !note.matches.is_empty());
+        let mut found: Vec<(f64, &IndexedNote<'_>)> =
+            found.map(|note| (weights.score(note.matches.iter().copied()), note)).collect();
+        found.sort_by(|(score, note), (other_score, other)| {
+            other_score
+                .total_cmp(score)
+                .then(other.density.total_cmp(&note.density))
+                .then(other.entry.number.cmp(&note.entry.number))
+        });
+        let best = found.into_iter().take(limit);
+        best.map(|(score, note)| FoundNote { note: note.entry.note.clone(), score }).collect()
+    }
+}
+
+struct IndexedNote<'a> {
+    entry: &'a NoteEntry,
+    /// The words of the query that it contains.
+    matches: Vec<usize>,
+    /// Share of its words that are words of the query.
+    density: f64,
+}
+
+impl<'a> IndexedNote<'a> {
+    fn new(entry: &'a NoteEntry, query: &[SearchWord]) -> Self {
+        let words = split_words(&entry.note.searchable_text());
+        let counts: Vec<usize> = query.iter().map(|word| count_matches(&words, word)).collect();
+        let matches = counts.iter().enumerate().filter(|(_, count)| **count > 0).map(|(word, _)| word).collect();
+        let density = counts.iter().sum::<usize>() as f64 / words.len().max(1) as f64;
+        Self { entry, matches, density }
+    }
+}
+
+/// Counts the places where a word of a query stands. It can consist of several words of the text: CJK characters.
+fn count_matches(words: &[String], word: &SearchWord) -> usize {
+    let wanted = split_words(word.as_str());
+    let Some((last, first)) = wanted.split_last() else { return 0 };
+    let is_prefix = matches!(word, SearchWord::Prefix(_));
+    let places = words.windows(wanted.len()).filter(|place| {
+        place
+            .split_last()
+            .is_some_and(|(end, begin)| begin == first && (end == last || is_prefix && end.starts_with(last.as_str())))
+    });
+    places.count()
+}
+
+/// Splits a text into lower-case words without the accents of Latin-1. Each CJK character is a word.
+fn split_words(text: &str) -> Vec<String> {
+    let text: String = space_cjk_signs(text).to_lowercase().chars().map(without_accent).collect();
+    text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).map(str::to_owned).collect()
+}
+
+fn without_accent(c: char) -> char {
+    match c {
+        'à'..='å' => 'a',
+        'ç' => 'c',
+        'è'..='ë' => 'e',
+        'ì'..='ï' => 'i',
+        'ñ' => 'n',
+        'ò'..='ö' => 'o',
+        'ù'..='ü' => 'u',
+        'ý' | 'ÿ' => 'y',
+        other => other,
+    }
+}
+
+impl NoteStore for MemoryStore {
+    fn save(&self, scope: NoteScope, note: Note) -> StoreFuture<'_, SaveNoteOutcome> {
+        self.write(move |data| Ok(data.save_note(scope, note)))
+    }
+
+    fn save_if(&self, scope: NoteScope, note: Note, wanted: NoteFilter) -> StoreFuture<'_, SaveNoteOutcome> {
+        self.write(move |data| {
+            Ok(if wanted(&scope) { data.save_note(scope, note) } else { SaveNoteOutcome::Cancelled })
+        })
+    }
+
+    fn search(&self, scopes: Vec<NoteScope>, query: &str, limit: usize) -> StoreFuture<'_, Vec<Vec<FoundNote>>> {
+        let words = parse_query_words(query);
+        self.read(move |data| Ok(scopes.iter().map(|scope| data.search_scope(scope, &words, limit)).collect()))
+    }
+
+    fn list(
+        &self,
+        scope: NoteScope,
+        limit: usize,
+        cursor: Option<String>,
+    ) -> StoreFuture<'_, (Vec<Note>, Option<String>)> {
+        self.read(move |data| {
+            let before = PagedList::Notes.parse_cursor(cursor.as_deref())?;
+            let rows = data.notes_of(&scope).map(|entry| (entry.number, entry.note.clone())).collect();
+            Ok(PagedList::Notes.split_page(newest_rows(rows, before, limit), limit))
+        })
+    }
+
+    fn forget(&self, scope: NoteScope, key: String) -> StoreFuture<'_, bool> {
+        self.write(move |data| Ok(data.forget_note(&scope, &key)))
+    }
+
+    fn list_senders(&self, limit: usize, cursor: Option<String>) -> StoreFuture<'_, (Vec<SenderRow>, Option<String>)> {
+        self.read(move |data| {
+            let before = PagedList::Senders.parse_cursor(cursor.as_deref())?;
+            let mut senders: Vec<(i64, SenderRow)> = Vec::new();
+            for entry in &data.notes {
+                let NoteScope::Sender(sender) = &entry.scope else { continue };
+                let known = senders.iter_mut().find(|(_, row)| row.sender == *sender);
+                let newest_at = entry.note.at.clone();
+                match known {
+                    Some((newest, row)) => {
+                        (*newest, row.notes, row.newest_at) = (entry.number, row.notes + 1, newest_at);
+                    }
+                    None => senders.push((entry.number, SenderRow { sender: sender.clone(), notes: 1, newest_at })),
+                }
+            }
+            Ok(PagedList::Senders.split_page(newest_rows(senders, before, limit), limit))
+        })
+    }
+
+    fn forget_sender(&self, sender: String) -> StoreFuture<'_, u64> {
+        let sender = NoteScope::Sender(sender);
+        self.write(move |data| Ok(data.notes.extract_if(.., |entry| entry.scope == sender).count() as u64))
+    }
+}

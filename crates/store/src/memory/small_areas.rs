@@ -1,0 +1,156 @@
+//! Agents, tokens, cookies, the audit log, spend.
+
+use std::cmp::Reverse;
+
+use quell_kernel::daily_spend::add_usage;
+use quell_protocol::audit::AuditRow;
+use quell_protocol::{AgentId, Usage};
+
+use super::{Data, MemoryStore};
+use crate::{
+    AccessStore, AgentStore, AuditEntry, AuditStore, NoteScope, SpendStore, StoreError, StoreFuture, StoredAgent,
+    StoredCookie, StoredToken,
+};
+
+impl Data {
+    pub(super) fn append_audit(&mut self, entry: AuditEntry) {
+        let AuditEntry { at, principal, surface, from, action, target, detail } = entry;
+        self.last_audit += 1;
+        let (seq, action) = (self.last_audit, action.as_str().to_owned());
+        self.audit.push(AuditRow { seq, at, principal, surface, from, action, target, detail });
+    }
+
+    pub(super) fn add_spend(&mut self, agent: &AgentId, day: &str, usage: Usage) {
+        if (usage.input_tokens, usage.output_tokens) == (0, 0) {
+            return;
+        }
+        let (_, total) =
+            self.spend.entry((agent.to_string(), day.to_owned())).or_insert_with(|| (agent.clone(), Usage::default()));
+        *total = Usage { estimated: false, ..add_usage(*total, usage) };
+    }
+}
+
+impl AgentStore for MemoryStore {
+    fn create(&self, agent: StoredAgent) -> StoreFuture<'_, ()> {
+        self.write(move |data| {
+            if data.agents.contains_key(agent.id.as_str()) {
+                return Err(StoreError::Bug(format!("the agent {} exists", agent.id)));
+            }
+            data.agents.insert(agent.id.to_string(), agent);
+            Ok(())
+        })
+    }
+
+    fn list(&self) -> StoreFuture<'_, Vec<StoredAgent>> {
+        self.read(|data| Ok(data.agents.values().cloned().collect()))
+    }
+
+    fn delete(&self, ids: Vec<AgentId>) -> StoreFuture<'_, ()> {
+        self.write(move |data| {
+            for id in ids {
+                data.agents.remove(id.as_str());
+                data.notes.retain(|entry| entry.scope != NoteScope::Agent(id.clone()));
+            }
+            Ok(())
+        })
+    }
+}
+
+impl AccessStore for MemoryStore {
+    fn create_token(&self, token: StoredToken) -> StoreFuture<'_, ()> {
+        self.write(move |data| {
+            let name = token.row.name.clone();
+            if data.tokens.contains_key(&name) {
+                return Err(StoreError::NameTaken(name));
+            }
+            data.tokens.insert(name, token);
+            Ok(())
+        })
+    }
+
+    fn list_tokens(&self) -> StoreFuture<'_, Vec<StoredToken>> {
+        self.read(|data| Ok(data.tokens.values().cloned().collect()))
+    }
+
+    fn revoke_token(&self, name: String) -> StoreFuture<'_, bool> {
+        self.write(move |data| {
+            let Some(token) = data.tokens.remove(&name) else { return Ok(false) };
+            data.cookies.retain(|cookie| cookie.token != token.sha256);
+            Ok(true)
+        })
+    }
+
+    fn save_cookie(&self, cookie: StoredCookie, limit: usize) -> StoreFuture<'_, ()> {
+        self.write(move |data| {
+            let token = cookie.token.clone();
+            data.cookies.retain(|stored| stored.sha256 != cookie.sha256);
+            data.cookies.push(cookie);
+            data.cookies.sort_by_key(|stored| Reverse(stored.expires));
+            let mut kept = 0;
+            data.cookies.retain(|stored| {
+                kept += usize::from(stored.token == token);
+                stored.token != token || kept <= limit
+            });
+            Ok(())
+        })
+    }
+
+    fn delete_cookie(&self, sha256: String) -> StoreFuture<'_, ()> {
+        self.write(move |data| {
+            data.cookies.retain(|stored| stored.sha256 != sha256);
+            Ok(())
+        })
+    }
+
+    fn list_valid_cookies(&self, now: i64, limit: usize) -> StoreFuture<'_, Vec<StoredCookie>> {
+        self.read(move |data| {
+            Ok(data.cookies.iter().filter(|stored| stored.expires >= now).take(limit).cloned().collect())
+        })
+    }
+
+    fn delete_expired_cookies(&self, now: i64) -> StoreFuture<'_, ()> {
+        self.write(move |data| {
+            data.cookies.retain(|stored| stored.expires >= now);
+            Ok(())
+        })
+    }
+}
+
+impl AuditStore for MemoryStore {
+    fn append(&self, entries: Vec<AuditEntry>) -> StoreFuture<'_, ()> {
+        self.write(move |data| {
+            entries.into_iter().for_each(|entry| data.append_audit(entry));
+            Ok(())
+        })
+    }
+
+    fn list(&self, after: u64, limit: usize) -> StoreFuture<'_, (Vec<AuditRow>, bool)> {
+        self.read(move |data| {
+            let rows = data.audit.iter().filter(|row| row.seq > after);
+            Ok((rows.clone().take(limit).cloned().collect(), rows.count() > limit))
+        })
+    }
+
+    fn delete_before(&self, time: String) -> StoreFuture<'_, u64> {
+        self.write(move |data| {
+            let old = data.audit.iter().take_while(|row| row.at < time).count();
+            Ok(data.audit.drain(..old).count() as u64)
+        })
+    }
+}
+
+impl SpendStore for MemoryStore {
+    fn add(&self, agent: AgentId, day: String, usage: Usage) -> StoreFuture<'_, ()> {
+        self.write(move |data| {
+            data.add_spend(&agent, &day, usage);
+            Ok(())
+        })
+    }
+
+    fn on_day(&self, day: String) -> StoreFuture<'_, Vec<(AgentId, Usage)>> {
+        self.read(move |data| {
+            let spent = data.spend.iter().filter(|((_, of), _)| *of == day);
+            Ok(spent.map(|(_, (agent, usage))| (agent.clone(), *usage)).collect())
+        })
+    }
+}

@@ -1,0 +1,141 @@
+//! History of sessions.
+
+use quell_protocol::{AgentId, Principal, RunId, SessionKey};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::columns::{parse_id_column, to_limit};
+use super::{SqliteStore, journal, notes};
+use crate::cursor::{PagedList, limit_plus_one};
+use crate::{HistoryItem, HistoryStore, NoteScope, SealedTurn, StoreError, StoreFuture};
+
+/// The condition for turns of session `?1` after its last reset.
+macro_rules! since_reset {
+    () => {
+        "session = ?1 AND turn IS NOT NULL AND seq > ifnull(
+             (SELECT max(seq) FROM history WHERE session = ?1 AND reset_at IS NOT NULL), 0)"
+    };
+}
+
+impl HistoryStore for SqliteStore {
+    fn append_turn(&self, sealed: SealedTurn) -> StoreFuture<'_, ()> {
+        Box::pin(async move {
+            let id = sealed.run.clone();
+            let known = self.write(move |db| {
+                let SealedTurn { session, run, turn, view } = &sealed;
+                insert_turn(db, &TurnRow { session, run, turn, view })
+            });
+            if known.await? { Ok(()) } else { Err(StoreError::NoSuchRun(id)) }
+        })
+    }
+
+    fn turns(&self, session: SessionKey) -> StoreFuture<'_, Vec<String>> {
+        self.read(move |db| {
+            let sql = concat!("SELECT turn FROM history WHERE ", since_reset!(), " ORDER BY seq");
+            db.prepare_cached(sql)?.query_map([session.as_str()], |row| row.get(0))?.collect()
+        })
+    }
+
+    fn page(
+        &self,
+        session: SessionKey,
+        limit: usize,
+        cursor: Option<String>,
+    ) -> StoreFuture<'_, (Vec<HistoryItem>, Option<String>)> {
+        Box::pin(async move {
+            let before = PagedList::History.parse_cursor(cursor.as_deref())?;
+            let rows = self.read(move |db| query_history(db, &session, before, limit)).await?;
+            let (mut page, next) = PagedList::History.split_page(rows, limit);
+            page.reverse();
+            Ok((page, next))
+        })
+    }
+
+    fn newest_turns(&self, session: SessionKey, before: i64, limit: usize) -> StoreFuture<'_, Vec<(i64, String)>> {
+        self.read(move |db| {
+            let sql = concat!(
+                "SELECT seq, turn FROM history WHERE ",
+                since_reset!(),
+                " AND seq < ?2 ORDER BY seq DESC LIMIT ?3"
+            );
+            let rows = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+            db.prepare_cached(sql)?.query_map(params![session.as_str(), before, to_limit(limit)], rows)?.collect()
+        })
+    }
+
+    fn first_turn(&self, session: SessionKey) -> StoreFuture<'_, Option<String>> {
+        self.read(move |db| {
+            let sql = concat!("SELECT turn FROM history WHERE ", since_reset!(), " ORDER BY seq LIMIT 1");
+            db.prepare_cached(sql)?.query_row([session.as_str()], |row| row.get(0)).optional()
+        })
+    }
+
+    fn reset(&self, session: SessionKey, at: String) -> StoreFuture<'_, bool> {
+        self.write(move |db| reset_history(db, &session, &at))
+    }
+}
+
+/// A sealed turn, borrowed.
+pub(super) struct TurnRow<'a> {
+    pub(super) session: &'a SessionKey,
+    pub(super) run: &'a RunId,
+    pub(super) turn: &'a str,
+    pub(super) view: &'a str,
+}
+
+/// Appends a turn unless it is recorded already. True when the run exists.
+pub(super) fn insert_turn(db: &Connection, sealed: &TurnRow<'_>) -> rusqlite::Result<bool> {
+    let (session, run) = (sealed.session.as_str(), sealed.run.as_str());
+    let inserted = db
+        .prepare_cached(
+            "INSERT INTO history (session, run, turn) SELECT session, id, ?3 FROM runs WHERE id = ?2 AND session = ?1
+             ON CONFLICT (run) DO NOTHING",
+        )?
+        .execute(params![session, run, sealed.turn])?;
+    if inserted == 0 {
+        return db.prepare_cached("SELECT 1 FROM history WHERE run = ?1 AND session = ?2")?.exists([run, session]);
+    }
+    db.prepare_cached("UPDATE sessions SET turns = turns + 1 WHERE key = ?1")?.execute([session])?;
+    // A turn that is recorded late must not hide the receipt of a run that is over.
+    db.prepare_cached("UPDATE runs SET view = ?2 WHERE id = ?1 AND state IN ('accepted', 'started')")?
+        .execute([run, sealed.view])?;
+    journal::delete_journal(db, sealed.run)?;
+    Ok(true)
+}
+
+fn query_history(
+    db: &Connection,
+    session: &SessionKey,
+    before: i64,
+    limit: usize,
+) -> rusqlite::Result<Vec<(i64, HistoryItem)>> {
+    let sql =
+        "SELECT history.seq, turn, reset_at, agent, principal FROM history LEFT JOIN runs ON runs.id = history.run
+               WHERE history.session = ?1 AND history.seq < ?2 ORDER BY history.seq DESC LIMIT ?3";
+    let mut statement = db.prepare_cached(sql)?;
+    let rows = statement.query_map(params![session.as_str(), before, limit_plus_one(limit)], |row| {
+        let turn: Option<String> = row.get(1)?;
+        let item = match turn {
+            Some(turn) => HistoryItem::Turn {
+                turn,
+                agent: parse_id_column(row, 3, AgentId::parse)?,
+                principal: parse_id_column(row, 4, Principal::parse)?,
+            },
+            None => HistoryItem::Reset { at: row.get(2)? },
+        };
+        Ok((row.get(0)?, item))
+    })?;
+    rows.collect()
+}
+
+fn reset_history(db: &Connection, key: &SessionKey, at: &str) -> rusqlite::Result<bool> {
+    // The notes of a session belong to its history.
+    notes::delete_notes(db, &NoteScope::Session(key.clone()))?;
+    // Set no second mark when there is no turn after the last one.
+    let set =
+        db.prepare_cached("UPDATE sessions SET turns = 0 WHERE key = ?1 AND turns > 0")?.execute([key.as_str()])?;
+    if set > 0 {
+        db.prepare_cached("INSERT INTO history (session, reset_at) VALUES (?1, ?2)")?.execute([key.as_str(), at])?;
+        return Ok(true);
+    }
+    db.prepare_cached("SELECT 1 FROM sessions WHERE key = ?1")?.exists([key.as_str()])
+}

@@ -1,0 +1,231 @@
+//! Open, close and crash; databases of other versions.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use quell_protocol::api::{AccessLevel, Hold};
+
+use super::super::{DatabaseInspection, DatabaseState, inspect_database};
+use super::*;
+use crate::{HistoryItem, LockHolder, StoreError, StoredRunState};
+
+/// A database of schema 1 as SQL. Never edit it: it stands for the databases that users have.
+const FIXTURE: &str = include_str!("fixture_1.sql");
+
+fn file_mode(path: &std::path::Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+/// The statements of the schema, without comments and white space.
+fn schema_sql(home: &TempDir) -> Vec<String> {
+    let db = Connection::open(home.path().join(FILE)).unwrap();
+    let sql = "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY type, name";
+    let mut statement = db.prepare(sql).unwrap();
+    let rows = statement.query_map([], |row| row.get::<_, String>(0)).unwrap();
+    let without_comments = |sql: String| sql.lines().map(|line| line.split("--").next().unwrap().to_owned()).collect();
+    rows.map(|sql| without_comments(sql.unwrap())).map(|sql: String| sql.split_whitespace().collect()).collect()
+}
+
+#[tokio::test]
+async fn the_directory_and_the_file_are_private() {
+    let home = tempfile::tempdir().unwrap();
+    let deep = home.path().join("a/b");
+    let store = Store::open(&deep, FILE).unwrap();
+    accept_run(&store, "a", "s").await;
+    assert_eq!(file_mode(&deep), 0o700);
+    assert_eq!(file_mode(&home.path().join("a")), 0o700);
+    for file in [FILE, "quell.db-wal", "quell.lock"] {
+        assert_eq!(file_mode(&deep.join(file)), 0o600, "{file}");
+    }
+}
+
+#[tokio::test]
+async fn a_reopened_store_finds_everything() {
+    let (store, home) = new_store();
+    run_to_end(&store, "a", "s").await;
+    store.history().reset(session_key("s"), "noon".into()).await.unwrap();
+    run_to_end(&store, "b", "s").await;
+    accept_run(&store, "c", "s").await;
+    let hold = Hold { held: true, ..Hold::default() };
+    store.runs().set_hold(&hold).await.unwrap();
+    let before = store.runs().list(all_runs()).await.unwrap();
+    store.close().await;
+    let left: Vec<_> = fs::read_dir(home.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 2, "the log was not folded into the file: {left:?}");
+
+    let store = open_store(&home);
+    assert_eq!(store.runs().list(all_runs()).await.unwrap(), before);
+    assert_eq!(store.history().turns(session_key("s")).await.unwrap(), ["turn b"]);
+    assert_eq!(store.runs().hold().await, Ok(hold));
+    accept_run(&store, "d", "s").await;
+    assert_eq!(run_ids(&store.runs().list(all_runs()).await.unwrap().0), ["d", "c", "b", "a"]);
+}
+
+#[tokio::test]
+async fn after_a_crash_everything_answered_is_there_and_open_runs_are_found() {
+    let (store, home) = new_store();
+    run_to_end(&store, "a", "s").await;
+    accept_run(&store, "b", "s").await;
+    store.runs().record_start(run_id("b"), "started".into()).await.unwrap();
+    accept_run(&store, "c", "s").await;
+    // A crash leaves the files as they are while the daemon runs.
+    let crashed = tempfile::tempdir().unwrap();
+    for file in [FILE, "quell.db-wal"] {
+        fs::copy(home.path().join(file), crashed.path().join(file)).unwrap();
+    }
+    let after = open_store(&crashed);
+    let left = after.runs().list_open().await.unwrap();
+    assert_eq!(run_ids(&left), ["b", "c"]);
+    assert_eq!(left.first().map(|run| run.state.clone()), Some(StoredRunState::Started));
+    assert_eq!(after.history().turns(session_key("s")).await.unwrap(), ["turn a"]);
+}
+
+#[tokio::test]
+async fn a_store_that_is_dropped_finishes_its_writes_and_unlocks() {
+    let (store, home) = new_store();
+    let answers = (0..20).map(|n| {
+        use futures_util::FutureExt;
+        store.runs().accept(accepted_row(&format!("r{n}"), "s")).now_or_never().is_none()
+    });
+    assert!(answers.into_iter().all(|queued| queued));
+    drop(store);
+    let patience = Instant::now() + Duration::from_secs(20);
+    let store = loop {
+        match Store::open(home.path(), FILE) {
+            Ok(store) => break store,
+            Err(StoreError::Locked(_)) if Instant::now() < patience => std::thread::yield_now(),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    assert_eq!(store.runs().list_open().await.unwrap().len(), 20);
+}
+
+#[tokio::test]
+async fn close_finishes_what_is_queued_and_refuses_the_rest() {
+    let (store, home) = new_store();
+    let clone = store.clone();
+    let begun =
+        futures_util::future::join_all((0..100).map(|n| clone.runs().accept(accepted_row(&format!("r{n}"), "s"))));
+    let (answers, ()) = tokio::join!(begun, store.close());
+    assert!(answers.iter().all(Result::is_ok));
+    assert_eq!(clone.runs().accept(accepted_row("late", "s")).await, Err(StoreError::Closed));
+    assert_eq!(clone.runs().find(run_id("r1")).await, Err(StoreError::Closed));
+    // A second close returns at once, and the directory is unlocked although a clone still exists.
+    clone.clone().close().await;
+    assert_eq!(open_store(&home).runs().list_open().await.unwrap().len(), 100);
+    drop(clone);
+}
+
+#[test]
+fn a_second_daemon_is_refused_by_name_and_pid() {
+    let (store, home) = new_store();
+    let Err(StoreError::Locked(message)) = Store::open(home.path(), FILE) else { panic!("opened twice") };
+    assert!(message.contains(&format!("pid {}", std::process::id())), "{message}");
+    assert!(message.contains(&home.path().display().to_string()), "{message}");
+    drop(store);
+}
+
+#[test]
+fn a_newer_database_is_refused_and_left_alone() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join(FILE);
+    let db = Connection::open(&file).unwrap();
+    db.execute_batch(FIXTURE).unwrap();
+    db.pragma_update(None, "user_version", 1000).unwrap();
+    drop(db);
+    let before = fs::read(&file).unwrap();
+    let error = Store::open(home.path(), FILE).unwrap_err();
+    assert!(matches!(error, StoreError::NewerSchema { found: 1000, .. }), "{error:?}");
+    assert!(error.to_string().contains("upgrade quell"), "{error}");
+    assert_eq!(fs::read(&file).unwrap(), before);
+    // After the refusal the lock is free.
+    fs::remove_file(&file).unwrap();
+    assert!(Store::open(home.path(), FILE).is_ok());
+}
+
+#[test]
+fn a_database_of_another_program_is_refused_and_left_alone() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join(FILE);
+    Connection::open(&file).unwrap().execute_batch("CREATE TABLE photos (id)").unwrap();
+    let before = fs::read(&file).unwrap();
+    assert_eq!(Store::open(home.path(), FILE).unwrap_err(), StoreError::ForeignDatabase(file.clone()));
+    assert_eq!(fs::read(&file).unwrap(), before);
+}
+
+#[tokio::test]
+async fn a_database_of_schema_1_opens_with_all_it_holds() {
+    let home = tempfile::tempdir().unwrap();
+    Connection::open(home.path().join(FILE)).unwrap().execute_batch(FIXTURE).unwrap();
+    let store = open_store(&home);
+    assert_eq!(run_ids(&store.runs().list(all_runs()).await.unwrap().0), ["r4", "r3", "r2", "r1"]);
+    assert_eq!(run_ids(&store.runs().list_open().await.unwrap()), ["r4"]);
+    let steered = store.runs().find(run_id("r3")).await.unwrap().unwrap();
+    assert_eq!(steered.state, StoredRunState::Steered { into: run_id("r2") });
+    assert_eq!(store.history().turns(session_key("agent:main:main")).await.unwrap(), [r#"{"v":1,"runId":"r2"}"#]);
+    let (past, _) = store.history().page(session_key("agent:main:main"), 9, None).await.unwrap();
+    assert_eq!(past.get(1), Some(&HistoryItem::Reset { at: "2026-11-20T11:00:00.000000Z".into() }));
+    let session = store.sessions().find(session_key("agent:main:main")).await.unwrap().unwrap();
+    assert_eq!((session.turns, session.agent.as_str()), (1, "main"));
+    assert_eq!(store.runs().hold().await.unwrap().reason.as_deref(), Some("upgrade"));
+    let tokens = store.access().list_tokens().await.unwrap();
+    assert_eq!(tokens.first().map(|token| token.row.scope), Some(AccessLevel::Write));
+    run_to_end(&store, "r5", "agent:main:main").await;
+    store.close().await;
+
+    let (new, fresh_home) = new_store();
+    new.close().await;
+    assert_eq!(schema_sql(&home), schema_sql(&fresh_home), "a migrated database differs from a new one");
+}
+
+#[tokio::test]
+async fn a_look_changes_nothing_and_sees_the_holder_and_the_hold() {
+    let home = tempfile::tempdir().unwrap();
+    assert_eq!(
+        inspect_database(home.path(), FILE).unwrap(),
+        DatabaseInspection { holder: None, database: DatabaseState::Absent }
+    );
+    assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);
+    let store = open_store(&home);
+    let hold = Hold { held: true, ..Hold::default() };
+    store.runs().set_hold(&hold).await.unwrap();
+    let seen = inspect_database(home.path(), FILE).unwrap();
+    assert_eq!(seen.holder, Some(LockHolder { pid: Some(std::process::id()) }));
+    assert_eq!(seen.database, DatabaseState::Readable(hold));
+    store.close().await;
+    assert_eq!(inspect_database(home.path(), FILE).unwrap().holder, None);
+    // The inspection released the lock.
+    drop(open_store(&home));
+}
+
+#[test]
+fn a_look_tells_newer_foreign_and_damaged_files() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join(FILE);
+    let db = Connection::open(&file).unwrap();
+    db.execute_batch(FIXTURE).unwrap();
+    db.pragma_update(None, "user_version", 1000).unwrap();
+    drop(db);
+    assert!(matches!(inspect_database(home.path(), FILE), Err(StoreError::NewerSchema { found: 1000, .. })));
+    fs::remove_file(&file).unwrap();
+    Connection::open(&file).unwrap().execute_batch("CREATE TABLE photos (id)").unwrap();
+    assert_eq!(inspect_database(home.path(), FILE), Err(StoreError::ForeignDatabase(file.clone())));
+    fs::write(&file, "not a database at all, only a text of some length").unwrap();
+    assert!(matches!(inspect_database(home.path(), FILE), Err(StoreError::Corrupt(_))));
+}
+
+#[tokio::test]
+async fn a_lock_of_another_program_delays_the_first_write_and_not_the_start() {
+    let (store, home) = new_store();
+    accept_run(&store, "a", "s").await;
+    store.close().await;
+    let other = rusqlite::Connection::open(home.path().join(FILE)).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let next = open_store(&home);
+    assert!(next.runs().find(run_id("a")).await.unwrap().is_some());
+    assert!(matches!(next.maintenance().probe().await, Err(StoreError::Locked(_))));
+    other.execute_batch("ROLLBACK").unwrap();
+    accept_run(&next, "b", "s").await;
+    assert!(!next.fenced().is_cancelled());
+}
