@@ -1,4 +1,4 @@
-//! Sessions.
+//! The sessions of the store in memory, and their settings.
 
 use quell_protocol::{AgentId, Principal, RunId, SessionKey};
 use serde_json::Value;

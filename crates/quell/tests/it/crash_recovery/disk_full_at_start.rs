@@ -16,7 +16,7 @@ use quell_testkit::model::ScriptedResponse;
 use serde_json::json;
 
 use super::certain_leftovers;
-use crate::test_daemon::{quell_exe, run_to_exit};
+use crate::test_daemon::{provider_toml, quell_exe, run_to_exit};
 use crate::test_engine::WAIT_TIMEOUT;
 
 struct SmallDiskHome {
@@ -38,7 +38,7 @@ impl SmallDiskHome {
         let config = format!(
             "[server]\ntoken_file = {token:?}\n{}\
              [agents.main]\nmodel = \"scripted/m\"\nisolate = \"none\"\n",
-            model.base_url()
+            provider_toml(&model)
         );
         std::fs::write(home.config_file(), config).unwrap();
         // The second place is for the test support, which reads it outside the namespace; the daemon sees its disk

@@ -65,7 +65,7 @@ const TEST_ONLY_CRATES: &[&str] = &["quell-testkit", "quell-scope", "quell-proce
 /// All that the pure floors may use of others: nothing with a clock, IO, async, randomness or logging in its face.
 const PURE_DEPENDENCIES: &[(&str, &[&str])] = &[
     ("quell-protocol", &["serde", "serde_json", "thiserror", "utoipa"]),
-    ("quell-kernel", &["anstyle-parse", "serde", "serde-saphyr", "serde_json", "sha2", "thiserror"]),
+    ("quell-kernel", &["anstyle-parse", "base64", "serde", "serde-saphyr", "serde_json", "sha2", "thiserror"]),
 ];
 
 /// A manifest taken apart: the name, and each dependency with its section.
