@@ -31,7 +31,7 @@ use quell_protocol::channel::ChannelMessage;
 use quell_protocol::hook::{HookBody, HookEvent, MessageFacts, RunFacts, SessionFacts};
 use quell_protocol::{Leftover, Requester, ResourceKind, RunId};
 use quell_scope::clock::Clock;
-use quell_scope::{Cancelled, Point, Scope};
+use quell_scope::{Cancelled, Interrupted, Point, Scope};
 use quell_store::{Store, StoreError};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -246,21 +246,35 @@ impl Hooks {
         self.0.timeout
     }
 
-    /// Calls the hooks of an event one after the other and waits until each has answered or timed out. With `on_create`
-    /// the first refusal ends this, and every failure counts as a refusal; for other events the result is always
-    /// `Ok(Ok(()))`.
-    ///
-    /// The ledger of `scope` holds all of it. When the scope is cancelled, running hooks are killed at once and this
-    /// returns.
+    /// As [`Hooks::ask_hooks`], for events whose hooks cannot refuse anything.
     ///
     /// # Errors
     /// [`Cancelled`] when the scope was cancelled first.
     ///
     /// # Cancel safety
+    /// As [`Hooks::ask_hooks`].
+    pub async fn call_hooks(&self, trigger: HookTrigger, scope: &Scope) -> Result<(), Cancelled> {
+        // waits: raced in `ask_hooks`.
+        match self.ask_hooks(trigger, scope).await {
+            Ok(()) | Err(Interrupted::Failed(Veto { .. })) => Ok(()),
+            Err(Interrupted::Cancelled) => Err(Cancelled),
+        }
+    }
+
+    /// Calls the hooks of an event one after the other and waits until each has answered or timed out. With `on_create`
+    /// the first refusal ends this, and every failure counts as a refusal; hooks of other events refuse nothing.
+    ///
+    /// The ledger of `scope` holds all of it. When the scope is cancelled, running hooks are killed at once and this
+    /// returns.
+    ///
+    /// # Errors
+    /// The veto, or [`Interrupted::Cancelled`] when the scope was cancelled first.
+    ///
+    /// # Cancel safety
     /// Safe: running hooks are killed, and the scope waits for that.
-    pub async fn call_hooks(&self, trigger: HookTrigger, scope: &Scope) -> Result<Result<(), Veto>, Cancelled> {
+    pub async fn ask_hooks(&self, trigger: HookTrigger, scope: &Scope) -> Result<(), Interrupted<Veto>> {
         let event = trigger.event;
-        let Some(registered) = self.0.hooks_by_event.get(&event) else { return Ok(Ok(())) };
+        let Some(registered) = self.0.hooks_by_event.get(&event) else { return Ok(()) };
         let mut job = self.create_job(trigger);
         if let Some(run) = &job.body.run {
             job.process_run_id = run.run_id.clone();
@@ -285,11 +299,11 @@ impl Hooks {
             log_failure(&job, &entry.display_name(), &failure);
             if event == HookEvent::Create {
                 held.release("finished");
-                return Ok(Err(Veto::new(failure.into_reason())));
+                return Err(Interrupted::Failed(Veto::new(failure.into_reason())));
             }
         }
         held.release("finished");
-        Ok(Ok(()))
+        Ok(())
     }
 
     /// Queues an event for its hooks and does not wait. The events of one session are handled in the order of these

@@ -27,7 +27,7 @@ use quell_kernel::turn::Turn;
 use quell_net::AddressPolicy;
 use quell_protocol::hook::HookEvent;
 use quell_protocol::{ErrorCode, ResourceKind, SessionKey};
-use quell_scope::{Cancelled, Point};
+use quell_scope::{Interrupted, Point};
 use quell_store::StoreError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -358,13 +358,13 @@ impl Sessions {
 
     /// Prepares what a run works with: its session (created if necessary), its agent as configured for that session,
     /// and the history.
-    async fn prepare_run(&self, live_run: &LiveRun) -> Result<Result<RunInputs, RunSetupError>, Cancelled> {
+    async fn prepare_run(&self, live_run: &LiveRun) -> Result<RunInputs, Interrupted<RunSetupError>> {
         let run = &live_run.run;
         // An agent is removed only when all its runs are over, so this should not happen; the run fails at once if it
         // does.
         let Some(base) = self.0.runs.services().agents.get(&run.agent) else {
             let message = format!("its agent {:?} is not there any more; send the message to another one", run.agent);
-            return Ok(Err(RunSetupError { code: ErrorCode::AgentNotFound.as_str(), message }));
+            return Err(Interrupted::Failed(RunSetupError { code: ErrorCode::AgentNotFound.as_str(), message }));
         };
         let facts = run_hook_trigger(HookEvent::Activate, live_run.view(), None).run;
         let request = EnterRequest {
@@ -376,10 +376,8 @@ impl Sessions {
             address_policy: AddressPolicy::PublicOnly,
         };
         // waits: raced against the run's scope, which the request holds.
-        let resources = match self.get_or_create(&run.session, &request).await? {
-            Ok((resources, _)) => resources,
-            Err(why) => return Ok(Err(RunSetupError { code: why.code().as_str(), message: why.to_string() })),
-        };
+        let (resources, _) =
+            self.get_or_create(&run.session, &request).await.map_err(|why| why.map(RunSetupError::from))?;
         // Set only once: a run enters one session.
         let _ = live_run.session.set(resources.facts.clone());
         resources.set_idle_timeout(self.idle_timeout_of(&base));
@@ -390,19 +388,17 @@ impl Sessions {
                 None => agent,
             },
             Err(problem) => {
-                let why = OpenSessionError::Configuration(problem);
-                return Ok(Err(RunSetupError { code: why.code().as_str(), message: why.to_string() }));
+                return Err(Interrupted::Failed(OpenSessionError::Configuration(problem).into()));
             }
         };
         // waits: raced against the run's scope.
         let agent = resources.skill_cache.add_skills(live_run, &base, agent).await?;
-        let history = match live_run.scope.race(Point::LoadHistory, self.load_history(&run.session)).await? {
-            Ok(history) => history,
-            Err(error) => return Ok(Err(RunSetupError { code: "store", message: error.to_string() })),
-        };
+        let history = live_run.scope.race(Point::LoadHistory, self.load_history(&run.session)).await?;
+        let history = history
+            .map_err(|error| Interrupted::Failed(RunSetupError { code: "store", message: error.to_string() }))?;
         // Sub-runs do not get the session's own endpoint, because their parent did not have it.
         let endpoint = resources.endpoint.clone().filter(|_| live_run.max_permissions.is_none());
-        Ok(Ok(RunInputs { agent, endpoint, history }))
+        Ok(RunInputs { agent, endpoint, history })
     }
 
     /// The idle timeout of sessions of this agent.
@@ -416,6 +412,12 @@ impl Sessions {
 
     fn lock_state(&self) -> MutexGuard<'_, SessionsState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl From<OpenSessionError> for RunSetupError {
+    fn from(error: OpenSessionError) -> Self {
+        Self { code: error.code().as_str(), message: error.to_string() }
     }
 }
 

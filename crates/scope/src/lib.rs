@@ -42,6 +42,22 @@ impl<E> From<Cancelled> for Interrupted<E> {
 }
 
 impl<E> Interrupted<E> {
+    /// Converts the failure.
+    pub fn map<F>(self, convert: impl FnOnce(E) -> F) -> Interrupted<F> {
+        match self {
+            Self::Cancelled => Interrupted::Cancelled,
+            Self::Failed(error) => Interrupted::Failed(convert(error)),
+        }
+    }
+
+    /// The failure, or `error` after a cancel.
+    pub fn failure_or(self, error: E) -> E {
+        match self {
+            Self::Cancelled => error,
+            Self::Failed(failure) => failure,
+        }
+    }
+
     /// Separates a failure, which the caller handles, from a cancel, which it returns with `?`.
     ///
     /// # Errors

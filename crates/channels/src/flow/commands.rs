@@ -10,7 +10,7 @@ use quell_kernel::registry::StopRequest;
 use quell_protocol::api::{AccessLevel, AgentRow};
 use quell_protocol::web_ui::SessionPatch;
 use quell_protocol::{ErrorCode, SessionKey, StopReason, Surface};
-use quell_scope::Cancelled;
+use quell_scope::Interrupted;
 use tokio::time::sleep;
 
 use super::send_retry::{SendPersistence, send_piece};
@@ -100,11 +100,11 @@ async fn read_until_stopped<T>(
 }
 
 /// Waits for a change. A stop makes the engine end it; after the stop this waits for a limited time only.
-async fn change_until_stopped<T>(
+async fn change_until_stopped<T, E>(
     channels: &Channels,
     queued: &InboxMessage<ChatOrigin>,
-    change: impl Future<Output = Result<T, Cancelled>>,
-) -> Result<T, CommandStopped> {
+    change: impl Future<Output = Result<T, Interrupted<E>>>,
+) -> Result<Result<T, E>, CommandStopped> {
     let stop_timeout = async {
         queued.extra.stop_token.cancelled().await;
         let closing = async {
@@ -119,7 +119,11 @@ async fn change_until_stopped<T>(
     tokio::select! {
         biased;
         // If the timeout wins, the change continues in a task of the engine.
-        ended = change => ended.map_err(|Cancelled| CommandStopped::NoEffect),
+        ended = change => match ended {
+            Ok(done) => Ok(Ok(done)),
+            Err(Interrupted::Failed(error)) => Ok(Err(error)),
+            Err(Interrupted::Cancelled) => Err(CommandStopped::NoEffect),
+        },
         () = stop_timeout => Err(CommandStopped::StillRunning),
     }
 }

@@ -25,7 +25,7 @@ impl AgentLoop<'_> {
             ApprovalPolicy::Deny => DENIED_BY_POLICY,
             // waits: raced in `request_approval`.
             ApprovalPolicy::Ask => {
-                match request_approval((self.services, self.agent), self.scope, &self.writer, call).await? {
+                match request_approval(self.services, self.agent, self.scope, &self.writer, call).await? {
                     ApprovalState::Allowed { .. } => return Ok(None),
                     ApprovalState::Denied { .. } => DENIED_BY_PERSON,
                     ApprovalState::TimedOut => DENIED_BY_TIMEOUT,
@@ -46,7 +46,8 @@ impl AgentLoop<'_> {
 /// # Cancel safety
 /// Safe: an approval whose waiter is dropped is settled as cancelled.
 pub async fn request_approval(
-    (services, agent): (&Services, &Agent),
+    services: &Services,
+    agent: &Agent,
     scope: &Scope,
     writer: &RunWriter,
     call: &ToolCall,

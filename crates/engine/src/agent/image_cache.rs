@@ -62,7 +62,7 @@ impl AgentLoop<'_> {
             config.has_tool("read_file") && config.approval_policy("read_file") == ApprovalPolicy::Auto;
         let allowed_paths = if may_read_files { AllowedImages::Workdir } else { AllowedImages::Attachments };
         let load =
-            move |stop: &AtomicBool| read_images(missing_sources, (&workdir, &session, allowed_paths), max_bytes, stop);
+            move |stop: &AtomicBool| read_images(missing_sources, &workdir, &session, allowed_paths, max_bytes, stop);
         let loaded_images = self.scope.blocking(Point::Pictures, &label, load).await?;
         let mut cached_images = self.image_cache.lock_images();
         for (source, image) in loaded_images {
@@ -91,7 +91,9 @@ impl AgentLoop<'_> {
 
 fn read_images(
     sources: Vec<String>,
-    (workdir, session, allowed_paths): (&Path, &SessionKey, AllowedImages),
+    workdir: &Path,
+    session: &SessionKey,
+    allowed_paths: AllowedImages,
     mut remaining_bytes: usize,
     stop: &AtomicBool,
 ) -> Vec<(String, Result<Image, ImageUnavailable>)> {
@@ -128,7 +130,7 @@ mod tests {
     fn found(workdir: &Path, sources: &[&str], room: usize) -> Vec<Result<&'static str, ImageUnavailable>> {
         let ann = SessionKey::parse("ann").unwrap();
         let sources = sources.iter().map(|source| (*source).to_owned()).collect();
-        let found = read_images(sources, (workdir, &ann, AllowedImages::Workdir), room, &AtomicBool::new(false));
+        let found = read_images(sources, workdir, &ann, AllowedImages::Workdir, room, &AtomicBool::new(false));
         found.into_iter().map(|(_, image)| image.map(|image| image.media_type())).collect()
     }
 
@@ -192,7 +194,9 @@ mod tests {
         assert_eq!(
             read_images(
                 vec!["/a".to_owned()],
-                (dir.path(), &ann, AllowedImages::Workdir),
+                dir.path(),
+                &ann,
+                AllowedImages::Workdir,
                 MAX_IMAGE_BYTES_PER_REQUEST,
                 &AtomicBool::new(true)
             ),

@@ -10,7 +10,7 @@ use quell_protocol::audit::Action;
 use quell_protocol::session::{SessionRequest, SessionView};
 use quell_protocol::web_ui::SessionPatch;
 use quell_protocol::{Requester, RunId, SessionKey, Surface};
-use quell_scope::{Cancelled, Point, Scope};
+use quell_scope::{Interrupted, Point, Scope};
 use quell_store::{DeleteSessionOutcome, StoreError};
 use quell_tools::attachment::remove_attachments;
 use tokio_util::sync::CancellationToken;
@@ -57,7 +57,8 @@ impl Engine {
         let opened = self.run_detached(async move {
             engine.open_session_as(&requester, &session_key, &request, &never_cancelled()).await
         });
-        let outcome = opened.await.ok_or(OpenSessionError::Closing)?.unwrap_or(Err(OpenSessionError::Closing))?;
+        let opened = opened.await.ok_or(OpenSessionError::Closing)?;
+        let outcome = opened.map_err(|why| why.failure_or(OpenSessionError::Closing))?;
         Ok((key, outcome))
     }
 
@@ -77,14 +78,14 @@ impl Engine {
     ) -> Result<OpenSessionOutcome, OpenSessionError> {
         self.patch_session_until_cancelled(caller, key, patch, &never_cancelled())
             .await
-            .unwrap_or(Err(OpenSessionError::Closing))
+            .map_err(|why| why.failure_or(OpenSessionError::Closing))
     }
 
     /// As [`Engine::patch_session`], until `cancel` is cancelled: that ends its waits and undoes what was begun. A
     /// write that the database was already asked for is completed; this then waits for it and reports success.
     ///
     /// # Errors
-    /// [`Cancelled`] if it was cancelled; the session is then unchanged. Otherwise as [`Engine::patch_session`].
+    /// [`Interrupted::Cancelled`] if it was cancelled; the session is then unchanged. Otherwise as [`Engine::patch_session`].
     ///
     /// # Cancel safety
     /// Safe: it goes on in a task of the engine, where `cancel` still ends it.
@@ -94,21 +95,19 @@ impl Engine {
         key: &SessionKey,
         patch: SessionPatch,
         cancel: &CancellationToken,
-    ) -> Result<Result<OpenSessionOutcome, OpenSessionError>, Cancelled> {
+    ) -> Result<OpenSessionOutcome, Interrupted<OpenSessionError>> {
         let (engine, requester, key, cancel) = (self.clone(), caller.clone(), key.clone(), cancel.clone());
         let opened = self.run_detached(async move {
             let built = tokio::select! {
                 biased;
-                () = cancel.cancelled() => return Err(Cancelled),
+                () = cancel.cancelled() => return Err(Interrupted::Cancelled),
                 // It only reads.
                 request = engine.build_patch_request(&key, patch) => request,
             };
-            match built {
-                Ok(request) => engine.open_session_as(&requester, &key, &request, &cancel).await,
-                Err(why) => Ok(Err(why)),
-            }
+            let request = built.map_err(Interrupted::Failed)?;
+            engine.open_session_as(&requester, &key, &request, &cancel).await
         });
-        opened.await.unwrap_or(Ok(Err(OpenSessionError::Closing)))
+        opened.await.unwrap_or(Err(Interrupted::Failed(OpenSessionError::Closing)))
     }
 
     /// Builds the request that a patch means, with the names that the session has. A session that was opened for a
@@ -148,7 +147,7 @@ impl Engine {
         key: &SessionKey,
         request: &SessionRequest,
         cancel: &CancellationToken,
-    ) -> Result<Result<OpenSessionOutcome, OpenSessionError>, Cancelled> {
+    ) -> Result<OpenSessionOutcome, Interrupted<OpenSessionError>> {
         let inner = self.inner();
         let by = Requester { principal: caller.principal.clone(), surface: caller.surface };
         let scope = Scope::new(inner.clock, inner.config.probe.clone());
@@ -163,16 +162,13 @@ impl Engine {
                 }
                 () = inner.sessions.wait_for_close() => {
                     scope.cancel();
-                    opening.await.or(Ok(Err(OpenSessionError::Closing)))
+                    opening.await.map_err(|why| Interrupted::Failed(why.failure_or(OpenSessionError::Closing)))
                 }
                 outcome = &mut opening => outcome,
             }
         };
         let _released = scope.close().await;
-        let outcome = match opened? {
-            Ok(outcome) => outcome,
-            Err(why) => return Ok(Err(why)),
-        };
+        let outcome = opened?;
         if outcome != OpenSessionOutcome::Unchanged {
             let what = if outcome == OpenSessionOutcome::Created { "made" } else { "configured anew" };
             self.audit(
@@ -181,7 +177,7 @@ impl Engine {
             );
             inner.hub.publish(&EngineNotice::Session { key: key.clone(), reason: "create" });
         }
-        Ok(Ok(outcome))
+        Ok(outcome)
     }
 
     /// One session with the effective configuration of its next run.
@@ -212,14 +208,14 @@ impl Engine {
         request: &StopRequest,
     ) -> Result<bool, SessionError> {
         let done = self.reset_session_until_cancelled(caller, key, request, &never_cancelled()).await;
-        done.unwrap_or(Err(StoreError::Closed.into()))
+        done.map_err(|why| why.failure_or(StoreError::Closed.into()))
     }
 
     /// As [`Engine::reset_session`], until `cancel` is cancelled: that ends the wait for runs, which stay stopped. Once
     /// the database was asked to reset the history, that is completed; this then waits for it and reports success.
     ///
     /// # Errors
-    /// [`Cancelled`] if it was cancelled; the history is then unchanged. Otherwise as [`Engine::reset_session`].
+    /// [`Interrupted::Cancelled`] if it was cancelled; the history is then unchanged. Otherwise as [`Engine::reset_session`].
     ///
     /// # Cancel safety
     /// Safe: it goes on in a task of the engine, where `cancel` still ends it.
@@ -229,21 +225,21 @@ impl Engine {
         key: &SessionKey,
         request: &StopRequest,
         cancel: &CancellationToken,
-    ) -> Result<Result<bool, SessionError>, Cancelled> {
+    ) -> Result<bool, Interrupted<SessionError>> {
         let (engine, requester, key, request) = (self.clone(), caller.clone(), key.clone(), request.clone());
         let cancel = cancel.clone();
         let done = self.run_detached(async move {
             tokio::select! {
                 biased;
-                () = cancel.cancelled() => Err(Cancelled),
+                () = cancel.cancelled() => Err(Interrupted::Cancelled),
                 // If dropped, the runs are stopped, but nothing waits for their end.
-                over = engine.stop_session_runs(&requester, &key, &request) => Ok(match over {
-                    Ok(_over) => engine.reset_session_as(&requester, &key).await,
-                    Err(why) => Err(why),
-                }),
+                over = engine.stop_session_runs(&requester, &key, &request) => {
+                    over.map_err(Interrupted::Failed)?;
+                    engine.reset_session_as(&requester, &key).await.map_err(Interrupted::Failed)
+                }
             }
         });
-        done.await.unwrap_or(Ok(Err(StoreError::Closed.into())))
+        done.await.unwrap_or(Err(Interrupted::Failed(StoreError::Closed.into())))
     }
 
     async fn reset_session_as(&self, caller: &Caller, key: &SessionKey) -> Result<bool, SessionError> {

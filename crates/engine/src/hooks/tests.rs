@@ -110,7 +110,7 @@ fn trigger(event: HookEvent, key: &str) -> HookTrigger {
 
 impl HookFixture {
     async fn call(&self, event: HookEvent, key: &str) -> Result<(), Veto> {
-        self.hooks.call_hooks(trigger(event, key), &self.scope).await.unwrap()
+        self.hooks.ask_hooks(trigger(event, key), &self.scope).await.map_err(|why| why.into_failure().unwrap())
     }
 
     fn notify(&self, key: &str) {
@@ -150,12 +150,12 @@ async fn code_that_refuses_panics_or_hangs_keeps_a_session_from_being_made_and_n
 async fn a_cancel_drops_what_hangs() {
     let fixture = fixture(ScriptedHook { hanging_key: Some("s"), ..ScriptedHook::default() });
     let (hooks, scope) = (fixture.hooks.clone(), fixture.scope.clone());
-    let asking = scope.clone().spawn(async move { hooks.call_hooks(trigger(HookEvent::Create, "s"), &scope).await });
+    let asking = scope.clone().spawn(async move { hooks.ask_hooks(trigger(HookEvent::Create, "s"), &scope).await });
     while fixture.hook.bodies.lock().unwrap().is_empty() {
         tokio::task::yield_now().await;
     }
     fixture.scope.cancel();
-    assert_eq!(asking.await.unwrap(), Err(Cancelled));
+    assert_eq!(asking.await.unwrap(), Err(Interrupted::Cancelled));
     fixture.scope.close().await;
     assert_eq!(fixture.scope.ledger().rows()[0].how, "cancelled");
 }

@@ -173,7 +173,7 @@ impl RunTable {
             let Ok(id) = CallId::parse(format!("{SEND_FILE}-{}", number + 1)) else { continue };
             let call = ToolCall { id, tool: SEND_FILE.to_owned(), arguments: json!({ "path": path }) };
             // waits: raced in `request_approval`.
-            match request_approval((self.services(), agent), &live_run.scope, &live_run.writer(), &call).await? {
+            match request_approval(self.services(), agent, &live_run.scope, &live_run.writer(), &call).await? {
                 ApprovalState::Allowed { .. } => allowed.push(path),
                 ApprovalState::Denied { .. } | ApprovalState::TimedOut => {}
                 // Only a stop cancels an approval.

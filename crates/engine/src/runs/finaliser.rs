@@ -10,7 +10,7 @@ use quell_kernel::turn::Turn;
 use quell_kernel::{Moment, Push, RunStateInput};
 use quell_mcp::SessionEndpoint;
 use quell_protocol::StopReason;
-use quell_scope::{Cancelled, Held};
+use quell_scope::{Cancelled, Held, Interrupted};
 use quell_store::StoreError;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
@@ -68,11 +68,11 @@ impl RunTable {
         permit: Option<RunPermit>,
         inputs: O,
     ) where
-        O: Future<Output = Result<Result<RunInputs, RunSetupError>, Cancelled>>,
+        O: Future<Output = Result<RunInputs, Interrupted<RunSetupError>>>,
     {
         let release = async {
             let mut permit = permit;
-            let outcome = self.run_guarded(live_run, control, (inputs, &mut permit)).await;
+            let outcome = self.run_guarded(live_run, control, inputs, &mut permit).await;
             if let Some(run_permit) = permit {
                 run_permit.release();
             }
@@ -136,12 +136,13 @@ impl RunTable {
         &self,
         live_run: &Arc<LiveRun>,
         control: &dyn RunControl,
-        (inputs, permit): (O, &mut Option<RunPermit>),
+        inputs: O,
+        permit: &mut Option<RunPermit>,
     ) -> WorkOutcome
     where
-        O: Future<Output = Result<Result<RunInputs, RunSetupError>, Cancelled>>,
+        O: Future<Output = Result<RunInputs, Interrupted<RunSetupError>>>,
     {
-        let work = self.execute(live_run, control, (inputs, permit));
+        let work = self.execute(live_run, control, inputs, permit);
         // Force drops the work at any point: the resources that it holds end by themselves, and the scope waits for
         // them.
         let outcome = tokio::select! {
@@ -168,15 +169,19 @@ impl RunTable {
         &self,
         live_run: &Arc<LiveRun>,
         control: &dyn RunControl,
-        (inputs, permit): (O, &mut Option<RunPermit>),
+        inputs: O,
+        permit: &mut Option<RunPermit>,
     ) -> Result<WorkOutcome, Cancelled>
     where
-        O: Future<Output = Result<Result<RunInputs, RunSetupError>, Cancelled>>,
+        O: Future<Output = Result<RunInputs, Interrupted<RunSetupError>>>,
     {
         // waits: the session races each of its waits.
-        let RunInputs { agent, endpoint, history } = match inputs.await? {
+        let RunInputs { agent, endpoint, history } = match inputs.await {
             Ok(inputs) => inputs,
-            Err(RunSetupError { code, message }) => return Ok(WorkOutcome::Failed { code: code.to_owned(), message }),
+            Err(interrupted) => {
+                let RunSetupError { code, message } = interrupted.into_failure()?;
+                return Ok(WorkOutcome::Failed { code: code.to_owned(), message });
+            }
         };
         // waits: raced in the hooks.
         self.run_start_hooks(live_run).await?;

@@ -15,8 +15,7 @@ impl RunTable {
     pub(super) async fn run_start_hooks(&self, live_run: &LiveRun) -> Result<(), Cancelled> {
         let hooks = &self.services().hooks;
         if hooks.has_hooks_for(HookEvent::RunStart) {
-            // A veto has no effect here; only sessions can be refused.
-            let _agreed = hooks
+            hooks
                 .call_hooks(
                     run_hook_trigger(HookEvent::RunStart, live_run.view(), live_run.session.get()),
                     &live_run.scope,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use quell_mcp::SessionEndpoint;
 use quell_protocol::hook::{HookEvent, SessionFacts};
 use quell_protocol::{AgentId, Requester, SessionKey};
-use quell_scope::{Cancelled, Point};
+use quell_scope::{Interrupted, Point};
 use quell_store::{SessionSetupAccess, SessionSetupOutcome, StoredSession};
 
 use super::Sessions;
@@ -19,16 +19,16 @@ use crate::agent::Agent;
 use crate::hooks::begin_stage;
 
 /// Result of creating or changing a session; `None` if the session was removed meanwhile.
-type EnterResult = Result<Result<Option<(Arc<SessionResources>, OpenSessionOutcome)>, OpenSessionError>, Cancelled>;
+type EnterResult = Result<Option<(Arc<SessionResources>, OpenSessionOutcome)>, Interrupted<OpenSessionError>>;
 
 impl Sessions {
     /// Creates a session from the database and from the request.
     pub(super) async fn create_session(&self, mut guard: CreateGuard<'_>, request: &EnterRequest<'_>) -> EnterResult {
         // waits: each stage is raced in `run_create_stages`.
-        let staged = self.run_create_stages(&mut guard, request).await?;
-        let (resources, outcome) = match staged {
+        let (resources, outcome) = match self.run_create_stages(&mut guard, request).await {
             Ok(staged) => staged,
-            Err(why) => {
+            Err(interrupted) => {
+                let why = interrupted.into_failure()?;
                 tracing::info!(session = %guard.key, %why, "session not created");
                 // Without resources, the request itself was wrong: other callers that wait have not asked for this.
                 if guard.resources.is_some() {
@@ -36,42 +36,37 @@ impl Sessions {
                 } else {
                     guard.fail_for_caller_only()
                 }
-                return Ok(Err(why));
+                return Err(Interrupted::Failed(why));
             }
         };
         let (key, agent) = (guard.key, resources.facts.agent.clone());
         if !guard.finish_created(Arc::clone(&resources)) {
-            return Ok(Ok(None));
+            return Ok(None);
         }
         let revived = resources.facts.revived == Some(true);
         tracing::info!(session = %key, %agent, revived, "session created");
         if request.run_facts.is_some() {
             self.lock_state().table.touch(key, self.0.runs.clock().now());
             let activated = request.hook_trigger(HookEvent::Activate, &resources);
-            // waits: raced in the hooks, which never refuse this.
-            let _ = self.hooks().call_hooks(activated, request.scope).await?;
+            // waits: raced in the hooks.
+            self.hooks().call_hooks(activated, request.scope).await?;
         }
-        Ok(Ok(Some((resources, outcome))))
+        Ok(Some((resources, outcome)))
     }
 
     async fn run_create_stages(
         &self,
         guard: &mut CreateGuard<'_>,
         request: &EnterRequest<'_>,
-    ) -> Result<Result<(Arc<SessionResources>, OpenSessionOutcome), OpenSessionError>, Cancelled> {
+    ) -> Result<(Arc<SessionResources>, OpenSessionOutcome), Interrupted<OpenSessionError>> {
         let (key, scope, setup) = (guard.key, request.scope, request.setup);
-        let stored = match scope.race(Point::Session, self.0.runs.store().sessions().find(key.clone())).await? {
-            Ok(stored) => stored,
-            Err(error) => return Ok(Err(error.into())),
-        };
+        let stored = scope.race(Point::Session, self.0.runs.store().sessions().find(key.clone())).await?;
+        let stored = stored.map_err(|error| Interrupted::Failed(error.into()))?;
         let load = |stored| match setup {
             Some(setup) => SessionOverrides::load_for_request(setup, stored, &self.0.key_store),
             None => SessionOverrides::load(stored, &self.0.key_store),
         };
-        let before = match stored.as_ref().map(load).transpose() {
-            Ok(before) => before.flatten(),
-            Err(problem) => return Ok(Err(OpenSessionError::Configuration(problem))),
-        };
+        let before = stored.as_ref().map(load).transpose().map_err(misconfigured)?.flatten();
         let (overrides, is_changed) = match setup {
             Some(setup) => {
                 let overrides = Some(SessionOverrides::from_request(setup, request.address_policy, before.as_ref()));
@@ -85,7 +80,7 @@ impl Sessions {
             && request.setup_access(is_changed) == SessionSetupAccess::OwnerOnly
             && !request.is_owner(stored)
         {
-            return Ok(Err(not_owner_error()));
+            return Err(Interrupted::Failed(not_owner_error()));
         }
         // A session that a first message creates is stored before its run starts; it has no turn yet.
         let is_known = stored.as_ref().is_some_and(|stored| setup.is_some() || stored.turns > 0);
@@ -93,21 +88,15 @@ impl Sessions {
         let before = setup
             .and(overrides.as_ref().and_then(SessionOverrides::agent).or(stored.as_ref().map(|stored| &stored.agent)));
         let agent = self.choose_agent(request, before);
-        let resources = match self.build_resources(key, overrides, &agent, is_known) {
-            Ok(resources) => Arc::new(resources),
-            Err(problem) => return Ok(Err(OpenSessionError::Configuration(problem))),
-        };
+        let resources = Arc::new(self.build_resources(key, overrides, &agent, is_known).map_err(misconfigured)?);
         guard.resources = Some(Arc::clone(&resources));
         // waits: raced in the hooks.
-        if let Err(veto) = self.hooks().call_hooks(request.hook_trigger(HookEvent::Create, &resources), scope).await? {
-            return Ok(Err(OpenSessionError::Refused(veto.reason)));
-        }
+        let asked = self.hooks().ask_hooks(request.hook_trigger(HookEvent::Create, &resources), scope).await;
+        asked.map_err(|interrupted| interrupted.map(|veto| OpenSessionError::Refused(veto.reason)))?;
         for stage in self.hooks().stages() {
             let begin = begin_stage(stage.as_ref(), &resources.facts, self.hooks().timeout());
-            match scope.race(Point::Session, begin).await? {
-                Ok(undo) => resources.add_stage(BegunStage { name: stage.name().to_owned(), undo }),
-                Err(error) => return Ok(Err(OpenSessionError::Configuration(error.to_string()))),
-            }
+            let undo = scope.race(Point::Session, begin).await?.map_err(|error| misconfigured(error.to_string()))?;
+            resources.add_stage(BegunStage { name: stage.name().to_owned(), undo });
         }
         let outcome = match setup {
             None => OpenSessionOutcome::Unchanged,
@@ -115,10 +104,10 @@ impl Sessions {
             Some(_) => match self.store_setup(&resources, request, is_changed).await {
                 Ok(OpenSessionOutcome::Unchanged) if is_changed => OpenSessionOutcome::Changed,
                 Ok(outcome) => outcome,
-                Err(why) => return Ok(Err(why)),
+                Err(why) => return Err(Interrupted::Failed(why)),
             },
         };
-        Ok(Ok((resources, outcome)))
+        Ok((resources, outcome))
     }
 
     /// Changes a live session as requested. An active run there continues with its old settings.
@@ -132,25 +121,25 @@ impl Sessions {
             .setup
             .map(|setup| SessionOverrides::from_request(setup, request.address_policy, before.overrides.as_ref()))
         else {
-            return Ok(Ok(Some((Arc::clone(before), OpenSessionOutcome::Unchanged))));
+            return Ok(Some((Arc::clone(before), OpenSessionOutcome::Unchanged)));
         };
         let agent = self.choose_agent(request, Some(overrides.agent().unwrap_or(before.agent_id())));
         let resources = match self.rebuild_resources(before, overrides, &agent) {
             Ok(resources) => Arc::new(resources),
             Err(problem) => {
                 guard.fail_for_caller_only();
-                return Ok(Err(OpenSessionError::Configuration(problem)));
+                return Err(misconfigured(problem));
             }
         };
         // waits: for the database, in a task that no stop ends.
         if let Err(why) = self.store_setup(&resources, request, true).await {
             guard.fail_for_caller_only();
-            return Ok(Err(why));
+            return Err(Interrupted::Failed(why));
         }
         let has_same_servers = matches!((&before.overrides, &resources.overrides), (Some(old), Some(new)) if old.has_same_mcp_servers(new));
         let key = guard.key;
         if !guard.finish_changed(Arc::clone(&resources)) {
-            return Ok(Ok(None));
+            return Ok(None);
         }
         if !has_same_servers {
             // Each server ends after its last call; the next run starts new ones.
@@ -159,9 +148,9 @@ impl Sessions {
         tracing::info!(session = %key, "session configured anew");
         let activated = request.hook_trigger(HookEvent::Activate, &resources);
         // The session is changed, even if the caller cancels this.
-        // waits: raced in the hooks, which never refuse this.
+        // waits: raced in the hooks.
         let _ = self.hooks().call_hooks(activated, request.scope).await;
-        Ok(Ok(Some((resources, OpenSessionOutcome::Changed))))
+        Ok(Some((resources, OpenSessionOutcome::Changed)))
     }
 
     /// The requested agent, else the previous agent of the session if it still exists, else the default of the request.
@@ -288,6 +277,10 @@ fn session_facts(
         provider: identity.map(|(_, _, provider)| provider.to_owned()),
         revived: Some(is_known),
     }
+}
+
+fn misconfigured(problem: String) -> Interrupted<OpenSessionError> {
+    Interrupted::Failed(OpenSessionError::Configuration(problem))
 }
 
 fn not_owner_error() -> OpenSessionError {

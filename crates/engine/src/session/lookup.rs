@@ -10,7 +10,7 @@ use quell_net::AddressPolicy;
 use quell_protocol::hook::{HookEvent, RunFacts};
 use quell_protocol::session::SessionRequest;
 use quell_protocol::{AgentId, ErrorCode, Requester, SessionKey, Surface};
-use quell_scope::{Cancelled, Point, Scope};
+use quell_scope::{Interrupted, Point, Scope};
 use quell_store::{SessionSetupAccess, StoreError, StoredSession};
 use tokio::sync::watch;
 
@@ -130,33 +130,31 @@ impl Sessions {
         &self,
         key: &SessionKey,
         request: &EnterRequest<'_>,
-    ) -> Result<Result<(Arc<SessionResources>, OpenSessionOutcome), OpenSessionError>, Cancelled> {
+    ) -> Result<(Arc<SessionResources>, OpenSessionOutcome), Interrupted<OpenSessionError>> {
         loop {
             let made = match self.look_up(key, request) {
                 LookupAction::UseLive(resources) => {
                     let activated = request.hook_trigger(HookEvent::Activate, &resources);
-                    // waits: raced in the hooks, which never refuse this.
-                    let _ = self.hooks().call_hooks(activated, request.scope).await?;
-                    return Ok(Ok((resources, OpenSessionOutcome::Unchanged)));
+                    // waits: raced in the hooks.
+                    self.hooks().call_hooks(activated, request.scope).await?;
+                    return Ok((resources, OpenSessionOutcome::Unchanged));
                 }
                 // waits: each stage is raced in `create_session`.
-                LookupAction::Create(guard) => self.create_session(guard, request).await?,
+                LookupAction::Create(guard) => self.create_session(guard, request).await,
                 // waits: as for `create_session`.
-                LookupAction::Change(guard, resources) => self.change_session(guard, &resources, request).await?,
+                LookupAction::Change(guard, resources) => self.change_session(guard, &resources, request).await,
                 LookupAction::Wait(receiver) => {
                     match request.scope.race(Point::Session, wait_for_outcome(receiver)).await? {
-                        Some(failure) => Err(failure),
+                        Some(failure) => Err(Interrupted::Failed(failure)),
                         None => continue,
                     }
                 }
                 LookupAction::Retry => continue,
-                LookupAction::Closed => Err(OpenSessionError::Closing),
+                LookupAction::Closed => Err(Interrupted::Failed(OpenSessionError::Closing)),
             };
-            match made {
-                Ok(Some(entered)) => return Ok(Ok(entered)),
-                // It was deleted meanwhile, or the daemon closes.
-                Ok(None) => {}
-                Err(why) => return Ok(Err(why)),
+            // Without a session it was deleted meanwhile, or the daemon closes.
+            if let Some(entered) = made? {
+                return Ok(entered);
             }
         }
     }
@@ -170,7 +168,7 @@ impl Sessions {
         requested_by: Requester,
         address_policy: AddressPolicy,
         scope: &Scope,
-    ) -> Result<Result<OpenSessionOutcome, OpenSessionError>, Cancelled> {
+    ) -> Result<OpenSessionOutcome, Interrupted<OpenSessionError>> {
         let default = self.0.runs.services().agents.default_agent();
         let agent = setup.agent.as_ref().unwrap_or(&default);
         let request = EnterRequest {
@@ -182,10 +180,7 @@ impl Sessions {
             address_policy,
         };
         // waits: for a client, with a scope that its stop and the shutdown cancel; no run waits here.
-        let outcome = match self.get_or_create(key, &request).await? {
-            Ok((_, outcome)) => outcome,
-            Err(why) => return Ok(Err(why)),
-        };
+        let (_, outcome) = self.get_or_create(key, &request).await?;
         if outcome == OpenSessionOutcome::Unchanged {
             // Store this use: otherwise retention would see only an older one after a restart.
             let clock = self.0.runs.clock();
@@ -194,7 +189,7 @@ impl Sessions {
                 tracing::warn!(session = %key, %error, "the use of a session could not be stored");
             }
         }
-        Ok(Ok(outcome))
+        Ok(outcome)
     }
 
     fn look_up<'a>(&'a self, key: &'a SessionKey, request: &EnterRequest<'_>) -> LookupAction<'a> {

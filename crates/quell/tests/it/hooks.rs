@@ -57,11 +57,10 @@ fn new_scope() -> Scope {
 /// Runs the `on_create` hooks as the session lifecycle does.
 async fn ask_create_hook(test: &TestEngine, name: &str) -> Result<(), Veto> {
     let scope = new_scope();
-    let asked =
-        test.engine.hooks().call_hooks(HookTrigger::for_session(HookEvent::Create, session_facts(name)), &scope);
-    let answer = tokio::time::timeout(WAIT_TIMEOUT, asked).await.expect("a hook delays the session").unwrap();
+    let asked = test.engine.hooks().ask_hooks(HookTrigger::for_session(HookEvent::Create, session_facts(name)), &scope);
+    let answer = tokio::time::timeout(WAIT_TIMEOUT, asked).await.expect("a hook delays the session");
     tokio::time::timeout(WAIT_TIMEOUT, scope.close()).await.expect("a hook still holds resources");
-    answer
+    answer.map_err(|why| why.into_failure().unwrap())
 }
 
 /// Waits until a file has `count` lines, and returns its lines.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use quell_engine::hooks::HookTrigger;
 use quell_protocol::ResourceKind;
 use quell_protocol::hook::{HookBody, HookEvent};
-use quell_scope::Cancelled;
+use quell_scope::Interrupted;
 use quell_testkit::commands::{self, ProcessMarker};
 use quell_testkit::leaks;
 use rstest::rstest;
@@ -135,8 +135,8 @@ async fn a_body_bigger_than_a_pipe_is_given_to_who_reads_it(#[case] command: &st
     let mut facts = session_facts("s");
     facts.user_id = Some("x".repeat(1_000_000));
     let scope = new_scope();
-    let asked = test.engine.hooks().call_hooks(HookTrigger::for_session(HookEvent::Create, facts), &scope);
-    assert_eq!(tokio::time::timeout(WAIT_TIMEOUT, asked).await.unwrap(), Ok(Ok(())));
+    let asked = test.engine.hooks().ask_hooks(HookTrigger::for_session(HookEvent::Create, facts), &scope);
+    assert_eq!(tokio::time::timeout(WAIT_TIMEOUT, asked).await.unwrap(), Ok(()));
     scope.close().await;
     test.close().await;
 }
@@ -149,12 +149,12 @@ async fn a_cancel_kills_a_hook_at_once_and_its_scope_knows_what_it_held() {
     let scope = new_scope();
     let (hooks, own) = (test.engine.hooks().clone(), scope.clone());
     let asking = tokio::spawn(async move {
-        hooks.call_hooks(HookTrigger::for_session(HookEvent::Create, session_facts("s")), &own).await
+        hooks.ask_hooks(HookTrigger::for_session(HookEvent::Create, session_facts("s")), &own).await
     });
     wait_signals_ignored(&test, &marker).await;
     let begun = Instant::now();
     scope.cancel();
-    assert_eq!(tokio::time::timeout(SOON_LIMIT, asking).await.unwrap().unwrap(), Err(Cancelled));
+    assert_eq!(tokio::time::timeout(SOON_LIMIT, asking).await.unwrap().unwrap(), Err(Interrupted::Cancelled));
     tokio::time::timeout(SOON_LIMIT, scope.close()).await.unwrap();
     // With the grace applied, a command that ignores SIGTERM would live for a minute.
     assert!(begun.elapsed() < SOON_LIMIT, "{:?}", begun.elapsed());
@@ -172,7 +172,7 @@ async fn a_caller_that_leaves_a_hook_leaves_no_process() {
     let scope = new_scope();
     {
         let asking =
-            test.engine.hooks().call_hooks(HookTrigger::for_session(HookEvent::Create, session_facts("s")), &scope);
+            test.engine.hooks().ask_hooks(HookTrigger::for_session(HookEvent::Create, session_facts("s")), &scope);
         tokio::select! {
             answer = asking => panic!("{answer:?}"),
             () = marker.wait_for_count(1) => {}

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use quell_engine::hooks::{HookSettings, HookTargets, HookTrigger};
 use quell_protocol::ResourceKind;
 use quell_protocol::hook::HookEvent;
-use quell_scope::Cancelled;
+use quell_scope::Interrupted;
 use quell_store::sqlite::test_support::{CountedRows, OtherProgram};
 use quell_testkit::{ScriptedResponse, leaks};
 use rstest::rstest;
@@ -121,11 +121,11 @@ async fn a_cancel_closes_the_question_at_once() {
     let scope = new_scope();
     let (hooks, own) = (test.engine.hooks().clone(), scope.clone());
     let asking = tokio::spawn(async move {
-        hooks.call_hooks(HookTrigger::for_session(HookEvent::Create, session_facts("s")), &own).await
+        hooks.ask_hooks(HookTrigger::for_session(HookEvent::Create, session_facts("s")), &own).await
     });
     receiver.wait_received(1).await;
     scope.cancel();
-    assert_eq!(tokio::time::timeout(SOON_LIMIT, asking).await.unwrap().unwrap(), Err(Cancelled));
+    assert_eq!(tokio::time::timeout(SOON_LIMIT, asking).await.unwrap().unwrap(), Err(Interrupted::Cancelled));
     tokio::time::timeout(SOON_LIMIT, scope.close()).await.unwrap();
     let held: Vec<_> = scope.ledger().rows().iter().map(|row| (row.kind, row.how)).collect();
     assert_eq!(held, [(ResourceKind::Hook, "cancelled"), (ResourceKind::HttpRequest, "closed")]);
