@@ -199,10 +199,10 @@ impl Engine {
 
     fn log_stop(&self, caller: &Caller, scope: &StopScope, request: &StopRequest, stop_result: &StopResult) {
         if let (Surface::Tui, StopScope::Session { key, .. }) = (caller.surface, scope) {
-            tracing::info!(session = %key, principal = %caller.principal, push = ?request.push, "Esc pressed");
+            tracing::info!(session = %key, principal = %caller.principal, stop_level = ?request.level, "Esc pressed");
         }
         tracing::info!(
-            principal = %caller.principal, surface = ?caller.surface, scope = ?scope, push = ?request.push,
+            principal = %caller.principal, surface = ?caller.surface, scope = ?scope, stop_level = ?request.level,
             stopped = stop_result.aborted.len(), processes = stop_result.processes_ended, tasks = stop_result.tasks.len(), "abort request handled"
         );
         self.audit_stop(caller, scope, request, stop_result);

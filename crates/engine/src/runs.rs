@@ -26,10 +26,9 @@ use quell_kernel::registry::{
     AcceptOutcome, AdmissionGate, BackgroundPolicy, RegistryEntry, RunPhase, StopOutcome, StopRequest, StopRequester,
     StopScope,
 };
-use quell_kernel::{Debts, Moment, Push, RunEffect, RunRegistry, RunState, RunStateInput};
+use quell_kernel::{Debts, Moment, RunEffect, RunRegistry, RunState, RunStateInput, StopLevel};
 use quell_protocol::api::ComputeStatus;
 use quell_protocol::{AgentId, Principal, RunId, SessionKey, StopReason};
-use quell_scope::StopLevel;
 use quell_scope::clock::Clock;
 use quell_store::Store;
 use quell_tools::background::RunIdentity;
@@ -169,7 +168,7 @@ impl RunTable {
         let mut state = self.lock();
         let stopped = state.registry.stop(scope, requester, request, requested);
         let mut stop_result = self.apply_stop(&mut state, stopped, requested);
-        self.end_background(&mut stop_result, request.push, |owner| match scope {
+        self.end_background(&mut stop_result, request.level, |owner| match scope {
             StopScope::Session { key, background: BackgroundPolicy::Stop, .. } => {
                 owner.session == *key && may_stop(requester, owner)
             }
@@ -198,17 +197,17 @@ impl RunTable {
         let mut state = self.lock();
         let stopped = state.registry.stop_run_of_owner(run, owner, requester, request, requested);
         let mut stop_result = self.apply_stop(&mut state, stopped, requested);
-        self.end_background(&mut stop_result, request.push, |_| false);
+        self.end_background(&mut stop_result, request.level, |_| false);
         stop_result
     }
 
     /// Aborts runs on behalf of Quell itself.
-    pub fn abort_runs(&self, ids: Vec<RunId>, push: Push, reason: &StopReason) -> StopResult {
+    pub fn abort_runs(&self, ids: Vec<RunId>, level: StopLevel, reason: &StopReason) -> StopResult {
         let requested = self.now();
         let mut state = self.lock();
-        let stopped = state.registry.abort(ids, push, reason, requested);
+        let stopped = state.registry.abort(ids, level, reason, requested);
         let mut stop_result = self.apply_stop(&mut state, stopped, requested);
-        self.end_background(&mut stop_result, push, |_| false);
+        self.end_background(&mut stop_result, level, |_| false);
         stop_result
     }
 
@@ -302,7 +301,7 @@ impl RunTable {
     /// Aborts expired runs (row A6 in `docs/design/requirements.md`), and forgets runs that are over and stored.
     pub fn sweep(&self) {
         let expired = self.lock().registry.expired_runs(self.now());
-        self.abort_runs(expired, Push::Gentle, &StopReason::Timeout);
+        self.abort_runs(expired, StopLevel::Gentle, &StopReason::Timeout);
         let retained = self.lock().registry.retained_runs();
         for id in retained {
             self.forget_run(&id);
@@ -391,11 +390,12 @@ impl RunTable {
 
     /// Ends the background processes and tasks of the covered runs, and those that `also_covers` selects. What an
     /// active run still holds was told to end through its ledger, and the run's end waits for it.
-    fn end_background(&self, stop_result: &mut StopResult, push: Push, also_covers: impl Fn(&RunIdentity) -> bool) {
-        let level = match push {
-            Push::Gentle => StopLevel::Gentle,
-            Push::Forced => StopLevel::Forced,
-        };
+    fn end_background(
+        &self,
+        stop_result: &mut StopResult,
+        level: StopLevel,
+        also_covers: impl Fn(&RunIdentity) -> bool,
+    ) {
         let covered: HashSet<&RunId> = stop_result.tickets.iter().map(|ticket| ticket.0.id()).collect();
         let background = &self.0.services.background;
         let covers = |owner: &RunIdentity| covered.contains(&owner.run) || also_covers(owner);

@@ -28,7 +28,7 @@ pub mod tool_spec;
 pub mod turn;
 
 pub use registry::{RunLimits, RunRegistry, StopRequester, StopScope};
-pub use run::{Debts, Push, RunEffect, RunState, RunStateInput, WorkOutcome};
+pub use run::{Debts, RunEffect, RunState, RunStateInput, StopLevel, WorkOutcome};
 pub use time::{Moment, StopTimeouts};
 pub use tool_spec::ToolSpec;
 pub use turn::{Turn, TurnDraft};

@@ -23,7 +23,7 @@ use self::pending_stops::PendingStops;
 pub use self::run_tree::RunLimits;
 pub use self::stop_request::{AgentRunFilter, BackgroundPolicy, QueuedPolicy, StopRequest, StopScope};
 use crate::admission::{self, Admission, AdmissionError, SessionLoad, WaitReason};
-use crate::run::{Push, RunEffect, RunState, RunStateInput};
+use crate::run::{RunEffect, RunState, RunStateInput, StopLevel};
 use crate::time::{Moment, StopTimeouts};
 
 /// A transition that the engine must carry out.
@@ -148,7 +148,7 @@ impl RunRegistry {
         let Some(entry) = self.runs.get_mut(id) else { return StopOutcome::default() };
         entry.durable = true;
         if let Some(verdict) = entry.pending_stop.take() {
-            return self.abort_all(vec![id.clone()], Push::Gentle, &verdict, now);
+            return self.abort_all(vec![id.clone()], StopLevel::Gentle, &verdict, now);
         }
         if entry.run.on_busy != OnBusy::Interrupt || entry.state.is_ended() {
             return StopOutcome::default();
@@ -156,7 +156,7 @@ impl RunRegistry {
         let by = Requester { principal: entry.run.principal.clone(), surface: entry.run.surface };
         let verdict = Verdict::Aborted { reason: StopReason::Superseded, by: Some(by) };
         let older = self.get(id).map(|entry| self.superseded_by(entry)).unwrap_or_default();
-        self.abort_all(older, Push::Gentle, &verdict, now)
+        self.abort_all(older, StopLevel::Gentle, &verdict, now)
     }
 
     /// Forgets a run whose acceptance could not be made durable.
@@ -270,15 +270,15 @@ impl RunRegistry {
         now: Moment,
     ) -> StopOutcome {
         let roots = self.stop_roots(scope, requester);
-        let stopped = self.abort_all(roots.clone(), request.push, &request.verdict(requester), now);
+        let stopped = self.abort_all(roots.clone(), request.level, &request.verdict(requester), now);
         self.bar_stopped_agents(&roots, &stopped.covered);
         stopped
     }
 
     /// Aborts runs for reasons of Quell itself: time-out, budget, shutdown.
-    pub fn abort(&mut self, ids: Vec<RunId>, push: Push, reason: &StopReason, now: Moment) -> StopOutcome {
+    pub fn abort(&mut self, ids: Vec<RunId>, level: StopLevel, reason: &StopReason, now: Moment) -> StopOutcome {
         let verdict = Verdict::Aborted { reason: reason.clone(), by: None };
-        self.abort_all(ids, push, &verdict, now)
+        self.abort_all(ids, level, &verdict, now)
     }
 
     /// Runs past their expiry that have no verdict yet.
@@ -452,7 +452,7 @@ impl RunRegistry {
         }
     }
 
-    fn abort_all(&mut self, roots: Vec<RunId>, push: Push, verdict: &Verdict, now: Moment) -> StopOutcome {
+    fn abort_all(&mut self, roots: Vec<RunId>, level: StopLevel, verdict: &Verdict, now: Moment) -> StopOutcome {
         let mut stopped = StopOutcome::default();
         let mut seen = HashSet::new();
         for root in roots {
@@ -461,7 +461,7 @@ impl RunRegistry {
                 if !seen.insert(id.clone()) {
                     continue;
                 }
-                self.abort_one(id, RunStateInput::Abort { push, verdict: verdict.clone() }, now, &mut stopped);
+                self.abort_one(id, RunStateInput::Abort { level, verdict: verdict.clone() }, now, &mut stopped);
             }
         }
         stopped

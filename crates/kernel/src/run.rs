@@ -1,6 +1,6 @@
 //! Run state machine: queued, running, ending, ended.
 //!
-//! The first verdict wins. Push only rises. Debts only shrink. The end is announced exactly once: when nothing is owed,
+//! The first verdict wins. The stop level only rises. Debts only shrink. The end is announced exactly once: when nothing is owed,
 //! or at the hard limit with the open debts named. Every match arm below is a row of this table; there is no catch-all.
 //!
 //! | state | input | next | effects |
@@ -11,8 +11,8 @@
 //! | Running | abort forced | Ending (record, release owed) | cancel, kill, announce ending, seal, arm hard limit |
 //! | Running | work returned | Ending (record, release owed) | announce ending, seal, cancel, arm grace |
 //! | Ending | work returned, seal owed | seal paid | seal |
-//! | Ending, gentle | abort forced | push forced | kill, seal if owed, arm hard limit |
-//! | Ending, gentle | grace passed | push forced | kill unless nothing is held, seal if owed, arm hard limit |
+//! | Ending, gentle | abort forced | level forced | kill, seal if owed, arm hard limit |
+//! | Ending, gentle | grace passed | level forced | kill unless nothing is held, seal if owed, arm hard limit |
 //! | Ending | released | release paid; Ended if nothing is owed | seal if owed, announce ended if so |
 //! | Ending, sealed | recorded / record failed | record paid / lost; Ended if nothing is owed | announce ended if so |
 //! | Ending, forced | hard limit passed | Ended (open debts) | announce ended, debts named |
@@ -31,7 +31,7 @@ pub enum RunState {
     /// Has its verdict, and still owes something.
     Ending {
         verdict: Verdict,
-        push: Push,
+        level: StopLevel,
         debts: Debts,
     },
     /// `run.ended` was announced.
@@ -44,10 +44,10 @@ pub enum RunState {
 
 /// How hard a stop presses. It only rises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Push {
-    /// Cancel futures, and send SIGTERM to processes first.
+pub enum StopLevel {
+    /// Cancel futures, close connections, and send SIGTERM to processes first.
     Gentle,
-    /// Kill everything.
+    /// Kill everything at once.
     Forced,
 }
 
@@ -99,7 +99,7 @@ pub enum RunStateInput {
     Start,
     /// A caller or a limit stops the run. `verdict` counts if the run has none yet.
     Abort {
-        push: Push,
+        level: StopLevel,
         verdict: Verdict,
     },
     /// The agent loop returned. After an abort its outcome is ignored.
@@ -143,7 +143,9 @@ impl RunState {
         match self {
             Self::Queued => step_queued(input),
             Self::Running => step_running(input, now, times),
-            Self::Ending { verdict, push, debts } => step_ending(EndingRun { verdict, push, debts }, input, now, times),
+            Self::Ending { verdict, level, debts } => {
+                step_ending(EndingRun { verdict, level, debts }, input, now, times)
+            }
             Self::Ended { verdict, debts } => step_ended(verdict, debts, &input),
         }
     }
@@ -176,7 +178,7 @@ impl RunState {
 fn step_queued(input: RunStateInput) -> (RunState, Vec<RunEffect>) {
     match input {
         RunStateInput::Start => (RunState::Running, vec![RunEffect::StartWork]),
-        RunStateInput::Abort { push: _, verdict } => {
+        RunStateInput::Abort { level: _, verdict } => {
             let state = RunState::Ended { verdict, debts: Debts::default() };
             (state, vec![RunEffect::AnnounceEnding, RunEffect::AnnounceEnded])
         }
@@ -191,19 +193,19 @@ fn step_queued(input: RunStateInput) -> (RunState, Vec<RunEffect>) {
 
 fn step_running(input: RunStateInput, now: Moment, times: &StopTimeouts) -> (RunState, Vec<RunEffect>) {
     match input {
-        RunStateInput::Abort { push: Push::Gentle, verdict } => {
-            let state = RunState::Ending { verdict, push: Push::Gentle, debts: Debts::ALL };
+        RunStateInput::Abort { level: StopLevel::Gentle, verdict } => {
+            let state = RunState::Ending { verdict, level: StopLevel::Gentle, debts: Debts::ALL };
             (state, vec![RunEffect::Cancel, RunEffect::ArmGraceTimer(now.plus(times.grace)), RunEffect::AnnounceEnding])
         }
-        RunStateInput::Abort { push: Push::Forced, verdict } => {
+        RunStateInput::Abort { level: StopLevel::Forced, verdict } => {
             let debts = Debts { seal: false, ..Debts::ALL };
-            let state = RunState::Ending { verdict, push: Push::Forced, debts };
+            let state = RunState::Ending { verdict, level: StopLevel::Forced, debts };
             let hard = RunEffect::ArmHardLimitTimer(now.plus(times.hard));
             (state, vec![RunEffect::Cancel, RunEffect::Kill, RunEffect::AnnounceEnding, RunEffect::Seal, hard])
         }
         RunStateInput::WorkReturned(outcome) => {
             let debts = Debts { seal: false, ..Debts::ALL };
-            let state = RunState::Ending { verdict: outcome.into(), push: Push::Gentle, debts };
+            let state = RunState::Ending { verdict: outcome.into(), level: StopLevel::Gentle, debts };
             let grace = RunEffect::ArmGraceTimer(now.plus(times.grace));
             (state, vec![RunEffect::AnnounceEnding, RunEffect::Seal, RunEffect::Cancel, grace])
         }
@@ -219,7 +221,7 @@ fn step_running(input: RunStateInput, now: Moment, times: &StopTimeouts) -> (Run
 /// The fields of [`RunState::Ending`].
 struct EndingRun {
     verdict: Verdict,
-    push: Push,
+    level: StopLevel,
     debts: Debts,
 }
 
@@ -229,15 +231,15 @@ fn step_ending(
     now: Moment,
     times: &StopTimeouts,
 ) -> (RunState, Vec<RunEffect>) {
-    let EndingRun { push, debts, .. } = ending;
+    let EndingRun { level, debts, .. } = ending;
     match input {
         RunStateInput::WorkReturned(_) if debts.seal => {
             ending.apply_debts(Debts { seal: false, ..debts }, vec![RunEffect::Seal])
         }
-        RunStateInput::Abort { push: Push::Forced, .. } if push == Push::Gentle => {
+        RunStateInput::Abort { level: StopLevel::Forced, .. } if level == StopLevel::Gentle => {
             ending.force(vec![RunEffect::Kill], now, times)
         }
-        RunStateInput::GracePassed if push == Push::Gentle => {
+        RunStateInput::GracePassed if level == StopLevel::Gentle => {
             // Without held resources there is nothing to kill: the run only waits for the database.
             let kill = if debts.release { vec![RunEffect::Kill] } else { Vec::new() };
             ending.force(kill, now, times)
@@ -252,7 +254,7 @@ fn step_ending(
         RunStateInput::RecordFailed if debts.record && !debts.seal => {
             ending.apply_debts(Debts { record: false, record_lost: true, ..debts }, Vec::new())
         }
-        RunStateInput::HardLimitPassed if push == Push::Forced => {
+        RunStateInput::HardLimitPassed if level == StopLevel::Forced => {
             (RunState::Ended { verdict: ending.verdict, debts }, vec![RunEffect::AnnounceEnded])
         }
         RunStateInput::Start
@@ -273,7 +275,7 @@ impl EndingRun {
         }
         effects.push(RunEffect::ArmHardLimitTimer(now.plus(times.hard)));
         let debts = Debts { seal: false, ..self.debts };
-        (RunState::Ending { verdict: self.verdict, push: Push::Forced, debts }, effects)
+        (RunState::Ending { verdict: self.verdict, level: StopLevel::Forced, debts }, effects)
     }
 
     fn apply_debts(self, debts: Debts, mut effects: Vec<RunEffect>) -> (RunState, Vec<RunEffect>) {
@@ -281,7 +283,7 @@ impl EndingRun {
             effects.push(RunEffect::AnnounceEnded);
             return (RunState::Ended { verdict: self.verdict, debts }, effects);
         }
-        (RunState::Ending { verdict: self.verdict, push: self.push, debts }, effects)
+        (RunState::Ending { verdict: self.verdict, level: self.level, debts }, effects)
     }
 }
 

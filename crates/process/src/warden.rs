@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use quell_protocol::receipt::Containment;
+use quell_scope::StopLevel;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{
@@ -65,17 +66,10 @@ pub(super) fn run_warden() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A stop that the daemon asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum StopCommand {
-    Gentle,
-    Forced,
-}
-
 /// The reason why a wait returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wakeup {
-    StopRequested(StopCommand),
+    StopRequested(StopLevel),
     ChildChanged,
     Deadline,
 }
@@ -189,8 +183,8 @@ impl Warden {
             Wakeup::StopRequested(command) => {
                 self.was_told_to_stop = true;
                 match command {
-                    StopCommand::Gentle => terminating_for(self.term_grace),
-                    StopCommand::Forced => WardenPhase::Killing,
+                    StopLevel::Gentle => terminating_for(self.term_grace),
+                    StopLevel::Forced => WardenPhase::Killing,
                 }
             }
             Wakeup::Deadline => {
@@ -213,10 +207,10 @@ impl Warden {
     fn lingering_phase(&mut self, until: Instant) -> WardenPhase {
         match self.wait_for_wakeup(Some(until)) {
             Wakeup::ChildChanged => WardenPhase::Lingering(until),
-            Wakeup::StopRequested(StopCommand::Gentle) | Wakeup::Deadline => {
+            Wakeup::StopRequested(StopLevel::Gentle) | Wakeup::Deadline => {
                 terminating_for(LEFT_BEHIND_GRACE.min(self.term_grace))
             }
-            Wakeup::StopRequested(StopCommand::Forced) => WardenPhase::Killing,
+            Wakeup::StopRequested(StopLevel::Forced) => WardenPhase::Killing,
         }
     }
 
@@ -236,14 +230,14 @@ impl Warden {
             self.note_sigterm_sent(pass.sent);
         }
         match self.wait_for_wakeup(Some(resend_at.unwrap_or(kill_at))) {
-            Wakeup::ChildChanged | Wakeup::StopRequested(StopCommand::Gentle) => {
+            Wakeup::ChildChanged | Wakeup::StopRequested(StopLevel::Gentle) => {
                 WardenPhase::Terminating(resend_at, kill_at)
             }
             Wakeup::Deadline if resend_at.is_some() => {
                 self.resend_sigterm();
                 WardenPhase::Terminating(None, kill_at)
             }
-            Wakeup::StopRequested(StopCommand::Forced) | Wakeup::Deadline => WardenPhase::Killing,
+            Wakeup::StopRequested(StopLevel::Forced) | Wakeup::Deadline => WardenPhase::Killing,
         }
     }
 
@@ -402,7 +396,7 @@ impl Warden {
                     // Somebody has lowered the limit of open files below the number of descriptors that `poll` gets
                     // here.
                     std::thread::sleep(remaining.map_or(KILL_RETRY_PAUSES.1, |left| left.min(KILL_RETRY_PAUSES.1)));
-                    return Wakeup::StopRequested(StopCommand::Forced);
+                    return Wakeup::StopRequested(StopLevel::Forced);
                 }
             };
             let has_command = self.is_daemon_alive && fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
@@ -415,16 +409,16 @@ impl Warden {
         }
     }
 
-    fn read_stop_command(&mut self, control: BorrowedFd<'_>) -> Option<StopCommand> {
+    fn read_stop_command(&mut self, control: BorrowedFd<'_>) -> Option<StopLevel> {
         let mut bytes = [0_u8; 16];
         match rustix::io::read(control, &mut bytes) {
             Err(Errno::INTR | Errno::AGAIN) => None,
             Ok(0) | Err(_) => {
                 self.is_daemon_alive = false;
-                Some(StopCommand::Forced)
+                Some(StopLevel::Forced)
             }
-            Ok(_) if bytes.contains(&warden_protocol::FORCED_STOP_BYTE) => Some(StopCommand::Forced),
-            Ok(_) if bytes.contains(&warden_protocol::GENTLE_STOP_BYTE) => Some(StopCommand::Gentle),
+            Ok(_) if bytes.contains(&warden_protocol::FORCED_STOP_BYTE) => Some(StopLevel::Forced),
+            Ok(_) if bytes.contains(&warden_protocol::GENTLE_STOP_BYTE) => Some(StopLevel::Gentle),
             Ok(_) => None,
         }
     }

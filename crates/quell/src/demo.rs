@@ -19,7 +19,7 @@ use quell_engine::memory::MemorySettings;
 use quell_engine::{Engine, EngineConfig};
 use quell_kernel::expiry::ExpiryLimits;
 use quell_kernel::registry::{StopRequest, StopScope};
-use quell_kernel::{Push, StopTimeouts};
+use quell_kernel::{StopLevel, StopTimeouts};
 use quell_llm::demo::{DemoModel, DemoScript};
 use quell_llm::{ProviderConfig, ProviderKind};
 use quell_process::Isolate;
@@ -109,7 +109,7 @@ async fn play_tour(engine: &Engine, output: &mut TourOutput) -> anyhow::Result<R
 
     output.step(2, "Stop.")?;
     let scope = StopScope::Run { id: run.clone(), session: None };
-    let ask = StopRequest { push: Push::Gentle, reason: StopReason::User, surface: Surface::Cli };
+    let ask = StopRequest { level: StopLevel::Gentle, reason: StopReason::User, surface: Surface::Cli };
     let stop = engine.stop(&caller, &scope, &ask);
     for ticket in &stop.tickets {
         ticket.wait_settled().await;

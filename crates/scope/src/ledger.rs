@@ -3,21 +3,12 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use quell_kernel::Moment;
+use quell_kernel::{Moment, StopLevel};
 use quell_protocol::ResourceKind;
 use quell_protocol::receipt::ProcessFacts;
 use tokio::sync::watch;
 
 use crate::clock::Clock;
-
-/// How hard a held resource is told to end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum StopLevel {
-    /// End now, cleanly: close, cancel, SIGTERM.
-    Gentle,
-    /// End at once: SIGKILL.
-    Forced,
-}
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct LedgerRow {

@@ -18,8 +18,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
-pub use ledger::{Held, Ledger, LedgerRow, StopLevel};
+pub use ledger::{Held, Ledger, LedgerRow};
 pub use point::{Point, PointProbe};
+pub use quell_kernel::StopLevel;
 
 /// The scope was cancelled. Not an error but an outcome, which is returned up to the run's finaliser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use quell_engine::engine::{StopResult, Ticket};
 use quell_engine::live_run::LiveRun;
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_kernel::channel::commands::StopReach;
 use quell_kernel::channel::session_keys::conversation_key;
 use quell_kernel::registry::{StopRequest, StopScope};
@@ -174,7 +174,7 @@ fn perform_stop(
 ) -> ChatStopResult {
     let engine = channels.engine();
     let caller = channel_caller(&message.channel, &message.sender, caller_scope);
-    let request = |push| StopRequest { push, reason: StopReason::Command, surface: Surface::Channel };
+    let request = |level| StopRequest { level, reason: StopReason::Command, surface: Surface::Channel };
     // The inbox comes first: a message that becomes a run meanwhile is seen by the engine, or is listed as in flight.
     let withdrawn = channels.lock_inbox().stop(is_covered);
     channels.notify_inbox_changed();
@@ -183,17 +183,17 @@ fn perform_stop(
     for command in &newly_stopped {
         command.stop_token.cancel();
     }
-    let mut stop = engine.stop(&caller, scope, &request(Push::Gentle));
+    let mut stop = engine.stop(&caller, scope, &request(StopLevel::Gentle));
     // A second stop while the first one settles forces it. A stop that ended a command of the chat is not such a second
     // stop.
     let ends_already = !stop.already_ending.is_empty() || !stop.processes.is_empty();
     if !stop.stopped_anything() && ends_already && newly_stopped.is_empty() {
-        stop = engine.stop(&caller, scope, &request(Push::Forced));
+        stop = engine.stop(&caller, scope, &request(StopLevel::Forced));
     }
     let mut withdrawn_messages = withdrawn.messages.len();
     for (run, sender) in withdrawn.in_flight {
         let owner = super::channel_principal(&message.channel, &sender);
-        let of_run = engine.stop_run_of_owner(&caller, &run, &owner, &request(Push::Gentle));
+        let of_run = engine.stop_run_of_owner(&caller, &run, &owner, &request(StopLevel::Gentle));
         withdrawn_messages += usize::from(of_run.tickets.is_empty());
         stop.aborted.extend(of_run.aborted);
         stop.already_ending.extend(of_run.already_ending);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quell_engine::engine::{OpenSessionError, SessionError};
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_kernel::channel::commands::{self, ChannelCommand, HELP_TEXT};
 use quell_kernel::channel::inbox::InboxMessage;
 use quell_kernel::registry::StopRequest;
@@ -227,7 +227,7 @@ async fn start_new_conversation(
     channels: &Channels,
     queued: &InboxMessage<ChatOrigin>,
 ) -> Result<String, CommandStopped> {
-    let request = StopRequest { push: Push::Gentle, reason: StopReason::Command, surface: Surface::Channel };
+    let request = StopRequest { level: StopLevel::Gentle, reason: StopReason::Command, surface: Surface::Channel };
     let (caller, stopped) = (message_caller(queued), &queued.extra.stop_token);
     let reset = channels.engine().reset_session_until_cancelled(&caller, &queued.conversation, &request, stopped);
     Ok(match change_until_stopped(channels, queued, reset).await? {

@@ -194,7 +194,7 @@ impl Engine {
     ) -> (AgentAbortAnswer, StopResult) {
         let stop_result = self.inner().runs.stop_agent_tree(id, &caller.who(), request);
         tracing::info!(
-            principal = %caller.principal, surface = ?caller.surface, agent = %id, push = ?request.push,
+            principal = %caller.principal, surface = ?caller.surface, agent = %id, stop_level = ?request.level,
             stopped = stop_result.aborted.len(), "abort request of a subtree of agents handled"
         );
         self.audit_stop(caller, &StopScope::Agents { ids: BTreeSet::from([id.clone()]) }, request, &stop_result);

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_kernel::registry::{StopRequest, StopScope};
 use quell_protocol::api::Page;
 use quell_protocol::audit::{Action, AuditRow};
@@ -138,7 +138,7 @@ impl Engine {
         stop_result: &StopResult,
     ) {
         // A second stop that forces what the first one asked for has an effect, too.
-        let is_forced = request.push == Push::Forced;
+        let is_forced = request.level == StopLevel::Forced;
         let escalated = is_forced && !stop_result.already_ending.is_empty();
         if !stop_result.stopped_anything() && !escalated && stop_result.tasks.is_empty() {
             return;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_kernel::approval::Approver;
 use quell_kernel::registry::{AgentRunFilter, StopRequest, StopScope};
 use quell_kernel::turn::Turn;
@@ -10,7 +10,6 @@ use quell_protocol::api::{AgentAbortAnswer, AgentRow, HistoryMessage, Page, Prov
 use quell_protocol::approval::{ApprovalRow, Decision};
 use quell_protocol::audit::Action;
 use quell_protocol::{AgentId, EventKind, RunEvent, RunId, SessionKey};
-use quell_scope::StopLevel;
 use quell_store::{HistoryItem, RunListFilter, RunRow, SessionListFilter, StoreError, StoredSession};
 use quell_tools::background::BackgroundProcess;
 
@@ -253,16 +252,13 @@ impl Engine {
 
     /// Tells a background command to end. False if `caller` may not end it.
     #[must_use]
-    pub fn end_process(&self, caller: &Caller, process: &BackgroundProcess, push: Push) -> bool {
+    pub fn end_process(&self, caller: &Caller, process: &BackgroundProcess, level: StopLevel) -> bool {
         let requester = caller.who();
         if !requester.admin && process.owner.principal != requester.principal {
             return false;
         }
         tracing::info!(principal = %caller.principal, process = process.id, session = %process.owner.session, "background process is ended");
-        let is_first_request = process.send_end(match push {
-            Push::Gentle => StopLevel::Gentle,
-            Push::Forced => StopLevel::Forced,
-        });
+        let is_first_request = process.send_end(level);
         if is_first_request {
             let audit_action = AuditAction::on_target(Action::EndProcess, "process", &process.id);
             self.audit(

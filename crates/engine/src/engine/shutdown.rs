@@ -4,10 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_kernel::registry::AdmissionGate;
 use quell_protocol::{HookEvent, Leftover, ResourceKind, RunId, StopReason};
-use quell_scope::StopLevel;
 use quell_tools::background::{BackgroundProcess, BackgroundTask};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -65,11 +64,11 @@ impl Engine {
             runs = ids.len(),
             "shutdown begins: no new runs, the sweeper is stopped, runs are being stopped"
         );
-        let stop_result = self.inner().runs.abort_runs(ids.clone(), Push::Gentle, &StopReason::Shutdown);
+        let stop_result = self.inner().runs.abort_runs(ids.clone(), StopLevel::Gentle, &StopReason::Shutdown);
         let (processes, _) = background.end_matching(StopLevel::Gentle, |_| true);
         let tasks = background.end_tasks(StopLevel::Gentle, |_| true);
         if timeout(FORCE_AFTER, wait_all_ended(&stop_result, &processes, &tasks)).await.is_err() {
-            let forced = self.inner().runs.abort_runs(ids, Push::Forced, &StopReason::Shutdown);
+            let forced = self.inner().runs.abort_runs(ids, StopLevel::Forced, &StopReason::Shutdown);
             let (processes, _) = background.end_matching(StopLevel::Forced, |_| true);
             let tasks = background.end_tasks(StopLevel::Forced, |_| true);
             mcp.kill();
@@ -116,7 +115,7 @@ impl Engine {
     /// Forces everything that a shutdown still waits for: the second signal.
     pub fn force_shut_down(&self) {
         let ids = self.inner().runs.active_runs().iter().map(|live_run| live_run.run.id.clone()).collect();
-        self.inner().runs.abort_runs(ids, Push::Forced, &StopReason::Shutdown);
+        self.inner().runs.abort_runs(ids, StopLevel::Forced, &StopReason::Shutdown);
         self.inner().services.background.end_matching(StopLevel::Forced, |_| true);
         self.inner().services.background.end_tasks(StopLevel::Forced, |_| true);
         self.inner().services.mcp.kill();

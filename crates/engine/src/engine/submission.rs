@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use quell_kernel::admission::{Admission, AdmissionError};
 use quell_kernel::registry::{AcceptOutcome, StopRequest, StopScope};
-use quell_kernel::{Push, stop_text};
+use quell_kernel::{StopLevel, stop_text};
 use quell_protocol::api::{OnBusy, SendAnswer, StopAnswer, Withdrawn};
 use quell_protocol::{AgentId, ErrorCode, RunId, SessionKey, StopReason};
 use quell_store::{AcceptRunOutcome, RunRow, StoreError, StoredRunState};
@@ -153,7 +153,7 @@ impl Engine {
 
     fn stop_for_text(&self, caller: &Caller, session: &SessionKey) -> StopAnswer {
         let scope = StopScope::whole_session(session.clone());
-        let request = StopRequest { push: Push::Gentle, reason: StopReason::Command, surface: caller.surface };
+        let request = StopRequest { level: StopLevel::Gentle, reason: StopReason::Command, surface: caller.surface };
         build_stop_answer(self.stop(caller, &scope, &request))
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use quell_kernel::run::WorkOutcome;
 use quell_kernel::turn::Turn;
-use quell_kernel::{Moment, Push, RunStateInput};
+use quell_kernel::{Moment, RunStateInput, StopLevel};
 use quell_mcp::SessionEndpoint;
 use quell_protocol::StopReason;
 use quell_scope::{Cancelled, Held, Interrupted};
@@ -263,7 +263,7 @@ pub async fn abort_at_deadline(runs: RunTable, live_run: Arc<LiveRun>, at: Momen
     tokio::select! {
         () = live_run.wait_for_progress(RunProgress::Ending) => {}
         () = tokio::time::sleep_until(instant) => {
-            runs.abort_runs(vec![live_run.run.id.clone()], Push::Gentle, &StopReason::Timeout);
+            runs.abort_runs(vec![live_run.run.id.clone()], StopLevel::Gentle, &StopReason::Timeout);
         }
     }
 }

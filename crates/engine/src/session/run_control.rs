@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_kernel::registry::RunPhase;
 use quell_kernel::turn::BACKGROUND_NEWS_PREFIX;
 use quell_protocol::api::OnBusy;
@@ -46,7 +46,7 @@ impl RunControl for SessionRunControl<'_> {
     }
 
     fn abort_over_budget(&self, reason: StopReason) {
-        self.sessions.0.runs.abort_runs(vec![self.live_run.run.id.clone()], Push::Gentle, &reason);
+        self.sessions.0.runs.abort_runs(vec![self.live_run.run.id.clone()], StopLevel::Gentle, &reason);
     }
 
     fn start_sub_run(&self, request: SubRunRequest) -> BoxFuture<'_, Result<StartedSubRun, String>> {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use quell_protocol::{AgentId, InterruptionScope, Requester, RunId, SessionKey, StopReason, Surface, Verdict};
 
 use super::StopRequester;
-use crate::run::Push;
+use crate::run::StopLevel;
 
 /// The runs that a stop covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,7 +78,7 @@ pub enum AgentRunFilter {
 /// A stop, without its scope.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StopRequest {
-    pub push: Push,
+    pub level: StopLevel,
     pub reason: StopReason,
     pub surface: Surface,
 }

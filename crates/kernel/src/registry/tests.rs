@@ -13,7 +13,7 @@ use quell_protocol::api::OnBusy;
 use quell_protocol::{AgentId, Principal, RunId, SessionKey, StopReason, Surface};
 
 use super::{NewRun, RunLimits, RunRegistry, StopRequest, StopRequester};
-use crate::run::{Push, RunStateInput, WorkOutcome};
+use crate::run::{RunStateInput, StopLevel, WorkOutcome};
 use crate::time::{Moment, StopTimeouts};
 
 /// Small limits, so that tests reach them.
@@ -50,7 +50,7 @@ fn admin() -> StopRequester {
 }
 
 fn ask() -> StopRequest {
-    StopRequest { push: Push::Gentle, reason: StopReason::User, surface: Surface::Http }
+    StopRequest { level: StopLevel::Gentle, reason: StopReason::User, surface: Surface::Http }
 }
 
 /// A run with the principal `ann` and the agent `main`.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use quell_protocol::{Principal, Requester, StopReason, Surface, Verdict};
 
-use super::{Debts, Push, RunEffect, RunState, RunStateInput, WorkOutcome};
+use super::{Debts, RunEffect, RunState, RunStateInput, StopLevel, WorkOutcome};
 use crate::time::{Moment, StopTimeouts};
 
 /// A transition function: [`RunState::step`], or that of a mutant.
@@ -35,8 +35,8 @@ fn aborted(reason: StopReason) -> Verdict {
     Verdict::Aborted { reason, by }
 }
 
-fn abort(push: Push, reason: StopReason) -> RunStateInput {
-    RunStateInput::Abort { push, verdict: aborted(reason) }
+fn abort(level: StopLevel, reason: StopReason) -> RunStateInput {
+    RunStateInput::Abort { level, verdict: aborted(reason) }
 }
 
 fn failed() -> WorkOutcome {
@@ -47,10 +47,10 @@ fn failed() -> WorkOutcome {
 fn inputs() -> Vec<RunStateInput> {
     vec![
         RunStateInput::Start,
-        abort(Push::Gentle, StopReason::User),
-        abort(Push::Gentle, StopReason::Timeout),
-        abort(Push::Forced, StopReason::User),
-        abort(Push::Forced, StopReason::Timeout),
+        abort(StopLevel::Gentle, StopReason::User),
+        abort(StopLevel::Gentle, StopReason::Timeout),
+        abort(StopLevel::Forced, StopReason::User),
+        abort(StopLevel::Forced, StopReason::Timeout),
         RunStateInput::WorkReturned(WorkOutcome::Completed),
         RunStateInput::WorkReturned(failed()),
         RunStateInput::GracePassed,

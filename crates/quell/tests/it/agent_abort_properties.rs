@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_kernel::registry::AgentRunFilter;
 use quell_protocol::api::{AgentAbortAnswer, ComputeStatus};
 use quell_protocol::{ResourceKind, RunId};
@@ -121,7 +121,7 @@ impl AbortScenario {
             &alice(),
             &parse_agent_id("main"),
             AgentRunFilter::WaitingLlm,
-            &stop_ask(Push::Gentle),
+            &stop_ask(StopLevel::Gentle),
         )
     }
 

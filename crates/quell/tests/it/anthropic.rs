@@ -3,7 +3,7 @@
 
 use quell_engine::agent::AgentConfig;
 use quell_engine::engine::Submission;
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_protocol::api::RunView;
 use quell_protocol::{EventKind, ResourceKind, RunId, StopReason, Usage, Verdict};
 use quell_scope::Point;
@@ -154,7 +154,10 @@ async fn a_stop_in_the_back_off_of_an_overloaded_server_asks_no_more() {
     let engine = test.engine.clone();
     let id = run.clone();
     test.point_hook.arm(Point::ModelBackoff, 1, move || {
-        assert_eq!(engine.stop(&alice(), &run_stop_scope(&id), &test_engine::stop_ask(Push::Gentle)).aborted, [id]);
+        assert_eq!(
+            engine.stop(&alice(), &run_stop_scope(&id), &test_engine::stop_ask(StopLevel::Gentle)).aborted,
+            [id]
+        );
     });
     test.model.script(ScriptedResponse::overloaded());
     test.send(Submission { agent: Some(parse_agent_id(ANTHROPIC_AGENT)), ..submission_as(&run, "s", "hello") }).await;

@@ -3,7 +3,7 @@
 //! They end with the session, with a stop of their run, with a kill and with the daemon (docs/design/decisions.md,
 //! "What a stop covers").
 
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_kernel::registry::{BackgroundPolicy, QueuedPolicy, StopScope};
 use quell_protocol::api::RunView;
 use quell_protocol::{CallEnd, EventKind, ResourceKind, RunId};
@@ -126,7 +126,7 @@ async fn the_stop_of_a_session_ends_them_unless_they_are_to_be_kept() {
         queued: QueuedPolicy::Withdraw,
         background: BackgroundPolicy::Keep,
     };
-    assert!(!test.engine.stop(&alice(), &keep, &stop_ask(Push::Gentle)).stopped_anything());
+    assert!(!test.engine.stop(&alice(), &keep, &stop_ask(StopLevel::Gentle)).stopped_anything());
     marker.wait_for_count(2).await;
     let stop = test.stop_session("s");
     assert!(stop.stopped_anything());
@@ -149,7 +149,7 @@ async fn a_kept_session_loses_only_what_its_stopped_run_had_started() {
         queued: QueuedPolicy::Withdraw,
         background: BackgroundPolicy::Keep,
     };
-    let stop = test.engine.stop(&alice(), &keep, &stop_ask(Push::Gentle));
+    let stop = test.engine.stop(&alice(), &keep, &stop_ask(StopLevel::Gentle));
     assert_eq!(stop.aborted, std::slice::from_ref(&run));
     let view = test.wait_ended(&run).await;
     new.wait_gone(WAIT_TIMEOUT).await;
@@ -169,14 +169,14 @@ async fn background_commands_of_others_cannot_be_stopped() {
     assert!(
         !test
             .engine
-            .stop(&bob, &StopScope::whole_session(parse_session_key("s")), &stop_ask(Push::Gentle))
+            .stop(&bob, &StopScope::whole_session(parse_session_key("s")), &stop_ask(StopLevel::Gentle))
             .stopped_anything()
     );
-    assert!(!test.engine.stop(&bob, &StopScope::Everything, &stop_ask(Push::Forced)).stopped_anything());
+    assert!(!test.engine.stop(&bob, &StopScope::Everything, &stop_ask(StopLevel::Forced)).stopped_anything());
     let process = test.engine.session_processes(&parse_session_key("s")).remove(0);
-    assert!(!test.engine.end_process(&bob, &process, Push::Gentle));
+    assert!(!test.engine.end_process(&bob, &process, StopLevel::Gentle));
     marker.wait_for_count(2).await;
-    assert!(test.engine.end_process(&alice(), &process, Push::Forced));
+    assert!(test.engine.end_process(&alice(), &process, StopLevel::Forced));
     process.wait_ended().await;
     test.close().await;
 }

@@ -7,7 +7,7 @@ mod write_refused;
 
 use quell_engine::agent::AgentConfig;
 use quell_engine::engine::RunFollow;
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_kernel::turn::PartialPolicy;
 use quell_protocol::{EventKind, RunId, StopReason, Verdict};
 use quell_store::sqlite::test_support::OtherProgram;
@@ -138,7 +138,7 @@ async fn a_stop_outlives_the_daemon_that_took_it() {
     let stop = test.stop(&run);
     wait_journal_line(&test, &run, "the verdict", line_contains("ending", "alice")).await;
     let after = start_on_copy(&test).await;
-    test.engine.stop(&alice(), &run_stop_scope(&run), &stop_ask(Push::Forced)).wait_settled().await;
+    test.engine.stop(&alice(), &run_stop_scope(&run), &stop_ask(StopLevel::Forced)).wait_settled().await;
     stop.wait_settled().await;
     let view = after.engine.find_run(&run).await.unwrap().unwrap();
     let theirs = test.wait_ended(&run).await;

@@ -62,7 +62,7 @@ async fn list_notes(test: &TestEngine, scope: NoteScope) -> Vec<NoteRow> {
 #[tokio::test]
 async fn a_reset_and_a_deletion_take_the_notes_of_the_session_with_them() {
     let test = start_engine(|_| {}).await;
-    let (alice, ask) = (crate::test_engine::alice(), crate::test_engine::stop_ask(quell_kernel::Push::Gentle));
+    let (alice, ask) = (crate::test_engine::alice(), crate::test_engine::stop_ask(quell_kernel::StopLevel::Gentle));
     for session in ["one", "two"] {
         remember(&test, session, &json!({"text": "The boat is red.", "key": "boat"})).await;
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use quell_engine::agent::AgentConfig;
 use quell_engine::engine::Submission;
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_kernel::prompt::MAX_REQUEST_IMAGES;
 use quell_protocol::api::{OnBusy, RunView};
 use quell_protocol::{ResourceKind, Verdict};
@@ -238,7 +238,7 @@ async fn a_large_picture_does_not_count_as_text() {
     test.model.script(ScriptedResponse::silent_mid_stream("It is "));
     let run = test.send(submission("s", &image_marker(&test))).await;
     test.wait_text(&run).await;
-    let _ = test.engine.stop(&alice(), &run_stop_scope(&run), &test_engine::stop_ask(Push::Gentle));
+    let _ = test.engine.stop(&alice(), &run_stop_scope(&run), &test_engine::stop_ask(StopLevel::Gentle));
     let view = test.wait_ended(&run).await;
     assert!(view.usage.estimated && view.usage.input_tokens < 10_000, "{:?}", view.usage);
     let again = test.run_message("s", "and now?").await;

@@ -3,7 +3,7 @@
 use std::slice::from_ref;
 use std::time::{Duration, Instant};
 
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_protocol::api::RunView;
 use quell_protocol::{ResourceKind, RunId, Rung, Verdict};
 use quell_testkit::commands::{self, ProcessMarker};
@@ -37,16 +37,16 @@ async fn stop_and_time(
     test: &TestEngine,
     marker: &ProcessMarker,
     run: &RunId,
-    push: Push,
+    level: StopLevel,
     what: &str,
 ) -> (Duration, RunView) {
     let asked = Instant::now();
-    let stop = test.engine.stop(&alice(), &run_stop_scope(run), &stop_ask(push));
+    let stop = test.engine.stop(&alice(), &run_stop_scope(run), &stop_ask(level));
     assert_eq!(stop.aborted, from_ref(run));
     marker.wait_gone(WAIT_TIMEOUT).await;
     let took = asked.elapsed();
     let view = test.wait_ended(run).await;
-    println!("{what}, {push:?}: all processes gone after {:.1} ms", took.as_secs_f64() * 1000.0);
+    println!("{what}, {level:?}: all processes gone after {:.1} ms", took.as_secs_f64() * 1000.0);
     leaks::wait_no_process_with_env(&format!("QUELL_RUN_ID={run}"), WAIT_TIMEOUT).await;
     assert!(receipt_of(&view).leftovers.is_empty(), "{view:#?}");
     (took, view)
@@ -97,7 +97,7 @@ async fn a_gentle_stop_ends_every_process(#[case] kind: CommandKind, #[case] run
     let test = TestEngine::start_shared().await;
     let marker = ProcessMarker::new();
     let run = start_kind(&test, &marker, &kind).await;
-    let (took, view) = stop_and_time(&test, &marker, &run, Push::Gentle, "gentle").await;
+    let (took, view) = stop_and_time(&test, &marker, &run, StopLevel::Gentle, "gentle").await;
     assert!(took < scaled_limit(Duration::from_millis(limit_ms) * SLOWDOWN_FACTOR), "{took:?}");
     assert_eq!(receipt_of(&view).rung, rung, "{view:#?}");
     assert_next_message_works(&test).await;
@@ -109,7 +109,7 @@ async fn a_successor_that_a_command_starts_at_its_term_is_ended_too() {
     let test = TestEngine::start_shared().await;
     let marker = ProcessMarker::new();
     let run = start_kind(&test, &marker, &ready_when_printed("armed", commands::respawns_on_term, 1)).await;
-    let (took, view) = stop_and_time(&test, &marker, &run, Push::Gentle, "gentle").await;
+    let (took, view) = stop_and_time(&test, &marker, &run, StopLevel::Gentle, "gentle").await;
     assert!(took < scaled_limit(Duration::from_millis(700) * SLOWDOWN_FACTOR), "{took:?}");
     // The new process may get the SIGTERM of the next round, or start too late for it.
     assert!(matches!(receipt_of(&view).rung, Rung::Term | Rung::Kill), "{view:#?}");
@@ -127,7 +127,7 @@ async fn a_forced_stop_ends_every_process_within_50_ms(#[case] kind: CommandKind
     let test = TestEngine::start_shared().await;
     let marker = ProcessMarker::new();
     let run = start_kind(&test, &marker, &kind).await;
-    let (took, view) = stop_and_time(&test, &marker, &run, Push::Forced, "forced").await;
+    let (took, view) = stop_and_time(&test, &marker, &run, StopLevel::Forced, "forced").await;
     assert!(took < scaled_limit(Duration::from_millis(50) * SLOWDOWN_FACTOR), "{took:?}");
     // Obedient commands may end at the SIGTERM that precedes the SIGKILL.
     assert!(matches!(receipt_of(&view).rung, Rung::Term | Rung::Kill), "{view:#?}");
@@ -162,7 +162,7 @@ async fn a_forking_storm_is_over_within_the_hard_limit() {
     let marker = ProcessMarker::new();
     let run = start_command_run(&test, &marker, commands::fork_storm(&marker, 20, 100_000), 10).await;
     let hard = test.engine.config().stop_timeouts.hard;
-    let (took, _) = stop_and_time(&test, &marker, &run, Push::Forced, "fork storm").await;
+    let (took, _) = stop_and_time(&test, &marker, &run, StopLevel::Forced, "fork storm").await;
     assert!(took < hard, "{took:?}");
     assert_next_message_works(&test).await;
     test.close().await;
@@ -193,7 +193,9 @@ async fn a_server_left_behind_is_dead_when_the_call_returns_and_the_model_is_tol
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn output_of_a_stopped_command_is_in_the_next_request(#[values(Push::Gentle, Push::Forced)] push: Push) {
+async fn output_of_a_stopped_command_is_in_the_next_request(
+    #[values(StopLevel::Gentle, StopLevel::Forced)] level: StopLevel,
+) {
     let test = TestEngine::start_shared().await;
     let marker = ProcessMarker::new();
     let run = start_command_run(&test, &marker, commands::prints_then_waits(&marker, 7), 1).await;
@@ -205,7 +207,7 @@ async fn output_of_a_stopped_command_is_in_the_next_request(#[values(Push::Gentl
             printed.push_str(text);
         }
     }
-    stop_and_time(&test, &marker, &run, push, "prints and waits").await;
+    stop_and_time(&test, &marker, &run, level, "prints and waits").await;
     let seen = assert_next_message_works(&test).await;
     assert!((1..=7).all(|line| seen.contains(&format!("line {line}\\n"))), "{seen}");
     test.close().await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use quell_engine::engine::{EngineNotice, StopTextMode, Submission, SubmitError, SubmitOutcome};
 use quell_engine::live_run::RunProgress;
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_kernel::admission::AdmissionError;
 use quell_kernel::expiry::ExpiryLimits;
 use quell_kernel::registry::{AgentRunFilter, StopRequest, StopScope};
@@ -35,7 +35,7 @@ fn abort_main_agent(
     test: &TestEngine,
     phase: AgentRunFilter,
 ) -> (quell_protocol::api::AgentAbortAnswer, quell_engine::engine::StopResult) {
-    test.engine.abort_agent(&alice(), &parse_agent_id("main"), phase, &stop_ask(Push::Gentle))
+    test.engine.abort_agent(&alice(), &parse_agent_id("main"), phase, &stop_ask(StopLevel::Gentle))
 }
 
 async fn wait_settled(stop: &quell_engine::engine::StopResult) {
@@ -191,12 +191,12 @@ async fn a2_a_stop_reveals_nothing_of_runs_that_are_not_the_callers() {
     let test = TestEngine::start_shared().await;
     let run = start_waiting_run(&test, "s").await;
     let mallory = quell_engine::engine::Caller { principal: parse_principal("mallory"), ..alice() };
-    let others = test.engine.stop(&mallory, &run_stop_scope(&run), &stop_ask(Push::Forced));
+    let others = test.engine.stop(&mallory, &run_stop_scope(&run), &stop_ask(StopLevel::Forced));
     assert!(others.aborted.is_empty() && others.tickets.is_empty(), "{others:?}");
     let other_key = StopScope::Run { id: run.clone(), session: Some(parse_session_key("another")) };
-    assert!(test.engine.stop(&alice(), &other_key, &stop_ask(Push::Forced)).tickets.is_empty());
+    assert!(test.engine.stop(&alice(), &other_key, &stop_ask(StopLevel::Forced)).tickets.is_empty());
     assert_eq!(test.engine.active_run_ids_of_session(&parse_session_key("s")), from_ref(&run));
-    let admin = StopRequest { surface: Surface::Ws, ..stop_ask(Push::Gentle) };
+    let admin = StopRequest { surface: Surface::Ws, ..stop_ask(StopLevel::Gentle) };
     assert_eq!(test.engine.stop(&root(), &run_stop_scope(&run), &admin).aborted, from_ref(&run));
     test.wait_ended(&run).await;
     test.close().await;

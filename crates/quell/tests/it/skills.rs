@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use quell_engine::engine::Submission;
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_protocol::web_ui::SessionPatch;
 use quell_protocol::{ResourceKind, Verdict};
 use quell_scope::Point;
@@ -88,12 +88,14 @@ async fn changed_skills_are_seen_after_a_reset_and_by_new_sessions() {
     fs::remove_dir_all(test.workdir().join("skills/pdf")).unwrap();
     test.run_message("s", "and again").await;
     assert_eq!(system_prompt(&test), before, "byte for byte");
-    assert!(test.engine.reset_session(&alice(), &parse_session_key("s"), &stop_ask(Push::Gentle)).await.unwrap());
+    assert!(test.engine.reset_session(&alice(), &parse_session_key("s"), &stop_ask(StopLevel::Gentle)).await.unwrap());
     test.run_message("s", "hello").await;
     assert_eq!(told_skills(&test), ["words"], "after a reset");
     test.run_message("other", "hello").await;
     assert_eq!(told_skills(&test), ["pdf", "words"], "the reset was of another session");
-    assert!(test.engine.delete_session(&alice(), &parse_session_key("other"), &stop_ask(Push::Gentle)).await.unwrap());
+    assert!(
+        test.engine.delete_session(&alice(), &parse_session_key("other"), &stop_ask(StopLevel::Gentle)).await.unwrap()
+    );
     test.run_message("other", "hello").await;
     assert_eq!(told_skills(&test), ["words"], "its successor");
     test.close().await;
@@ -164,8 +166,9 @@ async fn skills_that_a_stopped_run_read_are_not_cached() {
     let (engine, run) = (test.engine.clone(), crate::test_engine::parse_run_id("stopped"));
     let stopped = run.clone();
     // The thread that reads the skills is at work then.
-    test.point_hook
-        .arm(Point::Skills, 2, move || drop(engine.stop(&alice(), &run_stop_scope(&stopped), &stop_ask(Push::Gentle))));
+    test.point_hook.arm(Point::Skills, 2, move || {
+        drop(engine.stop(&alice(), &run_stop_scope(&stopped), &stop_ask(StopLevel::Gentle)))
+    });
     test.send(crate::test_engine::submission_as(&run, "s", "hello")).await;
     test.point_hook.wait_fired().await;
     let view = test.wait_ended(&run).await;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_protocol::{EventKind, Requester, StopReason, Verdict};
 use quell_testkit::ScriptedResponse;
 
@@ -50,7 +50,7 @@ async fn run_race(test: &TestEngine, race: u32, delay: Duration) -> bool {
         while begin.elapsed() < delay {
             std::hint::spin_loop();
         }
-        engine.stop(&alice(), &run_stop_scope(&id), &stop_ask(Push::Gentle))
+        engine.stop(&alice(), &run_stop_scope(&id), &stop_ask(StopLevel::Gentle))
     });
     let stop = tokio::task::spawn_blocking(move || thread.join().unwrap()).await.unwrap();
     let waiting = async {

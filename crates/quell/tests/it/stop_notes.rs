@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_kernel::turn::PartialPolicy;
 use quell_protocol::{ResourceKind, RunId, StopReason, Surface};
 use quell_testkit::ScriptedResponse;
@@ -32,10 +32,10 @@ fn batch_of_two(first: &str, second: &str) -> ScriptedResponse {
         .into()
 }
 
-async fn stop_once_printed(test: &TestEngine, text: &str, push: Push) -> RunId {
+async fn stop_once_printed(test: &TestEngine, text: &str, level: StopLevel) -> RunId {
     let run = test.send(submission("s", "do it")).await;
     test.wait_printed(&run, text).await;
-    assert!(test.engine.stop(&alice(), &run_stop_scope(&run), &stop_ask(push)).stopped_anything());
+    assert!(test.engine.stop(&alice(), &run_stop_scope(&run), &stop_ask(level)).stopped_anything());
     test.wait_ended(&run).await;
     run
 }
@@ -54,7 +54,7 @@ async fn a_finished_call_keeps_its_result_and_the_rest_of_its_batch_was_not_star
             )
             .tool_call("c3", "shell", &json!({"command": "echo third ran"})),
     );
-    stop_once_printed(&test, "second began", Push::Gentle).await;
+    stop_once_printed(&test, "second began", StopLevel::Gentle).await;
     let seen = next_request_text(&test).await;
     assert!(seen.contains("first is done\\n[exit code 0]"), "{seen}");
     assert!(
@@ -77,7 +77,7 @@ async fn a_command_that_ignores_sigterm_is_said_to_be_killed() {
     let test = TestEngine::start_shared().await;
     let ignores_term = "trap '' TERM; echo deaf; while :; do sleep 0.01; done";
     test.model.script(batch_of_two(ignores_term, "true"));
-    stop_once_printed(&test, "deaf", Push::Gentle).await;
+    stop_once_printed(&test, "deaf", StopLevel::Gentle).await;
     let seen = next_request_text(&test).await;
     assert!(seen.contains("deaf\\n[stopped by request, ended by SIGKILL; it may have had effects already]"), "{seen}");
     test.close().await;
@@ -87,7 +87,7 @@ async fn a_command_that_ignores_sigterm_is_said_to_be_killed() {
 async fn a_forced_stop_says_what_was_printed_and_that_effects_are_possible() {
     let test = TestEngine::start_shared().await;
     test.model.script(batch_of_two("echo so far; sleep 1000", "true"));
-    stop_once_printed(&test, "so far", Push::Forced).await;
+    stop_once_printed(&test, "so far", StopLevel::Forced).await;
     let seen = next_request_text(&test).await;
     assert!(seen.contains("Stopped while it ran. Side effects are possible") && seen.contains("so far"), "{seen}");
     test.close().await;
@@ -98,7 +98,7 @@ async fn output_of_a_commands_clean_up_is_kept() {
     let test = TestEngine::start_shared().await;
     test.model
         .script(batch_of_two("trap 'echo cleaned up; exit 0' TERM; echo begun; while :; do sleep 0.01; done", "true"));
-    stop_once_printed(&test, "begun", Push::Gentle).await;
+    stop_once_printed(&test, "begun", StopLevel::Gentle).await;
     let seen = next_request_text(&test).await;
     // Some shells also print that their job was terminated.
     assert!(
@@ -117,7 +117,7 @@ async fn a_file_that_was_written_after_the_stop_is_said_to_be_written() {
     let (engine, stopped) = (test.engine.clone(), run.clone());
     // The writing thread is at work and does not check for a stop any more.
     test.point_hook.arm(quell_scope::Point::Blocking, 2, move || {
-        assert!(engine.stop(&alice(), &run_stop_scope(&stopped), &stop_ask(Push::Gentle)).stopped_anything());
+        assert!(engine.stop(&alice(), &run_stop_scope(&stopped), &stop_ask(StopLevel::Gentle)).stopped_anything());
     });
     test.send(crate::test_engine::submission_as(&run, "s", "write it")).await;
     test.wait_ended(&run).await;
@@ -138,7 +138,7 @@ async fn the_note_says_who_and_never_in_the_callers_words(#[case] reason: StopRe
     test.model.script(ScriptedResponse::silent_mid_stream("half"));
     let run = test.send(submission("s", "go")).await;
     test.wait_text(&run).await;
-    let ask = quell_kernel::registry::StopRequest { push: Push::Gentle, reason, surface: Surface::Http };
+    let ask = quell_kernel::registry::StopRequest { level: StopLevel::Gentle, reason, surface: Surface::Http };
     assert!(test.engine.stop(&alice(), &run_stop_scope(&run), &ask).stopped_anything());
     test.wait_ended(&run).await;
     let seen = next_request_text(&test).await;

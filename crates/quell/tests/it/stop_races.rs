@@ -4,7 +4,7 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use quell_engine::agent::AgentConfig;
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_kernel::approval::ApprovalPolicy;
 use quell_protocol::approval::Decision;
 use quell_protocol::{EventKind, ResourceKind, RunId, StopReason, Verdict};
@@ -44,7 +44,7 @@ async fn a_late_stop_of_the_run_before_leaves_the_one_at_work_alone() {
     test.wait_ended(&stopped).await;
     let now = start_streaming_run(&test, "s").await;
     for late in [&before.run_id, &stopped] {
-        let stop = test.engine.stop(&alice(), &run_stop_scope(late), &stop_ask(Push::Forced));
+        let stop = test.engine.stop(&alice(), &run_stop_scope(late), &stop_ask(StopLevel::Forced));
         assert!(!stop.stopped_anything(), "{stop:?}");
     }
     assert_eq!(test.engine.live_run(&now).unwrap().verdict(), None);
@@ -123,7 +123,10 @@ async fn a_deleted_session_stays_deleted_whatever_ran_in_it() {
         let run = start_streaming_run(&test, &session).await;
         let queued = test.send(submission(&session, "later")).await;
         assert!(
-            test.engine.delete_session(&alice(), &parse_session_key(&session), &stop_ask(Push::Gentle)).await.unwrap()
+            test.engine
+                .delete_session(&alice(), &parse_session_key(&session), &stop_ask(StopLevel::Gentle))
+                .await
+                .unwrap()
         );
         for run in [&run, &queued] {
             let (engine, id) = (test.engine.clone(), run.clone());
@@ -172,7 +175,7 @@ async fn a_message_that_crosses_the_end_of_its_session_is_stopped_with_the_rest(
     test.wait_printed(&run, "deaf").await;
     test.answer_by_marker();
     test.script_marker("late", [ScriptedResponse::SilentBeforeHeaders]);
-    let (alice, session, gently) = (alice(), parse_session_key("s"), stop_ask(Push::Gentle));
+    let (alice, session, gently) = (alice(), parse_session_key("s"), stop_ask(StopLevel::Gentle));
     let ending = async {
         match end {
             SessionEndKind::Reset => test.engine.reset_session(&alice, &session, &gently).await,
@@ -206,10 +209,12 @@ async fn a_deleted_session_takes_its_background_commands_along() {
     test.model.script(ScriptedResponse::tool_call("c1", "shell", &command)).script(ScriptedResponse::text("It runs."));
     let view = test.run_message_in_memory("s", "serve").await;
     marker.wait_for_count(2).await;
-    assert!(test.engine.delete_session(&alice(), &parse_session_key("s"), &stop_ask(Push::Gentle)).await.unwrap());
+    assert!(test.engine.delete_session(&alice(), &parse_session_key("s"), &stop_ask(StopLevel::Gentle)).await.unwrap());
     assert_eq!(marker.marked_processes(), [], "the command of a deleted session is alive");
     assert!(test.engine.session_processes(&parse_session_key("s")).is_empty());
-    assert!(!test.engine.stop(&alice(), &run_stop_scope(&view.run_id), &stop_ask(Push::Gentle)).stopped_anything());
+    assert!(
+        !test.engine.stop(&alice(), &run_stop_scope(&view.run_id), &stop_ask(StopLevel::Gentle)).stopped_anything()
+    );
     test.close().await;
 }
 

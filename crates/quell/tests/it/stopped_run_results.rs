@@ -5,7 +5,7 @@ use std::slice::from_ref;
 
 use quell_engine::Engine;
 use quell_engine::engine::EngineNotice;
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_kernel::turn::PartialPolicy;
 use quell_protocol::{ErrorCode, EventKind, ResourceKind, StopReason, Verdict};
 use quell_scope::{Point, PointProbe};
@@ -27,7 +27,7 @@ async fn e2_an_error_that_surfaces_after_the_stop_is_cancelled_not_failed() {
     let (engine, id) = (test.engine.clone(), run.clone());
     // The stop comes while the error answer is read; the error itself arrives after it.
     test.point_hook.arm(Point::ModelError, 1, move || {
-        assert_eq!(engine.stop(&alice(), &run_stop_scope(&id), &stop_ask(Push::Gentle)).aborted, [id]);
+        assert_eq!(engine.stop(&alice(), &run_stop_scope(&id), &stop_ask(StopLevel::Gentle)).aborted, [id]);
     });
     test.model.script(ScriptedResponse::status(400));
     test.send(submission_as(&run, "s", "hello")).await;

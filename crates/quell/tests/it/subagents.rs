@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use quell_engine::EngineConfig;
 use quell_engine::live_run::{LiveRun, RunProgress};
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_kernel::registry::{BackgroundPolicy, QueuedPolicy, StopScope};
 use quell_protocol::{CallEnd, EventKind, ResourceKind, RunId, StopReason, Verdict};
 use quell_testkit::commands::{self, ProcessMarker};
@@ -274,7 +274,7 @@ async fn a_stop_of_the_session_covers_its_background_agents_unless_they_are_to_b
         queued: QueuedPolicy::Withdraw,
         background: BackgroundPolicy::Keep,
     };
-    assert!(test.engine.stop(&alice(), &scope, &stop_ask(Push::Gentle)).aborted.is_empty());
+    assert!(test.engine.stop(&alice(), &scope, &stop_ask(StopLevel::Gentle)).aborted.is_empty());
     assert_eq!(test.stop_session("s").aborted, [child.id().clone()]);
     test.wait_ended(child.id()).await;
     test.run_message("s", "and now? marker:next").await;

@@ -19,7 +19,7 @@ use quell_engine::memory::MemorySettings;
 use quell_engine::{Engine, EngineConfig};
 use quell_kernel::expiry::ExpiryLimits;
 use quell_kernel::registry::{StopRequest, StopScope};
-use quell_kernel::{Push, StopTimeouts};
+use quell_kernel::{StopLevel, StopTimeouts};
 use quell_llm::{ProviderConfig, ProviderKind};
 use quell_process::{WardenExe, base_environment};
 use quell_protocol::api::{AccessLevel, ComputeStatus, Grants, OnBusy, RunView, SendAnswer};
@@ -192,13 +192,13 @@ impl TestEngine {
 
     /// Stops a run gently, as Alice, its owner.
     pub(crate) fn stop(&self, run: &RunId) -> StopResult {
-        self.engine.stop(&alice(), &run_stop_scope(run), &stop_ask(Push::Gentle))
+        self.engine.stop(&alice(), &run_stop_scope(run), &stop_ask(StopLevel::Gentle))
     }
 
     /// Stops a session gently with its queue, as Alice, its owner.
     pub(crate) fn stop_session(&self, session: &str) -> StopResult {
         let scope = StopScope::whole_session(parse_session_key(session));
-        self.engine.stop(&alice(), &scope, &stop_ask(Push::Gentle))
+        self.engine.stop(&alice(), &scope, &stop_ask(StopLevel::Gentle))
     }
 
     /// Waits until the run holds a resource of this kind.
@@ -436,8 +436,8 @@ pub(crate) fn run_stop_scope(run: &RunId) -> StopScope {
     StopScope::Run { id: run.clone(), session: None }
 }
 
-pub(crate) fn stop_ask(push: Push) -> StopRequest {
-    StopRequest { push, reason: StopReason::User, surface: Surface::Http }
+pub(crate) fn stop_ask(level: StopLevel) -> StopRequest {
+    StopRequest { level, reason: StopReason::User, surface: Surface::Http }
 }
 
 pub(crate) fn receipt_of(view: &RunView) -> &Receipt {

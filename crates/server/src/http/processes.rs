@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, State};
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_protocol::api::Page;
 use quell_protocol::background::{ProcessRow, ProcessView};
 use quell_protocol::{ErrorCode, SessionKey};
@@ -67,8 +67,8 @@ pub(super) async fn end(
     let caller = auth.require_write()?;
     let process = find_process(&server, key, &id)?;
     let force = query.force.is_some_and(|text| !matches!(text.as_str(), "0" | "false" | "no"));
-    let push = if force { Push::Forced } else { Push::Gentle };
-    if !server.engine().end_process(caller, &process, push) {
+    let level = if force { StopLevel::Forced } else { StopLevel::Gentle };
+    if !server.engine().end_process(caller, &process, level) {
         let detail = format!("the process {id:?} is not yours; whoever sent its message or an admin can end it");
         return Err(problem_response(ErrorCode::Forbidden, detail));
     }

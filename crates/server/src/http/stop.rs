@@ -8,7 +8,7 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use quell_engine::access::Caller;
 use quell_engine::engine::{StopResult, build_stop_answer};
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_kernel::registry::{BackgroundPolicy, QueuedPolicy, StopRequest, StopScope};
 use quell_protocol::api::{
     Hold, StopAllAnswer, StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView,
@@ -48,9 +48,9 @@ impl WaitQuery {
 }
 
 pub(super) fn stop_request(caller: &Caller, force: bool, reason: Option<&str>) -> StopRequest {
-    let push = if force { Push::Forced } else { Push::Gentle };
+    let level = if force { StopLevel::Forced } else { StopLevel::Gentle };
     let reason = reason.map_or(StopReason::User, StopReason::from_text);
-    StopRequest { push, reason, surface: caller.surface }
+    StopRequest { level, reason, surface: caller.surface }
 }
 
 pub(super) async fn stop_run(

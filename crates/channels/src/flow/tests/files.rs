@@ -1,7 +1,7 @@
 //! Attachments in the flow: concurrency limit, cleanup with the session, approval of file markers.
 
 use quell_engine::agent::AgentConfig;
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_kernel::approval::ApprovalPolicy;
 use quell_kernel::registry::StopRequest;
 use quell_protocol::api::AccessLevel;
@@ -77,7 +77,7 @@ async fn files_go_with_the_session_they_came_into() {
         assert!(folder(sender).0.exists());
     }
     let admin = super::super::channel_caller("page", "admin", AccessLevel::Admin);
-    let request = StopRequest { push: Push::Gentle, reason: StopReason::User, surface: Surface::Page };
+    let request = StopRequest { level: StopLevel::Gentle, reason: StopReason::User, surface: Surface::Page };
     assert!(fixture.engine.delete_session(&admin, &folder("ann").1, &request).await.unwrap());
     assert!(!folder("ann").0.exists() && folder("bob").0.exists());
     fixture.shut_down().await;

@@ -283,7 +283,7 @@ async fn a_stop_from_elsewhere_is_told_in_the_chat() {
     let admin = super::super::channel_caller("page", "admin", quell_protocol::api::AccessLevel::Admin);
     let scope = quell_kernel::registry::StopScope::Run { id: run, session: None };
     let request = quell_kernel::registry::StopRequest {
-        push: quell_kernel::Push::Gentle,
+        level: quell_kernel::StopLevel::Gentle,
         reason: quell_protocol::StopReason::User,
         surface: quell_protocol::Surface::Page,
     };

@@ -216,7 +216,7 @@ fn a_message_does_not_steer_a_run_that_is_ending() {
     let of = |id: &str| with_steer_policy(interrupting_run("alice", id, "s"));
     accept_durable(&mut registry, of("a"));
     start(&mut registry, "a");
-    registry.abort(vec![run_id("a")], Push::Gentle, &StopReason::Timeout, Moment::default());
+    registry.abort(vec![run_id("a")], StopLevel::Gentle, &StopReason::Timeout, Moment::default());
     assert_eq!(accept_for_admission(&mut registry, of("late")), Admission::Queue);
 }
 

@@ -12,7 +12,7 @@ use crate::registry::{
     AdmissionGate, AgentRunFilter, BackgroundPolicy, NewRun, QueuedPolicy, RunPhase, RunRegistry, StopOutcome,
     StopRequest, StopRequester, StopScope,
 };
-use crate::run::{Push, RunEffect, RunState, RunStateInput, WorkOutcome};
+use crate::run::{RunEffect, RunState, RunStateInput, StopLevel, WorkOutcome};
 use crate::time::Moment;
 
 const RUNS: [&str; 8] = ["r0", "r1", "r2", "r3", "r4", "r5", "r6", "r7"];
@@ -34,7 +34,7 @@ enum RegistryOp {
     Phase(RunId, RunPhase),
     Input(RunId, RunStateInput),
     Stop(StopScope, StopRequester, StopRequest),
-    Abort(Vec<RunId>, Push),
+    Abort(Vec<RunId>, StopLevel),
     Enroll(AgentId),
     Dismiss(BTreeSet<AgentId>),
     DismissByForce(BTreeSet<AgentId>, StopRequester, StopRequest),
@@ -51,8 +51,8 @@ fn key() -> impl Strategy<Value = SessionKey> {
     prop::sample::select(SESSIONS.as_slice()).prop_map(session)
 }
 
-fn push() -> impl Strategy<Value = Push> {
-    prop_oneof![Just(Push::Gentle), Just(Push::Forced)]
+fn stop_level() -> impl Strategy<Value = StopLevel> {
+    prop_oneof![Just(StopLevel::Gentle), Just(StopLevel::Forced)]
 }
 
 fn new_run() -> impl Strategy<Value = NewRun> {
@@ -112,7 +112,7 @@ fn agents() -> impl Strategy<Value = BTreeSet<AgentId>> {
 fn stop_requester() -> impl Strategy<Value = (StopRequester, StopRequest)> {
     let requester = (prop::sample::select(PEOPLE.as_slice()), prop::bool::weighted(0.2))
         .prop_map(|(name, admin)| StopRequester { principal: principal(name), admin });
-    let request = push().prop_map(|push| StopRequest { push, reason: StopReason::User, surface: Surface::Ws });
+    let request = stop_level().prop_map(|level| StopRequest { level, reason: StopReason::User, surface: Surface::Ws });
     (requester, request)
 }
 
@@ -154,7 +154,7 @@ fn op() -> impl Strategy<Value = RegistryOp> {
         4 => (id(), phase).prop_map(|(id, phase)| RegistryOp::Phase(id, phase)),
         4 => (id(), input()).prop_map(|(id, input)| RegistryOp::Input(id, input)),
         5 => stop_op(),
-        1 => (prop::collection::vec(id(), 0..3), push()).prop_map(|(ids, push)| RegistryOp::Abort(ids, push)),
+        1 => (prop::collection::vec(id(), 0..3), stop_level()).prop_map(|(ids, level)| RegistryOp::Abort(ids, level)),
         3 => id().prop_map(RegistryOp::Forget),
         2 => enrollment_op(),
         2 => gate.prop_map(RegistryOp::Gate),
@@ -232,7 +232,7 @@ impl RegistryAndModel {
                 effects.stopped =
                     Some(assert_same_stop(self.real.stop(&scope, &requester, &request, self.now), expected));
             }
-            RegistryOp::Abort(ids, push) => effects.stopped = Some(self.abort(ids, push)),
+            RegistryOp::Abort(ids, level) => effects.stopped = Some(self.abort(ids, level)),
             RegistryOp::Enroll(agent) => {
                 self.real.enroll(agent.clone());
                 self.model.enrolled.insert(agent);
@@ -269,11 +269,11 @@ impl RegistryAndModel {
         assert_eq!(self.real.apply_input(id, input.clone(), self.now), expected, "{id}: {input:?}");
     }
 
-    fn abort(&mut self, ids: Vec<RunId>, push: Push) -> StopOutcome {
+    fn abort(&mut self, ids: Vec<RunId>, level: StopLevel) -> StopOutcome {
         let roots: Vec<u64> = ids.iter().filter_map(|id| self.model.get(id)).map(|run| run.accept_seq).collect();
         let verdict = Verdict::Aborted { reason: StopReason::Timeout, by: None };
-        let expected = self.model.abort(&roots, push, &verdict, self.now);
-        assert_same_stop(self.real.abort(ids, push, &StopReason::Timeout, self.now), expected)
+        let expected = self.model.abort(&roots, level, &verdict, self.now);
+        assert_same_stop(self.real.abort(ids, level, &StopReason::Timeout, self.now), expected)
     }
 
     /// Compares the answers to every query of the registry.

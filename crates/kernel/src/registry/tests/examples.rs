@@ -13,7 +13,7 @@ use crate::registry::pending_stops::MAX_PENDING_STOPS;
 use crate::registry::{
     AcceptOutcome, AdmissionGate, BackgroundPolicy, NewRun, QueuedPolicy, RunRegistry, StopOutcome, StopScope,
 };
-use crate::run::{Push, RunState, RunStateInput};
+use crate::run::{RunState, RunStateInput, StopLevel};
 
 fn run_scope(id: &str, key: Option<&str>) -> StopScope {
     StopScope::Run { id: run_id(id), session: key.map(session) }
@@ -299,7 +299,7 @@ fn a_sub_run_that_ran_out_of_time_may_be_started_again() {
     let mut registry = registry();
     accept_and_start(&mut registry, new_run("top", "a", OnBusy::Queue));
     accept_and_start(&mut registry, sub_run("first", "b", "top"));
-    registry.abort(vec![run_id("first")], Push::Gentle, &StopReason::Timeout, at(0));
+    registry.abort(vec![run_id("first")], StopLevel::Gentle, &StopReason::Timeout, at(0));
     assert!(registry.accept(sub_run("second", "c", "top"), at(0)).is_ok());
 }
 
@@ -377,7 +377,7 @@ fn steers_are_taken_once_in_order_and_only_by_a_running_run() {
     assert!(registry.take_steering_messages(&run_id("active")).is_empty());
     assert_eq!(registry.runs_of_session(&session("s")).count(), 1, "they are no longer queued");
     accept_durable(&mut registry, new_run("three", "s", OnBusy::Steer));
-    registry.abort(vec![run_id("active")], Push::Gentle, &StopReason::Timeout, at(0));
+    registry.abort(vec![run_id("active")], StopLevel::Gentle, &StopReason::Timeout, at(0));
     assert!(registry.take_steering_messages(&run_id("active")).is_empty(), "an ending run takes no messages");
 }
 
@@ -425,7 +425,7 @@ fn a_hold_refuses_new_runs_keeps_queued_ones_waiting_and_lets_active_ones_go_on(
 fn a_late_payment_of_an_ended_run_is_not_lost() {
     let mut registry = registry();
     accept_and_start(&mut registry, new_run("r", "s", OnBusy::Queue));
-    registry.abort(vec![run_id("r")], Push::Forced, &StopReason::Timeout, at(0));
+    registry.abort(vec![run_id("r")], StopLevel::Forced, &StopReason::Timeout, at(0));
     registry.apply_input(&run_id("r"), RunStateInput::Recorded, at(0));
     registry.apply_input(&run_id("r"), RunStateInput::HardLimitPassed, at(5));
     assert!(state(&registry, "r").is_ended());

@@ -11,7 +11,7 @@ use crate::registry::{
     AcceptOutcome, AdmissionGate, AgentRunFilter, BackgroundPolicy, NewRun, QueuedPolicy, RunLimits, RunPhase,
     StopOutcome, StopRequest, StopRequester, StopScope,
 };
-use crate::run::{Push, RunEffect, RunState, RunStateInput};
+use crate::run::{RunEffect, RunState, RunStateInput, StopLevel};
 use crate::time::{Moment, StopTimeouts};
 
 /// A run of the model. Runs refer to each other by sequence number of acceptance, never by id, so that an id that is
@@ -168,7 +168,7 @@ impl RegistryModel {
         let by = Requester { principal: run.request.principal.clone(), surface: run.request.surface };
         let (owner, admin) = (run.request.principal.clone(), run.request.admin);
         if let Some(verdict) = pending_stop {
-            return self.abort(&[accept_seq], Push::Gentle, &verdict, now);
+            return self.abort(&[accept_seq], StopLevel::Gentle, &verdict, now);
         }
         if policy != OnBusy::Interrupt || over {
             return StopOutcome::default();
@@ -176,7 +176,7 @@ impl RegistryModel {
         let may = |older: &&ModelRun| older.accept_seq < accept_seq && (admin || older.request.principal == owner);
         let older: Vec<u64> = self.live_of_session(&key).into_iter().filter(may).map(|run| run.accept_seq).collect();
         let verdict = Verdict::Aborted { reason: StopReason::Superseded, by: Some(by) };
-        self.abort(&older, Push::Gentle, &verdict, now)
+        self.abort(&older, StopLevel::Gentle, &verdict, now)
     }
 
     pub(super) fn rollback_acceptance(&mut self, id: &RunId) {
@@ -258,7 +258,7 @@ impl RegistryModel {
         };
         let mine = |run: &&ModelRun| requester.admin || run.request.principal == requester.principal;
         let roots: Vec<u64> = self.runs.iter().filter(named).filter(mine).map(|run| run.accept_seq).collect();
-        let stopped = self.abort(&roots, request.push, &verdict, now);
+        let stopped = self.abort(&roots, request.level, &verdict, now);
         for run in self.runs.clone().iter().filter(|run| roots.contains(&run.accept_seq)) {
             let is_above = |it: &&ModelRun| it.accept_seq != run.accept_seq && self.is_below(run, &[it.accept_seq]);
             let goes_on = |it: &ModelRun| !it.state.is_ended() && !stopped.covered.contains(&it.request.id);
@@ -272,12 +272,12 @@ impl RegistryModel {
     }
 
     /// Aborts the roots and all their descendants.
-    pub(super) fn abort(&mut self, roots: &[u64], push: Push, verdict: &Verdict, now: Moment) -> StopOutcome {
+    pub(super) fn abort(&mut self, roots: &[u64], level: StopLevel, verdict: &Verdict, now: Moment) -> StopOutcome {
         let mut stopped = StopOutcome::default();
         let covered: Vec<ModelRun> = self.runs.iter().filter(|run| self.is_below(run, roots)).cloned().collect();
         for run in covered {
             let id = run.request.id;
-            let effects = self.apply_input(&id, RunStateInput::Abort { push, verdict: verdict.clone() }, now);
+            let effects = self.apply_input(&id, RunStateInput::Abort { level, verdict: verdict.clone() }, now);
             if run.state == RunState::Queued {
                 stopped.withdrawn.push((id.clone(), run.request.text));
             }

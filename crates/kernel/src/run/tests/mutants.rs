@@ -7,7 +7,7 @@ use quell_protocol::StopReason;
 use super::explore::explore;
 use super::properties::PROPERTIES;
 use super::{
-    Debts, Moment, Push, RunEffect, RunState, RunStateInput, StepFn, StopTimeouts, TIMES, aborted, grace_timer,
+    Debts, Moment, RunEffect, RunState, RunStateInput, StepFn, StopLevel, StopTimeouts, TIMES, aborted, grace_timer,
     hard_limit_timer,
 };
 
@@ -40,9 +40,9 @@ fn bend(
 }
 
 impl MutableStep<'_> {
-    fn was_ending_with(&self, wanted: Push) -> Option<Debts> {
+    fn was_ending_with(&self, wanted: StopLevel) -> Option<Debts> {
         match self.before {
-            RunState::Ending { push, debts, .. } if *push == wanted => Some(*debts),
+            RunState::Ending { level, debts, .. } if *level == wanted => Some(*debts),
             _ => None,
         }
     }
@@ -51,8 +51,8 @@ impl MutableStep<'_> {
         self.input == wanted
     }
 
-    fn aborts(&self, wanted: Push) -> bool {
-        matches!(self.input, RunStateInput::Abort { push, .. } if *push == wanted)
+    fn aborts(&self, wanted: StopLevel) -> bool {
+        matches!(self.input, RunStateInput::Abort { level, .. } if *level == wanted)
     }
 
     fn returns(&self) -> bool {
@@ -91,7 +91,7 @@ macro_rules! mutant {
 
 const ANNOUNCING: &[Mutant] = &[
     mutant!("a second abort announces again", ["one ending is announced, with the verdict"], |bent| {
-        if bent.was_ending_with(Push::Gentle).is_some() && bent.aborts(Push::Gentle) {
+        if bent.was_ending_with(StopLevel::Gentle).is_some() && bent.aborts(StopLevel::Gentle) {
             bent.effects.push(RunEffect::AnnounceEnding);
         }
     }),
@@ -128,7 +128,7 @@ const WORKING: &[Mutant] = &[
         }
     }),
     mutant!("a late return cancels again", ["one cancel, with the verdict"], |bent| {
-        if bent.was_ending_with(Push::Gentle).is_some() && bent.returns() {
+        if bent.was_ending_with(StopLevel::Gentle).is_some() && bent.returns() {
             bent.effects.push(RunEffect::Cancel);
         }
     }),
@@ -138,7 +138,7 @@ const WORKING: &[Mutant] = &[
         }
     }),
     mutant!("a second force kills again", ["at most one kill"], |bent| {
-        if bent.was_ending_with(Push::Forced).is_some() && bent.aborts(Push::Forced) {
+        if bent.was_ending_with(StopLevel::Forced).is_some() && bent.aborts(StopLevel::Forced) {
             bent.effects.push(RunEffect::Kill);
         }
     }),
@@ -151,7 +151,7 @@ const WORKING: &[Mutant] = &[
 
 const SEALING: &[Mutant] = &[
     mutant!("a release seals what is sealed", ["at most one seal"], |bent| {
-        if bent.was_ending_with(Push::Forced).is_some_and(|debts| debts.release)
+        if bent.was_ending_with(StopLevel::Forced).is_some_and(|debts| debts.release)
             && bent.is_input(&RunStateInput::Released)
         {
             bent.effects.push(RunEffect::Seal);
@@ -159,7 +159,7 @@ const SEALING: &[Mutant] = &[
     }),
     // Records nothing unsealed, not even late: otherwise it would break the next property too.
     mutant!("the grace passes and the draft stays open", ["a started run is sealed at its end"], |bent| {
-        let open = bent.was_ending_with(Push::Gentle).is_some_and(|debts| debts.seal);
+        let open = bent.was_ending_with(StopLevel::Gentle).is_some_and(|debts| debts.seal);
         if bent.is_input(&RunStateInput::GracePassed) && open {
             bent.forget(&RunEffect::Seal);
             bent.set_debts(|debts| debts.seal = true);
@@ -170,13 +170,13 @@ const SEALING: &[Mutant] = &[
         }
     }),
     mutant!("an open draft counts as recorded", ["sealed before recorded can pay"], |bent| {
-        let open = bent.was_ending_with(Push::Gentle).is_some_and(|debts| debts.seal);
+        let open = bent.was_ending_with(StopLevel::Gentle).is_some_and(|debts| debts.seal);
         if open && bent.is_input(&RunStateInput::Recorded) {
             bent.set_debts(|debts| debts.record = false);
         }
     }),
     mutant!("an open draft counts as lost", ["sealed before recorded can pay"], |bent| {
-        let open = bent.was_ending_with(Push::Gentle).is_some_and(|debts| debts.seal);
+        let open = bent.was_ending_with(StopLevel::Gentle).is_some_and(|debts| debts.seal);
         if open && bent.is_input(&RunStateInput::RecordFailed) {
             bent.set_debts(|debts| (debts.record, debts.record_lost) = (false, true));
         }
@@ -204,25 +204,25 @@ const STANDING: &[Mutant] = &[
     }),
     // A second force must not kill again, and the grace timer is armed again: otherwise it would break other
     // properties.
-    mutant!("a gentle abort calms a forced one", ["push only rises"], |bent| {
+    mutant!("a gentle abort calms a forced one", ["stop level only rises"], |bent| {
         let only_record = |debts: Debts| !debts.seal && !debts.release;
-        if bent.was_ending_with(Push::Forced).is_some_and(only_record) && bent.aborts(Push::Gentle) {
-            if let RunState::Ending { push, .. } = bent.next {
-                *push = Push::Gentle;
+        if bent.was_ending_with(StopLevel::Forced).is_some_and(only_record) && bent.aborts(StopLevel::Gentle) {
+            if let RunState::Ending { level, .. } = bent.next {
+                *level = StopLevel::Gentle;
             }
             bent.effects.push(grace_timer());
         }
-        if bent.was_ending_with(Push::Gentle).is_some_and(only_record) {
+        if bent.was_ending_with(StopLevel::Gentle).is_some_and(only_record) {
             bent.forget(&RunEffect::Kill);
         }
     }),
     mutant!("an abort orders the record again", ["debts only shrink"], |bent| {
-        if bent.was_ending_with(Push::Gentle).is_some() && bent.aborts(Push::Gentle) {
+        if bent.was_ending_with(StopLevel::Gentle).is_some() && bent.aborts(StopLevel::Gentle) {
             bent.set_debts(|debts| debts.record = true);
         }
     }),
     mutant!("a lost record is forgotten at the hard limit", ["debts only shrink"], |bent| {
-        if bent.is_input(&RunStateInput::HardLimitPassed) && bent.was_ending_with(Push::Forced).is_some() {
+        if bent.is_input(&RunStateInput::HardLimitPassed) && bent.was_ending_with(StopLevel::Forced).is_some() {
             bent.set_debts(|debts| debts.record_lost = false);
         }
     }),
@@ -247,7 +247,7 @@ const ENDING: &[Mutant] = &[
         }
     ),
     mutant!("the hard limit cuts the grace short", ["a timer that is not armed does nothing"], |bent| {
-        if let RunState::Ending { verdict, push: Push::Gentle, debts } = bent.before
+        if let RunState::Ending { verdict, level: StopLevel::Gentle, debts } = bent.before
             && bent.is_input(&RunStateInput::HardLimitPassed)
         {
             // Seals the draft: otherwise it would break the property about sealing too.
@@ -258,25 +258,26 @@ const ENDING: &[Mutant] = &[
         }
     }),
     mutant!("the hard limit is put off for ever", ["timers alone lead to the end"], |bent| {
-        if bent.was_ending_with(Push::Forced).is_some() && bent.is_input(&RunStateInput::HardLimitPassed) {
+        if bent.was_ending_with(StopLevel::Forced).is_some() && bent.is_input(&RunStateInput::HardLimitPassed) {
             bent.ignore(&[hard_limit_timer()]);
         }
     }),
     mutant!("the last record ends nothing", ["nothing owed means ended"], |bent| {
-        let RunState::Ending { push, debts, .. } = bent.before else { return };
+        let RunState::Ending { level, debts, .. } = bent.before else { return };
         // Stays so until its timer fires: otherwise it would break the property about idle timers too.
-        let timer = if *push == Push::Gentle { RunStateInput::GracePassed } else { RunStateInput::HardLimitPassed };
+        let timer =
+            if *level == StopLevel::Gentle { RunStateInput::GracePassed } else { RunStateInput::HardLimitPassed };
         if debts.is_paid() && !bent.is_input(&timer) {
             bent.ignore(&[]);
         } else if bent.is_input(&RunStateInput::Recorded)
             && let RunState::Ended { verdict, debts } = &*bent.next
         {
-            *bent.next = RunState::Ending { verdict: verdict.clone(), push: *push, debts: *debts };
+            *bent.next = RunState::Ending { verdict: verdict.clone(), level: *level, debts: *debts };
             bent.forget(&RunEffect::AnnounceEnded);
         }
     }),
     mutant!("the grace ends what only waits for its record", ["an end with debts takes the hard limit"], |bent| {
-        if let RunState::Ending { verdict, push: Push::Gentle, debts } = bent.before
+        if let RunState::Ending { verdict, level: StopLevel::Gentle, debts } = bent.before
             && bent.is_input(&RunStateInput::GracePassed)
             && !debts.release
         {
@@ -290,7 +291,7 @@ const ENDING: &[Mutant] = &[
         }
     }),
     mutant!("an ended run takes another abort", ["after the end only debts change"], |bent| {
-        if bent.before.is_ended() && bent.aborts(Push::Gentle) {
+        if bent.before.is_ended() && bent.aborts(StopLevel::Gentle) {
             bent.effects.push(grace_timer());
         }
     }),

@@ -1,7 +1,7 @@
 //! Properties of every transition. Each property has a mutant that breaks only it.
 
 use super::explore::{ExploredState, ExploredStep, Property, TimerState, explore};
-use super::{Debts, Push, RunEffect, RunState, RunStateInput};
+use super::{Debts, RunEffect, RunState, RunStateInput, StopLevel};
 
 pub(super) const PROPERTIES: &[Property] = &[
     Property { name: "one ending is announced, with the verdict", holds: one_ending },
@@ -15,7 +15,7 @@ pub(super) const PROPERTIES: &[Property] = &[
     Property { name: "a started run is sealed at its end", holds: sealed_at_the_end },
     Property { name: "sealed before recorded can pay", holds: sealed_before_recorded },
     Property { name: "the first verdict wins", holds: first_verdict_wins },
-    Property { name: "push only rises", holds: push_rises },
+    Property { name: "stop level only rises", holds: push_rises },
     Property { name: "debts only shrink", holds: debts_shrink },
     Property { name: "the right timer is armed while ending", holds: timer_armed },
     Property { name: "a timer that is not armed does nothing", holds: idle_timer_does_nothing },
@@ -58,7 +58,7 @@ fn one_cancel(m: &ExploredStep<'_>) -> bool {
 }
 
 fn force_kills(m: &ExploredStep<'_>) -> bool {
-    let held = matches!(m.after.state, RunState::Ending { push: Push::Forced, debts, .. } if debts.release);
+    let held = matches!(m.after.state, RunState::Ending { level: StopLevel::Forced, debts, .. } if debts.release);
     !held || m.after.effects_so_far.killed > 0
 }
 
@@ -82,11 +82,11 @@ fn first_verdict_wins(m: &ExploredStep<'_>) -> bool {
 }
 
 fn push_rises(m: &ExploredStep<'_>) -> bool {
-    let push = |pair: &ExploredState| match pair.state {
-        RunState::Ending { push, .. } => Some(push),
+    let level = |pair: &ExploredState| match pair.state {
+        RunState::Ending { level, .. } => Some(level),
         RunState::Queued | RunState::Running | RunState::Ended { .. } => None,
     };
-    push(m.before).is_none() || push(m.after).is_none() || push(m.after) >= push(m.before)
+    level(m.before).is_none() || level(m.after).is_none() || level(m.after) >= level(m.before)
 }
 
 fn debts_shrink(m: &ExploredStep<'_>) -> bool {
@@ -104,8 +104,8 @@ fn debts_shrink(m: &ExploredStep<'_>) -> bool {
 
 fn timer_armed(m: &ExploredStep<'_>) -> bool {
     match m.after.state {
-        RunState::Ending { push: Push::Gentle, .. } => m.after.effects_so_far.grace == TimerState::Armed,
-        RunState::Ending { push: Push::Forced, .. } => m.after.effects_so_far.hard == TimerState::Armed,
+        RunState::Ending { level: StopLevel::Gentle, .. } => m.after.effects_so_far.grace == TimerState::Armed,
+        RunState::Ending { level: StopLevel::Forced, .. } => m.after.effects_so_far.hard == TimerState::Armed,
         RunState::Queued | RunState::Running | RunState::Ended { .. } => true,
     }
 }

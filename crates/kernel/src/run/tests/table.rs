@@ -2,7 +2,7 @@
 //! nothing.
 
 use super::explore::explore;
-use super::{Debts, NOW, Push, RunEffect, RunState, RunStateInput, TIMES, grace_timer, hard_limit_timer, inputs};
+use super::{Debts, NOW, RunEffect, RunState, RunStateInput, StopLevel, TIMES, grace_timer, hard_limit_timer, inputs};
 
 type StepResult = (RunState, Vec<RunEffect>);
 
@@ -36,9 +36,9 @@ const BEGINNING: &[TransitionRow] = &[
     TransitionRow {
         name: "running | abort gentle",
         answer: |state, input| match (state, input) {
-            (RunState::Running, RunStateInput::Abort { push: Push::Gentle, verdict }) => {
+            (RunState::Running, RunStateInput::Abort { level: StopLevel::Gentle, verdict }) => {
                 let debts = Debts { seal: true, ..SEALED };
-                let ending = RunState::Ending { verdict: verdict.clone(), push: Push::Gentle, debts };
+                let ending = RunState::Ending { verdict: verdict.clone(), level: StopLevel::Gentle, debts };
                 Some((ending, vec![RunEffect::Cancel, grace_timer(), RunEffect::AnnounceEnding]))
             }
             _ => None,
@@ -47,8 +47,8 @@ const BEGINNING: &[TransitionRow] = &[
     TransitionRow {
         name: "running | abort forced",
         answer: |state, input| match (state, input) {
-            (RunState::Running, RunStateInput::Abort { push: Push::Forced, verdict }) => {
-                let ending = RunState::Ending { verdict: verdict.clone(), push: Push::Forced, debts: SEALED };
+            (RunState::Running, RunStateInput::Abort { level: StopLevel::Forced, verdict }) => {
+                let ending = RunState::Ending { verdict: verdict.clone(), level: StopLevel::Forced, debts: SEALED };
                 let effects = vec![
                     RunEffect::Cancel,
                     RunEffect::Kill,
@@ -66,7 +66,7 @@ const BEGINNING: &[TransitionRow] = &[
         answer: |state, input| match (state, input) {
             (RunState::Running, RunStateInput::WorkReturned(outcome)) => {
                 let verdict = outcome.clone().into();
-                let ending = RunState::Ending { verdict, push: Push::Gentle, debts: SEALED };
+                let ending = RunState::Ending { verdict, level: StopLevel::Gentle, debts: SEALED };
                 Some((ending, vec![RunEffect::AnnounceEnding, RunEffect::Seal, RunEffect::Cancel, grace_timer()]))
             }
             _ => None,
@@ -78,9 +78,9 @@ const ENDING: &[TransitionRow] = &[
     TransitionRow {
         name: "ending | work returned, seal owed",
         answer: |state, input| match (state, input) {
-            (RunState::Ending { verdict, push, debts }, RunStateInput::WorkReturned(_)) if debts.seal => {
+            (RunState::Ending { verdict, level, debts }, RunStateInput::WorkReturned(_)) if debts.seal => {
                 let debts = Debts { seal: false, ..*debts };
-                Some((RunState::Ending { verdict: verdict.clone(), push: *push, debts }, vec![RunEffect::Seal]))
+                Some((RunState::Ending { verdict: verdict.clone(), level: *level, debts }, vec![RunEffect::Seal]))
             }
             _ => None,
         },
@@ -88,7 +88,20 @@ const ENDING: &[TransitionRow] = &[
     TransitionRow {
         name: "ending, gentle | abort forced",
         answer: |state, input| match (state, input) {
-            (RunState::Ending { push: Push::Gentle, debts, .. }, RunStateInput::Abort { push: Push::Forced, .. }) => {
+            (
+                RunState::Ending { level: StopLevel::Gentle, debts, .. },
+                RunStateInput::Abort { level: StopLevel::Forced, .. },
+            ) => Some((
+                after_force(state),
+                [vec![RunEffect::Kill], seal_if_owed(*debts), vec![hard_limit_timer()]].concat(),
+            )),
+            _ => None,
+        },
+    },
+    TransitionRow {
+        name: "ending, gentle | grace passed",
+        answer: |state, input| match (state, input) {
+            (RunState::Ending { level: StopLevel::Gentle, debts, .. }, RunStateInput::GracePassed) if debts.release => {
                 Some((
                     after_force(state),
                     [vec![RunEffect::Kill], seal_if_owed(*debts), vec![hard_limit_timer()]].concat(),
@@ -98,18 +111,11 @@ const ENDING: &[TransitionRow] = &[
         },
     },
     TransitionRow {
-        name: "ending, gentle | grace passed",
-        answer: |state, input| match (state, input) {
-            (RunState::Ending { push: Push::Gentle, debts, .. }, RunStateInput::GracePassed) if debts.release => Some(
-                (after_force(state), [vec![RunEffect::Kill], seal_if_owed(*debts), vec![hard_limit_timer()]].concat()),
-            ),
-            _ => None,
-        },
-    },
-    TransitionRow {
         name: "ending, gentle | grace passed, only record is owed",
         answer: |state, input| match (state, input) {
-            (RunState::Ending { push: Push::Gentle, debts, .. }, RunStateInput::GracePassed) if !debts.release => {
+            (RunState::Ending { level: StopLevel::Gentle, debts, .. }, RunStateInput::GracePassed)
+                if !debts.release =>
+            {
                 Some((after_force(state), vec![hard_limit_timer()]))
             }
             _ => None,
@@ -146,7 +152,7 @@ const ENDING: &[TransitionRow] = &[
     TransitionRow {
         name: "ending, forced | hard limit passed",
         answer: |state, input| match (state, input) {
-            (RunState::Ending { verdict, push: Push::Forced, debts }, RunStateInput::HardLimitPassed) => {
+            (RunState::Ending { verdict, level: StopLevel::Forced, debts }, RunStateInput::HardLimitPassed) => {
                 let ended = RunState::Ended { verdict: verdict.clone(), debts: *debts };
                 Some((ended, vec![RunEffect::AnnounceEnded]))
             }
@@ -186,14 +192,14 @@ fn seal_if_owed(debts: Debts) -> Vec<RunEffect> {
 fn after_force(state: &RunState) -> RunState {
     let RunState::Ending { verdict, debts, .. } = state else { panic!("not an ending run: {state:?}") };
     let debts = Debts { seal: false, ..*debts };
-    RunState::Ending { verdict: verdict.clone(), push: Push::Forced, debts }
+    RunState::Ending { verdict: verdict.clone(), level: StopLevel::Forced, debts }
 }
 
 /// An ending run with these debts, or the ended run if nothing is owed.
 fn after_payment(state: &RunState, remaining: Debts, mut effects: Vec<RunEffect>) -> StepResult {
-    let RunState::Ending { verdict, push, .. } = state else { panic!("not an ending run: {state:?}") };
+    let RunState::Ending { verdict, level, .. } = state else { panic!("not an ending run: {state:?}") };
     if remaining.record || remaining.release {
-        return (RunState::Ending { verdict: verdict.clone(), push: *push, debts: remaining }, effects);
+        return (RunState::Ending { verdict: verdict.clone(), level: *level, debts: remaining }, effects);
     }
     effects.push(RunEffect::AnnounceEnded);
     (RunState::Ended { verdict: verdict.clone(), debts: remaining }, effects)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use quell_engine::engine::AgentRemoval;
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_kernel::registry::StopRequest;
 use quell_protocol::{AgentId, StopReason, Surface};
 use quell_testkit::ScriptedResponse;
@@ -191,7 +191,7 @@ async fn a_deletion_goes_on_and_is_listed_when_its_caller_leaves() {
     let server = TestServer::start().await;
     create_agent(&server, "top", json!({})).await;
     let run = start_endless_run(&server, "top", "s").await;
-    let ask = StopRequest { push: Push::Gentle, reason: StopReason::User, surface: Surface::Http };
+    let ask = StopRequest { level: StopLevel::Gentle, reason: StopReason::User, surface: Surface::Http };
     let (id, caller) = (AgentId::parse("top").unwrap(), root());
     let deletion = server.engine.delete_agent(&caller, &id, AgentRemoval::Force(ask));
     let left = tokio::time::timeout(Duration::ZERO, deletion).await;

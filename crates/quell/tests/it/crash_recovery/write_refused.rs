@@ -2,7 +2,7 @@
 
 use quell_engine::engine::Submission;
 use quell_engine::live_run::RunProgress;
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_protocol::api::OnBusy;
 use quell_protocol::{CallId, RunId, StopReason, Verdict};
 use quell_store::sqlite::test_support::{CountedRows, OtherProgram, RefusedWrite};
@@ -111,7 +111,7 @@ async fn a_forced_stop_whose_turn_was_refused_outlives_its_daemon() {
     test.model.script(ScriptedResponse::silent_mid_stream("Half of it"));
     let run = test.send(submission("s", "tell me")).await;
     test.wait_text(&run).await;
-    test.engine.stop(&alice(), &run_stop_scope(&run), &stop_ask(Push::Forced)).wait_settled().await;
+    test.engine.stop(&alice(), &run_stop_scope(&run), &stop_ask(StopLevel::Forced)).wait_settled().await;
     wait_unrecorded_end(&test, &run).await;
     // A call that starts after the stop is not written to the journal after the verdict.
     let late = CallId::parse("late").unwrap();

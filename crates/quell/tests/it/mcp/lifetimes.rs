@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_testkit::commands::ProcessMarker;
 use quell_testkit::daemon::TestDaemon;
 use quell_testkit::machine_speed::scaled_limit;
@@ -46,7 +46,7 @@ async fn a_session_takes_its_servers_with_it() {
         fixture
             .test_engine
             .engine
-            .delete_session(&root(), &parse_session_key("one"), &stop_ask(Push::Gentle))
+            .delete_session(&root(), &parse_session_key("one"), &stop_ask(StopLevel::Gentle))
             .await
             .unwrap()
     );
@@ -55,7 +55,7 @@ async fn a_session_takes_its_servers_with_it() {
         fixture
             .test_engine
             .engine
-            .reset_session(&root(), &parse_session_key("two"), &stop_ask(Push::Gentle))
+            .reset_session(&root(), &parse_session_key("two"), &stop_ask(StopLevel::Gentle))
             .await
             .unwrap()
     );

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use quell_engine::agent::AgentConfig;
 use quell_engine::engine::Submission;
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_protocol::ResourceKind;
 use quell_protocol::api::RunView;
 use quell_scope::Point;
@@ -146,7 +146,7 @@ async fn a_picture_of_a_tool_is_the_same_after_a_restart_and_goes_with_its_sessi
     assert_eq!(kept_pictures(&second).len(), 1);
     second
         .engine
-        .delete_session(&alice(), &parse_session_key("s"), &test_engine::stop_ask(Push::Gentle))
+        .delete_session(&alice(), &parse_session_key("s"), &test_engine::stop_ask(StopLevel::Gentle))
         .await
         .unwrap();
     assert!(kept_pictures(&second).is_empty(), "{:?}", kept_pictures(&second));
@@ -160,7 +160,7 @@ async fn a_stop_while_a_picture_is_kept_leaves_the_result() {
     let (engine, run) = (test.engine.clone(), test_engine::parse_run_id("stopped"));
     let stopped = run.clone();
     test.point_hook.arm(Point::KeepPictures, 1, move || {
-        drop(engine.stop(&alice(), &run_stop_scope(&stopped), &test_engine::stop_ask(Push::Gentle)));
+        drop(engine.stop(&alice(), &run_stop_scope(&stopped), &test_engine::stop_ask(StopLevel::Gentle)));
     });
     test.model.script(ScriptedResponse::tool_call("c1", "test__picture", &json!({"text": "a dot"})));
     test.send(Submission {

@@ -1,6 +1,6 @@
 //! One server shared by all sessions: other sessions learn what one session's stop costs them.
 
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_protocol::{ResourceKind, Verdict};
 use quell_testkit::ScriptedResponse;
 use serde_json::json;
@@ -102,7 +102,7 @@ async fn a_forced_stop_of_one_call_does_not_cost_the_calls_of_others() {
     fixture.wait_messages("tools/call", 2).await;
     let stopped = fixture.start_call("one", "nap", json!({})).await;
     fixture.test_engine.wait_printed(&stopped, "progress").await;
-    let stop = fixture.test_engine.engine.stop(&alice(), &run_stop_scope(&stopped), &stop_ask(Push::Forced));
+    let stop = fixture.test_engine.engine.stop(&alice(), &run_stop_scope(&stopped), &stop_ask(StopLevel::Forced));
     assert_eq!(stop.aborted.len(), 1);
     let view = fixture.test_engine.wait_ended(&stopped).await;
     assert!(!call_row(&view).label.contains("restarted"), "{view:#?}");

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use quell_kernel::{Push, StopScope};
+use quell_kernel::{StopLevel, StopScope};
 use quell_protocol::{ResourceKind, Rung, Verdict};
 use quell_scope::Point;
 use quell_testkit::{ScriptedResponse, mcp};
@@ -88,7 +88,7 @@ async fn a_forced_stop_does_not_wait_for_the_grace() {
     let fixture = McpFixture::start().await;
     let run = fixture.start_call("s", "deaf", json!({})).await;
     fixture.test_engine.wait_printed(&run, "progress").await;
-    let stop = fixture.test_engine.engine.stop(&alice(), &run_stop_scope(&run), &stop_ask(Push::Forced));
+    let stop = fixture.test_engine.engine.stop(&alice(), &run_stop_scope(&run), &stop_ask(StopLevel::Forced));
     assert_eq!(stop.aborted.len(), 1);
     let view = fixture.test_engine.wait_ended(&run).await;
     assert!(receipt_of(&view).settled_at.ms.unwrap() < 800.0, "{view:#?}");
@@ -138,7 +138,8 @@ async fn a_stop_before_a_server_is_needed_starts_none() {
     let (engine, alive) = (fixture.test_engine.engine.clone(), Arc::new(Mutex::new(None)));
     let seen = Arc::clone(&alive);
     fixture.test_engine.point_hook.arm(Point::McpStart, 1, move || {
-        let stop = engine.stop(&alice(), &StopScope::whole_session(parse_session_key("s")), &stop_ask(Push::Gentle));
+        let stop =
+            engine.stop(&alice(), &StopScope::whole_session(parse_session_key("s")), &stop_ask(StopLevel::Gentle));
         *seen.lock().unwrap() = Some((stop.aborted.len(), engine.mcp().count_live()));
     });
     let run = fixture.test_engine.send(submission("s", "hello")).await;

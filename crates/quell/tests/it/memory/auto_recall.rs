@@ -231,7 +231,7 @@ async fn a_message_from_a_chat_is_about_the_words_that_its_hooks_left_of_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reset_forgets_what_the_run_that_it_stops_has_just_saved() {
     let test = start_engine(|config| config.memory.auto_save = true).await;
-    let ask = crate::test_engine::stop_ask(quell_kernel::Push::Gentle);
+    let ask = crate::test_engine::stop_ask(quell_kernel::StopLevel::Gentle);
     for round in 0..30 {
         let run = parse_run_id(&format!("round-{round}"));
         test.script_marker(run.as_str(), [ScriptedResponse::SilentBeforeHeaders]);
@@ -267,7 +267,7 @@ async fn a_run_that_is_stopped_while_it_recalls_never_asks_the_model() {
         let stop = engine.stop(
             &crate::test_engine::alice(),
             &crate::test_engine::run_stop_scope(&id),
-            &crate::test_engine::stop_ask(quell_kernel::Push::Gentle),
+            &crate::test_engine::stop_ask(quell_kernel::StopLevel::Gentle),
         );
         assert_eq!(stop.aborted, [id]);
     });

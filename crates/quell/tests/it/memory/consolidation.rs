@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use quell_engine::engine::Submission;
 use quell_engine::live_run::RunProgress;
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_kernel::registry::{BackgroundPolicy, QueuedPolicy, StopScope};
 use quell_protocol::api::RunView;
 use quell_protocol::session::SessionRequest;
@@ -161,14 +161,14 @@ async fn a_consolidation_that_fails_harms_nobody(#[case] consolidation: Scripted
 async fn a_stop_of_its_run_ends_it_wherever_it_is(
     #[values(Point::Consolidation, Point::ModelSend, Point::ModelStream, Point::AfterModel, Point::Remember)]
     point: Point,
-    #[values(Push::Gentle, Push::Forced)] push: Push,
+    #[values(StopLevel::Gentle, StopLevel::Forced)] level: StopLevel,
 ) {
     let test = start_engine_consolidating().await;
     let run = parse_run_id("asked");
     let (engine, id, point_hook) = (test.engine.clone(), run.clone(), test.point_hook.clone());
     let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     let action = move || {
-        let stop = engine.stop(&alice(), &crate::test_engine::run_stop_scope(&id), &stop_ask(push));
+        let stop = engine.stop(&alice(), &crate::test_engine::run_stop_scope(&id), &stop_ask(level));
         sender.send(stop).unwrap();
     };
     // After this point the run itself passes no other.
@@ -222,12 +222,12 @@ async fn a_stop_of_the_session_closes_its_request_and_one_that_keeps_the_backgro
         queued: QueuedPolicy::Withdraw,
         background: BackgroundPolicy::Keep,
     };
-    let stop = test.engine.stop(&alice(), &keeping, &stop_ask(Push::Gentle));
+    let stop = test.engine.stop(&alice(), &keeping, &stop_ask(StopLevel::Gentle));
     assert!(stop.tasks.is_empty() && !stop.stopped_anything());
     let others = test.engine.stop(
         &crate::test_engine::bob(),
         &StopScope::whole_session(parse_session_key("s")),
-        &stop_ask(Push::Gentle),
+        &stop_ask(StopLevel::Gentle),
     );
     assert!(others.tasks.is_empty(), "another principal stopped it");
     let stop = test.stop_session("s");
@@ -251,8 +251,8 @@ async fn a_reset_and_a_deletion_let_nothing_be_remembered_behind_them(
     test.model.request_at(1).wait_streaming().await;
     let caller = if by_another { crate::test_engine::root() } else { alice() };
     let done = match deletes {
-        true => test.engine.delete_session(&caller, &parse_session_key("s"), &stop_ask(Push::Gentle)).await,
-        false => test.engine.reset_session(&caller, &parse_session_key("s"), &stop_ask(Push::Gentle)).await,
+        true => test.engine.delete_session(&caller, &parse_session_key("s"), &stop_ask(StopLevel::Gentle)).await,
+        false => test.engine.reset_session(&caller, &parse_session_key("s"), &stop_ask(StopLevel::Gentle)).await,
     };
     assert!(done.unwrap());
     // The session exists again before the model has answered.

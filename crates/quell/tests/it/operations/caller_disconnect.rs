@@ -2,7 +2,7 @@
 
 use futures_util::poll;
 use quell_engine::memory::{Note, NoteScope};
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_store::sqlite::test_support::OtherProgram;
 use quell_testkit::daemon::poll_until;
 use quell_testkit::leaks;
@@ -44,7 +44,7 @@ async fn history_is_gone_although_the_caller_of_its_removal_left(#[case] deletes
     let test = TestEngine::start_shared().await;
     test.answer_by_marker();
     test.run_message("s", "my number is 4711").await;
-    let (caller, session, ask) = (alice(), parse_session_key("s"), stop_ask(Push::Gentle));
+    let (caller, session, ask) = (alice(), parse_session_key("s"), stop_ask(StopLevel::Gentle));
     if deletes {
         poll_once_and_drop(&test, test.engine.delete_session(&caller, &session, &ask)).await;
     } else {

@@ -158,7 +158,7 @@ async fn a_session_with_a_background_process_stays() {
         .stop(
             &root(),
             &quell_kernel::registry::StopScope::Everything,
-            &crate::test_engine::stop_ask(quell_kernel::Push::Forced),
+            &crate::test_engine::stop_ask(quell_kernel::StopLevel::Forced),
         )
         .wait_settled()
         .await;

@@ -191,7 +191,7 @@ async fn a_session_that_is_deleted_while_it_is_made_is_cleaned_up() {
     let program = Arc::clone(&fixture.program);
     leaks::wait_for_true("the creation has begun", move || program.hook_events_of("s").contains(&HookEvent::Create))
         .await;
-    let ask = crate::test_engine::stop_ask(quell_kernel::Push::Gentle);
+    let ask = crate::test_engine::stop_ask(quell_kernel::StopLevel::Gentle);
     assert!(fixture.test_engine.engine.delete_session(&alice(), &parse_session_key("s"), &ask).await.unwrap());
     gate.add_permits(10);
     fixture.wait_alive(0).await;
@@ -216,7 +216,7 @@ async fn a_request_during_a_deletion_gets_a_new_session() {
     let delete = async {
         let (program, engine) = (Arc::clone(&fixture.program), fixture.test_engine.engine.clone());
         leaks::wait_for_value("hook events", 1, move || program.hook_events_of("u:c:scripted").len()).await;
-        let ask = crate::test_engine::stop_ask(quell_kernel::Push::Gentle);
+        let ask = crate::test_engine::stop_ask(quell_kernel::StopLevel::Gentle);
         let opener = async {
             // The deletion waits for the creator of the session: let it continue.
             let waiting = engine.clone();
@@ -243,7 +243,7 @@ async fn a_successor_waits_until_what_was_known_of_the_deleted_one_is_gone() {
     asked.instruction = Some("Speak like a pirate.".to_owned());
     fixture.test_engine.engine.open_session(&alice(), asked).await.unwrap();
     let engine = &fixture.test_engine.engine;
-    let ask = crate::test_engine::stop_ask(quell_kernel::Push::Gentle);
+    let ask = crate::test_engine::stop_ask(quell_kernel::StopLevel::Gentle);
     // Two deletions at the same time, and one caller who opens the session meanwhile.
     let delete = || async { engine.delete_session(&alice(), &parse_session_key("u:c:scripted"), &ask).await.unwrap() };
     let open = async {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quell_engine::engine::OpenSessionOutcome;
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_protocol::ResourceKind;
 use quell_protocol::approval::Decision;
 use quell_protocol::hook::HookEvent;
@@ -136,7 +136,7 @@ async fn a_background_process_keeps_its_session_until_it_ends() {
 async fn a_deleted_session_is_cleaned_up_before_the_answer() {
     let fixture = SessionFixture::start().await;
     fixture.test_engine.run_message("s", "hello").await;
-    let ask = crate::test_engine::stop_ask(quell_kernel::Push::Gentle);
+    let ask = crate::test_engine::stop_ask(quell_kernel::StopLevel::Gentle);
     assert!(fixture.test_engine.engine.delete_session(&alice(), &parse_session_key("s"), &ask).await.unwrap());
     assert_eq!(fixture.program.count_alive(), 0);
     assert_eq!(fixture.session_state("s").await, "none");
@@ -160,7 +160,7 @@ async fn files_of_a_session_go_before_it_whichever_agent_has_left() {
     }
     let database = OtherProgram::connect(fixture.test_engine.test_dir.path());
     database.refuse(RefusedWrite::SessionDeletion);
-    let ask = crate::test_engine::stop_ask(quell_kernel::Push::Gentle);
+    let ask = crate::test_engine::stop_ask(quell_kernel::StopLevel::Gentle);
     assert!(fixture.test_engine.engine.delete_session(&alice(), &parse_session_key("s"), &ask).await.is_err());
     assert!(!own_file.exists() && others.exists());
     database.accept_again();
@@ -175,7 +175,7 @@ async fn files_of_a_session_go_before_it_whichever_agent_has_left() {
 async fn a_session_that_is_deleted_under_its_run_does_not_live_on_with_its_key() {
     let fixture = SessionFixture::start().await;
     fixture.test_engine.script_marker("hang", (0..30).map(|_| ScriptedResponse::silent_mid_stream("begun")));
-    let ask = crate::test_engine::stop_ask(quell_kernel::Push::Gentle);
+    let ask = crate::test_engine::stop_ask(quell_kernel::StopLevel::Gentle);
     for _ in 0..30 {
         let mut asked = session_request("u", "c");
         asked.api_key = Some(quell_protocol::session::Secret::new("sk-old".to_owned()));
@@ -217,7 +217,7 @@ async fn a_session_that_is_deleted_under_a_run_leaves_nothing_of_itself_in_memor
         fixture.test_engine.script_marker("hang", [ScriptedResponse::silent_mid_stream("begun")]);
         let run = fixture.test_engine.send(submission(session.as_str(), "marker:hang")).await;
         fixture.test_engine.wait_text(&run).await;
-        assert!(engine.delete_session(&alice(), &session, &stop_ask(Push::Gentle)).await.unwrap());
+        assert!(engine.delete_session(&alice(), &session, &stop_ask(StopLevel::Gentle)).await.unwrap());
         assert_eq!(engine.count_live_sessions(), 0, "the deleted session is still in memory");
     }
     fixture.wait_alive(0).await;
@@ -235,7 +235,7 @@ async fn a_session_that_waits_for_a_place_is_deleted_without_one() {
     let run = fixture.test_engine.send(submission("works", "marker:hang")).await;
     fixture.test_engine.wait_text(&run).await;
     fixture.test_engine.send(submission("waits", "later")).await;
-    let (caller, waits, gently) = (alice(), parse_session_key("waits"), stop_ask(Push::Gentle));
+    let (caller, waits, gently) = (alice(), parse_session_key("waits"), stop_ask(StopLevel::Gentle));
     let deleted = fixture.test_engine.engine.delete_session(&caller, &waits, &gently);
     assert!(tokio::time::timeout(WAIT_TIMEOUT, deleted).await.expect("it waits for another session").unwrap());
     assert_eq!(fixture.test_engine.engine.count_live_sessions(), 1);

@@ -6,7 +6,7 @@ use std::sync::Barrier;
 use futures_util::poll;
 use quell_engine::Engine;
 use quell_engine::engine::{Caller, StopResult};
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_kernel::registry::StopRequest;
 use quell_protocol::{RunId, StopReason};
 
@@ -36,19 +36,19 @@ impl SweepStopAnswers {
 
 /// Stops the run, synchronously on the current thread.
 pub(super) fn stop_run(engine: &Engine, run: &RunId, mode: SweepStopMode) -> SweepStopAnswers {
-    let stop = |caller: Caller, push| {
-        let ask = StopRequest { push, reason: StopReason::User, surface: caller.surface };
+    let stop = |caller: Caller, level| {
+        let ask = StopRequest { level, reason: StopReason::User, surface: caller.surface };
         let stop = engine.stop(&caller, &run_stop_scope(run), &ask);
         (caller, stop)
     };
     match mode {
-        SweepStopMode::Gentle | SweepStopMode::CallerGone => SweepStopAnswers(vec![stop(alice(), Push::Gentle)]),
-        SweepStopMode::Forced => SweepStopAnswers(vec![stop(alice(), Push::Forced)]),
+        SweepStopMode::Gentle | SweepStopMode::CallerGone => SweepStopAnswers(vec![stop(alice(), StopLevel::Gentle)]),
+        SweepStopMode::Forced => SweepStopAnswers(vec![stop(alice(), StopLevel::Forced)]),
         SweepStopMode::TwoCallers => {
             let start = Barrier::new(2);
             let stop_as = |caller| {
                 start.wait();
-                stop(caller, Push::Gentle)
+                stop(caller, StopLevel::Gentle)
             };
             std::thread::scope(|threads| {
                 let stops = [alice(), root()].map(|caller| threads.spawn(|| stop_as(caller)));

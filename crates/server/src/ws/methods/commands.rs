@@ -1,7 +1,7 @@
 //! Slash commands in `chat.send`, and `commands.list`. A command never becomes a prompt: it is answered here, or
 //! refused by its name.
 
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_kernel::channel::commands::{ChannelCommand, StopReach, status_text};
 use quell_kernel::registry::StopRequest;
 use quell_protocol::{AgentId, SessionKey, StopReason};
@@ -123,7 +123,8 @@ pub(super) async fn run_command(
             Ok(status_text(&engine.active_runs_of_session(key), model.as_deref().unwrap_or("unknown")))
         }
         GatewayCommand::New => {
-            let request = StopRequest { push: Push::Gentle, reason: StopReason::Command, surface: peer.caller.surface };
+            let request =
+                StopRequest { level: StopLevel::Gentle, reason: StopReason::Command, surface: peer.caller.surface };
             engine.reset_session(&peer.caller, key, &request).await?;
             Ok("A new conversation begins.".to_owned())
         }

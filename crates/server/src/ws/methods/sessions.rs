@@ -1,7 +1,7 @@
 //! `sessions.*`: list, describe, resolve, reset, delete.
 
 use quell_engine::engine::SessionError;
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_kernel::registry::StopRequest;
 use quell_protocol::api::{HistoryMessage, RunView, SessionRow};
 use quell_protocol::{AgentId, SessionKey, StopReason};
@@ -278,7 +278,7 @@ impl From<SessionError> for RpcError {
 }
 
 fn stop_request(call: &RpcCall<'_>) -> StopRequest {
-    StopRequest { push: Push::Gentle, reason: StopReason::User, surface: call.peer.caller.surface }
+    StopRequest { level: StopLevel::Gentle, reason: StopReason::User, surface: call.peer.caller.surface }
 }
 
 pub(super) fn reset(call: &RpcCall<'_>, value: Value) -> impl Future<Output = RpcResult> + use<> {

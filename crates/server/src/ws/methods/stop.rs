@@ -1,7 +1,7 @@
 //! Methods that stop: `chat.abort`, `sessions.abort`, `runs.stop`, `stop.all`, `hold.*`.
 
 use quell_engine::engine::{StopResult, build_stop_answer};
-use quell_kernel::Push;
+use quell_kernel::StopLevel;
 use quell_kernel::registry::{BackgroundPolicy, QueuedPolicy, StopRequest, StopScope};
 use quell_protocol::api::StopAnswer;
 use quell_protocol::{RunId, SessionKey, StopReason};
@@ -15,9 +15,9 @@ use super::{RpcCall, RpcResult, parse_params};
 pub(super) const MISSING_TARGET: &str = "missing runId or sessionKey";
 
 fn stop_request(call: &RpcCall<'_>, force: bool, reason: Option<&str>) -> StopRequest {
-    let push = if force { Push::Forced } else { Push::Gentle };
+    let level = if force { StopLevel::Forced } else { StopLevel::Gentle };
     let reason = reason.map_or(StopReason::User, StopReason::from_text);
-    StopRequest { push, reason, surface: call.peer.caller.surface }
+    StopRequest { level, reason, surface: call.peer.caller.surface }
 }
 
 fn request_stop(call: &RpcCall<'_>, scope: &StopScope, request: &StopRequest) -> StopResult {
