@@ -70,6 +70,10 @@ fn a_picture_may_be_as_large_as_providers_take_it() {
 #[case::text("data:text/plain;base64,aGVsbG8=", Err(ImageUnavailable::UnsupportedFormat))]
 #[case::not_encoded("data:image/png,hello", Err(ImageUnavailable::UnsupportedFormat))]
 #[case::broken("data:image/png;base64,iVBORw0KGgo", Err(ImageUnavailable::UnsupportedFormat))]
+#[case::meaningless_bits("data:image/png;base64,iVBORw0KGgp=", Err(ImageUnavailable::UnsupportedFormat))]
+#[case::padding_in_between("data:image/png;base64,iVBORw0KGgo=iVBORw0KGgo=", Err(ImageUnavailable::UnsupportedFormat))]
+#[case::a_space("data:image/png;base64,iVBORw0K Ggo=", Err(ImageUnavailable::UnsupportedFormat))]
+#[case::another_alphabet("data:image/png;base64,iVBORw0K-_-_", Err(ImageUnavailable::UnsupportedFormat))]
 #[case::nothing("data:", Err(ImageUnavailable::UnsupportedFormat))]
 fn a_data_url_holds_its_picture(#[case] url: &str, #[case] expected: Result<&str, ImageUnavailable>) {
     assert_eq!(Image::from_data_url(url).map(|image| image.media_type()), expected);

@@ -37,7 +37,8 @@ impl FedAnswer {
     pub(crate) fn from_events(dialect: &dyn Dialect, events: &[Value]) -> Self {
         let mut fed = Self::default();
         for event in events {
-            assert!(fed.apply(dialect, "", &event.to_string()).is_ok(), "{event}");
+            let status = if event["type"] == "message_stop" { StreamStatus::Done } else { StreamStatus::More };
+            assert_eq!(fed.apply(dialect, "", &event.to_string()), Ok(status), "{event}");
         }
         fed
     }
