@@ -17,6 +17,7 @@ const LOCAL_API_URL: &str = "http://127.0.0.1:1/api";
 #[case::a_line_break("token_env", "copy it anew", |config: &mut ChannelConfig| config.token = Some("a\nb".into()))]
 #[case::no_url("api_base", "no URL", |config: &mut ChannelConfig| config.api_base = Some("slack".into()))]
 #[case::in_the_clear("api_base", "https://", |config: &mut ChannelConfig| config.api_base = Some("http://example.org".into()))]
+#[case::in_the_clear_below_localhost("api_base", "https://", |config: &mut ChannelConfig| config.api_base = Some("http://slack.localhost".into()))]
 #[case::a_query("api_base", "query", |config: &mut ChannelConfig| config.api_base = Some("https://example.org/?a=b".into()))]
 fn invalid_settings_are_named(#[case] key: &str, #[case] text: &str, #[case] change: fn(&mut ChannelConfig)) {
     let mut config = slack_config(LOCAL_API_URL);
