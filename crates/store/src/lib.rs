@@ -45,7 +45,7 @@ pub use history::{HistoryItem, HistoryStore, SealedTurn};
 pub use journal::{JournalRow, JournalStore};
 pub use lock::{LockHolder, find_running_daemon};
 pub use maintenance::MaintenanceStore;
-pub use notes::{FoundNote, Note, NoteFilter, NoteScope, NoteStore, SaveNoteOutcome};
+pub use notes::{FoundNote, Note, NoteScope, NoteStore, NoteWriteCheck, SaveNoteOutcome};
 pub use runs::{AcceptRunOutcome, RunListFilter, RunRow, RunStore, SealedRun, StoredRunState};
 pub use sessions::{
     DeleteSessionOutcome, IdleSession, PrivateEndpoints, SessionListFilter, SessionSetup, SessionSetupAccess,

@@ -48,7 +48,7 @@ pub enum SaveNoteOutcome {
 }
 
 /// Whether a note of this scope may still be written.
-pub type NoteFilter = Box<dyn Fn(&NoteScope) -> bool + Send>;
+pub type NoteWriteCheck = Box<dyn Fn(&NoteScope) -> bool + Send>;
 
 impl NoteScope {
     pub(crate) fn kind(&self) -> &'static str {
@@ -88,7 +88,7 @@ pub trait NoteStore: Send + Sync {
 
     /// As [`NoteStore::save`], but skips the write if `wanted` is false when the write runs. A caller that cancels a
     /// note and then deletes its scope can so be sure that no queued write brings it back.
-    fn save_if(&self, scope: NoteScope, note: Note, wanted: NoteFilter) -> StoreFuture<'_, SaveNoteOutcome>;
+    fn save_if(&self, scope: NoteScope, note: Note, wanted: NoteWriteCheck) -> StoreFuture<'_, SaveNoteOutcome>;
 
     /// Finds the notes of each scope that contain words of the query, at most `limit` for each scope, the most
     /// relevant first. [`parse_query_words`](quell_kernel::memory::parse_query_words) splits the query, and

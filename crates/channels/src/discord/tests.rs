@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::*;
 use crate::config::ChannelKind;
-use crate::network::recording_sink::RecordingInboundSink;
+use crate::network::recording_sink::{RecordingInboundSink, run_while_listening_with};
 
 /// A fake server, the channel under test, and a recording sink.
 struct DiscordFixture {
@@ -63,25 +63,6 @@ impl Drop for DiscordFixture {
     fn drop(&mut self) {
         let client_errors = self.server.state().client_errors;
         assert!(client_errors.is_empty() || std::thread::panicking(), "{client_errors:?}");
-    }
-}
-
-async fn run_while_listening_with<T>(
-    discord: &DiscordNetwork,
-    sink: &dyn InboundSink,
-    lost: &Mutex<Vec<ListenError>>,
-    scenario: impl Future<Output = T>,
-) -> T {
-    let listening = async {
-        loop {
-            let why = discord.listen(sink).await;
-            lost.lock().unwrap().push(why);
-        }
-    };
-    // The listener is dropped when the scenario is over, as the flow does it.
-    tokio::select! {
-        () = listening => unreachable!("it listens for ever"),
-        output = scenario => output,
     }
 }
 

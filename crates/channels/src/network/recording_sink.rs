@@ -1,4 +1,4 @@
-//! Inbound sink for tests that records what a network delivers.
+//! For tests of networks: an inbound sink that records what is delivered, and a listener beside a scenario.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::{InboundMessage, InboundSink, OwnAccount};
+use super::{InboundMessage, InboundSink, ListenError, Network, OwnAccount};
 
 /// How long a test waits before it fails.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -79,5 +79,25 @@ impl InboundSink for RecordingInboundSink {
         *self.cursor.lock().unwrap() = Some(cursor.clone());
         self.state.send_modify(|state| state.cursors.push(cursor));
         async {}.boxed()
+    }
+}
+
+/// Runs a scenario while the network listens, again after each loss of its connection, and collects why it was lost.
+pub(crate) async fn run_while_listening_with<T>(
+    network: &dyn Network,
+    sink: &dyn InboundSink,
+    lost: &Mutex<Vec<ListenError>>,
+    scenario: impl Future<Output = T>,
+) -> T {
+    let listening = async {
+        loop {
+            let why = network.listen(sink).await;
+            lost.lock().unwrap().push(why);
+        }
+    };
+    // The listener is dropped when the scenario is over, as the flow does it.
+    tokio::select! {
+        () = listening => unreachable!("it listens for ever"),
+        output = scenario => output,
     }
 }

@@ -28,7 +28,7 @@ use crate::live_run::RunWriter;
 pub use delegation::{StartedSubRun, SubRunRequest, SubRunSession, sub_run_report};
 use recall::{Recall, RecallArgs};
 use remember::{Remember, RememberArgs};
-use send_message::{SendMessage, SendMessageArgs};
+use send_message::{AgentMessageArgs, SendMessage};
 use spawn_agent::{SpawnAgent, SpawnAgentArgs};
 
 /// The tool name for sending the files that an answer in a chat names. It is not a real tool: the model writes file
@@ -52,7 +52,7 @@ impl EngineTool {
 /// Every tool of the engine.
 static ENGINE_TOOLS: [EngineTool; 4] = [
     EngineTool::new::<SpawnAgentArgs>(|run| Box::new(SpawnAgent { run })),
-    EngineTool::new::<SendMessageArgs>(|run| Box::new(SendMessage { run })),
+    EngineTool::new::<AgentMessageArgs>(|run| Box::new(SendMessage { run })),
     EngineTool::new::<RememberArgs>(|run| Box::new(Remember { run })),
     EngineTool::new::<RecallArgs>(|run| Box::new(Recall { run })),
 ];
@@ -106,7 +106,7 @@ pub(super) fn tool_specs(allowed: &[String], agent: &AgentFacts<'_>) -> Vec<Tool
 pub(super) fn delegation_tool_specs(snapshot: &AgentSnapshot, agent: &Agent) -> Arc<[ToolSpec]> {
     let delegates = delegation::delegates(snapshot, agent);
     let facts = AgentFacts { delegates: &delegates, ..AgentFacts::default() };
-    [SpawnAgentArgs::spec_for(&facts), SendMessageArgs::spec_for(&facts)].into_iter().flatten().collect()
+    [SpawnAgentArgs::spec_for(&facts), AgentMessageArgs::spec_for(&facts)].into_iter().flatten().collect()
 }
 
 /// The kind of resource that a call of this tool holds.

@@ -26,7 +26,7 @@ pub struct AnthropicRequest {
 /// Builds the system prompt and the messages of a request.
 #[must_use]
 pub fn build_request(prompt: &Prompt<'_>) -> AnthropicRequest {
-    let mut rendered = AnthropicMessages::default();
+    let mut rendered = RenderedMessages::default();
     for line in build_lines(prompt, &DialectRules { is_legal_call_id, accepts_thinking }) {
         match line {
             PromptLine::User(parts) => rendered.push_user_parts(&parts),
@@ -40,13 +40,13 @@ pub fn build_request(prompt: &Prompt<'_>) -> AnthropicRequest {
 
 /// Messages so far, and the results for the beginning of the next user message.
 #[derive(Default)]
-struct AnthropicMessages {
+struct RenderedMessages {
     messages: Vec<Value>,
     results: Vec<Value>,
     ends_with_assistant: bool,
 }
 
-impl AnthropicMessages {
+impl RenderedMessages {
     fn push_user_parts(&mut self, parts: &[PromptPart<'_>]) {
         let mut content = std::mem::take(&mut self.results);
         content.extend(parts.iter().map(render_part));

@@ -5,7 +5,7 @@ use quell_protocol::memory::SenderRow;
 
 use super::{Data, MemoryStore, NoteEntry, newest_rows};
 use crate::cursor::PagedList;
-use crate::{FoundNote, Note, NoteFilter, NoteScope, NoteStore, SaveNoteOutcome, StoreFuture};
+use crate::{FoundNote, Note, NoteScope, NoteStore, NoteWriteCheck, SaveNoteOutcome, StoreFuture};
 
 impl Data {
     fn save_note(&mut self, scope: NoteScope, note: Note) -> SaveNoteOutcome {
@@ -102,7 +102,7 @@ impl NoteStore for MemoryStore {
         self.write(move |data| Ok(data.save_note(scope, note)))
     }
 
-    fn save_if(&self, scope: NoteScope, note: Note, wanted: NoteFilter) -> StoreFuture<'_, SaveNoteOutcome> {
+    fn save_if(&self, scope: NoteScope, note: Note, wanted: NoteWriteCheck) -> StoreFuture<'_, SaveNoteOutcome> {
         self.write(move |data| {
             Ok(if wanted(&scope) { data.save_note(scope, note) } else { SaveNoteOutcome::Cancelled })
         })

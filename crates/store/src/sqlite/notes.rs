@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::SqliteStore;
 use crate::cursor::{PagedList, limit_plus_one};
-use crate::{FoundNote, Note, NoteFilter, NoteScope, NoteStore, SaveNoteOutcome, StoreFuture};
+use crate::{FoundNote, Note, NoteScope, NoteStore, NoteWriteCheck, SaveNoteOutcome, StoreFuture};
 use search::NoteSearch;
 
 impl NoteStore for SqliteStore {
@@ -19,7 +19,7 @@ impl NoteStore for SqliteStore {
         self.write(move |db| insert_note(db, &scope, &note))
     }
 
-    fn save_if(&self, scope: NoteScope, note: Note, wanted: NoteFilter) -> StoreFuture<'_, SaveNoteOutcome> {
+    fn save_if(&self, scope: NoteScope, note: Note, wanted: NoteWriteCheck) -> StoreFuture<'_, SaveNoteOutcome> {
         self.write(
             move |db| if wanted(&scope) { insert_note(db, &scope, &note) } else { Ok(SaveNoteOutcome::Cancelled) },
         )

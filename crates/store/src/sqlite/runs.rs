@@ -5,7 +5,6 @@ use quell_protocol::{AgentId, Amendment, Principal, RunId, SessionKey};
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 
 use super::columns::{invalid_column, parse_id_column};
-use super::sessions::SessionUse;
 use super::{SqliteStore, amendments, history, hold, journal, sessions, spend};
 use crate::cursor::{PagedList, limit_plus_one};
 use crate::{
@@ -137,9 +136,7 @@ fn insert_accepted_run(db: &Connection, row: &RunRow) -> rusqlite::Result<Accept
     if inserted == 0 {
         return query_run(db, &row.id)?.map(AcceptRunOutcome::Existing).ok_or(rusqlite::Error::QueryReturnedNoRows);
     }
-    let session_use =
-        SessionUse { key: &row.session, agent: &row.agent, principal: &row.principal, at: &row.accepted_at };
-    sessions::record_use(db, &session_use)?;
+    sessions::record_use(db, &row.session, &row.agent, &row.principal, &row.accepted_at)?;
     Ok(AcceptRunOutcome::New)
 }
 

@@ -108,7 +108,7 @@ fn set_up_session(db: &Connection, setup: &SessionSetup) -> rusqlite::Result<Ses
         return Ok(SessionSetupOutcome::NotOwner);
     }
     let SessionSetup { key, agent, at, requested_by: principal, .. } = setup;
-    record_use(db, &SessionUse { key, agent, principal, at })?;
+    record_use(db, key, agent, principal, at)?;
     db.prepare_cached(
         "UPDATE sessions SET agent = ?2, config = ?3, secrets = ?4, private_base_url = ?5, private_mcp_url = ?6
          WHERE key = ?1",
@@ -137,14 +137,6 @@ fn delete_session(db: &Connection, key: &SessionKey) -> rusqlite::Result<DeleteS
     Ok(if deleted > 0 { DeleteSessionOutcome::Deleted } else { DeleteSessionOutcome::Unknown })
 }
 
-/// A use of a session by a message or a set-up.
-pub(super) struct SessionUse<'a> {
-    pub(super) key: &'a SessionKey,
-    pub(super) agent: &'a AgentId,
-    pub(super) principal: &'a Principal,
-    pub(super) at: &'a str,
-}
-
 /// Keeps the receipts of a session that is deleted, without messages and answers. An existing receipt is not
 /// replaced, so that nobody can forge one by an import and a deletion.
 fn save_receipts(db: &Connection, key: &SessionKey) -> rusqlite::Result<()> {
@@ -161,8 +153,13 @@ fn save_receipts(db: &Connection, key: &SessionKey) -> rusqlite::Result<()> {
 
 /// Creates a session with the principal as its owner, or moves it to the top of the list. Only the owner's use
 /// changes its agent.
-pub(super) fn record_use(db: &Connection, session_use: &SessionUse<'_>) -> rusqlite::Result<()> {
-    let SessionUse { key, agent, principal, at } = session_use;
+pub(super) fn record_use(
+    db: &Connection,
+    key: &SessionKey,
+    agent: &AgentId,
+    principal: &Principal,
+    at: &str,
+) -> rusqlite::Result<()> {
     db.prepare_cached(
         "INSERT INTO sessions (key, agent, created_at, last_used_at, use_order, owner)
          VALUES (?1, ?2, ?3, ?3, (SELECT ifnull(max(use_order), 0) + 1 FROM sessions), ?4)

@@ -14,14 +14,14 @@ use super::delegation::{DelegationRequest, SubRunSession, spec_with_delegates};
 /// Arguments of `send_message`.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct SendMessageArgs {
+pub(super) struct AgentMessageArgs {
     /// The agent's name.
     to: String,
     /// The message.
     text: String,
 }
 
-impl ToolArguments for SendMessageArgs {
+impl ToolArguments for AgentMessageArgs {
     const NAME: &'static str = "send_message";
     const ABOUT: &'static str = "Sends a message to another agent and returns its answer. The agent remembers what this conversation told it before.";
     const EXAMPLE: &'static str = r#"{"to": "main", "text": "Which of the two did you choose?"}"#;
@@ -38,12 +38,12 @@ pub(super) struct SendMessage<'r> {
 
 impl Tool for SendMessage<'_> {
     fn definition(&self) -> ToolDefinition<'_> {
-        ToolDefinition::of::<SendMessageArgs>()
+        ToolDefinition::of::<AgentMessageArgs>()
     }
 
     fn call<'c>(&'c self, arguments: &'c Value, _: &'c mut ToolContext<'_>) -> ToolFuture<'c> {
         Box::pin(async move {
-            let args: SendMessageArgs = match parse_arguments(arguments) {
+            let args: AgentMessageArgs = match parse_arguments(arguments) {
                 Ok(args) => args,
                 Err(problem) => return Ok(ToolOutput::error(problem)),
             };
