@@ -6,8 +6,9 @@
 mod events;
 mod hub;
 mod receipt;
+mod request;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod usage;
 mod view;
 mod writer;
@@ -19,18 +20,20 @@ use quell_kernel::journal::{JournalLine, SeqReservation};
 use quell_kernel::permissions::RunPermissions;
 use quell_kernel::registry::{NewRun, RunPhase};
 use quell_kernel::turn::{PartialPolicy, SealOptions, Turn, TurnDraft};
-use quell_kernel::{Debts, Moment};
+use quell_kernel::{Debts, Moment, expiry};
 use quell_protocol::hook::SessionFacts;
 use quell_protocol::{Amendment, CallId, EventKind, Receipt, RunEvent, RunId, Usage, Verdict};
 use quell_scope::Scope;
 use quell_scope::clock::Clock;
 use tokio::sync::watch;
+use uuid::Uuid;
 
 use crate::channel_origin::ChannelOrigin;
 use crate::journal::{JournalWriteError, RunJournal};
 pub use events::Follower;
 use events::RunEventRing;
 pub use hub::{EngineNotice, Hub, SubscriberOverrun, Subscription};
+pub use request::{RunDefaults, RunRequest};
 pub use usage::BillingInfo;
 pub use writer::{RunWriter, TurnSealed};
 
@@ -54,24 +57,6 @@ pub enum Acceptance {
     Durable,
     /// The run was not accepted after all: it leaves no trace.
     Refused,
-}
-
-/// Initial values of a [`LiveRun`].
-#[derive(Debug, Clone)]
-pub struct LiveRunInit {
-    /// The run as requested.
-    pub run: NewRun,
-    /// Hash of the request, compared for idempotency.
-    pub fingerprint: String,
-    /// What happens to text that a stop cuts off.
-    pub partial_policy: PartialPolicy,
-    /// When its time is used up.
-    pub deadline: Moment,
-    pub journal: RunJournal,
-    /// The chat message that the run answers.
-    pub channel_origin: Option<ChannelOrigin>,
-    /// Upper bound of its permissions, if another run started it.
-    pub max_permissions: Option<RunPermissions>,
 }
 
 /// The live state of one run.
@@ -133,17 +118,34 @@ struct RunTimestamps {
 }
 
 impl LiveRun {
-    /// Creates the live state of a run that was just accepted.
+    /// Creates the live state of a requested run. `partial_policy` is its agent's.
     #[must_use]
-    pub fn new(init: LiveRunInit, scope: Scope, clock: Clock, hub: Hub) -> Self {
-        let LiveRunInit { run, fingerprint, partial_policy, deadline, journal, channel_origin, max_permissions } = init;
-        let times = RunTimestamps {
-            accepted: clock.now(),
-            started: None,
-            stop_requested: None,
-            stop_delivered: None,
-            settled: None,
+    pub fn new(
+        request: RunRequest,
+        partial_policy: PartialPolicy,
+        defaults: &RunDefaults,
+        clock: Clock,
+        hub: Hub,
+    ) -> Self {
+        let now = clock.now();
+        let timeout = request.timeout.unwrap_or(defaults.run_timeout);
+        let new_id = || RunId::parse(Uuid::now_v7().to_string());
+        let Ok(id) = request.id.map_or_else(new_id, Ok) else { unreachable!("a UUID is a valid run id") };
+        let run = NewRun {
+            id,
+            session: request.session,
+            agent: request.agent,
+            principal: request.principal,
+            admin: request.admin,
+            surface: request.surface,
+            parent: request.parent,
+            text: request.text,
+            on_busy: request.on_busy,
+            scope: request.channel_origin.as_ref().map(|origin| Arc::new(origin.message().interruption_scope())),
+            expires_at: expiry::expires_at(now, timeout, &defaults.expiry),
         };
+        let times =
+            RunTimestamps { accepted: now, started: None, stop_requested: None, stop_delivered: None, settled: None };
         let state = LiveRunState {
             events: RunEventRing::default(),
             seq_reservation: SeqReservation::default(),
@@ -162,18 +164,18 @@ impl LiveRun {
             amendments: Vec::new(),
         };
         Self {
+            journal: defaults.journal.run_journal(run.id.clone()),
             run,
-            fingerprint,
-            deadline,
-            scope,
+            fingerprint: request.fingerprint,
+            deadline: now.plus(timeout),
+            scope: Scope::new(clock, defaults.probe.clone()),
             clock,
             hub,
             partial_policy,
             session: OnceLock::new(),
             billing_info: OnceLock::new(),
-            channel_origin,
-            max_permissions,
-            journal,
+            channel_origin: request.channel_origin,
+            max_permissions: request.max_permissions,
             state: Mutex::new(state),
             progress: watch::Sender::new(RunProgress::Accepted),
             acceptance: watch::Sender::new(Acceptance::Pending),

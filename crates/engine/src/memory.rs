@@ -258,7 +258,7 @@ impl NoteMemory {
         let category = CATEGORY_CONVERSATION.to_owned();
         let note = Note { key: message_key(run, channel_origin), category, text: text.to_owned(), at: at() };
         let scope = note_scope_of_message(run, channel_origin);
-        // waits: the finaliser of the run waits, beside the run's work; for a chat message the run races it.
+        // waits: the task of the run waits, beside the run's work; for a chat message the run races it.
         if let Err(error) = self.save_note_unless_forgotten(scope, note, said_at, None).await {
             tracing::error!(run = %run.id, %error, "a message could not be saved as a note");
         }

@@ -10,13 +10,13 @@ mod agents;
 mod amendments;
 mod channel_delivery;
 mod consolidation;
-mod finaliser;
 mod hooks;
 mod queries;
+mod recording;
 mod run_metrics;
+mod run_task;
 mod spending;
 mod stop;
-mod turn_recording;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,8 +37,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::agent::Services;
 use crate::live_run::{Acceptance, EngineNotice, Hub, LiveRun};
-pub use finaliser::{RunInputs, RunPermit, RunSetupError, abort_at_deadline, serialize_view};
 pub use hooks::run_hook_trigger;
+pub use recording::serialize_view;
+pub use run_task::{RunInputs, RunPermit, RunSetupError, abort_at_deadline};
 use spending::AgentSpending;
 pub use spending::SpentToday;
 pub use stop::{StopResult, Ticket};
@@ -271,7 +272,7 @@ impl RunTable {
         drop(state);
         for live_run in live_runs {
             live_run.mark_steered();
-            self.spawn(finaliser::store_steered_message(self.clone(), live_run, Arc::clone(into)));
+            self.spawn(recording::store_steered_message(self.clone(), live_run, Arc::clone(into)));
         }
     }
 
@@ -325,7 +326,7 @@ impl RunTable {
         }
     }
 
-    /// Tasks of the engine that do not belong to a run's scope: finalisers, timers, session actors.
+    /// Tasks of the engine that do not belong to a run's scope: the tasks of runs, timers, session actors.
     #[must_use]
     pub fn tasks(&self) -> &TaskTracker {
         &self.0.tasks
@@ -415,13 +416,13 @@ impl RunTable {
                 RunEffect::Cancel => self.cancel_run(&live_run, entry),
                 RunEffect::Kill => live_run.scope.kill(),
                 RunEffect::Seal => live_run.seal(),
-                RunEffect::ArmGraceTimer(at) => self.spawn(finaliser::send_input_at(
+                RunEffect::ArmGraceTimer(at) => self.spawn(run_task::send_input_at(
                     self.clone(),
                     Arc::clone(&live_run),
                     *at,
                     RunStateInput::GracePassed,
                 )),
-                RunEffect::ArmHardLimitTimer(at) => self.spawn(finaliser::send_input_at(
+                RunEffect::ArmHardLimitTimer(at) => self.spawn(run_task::send_input_at(
                     self.clone(),
                     Arc::clone(&live_run),
                     *at,
@@ -461,13 +462,13 @@ impl RunTable {
         let (runs, live_run) = (self.clone(), Arc::clone(live_run));
         self.spawn(async move {
             runs.record_end_hooks(&live_run).await;
-            finaliser::store_end_and_forget(runs, live_run).await;
+            recording::store_end_and_forget(runs, live_run).await;
         });
     }
 
     fn amend_receipt(&self, live_run: &Arc<LiveRun>, debts: Debts) {
         live_run.rebuild_receipt(debts);
-        self.spawn(finaliser::store_end_and_forget(self.clone(), Arc::clone(live_run)));
+        self.spawn(recording::store_end_and_forget(self.clone(), Arc::clone(live_run)));
     }
 
     fn now(&self) -> Moment {

@@ -36,9 +36,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agent;
 use crate::hooks::Hooks;
-use crate::live_run::{EngineNotice, LiveRun, RunProgress};
+use crate::live_run::{EngineNotice, LiveRun, RunDefaults, RunProgress};
 use crate::runs::{RunInputs, RunPermit, RunSetupError, RunTable, StartRequirement, run_hook_trigger};
-pub use admission::{RunDefaults, RunRequest};
 use cleanup::PendingCleanup;
 pub use cleanup::run_sweeper;
 pub use creation::stored_session_facts;
@@ -433,38 +432,32 @@ async fn run_actor(sessions: Sessions, key: SessionKey) {
             None => continue,
         };
         let available = if permit.is_some() { StartRequirement::Permit } else { StartRequirement::Nothing };
-        if let Some(live_run) = runs.start_due_run(&key, available) {
-            run_next(&sessions, &key, live_run, permit).await;
+        let Some(live_run) = runs.start_due_run(&key, available) else { continue };
+        let hold_permit =
+            |permit| RunPermit { held: live_run.scope.hold(ResourceKind::Permit, "in-flight run"), permit };
+        let run_permit = permit.filter(|_| live_run.run.parent.is_none()).map(hold_permit);
+        let ancestry = RunAncestry::of(&sessions, &live_run);
+        runs.spawn({
+            let (live_run, sessions) = (Arc::clone(&live_run), sessions.clone());
+            async move {
+                let control = SessionRunControl { sessions: &sessions, live_run: &live_run };
+                // Boxed, because it is finished before the model is called: inline it would occupy memory through the
+                // whole run, once more at each level that it is passed through.
+                let inputs = Box::pin(sessions.prepare_run(&live_run));
+                sessions.0.runs.run_to_completion(&live_run, &control, run_permit, inputs).await;
+            }
+        });
+        live_run.wait_for_progress(RunProgress::Ended).await;
+        pass_unread_news_up(&sessions, &ancestry);
+        if let Some(turn) = live_run.sealed_turn() {
+            sessions.append_turn(&key, turn);
         }
-    }
-}
-
-async fn run_next(sessions: &Sessions, key: &SessionKey, live_run: Arc<LiveRun>, permit: Option<OwnedSemaphorePermit>) {
-    let runs = sessions.0.runs.clone();
-    let hold_permit = |permit| RunPermit { held: live_run.scope.hold(ResourceKind::Permit, "in-flight run"), permit };
-    let run_permit = permit.filter(|_| live_run.run.parent.is_none()).map(hold_permit);
-    let work = {
-        let (live_run, sessions) = (Arc::clone(&live_run), sessions.clone());
-        async move {
-            let control = SessionRunControl { sessions: &sessions, live_run: &live_run };
-            // Boxed, because it is finished before the model is called: inline it would occupy memory through the whole
-            // run, once more at each level that it is passed through.
-            let inputs = Box::pin(sessions.prepare_run(&live_run));
-            sessions.0.runs.run_to_completion(&live_run, &control, run_permit, inputs).await;
+        // A run in another session may have waited for this one, because it superseded it.
+        for waiting_session in runs.queued_sessions_of_scope(&live_run) {
+            sessions.wake_actor(&waiting_session);
         }
-    };
-    let ancestry = RunAncestry::of(sessions, &live_run);
-    runs.spawn(work);
-    live_run.wait_for_progress(RunProgress::Ended).await;
-    pass_unread_news_up(sessions, &ancestry);
-    if let Some(turn) = live_run.sealed_turn() {
-        sessions.append_turn(key, turn);
+        runs.hub().publish(&EngineNotice::Session { key: key.clone(), reason: "message" });
     }
-    // A run in another session may have waited for this one, because it superseded it.
-    for waiting_session in runs.queued_sessions_of_scope(&live_run) {
-        sessions.wake_actor(&waiting_session);
-    }
-    runs.hub().publish(&EngineNotice::Session { key: key.clone(), reason: "message" });
 }
 
 impl std::fmt::Debug for Sessions {

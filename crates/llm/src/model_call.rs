@@ -139,7 +139,20 @@ impl<'a> ModelCall<'a> {
         progress: &mut CallProgress,
         sink: &mut dyn ModelSink,
     ) -> Result<(), AttemptFailure> {
-        let response = self.send_request(progress, sink).await?;
+        let provider = self.provider;
+        let request = provider.client.post(progress.url.clone()).headers(provider.headers.clone());
+        let request = request.body(progress.body.clone());
+        let sending = async {
+            progress.attempt_stage = AttemptStage::Sent;
+            sink.on_request_sent(progress.input_tokens);
+            // waits: raced below, as `sending`.
+            timeout(provider.header_timeout, request.send()).await
+        };
+        let response = match self.scope.race(Point::ModelSend, sending).await? {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => return Err(provider.send_failure(&progress.url, &error)),
+            Err(_elapsed) => return Err(provider.header_timeout_failure()),
+        };
         if !response.status().is_success() {
             progress.attempt_stage = AttemptStage::Refused;
             return Err(self.read_refusal(response).await?);
@@ -157,27 +170,6 @@ impl<'a> ModelCall<'a> {
             progress.attempt_stage = AttemptStage::Refused;
         }
         received
-    }
-
-    async fn send_request(
-        &self,
-        progress: &mut CallProgress,
-        sink: &mut dyn ModelSink,
-    ) -> Result<Response, AttemptFailure> {
-        let provider = self.provider;
-        let request = provider.client.post(progress.url.clone()).headers(provider.headers.clone());
-        let request = request.body(progress.body.clone());
-        let sending = async {
-            progress.attempt_stage = AttemptStage::Sent;
-            sink.on_request_sent(progress.input_tokens);
-            // waits: raced below, as `sending`.
-            timeout(provider.header_timeout, request.send()).await
-        };
-        match self.scope.race(Point::ModelSend, sending).await? {
-            Ok(Ok(response)) => Ok(response),
-            Ok(Err(error)) => Err(provider.send_failure(&progress.url, &error)),
-            Err(_elapsed) => Err(provider.header_timeout_failure()),
-        }
     }
 
     /// Reads the reason of an error response.

@@ -13,8 +13,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Caller, Engine, StopResult};
 use crate::channel_origin::ChannelOrigin;
-use crate::live_run::{Acceptance, LiveRun};
-use crate::session::RunRequest;
+use crate::live_run::{Acceptance, LiveRun, RunRequest};
 
 /// The largest message. It is more than any model reads, and each message is held several times in memory during its
 /// run.
@@ -129,14 +128,29 @@ impl Engine {
         if let Err(not_ready) = self.check_ready() {
             return self.duplicate_of_stored_or(&live_run, not_ready).await;
         }
-        match self.inner().runs.accept(&live_run) {
-            Ok(AcceptOutcome::Known) => self.duplicate_of_live(&live_run).await,
-            Ok(AcceptOutcome::New(admission)) => self.commit_submission(live_run, admission).await,
+        let admission = match self.inner().runs.accept(&live_run) {
+            Ok(AcceptOutcome::New(admission)) => admission,
+            Ok(AcceptOutcome::Known) => return self.duplicate_of_live(&live_run).await,
             Err(refusal) if submission.idempotency_key.is_some() => {
-                self.duplicate_of_stored_or(&live_run, refusal.into()).await
+                return self.duplicate_of_stored_or(&live_run, refusal.into()).await;
             }
-            Err(refusal) => Err(refusal.into()),
+            Err(refusal) => return Err(refusal.into()),
+        };
+        match self.inner().sessions.commit_acceptance(&live_run).await {
+            Ok(AcceptRunOutcome::New) => {}
+            Ok(AcceptRunOutcome::Existing(row)) => return duplicate_of_stored(&live_run, &row),
+            Err(StoreError::Closed) => return Err(SubmitError::Closed),
+            Err(error) => return Err(error.into()),
         }
+        Ok(SubmitOutcome::Accepted(match admission {
+            Admission::Steer { into } => SendAnswer {
+                run_id: into,
+                session_key: live_run.run.session.clone(),
+                state: "steered".to_owned(),
+                message_id: Some(live_run.run.id.clone()),
+            },
+            Admission::Queue | Admission::Interrupt => build_send_answer(&live_run),
+        }))
     }
 
     /// Answers a repeat of a run that is only in the database, even while new messages are refused.
@@ -186,28 +200,6 @@ impl Engine {
             channel_origin: submission.channel_origin.clone(),
             max_permissions: None,
         })
-    }
-
-    async fn commit_submission(
-        &self,
-        live_run: Arc<LiveRun>,
-        admission: Admission,
-    ) -> Result<SubmitOutcome, SubmitError> {
-        match self.inner().sessions.commit_acceptance(&live_run).await {
-            Ok(AcceptRunOutcome::New) => {}
-            Ok(AcceptRunOutcome::Existing(row)) => return duplicate_of_stored(&live_run, &row),
-            Err(StoreError::Closed) => return Err(SubmitError::Closed),
-            Err(error) => return Err(error.into()),
-        }
-        Ok(SubmitOutcome::Accepted(match admission {
-            Admission::Steer { into } => SendAnswer {
-                run_id: into,
-                session_key: live_run.run.session.clone(),
-                state: "steered".to_owned(),
-                message_id: Some(live_run.run.id.clone()),
-            },
-            Admission::Queue | Admission::Interrupt => build_send_answer(&live_run),
-        }))
     }
 
     async fn duplicate_of_live(&self, requested: &LiveRun) -> Result<SubmitOutcome, SubmitError> {

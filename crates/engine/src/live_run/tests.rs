@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use quell_kernel::registry::NewRun;
+use quell_kernel::expiry::ExpiryLimits;
 use quell_kernel::turn::{AssistantMessage, CallResult, PartialPolicy, ToolCall};
 use quell_protocol::api::OnBusy;
 use quell_protocol::approval::{ApprovalRow, ApprovalState};
-use quell_protocol::{CallEnd, EventKind, Principal, RunEvent, RunId, SessionKey, Surface, ToolOutputStream};
+use quell_protocol::{AgentId, CallEnd, EventKind, Principal, RunEvent, RunId, SessionKey, Surface, ToolOutputStream};
 use quell_scope::PointProbe;
 use serde_json::json;
 
@@ -15,34 +15,34 @@ use crate::journal::Journal;
 
 const TOOK: Duration = Duration::from_micros(12_345);
 
-fn test_live_run() -> Arc<LiveRun> {
-    let clock = Clock::start();
-    let id = RunId::parse("r1").expect("a run id");
-    let journal = Journal::default().run_journal(id.clone());
-    let run = NewRun {
-        id,
+/// A run of the agent `main`, as it is after its acceptance.
+pub(crate) fn live_run_with_id(clock: Clock, id: &str) -> Arc<LiveRun> {
+    let request = RunRequest {
+        id: Some(RunId::parse(id).expect("a run id")),
         session: SessionKey::parse("s").expect("a session key"),
-        agent: quell_protocol::AgentId::parse("main").expect("an agent id"),
+        agent: AgentId::parse("main").expect("an agent id"),
         principal: Principal::parse("ann").expect("a principal"),
         admin: false,
         surface: Surface::Http,
         parent: None,
         text: "x".to_owned(),
         on_busy: OnBusy::Queue,
-        scope: None,
-        expires_at: clock.now(),
-    };
-    let (policy, deadline) = (PartialPolicy::Discard, clock.now());
-    let init = LiveRunInit {
-        run,
+        timeout: None,
         fingerprint: String::new(),
-        partial_policy: policy,
-        deadline,
-        journal,
         channel_origin: None,
         max_permissions: None,
     };
-    Arc::new(LiveRun::new(init, Scope::new(clock, PointProbe::default()), clock, Hub::default()))
+    let defaults = RunDefaults {
+        expiry: ExpiryLimits::default(),
+        run_timeout: Duration::ZERO,
+        journal: Journal::default(),
+        probe: PointProbe::default(),
+    };
+    Arc::new(LiveRun::new(request, PartialPolicy::Discard, &defaults, clock, Hub::default()))
+}
+
+fn test_live_run() -> Arc<LiveRun> {
+    live_run_with_id(Clock::start(), "r1")
 }
 
 fn begin(writer: &RunWriter, ids: &[String], arguments: &serde_json::Value) -> Vec<CallId> {

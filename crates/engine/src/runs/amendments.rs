@@ -5,7 +5,7 @@ use std::sync::Arc;
 use quell_mcp::LateCallUpdate;
 use quell_protocol::Instant;
 
-use super::{RunTable, finaliser};
+use super::{RunTable, recording};
 use crate::live_run::{EngineNotice, LiveRun};
 
 impl RunTable {
@@ -36,6 +36,6 @@ impl RunTable {
     }
 
     fn store_amended_end(&self, live_run: &Arc<LiveRun>) {
-        self.spawn(finaliser::store_end_and_forget(self.clone(), Arc::clone(live_run)));
+        self.spawn(recording::store_end_and_forget(self.clone(), Arc::clone(live_run)));
     }
 }

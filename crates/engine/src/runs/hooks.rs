@@ -6,7 +6,7 @@ use quell_scope::Cancelled;
 use tokio::time::{Instant, sleep};
 
 use super::RunTable;
-use super::finaliser::{MAX_RETRY_TIME, RETRY_DELAY};
+use super::recording::{MAX_RETRY_TIME, RETRY_DELAY};
 use crate::hooks::HookTrigger;
 use crate::live_run::LiveRun;
 

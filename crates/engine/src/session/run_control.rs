@@ -13,9 +13,8 @@ use quell_scope::Held;
 use quell_tools::ToolOutput;
 
 use super::Sessions;
-use super::admission::RunRequest;
 use crate::agent::{RunControl, StartedSubRun, SubRunRequest, SubRunSession, sub_run_report};
-use crate::live_run::{LiveRun, RunProgress};
+use crate::live_run::{LiveRun, RunProgress, RunRequest};
 
 /// The [`RunControl`] of one run.
 pub(super) struct SessionRunControl<'a> {

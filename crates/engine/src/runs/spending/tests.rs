@@ -2,49 +2,13 @@
 
 use std::time::Duration;
 
-use quell_kernel::registry::NewRun;
-use quell_kernel::turn::PartialPolicy;
-use quell_protocol::api::OnBusy;
-use quell_protocol::{Principal, SessionKey, Surface};
-use quell_scope::{PointProbe, Scope};
-
 use super::*;
-use crate::journal::Journal;
-use crate::live_run::{Hub, LiveRunInit};
+use crate::live_run::tests::live_run_with_id;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 fn agent() -> AgentId {
     AgentId::parse("main").expect("an agent id")
-}
-
-fn new_live_run(clock: Clock, id: &str) -> Arc<LiveRun> {
-    let id = RunId::parse(id).expect("a run id");
-    let journal = Journal::default().run_journal(id.clone());
-    let run = NewRun {
-        id,
-        session: SessionKey::parse("s").expect("a session key"),
-        agent: agent(),
-        principal: Principal::parse("ann").expect("a principal"),
-        admin: false,
-        surface: Surface::Http,
-        parent: None,
-        text: "x".to_owned(),
-        on_busy: OnBusy::Queue,
-        scope: None,
-        expires_at: clock.now(),
-    };
-    let (policy, deadline) = (PartialPolicy::Discard, clock.now());
-    let init = LiveRunInit {
-        run,
-        fingerprint: String::new(),
-        partial_policy: policy,
-        deadline,
-        journal,
-        channel_origin: None,
-        max_permissions: None,
-    };
-    Arc::new(LiveRun::new(init, Scope::new(clock, PointProbe::default()), clock, Hub::default()))
 }
 
 fn uses(live_run: &Arc<LiveRun>, input_tokens: u64) {
@@ -59,7 +23,7 @@ fn tokens_today(spending: &AgentSpending) -> u64 {
 async fn a_run_counts_on_the_day_on_which_its_end_is_stored() {
     let clock = Clock::start();
     let spending = AgentSpending::new(clock);
-    let (over, long) = (new_live_run(clock, "over"), new_live_run(clock, "long"));
+    let (over, long) = (live_run_with_id(clock, "over"), live_run_with_id(clock, "long"));
     for live_run in [&over, &long] {
         spending.open_run(live_run);
         uses(live_run, 10);
@@ -93,7 +57,7 @@ async fn a_run_counts_on_the_day_on_which_its_end_is_stored() {
 async fn an_end_that_was_never_stored_stays_spent() {
     let clock = Clock::start();
     let spending = AgentSpending::new(clock);
-    let lost = new_live_run(clock, "lost");
+    let lost = live_run_with_id(clock, "lost");
     spending.open_run(&lost);
     uses(&lost, 10);
     spending.close_run(lost.id());

@@ -1,8 +1,9 @@
-//! Drive a started run to its end, outside the run's scope: work, release, record, and store the receipt with retries.
+//! The task of one run: from its start through its work to the release of everything that it held. Outside the run's
+//! scope, so that a stop cannot interrupt its end.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
 
 use futures_util::FutureExt;
 use quell_kernel::run::WorkOutcome;
@@ -11,14 +12,12 @@ use quell_kernel::{Moment, RunStateInput, StopLevel};
 use quell_mcp::SessionEndpoint;
 use quell_protocol::StopReason;
 use quell_scope::{Cancelled, Held, Interrupted};
-use quell_store::StoreError;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::Instant;
 
 use super::channel_delivery::AnswerDelivery;
 use super::{RunTable, channel_delivery};
 use crate::agent::{Agent, AgentLoop, ImageCache, RunControl};
-use crate::live_run::{Acceptance, LiveRun, RunProgress};
+use crate::live_run::{LiveRun, RunProgress};
 
 /// The permit of a run to be in flight.
 #[derive(Debug)]
@@ -60,7 +59,7 @@ impl RunTable {
     /// takes. The run itself ends at its hard limit at the latest.
     ///
     /// # Cancel safety
-    /// Must not be dropped: it is the finaliser, spawned on the engine's task tracker.
+    /// Must not be dropped: it is spawned on the engine's task tracker.
     pub async fn run_to_completion<O>(
         &self,
         live_run: &Arc<LiveRun>,
@@ -72,14 +71,20 @@ impl RunTable {
     {
         let release = async {
             let mut permit = permit;
-            let outcome = self.run_guarded(live_run, control, inputs, &mut permit).await;
+            // Force drops the work at any point: the resources that it holds end by themselves, and the scope waits for
+            // them.
+            let outcome = tokio::select! {
+                biased;
+                () = live_run.scope.forced() => Ok(Err(Cancelled)),
+                worked = AssertUnwindSafe(self.work(live_run, control, inputs, &mut permit)).catch_unwind() => worked,
+            };
             if let Some(run_permit) = permit {
                 run_permit.release();
             }
             // Tasks of their own close the resources that the cancel dropped. They go before the book-keeping: when a
             // thousand runs are stopped at once, the last socket does not wait for 999 receipts.
             tokio::task::yield_now().await;
-            self.apply_input(live_run.id(), RunStateInput::WorkReturned(outcome));
+            self.apply_input(live_run.id(), RunStateInput::WorkReturned(outcome_of_work(live_run, outcome)));
             let _released = live_run.scope.close().await;
             self.apply_input(live_run.id(), RunStateInput::Released);
         };
@@ -102,70 +107,8 @@ impl RunTable {
         futures_util::join!(start, save, release, record);
     }
 
-    /// Stores the end of a run that is over, with its turn if the database refused that before. A repeat changes only
-    /// the view.
-    pub(crate) async fn store_run_end(&self, live_run: &Arc<LiveRun>) -> Result<(), StoreError> {
-        if live_run.is_unrecorded() {
-            self.record_turn(live_run).await?;
-        }
-        let run_spend = self.spending().spend_of_run(live_run);
-        let stored =
-            self.store().runs().record_end(live_run.run.id.clone(), serialize_view(live_run), run_spend.clone()).await;
-        // The usage of a deleted run is counted all the same.
-        if matches!(stored, Ok(()) | Err(StoreError::NoSuchRun(_))) {
-            self.spending().count_stored(live_run.id(), &run_spend);
-        }
-        stored
-    }
-
-    async fn store_run_start(&self, live_run: &LiveRun) {
-        if let Err(error) = self.store().runs().record_start(live_run.run.id.clone(), serialize_view(live_run)).await {
-            tracing::error!(run = %live_run.id(), %error, "the start of a run could not be stored");
-        }
-    }
-
-    async fn save_message_note(&self, live_run: &LiveRun) {
-        let channel_message = live_run.channel_origin.as_ref().map(|origin| (origin, live_run.run.text.as_str()));
-        self.services()
-            .memory
-            .save_message(&live_run.run, channel_message, live_run.accepted_at(), || live_run.view().accepted_at)
-            .await;
-    }
-
-    async fn run_guarded<O>(
-        &self,
-        live_run: &Arc<LiveRun>,
-        control: &dyn RunControl,
-        inputs: O,
-        permit: &mut Option<RunPermit>,
-    ) -> WorkOutcome
-    where
-        O: Future<Output = Result<RunInputs, Interrupted<RunSetupError>>>,
-    {
-        let work = self.execute(live_run, control, inputs, permit);
-        // Force drops the work at any point: the resources that it holds end by themselves, and the scope waits for
-        // them.
-        let outcome = tokio::select! {
-            biased;
-            () = live_run.scope.forced() => Ok(Err(Cancelled)),
-            worked = AssertUnwindSafe(work).catch_unwind() => worked,
-        };
-        match outcome {
-            Ok(Ok(outcome)) => outcome,
-            Ok(Err(Cancelled)) => WorkOutcome::Failed {
-                code: "bug".to_owned(),
-                message: "the work was cancelled without an abort; please report this".to_owned(),
-            },
-            Err(_panic) => {
-                tracing::error!(run = %live_run.id(), "the work of a run panicked");
-                let message = "Quell has a bug: the work of this run panicked; the daemon goes on".to_owned();
-                WorkOutcome::Failed { code: "bug".to_owned(), message }
-            }
-        }
-    }
-
     /// The work of a run, from its session to the delivered answer and the start of its consolidation.
-    async fn execute<O>(
+    async fn work<O>(
         &self,
         live_run: &Arc<LiveRun>,
         control: &dyn RunControl,
@@ -245,6 +188,19 @@ impl RunTable {
     }
 }
 
+/// The outcome for the run machine. The work is cancelled only after an abort, whose verdict then stands.
+fn outcome_of_work(live_run: &LiveRun, worked: thread::Result<Result<WorkOutcome, Cancelled>>) -> WorkOutcome {
+    let failed = |message: &str| WorkOutcome::Failed { code: "bug".to_owned(), message: message.to_owned() };
+    match worked {
+        Ok(Ok(outcome)) => outcome,
+        Ok(Err(Cancelled)) => failed("the work was cancelled without an abort; please report this"),
+        Err(_panic) => {
+            tracing::error!(run = %live_run.id(), "the work of a run panicked");
+            failed("Quell has a bug: the work of this run panicked; the daemon goes on")
+        }
+    }
+}
+
 /// Sends an input to a run at a given time, unless the run is over before.
 pub(super) async fn send_input_at(runs: RunTable, live_run: Arc<LiveRun>, at: Moment, input: RunStateInput) {
     let at = runs.clock().instant(at);
@@ -266,49 +222,4 @@ pub async fn abort_at_deadline(runs: RunTable, live_run: Arc<LiveRun>, at: Momen
             runs.abort_runs(vec![live_run.run.id.clone()], StopLevel::Gentle, &StopReason::Timeout);
         }
     }
-}
-
-/// How long an end that cannot be stored is kept in memory and retried (row A6 in `docs/design/requirements.md`).
-pub(super) const MAX_RETRY_TIME: Duration = Duration::from_secs(3600);
-pub(super) const RETRY_DELAY: Duration = Duration::from_secs(10);
-
-/// Stores the end of a run, or its amended receipt, with its turn if the database refused that, and then forgets the
-/// run. While the database refuses, the run stays in memory, so that its receipt can be read. Its journal stays in the
-/// database, so that a later daemon can recover it.
-pub(super) async fn store_end_and_forget(runs: RunTable, live_run: Arc<LiveRun>) {
-    let started_at = Instant::now();
-    if live_run.wait_for_acceptance().await == Acceptance::Durable {
-        while let Err(error) = runs.store_run_end(&live_run).await {
-            // Its session was deleted with all its runs: a retry cannot succeed.
-            if matches!(error, StoreError::NoSuchRun(_)) {
-                break;
-            }
-            tracing::error!(run = %live_run.id(), %error, "the end of a run could not be stored");
-            if started_at.elapsed() > MAX_RETRY_TIME {
-                break;
-            }
-            tokio::time::sleep(RETRY_DELAY).await;
-        }
-    }
-    runs.give_up_recording(&live_run);
-    runs.forget_run(live_run.id());
-}
-
-/// Stores that another run took a message, after that run's journal has it: a crash cannot lose the message between the
-/// two.
-pub(super) async fn store_steered_message(runs: RunTable, live_run: Arc<LiveRun>, into: Arc<LiveRun>) {
-    runs.save_message_note(&live_run).await;
-    while into.wait_for_journal().await.is_err() {
-        tokio::time::sleep(RETRY_DELAY).await;
-    }
-    if let Err(error) = runs.store().runs().record_steered(live_run.run.id.clone(), into.run.id.clone()).await {
-        tracing::error!(run = %live_run.id(), %error, "a steered message could not be stored");
-    }
-    runs.forget_steered_message(live_run.id());
-}
-
-/// A run's view as the database stores it.
-#[must_use]
-pub fn serialize_view(live_run: &LiveRun) -> String {
-    serde_json::to_string(&live_run.view()).unwrap_or_default()
 }

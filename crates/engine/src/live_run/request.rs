@@ -1,0 +1,50 @@
+//! A run as it is requested, by a client or by another run.
+
+use std::time::Duration;
+
+use quell_kernel::expiry::ExpiryLimits;
+use quell_kernel::permissions::RunPermissions;
+use quell_protocol::api::OnBusy;
+use quell_protocol::{AgentId, Principal, RunId, SessionKey, Surface};
+use quell_scope::PointProbe;
+
+use crate::channel_origin::ChannelOrigin;
+use crate::journal::Journal;
+
+/// Values that every run gets.
+#[derive(Debug, Clone)]
+pub struct RunDefaults {
+    /// Bounds of a run's expiry (row A5 in `docs/design/requirements.md`).
+    pub expiry: ExpiryLimits,
+    /// Time limit of a run that sets none.
+    pub run_timeout: Duration,
+    pub journal: Journal,
+    /// Called at every point that a run reaches; for tests.
+    pub probe: PointProbe,
+}
+
+/// A run as requested.
+#[derive(Debug, Clone)]
+pub struct RunRequest {
+    /// A new id if absent.
+    pub id: Option<RunId>,
+    pub session: SessionKey,
+    pub agent: AgentId,
+    pub principal: Principal,
+    /// True if that principal may stop any run.
+    pub admin: bool,
+    pub surface: Surface,
+    /// The run that starts it.
+    pub parent: Option<RunId>,
+    pub text: String,
+    /// What to do if the session is busy.
+    pub on_busy: OnBusy,
+    /// Time limit from now; the default applies if absent.
+    pub timeout: Option<Duration>,
+    /// Hash of the request, compared for idempotency.
+    pub fingerprint: String,
+    /// The chat message that the run answers.
+    pub channel_origin: Option<ChannelOrigin>,
+    /// Upper bound of its permissions, if another run starts it.
+    pub max_permissions: Option<RunPermissions>,
+}
