@@ -40,7 +40,8 @@ export function updateLedgerTable(table, rows, { began, requested }) {
   reconcileChildren(
     table.tBodies[0],
     rows,
-    (row) => `${row.key} ${row.count}`,
+    // A record that was rebuilt after a crash numbers its rows anew: the same number may name another resource.
+    (row) => `${row.key} ${row.count} ${row.kind} ${fullName(row)}`,
     createRow,
     (element, row) => updateRow(element, row, began),
   );

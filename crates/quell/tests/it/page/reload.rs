@@ -77,6 +77,9 @@ async fn a_run_that_lost_its_daemon_says_what_was_open() {
     assert_eq!(browser.count_matches("#toasts .toast.error").await, 0);
     let inspector = browser.text("#inspector").await;
     assert!(!inspector.contains("It held nothing"), "{inspector}");
+    // Its rows have the numbers that other resources had while it ran.
+    let table = browser.text("#inspector table.ledger tbody").await;
+    assert!(table.contains("echo begun; sleep 600") && !table.contains("in-flight run"), "{table}");
     browser.screenshot(&super::screenshot_dir().join("lost.png")).await;
 }
 
