@@ -66,7 +66,11 @@ async fn ask_create_hook(test: &TestEngine, name: &str) -> Result<(), Veto> {
 /// Waits until a file has `count` lines, and returns its lines.
 async fn wait_lines(file: &Path, count: usize) -> Vec<String> {
     let path = file.to_owned();
-    let read = move || std::fs::read_to_string(&path).unwrap_or_default().lines().map(str::to_owned).collect();
+    // A line without its end is still being written.
+    let read = move || {
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')).map(str::to_owned).collect()
+    };
     let look = read.clone();
     leaks::wait_until(WAIT_TIMEOUT, move || {
         let found: Vec<String> = look();
