@@ -7,7 +7,7 @@ mod packages;
 mod python;
 mod structure;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::ffi::OsStr;
 use std::fs;
@@ -22,6 +22,7 @@ usage: cargo xtask COMMAND
 
   fmt                     format everything
   test [FILTER...]        all tests: nextest when it is installed, else plain cargo test; then the doc tests.
+                          With a filter, only the packages are built whose sources contain its last name.
                           Installs what is missing for some of them: Chromium for the page and ngircd for IRC (Debian
                           packages, as root; no daemon is started), Synapse for Matrix and schemathesis
                           for the HTTP API (from PyPI, below target/)
@@ -131,8 +132,12 @@ fn test(filters: &[String]) -> anyhow::Result<()> {
     let nextest = command_succeeds("cargo", ["nextest", "--version"]);
     let runner: &[&str] = if nextest { &["nextest", "run"] } else { &["test"] };
     let mut command = command("cargo", runner);
+    match packages_with_tests(filters)? {
+        Some(names) => command.args(names.iter().map(|name| format!("--package={name}"))),
+        None => command.arg("--workspace"),
+    };
     // After the dashes both runners accept any number of filters; before them plain `cargo test` accepts one.
-    command.args(["--workspace", "--lib", "--bins", "--tests", "--locked", "--"]).args(filters);
+    command.args(["--lib", "--bins", "--tests", "--locked", "--"]).args(filters);
     let skipped = workspace_root().join("target/skipped-tests.txt");
     // There is none before the first run.
     let _ = fs::remove_file(&skipped);
@@ -142,6 +147,50 @@ fn test(filters: &[String]) -> anyhow::Result<()> {
         return cargo(["test", "--workspace", "--doc", "--locked", "--quiet"]);
     }
     Ok(())
+}
+
+/// The packages whose sources contain the last name of a filter, so that one test does not build all of them. `None` if
+/// there is no filter, or if one is found nowhere.
+fn packages_with_tests(filters: &[String]) -> anyhow::Result<Option<BTreeSet<String>>> {
+    let mut packages = vec![("xtask".to_owned(), workspace_root().join("xtask"))];
+    for folder in fs::read_dir(workspace_root().join("crates"))? {
+        let folder = folder?.path();
+        let short = folder.file_name().unwrap_or_default().to_string_lossy();
+        packages.push((if short == "quell" { short.into_owned() } else { format!("quell-{short}") }, folder));
+    }
+    let mut found = BTreeSet::new();
+    for filter in filters {
+        // A case of a table may have no name in the source: `a_test::case_3`.
+        let name = filter.split("::").filter(|part| !part.starts_with("case_")).last().unwrap_or(filter);
+        let mut is_known = false;
+        for (package, folder) in &packages {
+            if contains_name(folder, name)? {
+                found.insert(package.clone());
+                is_known = true;
+            }
+        }
+        if !is_known {
+            return Ok(None);
+        }
+    }
+    Ok((!found.is_empty()).then_some(found))
+}
+
+/// True if a Rust file in this folder has `name` in its path or its text.
+fn contains_name(folder: &Path, name: &str) -> anyhow::Result<bool> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let is_match = if path.is_dir() {
+            contains_name(&path, name)?
+        } else {
+            path.extension().is_some_and(|end| end == "rs")
+                && (path.with_extension("").ends_with(name) || fs::read_to_string(&path)?.contains(name))
+        };
+        if is_match {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Prints how many tests were skipped, by reason.
