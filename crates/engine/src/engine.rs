@@ -1,18 +1,21 @@
 //! The facade of the engine: start, submit, stop, query, shut down. All transports call only this.
 
 mod agents;
+mod approvals;
 mod archive;
 mod audit;
 mod channel_state;
 mod config;
 mod deferred_sealing;
+mod history;
 mod hold;
 mod journal_writer;
 mod notes;
-mod queries;
+mod processes;
 mod recovery;
 mod reload;
 mod retention;
+mod runs;
 mod sessions;
 mod shutdown;
 mod submission;
@@ -54,13 +57,14 @@ use audit::{AuditQueue, run_audit_writer};
 pub use channel_state::ShutdownGuard;
 pub use config::{EngineConfig, StartError};
 use deferred_sealing::UnsealedRuns;
+pub use history::{HistoryPage, NumberedTurn};
 use journal_writer::run_journal_writer;
 pub use notes::NoteFilter;
-pub use queries::{HistoryPage, NumberedTurn, RunFollow};
 use recovery::Recovery;
 pub use reload::{ReloadError, ReloadSummary};
 pub use retention::Retention;
 use retention::run_retention;
+pub use runs::RunFollow;
 pub use sessions::SessionError;
 pub use submission::{StopTextMode, Submission, SubmitError, SubmitOutcome, build_stop_answer};
 

@@ -1,9 +1,10 @@
 //! Create, delete, show and stop agents at run time.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use quell_kernel::daily_spend::{cost_of, total_tokens};
-use quell_kernel::registry::{StopRequest, StopScope};
+use quell_kernel::registry::{AgentRunFilter, StopRequest, StopScope};
 use quell_protocol::agents::{AgentNode, AgentView, AgentsDeleted, NewAgent, Spend};
 use quell_protocol::api::{AgentAbortAnswer, AgentRow};
 use quell_protocol::audit::Action;
@@ -181,6 +182,51 @@ impl Engine {
             return Err(AgentChangeError::Closed);
         }
         self.run_detached(change).await.ok_or(AgentChangeError::Closed)?
+    }
+
+    #[must_use]
+    pub fn list_agents(&self) -> Vec<AgentRow> {
+        let registry = &self.inner().services.agents;
+        let snapshot = registry.snapshot();
+        let tree = build_agent_tree(&snapshot);
+        let row = |agent: &Arc<Agent>| {
+            let (compute_status, active_runs) = self.inner().runs.agent_state(&agent.id);
+            AgentRow {
+                id: agent.id.clone(),
+                model: agent.config.model.clone(),
+                parent: agent.config.parent.clone(),
+                children: tree.children(&agent.id).iter().map(|id| (*id).clone()).collect(),
+                role: agent.config.role.clone(),
+                compute_status,
+                active_runs,
+                default: agent.id == registry.default_agent(),
+            }
+        };
+        snapshot.values().map(row).collect()
+    }
+
+    #[must_use]
+    pub fn find_agent(&self, id: &AgentId) -> Option<AgentRow> {
+        self.list_agents().into_iter().find(|row| row.id == *id)
+    }
+
+    /// Stops the runs of an agent that are in `phase` (row B4 in `docs/design/requirements.md`). The transport waits
+    /// for the tickets before it answers (row B5).
+    #[must_use]
+    pub fn abort_agent(
+        &self,
+        caller: &Caller,
+        id: &AgentId,
+        phase: AgentRunFilter,
+        request: &StopRequest,
+    ) -> (AgentAbortAnswer, StopResult) {
+        let stop_result = self.stop(caller, &StopScope::Agent { id: id.clone(), phase }, request);
+        let aborted = stop_result.stopped_anything();
+        let reason = (!aborted).then(|| "not_waiting_llm".to_owned());
+        (
+            AgentAbortAnswer { ok: true, agent_id: id.clone(), aborted, run_ids: stop_result.aborted.clone(), reason },
+            stop_result,
+        )
     }
 
     /// Stops the runs of an agent and of all agents below it, in any phase, including queued ones, as far as `caller`

@@ -6,12 +6,13 @@ use std::path::PathBuf;
 
 use quell_kernel::registry::{StopRequest, StopScope};
 use quell_net::AddressPolicy;
+use quell_protocol::api::{Page, Provenance, SessionRow};
 use quell_protocol::audit::Action;
 use quell_protocol::session::{SessionRequest, SessionView};
 use quell_protocol::web_ui::SessionPatch;
 use quell_protocol::{Requester, RunId, SessionKey, Surface};
 use quell_scope::{Interrupted, Point, Scope};
-use quell_store::{DeleteSessionOutcome, StoreError};
+use quell_store::{DeleteSessionOutcome, SessionListFilter, StoreError, StoredSession};
 use quell_tools::attachment::remove_attachments;
 use tokio_util::sync::CancellationToken;
 
@@ -33,6 +34,37 @@ pub enum SessionError {
 }
 
 impl Engine {
+    /// Sessions, the most recently used first.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn list_sessions(&self, filter: SessionListFilter) -> Result<Page<SessionRow>, StoreError> {
+        let (sessions, next_cursor) = self.inner().store.sessions().list(filter).await?;
+        Ok(Page { items: sessions.into_iter().map(|session| self.build_session_row(session)).collect(), next_cursor })
+    }
+
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn find_session(&self, key: &SessionKey) -> Result<Option<SessionRow>, StoreError> {
+        let session = self.inner().store.sessions().find(key.clone()).await?;
+        Ok(session.map(|session| self.build_session_row(session)))
+    }
+
+    pub(super) fn build_session_row(&self, session: StoredSession) -> SessionRow {
+        let active_runs = self.active_run_ids_of_session(&session.key);
+        let status = self.inner().sessions.session_status(&session.key);
+        SessionRow {
+            state: status.state.to_owned(),
+            key: session.key,
+            agent: Some(session.agent),
+            created_at: session.created_at,
+            last_used_at: status.last_used_at.into_iter().chain([session.last_used_at]).max().unwrap_or_default(),
+            active_runs,
+            turns: session.turns,
+            imported: session.imported_at.map(|at| Provenance { at, by: session.owner, claims: None }),
+        }
+    }
+
     /// Gets or creates the session of a user's chat with a provider (rows C1 to C5 in `docs/design/requirements.md`).
     /// When this returns, the session is live and its settings are durable. An active run there continues with its old
     /// settings.
