@@ -17,6 +17,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::channel_delivery::AnswerDelivery;
 use super::{RunTable, channel_delivery};
 use crate::agent::{Agent, AgentLoop, ImageCache, RunControl};
+use crate::channel_origin::ChannelOrigin;
 use crate::live_run::{LiveRun, RunProgress};
 
 /// The permit of a run to be in flight.
@@ -128,10 +129,7 @@ impl RunTable {
         };
         // waits: raced in the hooks.
         self.run_start_hooks(live_run).await?;
-        let shared_agent = agent;
-        let agent = &*shared_agent;
         let _ = live_run.billing_info.set(agent.billing_info());
-        let (run_id, services, scope, writer) = (live_run.id(), &**self.services(), &live_run.scope, live_run.writer());
         let channel_origin = live_run.channel_origin.as_ref();
         let channel_message = match channel_origin {
             // waits: raced in `prepare_channel_message`.
@@ -142,29 +140,22 @@ impl RunTable {
             },
             None => None,
         };
+        let channel_message = channel_message.as_ref().map(|(origin, words)| (*origin, words.as_str()));
         let history = channel_delivery::trim_history(history, channel_origin);
-        let message_words = channel_message.as_ref().map(|(channel_origin, words)| (*channel_origin, words.as_str()));
-        let channel_context = channel_origin.map(|origin| self.channel_context(origin, agent, &history));
-        let recalled_notes = services.memory.recall_for_run(scope, &live_run.run, message_words).await?;
-        let run_context = [channel_context, recalled_notes]
-            .into_iter()
-            .flatten()
-            .reduce(|context, notes| format!("{context}\n\n{notes}"));
-        let mcp_client = services.mcp.client_for_run(agent.mcp_client_options(run_id, &live_run.run.session, endpoint));
-        let delegation_tools = services.agents.delegation_tools(agent);
-        let history = &history;
-        let image_cache = ImageCache::default();
+        let (services, session) = (self.services(), &live_run.run.session);
+        let client_options = agent.mcp_client_options(live_run.id(), session, endpoint);
         let agent_loop = AgentLoop {
-            run_id,
-            agent,
+            run_id: live_run.id(),
+            agent: &agent,
             services,
-            history,
-            delegation_tools,
-            run_context,
-            image_cache,
-            mcp_client,
-            scope,
-            writer,
+            history: &history,
+            delegation_tools: services.agents.delegation_tools(&agent),
+            // waits: raced in `recall_for_run`.
+            run_context: self.run_context(live_run, &agent, &history, channel_message).await?,
+            image_cache: ImageCache::default(),
+            mcp_client: services.mcp.client_for_run(client_options),
+            scope: &live_run.scope,
+            writer: live_run.writer(),
             control,
         };
         let outcome = agent_loop.run().await?;
@@ -177,14 +168,27 @@ impl RunTable {
                 run_permit.release();
             }
             // waits: raced in `deliver_answer`.
-            match self.deliver_answer(live_run, channel_origin, agent).await? {
+            match self.deliver_answer(live_run, channel_origin, &agent).await? {
                 AnswerDelivery::Sent => {}
                 AnswerDelivery::Withheld => return Ok(WorkOutcome::Completed),
                 AnswerDelivery::Failed(outcome) => return Ok(outcome),
             }
         }
-        self.start_consolidation(live_run, &shared_agent, message_words);
+        self.start_consolidation(live_run, &agent, channel_message);
         Ok(WorkOutcome::Completed)
+    }
+
+    /// What the model reads before the message: the conversation in the chat network, and the notes that fit.
+    async fn run_context(
+        &self,
+        live_run: &LiveRun,
+        agent: &Agent,
+        history: &[Arc<Turn>],
+        channel_message: Option<(&ChannelOrigin, &str)>,
+    ) -> Result<Option<String>, Cancelled> {
+        let conversation = live_run.channel_origin.as_ref().map(|origin| self.channel_context(origin, agent, history));
+        let notes = self.services().memory.recall_for_run(&live_run.scope, &live_run.run, channel_message).await?;
+        Ok([conversation, notes].into_iter().flatten().reduce(|context, notes| format!("{context}\n\n{notes}")))
     }
 }
 
