@@ -11,7 +11,7 @@ use quell_protocol::{CallEnd, CallId, RunId};
 use super::output_buffer::{HeadTailBuffer, shorten_result};
 use super::{
     AnsweredCall, AssistantMessage, CallResult, Compaction, DisplayOnly, MessageBlock, ModelMessage, Thinking,
-    ToolCall, TurnItem, call_ids,
+    ToolCall, TurnItem, call_ids, is_blank,
 };
 use crate::image::image_sources;
 
@@ -161,17 +161,21 @@ impl TurnDraft {
         }
     }
 
-    /// Replaces the answer: the text of the last message, if that has no calls. Adds an answer if there is none.
+    /// Replaces the answer: the text of the last message, if that has no calls. Adds an answer if there is none. A
+    /// blank text removes the answer, because a turn holds no empty message.
     pub fn replace_answer(&mut self, text: String) {
         let last = self.entries.last_mut().and_then(DraftEntry::message_mut);
-        let Some(answer) = last.filter(|message| message.calls().next().is_none()) else {
+        if let Some(answer) = last.filter(|message| message.calls().next().is_none()) {
+            let first = answer.blocks.iter().position(|block| matches!(block, MessageBlock::Text { .. }));
+            answer.blocks.retain(|block| !matches!(block, MessageBlock::Text { .. }));
+            // Blocks before the first text are reasoning and stay.
+            answer.blocks.insert(first.unwrap_or(answer.blocks.len()), MessageBlock::Text { text });
+            if !answer.has_content() {
+                self.entries.pop();
+            }
+        } else if !is_blank(&text) {
             self.entries.push(DraftEntry::Message(ModelMessage::new(Vec::new(), text, Vec::new())));
-            return;
-        };
-        let first = answer.blocks.iter().position(|block| matches!(block, MessageBlock::Text { .. }));
-        answer.blocks.retain(|block| !matches!(block, MessageBlock::Text { .. }));
-        // Blocks before the first text are reasoning and stay.
-        answer.blocks.insert(first.unwrap_or(answer.blocks.len()), MessageBlock::Text { text });
+        }
     }
 
     /// Adds text of the message that streams.

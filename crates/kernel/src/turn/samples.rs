@@ -30,6 +30,7 @@ pub(crate) enum DraftStep {
     Print(usize, String),
     Finish(usize, CallResult),
     Unknown(CallResult),
+    Answer(String),
 }
 
 /// A draft as the user's message and the operations after it.
@@ -115,6 +116,7 @@ fn journal_line(draft: &TurnDraft, step: &DraftStep) -> Option<JournalLine> {
         DraftStep::Print(at, text) => JournalLine::Printed { call: nth_call(draft, at)?, text },
         DraftStep::Finish(at, result) => JournalLine::Finished { call: nth_call(draft, at)?, result },
         DraftStep::Unknown(result) => JournalLine::Finished { call: CallId::parse("nobody asked").unwrap(), result },
+        DraftStep::Answer(text) => JournalLine::Answered { text },
     })
 }
 
@@ -131,6 +133,7 @@ fn apply(draft: &mut TurnDraft, step: &DraftStep) {
             nth_call(draft, *at).iter().for_each(|id| draft.finish_call(id, result.clone()))
         }
         DraftStep::Unknown(result) => draft.finish_call(&CallId::parse("nobody asked").unwrap(), result.clone()),
+        DraftStep::Answer(text) => draft.replace_answer(text.clone()),
     }
 }
 
@@ -227,6 +230,7 @@ fn step() -> impl Strategy<Value = DraftStep> {
         3 => (any::<usize>(), text()).prop_map(|(at, text)| DraftStep::Print(at, text)),
         4 => (any::<usize>(), result()).prop_map(|(at, result)| DraftStep::Finish(at, result)),
         1 => result().prop_map(DraftStep::Unknown),
+        1 => text().prop_map(DraftStep::Answer),
     ]
 }
 
