@@ -52,6 +52,11 @@ pub(super) trait Dialect: fmt::Debug + Sync {
         false
     }
 
+    /// Whether a request can hold pictures. Without, the prompt names them in text.
+    fn has_pictures(&self) -> bool {
+        true
+    }
+
     /// The header that carries the key.
     fn key_header(&self, key: &str) -> (HeaderName, String);
 
@@ -60,8 +65,7 @@ pub(super) trait Dialect: fmt::Debug + Sync {
         &[]
     }
 
-    /// Renders a prompt. The caller counts the pictures. A format without pictures sets the prompt's `vision` to
-    /// `TextOnly` first.
+    /// Renders a prompt. The caller counts the pictures.
     fn encode_conversation(&self, prompt: &Prompt<'_>) -> Conversation;
 
     /// The request for a streamed answer. `model` is the name that the provider uses; it may contain slashes.

@@ -28,7 +28,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use quell_kernel::ToolSpec;
-use quell_kernel::prompt::{self, Prompt};
+use quell_kernel::prompt::{self, Prompt, Vision};
 use quell_kernel::turn::ModelMessage;
 use quell_net::HttpClients;
 use quell_protocol::{AgentId, RunId, Usage};
@@ -323,8 +323,10 @@ impl ModelHandle {
     /// Encodes a conversation in the dialect of the model's provider.
     #[must_use]
     pub fn encode_conversation(&self, prompt: &Prompt<'_>) -> Conversation {
-        let pictures = prompt::image_usage(prompt.turns, prompt.draft, prompt.vision);
-        Conversation { pictures, ..self.provider.dialect.encode_conversation(prompt) }
+        let dialect = self.provider.dialect;
+        let vision = if dialect.has_pictures() { prompt.vision } else { Vision::TextOnly };
+        let pictures = prompt::image_usage(prompt.turns, prompt.draft, vision);
+        Conversation { pictures, ..dialect.encode_conversation(&Prompt { vision, ..*prompt }) }
     }
 
     /// Calls the model and waits for its complete answer. Pieces go to `sink` as they arrive. Transient failures are

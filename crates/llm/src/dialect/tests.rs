@@ -36,9 +36,10 @@ impl FedAnswer {
     /// An answer with these events, all of which are valid.
     pub(crate) fn from_events(dialect: &dyn Dialect, events: &[Value]) -> Self {
         let mut fed = Self::default();
-        for event in events {
-            let status = if event["type"] == "message_stop" { StreamStatus::Done } else { StreamStatus::More };
-            assert_eq!(fed.apply(dialect, "", &event.to_string()), Ok(status), "{event}");
+        for (index, event) in events.iter().enumerate() {
+            let status = fed.apply(dialect, "", &event.to_string());
+            let is_last = index + 1 == events.len();
+            assert!(status == Ok(StreamStatus::More) || is_last && status == Ok(StreamStatus::Done), "{event}");
         }
         fed
     }
