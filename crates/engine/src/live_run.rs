@@ -95,7 +95,7 @@ struct LiveRunState {
     timestamps: RunTimestamps,
     verdict: Option<Verdict>,
     receipt: Option<Receipt>,
-    status: &'static str,
+    status: RunStatus,
     phase: RunPhase,
     steps: u32,
     /// Running calls and their start.
@@ -106,6 +106,29 @@ struct LiveRunState {
     is_recorded: bool,
     /// Late facts about its calls, from after their release.
     amendments: Vec<Amendment>,
+}
+
+/// The state of a run as its view shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RunStatus {
+    Queued,
+    Running,
+    Ending,
+    Ended,
+    /// Another run took its message over.
+    Steered,
+}
+
+impl RunStatus {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::Ending => "ending",
+            Self::Ended => "ended",
+            Self::Steered => "steered",
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -154,7 +177,7 @@ impl LiveRun {
             timestamps: times,
             verdict: None,
             receipt: None,
-            status: "queued",
+            status: RunStatus::Queued,
             phase: RunPhase::Processing,
             steps: 0,
             running_calls: BTreeMap::new(),
@@ -281,22 +304,22 @@ impl LiveRun {
     pub fn mark_started(&self) {
         let mut state = self.lock_state();
         state.timestamps.started = Some(self.clock.now());
-        state.status = "running";
+        state.status = RunStatus::Running;
         self.emit_event(&mut state, EventKind::Started { agent: self.run.agent.clone() });
         drop(state);
         self.advance_progress(RunProgress::Started);
     }
 
-    /// Marks that another run took this message over: this run emits no further events.
+    /// Marks that another run took this message over: this run emits no further events, and all waits for it end.
     pub fn mark_steered(&self) {
-        self.lock_state().status = "steered";
+        self.lock_state().status = RunStatus::Steered;
         self.advance_progress(RunProgress::Ended);
     }
 
     /// True if another run took this message over.
     #[must_use]
     pub fn is_steered(&self) -> bool {
-        self.lock_state().status == "steered"
+        self.lock_state().status == RunStatus::Steered
     }
 
     /// Records that a stop was requested. Only the first one counts; `requested` is the time at which it arrived.
@@ -333,7 +356,7 @@ impl LiveRun {
         let requested_at = state.timestamps.stop_requested.map(|requested| self.clock.rfc3339(requested));
         self.journal.write_line(JournalLine::Ending { verdict: verdict.clone(), requested_at });
         state.verdict = Some(verdict.clone());
-        state.status = "ending";
+        state.status = RunStatus::Ending;
         self.emit_event(&mut state, EventKind::Ending { verdict: verdict.clone() });
         state.events.close_stream();
         drop(state);
@@ -393,7 +416,7 @@ impl LiveRun {
         let now = self.clock.now();
         state.timestamps.settled = Some(now);
         state.settle_step_usage();
-        state.status = "ended";
+        state.status = RunStatus::Ended;
         let Some(verdict) = state.verdict.clone() else { return };
         let receipt = self.build_receipt(&state, &verdict, debts);
         state.receipt = Some(receipt.clone());

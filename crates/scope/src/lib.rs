@@ -22,7 +22,7 @@ pub use ledger::{Held, Ledger, LedgerRow};
 pub use point::{Point, PointProbe};
 pub use quell_kernel::StopLevel;
 
-/// The scope was cancelled. Not an error but an outcome, which is returned up to the run's finaliser.
+/// The scope was cancelled. Not an error but an outcome, which is returned up to the task of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("cancelled")]
 pub struct Cancelled;
@@ -30,7 +30,7 @@ pub struct Cancelled;
 /// Why an operation that a scope can cancel gave no result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Interrupted<E> {
-    /// The scope was cancelled. The caller returns this up to the run's finaliser.
+    /// The scope was cancelled. The caller returns this up to the task of the run.
     Cancelled,
     /// The operation itself failed.
     Failed(E),

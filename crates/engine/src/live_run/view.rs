@@ -5,7 +5,7 @@ use quell_kernel::registry::RunPhase;
 use quell_protocol::ResourceKind;
 use quell_protocol::api::{ComputeStatus, RunResult, RunView};
 
-use super::{LiveRun, LiveRunState, receipt};
+use super::{LiveRun, LiveRunState, RunStatus, receipt};
 
 impl LiveRun {
     #[must_use]
@@ -17,7 +17,7 @@ impl LiveRun {
     pub fn view(&self) -> RunView {
         let state = self.lock_state();
         let format_time = |moment| self.clock.rfc3339(moment);
-        let phase = (state.status == "running").then_some(match state.phase {
+        let phase = (state.status == RunStatus::Running).then_some(match state.phase {
             RunPhase::Waiting => ComputeStatus::WaitingLlm,
             RunPhase::Processing => ComputeStatus::Processing,
         });
@@ -28,7 +28,7 @@ impl LiveRun {
             run_id: self.run.id.clone(),
             session_key: self.run.session.clone(),
             agent: self.run.agent.clone(),
-            state: state.status.to_owned(),
+            state: state.status.as_str().to_owned(),
             phase,
             principal: self.run.principal.clone(),
             surface: self.run.surface,
