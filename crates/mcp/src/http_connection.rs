@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::poll_fn;
-use quell_scope::Scope;
+use quell_scope::{Release, Scope};
 use reqwest::header::{HeaderName, HeaderValue};
 use rmcp::model::{ClientJsonRpcMessage, ClientRequest, JsonRpcMessage};
 use rmcp::transport::common::client_side_sse::BoxedSseResponse;
@@ -70,7 +70,7 @@ impl ScopedHttpClient {
                 _ = timeout(SESSION_CLOSE_TIMEOUT, self.0.client.delete_session(uri, id, auth, headers)) => {}
             }
         }
-        InstanceEnd { cause: "its connection ended".to_owned(), how: "closed", ..InstanceEnd::default() }
+        InstanceEnd { cause: "its connection ended".to_owned(), how: Release::Closed, ..InstanceEnd::default() }
     }
 
     /// Runs a request in a task of its own. It ends with the scope, or when its caller stops waiting.

@@ -42,7 +42,7 @@ use std::time::Duration;
 use quell_kernel::StopTimeouts;
 use quell_protocol::receipt::Containment;
 use quell_protocol::{ResourceKind, ToolOutputStream};
-use quell_scope::{Cancelled, Point, Scope};
+use quell_scope::{Cancelled, Point, Release, Scope};
 use rustix::process::{DumpableBehavior, getpid, set_child_subreaper, set_dumpable_behavior};
 use serde::{Deserialize, Serialize};
 
@@ -166,14 +166,12 @@ pub enum ProcessEndMethod {
     Kill,
 }
 
-impl ProcessEndMethod {
-    /// The word used in receipts.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Exited => "exited",
-            Self::Term => "term",
-            Self::Kill => "kill",
+impl From<ProcessEndMethod> for Release {
+    fn from(how: ProcessEndMethod) -> Self {
+        match how {
+            ProcessEndMethod::Exited => Self::Exited,
+            ProcessEndMethod::Term => Self::Term,
+            ProcessEndMethod::Kill => Self::Kill,
         }
     }
 }
@@ -353,7 +351,7 @@ impl Wardens {
         let LaunchedCommand { control, streams, input } = match launch::launch(&self.0, spec, input) {
             Ok(launched) => launched,
             Err(error) => {
-                held.release("failed");
+                held.release(Release::Failed);
                 return Err(error);
             }
         };

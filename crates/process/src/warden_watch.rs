@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use quell_protocol::receipt::{Containment, ProcessFacts};
-use quell_scope::{Held, StopLevel};
+use quell_scope::{Held, Release, StopLevel};
 use rustix::process::{Pid, Signal, pidfd_send_signal};
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
@@ -168,7 +168,7 @@ impl WardenWatch {
                 if let Some(record) = &self.wardens.warden_record {
                     record.note_end(self.control.pid);
                 }
-                self.held.release("failed");
+                self.held.release(Release::Failed);
                 return Err(start_error(step, errno, self.program));
             }
             Some(_) | None => self.end_from_take_over().await,
@@ -177,7 +177,7 @@ impl WardenWatch {
             record.note_end(self.control.pid);
         }
         let (pid, held_by) = (self.facts.pid, end.held_by.map(Containment::description));
-        tracing::debug!(pid, held_by, how = end.how.word(), swept = end.swept, leftovers = ?end.leftovers, "command over");
+        tracing::debug!(pid, held_by, how = ?end.how, swept = end.swept, leftovers = ?end.leftovers, "command over");
         self.facts.swept = end.swept;
         self.facts.exit_code = end.code;
         self.facts.signal = end.signal;
@@ -185,7 +185,7 @@ impl WardenWatch {
         for name in &end.leftovers {
             self.held.note_leftover(name.clone());
         }
-        self.held.release(end.how.word());
+        self.held.release(end.how.into());
         Ok(end)
     }
 

@@ -17,7 +17,7 @@ use quell_protocol::background::ProcessRow;
 use quell_protocol::receipt::ProcessFacts;
 use quell_protocol::{Principal, ResourceKind, RunId, SessionKey, ToolOutputStream};
 use quell_scope::clock::Clock;
-use quell_scope::{Held, PointProbe, Scope, StopLevel};
+use quell_scope::{Held, PointProbe, Release, Scope, StopLevel};
 use tokio::net::unix::pipe::Sender;
 use tokio::sync::watch;
 
@@ -144,7 +144,7 @@ impl BackgroundWork {
         let mut running = match wardens.start(spec, &scope) {
             Ok(running) => running,
             Err(error) => {
-                held.release("failed");
+                held.release(Release::Failed);
                 self.lock_table().starting.remove(&number);
                 return Err(error.into());
             }
@@ -308,8 +308,8 @@ async fn collect_until_end(
         held.note_process(facts);
     }
     let how = match &collected {
-        Ok(end) => end.how.word(),
-        Err(_) => "failed",
+        Ok(end) => end.how.into(),
+        Err(_) => Release::Failed,
     };
     for name in collected.iter().flat_map(|end| &end.leftovers) {
         held.note_leftover(name.clone());
@@ -317,7 +317,7 @@ async fn collect_until_end(
     held.release(how);
     let end = collected.map(Box::new).map_err(|error| error.to_string());
     process.state.send_replace(BackgroundState::Ended { at: background.0.clock.now(), end });
-    tracing::info!(process = process.id, session = %process.owner.session, how, "background process ended");
+    tracing::info!(process = process.id, session = %process.owner.session, how = how.as_str(), "background process ended");
     background.forget_oldest_ended(&process.owner.session);
     background.publish_change(&process);
     if let Some(callback) = background.0.end_callback.get() {
@@ -391,7 +391,8 @@ impl BackgroundProcess {
             BackgroundState::Running => (None, None),
             BackgroundState::Ended { at, end } => (Some(at), Some(end)),
         };
-        let how = end.as_ref().map(|end| end.as_ref().map_or("failed", |end| end.how.word()).to_owned());
+        let how =
+            end.as_ref().map(|end| end.as_ref().map_or(Release::Failed, |end| end.how.into()).as_str().to_owned());
         ProcessRow {
             id: self.id.clone(),
             session_key: self.owner.session.clone(),

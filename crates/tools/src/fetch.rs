@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use quell_net::{AddressFilter, AddressRefused, CheckedResolver, check_url, is_public};
 use quell_protocol::ResourceKind;
-use quell_scope::{Cancelled, Point, Scope};
+use quell_scope::{Cancelled, Point, Release, Scope};
 use reqwest::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, LOCATION};
 use reqwest::{Client, Response, StatusCode, redirect};
 use tokio::sync::OnceCell;
@@ -113,9 +113,9 @@ impl Fetcher {
             ))),
         };
         match &result {
-            Ok(_) => held.release("finished"),
-            Err(FetchFailure::Failed(_)) => held.release("failed"),
-            Err(FetchFailure::Cancelled) => held.release("closed"),
+            Ok(_) => held.release(Release::Finished),
+            Err(FetchFailure::Failed(_)) => held.release(Release::Failed),
+            Err(FetchFailure::Cancelled) => held.release(Release::Closed),
         }
         result
     }

@@ -10,7 +10,7 @@ use quell_kernel::turn::Turn;
 use quell_kernel::{Moment, RunStateInput, StopLevel};
 use quell_mcp::SessionEndpoint;
 use quell_protocol::StopReason;
-use quell_scope::{Cancelled, Held, Interrupted};
+use quell_scope::{Cancelled, Held, Interrupted, Release};
 use quell_store::StoreError;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
@@ -51,7 +51,7 @@ pub struct RunSetupError {
 impl RunPermit {
     fn release(self) {
         drop(self.permit);
-        self.held.release("finished");
+        self.held.release(Release::Finished);
     }
 }
 

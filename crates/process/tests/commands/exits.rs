@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use quell_process::{ProcessEndMethod, ProcessEndReason, SpawnError};
 use quell_protocol::ResourceKind;
-use quell_scope::{PointProbe, Scope};
+use quell_scope::{PointProbe, Release, Scope};
 
 use crate::fixture::{CommandFixture, WARDEN_BINARY};
 
@@ -30,7 +30,7 @@ async fn the_ledger_has_a_row_with_the_facts() {
     fixture.run_script("exit 7").await;
     let rows = fixture.scope.ledger().rows();
     let [row] = rows.as_slice() else { panic!("{rows:?}") };
-    assert_eq!((row.kind, row.label.as_str(), row.how), (ResourceKind::Process, "exit 7", "exited"));
+    assert_eq!((row.kind, row.label.as_str(), row.release()), (ResourceKind::Process, "exit 7", Some(Release::Exited)));
     let facts = row.process.as_ref().unwrap();
     assert_ne!(facts.pid, 0);
     assert_eq!((facts.command.as_str(), facts.exit_code, facts.swept), ("exit 7", Some(7), 0));
@@ -91,7 +91,7 @@ async fn a_command_that_cannot_start_reports_the_reason() {
     spec.cwd = "/".into();
     let error = fixture.run_spec(&spec).await.unwrap_err();
     assert!(matches!(&error, SpawnError::Program { .. }), "{error:?}");
-    assert!(fixture.scope.ledger().rows().iter().all(|row| row.how == "failed"));
+    assert!(fixture.scope.ledger().rows().iter().all(|row| row.release() == Some(Release::Failed)));
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quell_process::{ProcessEndMethod, ProcessEndReason};
-use quell_scope::StopLevel;
+use quell_scope::{Release, StopLevel};
 use rstest::rstest;
 
 use crate::fixture::{CommandFixture, assert_within, wait_for_death};
@@ -192,6 +192,6 @@ async fn a_dropped_call_is_held_until_its_last_process_is_dead() {
     assert_eq!(fixture.scope.ledger().open_count(), 1, "released although it ignores SIGTERM");
     let _released = fixture.scope.close().await;
     fixture.assert_gone();
-    assert_eq!(fixture.scope.ledger().rows().last().unwrap().how, "kill");
+    assert_eq!(fixture.scope.ledger().rows().last().unwrap().release(), Some(Release::Kill));
     pids.into_iter().for_each(wait_for_death);
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use quell_protocol::ResourceKind;
-use quell_scope::{Held, Scope, StopLevel};
+use quell_scope::{Held, Release, Scope, StopLevel};
 use tokio::sync::watch;
 
 use super::{BackgroundWork, RunIdentity};
@@ -116,7 +116,7 @@ impl BackgroundTaskGuard {
     ///
     /// # Cancel safety
     /// The task is over even if this is dropped; the tasks of its scope release what it held.
-    pub async fn close(mut self, how: &'static str) {
+    pub async fn close(mut self, how: Release) {
         // waits: for futures that the cancel has dropped; they end by themselves.
         let _released = self.task.scope.close().await;
         if let Some(held) = self.held.take() {

@@ -47,7 +47,7 @@ async fn a_stop_ends_work_on_files(#[case] tool: &str, #[case] given: Value) {
     tokio::time::timeout(TEST_TIMEOUT, fixture.scope.close()).await.expect("the thread ends");
     assert!(stopped.elapsed() < Duration::from_secs(2), "{:?}", stopped.elapsed());
     let rows = fixture.scope.ledger().rows();
-    assert_eq!((rows.len(), rows[0].how, rows[0].released.is_some()), (1, "cancelled", true));
+    assert_eq!((rows.len(), rows[0].release()), (1, Some(Release::Cancelled)));
     assert!(rows[0].label.starts_with(tool), "{}", rows[0].label);
 }
 
