@@ -197,17 +197,19 @@ impl Ledger {
         self.0.open_count.send_modify(|count| *count -= handed_over);
     }
 
-    pub(super) fn notify_stop(&self, level: StopLevel) {
+    /// Tells every held resource to end, once per level. Returns true for the first stop.
+    pub(super) fn notify_stop(&self, level: StopLevel) -> bool {
         let mut state = self.lock_state();
         if state.stop_level >= Some(level) {
-            return;
+            return false;
         }
-        state.stop_level = Some(level);
+        let is_first = state.stop_level.replace(level).is_none();
         let callbacks: Vec<StopCallback> = state.entries.iter().filter_map(|line| line.on_stop.clone()).collect();
         drop(state);
         for callback in callbacks {
             callback(level);
         }
+        is_first
     }
 
     fn lock_state(&self) -> MutexGuard<'_, LedgerState> {

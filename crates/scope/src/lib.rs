@@ -214,15 +214,22 @@ impl Scope {
 
     /// Cancels: tasks drop their raced futures, held resources are told to end. Synchronous and idempotent.
     pub fn cancel(&self) {
-        self.0.token.cancel();
-        self.0.ledger.notify_stop(StopLevel::Gentle);
+        self.stop(StopLevel::Gentle);
     }
 
     /// Forces: everything that can be killed is killed. Synchronous and idempotent.
     pub fn kill(&self) {
+        self.stop(StopLevel::Forced);
+    }
+
+    /// Cancels or forces. Returns true for the first stop of the scope.
+    pub fn stop(&self, level: StopLevel) -> bool {
         self.0.token.cancel();
-        self.0.ledger.notify_stop(StopLevel::Forced);
-        self.0.forced_token.cancel();
+        let is_first = self.0.ledger.notify_stop(level);
+        if level == StopLevel::Forced {
+            self.0.forced_token.cancel();
+        }
+        is_first
     }
 
     #[must_use]
