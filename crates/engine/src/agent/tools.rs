@@ -227,12 +227,17 @@ mod tests {
 
     #[test]
     fn every_tool_says_what_its_call_holds() {
-        assert_eq!(resource_kind_of_tool("shell"), ResourceKind::Process);
-        assert_eq!(resource_kind_of_tool("process"), ResourceKind::Process);
-        assert_eq!(resource_kind_of_tool("fetch_url"), ResourceKind::HttpRequest);
-        assert_eq!(resource_kind_of_tool("spawn_agent"), ResourceKind::Run);
-        assert_eq!(resource_kind_of_tool("files__read"), ResourceKind::McpCall);
-        assert_eq!(resource_kind_of_tool("read_file"), ResourceKind::Task);
-        assert_eq!(resource_kind_of_tool("gone"), ResourceKind::Task);
+        use ResourceKind::{HttpRequest, McpCall, Process, Run, Task};
+        let wanted = [
+            ("shell", Process),
+            ("process", Process),
+            ("fetch_url", HttpRequest),
+            ("spawn_agent", Run),
+            ("send_message", Run),
+            ("files__read", McpCall),
+            ("read_file", Task),
+            ("gone", Task),
+        ];
+        assert_eq!(wanted.map(|(tool, _)| (tool, resource_kind_of_tool(tool))), wanted);
     }
 }

@@ -1,6 +1,7 @@
 //! The `send_message` tool: talk to an agent in a session that goes on.
 
 use quell_kernel::ToolSpec;
+use quell_protocol::ResourceKind;
 use quell_tools::{
     AgentFacts, Tool, ToolArguments, ToolContext, ToolDefinition, ToolFuture, ToolOutput, parse_arguments,
 };
@@ -25,6 +26,7 @@ impl ToolArguments for AgentMessageArgs {
     const NAME: &'static str = "send_message";
     const ABOUT: &'static str = "Sends a message to another agent and returns its answer. The agent remembers what this conversation told it before.";
     const EXAMPLE: &'static str = r#"{"to": "main", "text": "Which of the two did you choose?"}"#;
+    const RESOURCE_KIND: ResourceKind = ResourceKind::Run;
 
     fn spec_for(agent: &AgentFacts<'_>) -> Option<ToolSpec> {
         spec_with_delegates::<Self>("to", agent)
