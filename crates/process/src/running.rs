@@ -7,7 +7,7 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::task::JoinHandle;
 
 use super::output::{self, OutputPipes};
-use super::warden_watch::{StopCause, WardenControl, WatchedEnd};
+use super::warden_watch::{StopCause, WardenControl};
 use super::{OutputSink, ProcessEnd, SpawnError};
 
 /// A started command. A task of the scope watches its warden and holds it in the ledger until its last process is
@@ -17,7 +17,7 @@ pub struct RunningCommand {
     pub(super) control: Arc<WardenControl>,
     pub(super) input: Option<Sender>,
     pub(super) streams: OutputPipes,
-    pub(super) end_task: JoinHandle<Result<WatchedEnd, SpawnError>>,
+    pub(super) end_task: JoinHandle<Result<ProcessEnd, SpawnError>>,
     pub(super) output_limit: usize,
 }
 
@@ -61,18 +61,6 @@ impl RunningCommand {
     /// When dropped, it closes the output pipes and loses what was read; the command runs on until it is stopped.
     pub async fn collect(self, sink: &mut dyn OutputSink) -> Result<ProcessEnd, SpawnError> {
         let Self { control: _, input: _input, streams, end_task: watch, output_limit } = self;
-        let (outcome, output) = output::collect_output(streams, output_limit, sink, watch).await;
-        let end = outcome?;
-        Ok(ProcessEnd {
-            code: end.code,
-            signal: end.signal,
-            swept: end.swept,
-            how: end.how,
-            reason: end.reason,
-            left_behind: end.left_behind,
-            output,
-            leftovers: end.leftovers,
-            held_by: end.held_by,
-        })
+        output::collect_output(streams, output_limit, sink, watch).await
     }
 }
