@@ -237,8 +237,8 @@ impl BackgroundWork {
         let processes = self.find(|process| process.is_alive() && covers(&process.owner));
         let tasks: Vec<Arc<BackgroundTask>> =
             self.lock_table().tasks.values().filter(|task| covers(&task.owner)).cloned().collect();
-        let newly_ended = processes.iter().filter(|process| process.stop(level)).count();
-        tasks.iter().for_each(|task| task.stop(level));
+        let newly_ended = processes.iter().filter(|process| process.send_end(level)).count();
+        tasks.iter().for_each(|task| task.send_end(level));
         BackgroundStop { processes, newly_ended, tasks }
     }
 
@@ -283,9 +283,11 @@ impl BackgroundStop {
     /// Safe: it waits for conditions; the stop itself has already happened.
     pub async fn wait_ended(&self) {
         for process in &self.processes {
+            // waits: for what was stopped; bounded by the stop ladder and by the caller.
             process.wait_ended().await;
         }
         for task in &self.tasks {
+            // waits: as above.
             task.wait_ended().await;
         }
     }
@@ -379,7 +381,7 @@ impl BackgroundProcess {
     }
 
     /// Tells the command to end, without waiting. Returns true the first time.
-    pub fn stop(&self, level: StopLevel) -> bool {
+    pub fn send_end(&self, level: StopLevel) -> bool {
         self.scope.stop(level)
     }
 

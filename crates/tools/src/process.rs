@@ -105,7 +105,7 @@ async fn execute_action(args: &ProcessArgs, cx: &mut ToolContext<'_>) -> Result<
             let _ = cx.scope.race(Point::ProcessWait, waiting).await?;
         }
         ProcessAction::Kill => {
-            process.stop(StopLevel::Gentle);
+            process.send_end(StopLevel::Gentle);
             cx.scope.race(Point::ProcessWait, process.wait_ended()).await?;
         }
     }

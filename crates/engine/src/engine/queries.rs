@@ -258,7 +258,7 @@ impl Engine {
             return false;
         }
         tracing::info!(principal = %caller.principal, process = process.id, session = %process.owner.session, "background process is ended");
-        let is_first_request = process.stop(level);
+        let is_first_request = process.send_end(level);
         if is_first_request {
             let audit_action = AuditAction::on_target(Action::EndProcess, "process", &process.id);
             self.audit(

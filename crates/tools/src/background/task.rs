@@ -73,7 +73,7 @@ impl BackgroundWork {
 
 impl BackgroundTask {
     /// Tells the task to end, without waiting.
-    pub(super) fn stop(&self, level: StopLevel) {
+    pub(super) fn send_end(&self, level: StopLevel) {
         self.scope.stop(level);
     }
 
