@@ -1,16 +1,14 @@
 //! Tools that work on files below the workdir: they run on a blocking thread and check a flag for a stop.
 
-use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use quell_scope::{Cancelled, Point};
-use serde_json::Value;
 
-use crate::definition::{ToolArguments, ToolDefinition, parse_arguments};
+use crate::definition::ToolArguments;
 use crate::protected_paths::ProtectedPaths;
 use crate::text::quoted;
-use crate::tool::{Tool, ToolContext, ToolFuture, ToolOutput};
+use crate::tool::{ContextTool, ToolContext, ToolOutput};
 
 /// Bytes read between two checks of the stop flag.
 pub(crate) const READ_CHUNK_BYTES: usize = 64 * 1024;
@@ -43,40 +41,21 @@ pub(crate) enum FileToolError {
     Failed(String),
 }
 
-/// A [`FileTool`] as a [`Tool`].
-pub(crate) struct BlockingTool<T>(PhantomData<fn() -> T>);
-
-impl<T: FileTool> BlockingTool<T> {
-    pub(crate) const fn new() -> Self {
-        Self(PhantomData)
-    }
-}
-
-impl<T: FileTool> Tool for BlockingTool<T> {
-    fn definition(&self) -> ToolDefinition<'_> {
-        ToolDefinition::of::<T>()
-    }
-
-    fn call<'c>(&'c self, arguments: &'c Value, cx: &'c mut ToolContext<'_>) -> ToolFuture<'c> {
-        Box::pin(async move {
-            let tool = match parse_arguments::<T>(arguments) {
-                Ok(tool) => tool,
-                Err(problem) => return Ok(ToolOutput::error(problem)),
-            };
-            let context = FileToolContext {
-                workdir: cx.workdir.to_path_buf(),
-                unconfined: cx.toolbox.settings.unconfined,
-                output_limit: cx.output_limit,
-                protected: cx.toolbox.settings.protected.clone(),
-            };
-            let label = format!("{} {}", T::NAME, quoted(tool.ledger_subject()));
-            let execute = move |flag: &AtomicBool| tool.execute(&context, &StopFlag(flag));
-            match cx.scope.blocking(Point::Blocking, &label, execute).await? {
-                Ok(text) => Ok(ToolOutput::ok(text)),
-                Err(FileToolError::Failed(text)) => Ok(ToolOutput::error(text)),
-                Err(FileToolError::Stopped) => Err(Cancelled),
-            }
-        })
+impl<T: FileTool> ContextTool for T {
+    async fn call(self, cx: &mut ToolContext<'_>) -> Result<ToolOutput, Cancelled> {
+        let context = FileToolContext {
+            workdir: cx.workdir.to_path_buf(),
+            unconfined: cx.toolbox.settings.unconfined,
+            output_limit: cx.output_limit,
+            protected: cx.toolbox.settings.protected.clone(),
+        };
+        let label = format!("{} {}", T::NAME, quoted(self.ledger_subject()));
+        let execute = move |flag: &AtomicBool| self.execute(&context, &StopFlag(flag));
+        match cx.scope.blocking(Point::Blocking, &label, execute).await? {
+            Ok(text) => Ok(ToolOutput::ok(text)),
+            Err(FileToolError::Failed(text)) => Ok(ToolOutput::error(text)),
+            Err(FileToolError::Stopped) => Err(Cancelled),
+        }
     }
 }
 
