@@ -1,7 +1,6 @@
 //! The `edit_file` tool: replace an exact text, or show the nearest match.
 
 use std::fmt::Write as _;
-use std::io::Read;
 use std::path::Path;
 
 use schemars::JsonSchema;
@@ -10,7 +9,7 @@ use serde::Deserialize;
 use crate::atomic_write::AtomicWriteTarget;
 use crate::confined_fs::{OpenedFile, WorkdirRoot, quoted_path};
 use crate::definition::ToolArguments;
-use crate::file_tool::{FileTool, FileToolContext, FileToolError, READ_CHUNK_BYTES, StopFlag};
+use crate::file_tool::{FileTool, FileToolContext, FileToolError, StopFlag, read_at_most};
 use crate::text::truncate;
 
 /// The largest file that can be edited. It is held in memory twice: before and after.
@@ -87,26 +86,18 @@ impl FileTool for EditFile {
     }
 }
 
-fn read_whole_file(mut source: OpenedFile, path: &Path, stop: &StopFlag<'_>) -> Result<String, FileToolError> {
+fn read_whole_file(source: OpenedFile, path: &Path, stop: &StopFlag<'_>) -> Result<String, FileToolError> {
     let too_large = || {
         FileToolError::failed(format!("{} is too large to edit: more than {MAX_FILE_BYTES} bytes", quoted_path(path)))
     };
     if source.bytes > MAX_FILE_BYTES {
         return Err(too_large());
     }
-    let mut bytes = Vec::new();
-    let mut buffer = vec![0; READ_CHUNK_BYTES];
-    loop {
-        stop.check()?;
-        let got = source.file.read(&mut buffer);
-        let got = got.map_err(|e| FileToolError::failed(format!("{} cannot be read: {e}", quoted_path(path))))?;
-        if got == 0 {
-            break;
-        }
-        bytes.extend_from_slice(&buffer[..got]);
-        if bytes.len() as u64 > MAX_FILE_BYTES {
-            return Err(too_large());
-        }
+    let read = read_at_most(&source.file, MAX_FILE_BYTES, stop);
+    stop.check()?;
+    let bytes = read.map_err(|e| FileToolError::failed(format!("{} cannot be read: {e}", quoted_path(path))))?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(too_large());
     }
     String::from_utf8(bytes).map_err(|_| {
         FileToolError::failed(format!("{} is not valid UTF-8 text, so it cannot be edited this way", quoted_path(path)))

@@ -1,5 +1,7 @@
 //! Tools that work on files below the workdir: they run on a blocking thread and check a flag for a stop.
 
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -33,6 +35,28 @@ pub(crate) struct FileToolContext {
 
 /// The flag that tells a blocking thread to stop.
 pub(crate) struct StopFlag<'a>(pub(crate) &'a AtomicBool);
+
+/// A reader that fails after a stop, which ends whatever reads from it.
+pub(crate) struct StoppableReader<'a> {
+    pub(crate) source: &'a File,
+    pub(crate) stop: &'a StopFlag<'a>,
+}
+
+impl Read for StoppableReader<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.stop.is_raised() {
+            return Err(io::Error::other("stopped"));
+        }
+        self.source.read(buffer)
+    }
+}
+
+/// Reads a file; of a file with more than `max_bytes` bytes, one byte more than that.
+pub(crate) fn read_at_most(source: &File, max_bytes: u64, stop: &StopFlag<'_>) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    StoppableReader { source, stop }.take(max_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum FileToolError {
