@@ -93,7 +93,7 @@ async fn a_stopped_warden_still_does_its_work(#[values(StopLevel::Gentle, StopLe
     let mut running = fixture.start_script(PROCESS_TREE_SCRIPT);
     let pids = running.printed_pids().await;
     kill_process(fixture.warden_pid().await, Signal::STOP).unwrap();
-    fixture.stop_scope(level);
+    fixture.scope.stop(level);
     assert_eq!(running.handle.await.unwrap().unwrap().reason, ProcessEndReason::Stopped);
     fixture.assert_gone();
     pids.into_iter().for_each(wait_for_death);
@@ -115,7 +115,7 @@ async fn a_warden_that_is_kept_from_its_work_cannot_delay_force() {
                 }
             });
             let asked = Instant::now();
-            fixture.stop_scope(StopLevel::Forced);
+            fixture.scope.stop(StopLevel::Forced);
             pids.into_iter().for_each(wait_for_death);
             done.store(true, Ordering::Relaxed);
             asked.elapsed()
