@@ -42,7 +42,7 @@ use std::time::Duration;
 use quell_kernel::StopTimeouts;
 use quell_protocol::receipt::Containment;
 use quell_protocol::{ResourceKind, ToolOutputStream};
-use quell_scope::{Cancelled, Point, Release, Scope};
+use quell_scope::{Cancelled, Point, Release, Scope, StopLevel};
 use rustix::process::{DumpableBehavior, getpid, set_child_subreaper, set_dumpable_behavior};
 use serde::{Deserialize, Serialize};
 
@@ -52,7 +52,7 @@ use warden_record::{UnfinishedWarden, WardenRecord};
 use warden_watch::{StopCause, WardenWatch};
 
 pub use output::CapturedOutput;
-pub use running::{RunningCommand, StopHandle};
+pub use running::{RunningCommand, StopHandle, StopOnDrop};
 pub use survivors::Survivors;
 
 /// The environment variable with the run id, by which all processes of a run can be found.
@@ -322,9 +322,9 @@ impl Wardens {
     ) -> Result<ProcessEnd, SpawnError> {
         scope.check(Point::Process)?;
         let running = self.launch_command(spec, scope, CommandInput::Null)?;
-        let mut stop_guard = StopOnDrop(Some(running.stop_handle()));
+        let stop_guard = running.stop_handle().stop_on_drop(StopLevel::Gentle);
         let end = running.collect(sink).await;
-        stop_guard.0 = None;
+        stop_guard.disarm();
         end
     }
 
@@ -361,16 +361,5 @@ impl Wardens {
         let task = WardenWatch::new(Arc::clone(&self.0), Arc::clone(&control), held, spec);
         let watch = scope.spawn(task.wait_until_end());
         Ok(RunningCommand { control, input, streams, end_task: watch, output_limit: spec.output_limit })
-    }
-}
-
-/// Stops the command gently when the future that waits for its result is dropped.
-struct StopOnDrop(Option<StopHandle>);
-
-impl Drop for StopOnDrop {
-    fn drop(&mut self) {
-        if let Some(stop_handle) = &self.0 {
-            stop_handle.send_stop(quell_scope::StopLevel::Gentle);
-        }
     }
 }

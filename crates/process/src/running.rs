@@ -25,7 +25,31 @@ pub struct RunningCommand {
 #[derive(Debug, Clone)]
 pub struct StopHandle(Arc<WardenControl>);
 
+/// Sends a stop when it is dropped, for example with the future that waits for the result of the command.
+#[derive(Debug)]
+pub struct StopOnDrop(Option<(StopHandle, StopLevel)>);
+
+impl StopOnDrop {
+    /// Sends no stop any more: the command has ended.
+    pub fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        if let Some((stop_handle, level)) = &self.0 {
+            stop_handle.send_stop(*level);
+        }
+    }
+}
+
 impl StopHandle {
+    #[must_use]
+    pub fn stop_on_drop(self, level: StopLevel) -> StopOnDrop {
+        StopOnDrop(Some((self, level)))
+    }
+
     /// Sends a stop without waiting. Each level is sent once.
     pub fn send_stop(&self, level: StopLevel) {
         self.0.send_stop(level, StopCause::Stopped);
