@@ -107,10 +107,7 @@ const HASH_BYTES: usize = 16;
 const ATTACHMENTS_FOLDER: &str = "attachments";
 
 fn error_text(error: FileToolError) -> String {
-    match error {
-        FileToolError::Stopped => "the request was stopped".to_owned(),
-        FileToolError::Failed(problem) => problem,
-    }
+    error.failure_or("the request was stopped".to_owned())
 }
 
 #[cfg(test)]

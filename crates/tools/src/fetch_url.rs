@@ -7,7 +7,7 @@ use serde::Deserialize;
 use url::Url;
 
 use crate::definition::ToolArguments;
-use crate::fetch::{FetchFailure, response_text};
+use crate::fetch::response_text;
 use crate::text::quoted;
 use crate::tool::{ContextTool, ToolContext, ToolOutput};
 
@@ -38,8 +38,7 @@ impl ContextTool for FetchUrlArgs {
         };
         let response = match fetcher.fetch(url, fetcher.body_limit(self.max_bytes), scope).await {
             Ok(response) => response,
-            Err(FetchFailure::Failed(text)) => return Ok(ToolOutput::error(text)),
-            Err(FetchFailure::Cancelled) => return Err(Cancelled),
+            Err(error) => return Ok(ToolOutput::error(error.into_failure()?)),
         };
         let is_error = response.status.is_client_error() || response.status.is_server_error();
         // On a blocking thread, because the conversion of a large page takes time.

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use quell_scope::{Cancelled, Point};
+use quell_scope::{Cancelled, Interrupted, Point};
 
 use crate::definition::ToolArguments;
 use crate::protected_paths::ProtectedPaths;
@@ -58,12 +58,8 @@ pub(crate) fn read_at_most(source: &File, max_bytes: u64, stop: &StopFlag<'_>) -
     Ok(bytes)
 }
 
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum FileToolError {
-    Stopped,
-    /// The error text for the model.
-    Failed(String),
-}
+/// A failure is the error text for the model.
+pub(crate) type FileToolError = Interrupted<String>;
 
 impl<T: FileTool> ContextTool for T {
     async fn call(self, cx: &mut ToolContext<'_>) -> Result<ToolOutput, Cancelled> {
@@ -77,8 +73,7 @@ impl<T: FileTool> ContextTool for T {
         let execute = move |flag: &AtomicBool| self.execute(&context, &StopFlag(flag));
         match cx.scope.blocking(Point::Blocking, &label, execute).await? {
             Ok(text) => Ok(ToolOutput::ok(text)),
-            Err(FileToolError::Failed(text)) => Ok(ToolOutput::error(text)),
-            Err(FileToolError::Stopped) => Err(Cancelled),
+            Err(error) => Ok(ToolOutput::error(error.into_failure()?)),
         }
     }
 }
@@ -92,8 +87,8 @@ impl FileToolContext {
 }
 
 impl StopFlag<'_> {
-    pub(crate) fn check(&self) -> Result<(), FileToolError> {
-        if self.is_raised() { Err(FileToolError::Stopped) } else { Ok(()) }
+    pub(crate) fn check(&self) -> Result<(), Cancelled> {
+        if self.is_raised() { Err(Cancelled) } else { Ok(()) }
     }
 
     pub(crate) fn is_raised(&self) -> bool {
@@ -101,8 +96,6 @@ impl StopFlag<'_> {
     }
 }
 
-impl FileToolError {
-    pub(crate) fn failed(text: impl Into<String>) -> Self {
-        Self::Failed(text.into())
-    }
+pub(crate) fn failed_call(text: impl Into<String>) -> FileToolError {
+    FileToolError::Failed(text.into())
 }

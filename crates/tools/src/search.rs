@@ -309,6 +309,6 @@ mod tests {
             });
             search.search_file(source, Path::new("endless"), &StopFlag(&flag))
         });
-        assert_eq!(result, Err(FileToolError::Stopped));
+        assert_eq!(result, Err(FileToolError::Cancelled));
     }
 }

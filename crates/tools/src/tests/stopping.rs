@@ -95,7 +95,11 @@ fn a_stopped_write_leaves_the_old_state() {
         atomic_write::AtomicWriteTarget::resolve(&root, Path::new(path)).unwrap()
     };
     for path in ["old", "new", "a/b/new"] {
-        assert_eq!(target(path).replace_content(b"content", &StopFlag(&raised)), Err(FileToolError::Stopped), "{path}");
+        assert_eq!(
+            target(path).replace_content(b"content", &StopFlag(&raised)),
+            Err(FileToolError::Cancelled),
+            "{path}"
+        );
     }
     assert_eq!(fixture.file_names(), ["old"]);
     assert_eq!(fixture.read_file("old"), "old");
@@ -125,7 +129,7 @@ fn a_write_that_is_stopped_at_any_time_happened_or_did_not() {
                 done += 1;
             }
             Err(fault) => {
-                assert_eq!((fault, fixture.read_file("f").as_str()), (FileToolError::Stopped, "old"));
+                assert_eq!((fault, fixture.read_file("f").as_str()), (FileToolError::Cancelled, "old"));
                 stopped += 1;
             }
         }
