@@ -287,7 +287,7 @@ impl BackgroundStop {
             process.wait_ended().await;
         }
         for task in &self.tasks {
-            // waits: as above.
+            // waits: for a task that was stopped, as above.
             task.wait_ended().await;
         }
     }
