@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use quell_protocol::{ChannelMessage, SessionKey};
-use quell_scope::Scope;
+use quell_scope::{Release, Scope};
 
 /// The chat message that a run answers, with its delivery. Clones share it.
 #[derive(Clone)]
@@ -88,13 +88,12 @@ pub enum DeliveryError {
 }
 
 impl DeliveryError {
-    /// Word for the receipt.
-    #[must_use]
-    pub fn as_str(&self) -> &'static str {
+    /// How the delivery is released in the ledger.
+    pub(crate) fn release(&self) -> Release {
         match self {
-            Self::NotDelivered(_) => "undelivered",
-            Self::PartlyDelivered { .. } => "partly",
-            Self::Unknown(_) => "unknown",
+            Self::NotDelivered(_) => Release::Undelivered,
+            Self::PartlyDelivered { .. } => Release::PartlyDelivered,
+            Self::Unknown(_) => Release::UnknownDelivery,
         }
     }
 }

@@ -208,7 +208,7 @@ impl Engine {
         }
         tracing::info!(
             principal = %caller.principal, surface = ?caller.surface, scope = ?scope, stop_level = ?request.level,
-            stopped = stop_result.aborted.len(), processes = stop_result.processes_ended, tasks = stop_result.tasks.len(), "abort request handled"
+            stopped = stop_result.aborted.len(), processes = stop_result.background.newly_ended, tasks = stop_result.background.tasks.len(), "abort request handled"
         );
         self.audit_stop(caller, scope, request, stop_result);
     }

@@ -31,7 +31,7 @@ use quell_protocol::channel::ChannelMessage;
 use quell_protocol::hook::{HookBody, HookEvent, MessageFacts, RunFacts, SessionFacts};
 use quell_protocol::{Leftover, Requester, ResourceKind, RunId};
 use quell_scope::clock::Clock;
-use quell_scope::{Cancelled, Interrupted, Point, Scope};
+use quell_scope::{Cancelled, Interrupted, Point, Release, Scope};
 use quell_store::{Store, StoreError};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -298,11 +298,11 @@ impl Hooks {
             let Err(failure) = scope.race(Point::Hook, outcome).await? else { continue };
             log_failure(&job, &entry.display_name(), &failure);
             if event == HookEvent::Create {
-                held.release("finished");
+                held.release(Release::Finished);
                 return Err(Interrupted::Failed(Veto::new(failure.into_reason())));
             }
         }
-        held.release("finished");
+        held.release(Release::Finished);
         Ok(())
     }
 

@@ -23,15 +23,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quell_kernel::admission::AdmissionError;
 use quell_kernel::registry::{
-    AcceptOutcome, AdmissionGate, BackgroundPolicy, RegistryEntry, RunPhase, StopOutcome, StopRequest, StopRequester,
-    StopScope,
+    AcceptOutcome, AdmissionGate, RegistryEntry, RunPhase, StopOutcome, StopRequest, StopRequester, StopScope,
 };
 use quell_kernel::{Debts, Moment, RunEffect, RunRegistry, RunState, RunStateInput, StopLevel};
 use quell_protocol::api::ComputeStatus;
 use quell_protocol::{AgentId, Principal, RunId, SessionKey, StopReason};
 use quell_scope::clock::Clock;
 use quell_store::Store;
-use quell_tools::background::RunIdentity;
 use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 
@@ -169,19 +167,7 @@ impl RunTable {
         let mut state = self.lock();
         let stopped = state.registry.stop(scope, requester, request, requested);
         let mut stop_result = self.apply_stop(&mut state, stopped, requested);
-        self.end_background(&mut stop_result, request.level, |owner| match scope {
-            StopScope::Session { key, background: BackgroundPolicy::Stop, .. } => {
-                owner.session == *key && may_stop(requester, owner)
-            }
-            StopScope::Everything => may_stop(requester, owner),
-            StopScope::Session { .. }
-            | StopScope::Run { .. }
-            | StopScope::Agent { .. }
-            | StopScope::Agents { .. }
-            // These stop only runs; a run with background processes stays in the registry until they end.
-            | StopScope::Conversation { .. }
-            | StopScope::Channel { .. } => false,
-        });
+        self.end_background(&mut stop_result, request.level);
         stop_result
     }
 
@@ -198,7 +184,7 @@ impl RunTable {
         let mut state = self.lock();
         let stopped = state.registry.stop_run_of_owner(run, owner, requester, request, requested);
         let mut stop_result = self.apply_stop(&mut state, stopped, requested);
-        self.end_background(&mut stop_result, request.level, |_| false);
+        self.end_background(&mut stop_result, request.level);
         stop_result
     }
 
@@ -208,7 +194,7 @@ impl RunTable {
         let mut state = self.lock();
         let stopped = state.registry.abort(ids, level, reason, requested);
         let mut stop_result = self.apply_stop(&mut state, stopped, requested);
-        self.end_background(&mut stop_result, level, |_| false);
+        self.end_background(&mut stop_result, level);
         stop_result
     }
 
@@ -389,20 +375,11 @@ impl RunTable {
         }
     }
 
-    /// Ends the background processes and tasks of the covered runs, and those that `also_covers` selects. What an
-    /// active run still holds was told to end through its ledger, and the run's end waits for it.
-    fn end_background(
-        &self,
-        stop_result: &mut StopResult,
-        level: StopLevel,
-        also_covers: impl Fn(&RunIdentity) -> bool,
-    ) {
+    /// Stops the background work of the covered runs, also what their sessions keep: a run stays in the registry as long
+    /// as such work is active. What an active run still holds was stopped through its ledger, and its end waits for it.
+    fn end_background(&self, stop_result: &mut StopResult, level: StopLevel) {
         let covered: HashSet<&RunId> = stop_result.tickets.iter().map(|ticket| ticket.0.id()).collect();
-        let background = &self.0.services.background;
-        let covers = |owner: &RunIdentity| covered.contains(&owner.run) || also_covers(owner);
-        let (processes, ended) = background.end_matching(level, covers);
-        let tasks = background.end_tasks(level, covers);
-        (stop_result.processes, stop_result.processes_ended, stop_result.tasks) = (processes, ended, tasks);
+        stop_result.background = self.0.services.background.stop(level, |owner| covered.contains(&owner.run));
     }
 
     /// Applies the effects of one transition, in order.
@@ -478,10 +455,6 @@ impl RunTable {
     fn lock(&self) -> MutexGuard<'_, RunTableState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn may_stop(requester: &StopRequester, owner: &RunIdentity) -> bool {
-    requester.admin || owner.principal == requester.principal
 }
 
 fn debts_of(entry: &RegistryEntry) -> Debts {

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use quell_kernel::prompt::ImageUsage;
 use quell_protocol::{ResourceKind, Usage};
-use quell_scope::{Cancelled, Point, Scope};
+use quell_scope::{Cancelled, Point, Release, Scope};
 use reqwest::header::CONTENT_TYPE;
 use reqwest::{Response, Url};
 use tokio::time::{sleep, timeout};
@@ -105,7 +105,7 @@ impl<'a> ModelCall<'a> {
         let label = format!("{}: wait after attempt {number}", self.model.name);
         let held = self.scope.hold(ResourceKind::Timer, label);
         self.scope.race(Point::ModelBackoff, sleep(delay)).await?;
-        held.release("finished");
+        held.release(Release::Finished);
         Ok(())
     }
 
@@ -122,9 +122,9 @@ impl<'a> ModelCall<'a> {
         // The response is a local variable of this future, so it is dropped before `held`.
         let outcome = self.send_and_receive(progress, sink).await;
         match &outcome {
-            Ok(()) => held.release("finished"),
+            Ok(()) => held.release(Release::Finished),
             Err(AttemptFailure { error: ModelError::Cancelled, .. }) => drop(held),
-            Err(_) => held.release("failed"),
+            Err(_) => held.release(Release::Failed),
         }
         match progress.attempt_usage(outcome.as_ref().err()) {
             Some(usage) => sink.on_usage(usage),

@@ -13,7 +13,7 @@ use std::time::Duration;
 use quell_kernel::turn::Thinking;
 use quell_protocol::{AgentId, ResourceKind, RunId, Usage};
 use quell_scope::clock::Clock;
-use quell_scope::{LedgerRow, PointProbe, Scope};
+use quell_scope::{PointProbe, Release, Scope};
 use serde_json::json;
 use tokio::sync::watch;
 
@@ -114,9 +114,10 @@ impl ModelCallFixture {
         self.models.resolve("p/m/1").unwrap().call(&request, &self.scope, sink).await
     }
 
-    /// Kind, label and end of each row of the ledger.
-    fn ledger(&self) -> Vec<(ResourceKind, String, &'static str)> {
-        self.scope.ledger().rows().into_iter().map(|LedgerRow { kind, label, how, .. }| (kind, label, how)).collect()
+    /// Kind, label and release of each row of the ledger; all are released.
+    fn ledger(&self) -> Vec<(ResourceKind, String, Release)> {
+        let rows = self.scope.ledger().rows().into_iter();
+        rows.map(|row| (row.kind, row.label.clone(), row.release().unwrap())).collect()
     }
 
     fn is_idle(&self) -> bool {

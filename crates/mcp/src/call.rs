@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use quell_kernel::turn::CallResult;
 use quell_protocol::{ResourceKind, RunId};
-use quell_scope::{Held, Scope};
+use quell_scope::{Held, Release, Scope};
 use rmcp::model::{CallToolRequest, CallToolRequestParams, ClientRequest, JsonObject, RequestId};
 use rmcp::service::{PeerRequestOptions, RequestHandle};
 use rmcp::{RoleClient, ServiceError};
@@ -66,18 +66,18 @@ async fn run_start_wait(
     };
     match started {
         Some(Ok(connection)) => {
-            held.release("finished");
+            held.release(Release::Finished);
             // If the caller has left, the lease is released together with the message.
             let _ = ready_sender.send(Ok((lease, connection)));
         }
         Some(Err(end)) => {
-            release_with_leftovers(held, &end, "failed");
+            release_with_leftovers(held, &end, Release::Failed);
             let _ = ready_sender.send(Err(end.cause.clone()));
         }
         None => {
             drop(lease);
             if instance.leases() > 0 || matches!(instance.state(), InstanceState::Ready(_)) {
-                held.release("cancelled");
+                held.release(Release::Cancelled);
                 return;
             }
             let end = wait_ended_or_kill(&instance, &scope).await;
@@ -100,7 +100,7 @@ pub(super) async fn wait_ended_or_kill(instance: &ServerInstance, scope: &Scope)
 }
 
 /// Releases a ledger entry that ended with its server, with the leftovers by name.
-pub(super) fn release_with_leftovers(held: Held, end: &InstanceEnd, how: &'static str) {
+pub(super) fn release_with_leftovers(held: Held, end: &InstanceEnd, how: Release) {
     for leftover in &end.leftovers {
         held.note_leftover(leftover.clone());
     }
@@ -141,7 +141,7 @@ impl McpCall {
         // waits: until the run is stopped or the caller is gone, in `stopped_or_abandoned`.
         let sent = tokio::select! {
             biased;
-            () = self.stopped_or_abandoned() => return self.held.release("cancelled"),
+            () = self.stopped_or_abandoned() => return self.held.release(Release::Cancelled),
             sent = self.connection.peer.send_request_with_option(request, options) => sent,
         };
         let mut handle = match sent {
@@ -233,18 +233,18 @@ impl McpCall {
                         &self.connection_lost_cause("it ended its answer too early".to_owned()).await,
                     )
                     .into(),
-                    "failed",
+                    Release::Failed,
                 ),
                 Err(ServiceError::TransportSend(error)) => {
                     let trouble =
                         ConnectProblem::from_transport_error(&*error.error, &self.lease.instance().server.config);
                     let problem =
                         trouble.map_or("it does not read its input".to_owned(), |trouble| trouble.description);
-                    (self.connection_lost_result(&self.connection_lost_cause(problem).await).into(), "failed")
+                    (self.connection_lost_result(&self.connection_lost_cause(problem).await).into(), Release::Failed)
                 }
-                answer => (result::convert_answer(answer, server, self.output_limit), "finished"),
+                answer => (result::convert_answer(answer, server, self.output_limit), Release::Finished),
             },
-            CallWait::ServerEnding(cause) => (self.connection_lost_result(&cause).into(), "failed"),
+            CallWait::ServerEnding(cause) => (self.connection_lost_result(&cause).into(), Release::Failed),
             CallWait::Cancelled(_) => return,
         };
         if let Some(id) = id {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::poll_fn;
-use quell_scope::Scope;
+use quell_scope::{Release, Scope};
 use reqwest::header::{HeaderName, HeaderValue};
 use rmcp::model::{ClientJsonRpcMessage, ClientRequest, JsonRpcMessage};
 use rmcp::transport::common::client_side_sse::BoxedSseResponse;
@@ -70,7 +70,7 @@ impl ScopedHttpClient {
                 _ = timeout(SESSION_CLOSE_TIMEOUT, self.0.client.delete_session(uri, id, auth, headers)) => {}
             }
         }
-        InstanceEnd { cause: "its connection ended".to_owned(), how: "closed", ..InstanceEnd::default() }
+        InstanceEnd { cause: "its connection ended".to_owned(), how: Release::Closed, ..InstanceEnd::default() }
     }
 
     /// Runs a request in a task of its own. It ends with the scope, or when its caller stops waiting.
@@ -128,6 +128,7 @@ impl ScopedHttpClient {
     }
 }
 
+/// The transport calls the methods with a size of events, which call these: the size is always the same.
 impl StreamableHttpClient for ScopedHttpClient {
     type Error = reqwest::Error;
 
@@ -139,19 +140,6 @@ impl StreamableHttpClient for ScopedHttpClient {
         auth: Option<String>,
         headers: Headers,
     ) -> Result<StreamableHttpPostResponse, HttpError> {
-        // waits: for a task of the server's scope, as all waits of this file.
-        self.post_message_with_max_sse_event_size(uri, message, id, auth, headers, MAX_MESSAGE_BYTES).await
-    }
-
-    async fn post_message_with_max_sse_event_size(
-        &self,
-        uri: Arc<str>,
-        message: ClientJsonRpcMessage,
-        id: Option<Arc<str>>,
-        auth: Option<String>,
-        headers: Headers,
-        max: usize,
-    ) -> Result<StreamableHttpPostResponse, HttpError> {
         let is_initialize = matches!(&message, JsonRpcMessage::Request(request) if matches!(request.request, ClientRequest::InitializeRequest(_)));
         if let (Some(_), Some(session)) = (&id, self.lock_session().as_mut()) {
             session.headers.clone_from(&headers);
@@ -162,7 +150,14 @@ impl StreamableHttpClient for ScopedHttpClient {
             let client = &this.0.client;
             // waits: raced with the scope in `spawn_request`.
             let answer = client
-                .post_message_with_max_sse_event_size(uri.clone(), message, id, auth.clone(), headers.clone(), max)
+                .post_message_with_max_sse_event_size(
+                    uri.clone(),
+                    message,
+                    id,
+                    auth.clone(),
+                    headers.clone(),
+                    MAX_MESSAGE_BYTES,
+                )
                 .await?;
             if let StreamableHttpPostResponse::Json(_, Some(id)) | StreamableHttpPostResponse::Sse(_, Some(id)) =
                 &answer
@@ -193,24 +188,13 @@ impl StreamableHttpClient for ScopedHttpClient {
         auth: Option<String>,
         headers: Headers,
     ) -> Result<BoxedSseResponse, HttpError> {
-        // waits: as `post_message`.
-        self.get_stream_with_max_sse_event_size(uri, id, last_event, auth, headers, MAX_MESSAGE_BYTES).await
-    }
-
-    async fn get_stream_with_max_sse_event_size(
-        &self,
-        uri: Arc<str>,
-        id: Option<Arc<str>>,
-        last_event: Option<String>,
-        auth: Option<String>,
-        headers: Headers,
-        max: usize,
-    ) -> Result<BoxedSseResponse, HttpError> {
         let this = self.clone();
         let request = async move {
             let client = &this.0.client;
             // waits: raced with the scope in `spawn_request`.
-            let stream = client.get_stream_with_max_sse_event_size(uri, id, last_event, auth, headers, max).await?;
+            let stream = client
+                .get_stream_with_max_sse_event_size(uri, id, last_event, auth, headers, MAX_MESSAGE_BYTES)
+                .await?;
             Ok(this.spawn_stream_reader(stream))
         };
         self.spawn_request(request).await

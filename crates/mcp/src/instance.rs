@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quell_protocol::{RunId, SessionKey};
+use quell_scope::Release;
 use rmcp::RoleClient;
 use rmcp::service::Peer;
 use tokio::sync::watch;
@@ -49,18 +50,31 @@ pub(super) struct McpConnection {
     tools: Mutex<OfferedTools>,
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(super) struct InstanceEnd {
     /// For people and models: a clause that begins with "it".
     pub(super) cause: String,
-    /// The strongest means that was needed, in the words of the ledger.
-    pub(super) how: &'static str,
+    /// The strongest means that was needed.
+    pub(super) how: Release,
     /// Processes that could not be ended, by name.
     pub(super) leftovers: Vec<String>,
     /// The end of the standard error output.
     pub(super) stderr_tail: String,
     /// What a person can do about a failed start, if that is known.
     pub(super) remedy: Option<String>,
+}
+
+impl Default for InstanceEnd {
+    /// An end of which nothing is known.
+    fn default() -> Self {
+        Self {
+            cause: String::new(),
+            how: Release::Failed,
+            leftovers: Vec::new(),
+            stderr_tail: String::new(),
+            remedy: None,
+        }
+    }
 }
 
 /// The shutdown request to the supervisor; it only rises.

@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::OnceLock;
 
 use quell_protocol::{Amendment, AmendmentKind, Leftover, RunId};
+use quell_scope::Release;
 use tokio::time::Instant;
 
 /// What became known of a cancelled call after its run had ended.
@@ -97,8 +98,8 @@ impl UnconfirmedCall {
         }
     }
 
-    pub(super) fn server_ended(&self, how: &str, leftovers: Vec<Leftover>) -> LateCallUpdate {
-        let text = format!("the MCP server {} that went on with the call was ended ({how})", self.server);
+    pub(super) fn server_ended(&self, how: Release, leftovers: Vec<Leftover>) -> LateCallUpdate {
+        let text = format!("the MCP server {} that went on with the call was ended ({})", self.server, how.as_str());
         LateCallUpdate { leftovers, ..self.update(AmendmentKind::ServerEnded, text) }
     }
 

@@ -177,16 +177,8 @@ impl Mcp {
     /// Tells a session's own servers to close, each after its last call, without waiting. The
     /// result can be awaited until all are closed.
     pub fn close_session(&self, session: &SessionKey) -> ClosingServers {
-        let belongs_to_session = |instance: &ServerInstance| instance.owner.session.as_ref() == Some(session);
-        let instances: Vec<_> = self
-            .0
-            .lock_state()
-            .instances
-            .values()
-            .flatten()
-            .filter(|instance| belongs_to_session(instance))
-            .cloned()
-            .collect();
+        let mut instances: Vec<_> = self.0.lock_state().instances.values().flatten().cloned().collect();
+        instances.retain(|instance| instance.owner.session.as_ref() == Some(session));
         for instance in &instances {
             instance.request_shutdown(InstanceShutdown::Drain);
         }
@@ -196,12 +188,12 @@ impl Mcp {
     /// Starts no more servers, and tells each to close after its last call, without waiting.
     pub fn close(&self) {
         self.0.lock_state().closed = true;
-        self.0.request_shutdown(&InstanceShutdown::Drain, |_| true);
+        self.0.request_shutdown(&InstanceShutdown::Drain);
     }
 
     /// Ends every server with SIGKILL, without waiting.
     pub fn kill(&self) {
-        self.0.request_shutdown(&InstanceShutdown::Kill, |_| true);
+        self.0.request_shutdown(&InstanceShutdown::Kill);
     }
 
     /// The number of servers that have not ended.
@@ -309,9 +301,8 @@ impl ServerPool {
         own.or_else(|| server.last_listed_tools())
     }
 
-    fn request_shutdown(&self, level: &InstanceShutdown, filter: impl Fn(&ServerInstance) -> bool) {
-        let state = self.lock_state();
-        for instance in state.instances.values().flatten().filter(|instance| filter(instance)) {
+    fn request_shutdown(&self, level: &InstanceShutdown) {
+        for instance in self.lock_state().instances.values().flatten() {
             instance.request_shutdown(level.clone());
         }
     }

@@ -8,6 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quell_protocol::{Leftover, ResourceKind};
+use quell_scope::Release;
 use rmcp::RoleClient;
 use rmcp::model::{
     ClientJsonRpcMessage, ClientRequest, GetMeta, JsonRpcMessage, ProgressNotificationParam, ProgressToken, RequestId,
@@ -117,7 +118,7 @@ impl MessageMonitor {
     }
 
     /// Reports the end of the server for the calls that it went on with.
-    pub(super) fn report_server_ended(&self, how: &str, leftovers: &[String]) {
+    pub(super) fn report_server_ended(&self, how: Release, leftovers: &[String]) {
         let continued = std::mem::take(&mut self.lock_calls().continued);
         for call in continued {
             let leftover = |name: &String| Leftover { kind: ResourceKind::Process, name: name.clone() };
@@ -376,7 +377,7 @@ mod tests {
         line.lock_state().unconfirmed = Some(call(1));
         progress();
         progress();
-        monitor.report_server_ended("term", &["pid 42".to_owned()]);
+        monitor.report_server_ended(Release::Term, &["pid 42".to_owned()]);
         let updates = updates.lock().unwrap();
         let kinds: Vec<_> = updates.iter().map(|fact| fact.kind).collect();
         assert_eq!(kinds, [AmendmentKind::LateProgress, AmendmentKind::ServerEnded]);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use quell_protocol::{RunId, SessionKey};
 use tokio::time::Instant;
 
-use super::{InstanceState, Mcp, McpClientOptions};
+use super::{InstanceShutdown, InstanceState, Mcp, McpClientOptions};
 
 /// How long a probed server may take to end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -35,14 +35,13 @@ pub async fn probe(mcp: &Mcp, server: &str, workdir: &Path) -> McpServerHealth {
     else {
         return unavailable("it is not configured".to_owned());
     };
-    let (servers, tools) = (None, vec!["*".to_owned()]);
     let options = McpClientOptions {
         run,
         session,
         workdir: workdir.to_path_buf(),
-        allowed_servers: servers,
+        allowed_servers: None,
         endpoint: None,
-        allowed_tools: tools,
+        allowed_tools: vec!["*".to_owned()],
     };
     let lease = match mcp.0.acquire(server, &options) {
         Ok(lease) => lease,
@@ -58,12 +57,12 @@ pub async fn probe(mcp: &Mcp, server: &str, workdir: &Path) -> McpServerHealth {
         },
     };
     let instance = std::sync::Arc::clone(lease.instance());
-    instance.request_shutdown(super::InstanceShutdown::Drain);
+    instance.request_shutdown(InstanceShutdown::Drain);
     drop(lease);
     // waits: at most `CLOSE_TIMEOUT`.
     let waited = tokio::time::timeout_at(Instant::now() + CLOSE_TIMEOUT, instance.wait_ended()).await;
     if waited.is_err() && !matches!(instance.state(), InstanceState::Ended(_)) {
-        instance.request_shutdown(super::InstanceShutdown::Kill);
+        instance.request_shutdown(InstanceShutdown::Kill);
         // waits: for the end of the killed process.
         instance.wait_ended().await;
     }

@@ -56,8 +56,7 @@ impl ServerProcess {
 
     /// Waits until no process of the server is alive.
     pub(super) async fn wait_gone(&mut self) -> InstanceEnd {
-        let lost =
-            || InstanceEnd { cause: "its supervision was lost".to_owned(), how: "failed", ..InstanceEnd::default() };
+        let lost = || InstanceEnd { cause: "its supervision was lost".to_owned(), ..InstanceEnd::default() };
         // waits: as one arm of several, where the others carry the shutdown requests.
         let end = self.ended.wait_for(Option::is_some).await.map(|end| end.clone());
         end.ok().flatten().unwrap_or_else(lost)
@@ -114,7 +113,7 @@ fn command_spec(pool: &ServerPool, instance: &ServerInstance, command: &str) -> 
 fn instance_end(end: Result<ProcessEnd, SpawnError>) -> InstanceEnd {
     let end = match end {
         Ok(end) => end,
-        Err(error) => return InstanceEnd { cause: error_chain(&error), how: "failed", ..InstanceEnd::default() },
+        Err(error) => return InstanceEnd { cause: error_chain(&error), ..InstanceEnd::default() },
     };
     let cause = match (end.code, end.signal, end.how) {
         (Some(code), _, ProcessEndMethod::Exited) => format!("exit code {code}"),
@@ -123,7 +122,7 @@ fn instance_end(end: Result<ProcessEnd, SpawnError>) -> InstanceEnd {
         (_, _, ProcessEndMethod::Term | ProcessEndMethod::Exited) => "ended by SIGTERM".to_owned(),
     };
     let stderr_tail = end.output.text().trim().to_owned();
-    InstanceEnd { cause, how: end.how.word(), leftovers: end.leftovers, stderr_tail, remedy: None }
+    InstanceEnd { cause, how: end.how.into(), leftovers: end.leftovers, stderr_tail, remedy: None }
 }
 
 /// Writes the standard error output of a server to the debug log.

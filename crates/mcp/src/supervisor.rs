@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt, OptionFuture, Shared};
-use quell_scope::{PointProbe, Scope};
+use quell_scope::{PointProbe, Release, Scope};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::ServerPool;
@@ -40,7 +40,7 @@ pub(super) async fn supervise(pool: Arc<ServerPool>, instance: Arc<ServerInstanc
     // waits: not at all in practice: when `run_instance` returns, everything is over.
     let _released = scope.close().await;
     let session = instance.owner.session.as_ref().map(ToString::to_string);
-    tracing::info!(server = %instance.server.name, session, how = end.how, why = end.cause, "MCP server closed");
+    tracing::info!(server = %instance.server.name, session, how = end.how.as_str(), why = end.cause, "MCP server closed");
     let leftovers = end.leftovers.clone();
     instance.set_state(InstanceState::Ended(Arc::new(end)));
     pool.remove_ended(&instance, &leftovers);
@@ -49,7 +49,7 @@ pub(super) async fn supervise(pool: Arc<ServerPool>, instance: Arc<ServerInstanc
 async fn run_instance(pool: &Arc<ServerPool>, instance: &Arc<ServerInstance>, scope: &Scope) -> InstanceEnd {
     let server = &instance.server;
     if !instance.is_start_wanted() {
-        return end_unneeded_start(InstanceEnd { how: "cancelled", ..InstanceEnd::default() });
+        return end_unneeded_start(InstanceEnd { how: Release::Cancelled, ..InstanceEnd::default() });
     }
     let (mut backend, target) = match connect::open_backend(pool, instance, scope) {
         Ok(opened) => opened,
@@ -239,11 +239,11 @@ fn end_failed_start(
     end: InstanceEnd,
 ) -> InstanceEnd {
     // If the server ended by itself, its end is the reason.
-    let by_itself = why == ENDED_BEFORE_READY && matches!(end.how, "exited" | "failed");
+    let by_itself = why == ENDED_BEFORE_READY && matches!(end.how, Release::Exited | Release::Failed);
     let cause = if by_itself { format!("{why} ({})", end.cause) } else { why };
     tracing::warn!(server = %instance.server.name, why = cause, remedy, "MCP server could not be started; its tools are unavailable");
     instance.server.record_start_failure(&cause);
-    InstanceEnd { cause, how: if end.how.is_empty() { "failed" } else { end.how }, remedy, ..end }
+    InstanceEnd { cause, remedy, ..end }
 }
 
 /// Waits until the process is gone; forever if there is none.

@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut output = Stdout;
         let (end, ()) = tokio::join!(wardens.run(&command, &scope, &mut output), stop);
         let end = end?;
-        println!("ended by {}, {} more processes ended, leftovers: {:?}", end.how.word(), end.swept, end.leftovers);
+        println!("ended by {:?}, {} more processes ended, leftovers: {:?}", end.how, end.swept, end.leftovers);
         let _released = scope.close().await;
         Ok(())
     })

@@ -10,9 +10,10 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
 };
+use serde::{Deserialize, Serialize};
 
 /// Standard input of a command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum CommandInput {
     /// `/dev/null`.
     Null,
@@ -21,21 +22,6 @@ pub(super) enum CommandInput {
 
 /// The byte that carries a descriptor. Its value has no meaning.
 const CARRIER_BYTE: u8 = b'I';
-
-impl CommandInput {
-    /// The word used in a launch request.
-    pub(super) fn word(self) -> &'static str {
-        match self {
-            Self::Null => "null",
-            Self::Pipe => "pipe",
-        }
-    }
-
-    /// Parses the word used in a launch request.
-    pub(super) fn from_word(word: &str) -> Option<Self> {
-        [Self::Null, Self::Pipe].into_iter().find(|input| input.word() == word)
-    }
-}
 
 pub(super) fn send_descriptor(socket: impl AsFd, descriptor: impl AsFd) -> io::Result<()> {
     let descriptors = [descriptor.as_fd()];

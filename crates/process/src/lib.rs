@@ -42,7 +42,7 @@ use std::time::Duration;
 use quell_kernel::StopTimeouts;
 use quell_protocol::receipt::Containment;
 use quell_protocol::{ResourceKind, ToolOutputStream};
-use quell_scope::{Cancelled, Point, Scope};
+use quell_scope::{Cancelled, Point, Release, Scope, StopLevel};
 use rustix::process::{DumpableBehavior, getpid, set_child_subreaper, set_dumpable_behavior};
 use serde::{Deserialize, Serialize};
 
@@ -52,7 +52,7 @@ use warden_record::{UnfinishedWarden, WardenRecord};
 use warden_watch::{StopCause, WardenWatch};
 
 pub use output::CapturedOutput;
-pub use running::{RunningCommand, StopHandle};
+pub use running::{RunningCommand, StopHandle, StopOnDrop};
 pub use survivors::Survivors;
 
 /// The environment variable with the run id, by which all processes of a run can be found.
@@ -166,14 +166,12 @@ pub enum ProcessEndMethod {
     Kill,
 }
 
-impl ProcessEndMethod {
-    /// The word used in receipts.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Exited => "exited",
-            Self::Term => "term",
-            Self::Kill => "kill",
+impl From<ProcessEndMethod> for Release {
+    fn from(how: ProcessEndMethod) -> Self {
+        match how {
+            ProcessEndMethod::Exited => Self::Exited,
+            ProcessEndMethod::Term => Self::Term,
+            ProcessEndMethod::Kill => Self::Kill,
         }
     }
 }
@@ -324,9 +322,9 @@ impl Wardens {
     ) -> Result<ProcessEnd, SpawnError> {
         scope.check(Point::Process)?;
         let running = self.launch_command(spec, scope, CommandInput::Null)?;
-        let mut stop_guard = StopOnDrop(Some(running.stop_handle()));
+        let stop_guard = running.stop_handle().stop_on_drop(StopLevel::Gentle);
         let end = running.collect(sink).await;
-        stop_guard.0 = None;
+        stop_guard.disarm();
         end
     }
 
@@ -353,7 +351,7 @@ impl Wardens {
         let LaunchedCommand { control, streams, input } = match launch::launch(&self.0, spec, input) {
             Ok(launched) => launched,
             Err(error) => {
-                held.release("failed");
+                held.release(Release::Failed);
                 return Err(error);
             }
         };
@@ -363,16 +361,5 @@ impl Wardens {
         let task = WardenWatch::new(Arc::clone(&self.0), Arc::clone(&control), held, spec);
         let watch = scope.spawn(task.wait_until_end());
         Ok(RunningCommand { control, input, streams, end_task: watch, output_limit: spec.output_limit })
-    }
-}
-
-/// Stops the command gently when the future that waits for its result is dropped.
-struct StopOnDrop(Option<StopHandle>);
-
-impl Drop for StopOnDrop {
-    fn drop(&mut self) {
-        if let Some(stop_handle) = &self.0 {
-            stop_handle.send_stop(quell_scope::StopLevel::Gentle);
-        }
     }
 }

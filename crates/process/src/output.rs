@@ -12,9 +12,7 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::OutputSink;
-use super::SpawnError;
-use super::warden_watch::WatchedEnd;
+use super::{OutputSink, ProcessEnd, SpawnError};
 
 /// Time to read the rest of the output after the last process has ended. Only a process outside of the tree can still
 /// hold the pipe open.
@@ -61,7 +59,7 @@ impl OutputPipes {
     }
 }
 
-/// Collects the output until the watch task has ended and the pipes are empty.
+/// Collects the output until the watch task has ended and the pipes are empty, and adds it to the end of the command.
 ///
 /// # Cancel safety
 /// Dropping it closes the pipes and loses what was read; the watch task continues.
@@ -69,8 +67,8 @@ pub(super) async fn collect_output(
     streams: OutputPipes,
     limit: usize,
     sink: &mut dyn OutputSink,
-    mut watch: JoinHandle<Result<WatchedEnd, SpawnError>>,
-) -> (Result<WatchedEnd, SpawnError>, CapturedOutput) {
+    mut watch: JoinHandle<Result<ProcessEnd, SpawnError>>,
+) -> Result<ProcessEnd, SpawnError> {
     let mut reader = OutputReader {
         streams,
         sink,
@@ -93,7 +91,7 @@ pub(super) async fn collect_output(
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
         Err(error) => Err(SpawnError::Warden(io::Error::other(error))),
     };
-    (outcome, reader.into_captured())
+    Ok(ProcessEnd { output: reader.into_captured(), ..outcome? })
 }
 
 struct OutputReader<'a> {

@@ -7,7 +7,7 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::task::JoinHandle;
 
 use super::output::{self, OutputPipes};
-use super::warden_watch::{StopCause, WardenControl, WatchedEnd};
+use super::warden_watch::{StopCause, WardenControl};
 use super::{OutputSink, ProcessEnd, SpawnError};
 
 /// A started command. A task of the scope watches its warden and holds it in the ledger until its last process is
@@ -17,7 +17,7 @@ pub struct RunningCommand {
     pub(super) control: Arc<WardenControl>,
     pub(super) input: Option<Sender>,
     pub(super) streams: OutputPipes,
-    pub(super) end_task: JoinHandle<Result<WatchedEnd, SpawnError>>,
+    pub(super) end_task: JoinHandle<Result<ProcessEnd, SpawnError>>,
     pub(super) output_limit: usize,
 }
 
@@ -25,7 +25,31 @@ pub struct RunningCommand {
 #[derive(Debug, Clone)]
 pub struct StopHandle(Arc<WardenControl>);
 
+/// Sends a stop when it is dropped, for example with the future that waits for the result of the command.
+#[derive(Debug)]
+pub struct StopOnDrop(Option<(StopHandle, StopLevel)>);
+
+impl StopOnDrop {
+    /// Sends no stop any more: the command has ended.
+    pub fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        if let Some((stop_handle, level)) = &self.0 {
+            stop_handle.send_stop(*level);
+        }
+    }
+}
+
 impl StopHandle {
+    #[must_use]
+    pub fn stop_on_drop(self, level: StopLevel) -> StopOnDrop {
+        StopOnDrop(Some((self, level)))
+    }
+
     /// Sends a stop without waiting. Each level is sent once.
     pub fn send_stop(&self, level: StopLevel) {
         self.0.send_stop(level, StopCause::Stopped);
@@ -61,18 +85,6 @@ impl RunningCommand {
     /// When dropped, it closes the output pipes and loses what was read; the command runs on until it is stopped.
     pub async fn collect(self, sink: &mut dyn OutputSink) -> Result<ProcessEnd, SpawnError> {
         let Self { control: _, input: _input, streams, end_task: watch, output_limit } = self;
-        let (outcome, output) = output::collect_output(streams, output_limit, sink, watch).await;
-        let end = outcome?;
-        Ok(ProcessEnd {
-            code: end.code,
-            signal: end.signal,
-            swept: end.swept,
-            how: end.how,
-            reason: end.reason,
-            left_behind: end.left_behind,
-            output,
-            leftovers: end.leftovers,
-            held_by: end.held_by,
-        })
+        output::collect_output(streams, output_limit, sink, watch).await
     }
 }

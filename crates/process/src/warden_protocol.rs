@@ -104,18 +104,17 @@ pub(super) fn parse_reports(bytes: &[u8]) -> impl Iterator<Item = WardenReport> 
     bytes.split_inclusive(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok())
 }
 
-/// Stands for a limit that is not set.
-const NO_LIMIT: &str = "-";
-
 /// The command of a warden, with its settings.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LaunchRequest {
     /// Time from SIGTERM to SIGKILL.
     pub(super) term: Duration,
     pub(super) isolate: Isolate,
     pub(super) input: CommandInput,
+    #[serde(skip)]
     pub(super) argv: Vec<OsString>,
     /// The command's whole environment.
+    #[serde(skip)]
     pub(super) env: Vec<(OsString, OsString)>,
     /// The command's soft limit of open files, if it differs from the warden's.
     pub(super) open_files: Option<u64>,
@@ -127,7 +126,7 @@ impl LaunchRequest {
     /// Writes the request to a file in memory, which is sent to the warden.
     pub(super) fn to_file(&self) -> io::Result<OwnedFd> {
         let mut file = File::from(memfd_create("order", MemfdFlags::CLOEXEC)?);
-        file.write_all(&self.to_bytes())?;
+        file.write_all(&self.to_bytes()?)?;
         file.rewind()?;
         Ok(file.into())
     }
@@ -142,35 +141,23 @@ impl LaunchRequest {
         Self::from_bytes(&bytes).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Each field ends with a zero byte, which arguments and variables cannot contain.
-    fn to_bytes(&self) -> Vec<u8> {
-        let term = self.term.as_millis().to_string();
-        let count = self.argv.len().to_string();
-        let record = if self.record { "record" } else { "no-record" };
-        let files = self.open_files.map_or_else(|| NO_LIMIT.to_owned(), |limit| limit.to_string());
-        let head =
-            [term.as_str(), self.isolate.word(), self.input.word(), &files, record, count.as_str()].map(OsStr::new);
+    /// The settings as JSON, the number of arguments, the arguments, the variables. Each field ends with a zero byte,
+    /// which none of them can contain.
+    fn to_bytes(&self) -> io::Result<Vec<u8>> {
+        let head = [serde_json::to_string(self)?, self.argv.len().to_string()];
         let variables = self.env.iter().flat_map(|(name, value)| [name.as_os_str(), value.as_os_str()]);
         let mut bytes = Vec::new();
-        for field in head.into_iter().chain(self.argv.iter().map(OsString::as_os_str)).chain(variables) {
+        for field in head.iter().map(OsStr::new).chain(self.argv.iter().map(OsString::as_os_str)).chain(variables) {
             bytes.extend_from_slice(field.as_bytes());
             bytes.push(0);
         }
-        bytes
+        Ok(bytes)
     }
 
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut fields = bytes.strip_suffix(&[0])?.split(|byte| *byte == 0);
-        let mut word = || std::str::from_utf8(fields.next()?).ok();
-        let term = Duration::from_millis(word()?.parse().ok()?);
-        let isolate = Isolate::from_word(word()?)?;
-        let input = CommandInput::from_word(word()?)?;
-        let open_files = match word()? {
-            NO_LIMIT => None,
-            limit => Some(limit.parse().ok()?),
-        };
-        let record = word()? == "record";
-        let count: usize = word()?.parse().ok()?;
+        let settings: Self = serde_json::from_slice(fields.next()?).ok()?;
+        let count: usize = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
         let mut rest: Vec<OsString> = fields.map(|field| OsString::from_vec(field.to_vec())).collect();
         if count == 0 || count > rest.len() {
             return None;
@@ -180,7 +167,7 @@ impl LaunchRequest {
         while let Some(name) = variables.next() {
             env.push((name, variables.next()?));
         }
-        Some(Self { term, isolate, input, argv: rest, env, open_files, record })
+        Some(Self { argv: rest, env, ..settings })
     }
 }
 
@@ -215,12 +202,12 @@ mod tests {
 
     #[test]
     fn a_cut_order_is_none() {
-        let bytes = launch_request().to_bytes();
+        let bytes = launch_request().to_bytes().unwrap();
         for end in 0..bytes.len() {
             assert_ne!(LaunchRequest::from_bytes(&bytes[..end]), Some(launch_request()), "{end}");
         }
         let no_command = LaunchRequest { argv: Vec::new(), ..launch_request() };
-        assert_eq!(LaunchRequest::from_bytes(&no_command.to_bytes()), None);
+        assert_eq!(LaunchRequest::from_bytes(&no_command.to_bytes().unwrap()), None);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use quell_protocol::receipt::{Containment, ProcessFacts};
-use quell_scope::{Held, StopLevel};
+use quell_scope::{Held, Release, StopLevel};
 use rustix::process::{Pid, Signal, pidfd_send_signal};
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
@@ -20,7 +20,10 @@ use tokio::time::{Instant, sleep_until};
 use super::orphans::{self, LostWarden, TakeOverOutcome};
 use super::process_tree;
 use super::warden_protocol::{self, CommandEndReport, StartStep, WardenReport};
-use super::{CommandSpec, Isolate, ProcessEndMethod, ProcessEndReason, SpawnError, WardensInner, live_wardens};
+use super::{
+    CapturedOutput, CommandSpec, Isolate, ProcessEnd, ProcessEndMethod, ProcessEndReason, SpawnError, WardensInner,
+    live_wardens,
+};
 
 /// After a forced stop, how often the daemon checks whether a warden that does not answer needs help.
 const RESCUE_INTERVAL: Duration = Duration::from_millis(20);
@@ -111,19 +114,6 @@ fn into_async_fd(pidfd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     Ok(unsafe { AsyncFd::register(pidfd) }?)
 }
 
-/// How a command ended, without its output.
-#[derive(Debug)]
-pub(super) struct WatchedEnd {
-    pub(super) code: Option<i32>,
-    pub(super) signal: Option<i32>,
-    pub(super) swept: u32,
-    pub(super) left_behind: u32,
-    pub(super) how: ProcessEndMethod,
-    pub(super) reason: ProcessEndReason,
-    pub(super) leftovers: Vec<String>,
-    pub(super) held_by: Option<Containment>,
-}
-
 /// The task that waits for the end of a command.
 pub(super) struct WardenWatch {
     wardens: Arc<WardensInner>,
@@ -155,8 +145,8 @@ impl WardenWatch {
         Self { wardens, control, held, facts, program, run_id, deadline, isolate: spec.isolate, daemon_helped: false }
     }
 
-    /// Waits until all processes of the command have ended.
-    pub(super) async fn wait_until_end(mut self) -> Result<WatchedEnd, SpawnError> {
+    /// Waits until all processes of the command have ended. The result has no output.
+    pub(super) async fn wait_until_end(mut self) -> Result<ProcessEnd, SpawnError> {
         let last_report = self.read_until_end().await;
         let exited = self.reap_warden().await;
         let end = match last_report {
@@ -168,7 +158,7 @@ impl WardenWatch {
                 if let Some(record) = &self.wardens.warden_record {
                     record.note_end(self.control.pid);
                 }
-                self.held.release("failed");
+                self.held.release(Release::Failed);
                 return Err(start_error(step, errno, self.program));
             }
             Some(_) | None => self.end_from_take_over().await,
@@ -177,7 +167,7 @@ impl WardenWatch {
             record.note_end(self.control.pid);
         }
         let (pid, held_by) = (self.facts.pid, end.held_by.map(Containment::description));
-        tracing::debug!(pid, held_by, how = end.how.word(), swept = end.swept, leftovers = ?end.leftovers, "command over");
+        tracing::debug!(pid, held_by, how = ?end.how, swept = end.swept, leftovers = ?end.leftovers, "command over");
         self.facts.swept = end.swept;
         self.facts.exit_code = end.code;
         self.facts.signal = end.signal;
@@ -185,7 +175,7 @@ impl WardenWatch {
         for name in &end.leftovers {
             self.held.note_leftover(name.clone());
         }
-        self.held.release(end.how.word());
+        self.held.release(end.how.into());
         Ok(end)
     }
 
@@ -278,7 +268,7 @@ impl WardenWatch {
         live_wardens::reap_warden(self.control.pid).is_some_and(|status| status.exit_status() == Some(0))
     }
 
-    async fn end_from_report(&self, ended: CommandEndReport) -> WatchedEnd {
+    async fn end_from_report(&self, ended: CommandEndReport) -> ProcessEnd {
         let was_stopped = ended.leader_alive_at_stop || self.daemon_helped;
         let why = match self.control.sent_stop().filter(|_| was_stopped).map(|sent| sent.cause) {
             None => ProcessEndReason::ByItself,
@@ -297,7 +287,7 @@ impl WardenWatch {
         let mut leftovers: Vec<String> = still_alive.map(|leftover| leftover.name).collect();
         leftovers.extend(taken_over.leftovers.iter().map(|(_, name)| name.clone()));
         let swept = ended.swept.saturating_add(taken_over.swept);
-        WatchedEnd {
+        ProcessEnd {
             code: ended.code,
             signal: ended.signal,
             swept,
@@ -305,18 +295,19 @@ impl WardenWatch {
             how: if self.daemon_helped || taken_over.swept > 0 { ProcessEndMethod::Kill } else { ended.how },
             reason: why,
             leftovers,
+            output: CapturedOutput::default(),
             held_by: self.facts.held_by,
         }
     }
 
-    async fn end_from_take_over(&self) -> WatchedEnd {
+    async fn end_from_take_over(&self) -> ProcessEnd {
         let taken_over = orphans::end_orphans(&self.as_lost_warden()).await;
         let why = match self.control.sent_stop().map(|sent| sent.cause) {
             None => ProcessEndReason::WardenLost,
             Some(StopCause::TimedOut) => ProcessEndReason::TimedOut,
             Some(StopCause::Stopped | StopCause::Escalated) => ProcessEndReason::Stopped,
         };
-        WatchedEnd {
+        ProcessEnd {
             code: taken_over.code,
             signal: taken_over.signal,
             swept: taken_over.swept,
@@ -324,6 +315,7 @@ impl WardenWatch {
             how: ProcessEndMethod::Kill,
             reason: why,
             leftovers: taken_over.leftovers.into_iter().map(|(_, name)| name).collect(),
+            output: CapturedOutput::default(),
             held_by: self.facts.held_by,
         }
     }

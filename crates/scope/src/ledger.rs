@@ -19,13 +19,50 @@ pub struct LedgerRow {
     pub label: String,
     /// When it was opened.
     pub opened: Moment,
-    pub released: Option<Moment>,
-    /// How it was released.
-    pub how: &'static str,
+    pub state: RowState,
     /// For processes: what is known so far.
     pub process: Option<ProcessFacts>,
     /// Names of what is left although the resource counts as released, for example a process that cannot be signalled.
     pub leftovers: Vec<String>,
+}
+
+/// Whether a resource is still held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowState {
+    Held,
+    Released { at: Moment, how: Release },
+}
+
+/// How a resource was released.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Release {
+    /// It did its work.
+    Finished,
+    Failed,
+    /// Its work was dropped or told to end.
+    Cancelled,
+    /// Its connection was closed.
+    Closed,
+    /// All processes exited by themselves.
+    Exited,
+    /// Some processes got SIGTERM.
+    Term,
+    /// Some processes got SIGKILL.
+    Kill,
+    /// A hook kept an answer from being sent.
+    Withheld,
+    /// An answer is not shown in its chat.
+    Undelivered,
+    /// A part of an answer is shown in its chat.
+    PartlyDelivered,
+    /// It is not known whether an answer is shown in its chat.
+    UnknownDelivery,
+    /// A server has read the cancel of a call and may go on with it.
+    Unconfirmed,
+    /// It goes on without the run.
+    Kept,
+    /// The daemon died while it was held.
+    Lost,
 }
 
 type StopCallback = Arc<dyn Fn(StopLevel) + Send + Sync>;
@@ -57,7 +94,46 @@ pub struct Ledger(Arc<LedgerShared>);
 pub struct Held {
     ledger: Ledger,
     index: usize,
-    how: &'static str,
+    how: Release,
+}
+
+impl Release {
+    /// The word in receipts.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Finished => "finished",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+            Self::Closed => "closed",
+            Self::Exited => "exited",
+            Self::Term => "term",
+            Self::Kill => "kill",
+            Self::Withheld => "withheld",
+            Self::Undelivered => "undelivered",
+            Self::PartlyDelivered => "partly",
+            Self::UnknownDelivery => "unknown",
+            Self::Unconfirmed => "unconfirmed",
+            Self::Kept => "kept",
+            Self::Lost => "lost",
+        }
+    }
+}
+
+impl LedgerRow {
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.state == RowState::Held
+    }
+
+    /// How it was released; `None` while it is held.
+    #[must_use]
+    pub fn release(&self) -> Option<Release> {
+        match self.state {
+            RowState::Held => None,
+            RowState::Released { how, .. } => Some(how),
+        }
+    }
 }
 
 impl Ledger {
@@ -97,13 +173,12 @@ impl Ledger {
         let mut state = self.lock_state();
         let index = state.entries.len();
         let id = u64::try_from(index).unwrap_or(u64::MAX).saturating_add(1);
-        let row =
-            LedgerRow { kind, id, label, opened, released: None, how: "held", process: None, leftovers: Vec::new() };
+        let row = LedgerRow { kind, id, label, opened, state: RowState::Held, process: None, leftovers: Vec::new() };
         state.entries.push(LedgerEntry { row, on_stop: None, is_background: false });
         self.0.open_count.send_modify(|count| *count += 1);
         let how = match kind {
-            ResourceKind::ModelRequest | ResourceKind::HttpRequest => "closed",
-            _ => "cancelled",
+            ResourceKind::ModelRequest | ResourceKind::HttpRequest => Release::Closed,
+            _ => Release::Cancelled,
         };
         Held { ledger: self.clone(), index, how }
     }
@@ -113,9 +188,8 @@ impl Ledger {
         let now = self.0.clock.now();
         let mut state = self.lock_state();
         let mut handed_over = 0;
-        for entry in state.entries.iter_mut().filter(|line| line.is_background && line.row.released.is_none()) {
-            entry.row.released = Some(now);
-            entry.row.how = "kept";
+        for entry in state.entries.iter_mut().filter(|line| line.is_background && line.row.is_held()) {
+            entry.row.state = RowState::Released { at: now, how: Release::Kept };
             entry.on_stop = None;
             handed_over += 1;
         }
@@ -123,17 +197,19 @@ impl Ledger {
         self.0.open_count.send_modify(|count| *count -= handed_over);
     }
 
-    pub(super) fn notify_stop(&self, level: StopLevel) {
+    /// Tells every held resource to end, once per level. Returns true for the first stop.
+    pub(super) fn notify_stop(&self, level: StopLevel) -> bool {
         let mut state = self.lock_state();
         if state.stop_level >= Some(level) {
-            return;
+            return false;
         }
-        state.stop_level = Some(level);
+        let is_first = state.stop_level.replace(level).is_none();
         let callbacks: Vec<StopCallback> = state.entries.iter().filter_map(|line| line.on_stop.clone()).collect();
         drop(state);
         for callback in callbacks {
             callback(level);
         }
+        is_first
     }
 
     fn lock_state(&self) -> MutexGuard<'_, LedgerState> {
@@ -189,14 +265,14 @@ impl Held {
     }
 
     /// Releases the resource and records how.
-    pub fn release(mut self, how: &'static str) {
+    pub fn release(mut self, how: Release) {
         self.how = how;
     }
 
     /// Changes the row, unless it was handed over.
     fn with_row(&self, change: impl FnOnce(&mut LedgerRow)) {
         let mut state = self.ledger.lock_state();
-        if let Some(entry) = state.entries.get_mut(self.index).filter(|line| line.row.released.is_none()) {
+        if let Some(entry) = state.entries.get_mut(self.index).filter(|line| line.row.is_held()) {
             change(&mut entry.row);
         }
     }
@@ -207,9 +283,8 @@ impl Drop for Held {
         let now = self.ledger.0.clock.now();
         let mut state = self.ledger.lock_state();
         // A row that was handed over is released already.
-        let Some(entry) = state.entries.get_mut(self.index).filter(|line| line.row.released.is_none()) else { return };
-        entry.row.released = Some(now);
-        entry.row.how = self.how;
+        let Some(entry) = state.entries.get_mut(self.index).filter(|line| line.row.is_held()) else { return };
+        entry.row.state = RowState::Released { at: now, how: self.how };
         entry.on_stop = None;
         drop(state);
         self.ledger.0.open_count.send_modify(|count| *count -= 1);

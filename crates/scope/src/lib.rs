@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
-pub use ledger::{Held, Ledger, LedgerRow};
+pub use ledger::{Held, Ledger, LedgerRow, Release, RowState};
 pub use point::{Point, PointProbe};
 pub use quell_kernel::StopLevel;
 
@@ -186,9 +186,9 @@ impl Scope {
         let handle = self.0.tasks.spawn_blocking(move || {
             let output = catch_unwind(AssertUnwindSafe(|| work(&stop_flag)));
             held.release(match &output {
-                Err(_) => "failed",
-                Ok(_) if stop_flag.load(Ordering::Relaxed) => "cancelled",
-                Ok(_) => "finished",
+                Err(_) => Release::Failed,
+                Ok(_) if stop_flag.load(Ordering::Relaxed) => Release::Cancelled,
+                Ok(_) => Release::Finished,
             });
             output.unwrap_or_else(|panic| resume_unwind(panic))
         });
@@ -214,15 +214,22 @@ impl Scope {
 
     /// Cancels: tasks drop their raced futures, held resources are told to end. Synchronous and idempotent.
     pub fn cancel(&self) {
-        self.0.token.cancel();
-        self.0.ledger.notify_stop(StopLevel::Gentle);
+        self.stop(StopLevel::Gentle);
     }
 
     /// Forces: everything that can be killed is killed. Synchronous and idempotent.
     pub fn kill(&self) {
+        self.stop(StopLevel::Forced);
+    }
+
+    /// Cancels or forces. Returns true for the first stop of the scope.
+    pub fn stop(&self, level: StopLevel) -> bool {
         self.0.token.cancel();
-        self.0.ledger.notify_stop(StopLevel::Forced);
-        self.0.forced_token.cancel();
+        let is_first = self.0.ledger.notify_stop(level);
+        if level == StopLevel::Forced {
+            self.0.forced_token.cancel();
+        }
+        is_first
     }
 
     #[must_use]
@@ -262,6 +269,6 @@ mod tests {
         assert!(caught.is_err_and(|panic| *panic.downcast_ref::<&str>().unwrap() == "as the test wants"));
         scope.close().await;
         let rows = scope.ledger().rows();
-        assert_eq!(rows.iter().map(|row| row.how).collect::<Vec<_>>(), ["failed"]);
+        assert_eq!(rows.iter().map(LedgerRow::release).collect::<Vec<_>>(), [Some(Release::Failed)]);
     }
 }

@@ -3,9 +3,23 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// A point in the work of a run at which a stop can arrive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Point {
+/// Defines the points and the list of all of them.
+macro_rules! points {
+    ($($(#[$about:meta])* $name:ident,)*) => {
+        /// A point in the work of a run at which a stop can arrive.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Point {
+            $($(#[$about])* $name,)*
+        }
+
+        impl Point {
+            /// The sweep test fails if one is never reached.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+        }
+    };
+}
+
+points! {
     /// The session is being created, or the run waits for another caller that creates it or cleans it up.
     Session,
     /// Waiting for the result of a lifecycle hook.
@@ -68,43 +82,6 @@ pub enum Point {
     Attachments,
     /// Delivering an answer to its chat network.
     Delivery,
-}
-
-impl Point {
-    /// All points; the sweep test fails if one is never reached.
-    pub const ALL: &'static [Self] = &[
-        Self::Session,
-        Self::Hook,
-        Self::Skills,
-        Self::LoadHistory,
-        Self::Recall,
-        Self::Remember,
-        Self::Consolidation,
-        Self::BeforeStep,
-        Self::Pictures,
-        Self::Compaction,
-        Self::ContextBuilt,
-        Self::ModelSend,
-        Self::ModelStream,
-        Self::ModelError,
-        Self::ModelBackoff,
-        Self::AfterModel,
-        Self::BeforeTool,
-        Self::Approval,
-        Self::Journal,
-        Self::Process,
-        Self::ProcessWait,
-        Self::Blocking,
-        Self::Fetch,
-        Self::McpStart,
-        Self::McpCall,
-        Self::KeepPictures,
-        Self::StartSubRun,
-        Self::SubRun,
-        Self::AfterTool,
-        Self::Attachments,
-        Self::Delivery,
-    ];
 }
 
 /// Called at every point that a run reaches; does nothing unless a test sets a callback.

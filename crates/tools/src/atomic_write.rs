@@ -10,7 +10,7 @@ use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::confined_fs::{WorkdirRoot, path_error, protected_error, quoted_path, require_regular_file};
-use crate::file_tool::{FileToolError, READ_CHUNK_BYTES, StopFlag};
+use crate::file_tool::{FileToolError, READ_CHUNK_BYTES, StopFlag, failed_call};
 
 /// The place to which a file will be written.
 pub(super) struct AtomicWriteTarget {
@@ -66,7 +66,7 @@ impl AtomicWriteTarget {
 
     fn at_real_path(root: &WorkdirRoot, path: &Path, real: &Path, mode: Option<Mode>) -> Result<Self, FileToolError> {
         let Some(name) = real.file_name().map(PathBuf::from) else {
-            return Err(FileToolError::failed(format!("{} names no file", quoted_path(path))));
+            return Err(failed_call(format!("{} names no file", quoted_path(path))));
         };
         let parent = real.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let mut created_directories = CreatedDirectories::default();
@@ -88,18 +88,17 @@ impl AtomicWriteTarget {
         }
         match rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(_) => Ok(()),
-            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink => Err(FileToolError::failed(
-                format!("{} is a symlink to something that does not exist", quoted_path(&self.path)),
-            )),
-            Ok(_) => Err(FileToolError::failed(format!("{} changed meanwhile; try again", quoted_path(&self.path)))),
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink => {
+                Err(failed_call(format!("{} is a symlink to something that does not exist", quoted_path(&self.path))))
+            }
+            Ok(_) => Err(failed_call(format!("{} changed meanwhile; try again", quoted_path(&self.path)))),
         }
     }
 
     fn write_and_rename(&self, content: &[u8], stop: &StopFlag<'_>) -> Result<(), FileToolError> {
         let fail = |error| path_error(&self.path, error);
-        let failed = |error: std::io::Error| {
-            FileToolError::failed(format!("{} cannot be written: {error}", quoted_path(&self.path)))
-        };
+        let failed =
+            |error: std::io::Error| failed_call(format!("{} cannot be written: {error}", quoted_path(&self.path)));
         stop.check()?;
         let (replacement, fd) = ReplacementFile::open(&self.directory, self.mode).map_err(fail)?;
         let mut file = File::from(fd);

@@ -3,7 +3,6 @@
 //! These files are confined to the workdir as those of the file tools are, and no setting turns that off.
 
 use std::ffi::OsStr;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
@@ -12,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::atomic_write::AtomicWriteTarget;
 use crate::confined_fs::{OpenedFile, WorkdirRoot};
-use crate::file_tool::{FileToolContext, FileToolError, READ_CHUNK_BYTES, StopFlag};
+use crate::file_tool::{FileToolContext, FileToolError, StopFlag, read_at_most};
 
 /// The folder below an agent's workdir for the files that a session received. Other sessions cannot read it.
 #[must_use]
@@ -65,23 +64,17 @@ pub fn read_attachment(
     let stop = StopFlag(stop);
     let read = || -> Result<Vec<u8>, FileToolError> {
         let root = WorkdirRoot::open(&FileToolContext::confined(workdir))?;
-        let mut source = root.open_file(&root.relative_path(path)?)?;
+        let source = root.open_file(&root.relative_path(path)?)?;
         if belongs_to_other_session(session, &root, &source) {
             return Err(FileToolError::Failed(format!("{path} is not of this conversation")));
         }
-        let (mut bytes, mut chunk) = (Vec::new(), vec![0; READ_CHUNK_BYTES]);
-        loop {
-            stop.check()?;
-            let count =
-                source.file.read(&mut chunk).map_err(|error| FileToolError::Failed(format!("{path}: {error}")))?;
-            if count == 0 {
-                return Ok(bytes);
-            }
-            bytes.extend_from_slice(chunk.get(..count).unwrap_or_default());
-            if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > max_bytes {
-                return Err(FileToolError::Failed(format!("{path} is larger than {max_bytes} bytes")));
-            }
+        let read = read_at_most(&source.file, max_bytes, &stop);
+        stop.check()?;
+        let bytes = read.map_err(|error| FileToolError::Failed(format!("{path}: {error}")))?;
+        if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > max_bytes {
+            return Err(FileToolError::Failed(format!("{path} is larger than {max_bytes} bytes")));
         }
+        Ok(bytes)
     };
     read().map_err(error_text)
 }
@@ -114,10 +107,7 @@ const HASH_BYTES: usize = 16;
 const ATTACHMENTS_FOLDER: &str = "attachments";
 
 fn error_text(error: FileToolError) -> String {
-    match error {
-        FileToolError::Stopped => "the request was stopped".to_owned(),
-        FileToolError::Failed(problem) => problem,
-    }
+    error.failure_or("the request was stopped".to_owned())
 }
 
 #[cfg(test)]

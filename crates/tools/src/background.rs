@@ -1,23 +1,22 @@
 //! Background commands and tasks of sessions: start, list, end, and publish their changes.
 //!
 //! A background command belongs to its session. It goes on until it ends, is killed, or the session or the daemon ends.
-//! Each has a scope of its own and remembers the run that started it. The same holds for tasks without a process
-//! (`task`).
+//! Each has a scope of its own, whose ledger holds it, and remembers the run that started it. The same holds for tasks
+//! without a process (`task`). Whatever ends one stops this scope.
 //!
-//! While the run that started it works, the ledger of that run holds the command too, so its stop and its receipt cover
-//! it. When the run has finished its work without a stop, only the session holds the command.
+//! While the run that started it works, the ledger of that run has a row for the scope, so its stop and its receipt
+//! cover it. When the run has finished its work without a stop, this row is released as `kept`.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use quell_kernel::Moment;
-use quell_process::{CommandSpec, OutputSink, ProcessEnd, SpawnError, StopHandle, Wardens};
+use quell_process::{CommandSpec, OutputSink, ProcessEnd, SpawnError, Wardens};
 use quell_protocol::background::ProcessRow;
-use quell_protocol::receipt::ProcessFacts;
+use quell_protocol::receipt::{Leftover, ProcessFacts};
 use quell_protocol::{Principal, ResourceKind, RunId, SessionKey, ToolOutputStream};
 use quell_scope::clock::Clock;
-use quell_scope::{Held, PointProbe, Scope, StopLevel};
+use quell_scope::{Held, PointProbe, Release, Scope, StopLevel};
 use tokio::net::unix::pipe::Sender;
 use tokio::sync::watch;
 
@@ -77,24 +76,27 @@ pub struct BackgroundProcess {
     clock: Clock,
     started: Moment,
     scope: Scope,
-    was_told_to_end: AtomicBool,
-    /// File descriptors. They are closed when the command ends, even if its output is remembered longer.
-    controls: Mutex<ProcessControls>,
+    /// The standard input; it is closed when the command ends, even if its output is remembered longer.
+    input: Mutex<Option<Arc<Sender>>>,
     tail: Mutex<OutputTail>,
     state: watch::Sender<BackgroundState>,
-}
-
-/// The file descriptors through which a running command is controlled.
-#[derive(Default)]
-struct ProcessControls {
-    stop_handle: Option<StopHandle>,
-    input: Option<Arc<Sender>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum BackgroundState {
     Running,
     Ended { at: Moment, end: Result<Box<ProcessEnd>, String> },
+}
+
+/// What a stop covers of the background work.
+#[derive(Debug, Default)]
+pub struct BackgroundStop {
+    /// Covered commands that are not over.
+    pub processes: Vec<Arc<BackgroundProcess>>,
+    /// Number of commands that this stop was the first to end.
+    pub newly_ended: usize,
+    /// Covered tasks that are ending. No caller was waiting for their results.
+    pub tasks: Vec<Arc<BackgroundTask>>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -138,13 +140,13 @@ impl BackgroundWork {
         run: &Scope,
     ) -> Result<Arc<BackgroundProcess>, BackgroundStartError> {
         let number = self.reserve_number(&owner.session)?;
-        let held = run.hold(ResourceKind::Process, spec.label.clone()).as_background();
+        let held = run.hold(ResourceKind::Process, spec.label.clone());
         // No lock is held while a process starts, so a stop never waits for that.
         let (scope, started) = (Scope::new(self.0.clock, PointProbe::default()), self.0.clock.now());
         let mut running = match wardens.start(spec, &scope) {
             Ok(running) => running,
             Err(error) => {
-                held.release("failed");
+                held.release(Release::Failed);
                 self.lock_table().starting.remove(&number);
                 return Err(error.into());
             }
@@ -155,12 +157,8 @@ impl BackgroundWork {
             label: spec.label.clone(),
             clock: self.0.clock,
             started,
-            was_told_to_end: AtomicBool::new(false),
             scope,
-            controls: Mutex::new(ProcessControls {
-                stop_handle: Some(running.stop_handle()),
-                input: running.take_input().map(Arc::new),
-            }),
+            input: Mutex::new(running.take_input().map(Arc::new)),
             tail: Mutex::new(OutputTail::new(spec.output_limit)),
             state: watch::Sender::new(BackgroundState::Running),
         });
@@ -168,11 +166,8 @@ impl BackgroundWork {
         table.starting.remove(&number);
         table.processes.insert(number, Arc::clone(&process));
         drop(table);
-        // If the run was stopped meanwhile, this calls `send_end` at once.
-        let target = Arc::clone(&process);
-        let held = held.on_stop(move |level| {
-            target.send_end(level);
-        });
+        // If the run was stopped meanwhile, this stops the command at once.
+        let held = hold_scope(held, &process.scope);
         process.scope.spawn(collect_until_end(self.clone(), Arc::clone(&process), running, held));
         self.publish_change(&process);
         let (session, run) = (&process.owner.session, &process.owner.run);
@@ -237,16 +232,14 @@ impl BackgroundWork {
         self.lock_table().processes.values().filter(|process| process.is_alive()).count()
     }
 
-    /// Sends an end to every running command that `covers` selects, without waiting. Returns these commands, and how
-    /// many of them had not been told to end before.
-    pub fn end_matching(
-        &self,
-        level: StopLevel,
-        covers: impl Fn(&RunIdentity) -> bool,
-    ) -> (Vec<Arc<BackgroundProcess>>, usize) {
-        let covered = self.find(|process| process.is_alive() && covers(&process.owner));
-        let newly_ended = covered.iter().filter(|process| process.send_end(level)).count();
-        (covered, newly_ended)
+    /// Stops every running command and task that `covers` selects, without waiting.
+    pub fn stop(&self, level: StopLevel, covers: impl Fn(&RunIdentity) -> bool) -> BackgroundStop {
+        let processes = self.find(|process| process.is_alive() && covers(&process.owner));
+        let tasks: Vec<Arc<BackgroundTask>> =
+            self.lock_table().tasks.values().filter(|task| covers(&task.owner)).cloned().collect();
+        let newly_ended = processes.iter().filter(|process| process.send_end(level)).count();
+        tasks.iter().for_each(|task| task.send_end(level));
+        BackgroundStop { processes, newly_ended, tasks }
     }
 
     /// Refuses new commands and tasks from now on.
@@ -283,6 +276,43 @@ impl BackgroundWork {
     }
 }
 
+impl BackgroundStop {
+    /// Waits until all of it is over.
+    ///
+    /// # Cancel safety
+    /// Safe: it waits for conditions; the stop itself has already happened.
+    pub async fn wait_ended(&self) {
+        for process in &self.processes {
+            // waits: for what was stopped; bounded by the stop ladder and by the caller.
+            process.wait_ended().await;
+        }
+        for task in &self.tasks {
+            // waits: for a task that was stopped, as above.
+            task.wait_ended().await;
+        }
+    }
+
+    /// What is not over, or could not be ended, with the run that started it.
+    #[must_use]
+    pub fn leftovers(&self) -> Vec<(RunId, Leftover)> {
+        let leftover = |owner: &RunIdentity, kind, name| (owner.run.clone(), Leftover { kind, name });
+        let commands = self.processes.iter().flat_map(|process| {
+            let names = process.leftover_names().into_iter();
+            names.map(|name| leftover(&process.owner, ResourceKind::Process, name))
+        });
+        let tasks = self.tasks.iter().filter(|task| task.is_active());
+        commands.chain(tasks.map(|task| leftover(&task.owner, ResourceKind::Task, task.label.clone()))).collect()
+    }
+}
+
+/// Lets the row of a run stop the scope of its background work, and hands the row over when the run ends well.
+fn hold_scope(held: Held, scope: &Scope) -> Held {
+    let scope = scope.clone();
+    held.as_background().on_stop(move |level| {
+        scope.stop(level);
+    })
+}
+
 impl BackgroundTable {
     /// The owners of all running commands and tasks.
     fn active_owners(&self) -> impl Iterator<Item = &RunIdentity> {
@@ -302,14 +332,14 @@ async fn collect_until_end(
     // waits: for the life of the command, in a task of the command's own scope; a stop is sent to its warden.
     let collected = running.collect(&mut TailSink(&process)).await;
     process.lock_tail().finish();
-    *process.lock_controls() = ProcessControls::default();
+    process.close_input();
     let rows = process.scope.ledger().rows();
     if let Some(facts) = rows.first().and_then(|row| row.process.clone()) {
         held.note_process(facts);
     }
     let how = match &collected {
-        Ok(end) => end.how.word(),
-        Err(_) => "failed",
+        Ok(end) => end.how.into(),
+        Err(_) => Release::Failed,
     };
     for name in collected.iter().flat_map(|end| &end.leftovers) {
         held.note_leftover(name.clone());
@@ -317,7 +347,7 @@ async fn collect_until_end(
     held.release(how);
     let end = collected.map(Box::new).map_err(|error| error.to_string());
     process.state.send_replace(BackgroundState::Ended { at: background.0.clock.now(), end });
-    tracing::info!(process = process.id, session = %process.owner.session, how, "background process ended");
+    tracing::info!(process = process.id, session = %process.owner.session, how = how.as_str(), "background process ended");
     background.forget_oldest_ended(&process.owner.session);
     background.publish_change(&process);
     if let Some(callback) = background.0.end_callback.get() {
@@ -352,10 +382,7 @@ impl BackgroundProcess {
 
     /// Tells the command to end, without waiting. Returns true the first time.
     pub fn send_end(&self, level: StopLevel) -> bool {
-        if let Some(stop_handle) = &self.lock_controls().stop_handle {
-            stop_handle.send_stop(level);
-        }
-        !self.was_told_to_end.swap(true, Ordering::Relaxed)
+        self.scope.stop(level)
     }
 
     /// Output from byte offset `after` on, as far as it is kept: at most `max_bytes` bytes, the last ones.
@@ -367,18 +394,27 @@ impl BackgroundProcess {
     /// The standard input; none when it is closed.
     #[must_use]
     pub fn input(&self) -> Option<Arc<Sender>> {
-        self.lock_controls().input.clone()
+        self.lock_input().clone()
     }
 
     /// Closes the standard input. The command sees the end of its input when no writer is left.
     pub fn close_input(&self) {
-        self.lock_controls().input.take();
+        self.lock_input().take();
     }
 
     /// True when the command has ended and left no processes.
     #[must_use]
     pub fn ended_cleanly(&self) -> bool {
         matches!(&*self.state.borrow(), BackgroundState::Ended { end: Ok(end), .. } if end.leftovers.is_empty())
+    }
+
+    /// The names of its processes that are alive or could not be ended.
+    fn leftover_names(&self) -> Vec<String> {
+        let row = self.to_row();
+        match self.is_alive() {
+            true => vec![format!("pid {} ({})", row.pid.unwrap_or_default(), row.command)],
+            false => row.leftovers,
+        }
     }
 
     /// The view of the API and of the tool `process`.
@@ -391,7 +427,8 @@ impl BackgroundProcess {
             BackgroundState::Running => (None, None),
             BackgroundState::Ended { at, end } => (Some(at), Some(end)),
         };
-        let how = end.as_ref().map(|end| end.as_ref().map_or("failed", |end| end.how.word()).to_owned());
+        let how =
+            end.as_ref().map(|end| end.as_ref().map_or(Release::Failed, |end| end.how.into()).as_str().to_owned());
         ProcessRow {
             id: self.id.clone(),
             session_key: self.owner.session.clone(),
@@ -411,8 +448,8 @@ impl BackgroundProcess {
         }
     }
 
-    fn lock_controls(&self) -> MutexGuard<'_, ProcessControls> {
-        self.controls.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_input(&self) -> MutexGuard<'_, Option<Arc<Sender>>> {
+        self.input.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_tail(&self) -> MutexGuard<'_, OutputTail> {

@@ -12,7 +12,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use crate::file_tool::{FileToolContext, FileToolError};
+use crate::file_tool::{FileToolContext, FileToolError, failed_call};
 use crate::protected_paths::ResolvedProtectedPaths;
 use crate::text::quoted;
 
@@ -50,7 +50,7 @@ impl WorkdirRoot {
     pub(super) fn open(context: &FileToolContext) -> Result<Self, FileToolError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(&context.workdir, flags, Mode::empty()).map_err(|e| {
-            FileToolError::failed(format!("the working directory {} cannot be opened: {e}", context.workdir.display()))
+            failed_call(format!("the working directory {} cannot be opened: {e}", context.workdir.display()))
         })?;
         let real = real_path(&dir).unwrap_or_else(|_| context.workdir.clone());
         let resolve = if context.unconfined {
@@ -90,10 +90,10 @@ impl WorkdirRoot {
     /// The path for the kernel: relative to the workdir, or absolute when the tools are unconfined.
     pub(super) fn relative_path(&self, path: &str) -> Result<PathBuf, FileToolError> {
         if path.is_empty() {
-            return Err(FileToolError::failed("the path is empty"));
+            return Err(failed_call("the path is empty"));
         }
         if path.contains('\0') {
-            return Err(FileToolError::failed(format!("the path {} holds a NUL character", quoted(path))));
+            return Err(failed_call(format!("the path {} holds a NUL character", quoted(path))));
         }
         let given = Path::new(path);
         let inside = self.known_paths.iter().find_map(|name| given.strip_prefix(name).ok());
@@ -155,7 +155,7 @@ pub(super) fn open_directory_in(dir: impl AsFd, name: &Path) -> Result<OwnedFd, 
 /// Explains an error of the file system to the model.
 pub(super) fn path_error(path: &Path, error: Errno) -> FileToolError {
     let path = quoted_path(path);
-    FileToolError::failed(match error {
+    failed_call(match error {
         Errno::NOENT => format!("{path} does not exist"),
         Errno::XDEV => format!(
             "{path} leads outside the working directory (by `..`, an absolute path, or a symlink), where this tool may not go"
@@ -181,7 +181,7 @@ pub(super) fn require_regular_file(path: &Path, kind: FileType) -> Result<(), Fi
         FileType::Symlink => "is a symlink, not a regular file",
         FileType::Unknown => "is not a regular file",
     };
-    Err(FileToolError::failed(format!("{} {what}", quoted_path(path))))
+    Err(failed_call(format!("{} {what}", quoted_path(path))))
 }
 
 pub(super) fn quoted_path(path: &Path) -> String {
@@ -195,10 +195,7 @@ fn into_opened_file(path: &Path, fd: OwnedFd) -> Result<OpenedFile, FileToolErro
 }
 
 pub(super) fn protected_error(path: &Path) -> FileToolError {
-    FileToolError::failed(format!(
-        "{} is Quell's own configuration or data, which no tool may read or change",
-        quoted_path(path)
-    ))
+    failed_call(format!("{} is Quell's own configuration or data, which no tool may read or change", quoted_path(path)))
 }
 
 fn open_beneath(dir: &impl AsFd, path: &Path, flags: OFlags, resolve: ResolveFlags) -> Result<OwnedFd, Errno> {

@@ -1,7 +1,6 @@
 //! The `edit_file` tool: replace an exact text, or show the nearest match.
 
 use std::fmt::Write as _;
-use std::io::Read;
 use std::path::Path;
 
 use schemars::JsonSchema;
@@ -10,7 +9,7 @@ use serde::Deserialize;
 use crate::atomic_write::AtomicWriteTarget;
 use crate::confined_fs::{OpenedFile, WorkdirRoot, quoted_path};
 use crate::definition::ToolArguments;
-use crate::file_tool::{FileTool, FileToolContext, FileToolError, READ_CHUNK_BYTES, StopFlag};
+use crate::file_tool::{FileTool, FileToolContext, FileToolError, StopFlag, failed_call, read_at_most};
 use crate::text::truncate;
 
 /// The largest file that can be edited. It is held in memory twice: before and after.
@@ -52,27 +51,23 @@ impl FileTool for EditFile {
 
     fn execute(self, context: &FileToolContext, stop: &StopFlag<'_>) -> Result<String, FileToolError> {
         if self.old.is_empty() {
-            return Err(FileToolError::failed(
-                "`old` is empty: give the text to replace, or use write_file for a whole file",
-            ));
+            return Err(failed_call("`old` is empty: give the text to replace, or use write_file for a whole file"));
         }
         if self.old == self.new {
-            return Err(FileToolError::failed("`old` and `new` are the same, so there is nothing to change"));
+            return Err(failed_call("`old` and `new` are the same, so there is nothing to change"));
         }
         let root = WorkdirRoot::open(context)?;
         let path = root.relative_path(&self.path)?;
         let text = read_whole_file(root.open_file(&path)?, &path, stop)?;
         let Some(first) = text.find(&self.old) else {
-            return Err(FileToolError::failed(not_found_message(&text, &self.old, &path, stop)?));
+            return Err(failed_call(not_found_message(&text, &self.old, &path, stop)?));
         };
         let all = self.all.unwrap_or(false);
         let line = line_number(&text, first);
         let (edited, places) = if all {
             let count = text.matches(&self.old).count();
             if count.saturating_mul(self.new.len()) > MAX_NEW_BYTES {
-                return Err(FileToolError::failed(format!(
-                    "`old` stands {count} times: the file would become too large"
-                )));
+                return Err(failed_call(format!("`old` stands {count} times: the file would become too large")));
             }
             (text.replace(&self.old, &self.new), count)
         } else {
@@ -87,29 +82,20 @@ impl FileTool for EditFile {
     }
 }
 
-fn read_whole_file(mut source: OpenedFile, path: &Path, stop: &StopFlag<'_>) -> Result<String, FileToolError> {
-    let too_large = || {
-        FileToolError::failed(format!("{} is too large to edit: more than {MAX_FILE_BYTES} bytes", quoted_path(path)))
-    };
+fn read_whole_file(source: OpenedFile, path: &Path, stop: &StopFlag<'_>) -> Result<String, FileToolError> {
+    let too_large =
+        || failed_call(format!("{} is too large to edit: more than {MAX_FILE_BYTES} bytes", quoted_path(path)));
     if source.bytes > MAX_FILE_BYTES {
         return Err(too_large());
     }
-    let mut bytes = Vec::new();
-    let mut buffer = vec![0; READ_CHUNK_BYTES];
-    loop {
-        stop.check()?;
-        let got = source.file.read(&mut buffer);
-        let got = got.map_err(|e| FileToolError::failed(format!("{} cannot be read: {e}", quoted_path(path))))?;
-        if got == 0 {
-            break;
-        }
-        bytes.extend_from_slice(&buffer[..got]);
-        if bytes.len() as u64 > MAX_FILE_BYTES {
-            return Err(too_large());
-        }
+    let read = read_at_most(&source.file, MAX_FILE_BYTES, stop);
+    stop.check()?;
+    let bytes = read.map_err(|e| failed_call(format!("{} cannot be read: {e}", quoted_path(path))))?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(too_large());
     }
     String::from_utf8(bytes).map_err(|_| {
-        FileToolError::failed(format!("{} is not valid UTF-8 text, so it cannot be edited this way", quoted_path(path)))
+        failed_call(format!("{} is not valid UTF-8 text, so it cannot be edited this way", quoted_path(path)))
     })
 }
 
@@ -121,7 +107,7 @@ fn require_unique(text: &str, old: &str, first: usize, path: &Path) -> Result<()
     }
     let lines: Vec<_> = text.match_indices(old).map(|(at, _)| line_number(text, at).to_string()).take(10).collect();
     let count = text.matches(old).count().max(2);
-    Err(FileToolError::failed(format!(
+    Err(failed_call(format!(
         "`old` stands {count} times in {} (lines {}): give more of the text around it so that it is unique, or set all to true",
         quoted_path(path),
         lines.join(", ")

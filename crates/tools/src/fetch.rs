@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use quell_net::{AddressFilter, AddressRefused, CheckedResolver, check_url, is_public};
 use quell_protocol::ResourceKind;
-use quell_scope::{Cancelled, Point, Scope};
+use quell_scope::{Interrupted, Point, Release, Scope};
 use reqwest::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, LOCATION};
 use reqwest::{Client, Response, StatusCode, redirect};
 use tokio::sync::OnceCell;
@@ -52,17 +52,8 @@ pub(super) struct Fetcher {
     client: OnceCell<Client>,
 }
 
-pub(super) enum FetchFailure {
-    Cancelled,
-    /// An error text for the model.
-    Failed(String),
-}
-
-impl From<Cancelled> for FetchFailure {
-    fn from(_: Cancelled) -> Self {
-        Self::Cancelled
-    }
-}
+/// A failure is an error text for the model.
+pub(super) type FetchError = Interrupted<String>;
 
 /// A response before it is converted to text.
 pub(super) struct FetchedResponse {
@@ -92,13 +83,8 @@ impl Fetcher {
     ///
     /// # Cancel safety
     /// Safe: dropping it closes the request.
-    pub(super) async fn fetch(
-        &self,
-        url: Url,
-        max_bytes: usize,
-        scope: &Scope,
-    ) -> Result<FetchedResponse, FetchFailure> {
-        check_url(&url, self.may_reach).map_err(|why| FetchFailure::Failed(url_error(&url, &why)))?;
+    pub(super) async fn fetch(&self, url: Url, max_bytes: usize, scope: &Scope) -> Result<FetchedResponse, FetchError> {
+        check_url(&url, self.may_reach).map_err(|why| FetchError::Failed(url_error(&url, &why)))?;
         let client = self.client(scope).await?;
         let held = scope.hold(ResourceKind::HttpRequest, format!("GET {}", redacted_url(&url)));
         let deadline = Instant::now() + self.settings.time_limit;
@@ -107,15 +93,15 @@ impl Fetcher {
         // waits: `fetch_following_redirects` races each request and each chunk.
         let result = match work.await {
             Ok(result) => result,
-            Err(_) => Err(FetchFailure::Failed(format!(
+            Err(_) => Err(FetchError::Failed(format!(
                 "no complete answer within {} s",
                 self.settings.time_limit.as_secs_f32()
             ))),
         };
         match &result {
-            Ok(_) => held.release("finished"),
-            Err(FetchFailure::Failed(_)) => held.release("failed"),
-            Err(FetchFailure::Cancelled) => held.release("closed"),
+            Ok(_) => held.release(Release::Finished),
+            Err(FetchError::Failed(_)) => held.release(Release::Failed),
+            Err(FetchError::Cancelled) => held.release(Release::Closed),
         }
         result
     }
@@ -126,28 +112,28 @@ impl Fetcher {
         mut url: Url,
         max_bytes: usize,
         scope: &Scope,
-    ) -> Result<FetchedResponse, FetchFailure> {
+    ) -> Result<FetchedResponse, FetchError> {
         for _ in 0..=MAX_REDIRECTS {
-            check_url(&url, self.may_reach).map_err(|why| FetchFailure::Failed(url_error(&url, &why)))?;
+            check_url(&url, self.may_reach).map_err(|why| FetchError::Failed(url_error(&url, &why)))?;
             let request = client.get(url.clone()).header(ACCEPT, ACCEPTED_TYPES).send();
             let response =
-                scope.race(Point::Fetch, request).await?.map_err(|e| FetchFailure::Failed(request_error(&url, &e)))?;
-            match redirect_target(&url, &response).map_err(FetchFailure::Failed)? {
+                scope.race(Point::Fetch, request).await?.map_err(|e| FetchError::Failed(request_error(&url, &e)))?;
+            match redirect_target(&url, &response).map_err(FetchError::Failed)? {
                 Some(target) => url = target,
                 None => return read_response(url, response, max_bytes, scope).await,
             }
         }
-        Err(FetchFailure::Failed(format!("more than {MAX_REDIRECTS} redirects, the last to {}", quoted(url.as_str()))))
+        Err(FetchError::Failed(format!("more than {MAX_REDIRECTS} redirects, the last to {}", quoted(url.as_str()))))
     }
 
-    async fn client(&self, scope: &Scope) -> Result<Client, FetchFailure> {
+    async fn client(&self, scope: &Scope) -> Result<Client, FetchError> {
         let may_reach = self.may_reach;
         // On a blocking thread, because the certificates of the system are read from files.
         let make = || async {
             scope
                 .blocking(Point::Blocking, "fetch_url set-up", move |_| build_client(may_reach))
                 .await?
-                .map_err(|e| FetchFailure::Failed(format!("the HTTP client cannot be made: {e}")))
+                .map_err(|e| FetchError::Failed(format!("the HTTP client cannot be made: {e}")))
         };
         // Raced, because another run may be building the client, and a stop of this run must not wait for that.
         scope.race(Point::Fetch, self.client.get_or_try_init(make)).await?.cloned()
@@ -189,7 +175,7 @@ async fn read_response(
     mut response: Response,
     max_bytes: usize,
     scope: &Scope,
-) -> Result<FetchedResponse, FetchFailure> {
+) -> Result<FetchedResponse, FetchError> {
     let header = |name| response.headers().get(name).and_then(|v| v.to_str().ok());
     let media = MediaType::parse(header(CONTENT_TYPE).unwrap_or_default());
     let encoding = header(CONTENT_ENCODING).filter(|e| !e.eq_ignore_ascii_case("identity")).map(str::to_owned);
@@ -203,7 +189,7 @@ async fn read_response(
         let chunk = match chunk {
             Ok(Some(chunk)) => chunk,
             Ok(None) => return Ok(answer),
-            Err(error) => return Err(FetchFailure::Failed(request_error(&answer.url, &error))),
+            Err(error) => return Err(FetchError::Failed(request_error(&answer.url, &error))),
         };
         let room = max_bytes - answer.body.len();
         answer.is_cut = chunk.len() > room;
@@ -250,7 +236,7 @@ impl Fetcher {
 
     /// Simulates another call that builds the client and never finishes.
     pub(super) async fn stall_client_setup(&self) {
-        let _ = self.client.get_or_try_init(std::future::pending::<Result<_, FetchFailure>>).await;
+        let _ = self.client.get_or_try_init(std::future::pending::<Result<_, FetchError>>).await;
     }
 
     /// The error text of a failed fetch.
@@ -259,10 +245,9 @@ impl Fetcher {
     }
 
     /// The error text of a failed fetch, unless it was stopped.
-    pub(super) async fn outcome(&self, url: &str, scope: &Scope) -> Result<String, Cancelled> {
+    pub(super) async fn outcome(&self, url: &str, scope: &Scope) -> Result<String, quell_scope::Cancelled> {
         match self.fetch(Url::parse(url).unwrap(), self.settings.body_limit, scope).await {
-            Err(FetchFailure::Failed(text)) => Ok(text),
-            Err(FetchFailure::Cancelled) => Err(Cancelled),
+            Err(error) => error.into_failure(),
             Ok(answer) => panic!("got {} bytes", answer.body.len()),
         }
     }

@@ -4,18 +4,17 @@ use quell_protocol::ResourceKind;
 use quell_scope::{Cancelled, Point};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::Value;
 use url::Url;
 
-use crate::definition::{ToolArguments, ToolDefinition, parse_arguments};
-use crate::fetch::{FetchFailure, response_text};
+use crate::definition::ToolArguments;
+use crate::fetch::response_text;
 use crate::text::quoted;
-use crate::tool::{Tool, ToolContext, ToolFuture, ToolOutput};
+use crate::tool::{ContextTool, ToolContext, ToolOutput};
 
 /// Arguments of `fetch_url`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct FetchUrlArgs {
+pub(super) struct FetchUrlArgs {
     /// An http or https URL.
     url: String,
     /// The most bytes to read of the answer's body.
@@ -30,38 +29,22 @@ impl ToolArguments for FetchUrlArgs {
     const RESOURCE_KIND: ResourceKind = ResourceKind::HttpRequest;
 }
 
-/// The `fetch_url` tool.
-pub(super) struct FetchUrl;
-
-impl Tool for FetchUrl {
-    fn definition(&self) -> ToolDefinition<'_> {
-        ToolDefinition::of::<FetchUrlArgs>()
+impl ContextTool for FetchUrlArgs {
+    async fn call(self, cx: &mut ToolContext<'_>) -> Result<ToolOutput, Cancelled> {
+        let (scope, limit, fetcher) = (cx.scope, cx.output_limit, &cx.toolbox.fetcher);
+        let url = match Url::parse(&self.url) {
+            Ok(url) => url,
+            Err(error) => return Ok(ToolOutput::error(format!("{} is not a URL: {error}", quoted(&self.url)))),
+        };
+        let response = match fetcher.fetch(url, fetcher.body_limit(self.max_bytes), scope).await {
+            Ok(response) => response,
+            Err(error) => return Ok(ToolOutput::error(error.into_failure()?)),
+        };
+        let is_error = response.status.is_client_error() || response.status.is_server_error();
+        // On a blocking thread, because the conversion of a large page takes time.
+        let text = scope
+            .blocking(Point::Blocking, "fetch_url text", move |stop| response_text(&response, limit, stop))
+            .await?;
+        Ok(if is_error { ToolOutput::error(text) } else { ToolOutput::ok(text) })
     }
-
-    fn call<'c>(&'c self, arguments: &'c Value, cx: &'c mut ToolContext<'_>) -> ToolFuture<'c> {
-        Box::pin(async move {
-            match parse_arguments(arguments) {
-                Ok(args) => fetch_url(args, cx).await,
-                Err(problem) => Ok(ToolOutput::error(problem)),
-            }
-        })
-    }
-}
-
-async fn fetch_url(args: FetchUrlArgs, cx: &mut ToolContext<'_>) -> Result<ToolOutput, Cancelled> {
-    let (scope, limit, fetcher) = (cx.scope, cx.output_limit, &cx.toolbox.fetcher);
-    let url = match Url::parse(&args.url) {
-        Ok(url) => url,
-        Err(error) => return Ok(ToolOutput::error(format!("{} is not a URL: {error}", quoted(&args.url)))),
-    };
-    let response = match fetcher.fetch(url, fetcher.body_limit(args.max_bytes), scope).await {
-        Ok(response) => response,
-        Err(FetchFailure::Failed(text)) => return Ok(ToolOutput::error(text)),
-        Err(FetchFailure::Cancelled) => return Err(Cancelled),
-    };
-    let is_error = response.status.is_client_error() || response.status.is_server_error();
-    // On a blocking thread, because the conversion of a large page takes time.
-    let text =
-        scope.blocking(Point::Blocking, "fetch_url text", move |stop| response_text(&response, limit, stop)).await?;
-    Ok(if is_error { ToolOutput::error(text) } else { ToolOutput::ok(text) })
 }

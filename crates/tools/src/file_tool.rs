@@ -1,16 +1,16 @@
 //! Tools that work on files below the workdir: they run on a blocking thread and check a flag for a stop.
 
-use std::marker::PhantomData;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use quell_scope::{Cancelled, Point};
-use serde_json::Value;
+use quell_scope::{Cancelled, Interrupted, Point};
 
-use crate::definition::{ToolArguments, ToolDefinition, parse_arguments};
+use crate::definition::ToolArguments;
 use crate::protected_paths::ProtectedPaths;
 use crate::text::quoted;
-use crate::tool::{Tool, ToolContext, ToolFuture, ToolOutput};
+use crate::tool::{ContextTool, ToolContext, ToolOutput};
 
 /// Bytes read between two checks of the stop flag.
 pub(crate) const READ_CHUNK_BYTES: usize = 64 * 1024;
@@ -36,47 +36,45 @@ pub(crate) struct FileToolContext {
 /// The flag that tells a blocking thread to stop.
 pub(crate) struct StopFlag<'a>(pub(crate) &'a AtomicBool);
 
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum FileToolError {
-    Stopped,
-    /// The error text for the model.
-    Failed(String),
+/// A reader that fails after a stop, which ends whatever reads from it.
+pub(crate) struct StoppableReader<'a> {
+    pub(crate) source: &'a File,
+    pub(crate) stop: &'a StopFlag<'a>,
 }
 
-/// A [`FileTool`] as a [`Tool`].
-pub(crate) struct BlockingTool<T>(PhantomData<fn() -> T>);
-
-impl<T: FileTool> BlockingTool<T> {
-    pub(crate) const fn new() -> Self {
-        Self(PhantomData)
+impl Read for StoppableReader<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.stop.is_raised() {
+            return Err(io::Error::other("stopped"));
+        }
+        self.source.read(buffer)
     }
 }
 
-impl<T: FileTool> Tool for BlockingTool<T> {
-    fn definition(&self) -> ToolDefinition<'_> {
-        ToolDefinition::of::<T>()
-    }
+/// Reads a file; of a file with more than `max_bytes` bytes, one byte more than that.
+pub(crate) fn read_at_most(source: &File, max_bytes: u64, stop: &StopFlag<'_>) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    StoppableReader { source, stop }.take(max_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
 
-    fn call<'c>(&'c self, arguments: &'c Value, cx: &'c mut ToolContext<'_>) -> ToolFuture<'c> {
-        Box::pin(async move {
-            let tool = match parse_arguments::<T>(arguments) {
-                Ok(tool) => tool,
-                Err(problem) => return Ok(ToolOutput::error(problem)),
-            };
-            let context = FileToolContext {
-                workdir: cx.workdir.to_path_buf(),
-                unconfined: cx.toolbox.settings.unconfined,
-                output_limit: cx.output_limit,
-                protected: cx.toolbox.settings.protected.clone(),
-            };
-            let label = format!("{} {}", T::NAME, quoted(tool.ledger_subject()));
-            let execute = move |flag: &AtomicBool| tool.execute(&context, &StopFlag(flag));
-            match cx.scope.blocking(Point::Blocking, &label, execute).await? {
-                Ok(text) => Ok(ToolOutput::ok(text)),
-                Err(FileToolError::Failed(text)) => Ok(ToolOutput::error(text)),
-                Err(FileToolError::Stopped) => Err(Cancelled),
-            }
-        })
+/// A failure is the error text for the model.
+pub(crate) type FileToolError = Interrupted<String>;
+
+impl<T: FileTool> ContextTool for T {
+    async fn call(self, cx: &mut ToolContext<'_>) -> Result<ToolOutput, Cancelled> {
+        let context = FileToolContext {
+            workdir: cx.workdir.to_path_buf(),
+            unconfined: cx.toolbox.settings.unconfined,
+            output_limit: cx.output_limit,
+            protected: cx.toolbox.settings.protected.clone(),
+        };
+        let label = format!("{} {}", T::NAME, quoted(self.ledger_subject()));
+        let execute = move |flag: &AtomicBool| self.execute(&context, &StopFlag(flag));
+        match cx.scope.blocking(Point::Blocking, &label, execute).await? {
+            Ok(text) => Ok(ToolOutput::ok(text)),
+            Err(error) => Ok(ToolOutput::error(error.into_failure()?)),
+        }
     }
 }
 
@@ -89,8 +87,8 @@ impl FileToolContext {
 }
 
 impl StopFlag<'_> {
-    pub(crate) fn check(&self) -> Result<(), FileToolError> {
-        if self.is_raised() { Err(FileToolError::Stopped) } else { Ok(()) }
+    pub(crate) fn check(&self) -> Result<(), Cancelled> {
+        if self.is_raised() { Err(Cancelled) } else { Ok(()) }
     }
 
     pub(crate) fn is_raised(&self) -> bool {
@@ -98,8 +96,6 @@ impl StopFlag<'_> {
     }
 }
 
-impl FileToolError {
-    pub(crate) fn failed(text: impl Into<String>) -> Self {
-        Self::Failed(text.into())
-    }
+pub(crate) fn failed_call(text: impl Into<String>) -> FileToolError {
+    FileToolError::Failed(text.into())
 }

@@ -2,7 +2,6 @@
 //!
 //! The path comes from a message, so the read is always confined to the workdir, as those of the file tools are.
 
-use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -12,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::attachment::{belongs_to_other_session, belongs_to_session};
 use crate::confined_fs::WorkdirRoot;
-use crate::file_tool::{FileToolContext, READ_CHUNK_BYTES, StopFlag};
+use crate::file_tool::{FileToolContext, StopFlag, read_at_most};
 
 /// Which files of a workdir may be read as images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,26 +38,15 @@ pub fn read_image(
         Err(Errno::XDEV | Errno::LOOP) => return Err(ImageUnavailable::OutsideImageFolders),
         Err(_) => return Err(ImageUnavailable::Unreadable),
     }
-    let mut source = root.open_file(&path).map_err(|_| ImageUnavailable::Unreadable)?;
+    let source = root.open_file(&path).map_err(|_| ImageUnavailable::Unreadable)?;
     if belongs_to_other_session(session, &root, &source)
         || (allowed == AllowedImages::Attachments && !belongs_to_session(session, &root, &source))
     {
         return Err(ImageUnavailable::OutsideImageFolders);
     }
-    let (stop, mut bytes, mut chunk) = (StopFlag(stop), Vec::new(), vec![0; READ_CHUNK_BYTES]);
-    loop {
-        if stop.is_raised() {
-            return Err(ImageUnavailable::Unreadable);
-        }
-        match source.file.read(&mut chunk) {
-            Ok(0) => return Image::from_bytes(&bytes),
-            Ok(count) => bytes.extend_from_slice(chunk.get(..count).unwrap_or_default()),
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(_) => return Err(ImageUnavailable::Unreadable),
-        }
-        // A file that is no image need not be read to its end, however large it is.
-        if bytes.len() > MAX_IMAGE_BYTES {
-            return Image::from_bytes(&bytes);
-        }
+    // A file that is no image need not be read to its end, however large it is.
+    match read_at_most(&source.file, MAX_IMAGE_BYTES as u64, &StopFlag(stop)) {
+        Ok(bytes) => Image::from_bytes(&bytes),
+        Err(_) => Err(ImageUnavailable::Unreadable),
     }
 }

@@ -32,21 +32,21 @@ mod tests;
 
 pub use definition::{AgentFacts, Delegate, ToolArguments, ToolDefinition, parse_arguments, tool_spec};
 pub use fetch::FetchSettings;
-use file_tool::BlockingTool;
 pub use image_file::{AllowedImages, read_image};
 pub use protected_paths::ProtectedPaths;
 pub use skills::{LoadedSkills, read_skills};
+use tool::BuiltInTool;
 pub use tool::{Tool, ToolContext, ToolFuture, ToolOutput, call_tool};
 pub use toolbox::{ToolSettings, Toolbox};
 
 /// Every built-in tool, in the order in which models see them.
 pub static BUILT_IN_TOOLS: [&dyn Tool; 8] = [
-    &BlockingTool::<read::ReadFile>::new(),
-    &BlockingTool::<write::WriteFile>::new(),
-    &BlockingTool::<edit::EditFile>::new(),
-    &BlockingTool::<list::ListFiles>::new(),
-    &BlockingTool::<search::SearchFiles>::new(),
-    &shell::Shell,
-    &process::Process,
-    &fetch_url::FetchUrl,
+    &BuiltInTool::<read::ReadFile>::new(),
+    &BuiltInTool::<write::WriteFile>::new(),
+    &BuiltInTool::<edit::EditFile>::new(),
+    &BuiltInTool::<list::ListFiles>::new(),
+    &BuiltInTool::<search::SearchFiles>::new(),
+    &BuiltInTool::<shell::ShellArgs>::new(),
+    &BuiltInTool::<process::ProcessArgs>::new(),
+    &BuiltInTool::<fetch_url::FetchUrlArgs>::new(),
 ];

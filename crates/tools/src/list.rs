@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::confined_fs::{WorkdirRoot, quoted_path};
 use crate::definition::ToolArguments;
-use crate::file_tool::{FileTool, FileToolContext, FileToolError, StopFlag};
+use crate::file_tool::{FileTool, FileToolContext, FileToolError, StopFlag, failed_call};
 use crate::text::quoted;
 use crate::walk::{WalkEntry, WalkOmissions, walk};
 
@@ -72,8 +72,7 @@ pub(super) struct GlobPattern {
 
 impl GlobPattern {
     pub(super) fn parse(text: &str) -> Result<Self, FileToolError> {
-        let glob_error =
-            |e: globset::Error| FileToolError::failed(format!("{} is not a glob: {}", quoted(text), e.kind()));
+        let glob_error = |e: globset::Error| failed_call(format!("{} is not a glob: {}", quoted(text), e.kind()));
         let plain = text.strip_prefix("./").unwrap_or(text);
         let glob: Glob = GlobBuilder::new(plain).literal_separator(true).build().map_err(glob_error)?;
         Ok(Self { glob: glob.compile_matcher(), matches_names: !plain.contains('/') })

@@ -9,11 +9,10 @@ use quell_protocol::background::ProcessRow;
 use quell_scope::{Cancelled, Point, Scope, StopLevel};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::Value;
 
 use crate::background::BackgroundProcess;
-use crate::definition::{ToolArguments, ToolDefinition, parse_arguments};
-use crate::tool::{Tool, ToolContext, ToolFuture, ToolOutput};
+use crate::definition::ToolArguments;
+use crate::tool::{ContextTool, ToolContext, ToolOutput};
 
 /// Timeout of `wait` when the call gives none.
 const DEFAULT_WAIT: Duration = Duration::from_secs(30);
@@ -33,7 +32,7 @@ enum ProcessAction {
 /// Arguments of `process`.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct ProcessArgs {
+pub(super) struct ProcessArgs {
     /// `list`: this conversation's background commands. `output`: what one printed. `write`: text for its standard input.
     /// `wait`: until it ends. `kill`: end it.
     action: ProcessAction,
@@ -62,54 +61,38 @@ impl ToolArguments for ProcessArgs {
     const RESOURCE_KIND: ResourceKind = ResourceKind::Process;
 }
 
-/// The `process` tool.
-pub(super) struct Process;
-
-impl Tool for Process {
-    fn definition(&self) -> ToolDefinition<'_> {
-        ToolDefinition::of::<ProcessArgs>()
-    }
-
+impl ContextTool for ProcessArgs {
     /// Executes one action on the session's background commands.
     ///
     /// # Cancel safety
     /// Safe: a dropped wait changes nothing; a part of a text may have been written.
-    fn call<'c>(&'c self, arguments: &'c Value, cx: &'c mut ToolContext<'_>) -> ToolFuture<'c> {
-        Box::pin(async move {
-            match parse_arguments(arguments) {
-                Ok(args) => execute_action(&args, cx).await,
-                Err(problem) => Ok(ToolOutput::error(problem)),
+    async fn call(self, cx: &mut ToolContext<'_>) -> Result<ToolOutput, Cancelled> {
+        cx.scope.check(Point::ProcessWait)?;
+        if self.action == ProcessAction::List {
+            return Ok(ToolOutput::ok(list_processes(cx)));
+        }
+        let process = match find_process(&self, cx) {
+            Ok(process) => process,
+            Err(problem) => return Ok(ToolOutput::error(problem)),
+        };
+        match self.action {
+            ProcessAction::List | ProcessAction::Output => {}
+            ProcessAction::Write => return write_input(&self, &process, cx.scope).await,
+            ProcessAction::Wait => {
+                let Ok(timeout) = wait_timeout(self.timeout_s) else {
+                    return Ok(ToolOutput::error("`timeout_s` must be a number of seconds, not negative".to_owned()));
+                };
+                let waiting = tokio::time::timeout(timeout, process.wait_ended());
+                // The output shown below says whether the command ended.
+                let _ = cx.scope.race(Point::ProcessWait, waiting).await?;
             }
-        })
-    }
-}
-
-async fn execute_action(args: &ProcessArgs, cx: &mut ToolContext<'_>) -> Result<ToolOutput, Cancelled> {
-    cx.scope.check(Point::ProcessWait)?;
-    if args.action == ProcessAction::List {
-        return Ok(ToolOutput::ok(list_processes(cx)));
-    }
-    let process = match find_process(args, cx) {
-        Ok(process) => process,
-        Err(problem) => return Ok(ToolOutput::error(problem)),
-    };
-    match args.action {
-        ProcessAction::List | ProcessAction::Output => {}
-        ProcessAction::Write => return write_input(args, &process, cx.scope).await,
-        ProcessAction::Wait => {
-            let Ok(timeout) = wait_timeout(args.timeout_s) else {
-                return Ok(ToolOutput::error("`timeout_s` must be a number of seconds, not negative".to_owned()));
-            };
-            let waiting = tokio::time::timeout(timeout, process.wait_ended());
-            // The output shown below says whether the command ended.
-            let _ = cx.scope.race(Point::ProcessWait, waiting).await?;
+            ProcessAction::Kill => {
+                process.send_end(StopLevel::Gentle);
+                cx.scope.race(Point::ProcessWait, process.wait_ended()).await?;
+            }
         }
-        ProcessAction::Kill => {
-            process.send_end(StopLevel::Gentle);
-            cx.scope.race(Point::ProcessWait, process.wait_ended()).await?;
-        }
+        Ok(ToolOutput::ok(show_output(&process, self.after.unwrap_or(0), cx.output_limit)))
     }
-    Ok(ToolOutput::ok(show_output(&process, args.after.unwrap_or(0), cx.output_limit)))
 }
 
 fn wait_timeout(timeout_s: Option<f64>) -> Result<Duration, std::time::TryFromFloatSecsError> {

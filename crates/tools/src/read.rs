@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::confined_fs::{OpenedFile, WorkdirRoot, quoted_path};
 use crate::definition::ToolArguments;
-use crate::file_tool::{FileTool, FileToolContext, FileToolError, READ_CHUNK_BYTES, StopFlag};
+use crate::file_tool::{FileTool, FileToolContext, FileToolError, READ_CHUNK_BYTES, StopFlag, failed_call};
 use crate::text::{decode_lossy, truncate, without_partial_char};
 
 /// Lines returned when the call gives no limit.
@@ -53,7 +53,7 @@ impl FileTool for ReadFile {
         let first = self.offset.unwrap_or(1).max(1);
         let skipped = reader.skip_lines(first - 1)?;
         if skipped < first - 1 || (reader.is_at_end()? && first > 1) {
-            return Err(FileToolError::failed(format!("{} has only {skipped} lines", quoted_path(&path))));
+            return Err(failed_call(format!("{} has only {skipped} lines", quoted_path(&path))));
         }
         let wanted = self.limit.unwrap_or(DEFAULT_LINES).max(1);
         read_page(&mut reader, first, wanted, context.output_limit.saturating_sub(NOTE_ROOM))
@@ -151,7 +151,7 @@ impl<'a> LineReader<'a> {
         self.stop.check()?;
         self.at = 0;
         let got = self.source.file.read(&mut self.buffer);
-        self.end = got.map_err(|e| FileToolError::failed(format!("{} cannot be read: {e}", quoted_path(self.path))))?;
+        self.end = got.map_err(|e| failed_call(format!("{} cannot be read: {e}", quoted_path(self.path))))?;
         Ok(self.end > 0)
     }
 

@@ -1,7 +1,7 @@
 //! The `search_files` tool: regex search with the ripgrep libraries, sorted by path.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use crate::confined_fs::{WorkdirRoot, open_file_in, path_error};
 use crate::definition::ToolArguments;
-use crate::file_tool::{FileTool, FileToolContext, FileToolError, StopFlag};
+use crate::file_tool::{FileTool, FileToolContext, FileToolError, StopFlag, StoppableReader};
 use crate::list::{GlobPattern, omission_notes};
 use crate::text::{decode_lossy, quoted, without_partial_char};
 use crate::walk::{WalkOmissions, walk};
@@ -157,7 +157,8 @@ impl FileSearch {
             is_full: false,
             is_binary: false,
         };
-        let result = self.searcher.search_reader(&self.matcher, StoppableReader { source, stop }, &mut matches);
+        let result =
+            self.searcher.search_reader(&self.matcher, StoppableReader { source: &source, stop }, &mut matches);
         stop.check()?;
         self.files += 1;
         if matches.is_binary {
@@ -280,21 +281,6 @@ impl Sink for FileMatches<'_> {
     }
 }
 
-/// A reader that fails after a stop, which is the only way to stop the searcher.
-struct StoppableReader<'a> {
-    source: File,
-    stop: &'a StopFlag<'a>,
-}
-
-impl Read for StoppableReader<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.stop.is_raised() {
-            return Err(io::Error::other("stopped"));
-        }
-        self.source.read(buffer)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Write;
@@ -323,6 +309,6 @@ mod tests {
             });
             search.search_file(source, Path::new("endless"), &StopFlag(&flag))
         });
-        assert_eq!(result, Err(FileToolError::Stopped));
+        assert_eq!(result, Err(FileToolError::Cancelled));
     }
 }

@@ -16,12 +16,11 @@ use quell_protocol::{CallEnd, ResourceKind};
 use quell_scope::{Cancelled, Point};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::Value;
 
 use crate::background::BackgroundStartError;
-use crate::definition::{AgentFacts, ToolArguments, ToolDefinition, parse_arguments, tool_spec};
+use crate::definition::{AgentFacts, ToolArguments, tool_spec};
 use crate::text;
-use crate::tool::{Tool, ToolContext, ToolFuture, ToolOutput};
+use crate::tool::{ContextTool, ToolContext, ToolOutput};
 use quell_kernel::ToolSpec;
 
 /// Environment variables for commands that nobody watches on a terminal. Editors and pagers end at once instead of
@@ -57,7 +56,7 @@ struct ShellTimeout {
 /// Arguments of `shell`.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct ShellArgs {
+pub(super) struct ShellArgs {
     /// The command, for `sh -c`.
     command: String,
     /// Directory to run in, relative to the working directory and inside it.
@@ -89,47 +88,31 @@ impl ToolArguments for ShellArgs {
     }
 }
 
-/// The `shell` tool.
-pub(super) struct Shell;
-
-impl Tool for Shell {
-    fn definition(&self) -> ToolDefinition<'_> {
-        ToolDefinition::of::<ShellArgs>()
-    }
-
+impl ContextTool for ShellArgs {
     /// Runs a command. Failures are in the output, for the model to read; so is a stop, with the output until then.
     ///
     /// # Cancel safety
     /// As [`quell_process::Wardens::run`]: dropping it stops the command, and the run's scope waits for its last
     /// process.
-    fn call<'c>(&'c self, arguments: &'c Value, cx: &'c mut ToolContext<'_>) -> ToolFuture<'c> {
-        Box::pin(async move {
-            match parse_arguments(arguments) {
-                Ok(args) => run_command(args, cx).await,
-                Err(problem) => Ok(ToolOutput::error(problem)),
-            }
-        })
-    }
-}
-
-async fn run_command(args: ShellArgs, cx: &mut ToolContext<'_>) -> Result<ToolOutput, Cancelled> {
-    let (limit, background) =
-        (ShellTimeout { requested_s: args.timeout_s, default_s: cx.shell_timeout_s }, args.background);
-    let command = match command_spec(args, cx) {
-        Ok(command) => command,
-        Err(problem) => return Ok(ToolOutput::error(problem)),
-    };
-    if background {
-        cx.scope.check(Point::Process)?;
-        return start_in_background(&command, cx);
-    }
-    match cx.wardens.run(&command, cx.scope, cx.sink).await {
-        Ok(end) => {
-            let text = result_text(&end, limit, cx.output_limit);
-            Ok(ToolOutput { end: call_end(&end), code: end.code, ..ToolOutput::ok(text) })
+    async fn call(self, cx: &mut ToolContext<'_>) -> Result<ToolOutput, Cancelled> {
+        let (limit, background) =
+            (ShellTimeout { requested_s: self.timeout_s, default_s: cx.shell_timeout_s }, self.background);
+        let command = match command_spec(self, cx) {
+            Ok(command) => command,
+            Err(problem) => return Ok(ToolOutput::error(problem)),
+        };
+        if background {
+            cx.scope.check(Point::Process)?;
+            return start_in_background(&command, cx);
         }
-        Err(SpawnError::Cancelled(_)) => Err(Cancelled),
-        Err(error) => Ok(ToolOutput::error(error_chain(&error))),
+        match cx.wardens.run(&command, cx.scope, cx.sink).await {
+            Ok(end) => {
+                let text = result_text(&end, limit, cx.output_limit);
+                Ok(ToolOutput { end: call_end(&end), code: end.code, ..ToolOutput::ok(text) })
+            }
+            Err(SpawnError::Cancelled(_)) => Err(Cancelled),
+            Err(error) => Ok(ToolOutput::error(error_chain(&error))),
+        }
     }
 }
 

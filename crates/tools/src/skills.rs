@@ -14,7 +14,7 @@ use rustix::fs::{Dir, FileType};
 use rustix::io::Errno;
 
 use crate::confined_fs::{WorkdirRoot, path_error, quoted_path};
-use crate::file_tool::{FileToolContext, FileToolError, StopFlag};
+use crate::file_tool::{FileToolContext, FileToolError, StopFlag, failed_call};
 
 /// How many bytes of a skill file are read; its front matter is at the start.
 const HEAD_BYTES: u64 = 64 * 1024;
@@ -44,7 +44,7 @@ pub fn read_skills(workdir: &Path, folder: &str, stop: &AtomicBool) -> Option<Lo
             loaded.problems.push(problem);
             Some(loaded)
         }
-        Err(FileToolError::Stopped) => None,
+        Err(FileToolError::Cancelled) => None,
     }
 }
 
@@ -102,7 +102,7 @@ fn entry_names(root: &WorkdirRoot, folder: &Path, stop: &StopFlag<'_>) -> Result
         }
         if names.len() == MAX_ENTRIES {
             let problem = format!("{} has more than {MAX_ENTRIES} entries, so no skill is read", quoted_path(folder));
-            return Err(FileToolError::failed(problem));
+            return Err(failed_call(problem));
         }
         names.push(PathBuf::from(std::ffi::OsStr::from_bytes(name)));
     }
@@ -114,7 +114,7 @@ fn entry_names(root: &WorkdirRoot, folder: &Path, stop: &StopFlag<'_>) -> Result
 fn read_head(root: &WorkdirRoot, path: &Path) -> Result<String, FileToolError> {
     let mut bytes = Vec::new();
     let source = root.open_file(path)?.file.take(HEAD_BYTES).read_to_end(&mut bytes);
-    source.map_err(|error| FileToolError::failed(format!("{} cannot be read: {error}", quoted_path(path))))?;
+    source.map_err(|error| failed_call(format!("{} cannot be read: {error}", quoted_path(path))))?;
     let end = std::str::from_utf8(&bytes).map_or_else(|error| error.valid_up_to(), str::len);
     bytes.truncate(end);
     // Valid UTF-8 up to here.

@@ -17,7 +17,7 @@ use quell_kernel::{StopTimeouts, ToolSpec};
 use quell_process::{Isolate, OutputSink, WardenExe, Wardens};
 use quell_protocol::{CallEnd, Principal, RunId, SessionKey, ToolOutputStream};
 use quell_scope::clock::Clock;
-use quell_scope::{Cancelled, Point, PointProbe, Scope};
+use quell_scope::{Cancelled, Point, PointProbe, Release, Scope};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

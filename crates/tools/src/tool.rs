@@ -4,6 +4,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
+use std::marker::PhantomData;
 use std::path::Path;
 use std::pin::Pin;
 
@@ -13,7 +14,7 @@ use quell_scope::{Cancelled, Scope};
 use serde_json::Value;
 
 use crate::background::{BackgroundWork, RunIdentity};
-use crate::definition::ToolDefinition;
+use crate::definition::{ToolArguments, ToolDefinition, parse_arguments};
 use crate::text;
 use crate::toolbox::Toolbox;
 
@@ -44,6 +45,37 @@ impl<T: Tool + ?Sized> Tool for &T {
 
     fn call<'c>(&'c self, arguments: &'c Value, context: &'c mut ToolContext<'_>) -> ToolFuture<'c> {
         (**self).call(arguments, context)
+    }
+}
+
+/// The arguments of a tool that needs nothing but its context.
+pub(crate) trait ContextTool: ToolArguments {
+    /// Calls the tool, as [`Tool::call`] does.
+    fn call(self, cx: &mut ToolContext<'_>) -> impl Future<Output = Result<ToolOutput, Cancelled>> + Send;
+}
+
+/// A [`ContextTool`] as a [`Tool`].
+pub(crate) struct BuiltInTool<T>(PhantomData<fn() -> T>);
+
+impl<T: ContextTool> BuiltInTool<T> {
+    pub(crate) const fn new() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<T: ContextTool> Tool for BuiltInTool<T> {
+    fn definition(&self) -> ToolDefinition<'_> {
+        ToolDefinition::of::<T>()
+    }
+
+    fn call<'c>(&'c self, arguments: &'c Value, cx: &'c mut ToolContext<'_>) -> ToolFuture<'c> {
+        Box::pin(async move {
+            match parse_arguments::<T>(arguments) {
+                // waits: raced in the tool, with the scope of the context.
+                Ok(tool) => tool.call(cx).await,
+                Err(problem) => Ok(ToolOutput::error(problem)),
+            }
+        })
     }
 }
 

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use crate::atomic_write::AtomicWriteTarget;
 use crate::confined_fs::{WorkdirRoot, quoted_path};
 use crate::definition::ToolArguments;
-use crate::file_tool::{FileTool, FileToolContext, FileToolError, StopFlag};
+use crate::file_tool::{FileTool, FileToolContext, FileToolError, StopFlag, failed_call};
 
 /// Arguments of `write_file`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -35,7 +35,7 @@ impl FileTool for WriteFile {
         let root = WorkdirRoot::open(context)?;
         let path = root.relative_path(&self.path)?;
         if self.path.ends_with('/') {
-            return Err(FileToolError::failed(format!("{} names a directory, not a file", quoted_path(&path))));
+            return Err(failed_call(format!("{} names a directory, not a file", quoted_path(&path))));
         }
         let target = AtomicWriteTarget::resolve(&root, &path)?;
         let verb = if target.exists() { "Replaced" } else { "Created" };

@@ -85,7 +85,7 @@ pub(super) fn handle_stop(
             _ if summary.is_still_stopping => {
                 notices.push_stop_reply_unless_recent(&origin.address, &message.sender, texts::STILL_STOPPING)
             }
-            StopReplyPolicy::Always if result.engine_stop.tasks.iter().any(|task| task.is_active()) => {
+            StopReplyPolicy::Always if result.engine_stop.background.tasks.iter().any(|task| task.is_active()) => {
                 notices.push_stop_reply_unless_recent(
                     &origin.address,
                     &message.sender,
@@ -138,13 +138,13 @@ impl<'a> ChatStopSummary<'a> {
         let (waiting, stopped_runs): (Vec<&Ticket>, Vec<&Ticket>) =
             roots.into_iter().partition(|run| queued_run_ids.contains(run.live_run().id()));
         let is_still_stopping = !stop.already_ending.is_empty()
-            || stop.processes.len() > stop.processes_ended
+            || stop.background.processes.len() > stop.background.newly_ended
             || result.commands_already_stopping > 0;
         Self {
             stopped_runs,
             withdrawn_messages: waiting.len() + result.withdrawn_messages,
             stopped_commands: result.stopped_commands,
-            background_commands: stop.processes_ended,
+            background_commands: stop.background.newly_ended,
             is_still_stopping,
         }
     }
@@ -186,7 +186,7 @@ fn perform_stop(
     let mut stop = engine.stop(&caller, scope, &request(StopLevel::Gentle));
     // A second stop while the first one settles forces it. A stop that ended a command of the chat is not such a second
     // stop.
-    let ends_already = !stop.already_ending.is_empty() || !stop.processes.is_empty();
+    let ends_already = !stop.already_ending.is_empty() || !stop.background.processes.is_empty();
     if !stop.stopped_anything() && ends_already && newly_stopped.is_empty() {
         stop = engine.stop(&caller, scope, &request(StopLevel::Forced));
     }
@@ -232,7 +232,8 @@ fn report_when_settled(
         stop.wait_settled().await;
         let receipts = live_runs.iter().filter_map(|live_run| live_run.receipt());
         let receipts: Vec<Receipt> = receipts.filter(|receipt| !receipt.resources.is_empty()).collect();
-        let left: Vec<&str> = stop.processes.iter().filter(|it| !it.ended_cleanly()).map(|it| it.id.as_str()).collect();
+        let left: Vec<&str> =
+            stop.background.processes.iter().filter(|it| !it.ended_cleanly()).map(|it| it.id.as_str()).collect();
         // The channel's configuration may have changed meanwhile.
         let channel = channels.find_channel(&origin.channel.name).unwrap_or_else(|| Arc::clone(&origin.channel));
         for text in texts::stop_receipt_texts(&receipts).into_iter().chain(texts::commands_ended_text(commands, &left))

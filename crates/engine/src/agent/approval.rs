@@ -6,7 +6,7 @@ use quell_kernel::approval::ApprovalPolicy;
 use quell_kernel::turn::{CallResult, ToolCall};
 use quell_protocol::approval::{ApprovalRow, ApprovalState};
 use quell_protocol::{CallEnd, ResourceKind};
-use quell_scope::{Cancelled, Point, Scope};
+use quell_scope::{Cancelled, Point, Release, Scope};
 
 use super::{Agent, AgentLoop, Services};
 use crate::approvals::Approvals;
@@ -62,7 +62,7 @@ pub async fn request_approval(
     let held = scope.hold(ResourceKind::Approval, format!("{} {id}", call.tool));
     let held = held.on_stop(move |_| approvals.cancel(&id));
     let state = scope.race(Point::Approval, waiter.wait_settled(timeout)).await?;
-    held.release("finished");
+    held.release(Release::Finished);
     Ok(state)
 }
 

@@ -11,6 +11,7 @@ mod send_message;
 mod spawn_agent;
 
 use std::collections::BTreeSet;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use quell_kernel::ToolSpec;
@@ -21,15 +22,19 @@ use quell_process::OutputSink;
 use quell_protocol::{CallEnd, CallId, ResourceKind, ToolOutputStream};
 use quell_scope::Cancelled;
 use quell_tools::background::RunIdentity;
-use quell_tools::{AgentFacts, BUILT_IN_TOOLS, Tool, ToolArguments, ToolContext, ToolDefinition, call_tool};
+use quell_tools::{
+    AgentFacts, BUILT_IN_TOOLS, Tool, ToolArguments, ToolContext, ToolDefinition, ToolFuture, ToolOutput, call_tool,
+    parse_arguments,
+};
+use serde_json::Value;
 
 use super::{Agent, AgentLoop, AgentSnapshot};
 use crate::live_run::RunWriter;
 pub use delegation::{StartedSubRun, SubRunRequest, SubRunSession, sub_run_report};
-use recall::{Recall, RecallArgs};
-use remember::{Remember, RememberArgs};
-use send_message::{AgentMessageArgs, SendMessage};
-use spawn_agent::{SpawnAgent, SpawnAgentArgs};
+use recall::RecallArgs;
+use remember::RememberArgs;
+use send_message::AgentMessageArgs;
+use spawn_agent::SpawnAgentArgs;
 
 /// The tool name for sending the files that an answer in a chat names. It is not a real tool: the model writes file
 /// markers.
@@ -44,17 +49,49 @@ struct EngineTool {
 type BindTool = for<'r> fn(&'r AgentLoop<'r>) -> Box<dyn Tool + 'r>;
 
 impl EngineTool {
-    const fn new<T: ToolArguments>(bind: BindTool) -> Self {
-        Self { definition: ToolDefinition::of::<T>(), bind }
+    const fn new<T: RunTool>() -> Self {
+        Self { definition: ToolDefinition::of::<T>(), bind: bind_tool::<T> }
+    }
+}
+
+fn bind_tool<'r, T: RunTool>(run: &'r AgentLoop<'r>) -> Box<dyn Tool + 'r> {
+    Box::new(ToolOfRun::<T> { run, arguments: PhantomData })
+}
+
+/// The arguments of a tool that needs the run that calls it.
+trait RunTool: ToolArguments {
+    /// Calls the tool, as [`Tool::call`] does.
+    fn call(self, run: &AgentLoop<'_>) -> impl Future<Output = Result<ToolOutput, Cancelled>> + Send;
+}
+
+/// A [`RunTool`] of one run as a [`Tool`].
+struct ToolOfRun<'r, T> {
+    run: &'r AgentLoop<'r>,
+    arguments: PhantomData<fn() -> T>,
+}
+
+impl<T: RunTool> Tool for ToolOfRun<'_, T> {
+    fn definition(&self) -> ToolDefinition<'_> {
+        ToolDefinition::of::<T>()
+    }
+
+    fn call<'c>(&'c self, arguments: &'c Value, _: &'c mut ToolContext<'_>) -> ToolFuture<'c> {
+        Box::pin(async move {
+            match parse_arguments::<T>(arguments) {
+                // waits: raced in the tool, with the scope of the run.
+                Ok(tool) => tool.call(self.run).await,
+                Err(problem) => Ok(ToolOutput::error(problem)),
+            }
+        })
     }
 }
 
 /// Every tool of the engine.
 static ENGINE_TOOLS: [EngineTool; 4] = [
-    EngineTool::new::<SpawnAgentArgs>(|run| Box::new(SpawnAgent { run })),
-    EngineTool::new::<AgentMessageArgs>(|run| Box::new(SendMessage { run })),
-    EngineTool::new::<RememberArgs>(|run| Box::new(Remember { run })),
-    EngineTool::new::<RecallArgs>(|run| Box::new(Recall { run })),
+    EngineTool::new::<SpawnAgentArgs>(),
+    EngineTool::new::<AgentMessageArgs>(),
+    EngineTool::new::<RememberArgs>(),
+    EngineTool::new::<RecallArgs>(),
 ];
 
 /// The definitions of all tools, without those of MCP servers.
@@ -227,12 +264,17 @@ mod tests {
 
     #[test]
     fn every_tool_says_what_its_call_holds() {
-        assert_eq!(resource_kind_of_tool("shell"), ResourceKind::Process);
-        assert_eq!(resource_kind_of_tool("process"), ResourceKind::Process);
-        assert_eq!(resource_kind_of_tool("fetch_url"), ResourceKind::HttpRequest);
-        assert_eq!(resource_kind_of_tool("spawn_agent"), ResourceKind::Run);
-        assert_eq!(resource_kind_of_tool("files__read"), ResourceKind::McpCall);
-        assert_eq!(resource_kind_of_tool("read_file"), ResourceKind::Task);
-        assert_eq!(resource_kind_of_tool("gone"), ResourceKind::Task);
+        use ResourceKind::{HttpRequest, McpCall, Process, Run, Task};
+        let wanted = [
+            ("shell", Process),
+            ("process", Process),
+            ("fetch_url", HttpRequest),
+            ("spawn_agent", Run),
+            ("send_message", Run),
+            ("files__read", McpCall),
+            ("read_file", Task),
+            ("gone", Task),
+        ];
+        assert_eq!(wanted.map(|(tool, _)| (tool, resource_kind_of_tool(tool))), wanted);
     }
 }

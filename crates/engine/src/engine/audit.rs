@@ -140,7 +140,7 @@ impl Engine {
         // A second stop that forces what the first one asked for has an effect, too.
         let is_forced = request.level == StopLevel::Forced;
         let escalated = is_forced && !stop_result.already_ending.is_empty();
-        if !stop_result.stopped_anything() && !escalated && stop_result.tasks.is_empty() {
+        if !stop_result.stopped_anything() && !escalated && stop_result.background.tasks.is_empty() {
             return;
         }
         let audit_action = match scope {
@@ -163,11 +163,11 @@ impl Engine {
         let mut parts = Vec::new();
         parts.extend(list_run_ids("stopped", &stop_result.aborted));
         parts.extend(list_run_ids("ending before", &stop_result.already_ending));
-        if stop_result.processes_ended > 0 {
-            parts.push(format!("background processes: {}", stop_result.processes_ended));
+        if stop_result.background.newly_ended > 0 {
+            parts.push(format!("background processes: {}", stop_result.background.newly_ended));
         }
-        if !stop_result.tasks.is_empty() {
-            parts.push(format!("background tasks: {}", stop_result.tasks.len()));
+        if !stop_result.background.tasks.is_empty() {
+            parts.push(format!("background tasks: {}", stop_result.background.tasks.len()));
         }
         if is_forced {
             parts.push("forced".to_owned());

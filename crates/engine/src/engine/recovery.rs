@@ -13,6 +13,7 @@ use quell_protocol::{
     Amendment, AmendmentKind, HookEvent, Instant, Leftover, Receipt, Resource, ResourceKind, RunId, Rung, StopReason,
     Surface, TurnRecord, Usage, Verdict,
 };
+use quell_scope::Release;
 use quell_scope::clock::Clock;
 use quell_store::{RunRow, RunSpend, SealedRun, Store, StoreError, StoredRunState};
 
@@ -262,7 +263,7 @@ fn collect_lost_resources(replayed: &ReplayedRun, view: &RunView, at: &str) -> V
         label,
         opened_at: instant(since),
         released_at: Some(instant(at.to_owned())),
-        how: "lost".to_owned(),
+        how: Release::Lost.as_str().to_owned(),
         process: None,
     })
     .collect()

@@ -1,13 +1,12 @@
 //! Shut down in order with deadlines: refuse new runs, stop the sweeper, end runs and background processes, close
 //! sessions and MCP servers, hooks and the database. Report as leftovers what did not end in time.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use quell_kernel::StopLevel;
 use quell_kernel::registry::AdmissionGate;
 use quell_protocol::{HookEvent, Leftover, ResourceKind, RunId, StopReason};
-use quell_tools::background::{BackgroundProcess, BackgroundTask};
+use quell_tools::background::BackgroundStop;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{Engine, EngineNotice, StopResult};
@@ -65,15 +64,13 @@ impl Engine {
             "shutdown begins: no new runs, the sweeper is stopped, runs are being stopped"
         );
         let stop_result = self.inner().runs.abort_runs(ids.clone(), StopLevel::Gentle, &StopReason::Shutdown);
-        let (processes, _) = background.end_matching(StopLevel::Gentle, |_| true);
-        let tasks = background.end_tasks(StopLevel::Gentle, |_| true);
-        if timeout(FORCE_AFTER, wait_all_ended(&stop_result, &processes, &tasks)).await.is_err() {
+        let background_stop = background.stop(StopLevel::Gentle, |_| true);
+        if timeout(FORCE_AFTER, wait_all_ended(&stop_result, &background_stop)).await.is_err() {
             let forced = self.inner().runs.abort_runs(ids, StopLevel::Forced, &StopReason::Shutdown);
-            let (processes, _) = background.end_matching(StopLevel::Forced, |_| true);
-            let tasks = background.end_tasks(StopLevel::Forced, |_| true);
+            let background_stop = background.stop(StopLevel::Forced, |_| true);
             mcp.kill();
             // What is left after this is reported below.
-            let _ = timeout(GIVE_UP_AFTER_FORCE, wait_all_ended(&forced, &processes, &tasks)).await;
+            let _ = timeout(GIVE_UP_AFTER_FORCE, wait_all_ended(&forced, &background_stop)).await;
         }
         let now = Instant::now();
         tracing::info!("shutdown: runs and background processes are over");
@@ -89,11 +86,7 @@ impl Engine {
             timeout_at(database_deadline.min(Instant::now() + TASKS_TIMEOUT), self.inner().runs.tasks().wait()).await;
         let mut leftovers: Vec<(RunId, Leftover)> =
             active.iter().flat_map(|live_run| run_leftovers(live_run)).collect();
-        leftovers.extend(processes.iter().flat_map(|process| process_leftovers(process)));
-        let tasks = tasks.iter().filter(|task| task.is_active());
-        leftovers.extend(
-            tasks.map(|task| (task.owner.run.clone(), Leftover { kind: ResourceKind::Task, name: task.label.clone() })),
-        );
+        leftovers.extend(background_stop.leftovers());
         leftovers.extend(servers);
         leftovers.extend(self.close_hooks(started_at).await);
         tracing::info!(left = leftovers.len(), "shutdown: hooks are closed, the database comes last");
@@ -116,8 +109,7 @@ impl Engine {
     pub fn force_shut_down(&self) {
         let ids = self.inner().runs.active_runs().iter().map(|live_run| live_run.run.id.clone()).collect();
         self.inner().runs.abort_runs(ids, StopLevel::Forced, &StopReason::Shutdown);
-        self.inner().services.background.end_matching(StopLevel::Forced, |_| true);
-        self.inner().services.background.end_tasks(StopLevel::Forced, |_| true);
+        self.inner().services.background.stop(StopLevel::Forced, |_| true);
         self.inner().services.mcp.kill();
         self.hooks().kill_all();
     }
@@ -134,23 +126,7 @@ fn run_leftovers(live_run: &crate::live_run::LiveRun) -> Vec<(RunId, Leftover)> 
     }
 }
 
-/// What a background command leaves behind after a shutdown, with the run that started it.
-fn process_leftovers(process: &BackgroundProcess) -> Vec<(RunId, Leftover)> {
-    let (row, kind) = (process.to_row(), ResourceKind::Process);
-    let names = if process.is_alive() {
-        vec![format!("pid {} ({})", row.pid.unwrap_or_default(), row.command)]
-    } else {
-        row.leftovers
-    };
-    names.into_iter().map(|name| (row.started_by_run.clone(), Leftover { kind, name })).collect()
-}
-
-async fn wait_all_ended(stop_result: &StopResult, processes: &[Arc<BackgroundProcess>], tasks: &[Arc<BackgroundTask>]) {
+async fn wait_all_ended(stop_result: &StopResult, background_stop: &BackgroundStop) {
     stop_result.wait_settled().await;
-    for process in processes {
-        process.wait_ended().await;
-    }
-    for task in tasks {
-        task.wait_ended().await;
-    }
+    background_stop.wait_ended().await;
 }

@@ -222,7 +222,7 @@ impl Engine {
 pub fn build_stop_answer(stop_result: StopResult) -> StopAnswer {
     StopAnswer {
         aborted: stop_result.stopped_anything(),
-        processes: stop_result.processes.iter().map(|process| process.to_row()).collect(),
+        processes: stop_result.background.processes.iter().map(|process| process.to_row()).collect(),
         run_ids: stop_result.aborted,
         ending: stop_result.already_ending,
         withdrawn: stop_result.withdrawn.into_iter().map(|(run_id, text)| Withdrawn { run_id, text }).collect(),

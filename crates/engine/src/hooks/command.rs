@@ -6,7 +6,7 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use quell_process::{CommandSpec, Isolate, OutputSink, ProcessEnd, ProcessEndReason, RUN_ID_VARIABLE, StopHandle};
+use quell_process::{CommandSpec, Isolate, OutputSink, ProcessEnd, ProcessEndReason, RUN_ID_VARIABLE};
 use quell_protocol::ToolOutputStream;
 use quell_protocol::display_text::error_chain;
 use quell_scope::{Scope, StopLevel};
@@ -70,7 +70,8 @@ async fn run_to_end(
 ) -> Result<(), String> {
     let mut running =
         hooks.wardens.start(&command_spec(hooks, command, job), scope).map_err(|error| error_chain(&error))?;
-    let mut kill_guard = KillOnDrop(Some(running.stop_handle()));
+    // A stop does not wait for a hook: it drops this future.
+    let kill_guard = running.stop_handle().stop_on_drop(StopLevel::Forced);
     let input = running.take_input();
     let end = {
         let collecting = running.collect(output);
@@ -88,7 +89,7 @@ async fn run_to_end(
             never = feeding => match never {},
         }
     };
-    kill_guard.0 = None;
+    kill_guard.disarm();
     match end {
         Ok(end) if end.reason == ProcessEndReason::ByItself && end.code == Some(0) => Ok(()),
         Ok(end) => Err(describe_end(&end, hooks.timeout)),
@@ -139,17 +140,6 @@ fn describe_end(end: &ProcessEnd, limit: Duration) -> String {
         (ProcessEndReason::ByItself, Some(code), _) => format!("it ended with exit code {code}"),
         (ProcessEndReason::ByItself, None, Some(signal)) => format!("it was ended by signal {signal}"),
         (ProcessEndReason::ByItself, None, None) => "it ended in an unknown way".to_owned(),
-    }
-}
-
-/// Kills the command when the waiting future is dropped, so that a stop does not wait for a hook.
-struct KillOnDrop(Option<StopHandle>);
-
-impl Drop for KillOnDrop {
-    fn drop(&mut self) {
-        if let Some(stop_handle) = &self.0 {
-            stop_handle.send_stop(StopLevel::Forced);
-        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use quell_protocol::ResourceKind;
 use quell_protocol::hook::HookEvent;
-use quell_scope::{Cancelled, Point, Scope};
+use quell_scope::{Cancelled, Point, Release, Scope};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
@@ -61,7 +61,7 @@ impl Hooks {
                 Err(failure) => log_failure(&job, &entry.display_name(), &failure),
             }
         }
-        held.release("finished");
+        held.release(Release::Finished);
         Ok(answer)
     }
 

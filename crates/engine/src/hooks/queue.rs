@@ -96,7 +96,7 @@ impl RunningHookJob {
         let mut found = Vec::new();
         for row in self.scope.ledger().rows() {
             found.extend(row.leftovers.iter().map(|name| (row.kind, name.clone())));
-            if row.released.is_none() && row.leftovers.is_empty() {
+            if row.is_held() && row.leftovers.is_empty() {
                 let pid = row.process.as_ref().map(|process| format!("pid {} ", process.pid)).unwrap_or_default();
                 found.push((row.kind, format!("{pid}({}: {})", self.name, row.label)));
             }

@@ -10,7 +10,7 @@ use futures_util::future::{BoxFuture, pending};
 use quell_kernel::StopTimeouts;
 use quell_process::WardenExe;
 use quell_protocol::{AgentId, SessionKey};
-use quell_scope::PointProbe;
+use quell_scope::{PointProbe, Release};
 use tempfile::TempDir;
 
 use super::*;
@@ -142,8 +142,8 @@ async fn code_that_refuses_panics_or_hangs_keeps_a_session_from_being_made_and_n
         assert_eq!(fixture.call(HookEvent::Create, key).await.unwrap_err().reason, reason);
         assert_eq!(fixture.call(HookEvent::Activate, key).await, Ok(()), "{key}");
     }
-    let how: Vec<_> = fixture.scope.ledger().rows().iter().map(|row| (row.kind, row.how)).collect();
-    assert_eq!(how, [(ResourceKind::Hook, "finished"); 7]);
+    let how: Vec<_> = fixture.scope.ledger().rows().iter().map(|row| (row.kind, row.release())).collect();
+    assert_eq!(how, [(ResourceKind::Hook, Some(Release::Finished)); 7]);
 }
 
 #[tokio::test]
@@ -157,7 +157,7 @@ async fn a_cancel_drops_what_hangs() {
     fixture.scope.cancel();
     assert_eq!(asking.await.unwrap(), Err(Interrupted::Cancelled));
     fixture.scope.close().await;
-    assert_eq!(fixture.scope.ledger().rows()[0].how, "cancelled");
+    assert_eq!(fixture.scope.ledger().rows()[0].release(), Some(Release::Cancelled));
 }
 
 #[tokio::test]

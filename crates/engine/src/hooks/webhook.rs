@@ -7,7 +7,7 @@ use std::time::Duration;
 use quell_kernel::retry::RetryPolicy;
 use quell_net::AddressPolicy;
 use quell_protocol::ResourceKind;
-use quell_scope::Scope;
+use quell_scope::{Release, Scope};
 use reqwest::header::RETRY_AFTER;
 use reqwest::{Client, Response, StatusCode};
 use serde::Deserialize;
@@ -147,11 +147,11 @@ pub(super) async fn send_until_answered(
         let answer = send_webhook(hooks, receiver, request, until - Instant::now()).await;
         let (failure, retry_after) = match answer {
             WebhookResponse::Accepted(body) => {
-                held.release("finished");
+                held.release(Release::Finished);
                 return Ok(body);
             }
             WebhookResponse::Rejected { status, reason, .. } if status.is_client_error() => {
-                held.release("finished");
+                held.release(Release::Finished);
                 return Err(HookFailure {
                     stated_reason: reason,
                     description: format!("its receiver answered {status}"),
@@ -161,7 +161,7 @@ pub(super) async fn send_until_answered(
                 (format!("its receiver answered {status}"), retry_after)
             }
             WebhookResponse::Rejected { status, .. } => {
-                held.release("finished");
+                held.release(Release::Finished);
                 return Err(HookFailure {
                     stated_reason: None,
                     description: format!("its receiver answered {status}, which is no answer"),
@@ -171,7 +171,7 @@ pub(super) async fn send_until_answered(
         };
         let wait = RETRY_POLICY.delay(attempt, retry_after).unwrap_or_default();
         if Instant::now() + wait >= until {
-            held.release("failed");
+            held.release(Release::Failed);
             return Err(HookFailure { stated_reason: None, description: failure });
         }
         // waits: within the timeout of the hook.

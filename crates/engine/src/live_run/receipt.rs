@@ -4,8 +4,8 @@ use quell_kernel::{Debts, Moment};
 use quell_protocol::{
     Amendment, Instant, Leftover, Receipt, Resource, ResourceKind, RunId, Rung, TurnRecord, Usage, Verdict,
 };
-use quell_scope::LedgerRow;
 use quell_scope::clock::Clock;
+use quell_scope::{LedgerRow, Release, RowState};
 
 use super::LiveRun;
 
@@ -50,13 +50,17 @@ pub(super) fn instant_formatter(clock: Clock, stop_requested: Option<Moment>) ->
 }
 
 pub(super) fn resource_from_row(row: &LedgerRow, instant: impl Fn(Moment) -> Instant) -> Resource {
+    let (released_at, how) = match row.state {
+        RowState::Held => (None, "held"),
+        RowState::Released { at, how } => (Some(instant(at)), how.as_str()),
+    };
     Resource {
         kind: row.kind,
         id: row.id,
         label: row.label.clone(),
         opened_at: instant(row.opened),
-        released_at: row.released.map(instant),
-        how: row.how.to_owned(),
+        released_at,
+        how: how.to_owned(),
         process: row.process.clone(),
     }
 }
@@ -81,26 +85,39 @@ impl LiveRun {
 
 /// The highest rung that any resource needed after the stop was requested.
 fn highest_rung(source: &ReceiptSource<'_>) -> Rung {
-    if source.debts.release || source.ledger_rows.iter().any(|row| row.released.is_none() || !row.leftovers.is_empty())
-    {
+    if source.debts.release || source.ledger_rows.iter().any(|row| row.is_held() || !row.leftovers.is_empty()) {
         return Rung::Abandoned;
     }
     let Some(requested) = source.stop_requested else { return Rung::None };
-    let rung_of = |row: &LedgerRow| match row.how {
-        _ if row.released.is_some_and(|released| released < requested) => Rung::None,
-        "term" => Rung::Term,
-        "kill" => Rung::Kill,
-        "closed" | "cancelled" | "unconfirmed" => Rung::Cancel,
-        _ => Rung::None,
+    let rung_of = |row: &LedgerRow| match row.state {
+        RowState::Released { at, how } if at >= requested => rung_of_release(how),
+        RowState::Held | RowState::Released { .. } => Rung::None,
     };
     source.ledger_rows.iter().map(rung_of).max().unwrap_or_default()
+}
+
+fn rung_of_release(how: Release) -> Rung {
+    match how {
+        Release::Term => Rung::Term,
+        Release::Kill => Rung::Kill,
+        Release::Closed | Release::Cancelled | Release::Unconfirmed => Rung::Cancel,
+        Release::Finished
+        | Release::Failed
+        | Release::Exited
+        | Release::Withheld
+        | Release::Undelivered
+        | Release::PartlyDelivered
+        | Release::UnknownDelivery
+        | Release::Kept
+        | Release::Lost => Rung::None,
+    }
 }
 
 fn collect_leftovers(rows: &[LedgerRow]) -> Vec<Leftover> {
     let mut leftovers = Vec::new();
     for row in rows {
         leftovers.extend(row.leftovers.iter().map(|name| Leftover { kind: row.kind, name: name.clone() }));
-        if row.released.is_none() && row.leftovers.is_empty() {
+        if row.is_held() && row.leftovers.is_empty() {
             leftovers.push(Leftover { kind: row.kind, name: unreleased_name(row) });
         }
     }

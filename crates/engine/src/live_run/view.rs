@@ -21,8 +21,7 @@ impl LiveRun {
             RunPhase::Waiting => ComputeStatus::WaitingLlm,
             RunPhase::Processing => ComputeStatus::Processing,
         });
-        let is_live_process =
-            |row: &quell_scope::LedgerRow| row.kind == ResourceKind::Process && row.released.is_none();
+        let is_live_process = |row: &quell_scope::LedgerRow| row.kind == ResourceKind::Process && row.is_held();
         let processes = self.scope.ledger().rows().iter().filter(|row| is_live_process(row)).count();
         RunView {
             run_id: self.run.id.clone(),

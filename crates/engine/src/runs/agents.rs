@@ -44,7 +44,7 @@ impl RunTable {
         let mut state = self.lock();
         let stopped = state.registry.unenroll_and_stop(agents, requester, request, requested);
         let mut stop_result = self.apply_stop(&mut state, stopped, requested);
-        self.end_background(&mut stop_result, request.level, |_| false);
+        self.end_background(&mut stop_result, request.level);
         stop_result
     }
 
@@ -78,7 +78,7 @@ impl RunTable {
         let scope = StopScope::Agents { ids: self.services().agents.subtree(root) };
         let stopped = state.registry.stop(&scope, requester, request, requested);
         let mut stop_result = self.apply_stop(&mut state, stopped, requested);
-        self.end_background(&mut stop_result, request.level, |_| false);
+        self.end_background(&mut stop_result, request.level);
         stop_result
     }
 }

@@ -10,7 +10,7 @@ use quell_kernel::run::WorkOutcome;
 use quell_kernel::turn::{CODE_WITHHELD, ToolCall, Turn, newest_within_chars};
 use quell_protocol::approval::ApprovalState;
 use quell_protocol::{CallId, HookEvent, ResourceKind};
-use quell_scope::{Cancelled, Point};
+use quell_scope::{Cancelled, Point, Release};
 use serde_json::json;
 
 use super::{RunTable, run_hook_trigger};
@@ -78,7 +78,7 @@ impl RunTable {
             .scope
             .race(Point::Attachments, channel_origin.delivery().fetch_attachments(delivery_context(live_run, workdir)))
             .await?;
-        held.release("finished");
+        held.release(Release::Finished);
         Ok(lines)
     }
 
@@ -142,15 +142,15 @@ impl RunTable {
         let held = scope.hold(ResourceKind::Delivery, format!("{} {}", message.channel, message.reply_target));
         if let Some(reason) = withheld {
             delivery.on_withheld(&reason);
-            held.release("withheld");
+            held.release(Release::Withheld);
             return Ok(AnswerDelivery::Withheld);
         }
         let context = DeliveryContext { sendable_files: &sendable_files, ..delivery_context(live_run, &agent.workdir) };
         match scope.race(Point::Delivery, delivery.deliver_answer(&formatted, context)).await? {
-            Ok(()) => held.release("finished"),
+            Ok(()) => held.release(Release::Finished),
             Err(undelivered) => {
                 tracing::warn!(run = %live_run.id(), channel = message.channel, %undelivered, "an answer is not shown");
-                held.release(undelivered.as_str());
+                held.release(undelivered.release());
             }
         }
         Ok(AnswerDelivery::Sent)

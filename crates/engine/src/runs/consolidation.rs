@@ -18,7 +18,7 @@ use quell_kernel::prompt::{Prompt, Vision};
 use quell_kernel::turn::TurnDraft;
 use quell_llm::{ModelCallRequest, ModelSink};
 use quell_protocol::Usage;
-use quell_scope::{Interrupted, Point, Scope};
+use quell_scope::{Interrupted, Point, Release, Scope};
 use quell_tools::background::{BackgroundTaskGuard, RunIdentity};
 use tokio::time::sleep;
 
@@ -171,15 +171,15 @@ async fn run_consolidation_task(
     let consolidation = Consolidation { runs: &runs, live_run: &live_run, agent: &agent, scope: task.scope() };
     let work = consolidation.run(&exchange, &mut consolidation_usage);
     let ended_how = match AssertUnwindSafe(work).catch_unwind().await {
-        Ok(Ok(())) => "finished",
+        Ok(Ok(())) => Release::Finished,
         Ok(Err(Interrupted::Failed(why))) => {
             tracing::warn!(run = %live_run.id(), why, "an answer is not consolidated");
-            "failed"
+            Release::Failed
         }
-        Ok(Err(Interrupted::Cancelled)) => "cancelled",
+        Ok(Err(Interrupted::Cancelled)) => Release::Cancelled,
         Err(_panic) => {
             tracing::error!(run = %live_run.id(), "the consolidation of an answer panicked; please report this");
-            "failed"
+            Release::Failed
         }
     };
     task.close(ended_how).await;

@@ -11,7 +11,7 @@ use quell_kernel::turn::Turn;
 use quell_kernel::{Moment, RunStateInput, StopLevel};
 use quell_mcp::SessionEndpoint;
 use quell_protocol::StopReason;
-use quell_scope::{Cancelled, Held, Interrupted};
+use quell_scope::{Cancelled, Held, Interrupted, Release};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::channel_delivery::AnswerDelivery;
@@ -51,7 +51,7 @@ pub struct RunSetupError {
 impl RunPermit {
     fn release(self) {
         drop(self.permit);
-        self.held.release("finished");
+        self.held.release(Release::Finished);
     }
 }
 

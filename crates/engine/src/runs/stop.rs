@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use quell_protocol::RunId;
-use quell_tools::background::{BackgroundProcess, BackgroundTask};
+use quell_tools::background::BackgroundStop;
 
 use crate::live_run::{LiveRun, RunProgress};
 
@@ -17,19 +17,15 @@ pub struct StopResult {
     pub withdrawn: Vec<(RunId, String)>,
     /// Every run that the stop covers, aborted by this call or not.
     pub tickets: Vec<Ticket>,
-    /// Covered background commands that are not over.
-    pub processes: Vec<Arc<BackgroundProcess>>,
-    /// Number of background commands that this call was the first to end.
-    pub processes_ended: usize,
-    /// Covered background tasks that are ending. No caller was waiting for their results.
-    pub tasks: Vec<Arc<BackgroundTask>>,
+    /// The background work of the covered runs.
+    pub background: BackgroundStop,
 }
 
 impl StopResult {
     /// True if this call stopped a run or a background command.
     #[must_use]
     pub fn stopped_anything(&self) -> bool {
-        !self.aborted.is_empty() || self.processes_ended > 0
+        !self.aborted.is_empty() || self.background.newly_ended > 0
     }
 
     /// Waits until everything that the stop covers is over.
@@ -40,12 +36,7 @@ impl StopResult {
         for ticket in &self.tickets {
             ticket.wait_settled().await;
         }
-        for process in &self.processes {
-            process.wait_ended().await;
-        }
-        for task in &self.tasks {
-            task.wait_ended().await;
-        }
+        self.background.wait_ended().await;
     }
 }
 

@@ -9,7 +9,7 @@ use quell_kernel::registry::RunPhase;
 use quell_kernel::turn::BACKGROUND_NEWS_PREFIX;
 use quell_protocol::api::OnBusy;
 use quell_protocol::{AgentId, ResourceKind, Rung, SessionKey, StopReason, Usage, Verdict};
-use quell_scope::Held;
+use quell_scope::{Held, Release};
 use quell_tools::ToolOutput;
 
 use super::Sessions;
@@ -110,11 +110,11 @@ async fn hold_until_ended(held: Held, child: Arc<LiveRun>) {
         held.note_leftover(leftover.name);
     }
     held.release(match (rung, child.verdict()) {
-        (Rung::Term, _) => "term",
-        (Rung::Kill | Rung::Abandoned, _) => "kill",
-        (Rung::None | Rung::Cancel, Some(Verdict::Completed)) => "finished",
-        (Rung::None | Rung::Cancel, Some(Verdict::Failed { .. })) => "failed",
-        (Rung::None | Rung::Cancel, Some(Verdict::Aborted { .. }) | None) => "cancelled",
+        (Rung::Term, _) => Release::Term,
+        (Rung::Kill | Rung::Abandoned, _) => Release::Kill,
+        (Rung::None | Rung::Cancel, Some(Verdict::Completed)) => Release::Finished,
+        (Rung::None | Rung::Cancel, Some(Verdict::Failed { .. })) => Release::Failed,
+        (Rung::None | Rung::Cancel, Some(Verdict::Aborted { .. }) | None) => Release::Cancelled,
     });
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use quell_protocol::{AgentId, RunId, Usage};
 use quell_scope::clock::Clock;
-use quell_scope::{PointProbe, Scope};
+use quell_scope::{PointProbe, Release, Scope};
 use serde_json::{Value, json};
 
 use super::*;
@@ -139,7 +139,7 @@ async fn it_can_be_stopped_while_it_talks() {
     let scope = Scope::new(Clock::start(), PointProbe::default());
     let mut sink = DemoTestSink { pieces: 0, stop: Some(scope.clone()) };
     assert_eq!(call_demo(&demo, &[user_message("hi")], &mut sink).await, Err(ModelError::Cancelled));
-    assert_eq!((sink.pieces, scope.ledger().rows()[0].how), (1, "closed"));
+    assert_eq!((sink.pieces, scope.ledger().rows()[0].release()), (1, Some(Release::Closed)));
     demo.stop().await;
 }
 

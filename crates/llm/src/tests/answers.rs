@@ -31,7 +31,7 @@ async fn an_answer_streams_is_counted_and_gives_everything_back() {
     assert_eq!(answer, expected);
     assert_eq!((sink.text.as_str(), sink.thinking.as_str()), ("Hello 안녕", "Hm."));
     assert_eq!((sink.usages, sink.inputs.len()), (vec![usage], 1));
-    assert_eq!(fixture.ledger(), [(ResourceKind::ModelRequest, "p/m/1 (attempt 1)".to_owned(), "finished")]);
+    assert_eq!(fixture.ledger(), [(ResourceKind::ModelRequest, "p/m/1 (attempt 1)".to_owned(), Release::Finished)]);
     assert!(fixture.is_idle());
 }
 

@@ -33,8 +33,8 @@ async fn server_errors_are_tried_again_until_one_attempt_succeeds() {
     assert!(why.contains("HTTP 500") && why.contains("oops"), "{why}");
     let ends: Vec<_> = fixture.ledger().into_iter().map(|(kind, _, how)| (kind, how)).collect();
     let (request, timer) = (ResourceKind::ModelRequest, ResourceKind::Timer);
-    let failed = [(request, "failed"), (timer, "finished")];
-    assert_eq!(ends, [&failed[..], &failed, &failed, &[(request, "finished")]].concat());
+    let failed = [(request, Release::Failed), (timer, Release::Finished)];
+    assert_eq!(ends, [&failed[..], &failed, &failed, &[(request, Release::Finished)]].concat());
     assert_eq!((sink.inputs.len(), sink.usages.len()), (4, 1), "refused attempts cost nothing");
 }
 
@@ -273,7 +273,7 @@ async fn silence_in_the_middle_is_not_tried_again() {
     fake.wait_for_disconnects(1).await;
     let cut = Usage { input_tokens: 9, output_tokens: 1, estimated: true };
     assert_eq!((sink.retries.len(), sink.usages), (0, vec![cut]), "a count of a cut answer is an estimate");
-    assert_eq!(fixture.ledger()[0].2, "failed");
+    assert_eq!(fixture.ledger()[0].2, Release::Failed);
 }
 
 #[rstest]
@@ -291,7 +291,7 @@ async fn a_stream_that_ends_too_early_is_truncated_and_never_tried_again(#[case]
     let error = fixture.call(&mut sink).await.unwrap_err();
     assert!(matches!(error, ModelError::Truncated { .. }), "{error:?}");
     assert_eq!((sink.retries.len(), fake.requests().len(), sink.usages.len()), (0, 1, 1));
-    assert_eq!(fixture.ledger()[0].2, "failed");
+    assert_eq!(fixture.ledger()[0].2, Release::Failed);
 }
 
 #[tokio::test]

@@ -41,7 +41,7 @@ pub(super) async fn stop_after_first_piece(fake: &FakeModelServer, fixture: &Mod
         assert!(pieces.wait_for(|count| *count == 1).await.is_ok());
     };
     stop_and_check(fake, fixture, streaming, &mut sink).await;
-    assert_eq!(fixture.ledger()[0].2, "closed");
+    assert_eq!(fixture.ledger()[0].2, Release::Closed);
     sink
 }
 
@@ -78,7 +78,7 @@ async fn while_connecting() {
         () = tokio::task::yield_now() => fixture.scope.cancel(),
     }
     assert_eq!(call.await, Err(ModelError::Cancelled));
-    assert_eq!(fixture.ledger()[0].2, "closed");
+    assert_eq!(fixture.ledger()[0].2, Release::Closed);
     assert!(fixture.is_idle());
 }
 
@@ -88,7 +88,7 @@ async fn while_waiting_for_headers() {
     let fixture = ModelCallFixture::new(fake.base_url());
     let mut sink = RecordingSink::default();
     stop_and_check(&fake, &fixture, fake.wait_for_requests(1), &mut sink).await;
-    assert_eq!(fixture.ledger()[0].2, "closed");
+    assert_eq!(fixture.ledger()[0].2, Release::Closed);
     let input = Usage { input_tokens: sink.inputs[0], output_tokens: 0, estimated: true };
     assert_eq!(sink.usages, [input], "the provider has read the request, and may count it");
 }
@@ -107,7 +107,7 @@ async fn while_reading_an_error() {
     let fake = FakeModelServer::start(vec![vec![FakeServerStep::Send(head)]]).await;
     let mut fixture = ModelCallFixture::new(fake.base_url());
     let sink = stop_at_point(&fake, &mut fixture, Point::ModelError).await;
-    assert_eq!((fixture.ledger()[0].2, sink.usages.len()), ("closed", 0));
+    assert_eq!((fixture.ledger()[0].2, sink.usages.len()), (Release::Closed, 0));
 }
 
 #[tokio::test]
@@ -117,7 +117,7 @@ async fn while_backing_off() {
     let mut fixture = ModelCallFixture::new(fake.base_url());
     let sink = stop_at_point(&fake, &mut fixture, Point::ModelBackoff).await;
     let ends: Vec<_> = fixture.ledger().into_iter().map(|(kind, _, how)| (kind, how)).collect();
-    assert_eq!(ends, [(ResourceKind::ModelRequest, "failed"), (ResourceKind::Timer, "cancelled")]);
+    assert_eq!(ends, [(ResourceKind::ModelRequest, Release::Failed), (ResourceKind::Timer, Release::Cancelled)]);
     assert_eq!((sink.usages.len(), sink.retries.len()), (0, 1));
 }
 
@@ -220,7 +220,7 @@ async fn an_error_that_surfaces_after_the_stop_is_part_of_the_stop() {
     let mut sink = CancellingSink { scope: fixture.scope.clone(), received: Vec::new() };
     assert_eq!(call_into(&fixture, &mut sink).await, Err(ModelError::Cancelled));
     assert_eq!(sink.received, ["usage"]);
-    assert_eq!(fixture.ledger()[0].2, "failed", "the ledger keeps what became of the socket");
+    assert_eq!(fixture.ledger()[0].2, Release::Failed, "the ledger keeps what became of the socket");
 }
 
 #[tokio::test]
@@ -234,7 +234,7 @@ async fn a_call_that_is_dropped_gives_everything_back() {
     }
     fake.wait_for_disconnects(1).await;
     assert!(fixture.is_idle());
-    assert_eq!((fixture.scope.ledger().open_count(), fixture.ledger()[0].2), (0, "closed"));
+    assert_eq!((fixture.scope.ledger().open_count(), fixture.ledger()[0].2), (0, Release::Closed));
 }
 
 #[tokio::test]

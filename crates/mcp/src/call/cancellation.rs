@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use quell_scope::Release;
 use rmcp::model::{ClientRequest, PingRequest, RequestId};
 use rmcp::service::RequestHandle;
 use rmcp::{RoleClient, ServiceError};
@@ -84,15 +85,15 @@ pub(super) async fn cancel_call(
     };
     let result = match outcome {
         CancelOutcome::Answered(CancelledCallAnswer::Result(answer)) => {
-            call.held.release("finished");
+            call.held.release(Release::Finished);
             result::convert_answer(Ok(*answer), &server.name, limit)
         }
         CancelOutcome::Answered(CancelledCallAnswer::Error) => {
-            call.held.release("cancelled");
+            call.held.release(Release::Cancelled);
             final_result("has cancelled it").into()
         }
         CancelOutcome::Unconfirmed => {
-            call.held.release("unconfirmed");
+            call.held.release(Release::Unconfirmed);
             final_result("was told to cancel it").into()
         }
         CancelOutcome::ServerEnded(end) => {

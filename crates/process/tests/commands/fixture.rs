@@ -107,18 +107,11 @@ impl CommandFixture {
         let mut running = self.start_script(script);
         running.wait_for_output("ready").await;
         let asked = Instant::now();
-        self.stop_scope(level);
+        self.scope.stop(level);
         let end = running.handle.await.unwrap().unwrap();
         let took = asked.elapsed();
         self.assert_gone();
         (end, took)
-    }
-
-    pub(crate) fn stop_scope(&self, level: StopLevel) {
-        match level {
-            StopLevel::Gentle => self.scope.cancel(),
-            StopLevel::Forced => self.scope.kill(),
-        }
     }
 
     /// Returns the warden of the one command in this scope, once the ledger has the command's pid.

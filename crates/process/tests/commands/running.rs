@@ -49,7 +49,7 @@ async fn the_leash_and_the_scope_end_it_with_its_descendants() {
         let mut ready = [0; 6];
         output.read_exact(&mut ready).await.unwrap();
         if by_scope {
-            fixture.stop_scope(StopLevel::Gentle);
+            fixture.scope.stop(StopLevel::Gentle);
         } else {
             running.stop_handle().send_stop(StopLevel::Gentle);
         }

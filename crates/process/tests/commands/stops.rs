@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quell_process::{ProcessEndMethod, ProcessEndReason};
-use quell_scope::StopLevel;
+use quell_scope::{Release, StopLevel};
 use rstest::rstest;
 
 use crate::fixture::{CommandFixture, assert_within, wait_for_death};
@@ -96,23 +96,19 @@ async fn force_during_the_grace_ends_it_at_once() {
     .await;
 }
 
-#[tokio::test]
-async fn a_command_may_clean_up_on_sigterm() {
-    let fixture = CommandFixture::with_long_grace().await;
-    let script = "trap 'sleep 0.1; echo cleaned; exit 3' TERM; sleep 1000 & echo ready; wait";
-    let (end, _) = fixture.run_and_stop(script, StopLevel::Gentle).await;
-    assert_eq!((end.code, end.how, end.reason), (Some(3), ProcessEndMethod::Term, ProcessEndReason::Stopped));
-    // Some shells also print that their job was terminated.
-    assert!(end.output.text().contains("cleaned\n"), "{:?}", end.output);
-}
+const CLEANING: &str = "trap 'sleep 0.1; echo end; exit 4' TERM; sleep 1000 & echo ready; wait";
+/// The shell starts its second `sleep` after everything got SIGTERM, and waits for it: the second round must reach it.
+const LATE_CHILD: &str = "trap 'echo caught' TERM; sleep 1000 & echo ready; wait; sleep 1000; echo end; exit 4";
 
-/// The shell starts its second `sleep` after everything got SIGTERM, and waits for it.
+#[rstest]
+#[case::cleaning_up(CLEANING)]
+#[case::late_child(LATE_CHILD)]
 #[tokio::test]
-async fn a_child_that_comes_too_late_for_the_first_round_gets_the_second() {
+async fn a_command_may_finish_on_sigterm(#[case] script: &str) {
     let fixture = CommandFixture::with_long_grace().await;
-    let script = "trap 'echo caught' TERM; sleep 1000 & echo ready; wait; sleep 1000; echo end; exit 4";
     let (end, _) = fixture.run_and_stop(script, StopLevel::Gentle).await;
     assert_eq!((end.code, end.how, end.reason), (Some(4), ProcessEndMethod::Term, ProcessEndReason::Stopped));
+    // Some shells also print that their job was terminated.
     assert!(end.output.text().contains("end\n"), "{:?}", end.output);
 }
 
@@ -192,6 +188,6 @@ async fn a_dropped_call_is_held_until_its_last_process_is_dead() {
     assert_eq!(fixture.scope.ledger().open_count(), 1, "released although it ignores SIGTERM");
     let _released = fixture.scope.close().await;
     fixture.assert_gone();
-    assert_eq!(fixture.scope.ledger().rows().last().unwrap().how, "kill");
+    assert_eq!(fixture.scope.ledger().rows().last().unwrap().release(), Some(Release::Kill));
     pids.into_iter().for_each(wait_for_death);
 }

@@ -206,7 +206,7 @@ impl TestEngine {
         let (engine, run) = (self.engine.clone(), run.clone());
         leaks::wait_until(WAIT_TIMEOUT, move || {
             let rows = engine.live_run(&run).map(|live_run| live_run.scope.ledger().rows()).unwrap_or_default();
-            let held = rows.iter().any(|row| row.kind == kind && row.released.is_none());
+            let held = rows.iter().any(|row| row.kind == kind && row.is_held());
             if held { Ok(()) } else { Err(format!("run {run} holds no {kind:?}: {rows:?}")) }
         })
         .await;

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use quell_protocol::ResourceKind;
-use quell_scope::{Held, Scope, StopLevel};
+use quell_scope::{Held, Release, Scope, StopLevel};
 use tokio::sync::watch;
 
-use super::{BackgroundWork, RunIdentity};
+use super::{BackgroundWork, RunIdentity, hold_scope};
 
 /// The maximum number of unfinished tasks of one engine. One more is refused.
 const MAX_TASKS: usize = 256;
@@ -66,27 +66,15 @@ impl BackgroundWork {
         let number = table.last_number;
         table.tasks.insert(number, Arc::clone(&task));
         drop(table);
-        let target = Arc::clone(&task);
-        let held = run.hold(ResourceKind::Task, label).as_background().on_stop(move |level| target.end(level));
+        let held = hold_scope(run.hold(ResourceKind::Task, label), &task.scope);
         Ok(BackgroundTaskGuard { background: self.clone(), number, task, held: Some(held) })
-    }
-
-    /// Tells every task that `covers` selects to end, without waiting. Returns these tasks.
-    pub fn end_tasks(&self, level: StopLevel, covers: impl Fn(&RunIdentity) -> bool) -> Vec<Arc<BackgroundTask>> {
-        let covered: Vec<Arc<BackgroundTask>> =
-            self.lock_table().tasks.values().filter(|task| covers(&task.owner)).cloned().collect();
-        covered.iter().for_each(|task| task.end(level));
-        covered
     }
 }
 
 impl BackgroundTask {
     /// Tells the task to end, without waiting.
-    fn end(&self, level: StopLevel) {
-        match level {
-            StopLevel::Gentle => self.scope.cancel(),
-            StopLevel::Forced => self.scope.kill(),
-        }
+    pub(super) fn send_end(&self, level: StopLevel) {
+        self.scope.stop(level);
     }
 
     /// True until everything that the task held is released.
@@ -116,7 +104,7 @@ impl BackgroundTaskGuard {
     ///
     /// # Cancel safety
     /// The task is over even if this is dropped; the tasks of its scope release what it held.
-    pub async fn close(mut self, how: &'static str) {
+    pub async fn close(mut self, how: Release) {
         // waits: for futures that the cancel has dropped; they end by themselves.
         let _released = self.task.scope.close().await;
         if let Some(held) = self.held.take() {
@@ -181,11 +169,11 @@ mod tests {
         run.cancel();
         let task = background.register_task(owner.clone(), "a task", &run).unwrap();
         assert!(task.scope().is_cancelled());
-        let [known] = &background.end_tasks(StopLevel::Gentle, |_| true)[..] else { panic!("one task") };
+        let [known] = &background.stop(StopLevel::Gentle, |_| true).tasks[..] else { panic!("one task") };
         assert!(known.is_active());
         drop(task);
         known.wait_ended().await;
         run.close().await;
-        assert!(background.end_tasks(StopLevel::Gentle, |_| true).is_empty());
+        assert!(background.stop(StopLevel::Gentle, |_| true).tasks.is_empty());
     }
 }

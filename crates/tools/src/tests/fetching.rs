@@ -106,9 +106,11 @@ fn fetch_fixture() -> ToolFixture {
 }
 
 /// The HTTP requests in the ledger: label and end.
-fn ledger_requests(scope: &Scope) -> Vec<(String, &'static str)> {
+fn ledger_requests(scope: &Scope) -> Vec<(String, Option<Release>)> {
     let rows = scope.ledger().rows().into_iter();
-    rows.filter(|r| r.kind == quell_protocol::ResourceKind::HttpRequest).map(|r| (r.label, r.how)).collect()
+    rows.filter(|row| row.kind == quell_protocol::ResourceKind::HttpRequest)
+        .map(|row| (row.label.clone(), row.release()))
+        .collect()
 }
 
 #[tokio::test]
@@ -128,7 +130,7 @@ async fn a_page_becomes_readable_text() {
     assert_eq!(head, format!("200 OK from \"{url}\", \"text/html\""));
     assert_eq!(body, "A & B\n\n# Top\n\nOne two ü\n- first\n- second");
     assert_eq!(server.asked(), ["/page?key=secret"]);
-    assert_eq!(ledger_requests(&fixture.scope), [(format!("GET {}/page", server.base), "finished")]);
+    assert_eq!(ledger_requests(&fixture.scope), [(format!("GET {}/page", server.base), Some(Release::Finished))]);
     server.wait_client_closed().await;
 }
 
@@ -202,7 +204,7 @@ async fn redirects_are_followed_five_times() {
     let text = fixture.call_error("fetch_url", json!({"url": format!("{}/x", server.base)})).await;
     assert!(text.contains("which is not a URL"), "{text}");
     let hows: Vec<_> = ledger_requests(&fixture.scope).into_iter().map(|(_, how)| how).collect();
-    assert_eq!(hows, ["finished", "failed", "failed"]);
+    assert_eq!(hows, [Some(Release::Finished), Some(Release::Failed), Some(Release::Failed)]);
 }
 
 #[rstest]
@@ -223,7 +225,7 @@ async fn a_redirect_is_checked_like_the_first_url(#[case] target: &'static str, 
     let text = fetcher.failure_of(&server.base, &scope).await;
     assert!(text.contains(wanted) && !text.contains("pw"), "{text}");
     assert_eq!(server.asked(), ["/"]);
-    assert_eq!(ledger_requests(&scope), [(format!("GET {}/", server.base), "failed")]);
+    assert_eq!(ledger_requests(&scope), [(format!("GET {}/", server.base), Some(Release::Failed))]);
 }
 
 #[rstest]
@@ -266,7 +268,7 @@ async fn a_stop_closes_the_connection(#[case] path: &str, #[case] answer: &'stat
     assert_eq!(output, Err(Cancelled));
     server.wait_client_closed().await;
     tokio::time::timeout(TEST_TIMEOUT, fixture.scope.close()).await.expect("nothing is held");
-    assert_eq!(ledger_requests(&fixture.scope)[0].1, "closed");
+    assert_eq!(ledger_requests(&fixture.scope)[0].1, Some(Release::Closed));
 }
 
 #[tokio::test]
@@ -303,7 +305,7 @@ async fn a_dropped_call_closes_the_connection() {
         }
     }
     server.wait_client_closed().await;
-    assert_eq!(ledger_requests(&fixture.scope)[0].1, "closed");
+    assert_eq!(ledger_requests(&fixture.scope)[0].1, Some(Release::Closed));
 }
 
 #[tokio::test]
@@ -315,7 +317,7 @@ async fn a_silent_server_is_given_up() {
     let fixture = ToolFixture::with(ToolSettings { fetch, ..ToolSettings::default() });
     let text = fixture.call_error("fetch_url", json!({"url": server.base})).await;
     assert_eq!(text, "no complete answer within 0.05 s");
-    assert_eq!(ledger_requests(&fixture.scope)[0].1, "failed");
+    assert_eq!(ledger_requests(&fixture.scope)[0].1, Some(Release::Failed));
     server.wait_client_closed().await;
 }
 
@@ -328,5 +330,5 @@ async fn a_broken_answer_is_an_error(#[case] answer: &'static [u8]) {
     let fixture = fetch_fixture();
     let text = fixture.call_error("fetch_url", json!({"url": server.base})).await;
     assert!(text.starts_with(&format!("GET \"{}/\" failed: ", server.base)), "{text}");
-    assert_eq!(ledger_requests(&fixture.scope)[0].1, "failed");
+    assert_eq!(ledger_requests(&fixture.scope)[0].1, Some(Release::Failed));
 }

@@ -3,17 +3,11 @@
 
 mod fixture;
 
-use std::path::Path;
-
-use quell_process::{Isolate, OutputSink};
-use quell_protocol::{CallEnd, Principal, RunId, SessionKey, ToolOutputStream};
-use quell_scope::clock::Clock;
+use quell_protocol::CallEnd;
 use quell_scope::{Cancelled, StopLevel};
-use quell_tools::background::{BackgroundWork, RunIdentity};
-use quell_tools::{BUILT_IN_TOOLS, ToolContext, ToolOutput, ToolSettings, Toolbox, call_tool};
+use quell_tools::ToolOutput;
 use rstest::rstest;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 
 use fixture::ShellFixture;
 
@@ -24,67 +18,6 @@ fn args(command: &str) -> Value {
 fn with_argument(mut args: Value, name: &str, value: impl Into<Value>) -> Value {
     args[name] = value.into();
     args
-}
-
-async fn call(fixture: &ShellFixture, workdir: &Path, args: Value) -> ToolOutput {
-    call_watched(fixture, workdir, args, watch::Sender::default()).await
-}
-
-async fn call_watched(fixture: &ShellFixture, workdir: &Path, args: Value, seen: watch::Sender<String>) -> ToolOutput {
-    call_with(fixture, workdir, args, (600, seen)).await.unwrap()
-}
-
-/// A call with this default timeout in seconds.
-async fn call_limited(fixture: &ShellFixture, workdir: &Path, args: Value, limit_s: u64) -> ToolOutput {
-    call_with(fixture, workdir, args, (limit_s, watch::Sender::default())).await.unwrap()
-}
-
-async fn try_call(fixture: &ShellFixture, workdir: &Path, args: Value) -> Result<ToolOutput, Cancelled> {
-    call_with(fixture, workdir, args, (600, watch::Sender::default())).await
-}
-
-async fn call_with(
-    fixture: &ShellFixture,
-    workdir: &Path,
-    args: Value,
-    (shell_timeout_s, seen): (u64, watch::Sender<String>),
-) -> Result<ToolOutput, Cancelled> {
-    let path = std::env::var_os("PATH").unwrap();
-    let environment =
-        [("PATH".into(), path), ("TERM".into(), "xterm".into()), ("COLORTERM".into(), "truecolor".into())];
-    let owner = RunIdentity {
-        session: SessionKey::parse("session").unwrap(),
-        run: RunId::parse(fixture.run_id.clone()).unwrap(),
-        principal: Principal::parse("alice").unwrap(),
-    };
-    let background = BackgroundWork::new(Clock::start(), 1, |_| {});
-    let mut sink = SeenOutput(seen);
-    let toolbox = Toolbox::new(ToolSettings::default());
-    let mut cx = ToolContext {
-        scope: &fixture.scope,
-        owner: &owner,
-        toolbox: &toolbox,
-        background: &background,
-        workdir,
-        wardens: &fixture.wardens,
-        environment: &environment,
-        output_limit: 1000,
-        shell_timeout_s,
-        isolate: Isolate::None,
-        sink: &mut sink,
-    };
-    let shell = BUILT_IN_TOOLS.iter().find(|tool| tool.definition().name == "shell").unwrap();
-    let output = call_tool(*shell, &args, &mut cx).await;
-    fixture.assert_gone();
-    output
-}
-
-struct SeenOutput(watch::Sender<String>);
-
-impl OutputSink for SeenOutput {
-    fn output(&mut self, _: ToolOutputStream, text: &str) {
-        self.0.send_modify(|seen| seen.push_str(text));
-    }
 }
 
 #[rstest]
@@ -99,16 +32,16 @@ impl OutputSink for SeenOutput {
 #[case::run_id("test -n \"$QUELL_RUN_ID\" && test -z \"$HOME\"", Some(0), "[exit code 0]")]
 #[tokio::test]
 async fn the_model_reads_output_and_end(#[case] command: &str, #[case] code: Option<i32>, #[case] text: &str) {
-    let (fixture, workdir) = (ShellFixture::new(), tempfile::tempdir().unwrap());
-    let output = call(&fixture, workdir.path(), args(command)).await;
+    let fixture = ShellFixture::new();
+    let output = fixture.call(args(command)).await;
     let end = if code == Some(0) { CallEnd::Ok } else { CallEnd::Error };
     assert_eq!(output, ToolOutput { end, code, ..ToolOutput::ok(text.to_owned()) });
 }
 
 #[tokio::test]
 async fn too_much_output_is_counted() {
-    let (fixture, workdir) = (ShellFixture::new(), tempfile::tempdir().unwrap());
-    let output = call(&fixture, workdir.path(), args("yes | head -c 3000")).await;
+    let fixture = ShellFixture::new();
+    let output = fixture.call(args("yes | head -c 3000")).await;
     let kept = output.text.matches('y').count() * 2;
     let dropped = output.text.split_once("[... ").and_then(|(_, rest)| rest.split_once(" bytes of output dropped"));
     let dropped: usize = dropped.unwrap().0.parse().unwrap();
@@ -118,15 +51,15 @@ async fn too_much_output_is_counted() {
 
 #[tokio::test]
 async fn the_end_of_a_command_outlives_a_flood_of_output() {
-    let (fixture, workdir) = (ShellFixture::new(), tempfile::tempdir().unwrap());
-    let output = call(&fixture, workdir.path(), args("seq 1 4000; exit 3")).await;
+    let fixture = ShellFixture::new();
+    let output = fixture.call(args("seq 1 4000; exit 3")).await;
     assert!(output.text.ends_with("\n4000\n[exit code 3]"), "{}", output.text);
 }
 
 #[tokio::test]
 async fn a_server_left_behind_is_told_with_the_remedy() {
-    let (fixture, workdir) = (ShellFixture::new(), tempfile::tempdir().unwrap());
-    let output = call(&fixture, workdir.path(), args("sleep 1000 & sleep 1000 & echo started")).await;
+    let fixture = ShellFixture::new();
+    let output = fixture.call(args("sleep 1000 & sleep 1000 & echo started")).await;
     assert_eq!(output.end, CallEnd::Ok);
     let expected = "started\n[exit code 0; 2 processes it left running were ended: nothing stays alive when a call returns, \
                     unless it was started with `background: true`]";
@@ -135,8 +68,8 @@ async fn a_server_left_behind_is_told_with_the_remedy() {
 
 #[tokio::test]
 async fn escapes_and_progress_may_be_cut_between_two_reads() {
-    let (fixture, workdir) = (ShellFixture::new(), tempfile::tempdir().unwrap());
-    let (seen, mut printed) = watch::channel(String::new());
+    let fixture = ShellFixture::new();
+    let mut printed = fixture.seen.subscribe();
     let wait = |file: &str| format!("while [ ! -e {file} ]; do sleep 0.01; done");
     let command = format!(
         r"printf 'one\033[3'; {}; printf '2mtwo\033[0m\n10%%'; {}; printf '\r99%%\r'; {}; printf '\n'",
@@ -147,10 +80,10 @@ async fn escapes_and_progress_may_be_cut_between_two_reads() {
     let drive = async {
         for (text, file) in [("one", "first"), ("two\n10%", "second"), ("\r99%", "third")] {
             printed.wait_for(|seen| seen.ends_with(text)).await.unwrap();
-            std::fs::write(workdir.path().join(file), "").unwrap();
+            std::fs::write(fixture.workdir.join(file), "").unwrap();
         }
     };
-    let called = call_watched(&fixture, workdir.path(), with_argument(args(&command), "timeout_s", 60.0), seen);
+    let called = fixture.call(with_argument(args(&command), "timeout_s", 60.0));
     let (output, ()) = tokio::join!(called, drive);
     assert_eq!(output.text, "onetwo\n99%\n[exit code 0]");
     assert_eq!(*printed.borrow(), "onetwo\n10%\r99%\n");
@@ -158,9 +91,9 @@ async fn escapes_and_progress_may_be_cut_between_two_reads() {
 
 #[tokio::test]
 async fn progress_of_one_stream_takes_nothing_from_the_other() {
-    let (fixture, workdir) = (ShellFixture::new(), tempfile::tempdir().unwrap());
+    let fixture = ShellFixture::new();
     let body = r"printf '10%%\r' >&2; printf body; printf '\r100%%\n' >&2";
-    let output = call(&fixture, workdir.path(), args(body)).await;
+    let output = fixture.call(args(body)).await;
     assert!(output.text.contains("body") && output.text.contains("100%"), "{}", output.text);
 }
 
@@ -175,30 +108,31 @@ async fn progress_of_one_stream_takes_nothing_from_the_other() {
 #[case::pager("git", "git init -q . && git -c core.pager=less branch -a && git help -g")]
 #[tokio::test]
 async fn programs_that_wait_for_a_key_end_at_once(#[case] program: &str, #[case] command: &str) {
-    let (fixture, workdir) = (ShellFixture::new(), tempfile::tempdir().unwrap());
-    if call(&fixture, workdir.path(), args(&format!("command -v {program}"))).await.end != CallEnd::Ok {
+    let fixture = ShellFixture::new();
+    if fixture.call(args(&format!("command -v {program}"))).await.end != CallEnd::Ok {
         eprintln!("skipped: {program} is not installed");
         return;
     }
-    let output = call(&fixture, workdir.path(), with_argument(args(command), "timeout_s", 60.0)).await;
+    let output = fixture.call(with_argument(args(command), "timeout_s", 60.0)).await;
     assert!(!output.text.contains("timed out"), "{}", output.text);
 }
 
 #[tokio::test]
 async fn a_command_has_a_limit_that_nobody_asked_for() {
-    let (fixture, workdir) = (ShellFixture::new(), tempfile::tempdir().unwrap());
-    let output = call_limited(&fixture, workdir.path(), args("sleep 1000"), 1).await;
+    let mut fixture = ShellFixture::new();
+    fixture.shell_timeout_s = 1;
+    let output = fixture.call(args("sleep 1000")).await;
     let expected = "[timed out after 1 s, the limit of a call without `timeout_s`; give `timeout_s` to what takes longer, and \
                     start what is to go on with `background: true`, ended by SIGTERM; it may have had effects already]";
     assert_eq!((output.end, output.text.as_str()), (CallEnd::Error, expected));
     let longer = with_argument(args("sleep 1.5; echo late"), "timeout_s", 600.0);
-    assert_eq!(call_limited(&fixture, workdir.path(), longer, 1).await.text, "late\n[exit code 0]");
+    assert_eq!(fixture.call(longer).await.text, "late\n[exit code 0]");
 }
 
 #[tokio::test]
 async fn a_timeout_names_its_seconds() {
-    let (fixture, workdir) = (ShellFixture::new(), tempfile::tempdir().unwrap());
-    let output = call(&fixture, workdir.path(), with_argument(args("echo begun; sleep 1000"), "timeout_s", 0.2)).await;
+    let fixture = ShellFixture::new();
+    let output = fixture.call(with_argument(args("echo begun; sleep 1000"), "timeout_s", 0.2)).await;
     let expected = "begun\n[timed out after 0.2 s, ended by SIGTERM; it may have had effects already]";
     assert_eq!(output, ToolOutput { code: output.code, ..ToolOutput::error(expected.to_owned()) });
 }
@@ -208,34 +142,36 @@ async fn a_timeout_names_its_seconds() {
 #[case(StopLevel::Forced, "begun\n[stopped by request, ended by SIGKILL; it may have had effects already]")]
 #[tokio::test]
 async fn a_stopped_command_keeps_its_output(#[case] level: StopLevel, #[case] expected: &str) {
-    let (fixture, workdir) = (ShellFixture::new(), tempfile::tempdir().unwrap());
-    let (seen, mut printed) = watch::channel(String::new());
+    let fixture = ShellFixture::new();
+    let mut printed = fixture.seen.subscribe();
     let stop = async {
         printed.wait_for(|text| text == "begun\n").await.unwrap();
-        fixture.stop_scope(level);
+        fixture.scope.stop(level);
     };
-    let called = call_watched(&fixture, workdir.path(), args("echo begun; sleep 1000"), seen);
+    let called = fixture.call(args("echo begun; sleep 1000"));
     let (output, ()) = tokio::join!(called, stop);
     assert_eq!(output, ToolOutput { end: CallEnd::Stopped, code: output.code, ..ToolOutput::ok(expected.to_owned()) });
 }
 
 #[tokio::test]
 async fn a_call_of_a_stopped_run_does_not_start() {
-    let (fixture, workdir) = (ShellFixture::new(), tempfile::tempdir().unwrap());
+    let fixture = ShellFixture::new();
     fixture.scope.cancel();
-    assert_eq!(try_call(&fixture, workdir.path(), args("touch mark")).await, Err(Cancelled));
-    assert!(!workdir.path().join("mark").exists());
+    assert_eq!(fixture.try_call(args("touch mark")).await, Err(Cancelled));
+    assert!(!fixture.workdir.join("mark").exists());
 }
 
 #[tokio::test]
 async fn it_starts_inside_the_workdir_only() {
-    let (fixture, workdir) = (ShellFixture::new(), tempfile::tempdir().unwrap());
-    let root = workdir.path().join("root");
+    let mut fixture = ShellFixture::new();
+    let outside = fixture.workdir.clone();
+    let root = outside.join("root");
+    fixture.workdir.clone_from(&root);
     std::fs::create_dir_all(root.join("sub")).unwrap();
-    std::fs::create_dir(workdir.path().join("root-of-another")).unwrap();
+    std::fs::create_dir(outside.join("root-of-another")).unwrap();
     std::fs::write(root.join("file"), "").unwrap();
     std::os::unix::fs::symlink("/", root.join("link")).unwrap();
-    let inside = call(&fixture, &root, with_argument(args("pwd"), "cwd", "sub")).await;
+    let inside = fixture.call(with_argument(args("pwd"), "cwd", "sub")).await;
     assert_eq!((inside.end, inside.text.ends_with("/root/sub\n[exit code 0]")), (CallEnd::Ok, true), "{}", inside.text);
     for (cwd, word) in [
         ("..", "outside"),
@@ -245,32 +181,32 @@ async fn it_starts_inside_the_workdir_only() {
         ("file", "not a directory"),
         ("nowhere", "No such file"),
     ] {
-        let output = call(&fixture, &root, with_argument(args("pwd"), "cwd", cwd)).await;
+        let output = fixture.call(with_argument(args("pwd"), "cwd", cwd)).await;
         assert!(output.end == CallEnd::Error && output.text.contains(word), "{cwd}: {output:?}");
     }
 }
 
 #[tokio::test]
 async fn invalid_arguments_are_refused_before_the_start() {
-    let (fixture, workdir) = (ShellFixture::new(), tempfile::tempdir().unwrap());
+    let fixture = ShellFixture::new();
     for (args, word) in [
         (with_argument(args("touch mark"), "timeout_s", -1.0), "positive"),
         (with_argument(args("touch mark"), "timeout_s", 0.0), "positive"),
         (args("touch mark\0"), "NUL"),
     ] {
-        let output = call(&fixture, workdir.path(), args).await;
+        let output = fixture.call(args).await;
         assert!(output.end == CallEnd::Error && output.text.contains(word), "{output:?}");
     }
-    assert!(!workdir.path().join("mark").exists());
+    assert!(!fixture.workdir.join("mark").exists());
     assert_eq!(fixture.scope.ledger().rows(), Vec::new());
 }
 
 #[tokio::test]
 async fn unknown_and_missing_arguments_are_errors() {
-    let (fixture, workdir) = (ShellFixture::new(), tempfile::tempdir().unwrap());
+    let fixture = ShellFixture::new();
     for args in [with_argument(args("touch mark"), "shell", "bash"), json!({}), json!({"command": 3})] {
-        let output = call(&fixture, workdir.path(), args).await;
+        let output = fixture.call(args).await;
         assert!(output.end == CallEnd::Error && output.text.contains("A right call looks like this"), "{output:?}");
     }
-    assert!(!workdir.path().join("mark").exists());
+    assert!(!fixture.workdir.join("mark").exists());
 }

@@ -2,13 +2,12 @@
 
 use quell_scope::{Cancelled, Point};
 use quell_store::StoreError;
-use quell_tools::{Tool, ToolArguments, ToolContext, ToolDefinition, ToolFuture, ToolOutput, parse_arguments};
+use quell_tools::{ToolArguments, ToolOutput};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::Value;
 
-use super::AgentLoop;
 use super::remember::NoteOwner;
+use super::{AgentLoop, RunTool};
 use crate::memory::{FoundNote, Note};
 
 /// The most notes in one answer.
@@ -35,86 +34,74 @@ impl ToolArguments for RecallArgs {
     const EXAMPLE: &'static str = r#"{"query": "favourite colour"}"#;
 }
 
-/// The `recall` tool.
-pub(super) struct Recall<'r> {
-    pub(super) run: &'r AgentLoop<'r>,
-}
-
-impl Tool for Recall<'_> {
-    fn definition(&self) -> ToolDefinition<'_> {
-        ToolDefinition::of::<RecallArgs>()
-    }
-
-    fn call<'c>(&'c self, arguments: &'c Value, _: &'c mut ToolContext<'_>) -> ToolFuture<'c> {
-        Box::pin(async move {
-            match parse_arguments(arguments).and_then(|args| self.build_query(args)) {
-                Ok(query) => self.recall_notes(query).await,
-                Err(problem) => Ok(ToolOutput::error(problem)),
-            }
-        })
+impl RunTool for RecallArgs {
+    async fn call(self, run: &AgentLoop<'_>) -> Result<ToolOutput, Cancelled> {
+        match self.build_query(run) {
+            Ok(query) => recall_notes(run, query).await,
+            Err(problem) => Ok(ToolOutput::error(problem)),
+        }
     }
 }
 
-impl Recall<'_> {
-    fn build_query(&self, args: RecallArgs) -> Result<RecallQuery, String> {
-        let owners = match args.scope.as_deref() {
+impl RecallArgs {
+    fn build_query(self, run: &AgentLoop<'_>) -> Result<RecallQuery, String> {
+        let owners = match self.scope.as_deref() {
             Some(text) => vec![NoteOwner::parse(text)?],
             None => vec![NoteOwner::Session, NoteOwner::Agent],
         };
-        let default_limit =
-            u64::try_from(self.run.services.memory.settings().recall_limit).unwrap_or(MAX_RECALLED_NOTES);
-        let limit = args.limit.unwrap_or(default_limit).clamp(1, MAX_RECALLED_NOTES);
+        let default_limit = u64::try_from(run.services.memory.settings().recall_limit).unwrap_or(MAX_RECALLED_NOTES);
+        let limit = self.limit.unwrap_or(default_limit).clamp(1, MAX_RECALLED_NOTES);
         Ok(RecallQuery {
             owners,
-            text: args.query.trim().to_owned(),
+            text: self.query.trim().to_owned(),
             limit: usize::try_from(limit).unwrap_or_default(),
         })
     }
+}
 
-    async fn recall_notes(&self, query: RecallQuery) -> Result<ToolOutput, Cancelled> {
-        let outcome = match self.run.scope.race(Point::Recall, self.search_notes(&query)).await? {
-            Ok(outcome) => outcome,
-            Err(error) => return Ok(ToolOutput::error(format!("The notes could not be read: {error}."))),
-        };
-        Ok(ToolOutput::ok(match outcome {
-            RecallOutcome::NoNotes => no_notes_message(&query.owners),
-            RecallOutcome::NoMatch => {
-                format!("No note has words of {:?}. With an empty query the newest are listed.", query.text)
-            }
-            RecallOutcome::Notes(lines) => lines.join("\n"),
-        }))
-    }
+async fn recall_notes(run: &AgentLoop<'_>, query: RecallQuery) -> Result<ToolOutput, Cancelled> {
+    let outcome = match run.scope.race(Point::Recall, search_notes(run, &query)).await? {
+        Ok(outcome) => outcome,
+        Err(error) => return Ok(ToolOutput::error(format!("The notes could not be read: {error}."))),
+    };
+    Ok(ToolOutput::ok(match outcome {
+        RecallOutcome::NoNotes => no_notes_message(&query.owners),
+        RecallOutcome::NoMatch => {
+            format!("No note has words of {:?}. With an empty query the newest are listed.", query.text)
+        }
+        RecallOutcome::Notes(lines) => lines.join("\n"),
+    }))
+}
 
-    async fn search_notes(&self, query: &RecallQuery) -> Result<RecallOutcome, StoreError> {
-        let memory = &self.run.services.memory;
-        let mut newest = Vec::new();
-        for owner in &query.owners {
-            // waits: raced by `recall_notes`, together with the search.
-            let (notes, _) = memory.newest_notes(owner.note_scope(self.run), query.limit, None).await?;
-            newest.extend(notes.into_iter().map(|note| format_note_line(*owner, &note, None)));
-        }
-        if newest.is_empty() {
-            return Ok(RecallOutcome::NoNotes);
-        }
-        if query.text.is_empty() {
-            return Ok(RecallOutcome::Notes(newest));
-        }
-        let scopes = query.owners.iter().map(|owner| owner.note_scope(self.run)).collect();
-        // waits: the same race.
-        let matches = memory.search_notes(scopes, &query.text, query.limit).await?;
-        let mut best: Vec<(NoteOwner, FoundNote)> = Vec::new();
-        for (owner, notes) in query.owners.iter().zip(matches) {
-            best.extend(notes.into_iter().map(|note| (*owner, note)));
-        }
-        if best.is_empty() {
-            return Ok(RecallOutcome::NoMatch);
-        }
-        best.sort_by(|(_, one), (_, other)| other.score.total_cmp(&one.score));
-        best.truncate(query.limit);
-        Ok(RecallOutcome::Notes(
-            best.iter().map(|(owner, found)| format_note_line(*owner, &found.note, Some(found.score))).collect(),
-        ))
+async fn search_notes(run: &AgentLoop<'_>, query: &RecallQuery) -> Result<RecallOutcome, StoreError> {
+    let memory = &run.services.memory;
+    let mut newest = Vec::new();
+    for owner in &query.owners {
+        // waits: raced by `recall_notes`, together with the search.
+        let (notes, _) = memory.newest_notes(owner.note_scope(run), query.limit, None).await?;
+        newest.extend(notes.into_iter().map(|note| format_note_line(*owner, &note, None)));
     }
+    if newest.is_empty() {
+        return Ok(RecallOutcome::NoNotes);
+    }
+    if query.text.is_empty() {
+        return Ok(RecallOutcome::Notes(newest));
+    }
+    let scopes = query.owners.iter().map(|owner| owner.note_scope(run)).collect();
+    // waits: the same race.
+    let matches = memory.search_notes(scopes, &query.text, query.limit).await?;
+    let mut best: Vec<(NoteOwner, FoundNote)> = Vec::new();
+    for (owner, notes) in query.owners.iter().zip(matches) {
+        best.extend(notes.into_iter().map(|note| (*owner, note)));
+    }
+    if best.is_empty() {
+        return Ok(RecallOutcome::NoMatch);
+    }
+    best.sort_by(|(_, one), (_, other)| other.score.total_cmp(&one.score));
+    best.truncate(query.limit);
+    Ok(RecallOutcome::Notes(
+        best.iter().map(|(owner, found)| format_note_line(*owner, &found.note, Some(found.score))).collect(),
+    ))
 }
 
 struct RecallQuery {

@@ -2,12 +2,11 @@
 
 use quell_kernel::memory::{CATEGORY_CORE, MAX_SHOWN_CHARS, generate_note_key};
 use quell_scope::{Cancelled, Point};
-use quell_tools::{Tool, ToolArguments, ToolContext, ToolDefinition, ToolFuture, ToolOutput, parse_arguments};
+use quell_tools::{ToolArguments, ToolOutput};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::Value;
 
-use super::AgentLoop;
+use super::{AgentLoop, RunTool};
 use crate::memory::{Note, NoteScope, SaveNoteOutcome};
 
 /// The most characters of a key.
@@ -66,30 +65,19 @@ impl NoteOwner {
     }
 }
 
-/// The `remember` tool.
-pub(super) struct Remember<'r> {
-    pub(super) run: &'r AgentLoop<'r>,
-}
-
-impl Tool for Remember<'_> {
-    fn definition(&self) -> ToolDefinition<'_> {
-        ToolDefinition::of::<RememberArgs>()
-    }
-
-    fn call<'c>(&'c self, arguments: &'c Value, _: &'c mut ToolContext<'_>) -> ToolFuture<'c> {
-        Box::pin(async move {
-            match parse_arguments(arguments).and_then(|args| self.build_note(args)) {
-                Ok((owner, note)) => self.save_note(owner, note).await,
-                Err(problem) => Ok(ToolOutput::error(problem)),
-            }
-        })
+impl RunTool for RememberArgs {
+    async fn call(self, run: &AgentLoop<'_>) -> Result<ToolOutput, Cancelled> {
+        match self.build_note(run) {
+            Ok((owner, note)) => save_note(run, owner, note).await,
+            Err(problem) => Ok(ToolOutput::error(problem)),
+        }
     }
 }
 
-impl Remember<'_> {
-    fn build_note(&self, args: RememberArgs) -> Result<(NoteOwner, Note), String> {
-        let owner = args.scope.as_deref().map_or(Ok(NoteOwner::Session), NoteOwner::parse)?;
-        let text = args.text.trim().to_owned();
+impl RememberArgs {
+    fn build_note(self, run: &AgentLoop<'_>) -> Result<(NoteOwner, Note), String> {
+        let owner = self.scope.as_deref().map_or(Ok(NoteOwner::Session), NoteOwner::parse)?;
+        let text = self.text.trim().to_owned();
         if text.is_empty() {
             return Err("The text is empty. Say what is to be remembered.".to_owned());
         }
@@ -100,29 +88,29 @@ impl Remember<'_> {
                  Nothing was remembered."
             ));
         }
-        let key = args.key.unwrap_or_else(|| generate_note_key(&text));
+        let key = self.key.unwrap_or_else(|| generate_note_key(&text));
         if key.trim().is_empty() || key.chars().count() > MAX_KEY_CHARS || key.chars().any(char::is_control) {
             return Err(format!(
                 "field `key`: expected a name of 1 to {MAX_KEY_CHARS} characters on one line. Nothing was remembered."
             ));
         }
-        let clock = self.run.writer.clock();
+        let clock = run.writer.clock();
         Ok((owner, Note { key, category: CATEGORY_CORE.to_owned(), text, at: clock.rfc3339(clock.now()) }))
     }
+}
 
-    async fn save_note(&self, owner: NoteOwner, note: Note) -> Result<ToolOutput, Cancelled> {
-        let key = note.key.clone();
-        let save = self.run.services.memory.save_note(owner.note_scope(self.run), note);
-        Ok(match self.run.scope.race(Point::Remember, save).await? {
-            Ok(SaveNoteOutcome::New) => ToolOutput::ok(format!("Remembered of this {} as {key:?}.", owner.as_str())),
-            Ok(SaveNoteOutcome::Replaced) => ToolOutput::ok(format!(
-                "Remembered of this {} as {key:?}, in place of what was remembered under that key.",
-                owner.as_str()
-            )),
-            Ok(SaveNoteOutcome::NoSession | SaveNoteOutcome::Cancelled) => {
-                ToolOutput::error("This session was deleted meanwhile, so nothing can be remembered of it.".to_owned())
-            }
-            Err(error) => ToolOutput::error(format!("It could not be written down: {error}.")),
-        })
-    }
+async fn save_note(run: &AgentLoop<'_>, owner: NoteOwner, note: Note) -> Result<ToolOutput, Cancelled> {
+    let key = note.key.clone();
+    let save = run.services.memory.save_note(owner.note_scope(run), note);
+    Ok(match run.scope.race(Point::Remember, save).await? {
+        Ok(SaveNoteOutcome::New) => ToolOutput::ok(format!("Remembered of this {} as {key:?}.", owner.as_str())),
+        Ok(SaveNoteOutcome::Replaced) => ToolOutput::ok(format!(
+            "Remembered of this {} as {key:?}, in place of what was remembered under that key.",
+            owner.as_str()
+        )),
+        Ok(SaveNoteOutcome::NoSession | SaveNoteOutcome::Cancelled) => {
+            ToolOutput::error("This session was deleted meanwhile, so nothing can be remembered of it.".to_owned())
+        }
+        Err(error) => ToolOutput::error(format!("It could not be written down: {error}.")),
+    })
 }

@@ -2,15 +2,13 @@
 
 use quell_kernel::ToolSpec;
 use quell_protocol::ResourceKind;
-use quell_tools::{
-    AgentFacts, Tool, ToolArguments, ToolContext, ToolDefinition, ToolFuture, ToolOutput, parse_arguments,
-};
+use quell_scope::Cancelled;
+use quell_tools::{AgentFacts, ToolArguments, ToolOutput};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::Value;
 
-use super::AgentLoop;
 use super::delegation::{DelegationRequest, SubRunSession, spec_with_delegates};
+use super::{AgentLoop, RunTool};
 
 /// Arguments of `spawn_agent`.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
@@ -37,30 +35,15 @@ impl ToolArguments for SpawnAgentArgs {
     }
 }
 
-/// The `spawn_agent` tool.
-pub(super) struct SpawnAgent<'r> {
-    pub(super) run: &'r AgentLoop<'r>,
-}
-
-impl Tool for SpawnAgent<'_> {
-    fn definition(&self) -> ToolDefinition<'_> {
-        ToolDefinition::of::<SpawnAgentArgs>()
-    }
-
-    fn call<'c>(&'c self, arguments: &'c Value, _: &'c mut ToolContext<'_>) -> ToolFuture<'c> {
-        Box::pin(async move {
-            let args: SpawnAgentArgs = match parse_arguments(arguments) {
-                Ok(args) => args,
-                Err(problem) => return Ok(ToolOutput::error(problem)),
-            };
-            let request = DelegationRequest {
-                agent: args.agent,
-                text: args.prompt,
-                session: SubRunSession::New,
-                waits_for_end: args.wait.unwrap_or(true),
-            };
-            // waits: for the sub-run, raced in `delegate`.
-            self.run.delegate(request).await
-        })
+impl RunTool for SpawnAgentArgs {
+    async fn call(self, run: &AgentLoop<'_>) -> Result<ToolOutput, Cancelled> {
+        let request = DelegationRequest {
+            agent: self.agent,
+            text: self.prompt,
+            session: SubRunSession::New,
+            waits_for_end: self.wait.unwrap_or(true),
+        };
+        // waits: for the sub-run, raced in `delegate`.
+        run.delegate(request).await
     }
 }

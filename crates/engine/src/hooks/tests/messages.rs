@@ -138,8 +138,9 @@ async fn code_that_panics_hangs_or_answers_nonsense_changes_nothing() {
         assert_eq!(fixture.filter_received(content).await, MessageAnswer::Unchanged, "{content}");
         assert_eq!(fixture.received_texts().pop(), Some(text_seen_by("second", content, content)));
     }
-    let how: Vec<_> = fixture.scope.ledger().rows().iter().map(|row| (row.kind, row.label.clone(), row.how)).collect();
-    assert_eq!(how, vec![(ResourceKind::Hook, "on_message_received".to_owned(), "finished"); 4]);
+    let how: Vec<_> =
+        fixture.scope.ledger().rows().iter().map(|row| (row.kind, row.label.clone(), row.release())).collect();
+    assert_eq!(how, vec![(ResourceKind::Hook, "on_message_received".to_owned(), Some(Release::Finished)); 4]);
 }
 
 #[tokio::test]
@@ -155,7 +156,7 @@ async fn a_cancel_ends_a_question_about_a_message_at_once() {
     fixture.scope.cancel();
     assert_eq!(asking.await.unwrap(), Err(Cancelled));
     fixture.scope.close().await;
-    assert_eq!(fixture.scope.ledger().rows()[0].how, "cancelled");
+    assert_eq!(fixture.scope.ledger().rows()[0].release(), Some(Release::Cancelled));
     assert_eq!(fixture.received_texts().len(), 1, "nobody else was asked");
 }
 

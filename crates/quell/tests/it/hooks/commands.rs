@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use quell_engine::hooks::HookTrigger;
 use quell_protocol::ResourceKind;
 use quell_protocol::hook::{HookBody, HookEvent};
-use quell_scope::Interrupted;
+use quell_scope::{Interrupted, Release};
 use quell_testkit::commands::{self, ProcessMarker};
 use quell_testkit::leaks;
 use rstest::rstest;
@@ -160,8 +160,8 @@ async fn a_cancel_kills_a_hook_at_once_and_its_scope_knows_what_it_held() {
     assert!(begun.elapsed() < SOON_LIMIT, "{:?}", begun.elapsed());
     assert_eq!(marker.marked_processes().len(), 0, "{:#?}", marker.marked_processes());
     let rows = scope.ledger().rows();
-    let held: Vec<_> = rows.iter().map(|row| (row.kind, row.how)).collect();
-    assert_eq!(held, [(ResourceKind::Hook, "cancelled"), (ResourceKind::Process, "kill")]);
+    let held: Vec<_> = rows.iter().map(|row| (row.kind, row.release().unwrap())).collect();
+    assert_eq!(held, [(ResourceKind::Hook, Release::Cancelled), (ResourceKind::Process, Release::Kill)]);
     test.close().await;
 }
 

@@ -6,7 +6,7 @@ use quell_engine::hooks::{HookTrigger, MessageAnswer};
 use quell_protocol::ResourceKind;
 use quell_protocol::channel::ChannelMessage;
 use quell_protocol::hook::{HookBody, HookEvent};
-use quell_scope::Cancelled;
+use quell_scope::{Cancelled, Release};
 use quell_testkit::commands::{self, ProcessMarker};
 use rstest::rstest;
 
@@ -198,8 +198,8 @@ async fn a_stop_kills_what_is_asked_about_a_message_with_all_that_it_has_started
     // With the grace applied, a command that ignores SIGTERM would live for a minute.
     assert!(begun.elapsed() < SOON_LIMIT, "{:?}", begun.elapsed());
     assert_eq!(marker.marked_processes().len(), 0, "{:#?}", marker.marked_processes());
-    let held: Vec<_> = scope.ledger().rows().iter().map(|row| (row.kind, row.how)).collect();
-    assert_eq!(held, [(ResourceKind::Hook, "cancelled"), (ResourceKind::Process, "kill")]);
+    let held: Vec<_> = scope.ledger().rows().iter().map(|row| (row.kind, row.release().unwrap())).collect();
+    assert_eq!(held, [(ResourceKind::Hook, Release::Cancelled), (ResourceKind::Process, Release::Kill)]);
     test.close().await;
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use quell_engine::hooks::{HookSettings, HookTargets, HookTrigger};
 use quell_protocol::ResourceKind;
 use quell_protocol::hook::HookEvent;
-use quell_scope::Interrupted;
+use quell_scope::{Interrupted, Release};
 use quell_store::sqlite::test_support::{CountedRows, OtherProgram};
 use quell_testkit::{ScriptedResponse, leaks};
 use rstest::rstest;
@@ -127,8 +127,8 @@ async fn a_cancel_closes_the_question_at_once() {
     scope.cancel();
     assert_eq!(tokio::time::timeout(SOON_LIMIT, asking).await.unwrap().unwrap(), Err(Interrupted::Cancelled));
     tokio::time::timeout(SOON_LIMIT, scope.close()).await.unwrap();
-    let held: Vec<_> = scope.ledger().rows().iter().map(|row| (row.kind, row.how)).collect();
-    assert_eq!(held, [(ResourceKind::Hook, "cancelled"), (ResourceKind::HttpRequest, "closed")]);
+    let held: Vec<_> = scope.ledger().rows().iter().map(|row| (row.kind, row.release().unwrap())).collect();
+    assert_eq!(held, [(ResourceKind::Hook, Release::Cancelled), (ResourceKind::HttpRequest, Release::Closed)]);
     test.close().await;
 }
 

@@ -171,7 +171,7 @@ async fn a_late_call_does_not_cost_the_call_of_another_session() {
     assert_ne!(fixture.call_and_answer("one", "pid").await, before);
     fixture.wait_servers(2).await;
     let rows = fixture.test_engine.engine.live_run(&other).unwrap().scope.ledger().rows();
-    assert!(rows.iter().any(|row| row.kind == ResourceKind::McpCall && row.released.is_none()), "{rows:#?}");
+    assert!(rows.iter().any(|row| row.kind == ResourceKind::McpCall && row.is_held()), "{rows:#?}");
     fixture.test_engine.stop(&other);
     assert_eq!(call_row(&fixture.test_engine.wait_ended(&other).await).how, "finished");
     fixture.wait_servers(1).await;

@@ -61,7 +61,7 @@ async fn a_stop_of_one_call_leaves_the_other_calls_alone() {
     assert_eq!(fixture.test_engine.stop(&stopped).aborted.len(), 1);
     assert_eq!(call_row(&fixture.test_engine.wait_ended(&stopped).await).how, "unconfirmed");
     let rows = fixture.test_engine.engine.live_run(&other).unwrap().scope.ledger().rows();
-    assert!(rows.iter().any(|row| row.kind == ResourceKind::McpCall && row.released.is_none()), "{rows:#?}");
+    assert!(rows.iter().any(|row| row.kind == ResourceKind::McpCall && row.is_held()), "{rows:#?}");
     fixture.test_engine.stop(&other);
     fixture.test_engine.wait_ended(&other).await;
     fixture.close().await;
@@ -107,7 +107,7 @@ async fn a_forced_stop_of_one_call_does_not_cost_the_calls_of_others() {
     let view = fixture.test_engine.wait_ended(&stopped).await;
     assert!(!call_row(&view).label.contains("restarted"), "{view:#?}");
     let rows = fixture.test_engine.engine.live_run(&other).unwrap().scope.ledger().rows();
-    assert!(rows.iter().any(|row| row.kind == ResourceKind::McpCall && row.released.is_none()), "{rows:#?}");
+    assert!(rows.iter().any(|row| row.kind == ResourceKind::McpCall && row.is_held()), "{rows:#?}");
     assert_eq!(fixture.call_and_answer("one", "pid").await, before);
     fixture.test_engine.stop(&other);
     fixture.test_engine.wait_ended(&other).await;

@@ -176,7 +176,7 @@ async fn a_stop_of_its_run_ends_it_wherever_it_is(
     test.script_marker("ask", [ScriptedResponse::text("It is red now."), ScriptedResponse::text(CONSOLIDATION_ANSWER)]);
     test.send(submission_as(&run, "s", &format!("Now marker:ask {MESSAGE_TEXT}"))).await;
     let stop = tokio::time::timeout(WAIT_TIMEOUT, receiver.recv()).await.expect("the point was not reached").unwrap();
-    assert_eq!(stop.tasks.len(), 1);
+    assert_eq!(stop.background.tasks.len(), 1);
     stop.wait_settled().await;
     let view = test.wait_ended(&run).await;
     assert!(receipt_of(&view).leftovers.is_empty(), "{view:#?}");
@@ -201,7 +201,7 @@ async fn a_note_that_waits_for_the_database_is_not_written_behind_the_stop() {
     let database =
         tokio::time::timeout(WAIT_TIMEOUT, receiver.recv()).await.expect("no note was to be written").unwrap();
     let stop = test.stop(&view.run_id);
-    assert_eq!(stop.tasks.len(), 1);
+    assert_eq!(stop.background.tasks.len(), 1);
     stop.wait_settled().await;
     drop(database);
     test.wait_ended(&view.run_id).await;
@@ -223,13 +223,13 @@ async fn a_stop_of_the_session_closes_its_request_and_one_that_keeps_the_backgro
         background: BackgroundPolicy::Keep,
     };
     let stop = test.engine.stop(&alice(), &keeping, &stop_ask(StopLevel::Gentle));
-    assert!(stop.tasks.is_empty() && !stop.stopped_anything());
+    assert!(stop.background.tasks.is_empty() && !stop.stopped_anything());
     let others = test.engine.stop(
         &crate::test_engine::bob(),
         &StopScope::whole_session(parse_session_key("s")),
         &stop_ask(StopLevel::Gentle),
     );
-    assert!(others.tasks.is_empty(), "another principal stopped it");
+    assert!(others.background.tasks.is_empty(), "another principal stopped it");
     let stop = test.stop_session("s");
     assert!(stop.aborted.is_empty() && stop.withdrawn.is_empty(), "consolidation counts as a message: {stop:?}");
     request.wait_client_left().await;
@@ -314,7 +314,7 @@ async fn few_are_at_work_at_once_and_one_that_waits_ends_at_once() {
     let waiting: Vec<&RunView> = views.iter().filter(waits).collect();
     assert_eq!(waiting.len(), 2, "of six consolidations four run");
     let stop = test.stop(&waiting[0].run_id);
-    assert_eq!(stop.tasks.len(), 1);
+    assert_eq!(stop.background.tasks.len(), 1);
     stop.wait_settled().await;
     test.model.open_gate("gate");
     for view in &views {

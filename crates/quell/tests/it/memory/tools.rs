@@ -143,7 +143,7 @@ async fn a_stop_does_not_wait_for_a_database_that_takes_no_note() {
     let held = std::sync::Arc::clone(&live_run);
     leaks::wait_until(WAIT_TIMEOUT, move || {
         let rows = held.scope.ledger().rows();
-        let open = rows.iter().filter(|row| row.released.is_none() && row.kind != ResourceKind::Timer).count();
+        let open = rows.iter().filter(|row| row.is_held() && row.kind != ResourceKind::Timer).count();
         if open == 0 { Ok(()) } else { Err(format!("{rows:?}")) }
     })
     .await;

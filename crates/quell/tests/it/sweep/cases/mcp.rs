@@ -62,7 +62,7 @@ async fn wait_called(case_run: &CaseRun<'_>, label: &'static str) {
     let (engine, run) = (case_run.sweep.test_engine.engine.clone(), case_run.run.clone());
     leaks::wait_until(WAIT_TIMEOUT, move || {
         let rows = engine.live_run(&run).map(|live_run| live_run.scope.ledger().rows()).unwrap_or_default();
-        let held = rows.iter().any(|row| row.label == label && row.released.is_none());
+        let held = rows.iter().any(|row| row.label == label && row.is_held());
         if held { Ok(()) } else { Err(format!("{rows:#?}")) }
     })
     .await;
