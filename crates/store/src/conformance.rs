@@ -17,9 +17,13 @@ pub(crate) mod small_areas;
 pub(crate) mod spend;
 pub(crate) mod webhooks;
 
-use quell_protocol::{AgentId, Principal, RunId, SessionKey, Usage};
+use quell_protocol::audit::Action;
+use quell_protocol::{AgentId, Principal, RunId, SessionKey, Surface, Usage};
 
-use crate::{AcceptRunOutcome, RunListFilter, RunRow, RunSpend, SealedTurn, SessionListFilter, Store, StoredRunState};
+use crate::{
+    AcceptRunOutcome, ArchivedHistoryItem, AuditEntry, DeleteSessionOutcome, PrivateEndpoints, RunListFilter, RunRow,
+    RunSpend, SealedTurn, SessionArchive, SessionListFilter, Store, StoredRunState, StoredSession,
+};
 
 /// A database of its own for one test. It is deleted when it is dropped.
 pub(crate) trait TestDatabase {
@@ -105,7 +109,8 @@ macro_rules! conformance_tests {
                 the_first_sender_owns_a_session_and_chooses_its_agent,
                 a_session_is_configured_by_its_owner_or_freely_and_stays_its_owners,
                 a_receipt_outlives_its_session_and_nothing_takes_its_place,
-                retention_keeps_receipts_and_forgets_them_by_age_or_number;
+                retention_keeps_receipts_and_forgets_them_by_age_or_number,
+                a_receipt_is_as_old_as_the_deletion_of_its_session;
             retention:
                 the_oldest_use_comes_first_and_what_has_open_runs_not_at_all,
                 a_session_goes_whole_with_its_entry_unless_it_was_used_meanwhile;
@@ -198,6 +203,42 @@ pub(crate) async fn run_to_end(store: &Store, id: &str, session: &str) {
     let turn = sealed_turn(session_key(session), run_id(id), format!("turn {id}"), format!("ending {id}"));
     store.history().append_turn(turn).await.unwrap();
     store.runs().record_end(run_id(id), format!("ended {id}"), no_spend()).await.unwrap();
+}
+
+/// An archive of a session that ended at the beginning of 2020.
+pub(crate) fn session_archive(session: &str, runs: Vec<RunRow>, history: Vec<ArchivedHistoryItem>) -> SessionArchive {
+    let session = StoredSession {
+        key: session_key(session),
+        agent: AgentId::parse("writer").unwrap(),
+        created_at: "2020-01-01T00:00:00.000000Z".into(),
+        last_used_at: "2020-01-02T00:00:00.000000Z".into(),
+        turns: 0,
+        config: None,
+        secrets: None,
+        private_endpoints: PrivateEndpoints::default(),
+        owner: None,
+        imported_at: None,
+    };
+    SessionArchive { session, runs, history, notes: Vec::new() }
+}
+
+/// The audit entry of a deletion by the daemon.
+pub(crate) fn deletion_entry(at: &str, target: &str) -> AuditEntry {
+    AuditEntry {
+        at: at.into(),
+        principal: Principal::parse("quell").unwrap(),
+        surface: Surface::Daemon,
+        from: None,
+        action: Action::DeleteSession,
+        target: Some(target.into()),
+        detail: None,
+    }
+}
+
+/// Deletes a session whose open runs are said to have ended.
+pub(crate) async fn delete_session(store: &Store, session: &str, ended: &[&str]) -> DeleteSessionOutcome {
+    let ended = ended.iter().map(|id| run_id(id)).collect();
+    store.sessions().delete(session_key(session), ended, "2026-12-01T00:00:00.000000Z".into()).await.unwrap()
 }
 
 pub(crate) fn all_runs() -> RunListFilter {

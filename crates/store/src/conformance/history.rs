@@ -1,7 +1,7 @@
 //! Turns, resets and deleted sessions.
 
 use super::*;
-use crate::{DeleteSessionOutcome, HistoryItem, StoreError};
+use crate::{HistoryItem, StoreError};
 
 fn turn_item(id: &str) -> HistoryItem {
     let (agent, principal) = (AgentId::parse("main").unwrap(), Principal::parse("admin").unwrap());
@@ -98,13 +98,10 @@ pub(crate) async fn a_deleted_session_is_gone_with_its_turns_and_runs<D: TestDat
     run_to_end(&store, "a", "s").await;
     accept_run(&store, "b", "s").await;
     run_to_end(&store, "c", "t").await;
-    assert_eq!(
-        store.sessions().delete(session_key("s"), vec![run_id("a")]).await,
-        Ok(DeleteSessionOutcome::InUse(vec![run_id("b")]))
-    );
+    assert_eq!(delete_session(&store, "s", &["a"]).await, DeleteSessionOutcome::InUse(vec![run_id("b")]));
     assert_eq!(store.history().turns(session_key("s")).await.unwrap(), ["turn a"]);
-    assert_eq!(store.sessions().delete(session_key("s"), vec![run_id("b")]).await, Ok(DeleteSessionOutcome::Deleted));
-    assert_eq!(store.sessions().delete(session_key("s"), vec![]).await, Ok(DeleteSessionOutcome::Unknown));
+    assert_eq!(delete_session(&store, "s", &["b"]).await, DeleteSessionOutcome::Deleted);
+    assert_eq!(delete_session(&store, "s", &[]).await, DeleteSessionOutcome::Unknown);
     assert_eq!(store.sessions().find(session_key("s")).await, Ok(None));
     assert_eq!(store.history().turns(session_key("s")).await, Ok(vec![]));
     assert_eq!(store.history().page(session_key("s"), 9, None).await, Ok((vec![], None)));

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::JournalRow;
-use crate::{DeleteSessionOutcome, SealedRun, StoreError, StoredRunState};
+use crate::{SealedRun, StoreError, StoredRunState};
 
 fn journal_row(run: &str, number: u32, line: &str) -> JournalRow {
     JournalRow { run: run_id(run), number, line: line.to_owned() }
@@ -50,7 +50,7 @@ pub(crate) async fn the_journal_goes_with_the_turn_and_with_the_end<D: TestDatab
         .await
         .unwrap();
     store.runs().record_end(run_id("b"), "ended".into(), no_spend()).await.unwrap();
-    assert_eq!(store.sessions().delete(session_key("c"), vec![run_id("c")]).await, Ok(DeleteSessionOutcome::Deleted));
+    assert_eq!(delete_session(&store, "c", &["c"]).await, DeleteSessionOutcome::Deleted);
     assert_eq!(count_journal_rows(&store, &["a", "b", "c"]).await, 0);
     store.runs().record_end(run_id("a"), "ended".into(), no_spend()).await.unwrap();
     store.journal().write(vec![journal_row("a", 1, "late"), journal_row("b", 1, "late")]).await.unwrap();

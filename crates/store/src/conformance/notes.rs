@@ -1,7 +1,7 @@
 //! Notes: unique per key, found in every script, safe against any query, deleted with their scope.
 
 use super::*;
-use crate::{DeleteSessionOutcome, FoundNote, Note, NoteScope, SaveNoteOutcome, StoreError};
+use crate::{FoundNote, Note, NoteScope, SaveNoteOutcome, StoreError};
 
 fn session_scope(session: &str) -> NoteScope {
     NoteScope::Session(session_key(session))
@@ -168,7 +168,7 @@ pub(crate) async fn a_deleted_session_leaves_no_note_and_no_word<D: TestDatabase
     run_to_end(&store, "a", "s").await;
     save(&store, session_scope("s"), "k", "boat").await;
     save(&store, agent_scope("main"), "k", "boat").await;
-    assert_eq!(store.sessions().delete(session_key("s"), vec![]).await, Ok(DeleteSessionOutcome::Deleted));
+    assert_eq!(delete_session(&store, "s", &[]).await, DeleteSessionOutcome::Deleted);
     assert_eq!(home.count_indexed_notes(), 1);
     run_to_end(&store, "b", "s").await;
     assert!(

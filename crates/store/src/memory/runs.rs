@@ -225,7 +225,10 @@ impl RunStore for MemoryStore {
     }
 
     fn delete_oldest_receipts(&self, limit: u32) -> StoreFuture<'_, usize> {
-        self.write(move |data| Ok(data.receipts.drain(..data.receipts.len().min(limit as usize)).count()))
+        self.write(move |data| {
+            data.receipts.sort_by(|one, other| one.deleted_at.cmp(&other.deleted_at));
+            Ok(data.receipts.drain(..data.receipts.len().min(limit as usize)).count())
+        })
     }
 
     fn set_hold(&self, hold: &Hold) -> StoreFuture<'_, ()> {

@@ -59,7 +59,7 @@ async fn the_index_stays_sound_through_everything_that_happens_to_notes() {
         }
     }
     store.history().reset(session_key("s"), "noon".into()).await.unwrap();
-    let _ = store.sessions().delete(session_key("t"), vec![run_id("run-of-t")]).await.unwrap();
+    delete_session(&store, "t", &["run-of-t"]).await;
     assert_eq!(store.notes().forget_sender("tg:1".into()).await, Ok(40));
     let kept = store.notes().list(agent_scope("main"), 100, None).await.unwrap().0.len();
     assert_eq!(count_indexed(&sqlite).await, i64::try_from(kept).unwrap());
