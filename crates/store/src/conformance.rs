@@ -22,7 +22,7 @@ use quell_protocol::{AgentId, Principal, RunId, SessionKey, Surface, Usage};
 
 use crate::{
     AcceptRunOutcome, ArchivedHistoryItem, AuditEntry, DeleteSessionOutcome, PrivateEndpoints, RunListFilter, RunRow,
-    RunSpend, SealedTurn, SessionArchive, SessionListFilter, Store, StoredRunState, StoredSession,
+    RunSpend, SealedTurn, SessionArchive, SessionListFilter, Store, StoreError, StoredRunState, StoredSession,
 };
 
 /// A database of its own for one test. It is deleted when it is dropped.
@@ -188,8 +188,28 @@ pub(crate) fn accepted_row(id: &str, session: &str) -> RunRow {
     }
 }
 
-pub(crate) fn sealed_turn(session: SessionKey, run: RunId, turn: String, view: String) -> SealedTurn {
-    SealedTurn { session, run, turn, view }
+pub(crate) async fn append_turn(
+    store: &Store,
+    session: &str,
+    run: &str,
+    turn: &str,
+    view: &str,
+) -> Result<(), StoreError> {
+    let (session, run) = (session_key(session), run_id(run));
+    store.history().append_turn(SealedTurn { session, run, turn: turn.into(), view: view.into() }).await
+}
+
+/// The turns of a session after its last reset.
+pub(crate) async fn turns(store: &Store, session: &str) -> Vec<String> {
+    store.history().turns(session_key(session)).await.unwrap()
+}
+
+pub(crate) async fn find_run(store: &Store, id: &str) -> RunRow {
+    store.runs().find(run_id(id)).await.unwrap().unwrap()
+}
+
+pub(crate) async fn find_session(store: &Store, key: &str) -> StoredSession {
+    store.sessions().find(session_key(key)).await.unwrap().unwrap()
 }
 
 pub(crate) async fn accept_run(store: &Store, id: &str, session: &str) {
@@ -200,8 +220,7 @@ pub(crate) async fn accept_run(store: &Store, id: &str, session: &str) {
 pub(crate) async fn run_to_end(store: &Store, id: &str, session: &str) {
     accept_run(store, id, session).await;
     store.runs().record_start(run_id(id), format!("started {id}")).await.unwrap();
-    let turn = sealed_turn(session_key(session), run_id(id), format!("turn {id}"), format!("ending {id}"));
-    store.history().append_turn(turn).await.unwrap();
+    append_turn(store, session, id, &format!("turn {id}"), &format!("ending {id}")).await.unwrap();
     store.runs().record_end(run_id(id), format!("ended {id}"), no_spend()).await.unwrap();
 }
 

@@ -38,11 +38,7 @@ pub(crate) async fn ended_runs_are_exported_in_order_and_others_left_out<D: Test
     accept_run(&store, "r4", "s").await;
     store.runs().record_start(run_id("r4"), "at work".into()).await.unwrap();
     // The turn is sealed, but the end is not stored: the next export has both.
-    store
-        .history()
-        .append_turn(sealed_turn(session_key("s"), run_id("r4"), "turn r4".into(), "ending".into()))
-        .await
-        .unwrap();
+    append_turn(&store, "s", "r4", "turn r4", "ending").await.unwrap();
     run_to_end(&store, "other", "t").await;
     let lines = export_text(&store, "s").await.unwrap();
     let marks = ["session", "\"r1\"", "\"r2\"", "\"r3\"", "turn r1", "2026-11-20T11", "turn r2"];
@@ -59,16 +55,16 @@ pub(crate) async fn an_import_is_listed_counts_its_turns_and_is_exported_as_it_w
     let mut coming = ended_runs_archive("s", &["r1", "r2", "r3"]);
     coming.history.insert(1, ArchivedHistoryItem::Reset { at: NOW.into() });
     assert_eq!(store.archive().import(coming, NOW.into()).await, Ok(ImportOutcome::Imported { turns: 2 }));
-    let session = store.sessions().find(session_key("s")).await.unwrap().unwrap();
+    let session = find_session(&store, "s").await;
     assert_eq!((session.turns, session.last_used_at.as_str()), (2, "2020-01-02T00:00:00.000000Z"));
-    assert_eq!(store.history().turns(session_key("s")).await.unwrap(), ["turn r2", "turn r3"]);
+    assert_eq!(turns(&store, "s").await, ["turn r2", "turn r3"]);
     let (rows, _) = store.sessions().list(all_sessions()).await.unwrap();
     assert_eq!(rows.iter().map(|row| row.key.as_str()).collect::<Vec<_>>(), ["s", "older"]);
     let lines = export_text(&store, "s").await.unwrap();
     assert_eq!(lines.lines().count(), 8, "{lines}");
     // The imported session can be used like any other.
     run_to_end(&store, "r4", "s").await;
-    assert_eq!(store.history().turns(session_key("s")).await.unwrap().len(), 3);
+    assert_eq!(turns(&store, "s").await.len(), 3);
 }
 
 pub(crate) async fn a_refused_import_leaves_nothing<D: TestDatabase>() {
@@ -118,11 +114,7 @@ pub(crate) async fn a_long_session_is_handed_out_in_pieces_while_the_store_goes_
     let (store, _home) = new_store::<D>();
     accept_run(&store, "r1", "s").await;
     let long = format!("turn {}", "x".repeat(900_000));
-    store
-        .history()
-        .append_turn(sealed_turn(session_key("s"), run_id("r1"), long.clone(), String::new()))
-        .await
-        .unwrap();
+    append_turn(&store, "s", "r1", &long, "").await.unwrap();
     store.runs().record_end(run_id("r1"), "ended".into(), no_spend()).await.unwrap();
     let temp_file = store.archive().export(session_key("s")).await.unwrap().unwrap();
     let first = store.maintenance().read_chunk(temp_file.clone(), 0).await.unwrap();

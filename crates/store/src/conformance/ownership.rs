@@ -22,10 +22,6 @@ fn setup(session: &str, by: &str, agent: &str, access: SessionSetupAccess) -> Se
     }
 }
 
-async fn session(store: &Store, name: &str) -> StoredSession {
-    store.sessions().find(session_key(name)).await.unwrap().unwrap()
-}
-
 /// An ended run with a text and an answer.
 async fn end_run_with(store: &Store, id: &str, session: &str, receipt: &str) {
     accept_run(store, id, session).await;
@@ -49,10 +45,10 @@ pub(crate) async fn the_first_sender_owns_a_session_and_chooses_its_agent<D: Tes
     };
     store.runs().accept(sent("ann", "a", "main")).await.unwrap();
     store.runs().accept(sent("bob", "b", "other")).await.unwrap();
-    let found = session(&store, "s").await;
+    let found = find_session(&store, "s").await;
     assert_eq!((found.owner, found.agent.as_str()), (Some(principal("ann")), "main"));
     store.runs().accept(sent("ann", "c", "other")).await.unwrap();
-    assert_eq!(session(&store, "s").await.agent.as_str(), "other");
+    assert_eq!(find_session(&store, "s").await.agent.as_str(), "other");
 }
 
 pub(crate) async fn a_session_is_configured_by_its_owner_or_freely_and_stays_its_owners<D: TestDatabase>() {
@@ -61,18 +57,18 @@ pub(crate) async fn a_session_is_configured_by_its_owner_or_freely_and_stays_its
         store.sessions().set_up(setup("s", "ann", "main", SessionSetupAccess::OwnerOnly)).await,
         Ok(SessionSetupOutcome::New)
     );
-    let before = session(&store, "s").await;
+    let before = find_session(&store, "s").await;
     assert_eq!(before.private_endpoints, PrivateEndpoints { base_url: true, mcp_url: false });
     assert_eq!(
         store.sessions().set_up(setup("s", "bob", "other", SessionSetupAccess::OwnerOnly)).await,
         Ok(SessionSetupOutcome::NotOwner)
     );
-    assert_eq!(session(&store, "s").await, before, "nothing has changed");
+    assert_eq!(find_session(&store, "s").await, before, "nothing has changed");
     assert_eq!(
         store.sessions().set_up(setup("s", "root", "other", SessionSetupAccess::Anyone)).await,
         Ok(SessionSetupOutcome::Updated)
     );
-    let after = session(&store, "s").await;
+    let after = find_session(&store, "s").await;
     assert_eq!((after.owner, after.agent.as_str()), (before.owner, "other"));
     assert!(after.config.unwrap().contains("root"));
 }
@@ -109,7 +105,7 @@ pub(crate) async fn retention_keeps_receipts_and_forgets_them_by_age_or_number<D
         let entry = deletion_entry("2026-11-20T10:00:00.000000Z", name);
         let used_before = IdleSession { used_at: "2000-01-01T00:00:00.000000Z".into(), ..idle.clone() };
         assert_eq!(store.sessions().delete_idle(used_before, entry.clone()).await, Ok(DeleteSessionOutcome::Unknown));
-        assert!(session(&store, name).await.key == session_key(name), "it was used since");
+        assert!(find_session(&store, name).await.key == session_key(name), "it was used since");
         assert_eq!(store.sessions().delete_idle(idle, entry).await, Ok(DeleteSessionOutcome::Deleted));
     }
     assert!(stored_view(&store, "a").await.is_some());

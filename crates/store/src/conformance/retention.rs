@@ -12,11 +12,7 @@ async fn use_session_at(store: &Store, session: &str, hour: u8) {
     let accepted_at = format!("2026-11-20T{hour:02}:00:00.000000Z");
     let row = RunRow { accepted_at, ..accepted_row(&id, session) };
     assert_eq!(store.runs().accept(row).await, Ok(AcceptRunOutcome::New));
-    store
-        .history()
-        .append_turn(sealed_turn(session_key(session), run_id(&id), "turn".into(), String::new()))
-        .await
-        .unwrap();
+    append_turn(&store, session, &id, "turn", "").await.unwrap();
     store.runs().record_end(run_id(&id), "over".into(), no_spend()).await.unwrap();
 }
 
@@ -66,8 +62,8 @@ pub(crate) async fn a_session_goes_whole_with_its_entry_unless_it_was_used_meanw
         Ok(DeleteSessionOutcome::InUse(vec![run_id("c-1")]))
     );
     assert_eq!(store.runs().find(run_id("a-1")).await, Ok(None));
-    assert!(store.history().turns(session_key("a")).await.unwrap().is_empty());
-    assert_eq!(store.history().turns(session_key("b")).await.unwrap().len(), 2);
+    assert!(turns(&store, "a").await.is_empty());
+    assert_eq!(turns(&store, "b").await.len(), 2);
     let (rows, _) = store.audit().list(0, 10).await.unwrap();
     let targets: Vec<_> = rows.iter().map(|row| row.target.as_deref().unwrap()).collect();
     assert_eq!(targets, ["a"], "only what happened");

@@ -67,7 +67,7 @@ async fn a_reopened_store_finds_everything() {
 
     let store = open_store(&home);
     assert_eq!(store.runs().list(all_runs()).await.unwrap(), before);
-    assert_eq!(store.history().turns(session_key("s")).await.unwrap(), ["turn b"]);
+    assert_eq!(turns(&store, "s").await, ["turn b"]);
     assert_eq!(store.runs().hold().await, Ok(hold));
     accept_run(&store, "d", "s").await;
     assert_eq!(run_ids(&store.runs().list(all_runs()).await.unwrap().0), ["d", "c", "b", "a"]);
@@ -174,15 +174,15 @@ async fn a_database_of_schema_12_opens_with_all_it_holds() {
     let store = open_store(&home);
     assert_eq!(run_ids(&store.runs().list(all_runs()).await.unwrap().0), ["r4", "r3", "r2", "r1"]);
     assert_eq!(run_ids(&store.runs().list_open().await.unwrap()), ["r4"]);
-    let steered = store.runs().find(run_id("r3")).await.unwrap().unwrap();
+    let steered = find_run(&store, "r3").await;
     assert_eq!(steered.state, StoredRunState::Steered { into: run_id("r2") });
-    assert_eq!(store.history().turns(session_key("agent:main:main")).await.unwrap(), [r#"{"v":1,"runId":"r2"}"#]);
+    assert_eq!(turns(&store, "agent:main:main").await, [r#"{"v":1,"runId":"r2"}"#]);
     let (past, _) = store.history().page(session_key("agent:main:main"), 9, None).await.unwrap();
     assert_eq!(past.get(1), Some(&HistoryItem::Reset { at: "2026-11-20T11:00:00.000000Z".into() }));
-    let session = store.sessions().find(session_key("agent:main:main")).await.unwrap().unwrap();
+    let session = find_session(&store, "agent:main:main").await;
     assert_eq!((session.turns, session.agent.as_str()), (1, "main"));
     assert_eq!(session.owner, Principal::parse("admin").ok(), "the principal of its first run");
-    let imported = store.sessions().find(session_key("imported")).await.unwrap().unwrap();
+    let imported = find_session(&store, "imported").await;
     assert_eq!((imported.owner, imported.private_endpoints), (None, PrivateEndpoints::default()));
     assert_eq!(store.runs().hold().await.unwrap().reason.as_deref(), Some("upgrade"));
     let tokens = store.access().list_tokens().await.unwrap();

@@ -8,7 +8,7 @@ async fn room_is_given_back_a_little_at_a_time() {
     let (store, home) = new_store();
     accept_run(&store, "r", "s").await;
     let long = "x".repeat(4 << 20);
-    store.history().append_turn(sealed_turn(session_key("s"), run_id("r"), long, String::new())).await.unwrap();
+    append_turn(&store, "s", "r", &long, "").await.unwrap();
     store.runs().record_end(run_id("r"), "over".into(), no_spend()).await.unwrap();
     let used = store.maintenance().used_bytes().await.unwrap();
     assert!(used > 4 << 20, "{used}");
