@@ -99,7 +99,8 @@ impl ModelCall<'_> {
                 return Err(self.provider.unreadable_failure(format!("a body of more than {MAX_EVENT_BYTES} bytes")));
             }
         }
-        let applied = self.provider.dialect.apply_whole_response(&body, partial, sink);
+        let applied = self.provider.dialect.apply_whole_response(&body, partial);
+        partial.send_deltas(sink);
         applied.map_err(|error| self.provider.response_failure(error, partial))?;
         self.end_with_mark(partial)
     }
@@ -167,6 +168,8 @@ impl ModelCall<'_> {
         partial: &mut PartialAnswer,
         sink: &mut dyn ModelSink,
     ) -> Result<StreamStatus, ResponseError> {
-        self.provider.dialect.apply_event(event, partial, sink)
+        let applied = self.provider.dialect.apply_event(event, partial);
+        partial.send_deltas(sink);
+        applied
     }
 }

@@ -62,22 +62,12 @@ impl Dialect for ExampleDialect {
         Ok(EncodedRequest { url, body: serde_json::to_string(&body)? })
     }
 
-    fn apply_event(
-        &self,
-        event: &SseEvent,
-        partial: &mut PartialAnswer,
-        sink: &mut dyn ModelSink,
-    ) -> Result<StreamStatus, ResponseError> {
-        self.apply_whole_response(event.data.as_bytes(), partial, sink)?;
+    fn apply_event(&self, event: &SseEvent, partial: &mut PartialAnswer) -> Result<StreamStatus, ResponseError> {
+        self.apply_whole_response(event.data.as_bytes(), partial)?;
         Ok(StreamStatus::More)
     }
 
-    fn apply_whole_response(
-        &self,
-        body: &[u8],
-        partial: &mut PartialAnswer,
-        sink: &mut dyn ModelSink,
-    ) -> Result<(), ResponseError> {
+    fn apply_whole_response(&self, body: &[u8], partial: &mut PartialAnswer) -> Result<(), ResponseError> {
         let chunk = serde_json::from_slice::<ExampleChunk>(body)
             .map_err(|error| ResponseError::Unreadable(format!("an event that is no chunk: {error}")))?;
         if !chunk.error.is_null() {
@@ -86,7 +76,7 @@ impl Dialect for ExampleDialect {
         partial.has_begun = true;
         for (position, part) in chunk.parts.into_iter().enumerate() {
             match part {
-                ExamplePart::Text(text) => partial.append_text(&text, sink)?,
+                ExamplePart::Text(text) => partial.append_text(&text)?,
                 ExamplePart::Call { name, arguments } => {
                     let arguments = arguments.to_string();
                     let fragment = ToolCallFragment { name, arguments, ..ToolCallFragment::default() };
