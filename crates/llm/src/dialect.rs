@@ -52,7 +52,6 @@ pub(super) trait Dialect: fmt::Debug + Sync {
         false
     }
 
-    /// The header that carries the key.
     fn key_header(&self, key: &str) -> (HeaderName, String);
 
     /// The headers of each request, besides the key and those that all dialects have.
@@ -72,7 +71,6 @@ pub(super) trait Dialect: fmt::Debug + Sync {
         request: &ModelCallRequest<'_>,
     ) -> serde_json::Result<EncodedRequest>;
 
-    /// Applies one event of the stream.
     fn apply_event(&self, event: &SseEvent, partial: &mut PartialAnswer) -> Result<StreamStatus, ResponseError>;
 
     /// Applies the whole response of a server that was asked to stream and did not.

@@ -63,14 +63,12 @@ struct CurrentProviders {
     generation: u64,
 }
 
-/// One set of configured providers.
 #[derive(Debug)]
 struct ProviderSet {
     providers: BTreeMap<String, Arc<Provider>>,
     configs: BTreeMap<String, ProviderConfig>,
 }
 
-/// One model of one provider.
 #[derive(Debug, Clone)]
 pub struct ModelHandle {
     name: String,
@@ -78,7 +76,6 @@ pub struct ModelHandle {
     active_requests: ActiveRequests,
 }
 
-/// One request for an answer.
 #[derive(Debug, Clone, Copy)]
 pub struct ModelCallRequest<'a> {
     pub run: &'a RunId,
@@ -158,7 +155,6 @@ pub enum FinishReason {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no provider serves the model `{name}`; models are named provider/model, and the providers are: {}", join_provider_names(.providers))]
 pub struct UnknownModel {
-    /// The requested name.
     pub name: String,
     pub providers: Vec<String>,
 }
@@ -342,7 +338,7 @@ impl ModelHandle {
         scope: &Scope,
         sink: &mut dyn ModelSink,
     ) -> Result<ModelAnswer, ModelError> {
-        let _entry = self.active_requests.register(request.agent, request.run);
+        let _entry = self.active_requests.register();
         let outcome = ModelCall::new(self, scope).run(request, sink).await;
         if matches!(outcome, Err(ModelError::Cancelled)) {
             tracing::info!(run = %request.run, agent = %request.agent, model = %self.name, "model call aborted");

@@ -29,7 +29,6 @@ const TOKENS_PER_PICTURE: u64 = 1600;
 pub(super) enum ResponseError {
     /// It does not match the dialect.
     Unreadable(String),
-    /// An error report of the provider.
     Reported(ProviderErrorReport),
 }
 
@@ -216,7 +215,6 @@ fn is_empty_thinking(thinking: &Thinking) -> bool {
     *thinking == Thinking::Shown { text: String::new(), signature: None }
 }
 
-/// An estimate of the tokens of a text.
 pub(super) fn estimate_tokens(text: &str) -> u64 {
     u64::try_from(text.chars().count()).unwrap_or(u64::MAX).div_ceil(CHARS_PER_TOKEN)
 }

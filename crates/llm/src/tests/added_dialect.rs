@@ -191,8 +191,7 @@ async fn the_model_may_be_part_of_the_url() {
     ];
     let fake = FakeModelServer::start(vec![script]).await;
     let fixture = example_fixture(&fake);
-    let mut sink = RecordingSink::default();
-    let answer = fixture.call(&mut sink).await.unwrap();
+    let (answer, sink) = fixture.answer().await;
 
     let usage = Usage { input_tokens: 12, output_tokens: 3, estimated: false };
     assert_eq!((answer.message.text().as_str(), answer.finish_reason), ("Hello", FinishReason::Stop));
@@ -217,8 +216,7 @@ async fn a_refusal_is_retried_and_a_whole_response_is_read() {
         plain_response("200 OK", "content-type: application/json\r\n", &whole),
     ])
     .await;
-    let mut sink = RecordingSink::default();
-    let answer = example_fixture(&fake).call(&mut sink).await.unwrap();
+    let (answer, sink) = example_fixture(&fake).answer().await;
     assert_eq!((answer.message.text().as_str(), answer.finish_reason), ("ok", FinishReason::Length));
     let reasons: Vec<&str> = sink.retries.iter().map(|(_, _, why)| why.as_str()).collect();
     assert_eq!(reasons, ["provider `p` refused (HTTP 503): busy, ***; try again later"; 2]);
