@@ -20,7 +20,6 @@ pub(crate) const STREAM_MARKER: char = '§';
 /// The model for which the tests build prompts.
 pub(crate) const READER_MODEL: &str = "some/model";
 
-/// An operation on a draft.
 #[derive(Debug, Clone)]
 pub(crate) enum DraftStep {
     User(String),

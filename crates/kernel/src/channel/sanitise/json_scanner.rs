@@ -40,11 +40,8 @@ impl JsonScan {
     }
 }
 
-/// Keys that name a tool.
 pub(super) const NAME_KEYS: &[&str] = &["name", "tool", "tool_name"];
-/// Keys of the arguments of a call.
 pub(super) const ARGUMENT_KEYS: &[&str] = &["arguments", "parameters", "args", "input"];
-/// Keys of the output of a tool.
 pub(super) const OUTPUT_KEYS: &[&str] = &["content", "result", "output"];
 /// The other keys that calls, lists of calls and results have.
 const OTHER_KEYS: &[&str] = &[

@@ -31,7 +31,6 @@ fn all_wanted_images(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> ImageSet
     pictures
 }
 
-/// The content of a user message with this text.
 fn user_content(text: &str, vision: Vision<'_>) -> [Value; 2] {
     render_both(&Prompt { vision, ..prompt(&[], Some(&draft("run-1", text))) })
         .map(|messages| messages[0]["content"].clone())

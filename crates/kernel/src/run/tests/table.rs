@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use super::explore::explore;
 use super::{Debts, NOW, RunEffect, RunState, RunStateInput, StopLevel, TIMES, grace_timer, hard_limit_timer, inputs};
 
-/// The expected state and effects.
 type StepResult = (RunState, Vec<RunEffect>);
 
 /// The row that an input matches, with its result.
@@ -15,7 +14,6 @@ type MatchingRow = Option<(&'static str, StepResult)>;
 /// Debts of a sealed run: record and release.
 const SEALED: Debts = Debts { seal: false, record: true, release: true, record_lost: false };
 
-/// The names of all rows.
 const ROWS: &[&str] = &[
     "queued | start",
     "queued | abort",
