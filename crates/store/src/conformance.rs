@@ -35,7 +35,6 @@ pub(crate) trait TestDatabase {
     /// Opens the database while the store of another daemon is open, as after its lock was lost.
     fn take_over(&self) -> Store;
 
-    /// Counts the notes in the search index.
     fn count_indexed_notes(&self) -> i64;
 
     /// True when the database contains the name of an agent or a sender as a scope of notes.
@@ -154,7 +153,6 @@ macro_rules! conformance_tests {
 
 pub(crate) use conformance_tests;
 
-/// A new store, and its database.
 pub(crate) fn new_store<D: TestDatabase>() -> (Store, D) {
     let database = D::create();
     (database.open(), database)
@@ -174,7 +172,6 @@ pub(crate) fn no_spend() -> RunSpend {
     RunSpend { agent, day: "2026-01-01".to_owned(), usage, already_counted: usage }
 }
 
-/// The row of an accepted run.
 pub(crate) fn accepted_row(id: &str, session: &str) -> RunRow {
     RunRow {
         id: run_id(id),
@@ -266,6 +263,17 @@ pub(crate) fn all_runs() -> RunListFilter {
 
 pub(crate) fn all_sessions() -> SessionListFilter {
     SessionListFilter { search: None, limit: 100, cursor: None }
+}
+
+/// Reads a list from its first page to its last. `read_page` gets the cursor of a page.
+pub(crate) async fn read_all<T>(read_page: impl AsyncFn(Option<String>) -> (Vec<T>, Option<String>)) -> Vec<T> {
+    let (mut rows, mut cursor) = read_page(None).await;
+    while cursor.is_some() {
+        let (page, next) = read_page(cursor).await;
+        rows.extend(page);
+        cursor = next;
+    }
+    rows
 }
 
 pub(crate) fn run_ids(rows: &[RunRow]) -> Vec<&str> {

@@ -2,7 +2,7 @@
 
 use quell_protocol::{AgentId, Principal, RunId, SessionKey};
 
-use crate::{AuditEntry, StoreFuture};
+use crate::{AuditEntry, StoreFuture, StorePage};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionListFilter {
@@ -97,7 +97,7 @@ pub trait SessionStore: Send + Sync {
     fn find(&self, key: SessionKey) -> StoreFuture<'_, Option<StoredSession>>;
 
     /// Lists sessions, the most recently used first, and the cursor of the next page.
-    fn list(&self, filter: SessionListFilter) -> StoreFuture<'_, (Vec<StoredSession>, Option<String>)>;
+    fn list(&self, filter: SessionListFilter) -> StoreFuture<'_, StorePage<StoredSession>>;
 
     fn count(&self) -> StoreFuture<'_, u64>;
 

@@ -97,16 +97,9 @@ pub(crate) async fn a_session_without_runs_has_its_own_place_in_the_list<D: Test
         );
     }
     run_to_end(&store, "r1", "c").await;
-    let page = SessionListFilter { limit: 1, ..all_sessions() };
-    let (mut cursor, mut seen) = (None, Vec::new());
-    loop {
-        let (rows, next) = store.sessions().list(SessionListFilter { cursor, ..page.clone() }).await.unwrap();
-        seen.extend(rows.into_iter().map(|row| row.key.to_string()));
-        cursor = next;
-        if cursor.is_none() {
-            break;
-        }
-    }
+    let page =
+        async |cursor| store.sessions().list(SessionListFilter { limit: 1, cursor, ..all_sessions() }).await.unwrap();
+    let seen: Vec<String> = read_all(page).await.into_iter().map(|row| row.key.to_string()).collect();
     assert_eq!(seen, ["c", "b", "a"]);
 }
 

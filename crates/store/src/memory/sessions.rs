@@ -7,7 +7,8 @@ use super::{Data, MemoryStore, ReceiptEntry, SessionEntry, newest_rows};
 use crate::cursor::PagedList;
 use crate::{
     AuditEntry, DeleteSessionOutcome, IdleSession, NoteScope, PrivateEndpoints, RunRow, SessionListFilter,
-    SessionSetup, SessionSetupAccess, SessionSetupOutcome, SessionStore, StoreFuture, StoredRunState, StoredSession,
+    SessionSetup, SessionSetupAccess, SessionSetupOutcome, SessionStore, StoreFuture, StorePage, StoredRunState,
+    StoredSession,
 };
 
 impl Data {
@@ -102,7 +103,7 @@ impl SessionStore for MemoryStore {
         })
     }
 
-    fn list(&self, filter: SessionListFilter) -> StoreFuture<'_, (Vec<StoredSession>, Option<String>)> {
+    fn list(&self, filter: SessionListFilter) -> StoreFuture<'_, StorePage<StoredSession>> {
         self.read(move |data| {
             let SessionListFilter { search, limit, cursor } = filter;
             let before = PagedList::Sessions.parse_cursor(cursor.as_deref())?;

@@ -18,7 +18,6 @@ use crate::lock::{self, DirectoryLock};
 /// Suffix of a database file that is about to replace the current one.
 const RESTORING_SUFFIX: &str = "restoring";
 
-/// Result of a restore.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RestoredDatabase {
     pub file: PathBuf,

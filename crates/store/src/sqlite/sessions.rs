@@ -8,7 +8,7 @@ use super::{SqliteStore, audit};
 use crate::cursor::{PagedList, limit_plus_one};
 use crate::{
     AuditEntry, DeleteSessionOutcome, IdleSession, PrivateEndpoints, SessionListFilter, SessionSetup,
-    SessionSetupAccess, SessionSetupOutcome, SessionStore, StoreFuture, StoredSession,
+    SessionSetupAccess, SessionSetupOutcome, SessionStore, StoreFuture, StorePage, StoredSession,
 };
 
 /// The columns that [`session_from_row`] reads. A macro, because `concat!` needs a literal.
@@ -31,7 +31,7 @@ impl SessionStore for SqliteStore {
         self.read(move |db| query_session(db, &key))
     }
 
-    fn list(&self, filter: SessionListFilter) -> StoreFuture<'_, (Vec<StoredSession>, Option<String>)> {
+    fn list(&self, filter: SessionListFilter) -> StoreFuture<'_, StorePage<StoredSession>> {
         Box::pin(async move {
             let before = PagedList::Sessions.parse_cursor(filter.cursor.as_deref())?;
             let limit = filter.limit;
