@@ -40,11 +40,6 @@ impl RunPermissions {
         self.servers.as_ref().is_none_or(|names| names.iter().any(|name| name == server))
     }
 
-    #[must_use]
-    pub fn approval_policy(&self, tool: &str) -> ApprovalPolicy {
-        approval_policy_for(&self.approvals, tool)
-    }
-
     /// Restricts these permissions by those of the parent run: what both allow, and the stricter of two policies.
     #[must_use]
     pub fn restricted_by(&self, ceiling: &Self) -> Self {
@@ -139,8 +134,8 @@ mod tests {
             for tool in TOOLS {
                 let is_allowed_by_all = chain.iter().all(|link| contains_tool(&link.tools, tool));
                 prop_assert_eq!(contains_tool(&last.tools, tool), is_allowed_by_all, "{}", tool);
-                let strictest = chain.iter().map(|link| link.approval_policy(tool)).max();
-                prop_assert_eq!(Some(last.approval_policy(tool)), strictest, "{}", tool);
+                let strictest = chain.iter().map(|link| approval_policy_for(&link.approvals, tool)).max();
+                prop_assert_eq!(Some(approval_policy_for(&last.approvals, tool)), strictest, "{}", tool);
             }
             prop_assert_eq!(last.own_model, chain.iter().any(|link| link.own_model));
             prop_assert_eq!(Some(last.isolation), chain.iter().map(|link| link.isolation).max());
@@ -156,7 +151,7 @@ mod tests {
         let all = RunPermissions { tools, servers: None, approvals: BTreeMap::new(), isolation, own_model: false };
         let denied = BTreeMap::from([("shell".to_owned(), ApprovalPolicy::Deny)]);
         let reader = RunPermissions { approvals: denied, ..all.clone() };
-        assert_eq!(all.restricted_by(&reader).approval_policy("shell"), ApprovalPolicy::Deny);
+        assert_eq!(approval_policy_for(&all.restricted_by(&reader).approvals, "shell"), ApprovalPolicy::Deny);
         let without = RunPermissions { tools: vec!["read_file".to_owned()], ..all.clone() };
         assert_eq!(all.restricted_by(&without).tools, ["read_file"]);
     }

@@ -333,12 +333,6 @@ impl Turn {
         &self.verdict
     }
 
-    /// RFC 3339.
-    #[must_use]
-    pub fn sealed_at(&self) -> &str {
-        &self.sealed_at
-    }
-
     #[must_use]
     pub fn usage(&self) -> Usage {
         self.usage

@@ -257,11 +257,6 @@ impl Models {
         })
     }
 
-    #[must_use]
-    pub fn is_configured(&self, provider: &str) -> bool {
-        self.provider_set().configs.contains_key(provider)
-    }
-
     fn base_url_changed(&self, provider: &str, configured: Option<&ProviderConfig>) -> bool {
         let first = self.initial_base_urls.read().unwrap_or_else(PoisonError::into_inner);
         let (first, now) = (first.get(provider), configured.map(|config| &config.base_url));
