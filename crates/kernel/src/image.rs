@@ -19,7 +19,6 @@ const MARKER_START: &str = "[IMAGE:";
 /// text.
 const MARKER_DELIMITERS: [char; 4] = ['[', ']', '\n', '\r'];
 
-/// A piece of a text with markers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MarkedText<'a> {
     /// Text between markers.

@@ -39,7 +39,6 @@ pub use images::{ImageSet, ImageUsage, MAX_REQUEST_IMAGES, PromptPart, Vision, i
 const EMPTY_TEXT: &str = "(empty message)";
 const EMPTY_OUTPUT: &str = "(no output)";
 
-/// Heading of a summary.
 const SUMMARY_HEADING: &str = "[The conversation before this point was long. This is a summary of it:]";
 
 #[derive(Debug, Clone, Copy)]
@@ -58,9 +57,10 @@ pub struct Prompt<'a> {
 }
 
 /// A violation of the rules of a dialect by a list of messages.
+#[cfg(test)]
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("message {at}: {rule}")]
-pub struct DialectViolation {
+pub(crate) struct DialectViolation {
     /// Index of the message, from 0.
     pub at: usize,
     pub rule: &'static str,

@@ -82,11 +82,6 @@ impl ModelRouter {
         Some(format!("{}/{}", route.provider, route.model))
     }
 
-    #[must_use]
-    pub fn routes(&self) -> &[ModelRoute] {
-        &self.routes
-    }
-
     /// Entries that can never work: keyword rules first, then routes, each in their order.
     #[must_use]
     pub fn problems(&self) -> Vec<RoutingProblem> {

@@ -151,16 +151,6 @@ impl RunState {
     }
 
     #[must_use]
-    pub fn as_str(&self) -> &'static str {
-        match self {
-            Self::Queued => "queued",
-            Self::Running => "running",
-            Self::Ending { .. } => "ending",
-            Self::Ended { .. } => "ended",
-        }
-    }
-
-    #[must_use]
     pub fn verdict(&self) -> Option<&Verdict> {
         match self {
             Self::Queued | Self::Running => None,

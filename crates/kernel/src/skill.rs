@@ -12,6 +12,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use quell_protocol::display_text::shorten;
 use serde::Deserialize;
 
 /// The file in the folder of a skill.
@@ -22,7 +23,6 @@ pub const MAX_SKILLS: usize = 64;
 const MAX_SECTION_BYTES: usize = 32 * 1024;
 /// Maximum characters of a skill name.
 const MAX_NAME_CHARS: usize = 64;
-/// Maximum characters of a description.
 const MAX_DESCRIPTION_CHARS: usize = 1024;
 /// Maximum characters of file content in an error text.
 const MAX_ERROR_CHARS: usize = 200;
@@ -81,11 +81,11 @@ impl Skill {
             budget: serde_saphyr::budget! { max_nodes: MAX_YAML_NODES, max_aliases: MAX_YAML_NODES },
         };
         let head: Option<SkillFrontMatter> = serde_saphyr::from_str_with_options(extract_front_matter(text)?, options)
-            .map_err(|error| SkillError::InvalidYaml(truncate_for_error(&one_line(&error.to_string()))))?;
+            .map_err(|error| SkillError::InvalidYaml(shorten(&one_line(&error.to_string()), MAX_ERROR_CHARS, "...")))?;
         let (name, description) = head.map(|head| (head.name, head.description)).unwrap_or_default();
         let name = name.filter(|name| !name.is_empty()).ok_or(SkillError::MissingKey("name"))?;
         if !is_valid_skill_name(&name) {
-            return Err(SkillError::InvalidName(truncate_for_error(&name)));
+            return Err(SkillError::InvalidName(shorten(&name, MAX_ERROR_CHARS, "...")));
         }
         if name != folder {
             return Err(SkillError::FolderMismatch(name, folder.to_owned()));
@@ -176,13 +176,6 @@ fn is_valid_skill_name(name: &str) -> bool {
     let is_part =
         |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
     name.len() <= MAX_NAME_CHARS && name.split('-').all(is_part)
-}
-
-/// Truncates file content for an error text.
-fn truncate_for_error(text: &str) -> String {
-    let mut chars = text.chars();
-    let beginning: String = chars.by_ref().take(MAX_ERROR_CHARS).collect();
-    if chars.next().is_some() { format!("{beginning}...") } else { beginning }
 }
 
 /// Joins the words of a text with single spaces. Control characters separate words too.

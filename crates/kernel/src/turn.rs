@@ -289,13 +289,17 @@ impl Turn {
     /// True when models see only the note of this turn.
     #[must_use]
     pub(crate) fn is_hidden_from_models(&self) -> bool {
-        seal::is_refusal(&self.verdict) || self.is_vision_failure() || seal::is_withheld(&self.verdict)
+        [CODE_REFUSED, CODE_VISION, CODE_WITHHELD].into_iter().any(|code| self.has_failed_with(code))
     }
 
     /// True when a model did not accept the images of this turn, or those before it.
     #[must_use]
     pub(crate) fn is_vision_failure(&self) -> bool {
-        seal::is_vision_failure(&self.verdict)
+        self.has_failed_with(CODE_VISION)
+    }
+
+    fn has_failed_with(&self, wanted: &str) -> bool {
+        matches!(&self.verdict, Verdict::Failed { code, .. } if code == wanted)
     }
 
     /// Sources of its images, in order: those of user messages and of call results.
@@ -327,12 +331,6 @@ impl Turn {
     #[must_use]
     pub fn verdict(&self) -> &Verdict {
         &self.verdict
-    }
-
-    /// RFC 3339.
-    #[must_use]
-    pub fn sealed_at(&self) -> &str {
-        &self.sealed_at
     }
 
     #[must_use]
@@ -369,7 +367,8 @@ impl Turn {
     }
 
     /// Ids of the results that sealing synthesised.
-    pub fn synthetic_ids(&self) -> impl Iterator<Item = &str> {
+    #[cfg(test)]
+    pub(crate) fn synthetic_ids(&self) -> impl Iterator<Item = &str> {
         self.answered_calls().filter_map(|call| call.synthetic.as_deref())
     }
 

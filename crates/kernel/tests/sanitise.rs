@@ -90,11 +90,7 @@ fn mutate_reply(rows: &[&str], random: &mut SplitMix64) -> String {
             _ => reply.insert_str(from, PIECES[random.below(PIECES.len())]),
         }
     }
-    let mut end = reply.len().min(MAX_REPLY_BYTES);
-    while !reply.is_char_boundary(end) {
-        end -= 1;
-    }
-    reply.truncate(end);
+    reply.truncate(reply.floor_char_boundary(MAX_REPLY_BYTES));
     reply
 }
 
@@ -115,10 +111,6 @@ impl SplitMix64 {
 
     /// A random offset between two characters.
     fn char_boundary(&mut self, text: &str) -> usize {
-        let mut at = self.below(text.len() + 1);
-        while !text.is_char_boundary(at) {
-            at -= 1;
-        }
-        at
+        text.floor_char_boundary(self.below(text.len() + 1))
     }
 }

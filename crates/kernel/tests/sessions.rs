@@ -213,7 +213,6 @@ impl SessionSimulation {
     }
 }
 
-/// When the shutdown happens.
 #[derive(Clone, Copy)]
 enum ShutdownTiming {
     /// After all callers are done.

@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use quell_kernel::retry::is_retryable_status;
-use quell_net::{AddressRefused, SseLimitError, error_sources, root_cause, without_secrets};
+use quell_net::{AddressRefused, error_sources, root_cause, without_secrets};
 use quell_scope::Cancelled;
 use reqwest::Url;
 
@@ -106,11 +106,6 @@ impl Provider {
     pub(super) fn unreadable_failure(&self, problem: impl Into<String>) -> AttemptFailure {
         let problem = self.redact_secrets(problem.into());
         AttemptFailure::permanent(ModelError::BadStream { provider: self.name.clone(), problem })
-    }
-
-    /// An event or a line is too large.
-    pub(super) fn oversize_failure(&self, oversize: SseLimitError) -> AttemptFailure {
-        self.unreadable_failure(oversize.to_string())
     }
 
     /// An event that is no valid part of an answer. Once a part of the answer reached the sink, there is no retry.

@@ -17,9 +17,9 @@ use reqwest::Url;
 use reqwest::header::HeaderName;
 use serde_json::Value;
 
+use super::ModelCallRequest;
 use super::error_report::ProviderErrorReport;
 use super::partial_answer::{PartialAnswer, ResponseError, StreamStatus};
-use super::{ModelCallRequest, ModelSink};
 
 pub(super) use anthropic::AnthropicMessages;
 pub(super) use openai::ChatCompletions;
@@ -57,7 +57,6 @@ pub(super) trait Dialect: fmt::Debug + Sync {
         true
     }
 
-    /// The header that carries the key.
     fn key_header(&self, key: &str) -> (HeaderName, String);
 
     /// The headers of each request, besides the key and those that all dialects have.
@@ -76,21 +75,10 @@ pub(super) trait Dialect: fmt::Debug + Sync {
         request: &ModelCallRequest<'_>,
     ) -> serde_json::Result<EncodedRequest>;
 
-    /// Applies one event of the stream.
-    fn apply_event(
-        &self,
-        event: &SseEvent,
-        partial: &mut PartialAnswer,
-        sink: &mut dyn ModelSink,
-    ) -> Result<StreamStatus, ResponseError>;
+    fn apply_event(&self, event: &SseEvent, partial: &mut PartialAnswer) -> Result<StreamStatus, ResponseError>;
 
     /// Applies the whole response of a server that was asked to stream and did not.
-    fn apply_whole_response(
-        &self,
-        body: &[u8],
-        partial: &mut PartialAnswer,
-        sink: &mut dyn ModelSink,
-    ) -> Result<(), ResponseError>;
+    fn apply_whole_response(&self, body: &[u8], partial: &mut PartialAnswer) -> Result<(), ResponseError>;
 
     /// Parses the body of an error response. The default reads every shape that is known so far.
     fn parse_error(&self, body: &str) -> ProviderErrorReport {

@@ -1,5 +1,6 @@
 //! Parse the error bodies of providers: message, status, context overflow, quota.
 
+use quell_protocol::display_text;
 use serde_json::Value;
 
 /// The maximum length of a message; a proxy may answer with a whole error page.
@@ -75,11 +76,7 @@ impl ProviderErrorReport {
 }
 
 fn shorten(text: &str) -> String {
-    let text = text.trim();
-    match text.char_indices().nth(MAX_MESSAGE_CHARS) {
-        Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()),
-        None => text.to_owned(),
-    }
+    display_text::shorten(text.trim(), MAX_MESSAGE_CHARS, "...")
 }
 
 #[cfg(test)]

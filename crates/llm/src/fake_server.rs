@@ -147,7 +147,6 @@ pub(super) fn text_step(delta: &str) -> FakeServerStep {
     event_step(&serde_json::json!({"choices": [{"index": 0, "delta": {"content": delta}}]}).to_string())
 }
 
-/// An event with a finish reason.
 pub(super) fn finish_step(reason: &str) -> FakeServerStep {
     event_step(&serde_json::json!({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}).to_string())
 }
@@ -158,7 +157,6 @@ pub(super) fn usage_step(input: u64, output: u64) -> FakeServerStep {
     event_step(&serde_json::json!({"choices": [], "usage": usage}).to_string())
 }
 
-/// A whole answer of one word.
 pub(super) fn one_word_answer(answer_text: &str) -> Vec<FakeServerStep> {
     vec![stream_head(), text_step(answer_text), finish_step("stop"), event_step("[DONE]"), FakeServerStep::Close]
 }

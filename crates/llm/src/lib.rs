@@ -63,14 +63,12 @@ struct CurrentProviders {
     generation: u64,
 }
 
-/// One set of configured providers.
 #[derive(Debug)]
 struct ProviderSet {
     providers: BTreeMap<String, Arc<Provider>>,
     configs: BTreeMap<String, ProviderConfig>,
 }
 
-/// One model of one provider.
 #[derive(Debug, Clone)]
 pub struct ModelHandle {
     name: String,
@@ -78,7 +76,6 @@ pub struct ModelHandle {
     active_requests: ActiveRequests,
 }
 
-/// One request for an answer.
 #[derive(Debug, Clone, Copy)]
 pub struct ModelCallRequest<'a> {
     pub run: &'a RunId,
@@ -158,7 +155,6 @@ pub enum FinishReason {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no provider serves the model `{name}`; models are named provider/model, and the providers are: {}", join_provider_names(.providers))]
 pub struct UnknownModel {
-    /// The requested name.
     pub name: String,
     pub providers: Vec<String>,
 }
@@ -261,11 +257,6 @@ impl Models {
         })
     }
 
-    #[must_use]
-    pub fn is_configured(&self, provider: &str) -> bool {
-        self.provider_set().configs.contains_key(provider)
-    }
-
     fn base_url_changed(&self, provider: &str, configured: Option<&ProviderConfig>) -> bool {
         let first = self.initial_base_urls.read().unwrap_or_else(PoisonError::into_inner);
         let (first, now) = (first.get(provider), configured.map(|config| &config.base_url));
@@ -344,7 +335,7 @@ impl ModelHandle {
         scope: &Scope,
         sink: &mut dyn ModelSink,
     ) -> Result<ModelAnswer, ModelError> {
-        let _entry = self.active_requests.register(request.agent, request.run);
+        let _entry = self.active_requests.register();
         let outcome = ModelCall::new(self, scope).run(request, sink).await;
         if matches!(outcome, Err(ModelError::Cancelled)) {
             tracing::info!(run = %request.run, agent = %request.agent, model = %self.name, "model call aborted");

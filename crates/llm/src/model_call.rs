@@ -35,14 +35,15 @@ pub(super) struct ModelCall<'a> {
 }
 
 /// The state of a call across its attempts.
-struct CallProgress {
+pub(super) struct CallProgress<'a> {
+    pub(super) sink: &'a mut dyn ModelSink,
+    pub(super) partial: PartialAnswer,
     /// Where the request is sent.
     url: Url,
     /// The request body, the same for each attempt.
     body: Bytes,
     input_tokens: u64,
     attempt_stage: AttemptStage,
-    partial: PartialAnswer,
 }
 
 /// How far an attempt came. This decides the estimate of its cost.
@@ -68,10 +69,10 @@ impl<'a> ModelCall<'a> {
         request: &ModelCallRequest<'_>,
         sink: &mut dyn ModelSink,
     ) -> Result<ModelAnswer, ModelError> {
-        let mut progress = CallProgress::new(self.encode_request(request)?, request.conversation.pictures);
+        let mut progress = CallProgress::new(self.encode_request(request)?, request.conversation.pictures, sink);
         let mut number = 1;
         loop {
-            let failure = match self.run_attempt(number, &mut progress, sink).await {
+            let failure = match self.run_attempt(number, &mut progress).await {
                 Ok(()) => return Ok(progress.partial.into_answer()),
                 Err(failure) if request.conversation.pictures.count > 0 => failure.classify_picture_refusal(),
                 Err(failure) => failure,
@@ -84,7 +85,7 @@ impl<'a> ModelCall<'a> {
             let Some(delay) = self.provider.retry_policy.delay(number, server_delay) else { return Err(failure.error) };
             let why = failure.error.to_string();
             tracing::debug!(model = %self.model.name, attempt = number, ?delay, %why, "model call is tried again");
-            sink.on_retry(number, delay, &why);
+            progress.sink.on_retry(number, delay, &why);
             self.back_off(number, delay).await?;
             number += 1;
         }
@@ -110,41 +111,32 @@ impl<'a> ModelCall<'a> {
     }
 
     /// One attempt. The ledger holds it from before it is sent until its response is dropped.
-    async fn run_attempt(
-        &self,
-        number: u32,
-        progress: &mut CallProgress,
-        sink: &mut dyn ModelSink,
-    ) -> Result<(), AttemptFailure> {
+    async fn run_attempt(&self, number: u32, progress: &mut CallProgress<'_>) -> Result<(), AttemptFailure> {
         progress.attempt_stage = AttemptStage::Unsent;
         progress.partial = PartialAnswer::default();
         let held = self.scope.hold(ResourceKind::ModelRequest, format!("{} (attempt {number})", self.model.name));
         // The response is a local variable of this future, so it is dropped before `held`.
-        let outcome = self.send_and_receive(progress, sink).await;
+        let outcome = self.send_and_receive(progress).await;
         match &outcome {
             Ok(()) => held.release(Release::Finished),
             Err(AttemptFailure { error: ModelError::Cancelled, .. }) => drop(held),
             Err(_) => held.release(Release::Failed),
         }
         match progress.attempt_usage(outcome.as_ref().err()) {
-            Some(usage) => sink.on_usage(usage),
-            None if progress.attempt_stage != AttemptStage::Unsent => sink.on_request_not_billed(),
+            Some(usage) => progress.sink.on_usage(usage),
+            None if progress.attempt_stage != AttemptStage::Unsent => progress.sink.on_request_not_billed(),
             None => {}
         }
         outcome
     }
 
-    async fn send_and_receive(
-        &self,
-        progress: &mut CallProgress,
-        sink: &mut dyn ModelSink,
-    ) -> Result<(), AttemptFailure> {
+    async fn send_and_receive(&self, progress: &mut CallProgress<'_>) -> Result<(), AttemptFailure> {
         let provider = self.provider;
         let request = provider.client.post(progress.url.clone()).headers(provider.headers.clone());
         let request = request.body(progress.body.clone());
         let sending = async {
             progress.attempt_stage = AttemptStage::Sent;
-            sink.on_request_sent(progress.input_tokens);
+            progress.sink.on_request_sent(progress.input_tokens);
             // waits: raced below, as `sending`.
             timeout(provider.header_timeout, request.send()).await
         };
@@ -161,9 +153,9 @@ impl<'a> ModelCall<'a> {
         let received = match content_type(&response).as_str() {
             "text/html" => Err(self.provider.unreadable_failure("a web page")),
             // waits: for the next bytes, raced in `response`.
-            "application/json" => self.read_whole_response(response, &mut progress.partial, sink).await,
+            "application/json" => self.read_whole_response(response, progress).await,
             // waits: for the next bytes, raced in `response`.
-            _ => self.read_stream(response, &mut progress.partial, sink).await,
+            _ => self.read_stream(response, progress).await,
         };
         // An answer that held only a retryable error is a refusal.
         if matches!(received, Err(AttemptFailure { retry: RetryDecision::After(_), .. })) {
@@ -192,17 +184,12 @@ impl<'a> ModelCall<'a> {
     }
 }
 
-impl CallProgress {
-    fn new(request: EncodedRequest, pictures: ImageUsage) -> Self {
+impl<'a> CallProgress<'a> {
+    fn new(request: EncodedRequest, pictures: ImageUsage, sink: &'a mut dyn ModelSink) -> Self {
         let EncodedRequest { url, body } = request;
         let input_tokens = estimate_body_tokens(&body, pictures);
-        Self {
-            url,
-            body: Bytes::from(body),
-            input_tokens,
-            attempt_stage: AttemptStage::Unsent,
-            partial: PartialAnswer::default(),
-        }
+        let (body, partial) = (Bytes::from(body), PartialAnswer::default());
+        Self { sink, partial, url, body, input_tokens, attempt_stage: AttemptStage::Unsent }
     }
 
     /// The cost of the attempt: the provider's count if the answer is complete, otherwise an estimate. None when the

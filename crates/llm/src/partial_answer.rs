@@ -29,7 +29,6 @@ const TOKENS_PER_PICTURE: u64 = 1600;
 pub(super) enum ResponseError {
     /// It does not match the dialect.
     Unreadable(String),
-    /// An error report of the provider.
     Reported(ProviderErrorReport),
 }
 
@@ -37,6 +36,13 @@ pub(super) enum ResponseError {
 pub(super) enum StreamStatus {
     More,
     Done,
+}
+
+/// A piece of an answer that people can read.
+#[derive(Debug)]
+enum AnswerDelta {
+    Text(String),
+    Thinking(String),
 }
 
 /// The parts of an answer received so far.
@@ -47,6 +53,8 @@ pub(super) struct PartialAnswer {
     calls: ToolCallAssembler,
     call_bytes: usize,
     bytes: usize,
+    /// Pieces that are not passed on yet.
+    deltas: Vec<AnswerDelta>,
     /// The provider's count so far; marked as estimated until the output is counted to its end.
     pub(super) usage: Option<Usage>,
     /// Why the model stopped, once it has.
@@ -56,41 +64,51 @@ pub(super) struct PartialAnswer {
 }
 
 impl PartialAnswer {
-    pub(super) fn append_text(&mut self, delta: &str, sink: &mut dyn ModelSink) -> Result<(), ResponseError> {
+    pub(super) fn append_text(&mut self, delta: &str) -> Result<(), ResponseError> {
         if !delta.is_empty() {
             self.add_bytes(delta.len())?;
             match self.blocks.last_mut() {
                 Some(MessageBlock::Text { text }) => text.push_str(delta),
                 _ => self.blocks.push(MessageBlock::Text { text: delta.to_owned() }),
             }
-            sink.on_text_delta(delta);
+            self.deltas.push(AnswerDelta::Text(delta.to_owned()));
         }
         Ok(())
     }
 
-    pub(super) fn append_thinking(&mut self, delta: &str, sink: &mut dyn ModelSink) -> Result<(), ResponseError> {
+    pub(super) fn append_thinking(&mut self, delta: &str) -> Result<(), ResponseError> {
         if !delta.is_empty() {
             self.add_bytes(delta.len())?;
             match self.blocks.last_mut() {
                 Some(MessageBlock::Thinking(Thinking::Shown { text, signature: None })) => text.push_str(delta),
                 _ => self.push_thinking(Thinking::Shown { text: delta.to_owned(), signature: None }),
             }
-            sink.on_thinking_delta(delta);
+            self.deltas.push(AnswerDelta::Thinking(delta.to_owned()));
         }
         Ok(())
     }
 
     /// Unsigned reasoning that the model needs back unchanged.
-    pub(super) fn append_open_thinking(&mut self, delta: &str, sink: &mut dyn ModelSink) -> Result<(), ResponseError> {
+    pub(super) fn append_open_thinking(&mut self, delta: &str) -> Result<(), ResponseError> {
         if !delta.is_empty() {
             self.add_bytes(delta.len())?;
             match self.blocks.last_mut() {
                 Some(MessageBlock::Thinking(Thinking::Open { text })) => text.push_str(delta),
                 _ => self.push_thinking(Thinking::Open { text: delta.to_owned() }),
             }
-            sink.on_thinking_delta(delta);
+            self.deltas.push(AnswerDelta::Thinking(delta.to_owned()));
         }
         Ok(())
+    }
+
+    /// Passes on the pieces that were appended since the last call, in order.
+    pub(super) fn send_deltas(&mut self, sink: &mut dyn ModelSink) {
+        for delta in self.deltas.drain(..) {
+            match delta {
+                AnswerDelta::Text(text) => sink.on_text_delta(&text),
+                AnswerDelta::Thinking(text) => sink.on_thinking_delta(&text),
+            }
+        }
     }
 
     /// Begins a block of reasoning that gets its own signature.
@@ -197,7 +215,6 @@ fn is_empty_thinking(thinking: &Thinking) -> bool {
     *thinking == Thinking::Shown { text: String::new(), signature: None }
 }
 
-/// An estimate of the tokens of a text.
 pub(super) fn estimate_tokens(text: &str) -> u64 {
     u64::try_from(text.chars().count()).unwrap_or(u64::MAX).div_ceil(CHARS_PER_TOKEN)
 }

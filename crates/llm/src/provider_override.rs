@@ -12,7 +12,6 @@ use super::provider_kind::ProviderKind;
 #[derive(Debug, Clone, Default)]
 pub struct ProviderOverride {
     pub api_key: Option<SecretString>,
-    /// The base URL of the API.
     pub base_url: Option<String>,
     /// The addresses that `base_url` may lead to.
     pub address_policy: AddressPolicy,

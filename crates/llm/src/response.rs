@@ -8,9 +8,8 @@ use quell_scope::{Cancelled, Point};
 use reqwest::Response;
 use tokio::time::{Instant, timeout};
 
-use super::ModelSink;
 use super::attempt_failure::AttemptFailure;
-use super::model_call::ModelCall;
+use super::model_call::{CallProgress, ModelCall};
 use super::partial_answer::{PartialAnswer, ResponseError, StreamStatus};
 
 /// The maximum length of a line. A whole answer of 128,000 tokens in one event is about 1 MiB of JSON.
@@ -45,32 +44,32 @@ impl ModelCall<'_> {
     pub(super) async fn read_stream(
         &self,
         mut response: Response,
-        partial: &mut PartialAnswer,
-        sink: &mut dyn ModelSink,
+        progress: &mut CallProgress<'_>,
     ) -> Result<(), AttemptFailure> {
         let (mut decoder, mut silence) = (SseDecoder::new(MAX_LINE_BYTES, MAX_EVENT_BYTES), SilenceTimer::new());
         loop {
-            let chunk = match self.next_chunk(&mut response, partial, &silence).await? {
+            let chunk = match self.next_chunk(&mut response, &progress.partial, &silence).await? {
                 Ok(Some(chunk)) => chunk,
-                Ok(None) => return self.end_without_mark(decoder, partial, sink),
+                Ok(None) => return self.end_without_mark(decoder, progress),
                 // The model has said why it stopped, so the answer is complete, however its connection ends.
-                Err(_) if partial.finish_reason.is_some() => return Ok(()),
+                Err(_) if progress.partial.finish_reason.is_some() => return Ok(()),
                 Err(failure) => return Err(failure),
             };
             let mut rest = &chunk[..];
-            while let Some(event) =
-                decoder.next_event(&mut rest).map_err(|oversize| self.provider.oversize_failure(oversize))?
+            while let Some(event) = decoder
+                .next_event(&mut rest)
+                .map_err(|oversize| self.provider.unreadable_failure(oversize.to_string()))?
             {
                 // A chunk may hold many events, and none may reach the sink after a stop.
                 if self.scope.is_cancelled() {
                     return Err(Cancelled.into());
                 }
                 if self
-                    .apply_event(&event, partial, sink)
-                    .map_err(|error| self.provider.response_failure(error, partial))?
+                    .apply_event(&event, progress)
+                    .map_err(|error| self.provider.response_failure(error, &progress.partial))?
                     == StreamStatus::Done
                 {
-                    return self.end_with_mark(partial);
+                    return self.end_with_mark(&progress.partial);
                 }
                 silence.restart();
             }
@@ -81,11 +80,10 @@ impl ModelCall<'_> {
     pub(super) async fn read_whole_response(
         &self,
         mut response: Response,
-        partial: &mut PartialAnswer,
-        sink: &mut dyn ModelSink,
+        progress: &mut CallProgress<'_>,
     ) -> Result<(), AttemptFailure> {
         let (mut body, mut silence) = (Vec::new(), SilenceTimer::new());
-        while let Some(chunk) = self.next_chunk(&mut response, partial, &silence).await?? {
+        while let Some(chunk) = self.next_chunk(&mut response, &progress.partial, &silence).await?? {
             let is_blank = chunk.trim_ascii().is_empty();
             if !is_blank {
                 silence.restart();
@@ -99,9 +97,10 @@ impl ModelCall<'_> {
                 return Err(self.provider.unreadable_failure(format!("a body of more than {MAX_EVENT_BYTES} bytes")));
             }
         }
-        let applied = self.provider.dialect.apply_whole_response(&body, partial, sink);
-        applied.map_err(|error| self.provider.response_failure(error, partial))?;
-        self.end_with_mark(partial)
+        let applied = self.provider.dialect.apply_whole_response(&body, &mut progress.partial);
+        progress.partial.send_deltas(progress.sink);
+        applied.map_err(|error| self.provider.response_failure(error, &progress.partial))?;
+        self.end_with_mark(&progress.partial)
     }
 
     /// The next bytes, or the end. The outer error is a stop.
@@ -133,13 +132,10 @@ impl ModelCall<'_> {
 
     /// The server closed the connection without an end mark. A last event counts when it is complete: some servers omit
     /// the blank line.
-    fn end_without_mark(
-        &self,
-        decoder: SseDecoder,
-        partial: &mut PartialAnswer,
-        sink: &mut dyn ModelSink,
-    ) -> Result<(), AttemptFailure> {
-        match decoder.into_unfinished_event().map(|event| self.apply_event(&event, partial, sink)) {
+    fn end_without_mark(&self, decoder: SseDecoder, progress: &mut CallProgress<'_>) -> Result<(), AttemptFailure> {
+        let applied = decoder.into_unfinished_event().map(|event| self.apply_event(&event, progress));
+        let partial = &progress.partial;
+        match applied {
             Some(Ok(StreamStatus::Done)) => self.end_with_mark(partial),
             Some(Err(error @ ResponseError::Reported(_))) => Err(self.provider.response_failure(error, partial)),
             _ if partial.finish_reason.is_some() => Ok(()),
@@ -161,12 +157,9 @@ impl ModelCall<'_> {
         }
     }
 
-    fn apply_event(
-        &self,
-        event: &SseEvent,
-        partial: &mut PartialAnswer,
-        sink: &mut dyn ModelSink,
-    ) -> Result<StreamStatus, ResponseError> {
-        self.provider.dialect.apply_event(event, partial, sink)
+    fn apply_event(&self, event: &SseEvent, progress: &mut CallProgress<'_>) -> Result<StreamStatus, ResponseError> {
+        let applied = self.provider.dialect.apply_event(event, &mut progress.partial);
+        progress.partial.send_deltas(progress.sink);
+        applied
     }
 }

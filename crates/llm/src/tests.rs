@@ -17,6 +17,7 @@ use quell_scope::{PointProbe, Release, Scope};
 use serde_json::json;
 use tokio::sync::watch;
 
+use super::fake_server::{FakeModelServer, FakeServerStep};
 use super::*;
 
 /// Records everything that a sink receives.
@@ -55,14 +56,14 @@ impl ModelSink for RecordingSink {
 }
 
 /// One model, one run, one scope.
-struct ModelCallFixture {
+pub(crate) struct ModelCallFixture {
     models: Models,
-    scope: Scope,
+    pub(crate) scope: Scope,
     run: RunId,
     agent: AgentId,
-    conversation: Conversation,
+    pub(crate) conversation: Conversation,
     thinking: Option<ThinkingMode>,
-    tools: Vec<ToolSpec>,
+    pub(crate) tools: Vec<ToolSpec>,
 }
 
 impl ModelCallFixture {
@@ -71,11 +72,18 @@ impl ModelCallFixture {
         Self::with(base_url, |_| {})
     }
 
+    /// A server that plays these scripts, and its provider.
+    async fn start(scripts: Vec<Vec<FakeServerStep>>) -> (FakeModelServer, Self) {
+        let fake = FakeModelServer::start(scripts).await;
+        let fixture = Self::new(fake.base_url());
+        (fake, fixture)
+    }
+
     fn with(base_url: String, change: impl FnOnce(&mut ProviderConfig)) -> Self {
         Self::of_kind(ProviderKind::OPENAI, base_url, change)
     }
 
-    fn of_kind(kind: ProviderKind, base_url: String, change: impl FnOnce(&mut ProviderConfig)) -> Self {
+    pub(crate) fn of_kind(kind: ProviderKind, base_url: String, change: impl FnOnce(&mut ProviderConfig)) -> Self {
         let mut config = ProviderConfig::new(kind);
         config.base_url = Some(base_url);
         change(&mut config);
@@ -101,7 +109,7 @@ impl ModelCallFixture {
         }
     }
 
-    async fn call(&self, sink: &mut RecordingSink) -> Result<ModelAnswer, ModelError> {
+    pub(crate) async fn call(&self, sink: &mut dyn ModelSink) -> Result<ModelAnswer, ModelError> {
         let request = ModelCallRequest {
             run: &self.run,
             agent: &self.agent,
@@ -114,6 +122,18 @@ impl ModelCallFixture {
         self.models.resolve("p/m/1").unwrap().call(&request, &self.scope, sink).await
     }
 
+    /// The answer of a call that succeeds.
+    async fn answer(&self) -> (ModelAnswer, RecordingSink) {
+        let mut sink = RecordingSink::default();
+        (self.call(&mut sink).await.unwrap(), sink)
+    }
+
+    /// The error of a call that fails.
+    async fn failure(&self) -> (ModelError, RecordingSink) {
+        let mut sink = RecordingSink::default();
+        (self.call(&mut sink).await.unwrap_err(), sink)
+    }
+
     /// Kind, label and release of each row of the ledger; all are released.
     fn ledger(&self) -> Vec<(ResourceKind, String, Release)> {
         let rows = self.scope.ledger().rows().into_iter();
@@ -121,8 +141,15 @@ impl ModelCallFixture {
     }
 
     fn is_idle(&self) -> bool {
-        let active = self.models.active_requests();
-        active.count() == 0 && !active.has_run(&self.run) && !active.has_agent(&self.agent)
+        self.models.active_requests().count() == 0
+    }
+}
+
+pub(crate) fn shell_tool() -> ToolSpec {
+    ToolSpec {
+        name: "shell".to_owned(),
+        description: "Runs a command.".to_owned(),
+        parameters: json!({"type": "object"}).into(),
     }
 }
 

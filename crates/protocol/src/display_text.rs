@@ -78,6 +78,15 @@ pub fn strip_invisible(text: &str) -> String {
     shown
 }
 
+/// The first `max_chars` characters of a text, with `mark` behind them if there are more.
+#[must_use]
+pub fn shorten(text: &str, max_chars: usize, mark: &str) -> String {
+    match text.char_indices().nth(max_chars) {
+        Some((end, _)) => format!("{}{mark}", text.get(..end).unwrap_or_default()),
+        None => text.to_owned(),
+    }
+}
+
 /// The first `max_chars` characters of a foreign text on one line: each control character becomes a space.
 #[must_use]
 pub fn replace_controls(text: &str, max_chars: usize) -> String {

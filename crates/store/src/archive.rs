@@ -27,7 +27,6 @@ pub struct SessionArchive {
 /// An item of a session's history, with the run that it belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ArchivedHistoryItem {
-    /// A sealed turn.
     Turn {
         /// The run that left the turn; it is one of the archive's runs.
         run: RunId,
@@ -41,7 +40,6 @@ pub enum ArchivedHistoryItem {
     },
 }
 
-/// Result of an import.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ImportOutcome {
     Imported {

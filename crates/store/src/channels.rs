@@ -14,7 +14,6 @@ pub struct PendingReply {
     pub channel: String,
     /// Id of the chat, room or person.
     pub target: String,
-    /// Id of the thread in it.
     pub thread: Option<String>,
     /// Id of the message that asked. It may carry a reaction.
     pub request_message: String,

@@ -17,9 +17,13 @@ pub(crate) mod small_areas;
 pub(crate) mod spend;
 pub(crate) mod webhooks;
 
-use quell_protocol::{AgentId, Principal, RunId, SessionKey, Usage};
+use quell_protocol::audit::Action;
+use quell_protocol::{AgentId, Principal, RunId, SessionKey, Surface, Usage};
 
-use crate::{AcceptRunOutcome, RunListFilter, RunRow, RunSpend, SealedTurn, SessionListFilter, Store, StoredRunState};
+use crate::{
+    AcceptRunOutcome, ArchivedHistoryItem, AuditEntry, DeleteSessionOutcome, PrivateEndpoints, RunListFilter, RunRow,
+    RunSpend, SealedTurn, SessionArchive, SessionListFilter, Store, StoreError, StoredRunState, StoredSession,
+};
 
 /// A database of its own for one test. It is deleted when it is dropped.
 pub(crate) trait TestDatabase {
@@ -31,7 +35,6 @@ pub(crate) trait TestDatabase {
     /// Opens the database while the store of another daemon is open, as after its lock was lost.
     fn take_over(&self) -> Store;
 
-    /// Counts the notes in the search index.
     fn count_indexed_notes(&self) -> i64;
 
     /// True when the database contains the name of an agent or a sender as a scope of notes.
@@ -105,7 +108,8 @@ macro_rules! conformance_tests {
                 the_first_sender_owns_a_session_and_chooses_its_agent,
                 a_session_is_configured_by_its_owner_or_freely_and_stays_its_owners,
                 a_receipt_outlives_its_session_and_nothing_takes_its_place,
-                retention_keeps_receipts_and_forgets_them_by_age_or_number;
+                retention_keeps_receipts_and_forgets_them_by_age_or_number,
+                a_receipt_is_as_old_as_the_deletion_of_its_session;
             retention:
                 the_oldest_use_comes_first_and_what_has_open_runs_not_at_all,
                 a_session_goes_whole_with_its_entry_unless_it_was_used_meanwhile;
@@ -149,7 +153,6 @@ macro_rules! conformance_tests {
 
 pub(crate) use conformance_tests;
 
-/// A new store, and its database.
 pub(crate) fn new_store<D: TestDatabase>() -> (Store, D) {
     let database = D::create();
     (database.open(), database)
@@ -169,7 +172,6 @@ pub(crate) fn no_spend() -> RunSpend {
     RunSpend { agent, day: "2026-01-01".to_owned(), usage, already_counted: usage }
 }
 
-/// The row of an accepted run.
 pub(crate) fn accepted_row(id: &str, session: &str) -> RunRow {
     RunRow {
         id: run_id(id),
@@ -183,8 +185,28 @@ pub(crate) fn accepted_row(id: &str, session: &str) -> RunRow {
     }
 }
 
-pub(crate) fn sealed_turn(session: SessionKey, run: RunId, turn: String, view: String) -> SealedTurn {
-    SealedTurn { session, run, turn, view }
+pub(crate) async fn append_turn(
+    store: &Store,
+    session: &str,
+    run: &str,
+    turn: &str,
+    view: &str,
+) -> Result<(), StoreError> {
+    let (session, run) = (session_key(session), run_id(run));
+    store.history().append_turn(SealedTurn { session, run, turn: turn.into(), view: view.into() }).await
+}
+
+/// The turns of a session after its last reset.
+pub(crate) async fn turns(store: &Store, session: &str) -> Vec<String> {
+    store.history().turns(session_key(session)).await.unwrap()
+}
+
+pub(crate) async fn find_run(store: &Store, id: &str) -> RunRow {
+    store.runs().find(run_id(id)).await.unwrap().unwrap()
+}
+
+pub(crate) async fn find_session(store: &Store, key: &str) -> StoredSession {
+    store.sessions().find(session_key(key)).await.unwrap().unwrap()
 }
 
 pub(crate) async fn accept_run(store: &Store, id: &str, session: &str) {
@@ -195,9 +217,44 @@ pub(crate) async fn accept_run(store: &Store, id: &str, session: &str) {
 pub(crate) async fn run_to_end(store: &Store, id: &str, session: &str) {
     accept_run(store, id, session).await;
     store.runs().record_start(run_id(id), format!("started {id}")).await.unwrap();
-    let turn = sealed_turn(session_key(session), run_id(id), format!("turn {id}"), format!("ending {id}"));
-    store.history().append_turn(turn).await.unwrap();
+    append_turn(store, session, id, &format!("turn {id}"), &format!("ending {id}")).await.unwrap();
     store.runs().record_end(run_id(id), format!("ended {id}"), no_spend()).await.unwrap();
+}
+
+/// An archive of a session that ended at the beginning of 2020.
+pub(crate) fn session_archive(session: &str, runs: Vec<RunRow>, history: Vec<ArchivedHistoryItem>) -> SessionArchive {
+    let session = StoredSession {
+        key: session_key(session),
+        agent: AgentId::parse("writer").unwrap(),
+        created_at: "2020-01-01T00:00:00.000000Z".into(),
+        last_used_at: "2020-01-02T00:00:00.000000Z".into(),
+        turns: 0,
+        config: None,
+        secrets: None,
+        private_endpoints: PrivateEndpoints::default(),
+        owner: None,
+        imported_at: None,
+    };
+    SessionArchive { session, runs, history, notes: Vec::new() }
+}
+
+/// The audit entry of a deletion by the daemon.
+pub(crate) fn deletion_entry(at: &str, target: &str) -> AuditEntry {
+    AuditEntry {
+        at: at.into(),
+        principal: Principal::parse("quell").unwrap(),
+        surface: Surface::Daemon,
+        from: None,
+        action: Action::DeleteSession,
+        target: Some(target.into()),
+        detail: None,
+    }
+}
+
+/// Deletes a session whose open runs are said to have ended.
+pub(crate) async fn delete_session(store: &Store, session: &str, ended: &[&str]) -> DeleteSessionOutcome {
+    let ended = ended.iter().map(|id| run_id(id)).collect();
+    store.sessions().delete(session_key(session), ended, "2026-12-01T00:00:00.000000Z".into()).await.unwrap()
 }
 
 pub(crate) fn all_runs() -> RunListFilter {
@@ -206,6 +263,17 @@ pub(crate) fn all_runs() -> RunListFilter {
 
 pub(crate) fn all_sessions() -> SessionListFilter {
     SessionListFilter { search: None, limit: 100, cursor: None }
+}
+
+/// Reads a list from its first page to its last. `read_page` gets the cursor of a page.
+pub(crate) async fn read_all<T>(read_page: impl AsyncFn(Option<String>) -> (Vec<T>, Option<String>)) -> Vec<T> {
+    let (mut rows, mut cursor) = read_page(None).await;
+    while cursor.is_some() {
+        let (page, next) = read_page(cursor).await;
+        rows.extend(page);
+        cursor = next;
+    }
+    rows
 }
 
 pub(crate) fn run_ids(rows: &[RunRow]) -> Vec<&str> {

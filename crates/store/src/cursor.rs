@@ -1,6 +1,6 @@
 //! Encode, parse and check the cursors of paged lists: the number of the last returned row, opaque to clients.
 
-use crate::StoreError;
+use crate::{StoreError, StorePage};
 
 /// The list that a cursor belongs to, so that a cursor of another list is refused instead of misread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl PagedList {
 
     /// Splits off the extra row that was queried to learn whether there is a next page. Returns the page and its
     /// cursor.
-    pub(crate) fn split_page<T>(self, mut rows: Vec<(i64, T)>, limit: usize) -> (Vec<T>, Option<String>) {
+    pub(crate) fn split_page<T>(self, mut rows: Vec<(i64, T)>, limit: usize) -> StorePage<T> {
         let more = rows.len() > limit;
         rows.truncate(limit);
         let next = rows.last().filter(|_| more).map(|(number, _)| self.format_cursor(*number));

@@ -37,6 +37,19 @@ pub enum StoreError {
         /// The newest schema that this version knows.
         known: i32,
     },
+    #[error(
+        "{} has the schema {found} of an early version of quell (this version knows {oldest} to {known}) and was left \
+         unchanged; restore a newer backup, or move the file away to start with an empty one", .file.display()
+    )]
+    OlderSchema {
+        file: PathBuf,
+        /// Schema version of the file.
+        found: i32,
+        /// The oldest schema that can be migrated.
+        oldest: i32,
+        /// The newest schema that this version knows.
+        known: i32,
+    },
     #[error("{} is a database of another program; give quell a file of its own", .0.display())]
     ForeignDatabase(PathBuf),
     /// Another daemon has opened the database since, although this one held the lock.

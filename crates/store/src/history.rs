@@ -2,9 +2,8 @@
 
 use quell_protocol::{AgentId, Principal, RunId, SessionKey};
 
-use crate::StoreFuture;
+use crate::{StoreFuture, StorePage};
 
-/// A sealed turn to record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealedTurn {
     pub session: SessionKey,
@@ -21,7 +20,6 @@ pub enum HistoryItem {
     Turn {
         /// JSON, as stored.
         turn: String,
-        /// The agent of its run.
         agent: AgentId,
         /// The principal whose message began the run.
         principal: Principal,
@@ -49,7 +47,7 @@ pub trait HistoryStore: Send + Sync {
         session: SessionKey,
         limit: usize,
         cursor: Option<String>,
-    ) -> StoreFuture<'_, (Vec<HistoryItem>, Option<String>)>;
+    ) -> StoreFuture<'_, StorePage<HistoryItem>>;
 
     /// Lists the newest `limit` turns of a session after its last reset and before number `before`, newest first,
     /// each with its number. Numbers rise with time and can have gaps.

@@ -55,8 +55,10 @@ pub use spend::{RunSpend, SpendStore};
 pub use temp_file::TempFile;
 pub use webhooks::{QueuedWebhook, StoredWebhook, WebhookStore};
 
-/// The future of a store operation.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// Rows of a page, and the cursor of the next page.
+pub type StorePage<T> = (Vec<T>, Option<String>);
 
 /// An implementation of the store: all areas.
 ///

@@ -83,7 +83,7 @@ struct RunEntry {
 
 #[derive(Debug)]
 struct ReceiptEntry {
-    /// RFC 3339: the last use of the session.
+    /// RFC 3339.
     deleted_at: String,
     row: RunRow,
 }

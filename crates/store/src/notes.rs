@@ -6,7 +6,7 @@ use quell_kernel::memory::CATEGORY_CONVERSATION;
 use quell_protocol::memory::SenderRow;
 use quell_protocol::{AgentId, SessionKey};
 
-use crate::StoreFuture;
+use crate::{StoreFuture, StorePage};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum NoteScope {
@@ -96,18 +96,13 @@ pub trait NoteStore: Send + Sync {
     fn search(&self, scopes: Vec<NoteScope>, query: &str, limit: usize) -> StoreFuture<'_, Vec<Vec<FoundNote>>>;
 
     /// Lists the notes of a scope, last saved first, and the cursor of the next page.
-    fn list(
-        &self,
-        scope: NoteScope,
-        limit: usize,
-        cursor: Option<String>,
-    ) -> StoreFuture<'_, (Vec<Note>, Option<String>)>;
+    fn list(&self, scope: NoteScope, limit: usize, cursor: Option<String>) -> StoreFuture<'_, StorePage<Note>>;
 
     /// Deletes a note. False when there is none with this key.
     fn forget(&self, scope: NoteScope, key: String) -> StoreFuture<'_, bool>;
 
     /// Lists the senders that have notes, the one with the newest note first, and the cursor of the next page.
-    fn list_senders(&self, limit: usize, cursor: Option<String>) -> StoreFuture<'_, (Vec<SenderRow>, Option<String>)>;
+    fn list_senders(&self, limit: usize, cursor: Option<String>) -> StoreFuture<'_, StorePage<SenderRow>>;
 
     /// Deletes all notes of a sender, and the sender's name. Returns the number of deleted notes. No deleted text may
     /// stay readable on the disk.

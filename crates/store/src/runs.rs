@@ -3,7 +3,7 @@
 use quell_protocol::api::Hold;
 use quell_protocol::{AgentId, Amendment, Principal, RunId, SessionKey};
 
-use crate::{RunSpend, StoreFuture};
+use crate::{RunSpend, StoreFuture, StorePage};
 
 /// State of a run as stored. It never goes back.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,7 +93,7 @@ pub trait RunStore: Send + Sync {
     fn find(&self, id: RunId) -> StoreFuture<'_, Option<RunRow>>;
 
     /// Lists runs, newest first, and the cursor of the next page.
-    fn list(&self, filter: RunListFilter) -> StoreFuture<'_, (Vec<RunRow>, Option<String>)>;
+    fn list(&self, filter: RunListFilter) -> StoreFuture<'_, StorePage<RunRow>>;
 
     /// Lists the runs that have not ended, oldest first. When a daemon starts, these are the runs that the previous
     /// one left.

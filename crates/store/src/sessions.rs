@@ -2,7 +2,7 @@
 
 use quell_protocol::{AgentId, Principal, RunId, SessionKey};
 
-use crate::{AuditEntry, StoreFuture};
+use crate::{AuditEntry, StoreFuture, StorePage};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionListFilter {
@@ -97,7 +97,7 @@ pub trait SessionStore: Send + Sync {
     fn find(&self, key: SessionKey) -> StoreFuture<'_, Option<StoredSession>>;
 
     /// Lists sessions, the most recently used first, and the cursor of the next page.
-    fn list(&self, filter: SessionListFilter) -> StoreFuture<'_, (Vec<StoredSession>, Option<String>)>;
+    fn list(&self, filter: SessionListFilter) -> StoreFuture<'_, StorePage<StoredSession>>;
 
     fn count(&self) -> StoreFuture<'_, u64>;
 
@@ -110,13 +110,13 @@ pub trait SessionStore: Send + Sync {
 
     /// Deletes a session with its turns, runs and notes. Keeps the receipts, without messages and answers; a receipt
     /// that exists is not replaced, so that nobody can forge one by an import and a deletion. Refused while the
-    /// session has an open run that is not among `ended`.
-    fn delete(&self, key: SessionKey, ended: Vec<RunId>) -> StoreFuture<'_, DeleteSessionOutcome>;
+    /// session has an open run that is not among `ended`. The receipts are as old as `at`, RFC 3339: the current time.
+    fn delete(&self, key: SessionKey, ended: Vec<RunId>, at: String) -> StoreFuture<'_, DeleteSessionOutcome>;
 
     /// Lists at most `limit` sessions without open runs that come after `after`, the least recently used first.
     fn list_idle(&self, after: Option<IdleSession>, limit: usize) -> StoreFuture<'_, Vec<IdleSession>>;
 
-    /// Deletes a session as [`SessionStore::delete`] does, together with an audit entry, unless the session was used
-    /// since it was listed.
+    /// Deletes a session as [`SessionStore::delete`] does, at the time of the audit entry, which it appends. Changes
+    /// nothing if the session was used since it was listed.
     fn delete_idle(&self, idle: IdleSession, entry: AuditEntry) -> StoreFuture<'_, DeleteSessionOutcome>;
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
+use quell_store::memory::MemoryDatabase;
 use tempfile::TempDir;
 
 use super::*;
@@ -82,9 +83,9 @@ async fn an_invalid_token_authenticates_no_one() {
 
 #[tokio::test]
 async fn a_token_file_of_no_use_is_refused_with_its_remedy() {
-    let store_home = tempfile::tempdir().unwrap();
-    let store = Store::open(store_home.path(), "quell.db").unwrap();
-    let file = store_home.path().join("token");
+    let home = tempfile::tempdir().unwrap();
+    let store = MemoryDatabase::default().open();
+    let file = home.path().join("token");
     let long = "x".repeat(5000);
     for (content, word) in
         [("", "empty"), ("\n \n", "empty"), ("two words", "one line"), ("a\nb", "one line"), (&long, "too long")]

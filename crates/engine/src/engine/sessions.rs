@@ -332,7 +332,8 @@ impl Engine {
             self.remove_session_files(key).await;
             // The receipts of its runs are kept.
             self.store_ended_runs(key).await?;
-            let deleted = self.inner().store.sessions().delete(key.clone(), ended_runs).await?;
+            let deleted =
+                self.inner().store.sessions().delete(key.clone(), ended_runs, self.inner().clock.rfc3339(now)).await?;
             // Runs that were accepted after the stop are stopped, too, if the caller may. Runs that are not in memory
             // are rows that an earlier write failed to close.
             if let DeleteSessionOutcome::InUse(open) = deleted {

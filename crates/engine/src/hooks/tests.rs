@@ -11,6 +11,7 @@ use quell_kernel::StopTimeouts;
 use quell_process::WardenExe;
 use quell_protocol::{AgentId, SessionKey};
 use quell_scope::{PointProbe, Release};
+use quell_store::memory::MemoryDatabase;
 use tempfile::TempDir;
 
 use super::*;
@@ -86,7 +87,7 @@ fn fixture_with(script: ScriptedHook, settings: HookSettings) -> HookFixture {
         wardens: Wardens::new(WardenExe::ThisProcess, StopTimeouts::default()).unwrap(),
         environment: Vec::new(),
         cwd: dir.path().to_owned(),
-        store: Store::open(dir.path(), "quell.db").unwrap(),
+        store: MemoryDatabase::default().open(),
         clock,
     })
     .unwrap();

@@ -254,11 +254,6 @@ impl<X: Clone> Inbox<X> {
         !self.waiting.values().flatten().chain(debounced).any(is_waiting) && !self.in_flight.values().any(is_in_flight)
     }
 
-    #[must_use]
-    pub fn waiting_count(&self) -> usize {
-        self.waiting_count
-    }
-
     /// Evicts the newest message of the sender with the most messages.
     fn evict_from_busiest_sender(&mut self) -> InboxPushOutcome<X> {
         // Borrow the names: this runs for each message of a flood, while others wait for the lock of the inbox.

@@ -1,6 +1,7 @@
 //! Decides which exchanges are summarised into notes, with the prompt and the parser of the answer
 //! (docs/design/requirements.md, D12).
 
+use quell_protocol::display_text::shorten;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -55,7 +56,8 @@ impl ConsolidationInput {
         if count_letters(&user) < MIN_MESSAGE_LETTERS || answer.trim().is_empty() {
             return None;
         }
-        let record = ExchangeRecord { user: truncate_side(user.trim()), assistant: truncate_side(answer.trim()) };
+        let side = |text: &str| shorten(text.trim(), MAX_CHARS_PER_SIDE, " [...]");
+        let record = ExchangeRecord { user: side(&user), assistant: side(&answer) };
         serde_json::to_string(&record).ok().map(Self)
     }
 
@@ -68,14 +70,6 @@ impl ConsolidationInput {
 
 fn count_letters(text: &str) -> usize {
     text.chars().take(MIN_MESSAGE_LETTERS).map(|letter| if is_cjk(letter) { 2 } else { 1 }).sum()
-}
-
-/// Cuts a text after the characters that the model reads.
-fn truncate_side(text: &str) -> String {
-    match text.char_indices().nth(MAX_CHARS_PER_SIDE) {
-        Some((end, _)) => format!("{} [...]", text.get(..end).unwrap_or_default()),
-        None => text.to_owned(),
-    }
 }
 
 /// Summary of an exchange.

@@ -9,7 +9,6 @@ pub const MAX_QUERY_WORDS: usize = 64;
 /// A word with at least this many letters also matches longer words that begin with it.
 const MIN_PREFIX_LETTERS: usize = 4;
 
-/// One word of a query.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum SearchWord {
     /// Matches exactly: a short word, or neighbouring CJK characters with spaces between them.

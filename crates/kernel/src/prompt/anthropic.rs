@@ -3,6 +3,7 @@
 //! The format demands strict alternation of `user` and `assistant`, content in blocks, and results first in the user
 //! message that follows their calls.
 
+#[cfg(test)]
 mod check;
 
 use serde_json::{Value, json};
@@ -10,7 +11,8 @@ use serde_json::{Value, json};
 use super::{DialectRules, Prompt, PromptCall, PromptLine, PromptPart, build_lines, is_blank};
 use crate::turn::{MessageBlock, ModelMessage, Thinking};
 
-pub use check::check_messages;
+#[cfg(test)]
+pub(super) use check::check_messages;
 
 /// Appended after a final assistant message, which newer models refuse and older ones would continue.
 const CONTINUE_TEXT: &str = "(continue)";

@@ -64,7 +64,6 @@ impl ImageSet {
         self.0.entry(source).or_insert(found);
     }
 
-    /// Total bytes of base64.
     #[must_use]
     pub fn base64_bytes(&self) -> usize {
         self.0.values().flatten().map(|image| image.base64().len()).sum()

@@ -3,6 +3,7 @@
 //! Models that send reasoning as `reasoning_content` get it back with the calls that it led to. Some of them refuse
 //! such a call without its reasoning, also in later turns.
 
+#[cfg(test)]
 mod check;
 
 use serde_json::{Value, json};
@@ -10,7 +11,8 @@ use serde_json::{Value, json};
 use super::{DialectRules, Prompt, PromptCall, PromptLine, PromptPart, Vision, build_lines, is_blank};
 use crate::turn::{ModelMessage, Thinking};
 
-pub use check::check_messages;
+#[cfg(test)]
+pub(super) use check::check_messages;
 
 /// The `messages` of a chat request.
 #[must_use]

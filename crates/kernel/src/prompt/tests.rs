@@ -14,30 +14,27 @@ use super::*;
 use crate::turn::samples::{READER_MODEL, aborted, run_id, seal};
 use crate::turn::{AssistantMessage, CallResult, Thinking, ToolCall};
 
+/// A prompt for [`READER_MODEL`] with nothing but a history.
+fn prompt<'a>(turns: &'a [Arc<Turn>], draft: Option<&'a TurnDraft>) -> Prompt<'a> {
+    Prompt { model: READER_MODEL, system: "", turns, draft, run_context: None, vision: Vision::TextOnly }
+}
+
+/// The checked messages of a prompt in the formats of OpenAI and Anthropic.
+fn render_both(prompt: &Prompt<'_>) -> [Vec<Value>; 2] {
+    let (openai, anthropic) = (openai::build_messages(prompt), anthropic::build_request(prompt).messages);
+    openai::check_messages(&openai).unwrap();
+    anthropic::check_messages(&anthropic).unwrap();
+    [openai, anthropic]
+}
+
 fn openai(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Vec<Value> {
-    let messages = openai::build_messages(&Prompt {
-        model: READER_MODEL,
-        system: "",
-        turns,
-        draft,
-        run_context: None,
-        vision: Vision::TextOnly,
-    });
-    openai::check_messages(&messages).unwrap();
-    messages
+    let [openai, _] = render_both(&prompt(turns, draft));
+    openai
 }
 
 fn anthropic(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Vec<Value> {
-    let request = anthropic::build_request(&Prompt {
-        model: READER_MODEL,
-        system: "",
-        turns,
-        draft,
-        run_context: None,
-        vision: Vision::TextOnly,
-    });
-    anthropic::check_messages(&request.messages).unwrap();
-    request.messages
+    let [_, anthropic] = render_both(&prompt(turns, draft));
+    anthropic
 }
 
 fn text_message(text: &str) -> AssistantMessage {
@@ -82,53 +79,30 @@ fn interrupted_draft(run: &str) -> TurnDraft {
 }
 
 #[test]
-fn a_stopped_batch_in_the_openai_dialect() {
-    let turn = seal_stopped(interrupted_draft("run-1"), PartialPolicy::Discard);
-    let note = turn.note().unwrap().to_owned();
+fn a_stopped_batch_in_both_dialects() {
+    let turns = [seal_stopped(interrupted_draft("run-1"), PartialPolicy::Discard)];
+    let last_text = format!("{}\n\nand now?", turns[0].note().unwrap());
+    let not_started = CallResult::not_started().output;
     let next = draft("run-2", "and now?");
-    let messages = openai::build_messages(&Prompt {
-        model: READER_MODEL,
-        system: "Be brief.",
-        turns: &[turn],
-        draft: Some(&next),
-        run_context: None,
-        vision: Vision::TextOnly,
-    });
-    openai::check_messages(&messages).unwrap();
+    let prompt = Prompt { system: "Be brief.", ..prompt(&turns, Some(&next)) };
+    let [openai, anthropic] = render_both(&prompt);
     let call =
         |id| json!({"id": id, "type": "function", "function": {"name": "shell", "arguments": "{\"command\":\"ls\"}"}});
     assert_eq!(
-        messages,
+        openai,
         [
             json!({"role": "system", "content": "Be brief."}),
             json!({"role": "user", "content": "look around"}),
             json!({"role": "assistant", "content": "I look.", "tool_calls": [call("a"), call("b")]}),
             json!({"role": "tool", "tool_call_id": "a", "content": "x.txt"}),
-            json!({"role": "tool", "tool_call_id": "b", "content": CallResult::not_started().output}),
-            json!({"role": "user", "content": format!("{note}\n\nand now?")}),
+            json!({"role": "tool", "tool_call_id": "b", "content": not_started}),
+            json!({"role": "user", "content": last_text}),
         ]
     );
-}
-
-#[test]
-fn a_stopped_batch_in_the_anthropic_dialect() {
-    let turn = seal_stopped(interrupted_draft("run-1"), PartialPolicy::Discard);
-    let note = turn.note().unwrap().to_owned();
-    let next = draft("run-2", "and now?");
-    let request = anthropic::build_request(&Prompt {
-        model: READER_MODEL,
-        system: "Be brief.",
-        turns: &[turn],
-        draft: Some(&next),
-        run_context: None,
-        vision: Vision::TextOnly,
-    });
-    anthropic::check_messages(&request.messages).unwrap();
+    assert_eq!(anthropic::build_request(&prompt).system, "Be brief.");
     let call = |id| json!({"type": "tool_use", "id": id, "name": "shell", "input": {"command": "ls"}});
-    let not_started = CallResult::not_started().output;
-    assert_eq!(request.system, "Be brief.");
     assert_eq!(
-        request.messages,
+        anthropic,
         [
             json!({"role": "user", "content": [{"type": "text", "text": "look around"}]}),
             json!({"role": "assistant", "content": [
@@ -141,7 +115,7 @@ fn a_stopped_batch_in_the_anthropic_dialect() {
             json!({"role": "user", "content": [
                 {"type": "tool_result", "tool_use_id": "a", "content": "x.txt"},
                 {"type": "tool_result", "tool_use_id": "b", "content": not_started, "is_error": true},
-                {"type": "text", "text": format!("{note}\n\nand now?")},
+                {"type": "text", "text": last_text},
             ]}),
         ]
     );
@@ -320,15 +294,19 @@ fn open_reasoning_goes_back_with_its_calls_to_its_own_model_alone() {
 fn an_agent_without_a_prompt_sends_none() {
     let next = draft("run-1", "hello");
     for system in ["", " \n"] {
-        let prompt = Prompt {
-            model: READER_MODEL,
-            system,
-            turns: &[],
-            draft: Some(&next),
-            run_context: None,
-            vision: Vision::TextOnly,
-        };
+        let prompt = Prompt { system, ..prompt(&[], Some(&next)) };
         assert_eq!(openai::build_messages(&prompt)[0]["role"], "user");
         assert_eq!(anthropic::build_request(&prompt).system, "");
+    }
+}
+
+/// Replaces the value at a JSON pointer in the message `at` of a list, or the whole message.
+pub(super) fn damage_message(list: &mut [Value], at: usize, place: &str, damage: Value) {
+    match place.rsplit_once('/') {
+        None => list[at] = damage,
+        Some((parent, key)) => match list[at].pointer_mut(parent).unwrap() {
+            Value::Array(items) => items[key.parse::<usize>().unwrap()] = damage,
+            fields => fields[key] = damage,
+        },
     }
 }

@@ -35,7 +35,6 @@ pub struct NewRun {
     pub surface: Surface,
     /// The run that starts it, if it is a sub-run.
     pub parent: Option<RunId>,
-    /// Text of the message.
     pub text: String,
     /// Policy while the session is busy.
     pub on_busy: OnBusy,

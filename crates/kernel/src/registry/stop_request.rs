@@ -22,7 +22,6 @@ pub enum StopScope {
         queued: QueuedPolicy,
         background: BackgroundPolicy,
     },
-    /// Runs of an agent.
     Agent {
         id: AgentId,
         phase: AgentRunFilter,

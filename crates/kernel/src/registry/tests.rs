@@ -12,7 +12,7 @@ use std::time::Duration;
 use quell_protocol::api::OnBusy;
 use quell_protocol::{AgentId, Principal, RunId, SessionKey, StopReason, Surface};
 
-use super::{NewRun, RunLimits, RunRegistry, StopRequest, StopRequester};
+use super::{AcceptOutcome, NewRun, RunLimits, RunRegistry, StopRequest, StopRequester};
 use crate::run::{RunStateInput, StopLevel, WorkOutcome};
 use crate::time::{Moment, StopTimeouts};
 
@@ -76,11 +76,11 @@ fn registry() -> RunRegistry {
     registry
 }
 
-/// Accepts a run durably.
-fn accept_durable(registry: &mut RunRegistry, run: NewRun) {
+/// Accepts a run durably. Returns the runs that it supersedes.
+fn accept_durable(registry: &mut RunRegistry, run: NewRun) -> Vec<RunId> {
     let id = run.id.clone();
-    registry.accept(run, at(0)).expect("accepted");
-    registry.commit_acceptance(&id, at(0));
+    assert!(matches!(registry.accept(run, at(0)), Ok(AcceptOutcome::New(_))), "{id}");
+    registry.commit_acceptance(&id, at(0)).aborted
 }
 
 /// Accepts a run durably and starts the due run of its session.
@@ -102,4 +102,5 @@ fn finish_run(registry: &mut RunRegistry, id: &str) {
     {
         registry.apply_input(&run_id(id), input, at(0));
     }
+    assert!(registry.get(&run_id(id)).is_some_and(|entry| entry.state.is_ended()), "{id}");
 }

@@ -72,7 +72,6 @@ pub enum ChangeLookup<B> {
 #[derive(Debug, PartialEq, Eq)]
 pub struct SessionCleanup<B> {
     pub key: SessionKey,
-    /// The resources to release.
     pub resources: B,
     /// State in which it left the table.
     pub state: SessionState,
@@ -151,7 +150,7 @@ impl<B: Clone> SessionTable<B> {
         body: B,
         now: Moment,
     ) -> Result<(), SessionCleanup<B>> {
-        self.store_resources(key, token, body, now).map(drop)
+        self.finish_change(key, token, body, now).map(drop)
     }
 
     /// Finishes a change. Returns the previous resources.
@@ -159,32 +158,6 @@ impl<B: Clone> SessionTable<B> {
     /// # Errors
     /// As for [`SessionTable::finish_create`].
     pub fn finish_change(
-        &mut self,
-        key: &SessionKey,
-        token: CreateToken,
-        body: B,
-        now: Moment,
-    ) -> Result<Option<B>, SessionCleanup<B>> {
-        self.store_resources(key, token, body, now)
-    }
-
-    /// Ends a failed creation or change. `rest` is what exists of a new session by then; the caller has to clean it up.
-    /// An existing session stays unchanged, or has to be cleaned up if it was removed meanwhile.
-    pub fn fail_create(&mut self, key: &SessionKey, token: CreateToken, rest: Option<B>) -> Option<SessionCleanup<B>> {
-        let entry = self.entries.get_mut(key).filter(|entry| entry.creator == Some(token))?;
-        entry.creator = None;
-        if entry.resources.is_none() {
-            entry.resources = rest;
-            if entry.resources.is_none() {
-                self.entries.remove(key);
-                return None;
-            }
-            return self.remove_for_cleanup(key);
-        }
-        if entry.removed { self.remove_for_cleanup(key) } else { None }
-    }
-
-    fn store_resources(
         &mut self,
         key: &SessionKey,
         token: CreateToken,
@@ -203,6 +176,22 @@ impl<B: Clone> SessionTable<B> {
         }
         // The previous resources need no clean-up: the new ones include them.
         Err(self.remove_for_cleanup(key).unwrap_or_else(|| unreachable!("its resources have just been set")))
+    }
+
+    /// Ends a failed creation or change. `rest` is what exists of a new session by then; the caller has to clean it up.
+    /// An existing session stays unchanged, or has to be cleaned up if it was removed meanwhile.
+    pub fn fail_create(&mut self, key: &SessionKey, token: CreateToken, rest: Option<B>) -> Option<SessionCleanup<B>> {
+        let entry = self.entries.get_mut(key).filter(|entry| entry.creator == Some(token))?;
+        entry.creator = None;
+        if entry.resources.is_none() {
+            entry.resources = rest;
+            if entry.resources.is_none() {
+                self.entries.remove(key);
+                return None;
+            }
+            return self.remove_for_cleanup(key);
+        }
+        if entry.removed { self.remove_for_cleanup(key) } else { None }
     }
 
     /// Checks for expiry when work arrives that may have to wait. An expired session is cleaned up by its next use.
@@ -272,13 +261,11 @@ impl<B: Clone> SessionTable<B> {
         decrement_count(&mut self.cleaning_up, key);
     }
 
-    /// State of a session in the table.
     #[must_use]
     pub fn state(&self, key: &SessionKey) -> Option<SessionState> {
         self.entries.get(key).map(|entry| entry.state)
     }
 
-    /// Resources of a live session.
     #[must_use]
     pub fn resources(&self, key: &SessionKey) -> Option<&B> {
         self.entries.get(key)?.resources.as_ref()

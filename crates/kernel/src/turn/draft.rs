@@ -273,7 +273,8 @@ impl TurnDraft {
     }
 
     /// All calls in order: id, tool, and how the call ended, if it has.
-    pub fn calls(&self) -> impl Iterator<Item = (&CallId, &str, Option<CallEnd>)> {
+    #[cfg(test)]
+    pub(crate) fn calls(&self) -> impl Iterator<Item = (&CallId, &str, Option<CallEnd>)> {
         self.results().map(|(id, tool, result)| (id, tool, result.map(|result| result.end)))
     }
 

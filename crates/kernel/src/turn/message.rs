@@ -108,7 +108,6 @@ impl<C> ModelMessage<C> {
         self.calls().next().is_some() || !is_blank(&self.text())
     }
 
-    /// Converts the calls of the message.
     #[must_use]
     pub fn map_calls<D>(self, mut map: impl FnMut(C) -> D) -> ModelMessage<D> {
         let block = |block| match block {

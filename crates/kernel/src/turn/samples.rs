@@ -1,6 +1,8 @@
 //! Proptest strategies for drafts, turns and conversations: any operations in any order, with all kinds of content that
 //! providers and people are known to send.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use quell_protocol::{CallEnd, CallId, Principal, Requester, RunId, StopReason, Surface, Usage, Verdict};
 use serde_json::{Value, json};
@@ -18,7 +20,6 @@ pub(crate) const STREAM_MARKER: char = '§';
 /// The model for which the tests build prompts.
 pub(crate) const READER_MODEL: &str = "some/model";
 
-/// An operation on a draft.
 #[derive(Debug, Clone)]
 pub(crate) enum DraftStep {
     User(String),
@@ -84,6 +85,12 @@ impl SealedStory {
     pub(crate) fn turn(&self, run: &str) -> Turn {
         seal(self.story.draft(run), &self.verdict, self.policy)
     }
+}
+
+/// The turns of the runs `run-0`, `run-1` and so on.
+pub(crate) fn turns(conversation: &[SealedStory]) -> Vec<Arc<Turn>> {
+    let turn = |(nth, end): (usize, &SealedStory)| Arc::new(end.turn(&format!("run-{nth}")));
+    conversation.iter().enumerate().map(turn).collect()
 }
 
 pub(crate) fn run_id(text: &str) -> RunId {

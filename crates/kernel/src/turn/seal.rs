@@ -78,26 +78,18 @@ fn synthesise_result(run: &RunId, open: &OpenCall<'_>) -> SyntheticResult {
     SyntheticResult { result, synthetic: Some(call_ids::synthetic_id(run, open.ordinal, open.id)) }
 }
 
-pub(super) fn is_refusal(verdict: &Verdict) -> bool {
-    matches!(verdict, Verdict::Failed { code, .. } if code == CODE_REFUSED)
-}
-
-pub(super) fn is_withheld(verdict: &Verdict) -> bool {
-    matches!(verdict, Verdict::Failed { code, .. } if code == CODE_WITHHELD)
-}
-
-pub(super) fn is_vision_failure(verdict: &Verdict) -> bool {
-    matches!(verdict, Verdict::Failed { code, .. } if code == CODE_VISION)
-}
-
 /// Text for the model about the end of the request, by class of reason.
 fn end_note(verdict: &Verdict, has_output: bool) -> Option<&'static str> {
     let reason = match verdict {
         Verdict::Completed => return None,
-        Verdict::Failed { .. } if is_refusal(verdict) => return Some(REFUSED_NOTE),
-        Verdict::Failed { .. } if is_vision_failure(verdict) => return Some(VISION_NOTE),
-        Verdict::Failed { .. } if is_withheld(verdict) => return Some(WITHHELD_NOTE),
-        Verdict::Failed { .. } => return Some(FAILED_NOTE),
+        Verdict::Failed { code, .. } => {
+            return Some(match code.as_str() {
+                CODE_REFUSED => REFUSED_NOTE,
+                CODE_VISION => VISION_NOTE,
+                CODE_WITHHELD => WITHHELD_NOTE,
+                _ => FAILED_NOTE,
+            });
+        }
         Verdict::Aborted { reason, .. } => reason,
     };
     Some(match reason {

@@ -52,7 +52,7 @@ fn messages_carry_the_time_at_which_they_came() {
     let turn = Turn::from_stored(&seal_stopped(draft).to_stored()).unwrap();
     let shown = |message: &HistoryMessage| (message.role.clone(), message.at.clone(), message.code, message.ms);
     let history: Vec<_> = turn.history().iter().map(shown).collect();
-    let sealed = turn.sealed_at().to_owned();
+    let sealed = turn.sealed_at.clone();
     let row = |role: &str, at: &str, code, ms| (role.to_owned(), at.to_owned(), code, ms);
     let expected = [
         row("user", "09:00", None, None),

@@ -46,9 +46,5 @@ fn check_with(reply: &str, rules: &SanitiserRules<'_>) -> Result<(), String> {
 }
 
 fn reply_prefix(reply: &str, part: usize) -> &str {
-    let mut end = reply.len() * part / DRAFTS;
-    while !reply.is_char_boundary(end) {
-        end -= 1;
-    }
-    &reply[..end]
+    &reply[..reply.floor_char_boundary(reply.len() * part / DRAFTS)]
 }

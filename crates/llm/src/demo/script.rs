@@ -1,5 +1,6 @@
 //! Choose the demo model's reply from its script and the request; no I/O.
 
+use quell_protocol::display_text::shorten;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -41,7 +42,6 @@ pub(super) struct DemoReply {
 }
 
 impl DemoRequest {
-    /// An estimate of the tokens of the conversation.
     pub(super) fn estimate_tokens(&self) -> u64 {
         self.messages.iter().map(|message| estimate_tokens(&message.text())).sum()
     }
@@ -146,10 +146,7 @@ fn last_paragraph(text: &str) -> &str {
 
 fn quote(text: &str) -> String {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    match text.char_indices().nth(QUOTE_CHARS) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text,
-    }
+    shorten(&text, QUOTE_CHARS, "...")
 }
 
 fn text_reply(text: String) -> DemoReply {

@@ -3,15 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use quell_protocol::{AgentId, RunId, Usage};
+use quell_protocol::Usage;
 use quell_scope::clock::Clock;
 use quell_scope::{PointProbe, Release, Scope};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{
-    FinishReason, ModelAnswer, ModelCallRequest, ModelError, ModelSink, Models, ProviderConfig, ProviderKind, ToolSpec,
-};
+use crate::tests::{ModelCallFixture, shell_tool};
+use crate::{FinishReason, ModelAnswer, ModelError, ModelSink, Models, ProviderConfig, ProviderKind};
 
 /// Counts the pieces of text, and cancels the scope `stop` at the first one.
 #[derive(Default)]
@@ -35,25 +34,13 @@ impl ModelSink for DemoTestSink {
 }
 
 async fn call_demo(demo: &DemoModel, messages: &[Value], sink: &mut DemoTestSink) -> Result<ModelAnswer, ModelError> {
-    let mut config = ProviderConfig::new(ProviderKind::DEMO);
-    config.base_url = Some(demo.base_url());
-    let models = Models::new(BTreeMap::from([("demo".to_owned(), config)])).unwrap();
-    let shell = ToolSpec {
-        name: "shell".to_owned(),
-        description: "Runs a command.".to_owned(),
-        parameters: json!({"type": "object"}).into(),
-    };
-    let request = ModelCallRequest {
-        run: &RunId::parse("r").unwrap(),
-        agent: &AgentId::parse("main").unwrap(),
-        conversation: &crate::Conversation { messages: messages.to_vec(), ..Default::default() },
-        tools: &[shell],
-        temperature: None,
-        max_tokens: None,
-        thinking: None,
-    };
-    let scope = sink.stop.clone().unwrap_or_else(|| Scope::new(Clock::start(), PointProbe::default()));
-    models.resolve("demo/demo").unwrap().call(&request, &scope, sink).await
+    let mut fixture = ModelCallFixture::of_kind(ProviderKind::DEMO, demo.base_url(), |_| {});
+    fixture.conversation.messages = messages.to_vec();
+    fixture.tools = vec![shell_tool()];
+    if let Some(scope) = &sink.stop {
+        fixture.scope = scope.clone();
+    }
+    fixture.call(sink).await
 }
 
 fn user_message(text: &str) -> Value {

@@ -14,7 +14,7 @@ use super::{Conversation, Dialect, EncodedRequest, ProviderEnvironment, url_belo
 use crate::error_report::ProviderErrorReport;
 use crate::partial_answer::{PartialAnswer, ResponseError, StreamStatus, null_as_default};
 use crate::tool_calls::ToolCallFragment;
-use crate::{FinishReason, ModelCallRequest, ModelSink};
+use crate::{FinishReason, ModelCallRequest};
 
 #[derive(Debug)]
 pub(crate) struct AnthropicMessages;
@@ -172,12 +172,7 @@ impl Dialect for AnthropicMessages {
         Ok(EncodedRequest { url: url_below(base_url, &["messages"]), body: request::request_body(model, request)? })
     }
 
-    fn apply_event(
-        &self,
-        event: &SseEvent,
-        partial: &mut PartialAnswer,
-        sink: &mut dyn ModelSink,
-    ) -> Result<StreamStatus, ResponseError> {
+    fn apply_event(&self, event: &SseEvent, partial: &mut PartialAnswer) -> Result<StreamStatus, ResponseError> {
         let data = event.data.trim();
         if data.is_empty() {
             return Ok(StreamStatus::More);
@@ -186,11 +181,11 @@ impl Dialect for AnthropicMessages {
             ResponseError::Unreadable(format!("an event that is none of the messages API: {error}"))
         })?;
         match stream_event {
-            AnthropicEvent::MessageStart { message } => apply_message(message, partial, sink)?,
+            AnthropicEvent::MessageStart { message } => apply_message(message, partial)?,
             AnthropicEvent::ContentBlockStart { index, content_block } => {
-                apply_block(index, content_block, partial, sink)?;
+                apply_block(index, content_block, partial)?;
             }
-            AnthropicEvent::ContentBlockDelta { index, delta } => apply_delta(index, delta, partial, sink)?,
+            AnthropicEvent::ContentBlockDelta { index, delta } => apply_delta(index, delta, partial)?,
             AnthropicEvent::MessageDelta { delta, usage } => {
                 update_usage(&usage, partial);
                 set_finish_reason(delta.stop_reason, partial);
@@ -202,17 +197,12 @@ impl Dialect for AnthropicMessages {
         Ok(StreamStatus::More)
     }
 
-    fn apply_whole_response(
-        &self,
-        body: &[u8],
-        partial: &mut PartialAnswer,
-        sink: &mut dyn ModelSink,
-    ) -> Result<(), ResponseError> {
+    fn apply_whole_response(&self, body: &[u8], partial: &mut PartialAnswer) -> Result<(), ResponseError> {
         let whole = serde_json::from_slice::<AnthropicResponse>(body)
             .map_err(|error| ResponseError::Unreadable(format!("a body that is no message: {error}")))?;
         match whole {
             AnthropicResponse::Message(message) => {
-                apply_message(message, partial, sink)?;
+                apply_message(message, partial)?;
                 partial.usage = partial.usage.map(|usage| Usage { estimated: false, ..usage });
                 Ok(())
             }
@@ -228,34 +218,25 @@ impl Dialect for AnthropicMessages {
     }
 }
 
-fn apply_message(
-    message: AnthropicMessage,
-    partial: &mut PartialAnswer,
-    sink: &mut dyn ModelSink,
-) -> Result<(), ResponseError> {
+fn apply_message(message: AnthropicMessage, partial: &mut PartialAnswer) -> Result<(), ResponseError> {
     partial.has_begun = true;
     update_usage(&message.usage, partial);
     // The count of output tokens at the start is only the first value, so it counts as an estimate.
     partial.usage = partial.usage.map(|usage| Usage { estimated: true, ..usage });
     for (index, block) in (0..).zip(message.content) {
-        apply_block(index, block, partial, sink)?;
+        apply_block(index, block, partial)?;
     }
     set_finish_reason(message.stop_reason, partial);
     Ok(())
 }
 
-fn apply_block(
-    index: u64,
-    block: AnthropicContentBlock,
-    partial: &mut PartialAnswer,
-    sink: &mut dyn ModelSink,
-) -> Result<(), ResponseError> {
+fn apply_block(index: u64, block: AnthropicContentBlock, partial: &mut PartialAnswer) -> Result<(), ResponseError> {
     partial.has_begun = true;
     match block {
-        AnthropicContentBlock::Text { text } => partial.append_text(&text, sink),
+        AnthropicContentBlock::Text { text } => partial.append_text(&text),
         AnthropicContentBlock::Thinking { thinking, signature } => {
             partial.begin_signed_thinking();
-            partial.append_thinking(&thinking, sink)?;
+            partial.append_thinking(&thinking)?;
             partial.append_signature(&signature)
         }
         AnthropicContentBlock::RedactedThinking { data } => partial.push_redacted_thinking(data),
@@ -269,15 +250,10 @@ fn apply_block(
     }
 }
 
-fn apply_delta(
-    index: u64,
-    delta: AnthropicContentDelta,
-    partial: &mut PartialAnswer,
-    sink: &mut dyn ModelSink,
-) -> Result<(), ResponseError> {
+fn apply_delta(index: u64, delta: AnthropicContentDelta, partial: &mut PartialAnswer) -> Result<(), ResponseError> {
     match delta {
-        AnthropicContentDelta::Text { text } => partial.append_text(&text, sink),
-        AnthropicContentDelta::Thinking { thinking } => partial.append_thinking(&thinking, sink),
+        AnthropicContentDelta::Text { text } => partial.append_text(&text),
+        AnthropicContentDelta::Thinking { thinking } => partial.append_thinking(&thinking),
         AnthropicContentDelta::Signature { signature } => partial.append_signature(&signature),
         AnthropicContentDelta::InputJson { partial_json } => partial.append_call_fragment(
             0,

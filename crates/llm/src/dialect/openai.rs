@@ -13,7 +13,7 @@ use super::{Conversation, Dialect, EncodedRequest, ProviderEnvironment, url_belo
 use crate::error_report::ProviderErrorReport;
 use crate::partial_answer::{PartialAnswer, ResponseError, StreamStatus, null_as_default};
 use crate::tool_calls::ToolCallFragment;
-use crate::{FinishReason, ModelCallRequest, ModelSink};
+use crate::{FinishReason, ModelCallRequest};
 
 /// Chat completions, under one of the kinds that speak them.
 #[derive(Debug)]
@@ -183,12 +183,7 @@ impl Dialect for ChatCompletions {
         Ok(EncodedRequest { url: url_below(base_url, &["chat", "completions"]), body })
     }
 
-    fn apply_event(
-        &self,
-        event: &SseEvent,
-        partial: &mut PartialAnswer,
-        sink: &mut dyn ModelSink,
-    ) -> Result<StreamStatus, ResponseError> {
+    fn apply_event(&self, event: &SseEvent, partial: &mut PartialAnswer) -> Result<StreamStatus, ResponseError> {
         let data = event.data.trim();
         if data == "[DONE]" {
             return Ok(StreamStatus::Done);
@@ -202,23 +197,18 @@ impl Dialect for ChatCompletions {
         let chunk = serde_json::from_str::<OpenAiChunk>(data).map_err(|error| {
             ResponseError::Unreadable(format!("an event that is no chat completion chunk: {error}"))
         })?;
-        apply_chunk(chunk, partial, sink)?;
+        apply_chunk(chunk, partial)?;
         Ok(StreamStatus::More)
     }
 
-    fn apply_whole_response(
-        &self,
-        body: &[u8],
-        partial: &mut PartialAnswer,
-        sink: &mut dyn ModelSink,
-    ) -> Result<(), ResponseError> {
+    fn apply_whole_response(&self, body: &[u8], partial: &mut PartialAnswer) -> Result<(), ResponseError> {
         let chunk = serde_json::from_slice::<OpenAiChunk>(body)
             .map_err(|error| ResponseError::Unreadable(format!("a body that is no chat completion: {error}")))?;
-        apply_chunk(chunk, partial, sink)
+        apply_chunk(chunk, partial)
     }
 }
 
-fn apply_chunk(chunk: OpenAiChunk, partial: &mut PartialAnswer, sink: &mut dyn ModelSink) -> Result<(), ResponseError> {
+fn apply_chunk(chunk: OpenAiChunk, partial: &mut PartialAnswer) -> Result<(), ResponseError> {
     if !chunk.error.is_null() {
         return Err(ResponseError::Reported(ProviderErrorReport::from_json(&chunk.error)));
     }
@@ -227,8 +217,8 @@ fn apply_chunk(chunk: OpenAiChunk, partial: &mut PartialAnswer, sink: &mut dyn M
     // One answer was requested; further choices are ignored.
     for choice in chunk.choices.into_iter().filter(|choice| choice.index == 0) {
         partial.has_begun = true;
-        apply_delta(choice.delta, partial, sink)?;
-        apply_delta(choice.message, partial, sink)?;
+        apply_delta(choice.delta, partial)?;
+        apply_delta(choice.message, partial)?;
         if !choice.finish_reason.is_empty() {
             partial.finish_reason = Some(parse_finish_reason(choice.finish_reason));
         }
@@ -236,14 +226,14 @@ fn apply_chunk(chunk: OpenAiChunk, partial: &mut PartialAnswer, sink: &mut dyn M
     Ok(())
 }
 
-fn apply_delta(delta: OpenAiDelta, partial: &mut PartialAnswer, sink: &mut dyn ModelSink) -> Result<(), ResponseError> {
+fn apply_delta(delta: OpenAiDelta, partial: &mut PartialAnswer) -> Result<(), ResponseError> {
     // Servers that know both names send the same text under both.
     match &delta.reasoning_content {
-        Value::Null => partial.append_thinking(delta.reasoning.as_str().unwrap_or_default(), sink)?,
-        reasoning => partial.append_open_thinking(reasoning.as_str().unwrap_or_default(), sink)?,
+        Value::Null => partial.append_thinking(delta.reasoning.as_str().unwrap_or_default())?,
+        reasoning => partial.append_open_thinking(reasoning.as_str().unwrap_or_default())?,
     }
-    apply_content(&delta.content, partial, sink)?;
-    partial.append_text(delta.refusal.as_str().unwrap_or_default(), sink)?;
+    apply_content(&delta.content, partial)?;
+    partial.append_text(delta.refusal.as_str().unwrap_or_default())?;
     for (position, call) in delta.tool_calls.into_iter().enumerate() {
         let arguments = match call.function.arguments {
             Value::String(text) => text,
@@ -261,16 +251,16 @@ fn apply_delta(delta: OpenAiDelta, partial: &mut PartialAnswer, sink: &mut dyn M
 
 /// Text, or a list of parts, as Mistral's reasoning models send it: `text` parts, and `thinking` parts with parts of
 /// their own.
-fn apply_content(content: &Value, partial: &mut PartialAnswer, sink: &mut dyn ModelSink) -> Result<(), ResponseError> {
+fn apply_content(content: &Value, partial: &mut PartialAnswer) -> Result<(), ResponseError> {
     let text_of = |part: &Value| part.get("text").and_then(Value::as_str).unwrap_or_default().to_owned();
     match content {
-        Value::String(text) => partial.append_text(text, sink),
+        Value::String(text) => partial.append_text(text),
         Value::Array(parts) => parts.iter().try_for_each(|part| match part.get("thinking") {
             Some(Value::Array(thoughts)) => {
-                thoughts.iter().try_for_each(|thought| partial.append_thinking(&text_of(thought), sink))
+                thoughts.iter().try_for_each(|thought| partial.append_thinking(&text_of(thought)))
             }
-            Some(thinking) => partial.append_thinking(thinking.as_str().unwrap_or_default(), sink),
-            None => partial.append_text(&text_of(part), sink),
+            Some(thinking) => partial.append_thinking(thinking.as_str().unwrap_or_default()),
+            None => partial.append_text(&text_of(part)),
         }),
         _ => Ok(()),
     }

@@ -8,7 +8,7 @@ use reqwest::header::HeaderValue;
 use rstest::rstest;
 
 use super::*;
-use crate::ModelAnswer;
+use crate::{ModelAnswer, ModelSink};
 
 /// The text and thinking that a dialect passed on, in order.
 #[derive(Default)]
@@ -51,7 +51,15 @@ impl FedAnswer {
         data: &str,
     ) -> Result<StreamStatus, ResponseError> {
         let event = SseEvent { name: name.to_owned(), data: data.to_owned() };
-        dialect.apply_event(&event, &mut self.partial, &mut self.sink)
+        let applied = dialect.apply_event(&event, &mut self.partial);
+        self.partial.send_deltas(&mut self.sink);
+        applied
+    }
+
+    pub(crate) fn apply_whole(&mut self, dialect: &dyn Dialect, body: &str) -> Result<(), ResponseError> {
+        let applied = dialect.apply_whole_response(body.as_bytes(), &mut self.partial);
+        self.partial.send_deltas(&mut self.sink);
+        applied
     }
 
     pub(crate) fn into_answer(self) -> ModelAnswer {
@@ -113,7 +121,7 @@ fn every_dialect_refuses_what_it_cannot_read() {
             let result = fed.apply(*dialect, "", data);
             assert!(matches!(result, Err(ResponseError::Unreadable(_))), "{dialect:?} {data} {result:?}");
         }
-        let whole = dialect.apply_whole_response(b"hello", &mut fed.partial, &mut fed.sink);
+        let whole = fed.apply_whole(*dialect, "hello");
         assert!(matches!(whole, Err(ResponseError::Unreadable(_))), "{dialect:?} {whole:?}");
         assert_eq!(dialect.parse_model_list(b"hello"), None, "{dialect:?}");
         assert_eq!((fed.partial.is_empty(), fed.sink.0.len()), (true, 0), "{dialect:?}");

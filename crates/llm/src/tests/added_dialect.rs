@@ -62,22 +62,12 @@ impl Dialect for ExampleDialect {
         Ok(EncodedRequest { url, body: serde_json::to_string(&body)? })
     }
 
-    fn apply_event(
-        &self,
-        event: &SseEvent,
-        partial: &mut PartialAnswer,
-        sink: &mut dyn ModelSink,
-    ) -> Result<StreamStatus, ResponseError> {
-        self.apply_whole_response(event.data.as_bytes(), partial, sink)?;
+    fn apply_event(&self, event: &SseEvent, partial: &mut PartialAnswer) -> Result<StreamStatus, ResponseError> {
+        self.apply_whole_response(event.data.as_bytes(), partial)?;
         Ok(StreamStatus::More)
     }
 
-    fn apply_whole_response(
-        &self,
-        body: &[u8],
-        partial: &mut PartialAnswer,
-        sink: &mut dyn ModelSink,
-    ) -> Result<(), ResponseError> {
+    fn apply_whole_response(&self, body: &[u8], partial: &mut PartialAnswer) -> Result<(), ResponseError> {
         let chunk = serde_json::from_slice::<ExampleChunk>(body)
             .map_err(|error| ResponseError::Unreadable(format!("an event that is no chunk: {error}")))?;
         if !chunk.error.is_null() {
@@ -86,7 +76,7 @@ impl Dialect for ExampleDialect {
         partial.has_begun = true;
         for (position, part) in chunk.parts.into_iter().enumerate() {
             match part {
-                ExamplePart::Text(text) => partial.append_text(&text, sink)?,
+                ExamplePart::Text(text) => partial.append_text(&text)?,
                 ExamplePart::Call { name, arguments } => {
                     let arguments = arguments.to_string();
                     let fragment = ToolCallFragment { name, arguments, ..ToolCallFragment::default() };
@@ -201,8 +191,7 @@ async fn the_model_may_be_part_of_the_url() {
     ];
     let fake = FakeModelServer::start(vec![script]).await;
     let fixture = example_fixture(&fake);
-    let mut sink = RecordingSink::default();
-    let answer = fixture.call(&mut sink).await.unwrap();
+    let (answer, sink) = fixture.answer().await;
 
     let usage = Usage { input_tokens: 12, output_tokens: 3, estimated: false };
     assert_eq!((answer.message.text().as_str(), answer.finish_reason), ("Hello", FinishReason::Stop));
@@ -227,8 +216,7 @@ async fn a_refusal_is_retried_and_a_whole_response_is_read() {
         plain_response("200 OK", "content-type: application/json\r\n", &whole),
     ])
     .await;
-    let mut sink = RecordingSink::default();
-    let answer = example_fixture(&fake).call(&mut sink).await.unwrap();
+    let (answer, sink) = example_fixture(&fake).answer().await;
     assert_eq!((answer.message.text().as_str(), answer.finish_reason), ("ok", FinishReason::Length));
     let reasons: Vec<&str> = sink.retries.iter().map(|(_, _, why)| why.as_str()).collect();
     assert_eq!(reasons, ["provider `p` refused (HTTP 503): busy, ***; try again later"; 2]);

@@ -17,10 +17,8 @@ async fn an_answer_streams_is_counted_and_gives_everything_back() {
         text_step("lo 안녕"),
     ]);
     script.extend([finish_step("stop"), usage_step(12, 3), event_step("[DONE]"), FakeServerStep::Close]);
-    let fake = FakeModelServer::start(vec![script]).await;
-    let fixture = ModelCallFixture::new(fake.base_url());
-    let mut sink = RecordingSink::default();
-    let answer = fixture.call(&mut sink).await.unwrap();
+    let (_fake, fixture) = ModelCallFixture::start(vec![script]).await;
+    let (answer, sink) = fixture.answer().await;
 
     let usage = Usage { input_tokens: 12, output_tokens: 3, estimated: false };
     let expected = ModelAnswer {
@@ -42,12 +40,8 @@ async fn the_request_is_what_the_dialect_says() {
         config.api_key = Some("sk-secret".to_owned().into());
         config.headers.insert("X-Team".to_owned(), "blue".to_owned());
     });
-    fixture.tools = vec![ToolSpec {
-        name: "shell".to_owned(),
-        description: "Runs a command.".to_owned(),
-        parameters: json!({"type": "object"}).into(),
-    }];
-    fixture.call(&mut RecordingSink::default()).await.unwrap();
+    fixture.tools = vec![shell_tool()];
+    fixture.answer().await.0;
     let (head, body) = fake.requests().remove(0);
     assert!(head.starts_with("POST /v1/chat/completions HTTP/1.1\r\n"), "{head}");
     for header in ["authorization: Bearer sk-secret", "x-team: blue", "accept: text/event-stream"] {
@@ -70,17 +64,13 @@ async fn the_request_is_what_the_dialect_says() {
 async fn the_first_piece_is_told_while_the_server_keeps_silent() {
     let script =
         vec![stream_head(), text_step("first"), FakeServerStep::Gate, finish_step("stop"), FakeServerStep::Close];
-    let fake = FakeModelServer::start(vec![script]).await;
-    let fixture = ModelCallFixture::new(fake.base_url());
+    let (fake, fixture) = ModelCallFixture::start(vec![script]).await;
     let mut sink = RecordingSink::default();
     let mut pieces = sink.pieces.subscribe();
     let (answer, ()) = tokio::join!(fixture.call(&mut sink), async {
         let seen = pieces.wait_for(|count| *count == 1).await.map(|count| *count);
         assert_eq!(seen.ok(), Some(1));
-        assert!(
-            fixture.models.active_requests().has_agent(&fixture.agent)
-                && fixture.models.active_requests().has_run(&fixture.run)
-        );
+        assert_eq!(fixture.models.active_requests().count(), 1);
         fake.open_gate();
     });
     assert_eq!(answer.unwrap().message.text(), "first");
@@ -104,8 +94,7 @@ async fn the_first_piece_is_told_while_the_server_keeps_silent() {
 async fn these_answers_are_complete(#[case] events: Vec<FakeServerStep>) {
     let fake = FakeModelServer::start(vec![[vec![stream_head()], events].concat()]).await;
     let fixture = ModelCallFixture::with(fake.base_url(), |config| config.idle_timeout_s = 2.0);
-    let mut sink = RecordingSink::default();
-    let answer = fixture.call(&mut sink).await.unwrap();
+    let (answer, sink) = fixture.answer().await;
     assert_eq!((answer.message.text().as_str(), answer.finish_reason, answer.usage), ("a", FinishReason::Stop, None));
     let [usage] = sink.usages[..] else { panic!("one usage, not {:?}", sink.usages) };
     assert!(usage.estimated && usage.output_tokens == 1 && usage.input_tokens == sink.inputs[0]);
@@ -126,8 +115,7 @@ async fn an_answer_that_is_no_stream_counts_too() {
         &body,
     )])
     .await;
-    let mut sink = RecordingSink::default();
-    let answer = ModelCallFixture::new(fake.base_url()).call(&mut sink).await.unwrap();
+    let (answer, sink) = ModelCallFixture::new(fake.base_url()).answer().await;
     assert_eq!(
         (answer.message.text().as_str(), sink.text.as_str(), answer.finish_reason),
         ("whole", "whole", FinishReason::ToolCalls)
@@ -153,7 +141,7 @@ async fn calls_arrive_whole_when_every_byte_comes_alone() {
     let mut script = vec![FakeServerStep::Send(head.as_bytes().to_vec())];
     script.extend(stream.bytes().map(|byte| FakeServerStep::Send([b"1\r\n", &[byte][..], b"\r\n"].concat())));
     let fake = FakeModelServer::start(vec![script]).await;
-    let answer = ModelCallFixture::new(fake.base_url()).call(&mut RecordingSink::default()).await.unwrap();
+    let answer = ModelCallFixture::new(fake.base_url()).answer().await.0;
     let call = |id: &str, name: &str, arguments: &str| RawCall {
         id: Some(id.to_owned()),
         name: name.to_owned(),

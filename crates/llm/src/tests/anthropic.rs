@@ -63,8 +63,7 @@ const REPORTED_USAGE: Usage = Usage { input_tokens: 100, output_tokens: 7, estim
 async fn an_answer_streams_and_is_counted_at_both_ends() {
     let fake = FakeModelServer::start(vec![one_word_answer("Hello")]).await;
     let fixture = anthropic_fixture(&fake);
-    let mut sink = RecordingSink::default();
-    let answer = fixture.call(&mut sink).await.unwrap();
+    let (answer, sink) = fixture.answer().await;
     assert_eq!(
         (answer.message.text().as_str(), answer.finish_reason, answer.usage),
         ("Hello", FinishReason::Stop, Some(REPORTED_USAGE))
@@ -90,7 +89,7 @@ async fn an_answer_streams_and_is_counted_at_both_ends() {
 async fn these_answers_are_complete(#[case] events: Vec<FakeServerStep>) {
     let fake = FakeModelServer::start(vec![[vec![stream_head()], events].concat()]).await;
     let fixture = anthropic_fixture(&fake);
-    assert_eq!(fixture.call(&mut RecordingSink::default()).await.unwrap().message.text(), "a");
+    assert_eq!(fixture.answer().await.0.message.text(), "a");
     assert_eq!(fixture.scope.ledger().open_count(), 0);
 }
 
@@ -104,8 +103,7 @@ async fn a_stream_that_ends_too_early_is_truncated_and_costs_its_input(
     #[case] output: u64,
 ) {
     let fake = FakeModelServer::start(vec![[vec![stream_head()], events].concat()]).await;
-    let mut sink = RecordingSink::default();
-    let error = anthropic_fixture(&fake).call(&mut sink).await.unwrap_err();
+    let (error, sink) = anthropic_fixture(&fake).failure().await;
     assert!(matches!(error, ModelError::Truncated { .. }), "{error:?}");
     assert_eq!(sink.usages, [Usage { input_tokens: 100, output_tokens: output, estimated: true }]);
     assert_eq!((sink.retries.len(), fake.requests().len()), (0, 1));
@@ -120,8 +118,8 @@ async fn an_overloaded_server_is_asked_again_when_it_wishes() {
         one_word_answer("ok"),
     ])
     .await;
-    let mut sink = RecordingSink::default();
-    assert_eq!(anthropic_fixture(&fake).call(&mut sink).await.unwrap().message.text(), "ok");
+    let (answer, sink) = anthropic_fixture(&fake).answer().await;
+    assert_eq!(answer.message.text(), "ok");
     let delays: Vec<_> = sink.retries.iter().map(|(_, delay, _)| delay.as_millis()).collect();
     assert_eq!(delays, [1, 50]);
     assert!(sink.retries[0].2.contains("HTTP 529") && sink.retries[0].2.contains("Overloaded"), "{:?}", sink.retries);
@@ -141,8 +139,7 @@ async fn a_stream_that_begins_with_overloaded_is_asked_for_again(#[case] before:
     let error = event_step(&error_event("overloaded_error", "Overloaded"));
     let overloaded = [vec![stream_head()], before, vec![error, FakeServerStep::Close]].concat();
     let fake = FakeModelServer::start(vec![overloaded, one_word_answer("ok")]).await;
-    let mut sink = RecordingSink::default();
-    let answer = anthropic_fixture(&fake).call(&mut sink).await.unwrap();
+    let (answer, sink) = anthropic_fixture(&fake).answer().await;
     assert_eq!((answer.message.text().as_str(), answer.message.blocks.len()), ("ok", 1));
     assert_eq!((sink.retries.len(), sink.usages), (1, vec![REPORTED_USAGE]), "the refused attempt costs nothing");
     let requests = fake.requests();
@@ -153,8 +150,7 @@ async fn a_stream_that_begins_with_overloaded_is_asked_for_again(#[case] before:
 async fn an_error_inside_the_stream_ends_it_and_may_pass() {
     let error = event_step(&error_event("overloaded_error", "Overloaded"));
     let fake = FakeModelServer::start(vec![vec![stream_head(), start_step(), text_step("a"), error]]).await;
-    let mut sink = RecordingSink::default();
-    let error = anthropic_fixture(&fake).call(&mut sink).await.unwrap_err();
+    let (error, sink) = anthropic_fixture(&fake).failure().await;
     let ModelError::Rejected { status: Some(529), retryable: true, message, .. } = error else { panic!("{error:?}") };
     assert_eq!(message, "Overloaded");
     fake.wait_for_disconnects(1).await;
@@ -172,7 +168,7 @@ async fn an_error_inside_the_stream_ends_it_and_may_pass() {
 #[tokio::test]
 async fn too_long_a_conversation_is_told_from_other_refusals(#[case] script: Vec<FakeServerStep>) {
     let fake = FakeModelServer::start(vec![script]).await;
-    let error = anthropic_fixture(&fake).call(&mut RecordingSink::default()).await.unwrap_err();
+    let error = anthropic_fixture(&fake).failure().await.0;
     assert!(matches!(error, ModelError::ContextOverflow { .. }), "{error:?}");
 }
 
@@ -183,8 +179,7 @@ async fn an_answer_that_is_no_stream_counts_too() {
     let body = json!({"type": "message", "content": content, "stop_reason": "max_tokens", "usage": usage}).to_string();
     let fake =
         FakeModelServer::start(vec![plain_response("200 OK", "content-type: application/json\r\n", &body)]).await;
-    let mut sink = RecordingSink::default();
-    let answer = anthropic_fixture(&fake).call(&mut sink).await.unwrap();
+    let (answer, sink) = anthropic_fixture(&fake).answer().await;
     assert_eq!((answer.message.text().as_str(), answer.finish_reason), ("whole", FinishReason::Length));
     assert_eq!(sink.usages, [REPORTED_USAGE]);
 }
@@ -192,7 +187,7 @@ async fn an_answer_that_is_no_stream_counts_too() {
 #[tokio::test]
 async fn a_server_of_the_other_dialect_is_unreadable() {
     let fake = FakeModelServer::start(vec![super::super::fake_server::one_word_answer("hello")]).await;
-    let error = anthropic_fixture(&fake).call(&mut RecordingSink::default()).await.unwrap_err();
+    let error = anthropic_fixture(&fake).failure().await.0;
     assert!(matches!(error, ModelError::BadStream { .. }), "{error:?}");
 }
 

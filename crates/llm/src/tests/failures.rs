@@ -17,16 +17,15 @@ const SERVER_ERROR: &str = "500 Internal Server Error";
 
 #[tokio::test]
 async fn server_errors_are_tried_again_until_one_attempt_succeeds() {
-    let fake = FakeModelServer::start(vec![
+    let (_fake, fixture) = ModelCallFixture::start(vec![
         plain_response(SERVER_ERROR, "", "oops"),
         plain_response("408 Request Timeout", "", ""),
         vec![FakeServerStep::Close],
         one_word_answer("ok"),
     ])
     .await;
-    let fixture = ModelCallFixture::new(fake.base_url());
-    let mut sink = RecordingSink::default();
-    assert_eq!(fixture.call(&mut sink).await.unwrap().message.text(), "ok");
+    let (answer, sink) = fixture.answer().await;
+    assert_eq!(answer.message.text(), "ok");
     let delays: Vec<_> = sink.retries.iter().map(|(attempt, delay, _)| (*attempt, delay.as_millis())).collect();
     assert_eq!(delays, [(1, 1), (2, 2), (3, 4)]);
     let why = &sink.retries[0].2;
@@ -42,8 +41,7 @@ async fn server_errors_are_tried_again_until_one_attempt_succeeds() {
 async fn the_rule_of_retries_ends_them() {
     let fake = FakeModelServer::start(vec![plain_response("503 Service Unavailable", "", "busy"); 3]).await;
     let fixture = ModelCallFixture::with(fake.base_url(), |config| config.max_retries = 2);
-    let mut sink = RecordingSink::default();
-    let error = fixture.call(&mut sink).await.unwrap_err();
+    let (error, sink) = fixture.failure().await;
     let ModelError::Rejected { status: Some(503), retryable: true, .. } = error else { panic!("{error:?}") };
     assert_eq!((sink.retries.len(), fake.requests().len(), sink.usages.len()), (2, 3, 0));
     assert!(fixture.is_idle());
@@ -53,8 +51,8 @@ async fn the_rule_of_retries_ends_them() {
 async fn a_servers_wish_is_honoured() {
     let refusal = plain_response("429 Too Many Requests", "retry-after: 0.05\r\n", "slow down");
     let fake = FakeModelServer::start(vec![refusal, one_word_answer("ok")]).await;
-    let mut sink = RecordingSink::default();
-    assert_eq!(ModelCallFixture::new(fake.base_url()).call(&mut sink).await.unwrap().message.text(), "ok");
+    let (answer, sink) = ModelCallFixture::new(fake.base_url()).answer().await;
+    assert_eq!(answer.message.text(), "ok");
     let delays: Vec<_> = sink.retries.iter().map(|(_, delay, _)| delay.as_millis()).collect();
     assert_eq!(delays, [50]);
 }
@@ -68,8 +66,7 @@ async fn a_servers_wish_is_honoured() {
 #[tokio::test]
 async fn refusals_that_stay_are_not_tried_again(#[case] status: &str, #[case] body: &str, #[case] hint: &str) {
     let fake = FakeModelServer::start(vec![plain_response(status, "location: http://127.0.0.1:1/\r\n", body)]).await;
-    let mut sink = RecordingSink::default();
-    let error = ModelCallFixture::new(fake.base_url()).call(&mut sink).await.unwrap_err();
+    let (error, sink) = ModelCallFixture::new(fake.base_url()).failure().await;
     let ModelError::Rejected { message, retryable: false, .. } = &error else { panic!("{error:?}") };
     assert_eq!(message, "no");
     assert!(error.to_string().contains(hint), "{error}");
@@ -80,10 +77,9 @@ async fn refusals_that_stay_are_not_tried_again(#[case] status: &str, #[case] bo
 async fn too_long_a_conversation_is_told_from_other_refusals() {
     let body = r#"{"error":{"message":"maximum context length is 8","code":"context_length_exceeded"}}"#;
     let stream = vec![stream_head(), event_step(body), FakeServerStep::Close];
-    let fake = FakeModelServer::start(vec![plain_response("400 Bad Request", "", body), stream]).await;
-    let fixture = ModelCallFixture::new(fake.base_url());
+    let (_fake, fixture) = ModelCallFixture::start(vec![plain_response("400 Bad Request", "", body), stream]).await;
     for _ in 0..2 {
-        let error = fixture.call(&mut RecordingSink::default()).await.unwrap_err();
+        let error = fixture.failure().await.0;
         assert_eq!(error, ModelError::ContextOverflow { message: "maximum context length is 8".to_owned() });
     }
 }
@@ -117,10 +113,10 @@ async fn a_refusal_of_pictures_is_told_from_others_and_stays(
 ) {
     let fake = FakeModelServer::start(vec![plain_response(status, "", body); 2]).await;
     let mut fixture = ModelCallFixture::with(fake.base_url(), |config| config.max_retries = 0);
-    let error = fixture.call(&mut RecordingSink::default()).await.unwrap_err();
+    let error = fixture.failure().await.0;
     assert!(matches!(error, ModelError::Rejected { .. }), "nothing was shown: {error:?}");
     fixture.conversation.pictures.count = 1;
-    let error = fixture.call(&mut RecordingSink::default()).await.unwrap_err();
+    let error = fixture.failure().await.0;
     assert_eq!(error.code() == "vision", of_pictures, "{error:?}");
 }
 
@@ -128,8 +124,7 @@ async fn a_refusal_of_pictures_is_told_from_others_and_stays(
 async fn a_refusal_of_pictures_is_not_tried_again_even_where_others_are() {
     let refusal = plain_response(SERVER_ERROR, "", r#"{"error":{"message":"image input is not supported"}}"#);
     let stream = vec![stream_head(), event_step(r#"{"error":{"message":"no vision here"}}"#), FakeServerStep::Close];
-    let fake = FakeModelServer::start(vec![refusal, stream]).await;
-    let mut fixture = ModelCallFixture::new(fake.base_url());
+    let (_fake, mut fixture) = ModelCallFixture::start(vec![refusal, stream]).await;
     fixture.conversation.pictures.count = 1;
     for words in ["image input is not supported", "no vision here"] {
         let mut sink = RecordingSink::default();
@@ -141,8 +136,7 @@ async fn a_refusal_of_pictures_is_not_tried_again_even_where_others_are() {
 
 #[tokio::test]
 async fn the_data_of_pictures_is_not_counted_as_text() {
-    let fake = FakeModelServer::start(vec![one_word_answer("ok"), one_word_answer("ok")]).await;
-    let mut fixture = ModelCallFixture::new(fake.base_url());
+    let (_fake, mut fixture) = ModelCallFixture::start(vec![one_word_answer("ok"), one_word_answer("ok")]).await;
     let data = "A".repeat(4_000_000);
     let mut sink = RecordingSink::default();
     fixture.call(&mut sink).await.unwrap();
@@ -162,7 +156,7 @@ async fn a_key_that_the_server_echoes_is_in_no_error() {
         config.headers.insert("api-key".to_owned(), "blue-hunter".to_owned());
         assert!(!format!("{config:?}").contains("hunter"));
     });
-    let error = fixture.call(&mut RecordingSink::default()).await.unwrap_err();
+    let error = fixture.failure().await.0;
     assert!(!format!("{error} {error:?} {:?}", fixture.models).contains("hunter"), "{error:?}");
     assert!(error.to_string().contains("bad key *** or ***"), "{error}");
 }
@@ -171,8 +165,7 @@ async fn a_key_that_the_server_echoes_is_in_no_error() {
 async fn a_closed_port_is_unreachable_with_the_cause() {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let fixture = ModelCallFixture::with(format!("http://user:pw@{free}/v1?key=k"), |config| config.max_retries = 1);
-    let mut sink = RecordingSink::default();
-    let error = fixture.call(&mut sink).await.unwrap_err();
+    let (error, sink) = fixture.failure().await;
     let ModelError::Unreachable { url, cause, .. } = error else { panic!("{error:?}") };
     assert_eq!(url, format!("http://{free}/v1/chat/completions"), "without what may be secret");
     assert!(cause.contains("refused"), "{cause}");
@@ -209,8 +202,7 @@ async fn a_connection_that_does_not_stand_in_time_is_tried_again_and_costs_nothi
         config.connect_timeout_s = 0.05;
         config.max_retries = 1;
     });
-    let mut sink = RecordingSink::default();
-    let error = fixture.call(&mut sink).await.unwrap_err();
+    let (error, sink) = fixture.failure().await;
     assert!(matches!(error, ModelError::TimedOut { timeout: ModelTimeout::Connect, .. }), "{error:?}");
     assert_eq!((sink.retries.len(), sink.usages.len()), (1, 0));
 }
@@ -219,8 +211,8 @@ async fn a_connection_that_does_not_stand_in_time_is_tried_again_and_costs_nothi
 async fn silence_before_the_headers_is_tried_again_and_may_have_cost_something() {
     let fake = FakeModelServer::start(vec![vec![], one_word_answer("ok")]).await;
     let fixture = ModelCallFixture::with(fake.base_url(), |config| config.header_timeout_s = 0.5);
-    let mut sink = RecordingSink::default();
-    assert_eq!(fixture.call(&mut sink).await.unwrap().message.text(), "ok");
+    let (answer, sink) = fixture.answer().await;
+    assert_eq!(answer.message.text(), "ok");
     fake.wait_for_disconnects(1).await;
     assert!(sink.retries[0].2.contains("no answer within 500ms; raise header_timeout_s"), "{:?}", sink.retries);
     assert_eq!(sink.usages.iter().map(|usage| usage.output_tokens).collect::<Vec<_>>(), [0, 1]);
@@ -267,8 +259,7 @@ async fn comments_do_not_keep_an_answer_that_says_nothing_more(#[case] said: Vec
 async fn silence_in_the_middle_is_not_tried_again() {
     let fake = FakeModelServer::start(vec![vec![stream_head(), text_step("four chars"), usage_step(9, 1)]]).await;
     let fixture = ModelCallFixture::with(fake.base_url(), |config| config.idle_timeout_s = 0.5);
-    let mut sink = RecordingSink::default();
-    let error = fixture.call(&mut sink).await.unwrap_err();
+    let (error, sink) = fixture.failure().await;
     assert!(matches!(error, ModelError::TimedOut { timeout: ModelTimeout::Idle, .. }), "{error:?}");
     fake.wait_for_disconnects(1).await;
     let cut = Usage { input_tokens: 9, output_tokens: 1, estimated: true };
@@ -285,10 +276,8 @@ async fn silence_in_the_middle_is_not_tried_again() {
 #[case::only_the_end_mark(vec![event_step("[DONE]"), FakeServerStep::Close])]
 #[tokio::test]
 async fn a_stream_that_ends_too_early_is_truncated_and_never_tried_again(#[case] events: Vec<FakeServerStep>) {
-    let fake = FakeModelServer::start(vec![[vec![stream_head()], events].concat()]).await;
-    let fixture = ModelCallFixture::new(fake.base_url());
-    let mut sink = RecordingSink::default();
-    let error = fixture.call(&mut sink).await.unwrap_err();
+    let (fake, fixture) = ModelCallFixture::start(vec![[vec![stream_head()], events].concat()]).await;
+    let (error, sink) = fixture.failure().await;
     assert!(matches!(error, ModelError::Truncated { .. }), "{error:?}");
     assert_eq!((sink.retries.len(), fake.requests().len(), sink.usages.len()), (0, 1, 1));
     assert_eq!(fixture.ledger()[0].2, Release::Failed);
@@ -299,7 +288,7 @@ async fn a_body_that_is_shorter_than_its_framing_says_is_truncated() {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n20\r\ndata: ";
     let fake =
         FakeModelServer::start(vec![vec![FakeServerStep::Send(head.as_bytes().to_vec()), FakeServerStep::Close]]).await;
-    let error = ModelCallFixture::new(fake.base_url()).call(&mut RecordingSink::default()).await.unwrap_err();
+    let error = ModelCallFixture::new(fake.base_url()).failure().await.0;
     assert!(matches!(error, ModelError::Truncated { .. }), "{error:?}");
 }
 
@@ -314,8 +303,7 @@ async fn an_error_inside_the_stream_ends_it(
     #[case] retryable: bool,
 ) {
     let fake = FakeModelServer::start(vec![vec![stream_head(), text_step("a"), report]]).await;
-    let mut sink = RecordingSink::default();
-    let error = ModelCallFixture::new(fake.base_url()).call(&mut sink).await.unwrap_err();
+    let (error, sink) = ModelCallFixture::new(fake.base_url()).failure().await;
     let expected =
         ModelError::Rejected { provider: "p".to_owned(), status, message: "overloaded".to_owned(), retryable };
     assert_eq!(error, expected);
@@ -332,7 +320,7 @@ async fn an_error_inside_the_stream_ends_it(
 #[tokio::test]
 async fn a_stream_of_no_known_dialect_is_unreadable(#[case] script: Vec<FakeServerStep>) {
     let fake = FakeModelServer::start(vec![script]).await;
-    let error = ModelCallFixture::new(fake.base_url()).call(&mut RecordingSink::default()).await.unwrap_err();
+    let error = ModelCallFixture::new(fake.base_url()).failure().await.0;
     assert!(matches!(error, ModelError::BadStream { .. }), "{error:?}");
     fake.wait_for_disconnects(1).await;
 }

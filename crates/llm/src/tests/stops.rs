@@ -21,7 +21,7 @@ async fn stop_and_check(
 ) {
     let (outcome, ()) = tokio::join!(fixture.call(sink), async {
         ready.await;
-        assert!(fixture.models.active_requests().has_run(&fixture.run));
+        assert_eq!(fixture.models.active_requests().count(), 1);
         fixture.scope.cancel();
     });
     assert_eq!(outcome, Err(ModelError::Cancelled));
@@ -84,8 +84,7 @@ async fn while_connecting() {
 
 #[tokio::test]
 async fn while_waiting_for_headers() {
-    let fake = FakeModelServer::start(vec![vec![]]).await;
-    let fixture = ModelCallFixture::new(fake.base_url());
+    let (fake, fixture) = ModelCallFixture::start(vec![vec![]]).await;
     let mut sink = RecordingSink::default();
     stop_and_check(&fake, &fixture, fake.wait_for_requests(1), &mut sink).await;
     assert_eq!(fixture.ledger()[0].2, Release::Closed);
@@ -95,8 +94,7 @@ async fn while_waiting_for_headers() {
 
 #[tokio::test]
 async fn while_streaming_or_silent_in_the_middle() {
-    let fake = FakeModelServer::start(vec![vec![stream_head(), text_step("12345")]]).await;
-    let fixture = ModelCallFixture::new(fake.base_url());
+    let (fake, fixture) = ModelCallFixture::start(vec![vec![stream_head(), text_step("12345")]]).await;
     let sink = stop_after_first_piece(&fake, &fixture).await;
     assert_eq!(sink.usages, [Usage { input_tokens: sink.inputs[0], output_tokens: 2, estimated: true }]);
 }
@@ -104,8 +102,7 @@ async fn while_streaming_or_silent_in_the_middle() {
 #[tokio::test]
 async fn while_reading_an_error() {
     let head = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 9\r\n\r\noops".to_vec();
-    let fake = FakeModelServer::start(vec![vec![FakeServerStep::Send(head)]]).await;
-    let mut fixture = ModelCallFixture::new(fake.base_url());
+    let (fake, mut fixture) = ModelCallFixture::start(vec![vec![FakeServerStep::Send(head)]]).await;
     let sink = stop_at_point(&fake, &mut fixture, Point::ModelError).await;
     assert_eq!((fixture.ledger()[0].2, sink.usages.len()), (Release::Closed, 0));
 }
@@ -113,8 +110,7 @@ async fn while_reading_an_error() {
 #[tokio::test]
 async fn while_backing_off() {
     let refusal = plain_response("429 Too Many Requests", "retry-after: 25\r\nconnection: close\r\n", "later");
-    let fake = FakeModelServer::start(vec![refusal]).await;
-    let mut fixture = ModelCallFixture::new(fake.base_url());
+    let (fake, mut fixture) = ModelCallFixture::start(vec![refusal]).await;
     let sink = stop_at_point(&fake, &mut fixture, Point::ModelBackoff).await;
     let ends: Vec<_> = fixture.ledger().into_iter().map(|(kind, _, how)| (kind, how)).collect();
     assert_eq!(ends, [(ResourceKind::ModelRequest, Release::Failed), (ResourceKind::Timer, Release::Cancelled)]);
@@ -149,8 +145,8 @@ fn cancelling_probe(point: Point, nth: usize) -> (Scope, Arc<AtomicUsize>) {
 #[tokio::test]
 async fn at_every_point(#[case] point: Point, #[case] nth: usize, #[case] requests: usize) {
     let script = vec![stream_head(), text_step("a"), FakeServerStep::Gate];
-    let fake = FakeModelServer::start(vec![plain_response("500 Internal Server Error", "", ""), script]).await;
-    let mut fixture = ModelCallFixture::new(fake.base_url());
+    let (fake, mut fixture) =
+        ModelCallFixture::start(vec![plain_response("500 Internal Server Error", "", ""), script]).await;
     let (scope, reached) = cancelling_probe(point, nth);
     fixture.scope = scope;
     assert_eq!(fixture.call(&mut RecordingSink::default()).await, Err(ModelError::Cancelled));
@@ -188,45 +184,30 @@ impl ModelSink for CancellingSink {
     }
 }
 
-async fn call_into(fixture: &ModelCallFixture, sink: &mut dyn ModelSink) -> Result<ModelAnswer, ModelError> {
-    let request = ModelCallRequest {
-        run: &fixture.run,
-        agent: &fixture.agent,
-        conversation: &fixture.conversation,
-        tools: &[],
-        temperature: None,
-        max_tokens: None,
-        thinking: None,
-    };
-    fixture.models.resolve("p/m").unwrap().call(&request, &fixture.scope, sink).await
-}
-
 #[tokio::test]
 async fn nothing_is_told_after_the_stop_even_when_it_has_arrived() {
     let FakeServerStep::Send(one) = text_step("one") else { panic!("an event is sent") };
     let FakeServerStep::Send(head) = stream_head() else { panic!("a head is sent") };
-    let fake = FakeModelServer::start(vec![vec![FakeServerStep::Send([head, one.repeat(50)].concat())]]).await;
-    let fixture = ModelCallFixture::new(fake.base_url());
+    let (fake, fixture) =
+        ModelCallFixture::start(vec![vec![FakeServerStep::Send([head, one.repeat(50)].concat())]]).await;
     let mut sink = CancellingSink { scope: fixture.scope.clone(), received: Vec::new() };
-    assert_eq!(call_into(&fixture, &mut sink).await, Err(ModelError::Cancelled));
+    assert_eq!(fixture.call(&mut sink).await, Err(ModelError::Cancelled));
     assert_eq!(sink.received, ["one", "usage"], "the usage is no delta: it is what the stopped call cost");
     fake.wait_for_disconnects(1).await;
 }
 
 #[tokio::test]
 async fn an_error_that_surfaces_after_the_stop_is_part_of_the_stop() {
-    let fake = FakeModelServer::start(vec![vec![stream_head(), FakeServerStep::Close]]).await;
-    let fixture = ModelCallFixture::new(fake.base_url());
+    let (_fake, fixture) = ModelCallFixture::start(vec![vec![stream_head(), FakeServerStep::Close]]).await;
     let mut sink = CancellingSink { scope: fixture.scope.clone(), received: Vec::new() };
-    assert_eq!(call_into(&fixture, &mut sink).await, Err(ModelError::Cancelled));
+    assert_eq!(fixture.call(&mut sink).await, Err(ModelError::Cancelled));
     assert_eq!(sink.received, ["usage"]);
     assert_eq!(fixture.ledger()[0].2, Release::Failed, "the ledger keeps what became of the socket");
 }
 
 #[tokio::test]
 async fn a_call_that_is_dropped_gives_everything_back() {
-    let fake = FakeModelServer::start(vec![vec![stream_head()]]).await;
-    let fixture = ModelCallFixture::new(fake.base_url());
+    let (fake, fixture) = ModelCallFixture::start(vec![vec![stream_head()]]).await;
     let mut sink = RecordingSink::default();
     tokio::select! {
         outcome = fixture.call(&mut sink) => panic!("ended by itself: {outcome:?}"),
@@ -239,8 +220,7 @@ async fn a_call_that_is_dropped_gives_everything_back() {
 
 #[tokio::test]
 async fn a_scope_that_is_cancelled_already_sends_nothing() {
-    let fake = FakeModelServer::start(vec![]).await;
-    let fixture = ModelCallFixture::new(fake.base_url());
+    let (fake, fixture) = ModelCallFixture::start(vec![]).await;
     fixture.scope.cancel();
     let mut sink = RecordingSink::default();
     assert_eq!(fixture.call(&mut sink).await, Err(ModelError::Cancelled));
@@ -249,9 +229,8 @@ async fn a_scope_that_is_cancelled_already_sends_nothing() {
 
 #[tokio::test]
 async fn a_stop_of_one_call_leaves_the_next_alone() {
-    let fake = FakeModelServer::start(vec![vec![], one_word_answer("next")]).await;
-    let mut fixture = ModelCallFixture::new(fake.base_url());
+    let (fake, mut fixture) = ModelCallFixture::start(vec![vec![], one_word_answer("next")]).await;
     stop_and_check(&fake, &fixture, fake.wait_for_requests(1), &mut RecordingSink::default()).await;
     fixture.scope = Scope::new(Clock::start(), PointProbe::default());
-    assert_eq!(fixture.call(&mut RecordingSink::default()).await.unwrap().message.text(), "next");
+    assert_eq!(fixture.answer().await.0.message.text(), "next");
 }

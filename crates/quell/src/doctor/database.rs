@@ -6,7 +6,7 @@ use quell_store::sqlite::{DatabaseInspection, DatabaseState};
 use super::ConfiguredInput;
 use super::finding::DoctorFinding;
 
-/// The database must open, be intact, and not be of a newer version.
+/// The database must open, be intact, and have a schema that this version supports.
 pub(super) fn database(input: &ConfiguredInput<'_>) -> Vec<DoctorFinding> {
     let place = input.data_dir.join(input.loaded.store_file());
     let place = place.display();
@@ -30,6 +30,7 @@ fn store_error_remedy(error: &StoreError) -> &'static str {
     match error {
         StoreError::Corrupt(_) => "restore it from a backup, or move it away to start with an empty one",
         StoreError::NewerSchema { .. } => "upgrade quell, or restore an older backup",
+        StoreError::OlderSchema { .. } => "restore a newer backup, or move it away to start with an empty one",
         StoreError::ForeignDatabase(_) => "give quell a file of its own: url = \"sqlite:quell.db\" in [store]",
         StoreError::Locked(_) => "end the other program that has the file open",
         _ => "mend the rights of the file and of its directory, or choose another directory with QUELL_HOME",

@@ -1,7 +1,7 @@
 //! Turns, resets and deleted sessions.
 
 use super::*;
-use crate::{DeleteSessionOutcome, HistoryItem, StoreError};
+use crate::{HistoryItem, StoreError};
 
 fn turn_item(id: &str) -> HistoryItem {
     let (agent, principal) = (AgentId::parse("main").unwrap(), Principal::parse("admin").unwrap());
@@ -18,14 +18,10 @@ pub(crate) async fn turns_come_back_in_order_and_once<D: TestDatabase>() {
         run_to_end(&store, id, "s").await;
     }
     run_to_end(&store, "other", "t").await;
-    store
-        .history()
-        .append_turn(sealed_turn(session_key("s"), run_id("a"), "a again".into(), "view".into()))
-        .await
-        .unwrap();
-    assert_eq!(store.history().turns(session_key("s")).await.unwrap(), ["turn a", "turn b", "turn c"]);
-    assert_eq!(store.history().turns(session_key("nobody")).await, Ok(vec![]));
-    assert_eq!(store.sessions().find(session_key("s")).await.unwrap().unwrap().turns, 3);
+    append_turn(&store, "s", "a", "a again", "view").await.unwrap();
+    assert_eq!(turns(&store, "s").await, ["turn a", "turn b", "turn c"]);
+    assert_eq!(turns(&store, "nobody").await, Vec::<String>::new());
+    assert_eq!(find_session(&store, "s").await.turns, 3);
 }
 
 pub(crate) async fn a_reset_hides_old_turns_from_the_model_and_not_from_people<D: TestDatabase>() {
@@ -33,10 +29,10 @@ pub(crate) async fn a_reset_hides_old_turns_from_the_model_and_not_from_people<D
     run_to_end(&store, "a", "s").await;
     run_to_end(&store, "b", "s").await;
     assert_eq!(store.history().reset(session_key("s"), "noon".into()).await, Ok(true));
-    assert_eq!(store.history().turns(session_key("s")).await, Ok(vec![]));
-    assert_eq!(store.sessions().find(session_key("s")).await.unwrap().unwrap().turns, 0);
+    assert_eq!(turns(&store, "s").await, Vec::<String>::new());
+    assert_eq!(find_session(&store, "s").await.turns, 0);
     run_to_end(&store, "c", "s").await;
-    assert_eq!(store.history().turns(session_key("s")).await.unwrap(), ["turn c"]);
+    assert_eq!(turns(&store, "s").await, ["turn c"]);
     let (past, more) = store.history().page(session_key("s"), 100, None).await.unwrap();
     assert_eq!(past, [turn_item("a"), turn_item("b"), reset_item("noon"), turn_item("c")]);
     assert_eq!(more, None);
@@ -98,25 +94,21 @@ pub(crate) async fn a_deleted_session_is_gone_with_its_turns_and_runs<D: TestDat
     run_to_end(&store, "a", "s").await;
     accept_run(&store, "b", "s").await;
     run_to_end(&store, "c", "t").await;
-    assert_eq!(
-        store.sessions().delete(session_key("s"), vec![run_id("a")]).await,
-        Ok(DeleteSessionOutcome::InUse(vec![run_id("b")]))
-    );
-    assert_eq!(store.history().turns(session_key("s")).await.unwrap(), ["turn a"]);
-    assert_eq!(store.sessions().delete(session_key("s"), vec![run_id("b")]).await, Ok(DeleteSessionOutcome::Deleted));
-    assert_eq!(store.sessions().delete(session_key("s"), vec![]).await, Ok(DeleteSessionOutcome::Unknown));
+    assert_eq!(delete_session(&store, "s", &["a"]).await, DeleteSessionOutcome::InUse(vec![run_id("b")]));
+    assert_eq!(turns(&store, "s").await, ["turn a"]);
+    assert_eq!(delete_session(&store, "s", &["b"]).await, DeleteSessionOutcome::Deleted);
+    assert_eq!(delete_session(&store, "s", &[]).await, DeleteSessionOutcome::Unknown);
     assert_eq!(store.sessions().find(session_key("s")).await, Ok(None));
-    assert_eq!(store.history().turns(session_key("s")).await, Ok(vec![]));
+    assert_eq!(turns(&store, "s").await, Vec::<String>::new());
     assert_eq!(store.history().page(session_key("s"), 9, None).await, Ok((vec![], None)));
     assert_eq!(run_ids(&store.runs().list(all_runs()).await.unwrap().0), ["c"]);
     assert_eq!(store.runs().list_open().await, Ok(vec![]));
-    assert_eq!(store.history().turns(session_key("t")).await.unwrap(), ["turn c"]);
-    let late =
-        store.history().append_turn(sealed_turn(session_key("s"), run_id("b"), "turn".into(), "view".into())).await;
+    assert_eq!(turns(&store, "t").await, ["turn c"]);
+    let late = append_turn(&store, "s", "b", "turn", "view").await;
     assert_eq!(late, Err(StoreError::NoSuchRun(run_id("b"))));
     // The key can be used again, and brings back nothing of the old session.
     run_to_end(&store, "d", "s").await;
-    assert_eq!(store.history().turns(session_key("s")).await.unwrap(), ["turn d"]);
+    assert_eq!(turns(&store, "s").await, ["turn d"]);
 }
 
 pub(crate) async fn texts_come_back_unchanged<D: TestDatabase>() {
@@ -124,11 +116,11 @@ pub(crate) async fn texts_come_back_unchanged<D: TestDatabase>() {
     let odd = "nul \0, quote ' \" `, snow \u{2603}, \u{1F980}, line\r\n end".to_string();
     accept_run(&store, "a", "agent:main:user-456/\u{fc}'--").await;
     let session = session_key("agent:main:user-456/\u{fc}'--");
-    store.history().append_turn(sealed_turn(session.clone(), run_id("a"), odd.clone(), odd.clone())).await.unwrap();
+    append_turn(&store, session.as_str(), "a", &odd, &odd).await.unwrap();
     let large = "x".repeat(3_000_000);
     accept_run(&store, "b", session.as_str()).await;
-    store.history().append_turn(sealed_turn(session.clone(), run_id("b"), large.clone(), "view".into())).await.unwrap();
+    append_turn(&store, session.as_str(), "b", &large, "view").await.unwrap();
     assert_eq!(store.history().turns(session.clone()).await, Ok(vec![odd.clone(), large]));
-    assert_eq!(store.runs().find(run_id("a")).await.unwrap().unwrap().view, odd);
+    assert_eq!(find_run(&store, "a").await.view, odd);
     assert_eq!(store.sessions().find(session.clone()).await.unwrap().unwrap().key, session);
 }

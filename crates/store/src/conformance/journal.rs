@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::JournalRow;
-use crate::{DeleteSessionOutcome, SealedRun, StoreError, StoredRunState};
+use crate::{SealedRun, StoreError, StoredRunState};
 
 fn journal_row(run: &str, number: u32, line: &str) -> JournalRow {
     JournalRow { run: run_id(run), number, line: line.to_owned() }
@@ -44,13 +44,9 @@ pub(crate) async fn the_journal_goes_with_the_turn_and_with_the_end<D: TestDatab
         accept_run(&store, run, run).await;
         store.journal().write(vec![journal_row(run, 0, "something")]).await.unwrap();
     }
-    store
-        .history()
-        .append_turn(sealed_turn(session_key("a"), run_id("a"), "turn a".into(), "ending".into()))
-        .await
-        .unwrap();
+    append_turn(&store, "a", "a", "turn a", "ending").await.unwrap();
     store.runs().record_end(run_id("b"), "ended".into(), no_spend()).await.unwrap();
-    assert_eq!(store.sessions().delete(session_key("c"), vec![run_id("c")]).await, Ok(DeleteSessionOutcome::Deleted));
+    assert_eq!(delete_session(&store, "c", &["c"]).await, DeleteSessionOutcome::Deleted);
     assert_eq!(count_journal_rows(&store, &["a", "b", "c"]).await, 0);
     store.runs().record_end(run_id("a"), "ended".into(), no_spend()).await.unwrap();
     store.journal().write(vec![journal_row("a", 1, "late"), journal_row("b", 1, "late")]).await.unwrap();
@@ -73,11 +69,11 @@ pub(crate) async fn a_run_of_a_dead_daemon_is_sealed_once<D: TestDatabase>() {
     store.runs().seal(sealed("turn a", "sealed")).await.unwrap();
     assert_eq!(count_journal_rows(&store, &["a"]).await, 0);
     store.runs().seal(sealed("other turn", "sealed again")).await.unwrap();
-    assert_eq!(store.history().turns(session_key("s")).await.unwrap(), ["turn a"]);
-    let row = store.runs().find(run_id("a")).await.unwrap().unwrap();
+    assert_eq!(turns(&store, "s").await, ["turn a"]);
+    let row = find_run(&store, "a").await;
     assert_eq!((row.state, row.view.as_str()), (StoredRunState::Ended, "sealed"));
     assert_eq!(store.journal().read(run_id("a")).await.unwrap(), (vec![], Some("turn a".into())));
-    let session = store.sessions().find(session_key("s")).await.unwrap().unwrap();
+    let session = find_session(&store, "s").await;
     assert_eq!(session.turns, 1);
 }
 

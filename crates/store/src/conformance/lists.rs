@@ -120,35 +120,17 @@ pub(crate) async fn the_hold_is_kept_whole_and_lifted<D: TestDatabase>() {
 
 pub(crate) async fn tokens_are_named_once_and_found_by_their_hash<D: TestDatabase>() {
     let (store, _home) = new_store::<D>();
-    let token = |name: &str, scope| TokenRow {
-        name: name.into(),
-        scope,
-        scopes: vec![scope.into()],
-        created_at: "noon".into(),
+    let token = |name: &str, scope: AccessLevel, sha256: &str| StoredToken {
+        row: TokenRow { name: name.into(), scope, scopes: vec![scope.into()], created_at: "noon".into() },
+        sha256: sha256.into(),
     };
-    store
-        .access()
-        .create_token(StoredToken { row: token("ci", AccessLevel::Write), sha256: "11".into() })
-        .await
-        .unwrap();
-    store
-        .access()
-        .create_token(StoredToken { row: token("bot", AccessLevel::Read), sha256: "22".into() })
-        .await
-        .unwrap();
-    let taken =
-        store.access().create_token(StoredToken { row: token("ci", AccessLevel::Admin), sha256: "33".into() }).await;
+    let (ci, bot) = (token("ci", AccessLevel::Write, "11"), token("bot", AccessLevel::Read, "22"));
+    store.access().create_token(ci.clone()).await.unwrap();
+    store.access().create_token(bot.clone()).await.unwrap();
+    let taken = store.access().create_token(token("ci", AccessLevel::Admin, "33")).await;
     assert_eq!(taken, Err(StoreError::NameTaken("ci".into())));
-    let find = async |sha256: &str| {
-        let tokens = store.access().list_tokens().await.unwrap();
-        tokens.into_iter().find(|token| token.sha256 == sha256).map(|token| token.row)
-    };
-    assert_eq!(find("11").await, Some(token("ci", AccessLevel::Write)));
-    assert_eq!(find("33").await, None);
-    let listed = store.access().list_tokens().await.unwrap();
-    let bot = StoredToken { row: token("bot", AccessLevel::Read), sha256: "22".into() };
-    assert_eq!(listed, [bot, StoredToken { row: token("ci", AccessLevel::Write), sha256: "11".into() }]);
+    assert_eq!(store.access().list_tokens().await.unwrap(), [bot.clone(), ci]);
     assert_eq!(store.access().revoke_token("ci".into()).await, Ok(true));
     assert_eq!(store.access().revoke_token("ci".into()).await, Ok(false));
-    assert_eq!(find("11").await, None);
+    assert_eq!(store.access().list_tokens().await.unwrap(), [bot]);
 }

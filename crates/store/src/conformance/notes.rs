@@ -1,21 +1,25 @@
 //! Notes: unique per key, found in every script, safe against any query, deleted with their scope.
 
 use super::*;
-use crate::{DeleteSessionOutcome, FoundNote, Note, NoteScope, SaveNoteOutcome, StoreError};
+use crate::{FoundNote, Note, NoteScope, SaveNoteOutcome, StoreError};
 
-fn session_scope(session: &str) -> NoteScope {
+pub(crate) fn session_scope(session: &str) -> NoteScope {
     NoteScope::Session(session_key(session))
 }
 
-fn agent_scope(agent: &str) -> NoteScope {
+pub(crate) fn agent_scope(agent: &str) -> NoteScope {
     NoteScope::Agent(AgentId::parse(agent).unwrap())
 }
 
-fn note(key: &str, text: &str) -> Note {
+pub(crate) fn sender_scope(sender: &str) -> NoteScope {
+    NoteScope::Sender(sender.to_owned())
+}
+
+pub(crate) fn note(key: &str, text: &str) -> Note {
     Note { key: key.into(), category: "core".into(), text: text.into(), at: "noon".into() }
 }
 
-async fn save(store: &Store, scope: NoteScope, key: &str, text: &str) -> SaveNoteOutcome {
+pub(crate) async fn save(store: &Store, scope: NoteScope, key: &str, text: &str) -> SaveNoteOutcome {
     store.notes().save(scope, note(key, text)).await.unwrap()
 }
 
@@ -23,7 +27,7 @@ async fn search(store: &Store, scope: NoteScope, query: &str) -> Vec<FoundNote> 
     store.notes().search(vec![scope], query, 10).await.unwrap().remove(0)
 }
 
-async fn matching_keys(store: &Store, scope: NoteScope, query: &str) -> Vec<String> {
+pub(crate) async fn matching_keys(store: &Store, scope: NoteScope, query: &str) -> Vec<String> {
     search(store, scope, query).await.into_iter().map(|found| found.note.key).collect()
 }
 
@@ -168,7 +172,7 @@ pub(crate) async fn a_deleted_session_leaves_no_note_and_no_word<D: TestDatabase
     run_to_end(&store, "a", "s").await;
     save(&store, session_scope("s"), "k", "boat").await;
     save(&store, agent_scope("main"), "k", "boat").await;
-    assert_eq!(store.sessions().delete(session_key("s"), vec![]).await, Ok(DeleteSessionOutcome::Deleted));
+    assert_eq!(delete_session(&store, "s", &[]).await, DeleteSessionOutcome::Deleted);
     assert_eq!(home.count_indexed_notes(), 1);
     run_to_end(&store, "b", "s").await;
     assert!(
@@ -197,22 +201,14 @@ pub(crate) async fn a_note_is_forgotten_by_its_key<D: TestDatabase>() {
     assert_eq!(home.count_indexed_notes(), 0);
 }
 
-fn sender_scope(sender: &str) -> NoteScope {
-    NoteScope::Sender(sender.to_owned())
-}
-
 /// The names and note counts of all senders, read in pages of `limit`.
 async fn list_senders(store: &Store, limit: usize) -> Vec<(String, u64)> {
-    let (mut seen, mut cursor) = (Vec::new(), None);
-    loop {
+    let rows = read_all(async |cursor| {
         let (page, next) = store.notes().list_senders(limit, cursor).await.unwrap();
         assert!(page.len() <= limit);
-        seen.extend(page.into_iter().map(|row| (row.sender, row.notes)));
-        cursor = next;
-        if cursor.is_none() {
-            return seen;
-        }
-    }
+        (page, next)
+    });
+    rows.await.into_iter().map(|row| (row.sender, row.notes)).collect()
 }
 
 pub(crate) async fn senders_are_listed_by_their_newest_note<D: TestDatabase>() {
@@ -276,15 +272,8 @@ pub(crate) async fn pages_of_notes_run_from_new_to_old_without_a_gap<D: TestData
         save(&store, agent_scope("main"), &format!("n{n}"), "x").await;
         save(&store, agent_scope("other"), &format!("n{n}"), "x").await;
     }
-    let (mut seen, mut cursor) = (Vec::new(), None);
-    loop {
-        let (page, next) = store.notes().list(agent_scope("main"), 2, cursor).await.unwrap();
-        seen.extend(page.into_iter().map(|note| note.key));
-        cursor = next;
-        if cursor.is_none() {
-            break;
-        }
-    }
+    let page = async |cursor| store.notes().list(agent_scope("main"), 2, cursor).await.unwrap();
+    let seen: Vec<String> = read_all(page).await.into_iter().map(|note| note.key).collect();
     assert_eq!(seen, ["n4", "n3", "n2", "n1", "n0"]);
     let foreign = store.notes().list(agent_scope("main"), 2, Some("r0000000000000001".into())).await;
     assert_eq!(foreign, Err(StoreError::BadCursor));

@@ -3,10 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{
-    AuditEntry, DeleteSessionOutcome, ImportOutcome, PrivateEndpoints, SessionArchive, SessionSetup,
-    SessionSetupAccess, SessionSetupOutcome, StoredSession,
-};
+use crate::{IdleSession, ImportOutcome, SessionSetup, SessionSetupAccess, SessionSetupOutcome};
 
 fn principal(name: &str) -> Principal {
     Principal::parse(name).unwrap()
@@ -23,10 +20,6 @@ fn setup(session: &str, by: &str, agent: &str, access: SessionSetupAccess) -> Se
         requested_by: principal(by),
         access,
     }
-}
-
-async fn session(store: &Store, name: &str) -> StoredSession {
-    store.sessions().find(session_key(name)).await.unwrap().unwrap()
 }
 
 /// An ended run with a text and an answer.
@@ -52,10 +45,10 @@ pub(crate) async fn the_first_sender_owns_a_session_and_chooses_its_agent<D: Tes
     };
     store.runs().accept(sent("ann", "a", "main")).await.unwrap();
     store.runs().accept(sent("bob", "b", "other")).await.unwrap();
-    let found = session(&store, "s").await;
+    let found = find_session(&store, "s").await;
     assert_eq!((found.owner, found.agent.as_str()), (Some(principal("ann")), "main"));
     store.runs().accept(sent("ann", "c", "other")).await.unwrap();
-    assert_eq!(session(&store, "s").await.agent.as_str(), "other");
+    assert_eq!(find_session(&store, "s").await.agent.as_str(), "other");
 }
 
 pub(crate) async fn a_session_is_configured_by_its_owner_or_freely_and_stays_its_owners<D: TestDatabase>() {
@@ -64,18 +57,18 @@ pub(crate) async fn a_session_is_configured_by_its_owner_or_freely_and_stays_its
         store.sessions().set_up(setup("s", "ann", "main", SessionSetupAccess::OwnerOnly)).await,
         Ok(SessionSetupOutcome::New)
     );
-    let before = session(&store, "s").await;
+    let before = find_session(&store, "s").await;
     assert_eq!(before.private_endpoints, PrivateEndpoints { base_url: true, mcp_url: false });
     assert_eq!(
         store.sessions().set_up(setup("s", "bob", "other", SessionSetupAccess::OwnerOnly)).await,
         Ok(SessionSetupOutcome::NotOwner)
     );
-    assert_eq!(session(&store, "s").await, before, "nothing has changed");
+    assert_eq!(find_session(&store, "s").await, before, "nothing has changed");
     assert_eq!(
         store.sessions().set_up(setup("s", "root", "other", SessionSetupAccess::Anyone)).await,
         Ok(SessionSetupOutcome::Updated)
     );
-    let after = session(&store, "s").await;
+    let after = find_session(&store, "s").await;
     assert_eq!((after.owner, after.agent.as_str()), (before.owner, "other"));
     assert!(after.config.unwrap().contains("root"));
 }
@@ -83,7 +76,7 @@ pub(crate) async fn a_session_is_configured_by_its_owner_or_freely_and_stays_its
 pub(crate) async fn a_receipt_outlives_its_session_and_nothing_takes_its_place<D: TestDatabase>() {
     let (store, _home) = new_store::<D>();
     end_run_with(&store, "a", "s", "true").await;
-    assert_eq!(store.sessions().delete(session_key("s"), Vec::new()).await, Ok(DeleteSessionOutcome::Deleted));
+    assert_eq!(delete_session(&store, "s", &[]).await, DeleteSessionOutcome::Deleted);
     let left = json!({"text": "", "receipt": "true"});
     assert_eq!(stored_view(&store, "a").await, Some(left.clone()));
     assert!(store.runs().list(all_runs()).await.unwrap().0.is_empty());
@@ -95,23 +88,12 @@ pub(crate) async fn a_receipt_outlives_its_session_and_nothing_takes_its_place<D
         view: json!({"receipt": "forged"}).to_string(),
         ..accepted_row("a", "s")
     };
-    let head = StoredSession {
-        key: session_key("s"),
-        agent: AgentId::parse("main").unwrap(),
-        created_at: "2020-01-01T00:00:00.000000Z".into(),
-        last_used_at: "2020-01-01T00:00:00.000000Z".into(),
-        turns: 0,
-        config: None,
-        secrets: None,
-        private_endpoints: PrivateEndpoints::default(),
-        owner: Some(principal("bob")),
-        imported_at: None,
-    };
-    let archive = SessionArchive { session: head, runs: vec![forged], history: Vec::new(), notes: Vec::new() };
+    let mut archive = session_archive("s", vec![forged], vec![]);
+    archive.session.owner = Some(principal("bob"));
     let outcome = store.archive().import(archive, "2026-11-21T00:00:00.000000Z".into()).await.unwrap();
     assert!(matches!(outcome, ImportOutcome::Imported { .. }));
     assert_eq!(stored_view(&store, "a").await, Some(left.clone()));
-    assert_eq!(store.sessions().delete(session_key("s"), Vec::new()).await, Ok(DeleteSessionOutcome::Deleted));
+    assert_eq!(delete_session(&store, "s", &[]).await, DeleteSessionOutcome::Deleted);
     assert_eq!(stored_view(&store, "a").await, Some(left));
 }
 
@@ -120,18 +102,10 @@ pub(crate) async fn retention_keeps_receipts_and_forgets_them_by_age_or_number<D
     for (id, name) in [("a", "one"), ("b", "two"), ("c", "three")] {
         end_run_with(&store, id, name, "true").await;
         let idle = store.sessions().list_idle(None, 10).await.unwrap().pop().unwrap();
-        let entry = AuditEntry {
-            at: "2026-11-20T10:00:00.000000Z".into(),
-            principal: principal("quell"),
-            surface: quell_protocol::Surface::Daemon,
-            from: None,
-            action: quell_protocol::audit::Action::DeleteSession,
-            target: None,
-            detail: None,
-        };
-        let used_before = crate::IdleSession { used_at: "2000-01-01T00:00:00.000000Z".into(), ..idle.clone() };
+        let entry = deletion_entry("2026-11-20T10:00:00.000000Z", name);
+        let used_before = IdleSession { used_at: "2000-01-01T00:00:00.000000Z".into(), ..idle.clone() };
         assert_eq!(store.sessions().delete_idle(used_before, entry.clone()).await, Ok(DeleteSessionOutcome::Unknown));
-        assert!(session(&store, name).await.key == session_key(name), "it was used since");
+        assert!(find_session(&store, name).await.key == session_key(name), "it was used since");
         assert_eq!(store.sessions().delete_idle(idle, entry).await, Ok(DeleteSessionOutcome::Deleted));
     }
     assert!(stored_view(&store, "a").await.is_some());
@@ -142,4 +116,30 @@ pub(crate) async fn retention_keeps_receipts_and_forgets_them_by_age_or_number<D
     assert!(stored_view(&store, "c").await.is_some(), "it is younger");
     store.runs().delete_receipts_before("9999-01-01T00:00:00.000Z".to_owned()).await.unwrap();
     assert!(stored_view(&store, "c").await.is_none());
+}
+
+/// Regression: the store in memory took the last use of the session for the time of its deletion.
+pub(crate) async fn a_receipt_is_as_old_as_the_deletion_of_its_session<D: TestDatabase>() {
+    let (store, _home) = new_store::<D>();
+    for (id, name) in [("a", "s1"), ("b", "s2"), ("c", "s3")] {
+        end_run_with(&store, id, name, "true").await;
+    }
+    // All were used in November. The clock was set back before the last deletion.
+    let idle = store.sessions().list_idle(None, 1).await.unwrap().remove(0);
+    let entry = deletion_entry("2026-12-02T00:00:00.000000Z", "s1");
+    assert_eq!(store.sessions().delete_idle(idle, entry).await, Ok(DeleteSessionOutcome::Deleted));
+    for (name, at) in [("s2", "2026-12-03T00:00:00.000000Z"), ("s3", "2026-12-01T00:00:00.000000Z")] {
+        let deleted = store.sessions().delete(session_key(name), Vec::new(), at.into()).await;
+        assert_eq!(deleted, Ok(DeleteSessionOutcome::Deleted));
+    }
+    let receipts = async || {
+        let views = [stored_view(&store, "a").await, stored_view(&store, "b").await, stored_view(&store, "c").await];
+        views.map(|view| view.is_some())
+    };
+    store.runs().delete_receipts_before("2026-12-01T00:00:00.000000Z".to_owned()).await.unwrap();
+    assert_eq!(receipts().await, [true, true, true], "none is from before December");
+    assert_eq!(store.runs().delete_oldest_receipts(1).await, Ok(1));
+    assert_eq!(receipts().await, [true, true, false]);
+    store.runs().delete_receipts_before("2026-12-02T12:00:00.000000Z".to_owned()).await.unwrap();
+    assert_eq!(receipts().await, [false, true, false]);
 }

@@ -1,24 +1,10 @@
 //! Retention: the order of deletion.
 
-use quell_protocol::Surface;
-use quell_protocol::audit::Action;
-
 use super::*;
-use crate::{
-    AuditEntry, DeleteSessionOutcome, IdleSession, ImportOutcome, PrivateEndpoints, SessionArchive, StoredSession,
-};
+use crate::{IdleSession, ImportOutcome};
 
-fn audit_entry(target: &str) -> AuditEntry {
-    AuditEntry {
-        at: "2026-12-01T00:00:00.000000Z".into(),
-        principal: Principal::parse("quell").unwrap(),
-        surface: Surface::Daemon,
-        from: None,
-        action: Action::DeleteSession,
-        target: Some(target.into()),
-        detail: None,
-    }
-}
+/// The time of deletions.
+const NOW: &str = "2026-12-01T00:00:00.000000Z";
 
 /// Creates a session, or uses it, at this hour. All its runs have ended.
 async fn use_session_at(store: &Store, session: &str, hour: u8) {
@@ -26,11 +12,7 @@ async fn use_session_at(store: &Store, session: &str, hour: u8) {
     let accepted_at = format!("2026-11-20T{hour:02}:00:00.000000Z");
     let row = RunRow { accepted_at, ..accepted_row(&id, session) };
     assert_eq!(store.runs().accept(row).await, Ok(AcceptRunOutcome::New));
-    store
-        .history()
-        .append_turn(sealed_turn(session_key(session), run_id(&id), "turn".into(), String::new()))
-        .await
-        .unwrap();
+    append_turn(&store, session, &id, "turn", "").await.unwrap();
     store.runs().record_end(run_id(&id), "over".into(), no_spend()).await.unwrap();
 }
 
@@ -45,21 +27,11 @@ pub(crate) async fn the_oldest_use_comes_first_and_what_has_open_runs_not_at_all
     }
     use_session_at(&store, "a", 9).await;
     accept_run(&store, "open", "busy").await;
-    let old = StoredSession {
-        key: session_key("imported"),
-        agent: AgentId::parse("main").unwrap(),
-        created_at: "2020-01-01T00:00:00Z".into(),
-        last_used_at: "2020-01-01T00:00:00Z".into(),
-        turns: 0,
-        config: None,
-        secrets: None,
-        private_endpoints: PrivateEndpoints::default(),
-        owner: None,
-        imported_at: None,
-    };
-    let archive = SessionArchive { session: old, runs: Vec::new(), history: Vec::new(), notes: Vec::new() };
     let imported_at = "2026-11-20T05:00:00.000000Z";
-    assert_eq!(store.archive().import(archive, imported_at.into()).await, Ok(ImportOutcome::Imported { turns: 0 }));
+    assert_eq!(
+        store.archive().import(session_archive("imported", vec![], vec![]), imported_at.into()).await,
+        Ok(ImportOutcome::Imported { turns: 0 })
+    );
     let all = store.sessions().list_idle(None, 100).await.unwrap();
     assert_eq!(idle_keys(&all), ["c", "d", "b", "imported", "a"], "an import counts from the day of the import");
     assert_eq!(store.sessions().count().await, Ok(6));
@@ -78,20 +50,20 @@ pub(crate) async fn a_session_goes_whole_with_its_entry_unless_it_was_used_meanw
     accept_run(&store, "c-1", "c").await;
     let busy = IdleSession { key: session_key("c"), used_at: "2026-11-20T10:00:00.000000Z".into() };
     assert_eq!(
-        store.sessions().delete_idle(idle[0].clone(), audit_entry("a")).await,
+        store.sessions().delete_idle(idle[0].clone(), deletion_entry(NOW, "a")).await,
         Ok(DeleteSessionOutcome::Deleted)
     );
     assert_eq!(
-        store.sessions().delete_idle(idle[1].clone(), audit_entry("b")).await,
+        store.sessions().delete_idle(idle[1].clone(), deletion_entry(NOW, "b")).await,
         Ok(DeleteSessionOutcome::Unknown)
     );
     assert_eq!(
-        store.sessions().delete_idle(busy, audit_entry("c")).await,
+        store.sessions().delete_idle(busy, deletion_entry(NOW, "c")).await,
         Ok(DeleteSessionOutcome::InUse(vec![run_id("c-1")]))
     );
     assert_eq!(store.runs().find(run_id("a-1")).await, Ok(None));
-    assert!(store.history().turns(session_key("a")).await.unwrap().is_empty());
-    assert_eq!(store.history().turns(session_key("b")).await.unwrap().len(), 2);
+    assert!(turns(&store, "a").await.is_empty());
+    assert_eq!(turns(&store, "b").await.len(), 2);
     let (rows, _) = store.audit().list(0, 10).await.unwrap();
     let targets: Vec<_> = rows.iter().map(|row| row.target.as_deref().unwrap()).collect();
     assert_eq!(targets, ["a"], "only what happened");

@@ -37,28 +37,20 @@ pub(crate) async fn a_run_only_moves_forward<D: TestDatabase>() {
     run_to_end(&store, "a", "s").await;
     store.runs().record_start(run_id("a"), "late start".into()).await.unwrap();
     store.runs().record_steered(run_id("a"), run_id("b")).await.unwrap();
-    store
-        .history()
-        .append_turn(sealed_turn(session_key("s"), run_id("a"), "late turn".into(), "late view".into()))
-        .await
-        .unwrap();
-    let run = store.runs().find(run_id("a")).await.unwrap().unwrap();
+    append_turn(&store, "s", "a", "late turn", "late view").await.unwrap();
+    let run = find_run(&store, "a").await;
     assert_eq!((run.state, run.view.as_str()), (StoredRunState::Ended, "ended a"));
     store.runs().record_end(run_id("a"), "amended".into(), no_spend()).await.unwrap();
-    assert_eq!(store.runs().find(run_id("a")).await.unwrap().unwrap().view, "amended");
+    assert_eq!(find_run(&store, "a").await.view, "amended");
 }
 
 pub(crate) async fn a_turn_recorded_after_the_end_leaves_the_receipt_alone<D: TestDatabase>() {
     let (store, _home) = new_store::<D>();
     accept_run(&store, "a", "s").await;
     store.runs().record_end(run_id("a"), "receipt: not recorded".into(), no_spend()).await.unwrap();
-    store
-        .history()
-        .append_turn(sealed_turn(session_key("s"), run_id("a"), "turn".into(), "no receipt".into()))
-        .await
-        .unwrap();
-    assert_eq!(store.runs().find(run_id("a")).await.unwrap().unwrap().view, "receipt: not recorded");
-    assert_eq!(store.history().turns(session_key("s")).await.unwrap(), ["turn"]);
+    append_turn(&store, "s", "a", "turn", "no receipt").await.unwrap();
+    assert_eq!(find_run(&store, "a").await.view, "receipt: not recorded");
+    assert_eq!(turns(&store, "s").await, ["turn"]);
 }
 
 pub(crate) async fn a_steered_run_says_where_its_text_went_and_is_not_open<D: TestDatabase>() {
@@ -67,7 +59,7 @@ pub(crate) async fn a_steered_run_says_where_its_text_went_and_is_not_open<D: Te
     accept_run(&store, "b", "s").await;
     store.runs().record_steered(run_id("b"), run_id("a")).await.unwrap();
     store.runs().record_end(run_id("b"), "never was one".into(), no_spend()).await.unwrap();
-    let run = store.runs().find(run_id("b")).await.unwrap().unwrap();
+    let run = find_run(&store, "b").await;
     assert_eq!(run.state, StoredRunState::Steered { into: run_id("a") });
     assert_eq!(run.view, "accepted b");
     assert_eq!(run_ids(&store.runs().list_open().await.unwrap()), ["a"]);
@@ -79,10 +71,7 @@ pub(crate) async fn an_unknown_run_is_named<D: TestDatabase>() {
     assert_eq!(store.runs().record_start(run_id("x"), String::new()).await, missing());
     assert_eq!(store.runs().record_end(run_id("x"), String::new(), no_spend()).await, missing());
     assert_eq!(store.runs().record_steered(run_id("x"), run_id("y")).await, missing());
-    assert_eq!(
-        store.history().append_turn(sealed_turn(session_key("s"), run_id("x"), "t".into(), String::new())).await,
-        missing()
-    );
+    assert_eq!(append_turn(&store, "s", "x", "t", "").await, missing());
     assert_eq!(store.runs().find(run_id("x")).await, Ok(None));
 }
 
@@ -90,8 +79,7 @@ pub(crate) async fn a_turn_of_another_session_is_refused<D: TestDatabase>() {
     let (store, _home) = new_store::<D>();
     accept_run(&store, "a", "s").await;
     accept_run(&store, "b", "t").await;
-    let refused =
-        store.history().append_turn(sealed_turn(session_key("t"), run_id("a"), "turn".into(), String::new())).await;
+    let refused = append_turn(&store, "t", "a", "turn", "").await;
     assert_eq!(refused, Err(StoreError::NoSuchRun(run_id("a"))));
-    assert_eq!(store.history().turns(session_key("t")).await, Ok(vec![]));
+    assert_eq!(turns(&store, "t").await, Vec::<String>::new());
 }

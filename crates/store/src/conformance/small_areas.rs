@@ -74,7 +74,7 @@ pub(crate) async fn the_last_use_of_a_session_only_moves_forward<D: TestDatabase
         store.sessions().touch(session_key("s"), at.into()).await.unwrap();
     }
     store.sessions().touch(session_key("unknown"), "2027-01-01T00:00:00.000000Z".into()).await.unwrap();
-    let session = store.sessions().find(session_key("s")).await.unwrap().unwrap();
+    let session = find_session(&store, "s").await;
     assert_eq!(session.last_used_at, "2027-01-01T00:00:00.000000Z");
     assert_eq!(store.sessions().count().await, Ok(1));
 }

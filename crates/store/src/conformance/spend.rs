@@ -44,7 +44,7 @@ pub(crate) async fn an_end_that_is_stored_again_counts_only_what_is_new<D: TestD
 pub(crate) async fn a_deleted_run_is_counted_and_its_day_stays<D: TestDatabase>() {
     let (store, _home) = new_store::<D>();
     store.runs().accept(accepted_row("a", "s")).await.unwrap();
-    store.sessions().delete(session_key("s"), vec![run_id("a")]).await.unwrap();
+    delete_session(&store, "s", &["a"]).await;
     let missing = store.runs().record_end(run_id("a"), "ended".into(), run_spend(5, 5)).await;
     assert!(missing.is_err(), "who stored it learns that it is gone");
     let again = RunSpend { already_counted: usage(5, 5), ..run_spend(6, 5) };

@@ -5,7 +5,7 @@ use quell_protocol::memory::SenderRow;
 
 use super::{Data, MemoryStore, NoteEntry, newest_rows};
 use crate::cursor::PagedList;
-use crate::{FoundNote, Note, NoteScope, NoteStore, NoteWriteCheck, SaveNoteOutcome, StoreFuture};
+use crate::{FoundNote, Note, NoteScope, NoteStore, NoteWriteCheck, SaveNoteOutcome, StoreFuture, StorePage};
 
 impl Data {
     fn save_note(&mut self, scope: NoteScope, note: Note) -> SaveNoteOutcome {
@@ -113,12 +113,7 @@ impl NoteStore for MemoryStore {
         self.read(move |data| Ok(scopes.iter().map(|scope| data.search_scope(scope, &words, limit)).collect()))
     }
 
-    fn list(
-        &self,
-        scope: NoteScope,
-        limit: usize,
-        cursor: Option<String>,
-    ) -> StoreFuture<'_, (Vec<Note>, Option<String>)> {
+    fn list(&self, scope: NoteScope, limit: usize, cursor: Option<String>) -> StoreFuture<'_, StorePage<Note>> {
         self.read(move |data| {
             let before = PagedList::Notes.parse_cursor(cursor.as_deref())?;
             let rows = data.notes_of(&scope).map(|entry| (entry.number, entry.note.clone())).collect();
@@ -130,7 +125,7 @@ impl NoteStore for MemoryStore {
         self.write(move |data| Ok(data.forget_note(&scope, &key)))
     }
 
-    fn list_senders(&self, limit: usize, cursor: Option<String>) -> StoreFuture<'_, (Vec<SenderRow>, Option<String>)> {
+    fn list_senders(&self, limit: usize, cursor: Option<String>) -> StoreFuture<'_, StorePage<SenderRow>> {
         self.read(move |data| {
             let before = PagedList::Senders.parse_cursor(cursor.as_deref())?;
             let mut senders: Vec<(i64, SenderRow)> = Vec::new();

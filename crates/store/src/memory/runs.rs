@@ -9,7 +9,7 @@ use crate::amendments::{add_amendment, merge_amendments};
 use crate::cursor::PagedList;
 use crate::{
     AcceptRunOutcome, HistoryItem, HistoryStore, JournalRow, JournalStore, NoteScope, RunListFilter, RunRow, RunSpend,
-    RunStore, SealedRun, SealedTurn, StoreError, StoreFuture, StoredRunState,
+    RunStore, SealedRun, SealedTurn, StoreError, StoreFuture, StorePage, StoredRunState,
 };
 
 impl RunRow {
@@ -200,7 +200,7 @@ impl RunStore for MemoryStore {
         self.read(move |data| Ok(data.find_run(&id).cloned()))
     }
 
-    fn list(&self, filter: RunListFilter) -> StoreFuture<'_, (Vec<RunRow>, Option<String>)> {
+    fn list(&self, filter: RunListFilter) -> StoreFuture<'_, StorePage<RunRow>> {
         self.read(move |data| {
             let RunListFilter { session, principal, limit, cursor } = filter;
             let before = PagedList::Runs.parse_cursor(cursor.as_deref())?;
@@ -225,7 +225,10 @@ impl RunStore for MemoryStore {
     }
 
     fn delete_oldest_receipts(&self, limit: u32) -> StoreFuture<'_, usize> {
-        self.write(move |data| Ok(data.receipts.drain(..data.receipts.len().min(limit as usize)).count()))
+        self.write(move |data| {
+            data.receipts.sort_by(|one, other| one.deleted_at.cmp(&other.deleted_at));
+            Ok(data.receipts.drain(..data.receipts.len().min(limit as usize)).count())
+        })
     }
 
     fn set_hold(&self, hold: &Hold) -> StoreFuture<'_, ()> {
@@ -279,7 +282,7 @@ impl HistoryStore for MemoryStore {
         session: SessionKey,
         limit: usize,
         cursor: Option<String>,
-    ) -> StoreFuture<'_, (Vec<HistoryItem>, Option<String>)> {
+    ) -> StoreFuture<'_, StorePage<HistoryItem>> {
         self.read(move |data| {
             let before = PagedList::History.parse_cursor(cursor.as_deref())?;
             let items = data.history.iter().filter(|entry| entry.session == session);

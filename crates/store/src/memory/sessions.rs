@@ -7,7 +7,8 @@ use super::{Data, MemoryStore, ReceiptEntry, SessionEntry, newest_rows};
 use crate::cursor::PagedList;
 use crate::{
     AuditEntry, DeleteSessionOutcome, IdleSession, NoteScope, PrivateEndpoints, RunRow, SessionListFilter,
-    SessionSetup, SessionSetupAccess, SessionSetupOutcome, SessionStore, StoreFuture, StoredRunState, StoredSession,
+    SessionSetup, SessionSetupAccess, SessionSetupOutcome, SessionStore, StoreFuture, StorePage, StoredRunState,
+    StoredSession,
 };
 
 impl Data {
@@ -45,14 +46,12 @@ impl Data {
         }
     }
 
-    fn delete_session(&mut self, key: &SessionKey) -> DeleteSessionOutcome {
+    fn delete_session(&mut self, key: &SessionKey, at: &str) -> DeleteSessionOutcome {
         let ended = self.runs.iter().filter(|run| run.row.session == *key && run.row.state == StoredRunState::Ended);
         let ended: Vec<RunRow> = ended.filter_map(|run| without_texts(&run.row)).collect();
-        // This store has no clock.
-        let deleted_at = self.session_mut(key).map(|entry| entry.session.last_used_at.clone()).unwrap_or_default();
         for row in ended {
             if !self.receipts.iter().any(|receipt| receipt.row.id == row.id) {
-                self.receipts.push(ReceiptEntry { deleted_at: deleted_at.clone(), row });
+                self.receipts.push(ReceiptEntry { deleted_at: at.to_owned(), row });
             }
         }
         let runs: Vec<String> =
@@ -104,7 +103,7 @@ impl SessionStore for MemoryStore {
         })
     }
 
-    fn list(&self, filter: SessionListFilter) -> StoreFuture<'_, (Vec<StoredSession>, Option<String>)> {
+    fn list(&self, filter: SessionListFilter) -> StoreFuture<'_, StorePage<StoredSession>> {
         self.read(move |data| {
             let SessionListFilter { search, limit, cursor } = filter;
             let before = PagedList::Sessions.parse_cursor(cursor.as_deref())?;
@@ -135,11 +134,11 @@ impl SessionStore for MemoryStore {
         })
     }
 
-    fn delete(&self, key: SessionKey, ended: Vec<RunId>) -> StoreFuture<'_, DeleteSessionOutcome> {
+    fn delete(&self, key: SessionKey, ended: Vec<RunId>, at: String) -> StoreFuture<'_, DeleteSessionOutcome> {
         self.write(move |data| {
             let mut open = data.open_runs(&key);
             open.retain(|run| !ended.contains(run));
-            Ok(if open.is_empty() { data.delete_session(&key) } else { DeleteSessionOutcome::InUse(open) })
+            Ok(if open.is_empty() { data.delete_session(&key, &at) } else { DeleteSessionOutcome::InUse(open) })
         })
     }
 
@@ -161,8 +160,9 @@ impl SessionStore for MemoryStore {
             if !data.idle_sessions().contains(&idle) {
                 return Ok(DeleteSessionOutcome::Unknown);
             }
+            let deleted = data.delete_session(&idle.key, &entry.at);
             data.append_audit(entry);
-            Ok(data.delete_session(&idle.key))
+            Ok(deleted)
         })
     }
 }

@@ -18,7 +18,6 @@ use crate::lock::{self, DirectoryLock};
 /// Suffix of a database file that is about to replace the current one.
 const RESTORING_SUFFIX: &str = "restoring";
 
-/// Result of a restore.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RestoredDatabase {
     pub file: PathBuf,
@@ -41,7 +40,7 @@ pub fn copy_database(data_dir: &Path, file: &str, to: &Path) -> Result<(), Store
 /// Checks every page of a copy, and every row against its indexes.
 ///
 /// # Errors
-/// [`StoreError`] when it is damaged, newer than this version, or not a database of Quell.
+/// [`StoreError`] when it is damaged, of an unsupported schema, or not a database of Quell.
 pub fn check_database_copy(copy: &Path) -> Result<(), StoreError> {
     let connection = schema::open_reader(copy, WalIndex::Shared)?;
     let check = || -> Result<(), StoreError> {
@@ -87,15 +86,9 @@ pub fn restore_database(data_dir: &Path, file: &str, copy: &Path, stamp: &str) -
 
 /// Deletes the pending replies of a copy: the chats have changed since it was made, so it must not correct them.
 fn delete_pending_replies(restoring: &Path) -> Result<(), StoreError> {
-    let delete = || -> rusqlite::Result<()> {
-        let connection = Connection::open(restoring)?;
-        // Copies of older versions have no such table.
-        if connection.table_exists(None::<&str>, "channel_traces")? {
-            connection.execute("DELETE FROM channel_traces", [])?;
-        }
-        Ok(())
-    };
-    delete().map_err(|error| StoreError::from(error).with_file_name(restoring))
+    let deleted =
+        Connection::open(restoring).and_then(|connection| connection.execute("DELETE FROM channel_traces", []));
+    deleted.map(drop).map_err(|error| StoreError::from(error).with_file_name(restoring))
 }
 
 /// Gives the current database a second name. Until the rename, a daemon that starts finds it unchanged.

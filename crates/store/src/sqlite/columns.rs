@@ -5,7 +5,6 @@ use rusqlite::{ErrorCode, Row};
 
 use crate::StoreError;
 
-/// Parses the id in a column.
 pub(super) fn parse_id_column<T, E>(
     row: &Row<'_>,
     at: usize,

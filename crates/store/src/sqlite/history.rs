@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::columns::{parse_id_column, to_limit};
 use super::{SqliteStore, journal, notes};
 use crate::cursor::{PagedList, limit_plus_one};
-use crate::{HistoryItem, HistoryStore, NoteScope, SealedTurn, StoreError, StoreFuture};
+use crate::{HistoryItem, HistoryStore, NoteScope, SealedTurn, StoreError, StoreFuture, StorePage};
 
 /// The condition for turns of session `?1` after its last reset.
 macro_rules! since_reset {
@@ -22,7 +22,7 @@ impl HistoryStore for SqliteStore {
             let id = sealed.run.clone();
             let known = self.write(move |db| {
                 let SealedTurn { session, run, turn, view } = &sealed;
-                insert_turn(db, &TurnRow { session, run, turn, view })
+                insert_turn(db, session, run, turn, view)
             });
             if known.await? { Ok(()) } else { Err(StoreError::NoSuchRun(id)) }
         })
@@ -40,7 +40,7 @@ impl HistoryStore for SqliteStore {
         session: SessionKey,
         limit: usize,
         cursor: Option<String>,
-    ) -> StoreFuture<'_, (Vec<HistoryItem>, Option<String>)> {
+    ) -> StoreFuture<'_, StorePage<HistoryItem>> {
         Box::pin(async move {
             let before = PagedList::History.parse_cursor(cursor.as_deref())?;
             let rows = self.read(move |db| query_history(db, &session, before, limit)).await?;
@@ -74,31 +74,29 @@ impl HistoryStore for SqliteStore {
     }
 }
 
-/// A sealed turn, borrowed.
-pub(super) struct TurnRow<'a> {
-    pub(super) session: &'a SessionKey,
-    pub(super) run: &'a RunId,
-    pub(super) turn: &'a str,
-    pub(super) view: &'a str,
-}
-
 /// Appends a turn unless it is recorded already. True when the run exists.
-pub(super) fn insert_turn(db: &Connection, sealed: &TurnRow<'_>) -> rusqlite::Result<bool> {
-    let (session, run) = (sealed.session.as_str(), sealed.run.as_str());
+pub(super) fn insert_turn(
+    db: &Connection,
+    session: &SessionKey,
+    run: &RunId,
+    turn: &str,
+    view: &str,
+) -> rusqlite::Result<bool> {
+    let (session, id) = (session.as_str(), run.as_str());
     let inserted = db
         .prepare_cached(
             "INSERT INTO history (session, run, turn) SELECT session, id, ?3 FROM runs WHERE id = ?2 AND session = ?1
              ON CONFLICT (run) DO NOTHING",
         )?
-        .execute(params![session, run, sealed.turn])?;
+        .execute(params![session, id, turn])?;
     if inserted == 0 {
-        return db.prepare_cached("SELECT 1 FROM history WHERE run = ?1 AND session = ?2")?.exists([run, session]);
+        return db.prepare_cached("SELECT 1 FROM history WHERE run = ?1 AND session = ?2")?.exists([id, session]);
     }
     db.prepare_cached("UPDATE sessions SET turns = turns + 1 WHERE key = ?1")?.execute([session])?;
     // A turn that is recorded late must not hide the receipt of a run that is over.
     db.prepare_cached("UPDATE runs SET view = ?2 WHERE id = ?1 AND state IN ('accepted', 'started')")?
-        .execute([run, sealed.view])?;
-    journal::delete_journal(db, sealed.run)?;
+        .execute([id, view])?;
+    journal::delete_journal(db, run)?;
     Ok(true)
 }
 

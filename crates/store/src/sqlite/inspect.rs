@@ -30,7 +30,7 @@ pub enum DatabaseState {
 /// Inspects the lock of a data directory, and the database `file` in it.
 ///
 /// # Errors
-/// [`StoreError`] when a daemon could not open the file: damaged, newer, of another program, unreadable.
+/// [`StoreError`] when a daemon could not open the file: damaged, of an unsupported schema or another program, unreadable.
 pub fn inspect_database(data_dir: &Path, file: &str) -> Result<DatabaseInspection, StoreError> {
     let holder = find_running_daemon(data_dir)?;
     let path = data_dir.join(file);

@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::SqliteStore;
 use crate::cursor::{PagedList, limit_plus_one};
-use crate::{FoundNote, Note, NoteScope, NoteStore, NoteWriteCheck, SaveNoteOutcome, StoreFuture};
+use crate::{FoundNote, Note, NoteScope, NoteStore, NoteWriteCheck, SaveNoteOutcome, StoreFuture, StorePage};
 use search::NoteSearch;
 
 impl NoteStore for SqliteStore {
@@ -33,12 +33,7 @@ impl NoteStore for SqliteStore {
         })
     }
 
-    fn list(
-        &self,
-        scope: NoteScope,
-        limit: usize,
-        cursor: Option<String>,
-    ) -> StoreFuture<'_, (Vec<Note>, Option<String>)> {
+    fn list(&self, scope: NoteScope, limit: usize, cursor: Option<String>) -> StoreFuture<'_, StorePage<Note>> {
         Box::pin(async move {
             let before = PagedList::Notes.parse_cursor(cursor.as_deref())?;
             let rows = self.read(move |db| query_notes(db, &scope, before, limit)).await?;
@@ -57,7 +52,7 @@ impl NoteStore for SqliteStore {
         })
     }
 
-    fn list_senders(&self, limit: usize, cursor: Option<String>) -> StoreFuture<'_, (Vec<SenderRow>, Option<String>)> {
+    fn list_senders(&self, limit: usize, cursor: Option<String>) -> StoreFuture<'_, StorePage<SenderRow>> {
         Box::pin(async move {
             let before = PagedList::Senders.parse_cursor(cursor.as_deref())?;
             let rows = self.read(move |db| senders::query_senders(db, before, limit)).await?;

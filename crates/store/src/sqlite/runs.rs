@@ -8,7 +8,8 @@ use super::columns::{invalid_column, parse_id_column};
 use super::{SqliteStore, amendments, history, hold, journal, sessions, spend};
 use crate::cursor::{PagedList, limit_plus_one};
 use crate::{
-    AcceptRunOutcome, RunListFilter, RunRow, RunSpend, RunStore, SealedRun, StoreError, StoreFuture, StoredRunState,
+    AcceptRunOutcome, RunListFilter, RunRow, RunSpend, RunStore, SealedRun, StoreError, StoreFuture, StorePage,
+    StoredRunState,
 };
 
 /// The columns that [`run_from_row`] reads. A macro, because `concat!` needs a literal.
@@ -63,7 +64,7 @@ impl RunStore for SqliteStore {
         self.read(move |db| query_run(db, &id))
     }
 
-    fn list(&self, filter: RunListFilter) -> StoreFuture<'_, (Vec<RunRow>, Option<String>)> {
+    fn list(&self, filter: RunListFilter) -> StoreFuture<'_, StorePage<RunRow>> {
         Box::pin(async move {
             let before = PagedList::Runs.parse_cursor(filter.cursor.as_deref())?;
             let limit = filter.limit;
@@ -119,7 +120,7 @@ impl SqliteStore {
 fn seal_run(db: &Connection, sealed: &SealedRun) -> rusqlite::Result<()> {
     let SealedRun { session, run, turn, view, spent } = sealed;
     if let Some(turn) = turn {
-        history::insert_turn(db, &history::TurnRow { session, run, turn, view })?;
+        history::insert_turn(db, session, run, turn, view)?;
     }
     let sql = "UPDATE runs SET state = 'ended', view = ?2 WHERE id = ?1 AND state IN ('accepted', 'started')";
     db.prepare_cached(sql)?.execute([run.as_str(), view])?;

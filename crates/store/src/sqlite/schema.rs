@@ -16,21 +16,11 @@ const APPLICATION_ID: i32 = 0x5175_656c;
 /// The newest schema, for a new database. A change is made here and in a new migration.
 const SCHEMA: &str = include_str!("schema.sql");
 
-/// Entry N migrates from schema N + 1 to schema N + 2. A migration is never edited.
-const MIGRATIONS: &[&str] = &[
-    include_str!("migrations/0002_journal_boot.sql"),
-    include_str!("migrations/0003_sessions.sql"),
-    include_str!("migrations/0004_hook_outbox.sql"),
-    include_str!("migrations/0005_notes.sql"),
-    include_str!("migrations/0006_society.sql"),
-    include_str!("migrations/0007_operations.sql"),
-    include_str!("migrations/0008_spend.sql"),
-    include_str!("migrations/0009_page_cookies.sql"),
-    include_str!("migrations/0010_channel_cursors.sql"),
-    include_str!("migrations/0011_channel_traces.sql"),
-    include_str!("migrations/0012_obeyed_commands.sql"),
-    include_str!("migrations/0013_owners_grants.sql"),
-];
+/// The oldest schema that can be migrated.
+const OLDEST_SCHEMA: i32 = 12;
+
+/// Entry N migrates from schema [`OLDEST_SCHEMA`] + N to the next one. A migration is never edited.
+const MIGRATIONS: &[&str] = &[include_str!("migrations/0013_owners_grants.sql")];
 
 /// How long a statement waits for a lock of another program, such as a backup, before it fails.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
@@ -129,7 +119,7 @@ fn configure_connection(connection: &Connection, cache_kib: u16) -> Result<(), S
     Ok(())
 }
 
-/// Runs before the first write, so that a file of another program or of a newer version is not changed.
+/// Runs before the first write, so that a file of another program or with an unsupported schema is not changed.
 pub(super) fn check_identity(connection: &Connection, path: &Path) -> Result<(), StoreError> {
     let application: i32 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
     let object_count: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
@@ -137,10 +127,15 @@ pub(super) fn check_identity(connection: &Connection, path: &Path) -> Result<(),
         return Err(StoreError::ForeignDatabase(path.into()));
     }
     let (found, known) = (schema_version(connection)?, newest_schema_version());
-    if found > known {
-        return Err(StoreError::NewerSchema { file: path.into(), found, known });
+    match found {
+        // An empty file.
+        0 => Ok(()),
+        _ if found > known => Err(StoreError::NewerSchema { file: path.into(), found, known }),
+        _ if found < OLDEST_SCHEMA => {
+            Err(StoreError::OlderSchema { file: path.into(), found, oldest: OLDEST_SCHEMA, known })
+        }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 fn check_writable(connection: &Connection) -> Result<(), StoreError> {
@@ -168,7 +163,7 @@ fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
     if old == 0 {
         return apply_schema(connection, SCHEMA, newest_schema_version());
     }
-    for (number, statements) in (2..).zip(MIGRATIONS).skip_while(|(number, _)| *number <= old) {
+    for (number, statements) in (OLDEST_SCHEMA + 1..).zip(MIGRATIONS).skip_while(|(number, _)| *number <= old) {
         apply_schema(connection, statements, number)?;
     }
     Ok(())
@@ -188,5 +183,5 @@ pub(super) fn schema_version(connection: &Connection) -> Result<i32, StoreError>
 }
 
 fn newest_schema_version() -> i32 {
-    i32::try_from(MIGRATIONS.len() + 1).unwrap_or(i32::MAX)
+    i32::try_from(MIGRATIONS.len()).map_or(i32::MAX, |migrations| OLDEST_SCHEMA + migrations)
 }

@@ -8,7 +8,7 @@ use super::{SqliteStore, audit};
 use crate::cursor::{PagedList, limit_plus_one};
 use crate::{
     AuditEntry, DeleteSessionOutcome, IdleSession, PrivateEndpoints, SessionListFilter, SessionSetup,
-    SessionSetupAccess, SessionSetupOutcome, SessionStore, StoreFuture, StoredSession,
+    SessionSetupAccess, SessionSetupOutcome, SessionStore, StoreFuture, StorePage, StoredSession,
 };
 
 /// The columns that [`session_from_row`] reads. A macro, because `concat!` needs a literal.
@@ -31,7 +31,7 @@ impl SessionStore for SqliteStore {
         self.read(move |db| query_session(db, &key))
     }
 
-    fn list(&self, filter: SessionListFilter) -> StoreFuture<'_, (Vec<StoredSession>, Option<String>)> {
+    fn list(&self, filter: SessionListFilter) -> StoreFuture<'_, StorePage<StoredSession>> {
         Box::pin(async move {
             let before = PagedList::Sessions.parse_cursor(filter.cursor.as_deref())?;
             let limit = filter.limit;
@@ -57,11 +57,11 @@ impl SessionStore for SqliteStore {
         })
     }
 
-    fn delete(&self, key: SessionKey, ended: Vec<RunId>) -> StoreFuture<'_, DeleteSessionOutcome> {
+    fn delete(&self, key: SessionKey, ended: Vec<RunId>, at: String) -> StoreFuture<'_, DeleteSessionOutcome> {
         self.write(move |db| {
             let mut open = query_open_runs(db, &key)?;
             open.retain(|run| !ended.contains(run));
-            if open.is_empty() { delete_session(db, &key) } else { Ok(DeleteSessionOutcome::InUse(open)) }
+            if open.is_empty() { delete_session(db, &key, &at) } else { Ok(DeleteSessionOutcome::InUse(open)) }
         })
     }
 
@@ -94,7 +94,7 @@ impl SessionStore for SqliteStore {
                 return Ok(DeleteSessionOutcome::Unknown);
             }
             audit::insert_audit_entry(db, &entry)?;
-            delete_session(db, &idle.key)
+            delete_session(db, &idle.key, &entry.at)
         })
     }
 }
@@ -131,23 +131,23 @@ fn query_open_runs(db: &Connection, session: &SessionKey) -> rusqlite::Result<Ve
 }
 
 /// Turns, runs and notes are deleted with the session by their foreign keys.
-fn delete_session(db: &Connection, key: &SessionKey) -> rusqlite::Result<DeleteSessionOutcome> {
-    save_receipts(db, key)?;
+fn delete_session(db: &Connection, key: &SessionKey, at: &str) -> rusqlite::Result<DeleteSessionOutcome> {
+    save_receipts(db, key, at)?;
     let deleted = db.prepare_cached("DELETE FROM sessions WHERE key = ?1")?.execute([key.as_str()])?;
     Ok(if deleted > 0 { DeleteSessionOutcome::Deleted } else { DeleteSessionOutcome::Unknown })
 }
 
 /// Keeps the receipts of a session that is deleted, without messages and answers. An existing receipt is not
 /// replaced, so that nobody can forge one by an import and a deletion.
-fn save_receipts(db: &Connection, key: &SessionKey) -> rusqlite::Result<()> {
+fn save_receipts(db: &Connection, key: &SessionKey, at: &str) -> rusqlite::Result<()> {
     db.prepare_cached(
         "INSERT INTO receipts (run, session, agent, principal, fingerprint, accepted_at, deleted_at, view)
-         SELECT id, session, agent, principal, fingerprint, accepted_at, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'),
+         SELECT id, session, agent, principal, fingerprint, accepted_at, ?2,
                 json_set(json_remove(view, '$.output'), '$.text', '')
          FROM runs WHERE session = ?1 AND state = 'ended' AND json_valid(view)
          ON CONFLICT (run) DO NOTHING",
     )?
-    .execute([key.as_str()])?;
+    .execute([key.as_str(), at])?;
     Ok(())
 }
 

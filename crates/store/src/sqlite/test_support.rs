@@ -28,7 +28,6 @@ pub enum RefusedWrite {
     SessionDeletion,
 }
 
-/// Rows that [`OtherProgram::count`] counts.
 #[derive(Debug, Clone, Copy)]
 pub enum CountedRows {
     Webhooks,
@@ -40,7 +39,6 @@ pub enum CountedRows {
 }
 
 impl OtherProgram {
-    /// Connects to the database in a data directory.
     #[must_use]
     pub fn connect(data_dir: &Path) -> Self {
         let connection = check(Connection::open(data_dir.join("quell.db")));
@@ -107,7 +105,6 @@ impl OtherProgram {
         check(lines.query_map([run.as_str()], |row| row.get(0))).map(check).collect()
     }
 
-    /// The state of a run, as stored.
     #[must_use]
     pub fn run_state(&self, run: &RunId) -> String {
         check(self.0.query_row("SELECT state FROM runs WHERE id = ?1", [run.as_str()], |row| row.get(0)))

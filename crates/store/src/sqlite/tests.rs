@@ -17,8 +17,8 @@ use tempfile::TempDir;
 use super::SqliteStore;
 use crate::Store;
 use crate::conformance::{
-    TestDatabase, accept_run, accepted_row, all_runs, conformance_tests, no_spend, run_id, run_ids, run_to_end,
-    sealed_turn, session_key,
+    TestDatabase, accept_run, accepted_row, all_runs, append_turn, conformance_tests, delete_session, find_run,
+    find_session, no_spend, run_id, run_ids, run_to_end, session_key, turns,
 };
 
 const FILE: &str = "quell.db";

@@ -74,7 +74,6 @@ where
 
 pub(super) struct WriteConnection {
     connection: Connection,
-    /// Boot number of this start.
     boot: BootNumber,
     /// Cancelled when a later start has taken a number.
     fenced: CancellationToken,

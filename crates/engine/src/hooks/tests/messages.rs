@@ -53,7 +53,7 @@ fn message_fixture(answers: fn(&str) -> MessageAnswer) -> MessageHookFixture {
         wardens: Wardens::new(WardenExe::ThisProcess, StopTimeouts::default()).unwrap(),
         environment: Vec::new(),
         cwd: dir.path().to_owned(),
-        store: Store::open(dir.path(), "quell.db").unwrap(),
+        store: MemoryDatabase::default().open(),
         clock,
     })
     .unwrap();

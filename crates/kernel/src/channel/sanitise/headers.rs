@@ -1,7 +1,7 @@
 //! Recognises imitated headers: `[Used tools: ...]`, which names the tools of an answer in a plain-text history, and
 //! `[Tool results]`, the heading of results.
 
-use super::reply_scanner::{PrecedingContent, RemovalRule, ReplyScanner, SpanClass};
+use super::reply_scanner::{ReplyScanner, SpanClass};
 use super::tags::{TagClass, TagMatch, match_tag};
 use super::work_counter::count_bytes;
 
@@ -42,8 +42,7 @@ impl ReplyScanner<'_> {
             return self.undecided_if_partial();
         };
         let are_names = inside[end..].starts_with(']') && inside[..end].split(',').all(is_tool_name_list_item);
-        let cut =
-            SpanClass::Protocol(start + USED_TOOLS.len() + end + 1, RemovalRule::Always, PrecedingContent::Protocol);
+        let cut = SpanClass::other_protocol(start + USED_TOOLS.len() + end + 1);
         are_names.then_some(cut)
     }
 
@@ -66,7 +65,7 @@ impl ReplyScanner<'_> {
         }
         match match_tag(self.text, at) {
             TagMatch::Tag(tag) if tag.class == TagClass::Result && !tag.closing => {
-                Some(SpanClass::Protocol(start + TOOL_RESULTS.len(), RemovalRule::Always, PrecedingContent::Protocol))
+                Some(SpanClass::other_protocol(start + TOOL_RESULTS.len()))
             }
             TagMatch::Partial => self.undecided_if_partial(),
             TagMatch::Tag(_) | TagMatch::Text => None,

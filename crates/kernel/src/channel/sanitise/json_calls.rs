@@ -30,7 +30,6 @@ pub(super) enum ToolMatch {
 
 /// Keys of a call, besides those of name and arguments.
 const CALL_KEYS: &[&str] = &["type", "id", "call_id", "tool_call_id", "index"];
-/// Keys of a message with calls.
 const MESSAGE_KEYS: &[&str] = &["role", "content", "tool_calls", "toolcalls", "function_call"];
 /// Keys of a tool result, besides the output.
 const RESULT_KEYS: &[&str] = &["tool_call_id", "role", "name", "tool", "id", "type", "status", "is_error"];

@@ -6,7 +6,7 @@
 use super::SanitiserRules;
 use super::work_counter::count_bytes;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct JsonScan {
     pub(super) end: JsonEnd,
     /// It contains something that neither a call nor a tool result has: it is ordinary JSON.
@@ -22,11 +22,12 @@ pub(super) struct JsonScan {
     pub(super) has_output: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum JsonEnd {
     /// Offset behind its last bracket.
     Complete(usize),
     /// The text ends before the value.
+    #[default]
     Unfinished,
     /// Offset from which it is no JSON.
     Invalid(usize),
@@ -40,11 +41,8 @@ impl JsonScan {
     }
 }
 
-/// Keys that name a tool.
 pub(super) const NAME_KEYS: &[&str] = &["name", "tool", "tool_name"];
-/// Keys of the arguments of a call.
 pub(super) const ARGUMENT_KEYS: &[&str] = &["arguments", "parameters", "args", "input"];
-/// Keys of the output of a tool.
 pub(super) const OUTPUT_KEYS: &[&str] = &["content", "result", "output"];
 /// The other keys that calls, lists of calls and results have.
 const OTHER_KEYS: &[&str] = &[
@@ -73,15 +71,7 @@ pub(super) fn scan_json_value(text: &str, start: usize, rules: &SanitiserRules<'
         open_brackets: Vec::new(),
         expected: ExpectedToken::Value,
         key_kind: KeyKind::Other,
-        scan: JsonScan {
-            end: JsonEnd::Unfinished,
-            has_foreign_keys: false,
-            names_known_tool: false,
-            has_name: false,
-            has_arguments: false,
-            has_call_id: false,
-            has_output: false,
-        },
+        scan: JsonScan::default(),
     };
     let end = scanner.scan_to_end();
     count_bytes(scanner.at - start + 1);

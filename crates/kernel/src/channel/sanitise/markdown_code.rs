@@ -13,7 +13,6 @@ pub(super) struct FenceOpener<'a> {
     pub(super) at_line_start: bool,
 }
 
-/// Parses a line that opens a fence.
 pub(super) fn parse_fence_opener(line: &str) -> Option<FenceOpener<'_>> {
     let inner = strip_block_markers(line);
     let mark = *inner.as_bytes().first().filter(|byte| matches!(byte, b'`' | b'~'))?;

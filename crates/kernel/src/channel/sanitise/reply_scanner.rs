@@ -47,6 +47,18 @@ pub(super) enum SpanClass {
     Undecided,
 }
 
+impl SpanClass {
+    /// A call, which is removed from any reply.
+    pub(super) fn call(end: usize) -> Self {
+        Self::Protocol(end, RemovalRule::Always, PrecedingContent::Call)
+    }
+
+    /// Protocol without a call, which is removed from any reply.
+    pub(super) fn other_protocol(end: usize) -> Self {
+        Self::Protocol(end, RemovalRule::Always, PrecedingContent::Protocol)
+    }
+}
+
 /// What precedes a position, apart from whitespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PrecedingContent {
@@ -251,9 +263,7 @@ impl ReplyScanner<'_> {
         let value = json_scanner::scan_json_value(self.text, start, self.rules);
         match value.end {
             JsonEnd::Complete(end) => self.classify_complete_json(start, end, &value),
-            JsonEnd::Unfinished if value.is_torn_protocol() => {
-                self.undecided_or(SpanClass::Protocol(self.text.len(), RemovalRule::Always, PrecedingContent::Call))
-            }
+            JsonEnd::Unfinished if value.is_torn_protocol() => self.undecided_or(SpanClass::call(self.text.len())),
             JsonEnd::Unfinished if value.has_foreign_keys => SpanClass::Text(self.text.len()),
             JsonEnd::Unfinished => self.undecided_or(SpanClass::Text(self.text.len())),
             JsonEnd::Invalid(at) if value.is_torn_protocol() => self.classify_broken_call(at),
@@ -284,7 +294,7 @@ impl ReplyScanner<'_> {
             {
                 SpanClass::ProtocolWithText(end, text)
             }
-            (None | Some(b'\n' | b'{' | b'[' | b'<'), _) => SpanClass::Protocol(end, RemovalRule::Always, PrecedingContent::Call),
+            (None | Some(b'\n' | b'{' | b'[' | b'<'), _) => SpanClass::call(end),
             _ => SpanClass::Text(end),
         }
     }
@@ -297,10 +307,10 @@ impl ReplyScanner<'_> {
             let next = line_end(self.text, end + 1);
             let line = self.text[end + 1..next].trim_start();
             if !line.starts_with(['{', '}', '[', ']', '"', ',', ':']) {
-                return SpanClass::Protocol(end, RemovalRule::Always, PrecedingContent::Call);
+                return SpanClass::call(end);
             }
             end = next;
         }
-        self.undecided_or(SpanClass::Protocol(end, RemovalRule::Always, PrecedingContent::Call))
+        self.undecided_or(SpanClass::call(end))
     }
 }

@@ -36,21 +36,17 @@ impl<'a> ReplyScanner<'a> {
         count_bytes(self.text.len() - tag.end - rest.len());
         let is_spaced = rest.len() < self.text.len() - tag.end;
         let Some(first) = rest.chars().next() else {
-            return self.undecided_or(if is_first {
-                SpanClass::Protocol(self.text.len(), RemovalRule::Always, PrecedingContent::Protocol)
-            } else {
-                text
-            });
+            return self.undecided_or(if is_first { SpanClass::other_protocol(self.text.len()) } else { text });
         };
         let is_block = matches!(first, '\n' | '\r');
         if (is_spaced && first.is_ascii_lowercase()) || is_punctuation_after_mention(first) {
             return text;
         }
         let Some((closer, end)) = self.closing_tags.next_at_or_after(tag.name, tag.end) else {
-            let all = SpanClass::Protocol(self.text.len(), RemovalRule::Always, PrecedingContent::Protocol);
+            let all = SpanClass::other_protocol(self.text.len());
             return self.undecided_or(if is_first && (is_block || !is_spaced) { all } else { text });
         };
-        let cut = SpanClass::Protocol(end, RemovalRule::Always, PrecedingContent::Protocol);
+        let cut = SpanClass::other_protocol(end);
         if is_placeholder(&self.text[tag.end..closer]) {
             return text;
         }
@@ -90,7 +86,7 @@ impl<'a> ReplyScanner<'a> {
         let is_closed_off = !content.ends_with([' ', '\t']) && after.is_none_or(|c| c.is_whitespace() || c == '<');
         let is_empty = content.is_empty() && !opens;
         if is_sure || (is_closed_off && !is_particle && !is_empty && !is_placeholder(content)) {
-            return SpanClass::Protocol(end, RemovalRule::Always, PrecedingContent::Protocol);
+            return SpanClass::other_protocol(end);
         }
         text
     }
@@ -99,7 +95,7 @@ impl<'a> ReplyScanner<'a> {
     pub(super) fn classify_call(&mut self, start: usize, tag: &Tag<'a>) -> SpanClass {
         match self.classify_tag_content(tag.end) {
             TagContent::EndOfText if self.is_line_content_start(start) => {
-                self.undecided_or(SpanClass::Protocol(self.text.len(), RemovalRule::Always, PrecedingContent::Call))
+                self.undecided_or(SpanClass::call(self.text.len()))
             }
             TagContent::EndOfText | TagContent::PartialTag => self.undecided_or(SpanClass::Text(tag.end)),
             TagContent::Mention => SpanClass::Text(tag.end),
@@ -144,13 +140,11 @@ impl<'a> ReplyScanner<'a> {
                 };
                 if is_call { self.classify_call_list(end) } else { SpanClass::Text(end) }
             }
-            JsonEnd::Unfinished if is_evident => {
-                self.undecided_or(SpanClass::Protocol(length, RemovalRule::Always, PrecedingContent::Call))
-            }
+            JsonEnd::Unfinished if is_evident => self.undecided_or(SpanClass::call(length)),
             JsonEnd::Unfinished if value.has_foreign_keys && !opens => SpanClass::Text(length),
             JsonEnd::Unfinished => self.undecided_or(SpanClass::Text(length)),
             JsonEnd::Invalid(broken) if is_evident => match self.closing_tags.next_at_or_after(tag.name, broken) {
-                Some((_, end)) => SpanClass::Protocol(end, RemovalRule::Always, PrecedingContent::Call),
+                Some((_, end)) => SpanClass::call(end),
                 None => self.undecided_or(self.classify_broken_call(broken)),
             },
             JsonEnd::Invalid(broken) => SpanClass::Text(broken.max(at + 1)),
@@ -176,12 +170,12 @@ impl<'a> ReplyScanner<'a> {
                 _ => break,
             }
         }
-        SpanClass::Protocol(end, RemovalRule::Always, PrecedingContent::Call)
+        SpanClass::call(end)
     }
 
     fn classify_nested_call(&mut self, start: usize, tag: &Tag<'_>, at: usize, inner: Tag<'a>) -> SpanClass {
         if let Some((_, end)) = self.closing_tags.next_at_or_after(tag.name, tag.end) {
-            return SpanClass::Protocol(end, RemovalRule::Always, PrecedingContent::Call);
+            return SpanClass::call(end);
         }
         if self.is_partial() {
             return SpanClass::Undecided;
@@ -189,7 +183,7 @@ impl<'a> ReplyScanner<'a> {
         if !self.is_line_content_start(start) {
             return SpanClass::Text(at);
         }
-        SpanClass::Protocol(self.find_tag_chain_end(inner), RemovalRule::Always, PrecedingContent::Call)
+        SpanClass::call(self.find_tag_chain_end(inner))
     }
 
     /// End of a sequence of call elements: the end of the text if one of them is not closed.
@@ -231,7 +225,7 @@ impl<'a> ReplyScanner<'a> {
             return if is_cut_short && tag.class == TagClass::Call { self.undecided_or(text) } else { text };
         }
         match self.closing_tags.next_at_or_after(tag.name, tag.end) {
-            Some((_, end)) if is_known => SpanClass::Protocol(end, RemovalRule::Always, PrecedingContent::Call),
+            Some((_, end)) if is_known => SpanClass::call(end),
             Some((_, end)) => SpanClass::Protocol(end, RemovalRule::OnlyWithoutText, PrecedingContent::Call),
             None => self.undecided_or(text),
         }

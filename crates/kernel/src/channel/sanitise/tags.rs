@@ -36,7 +36,6 @@ pub(super) struct TagNameIndex(usize);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TagMatch<'a> {
-    /// A protocol tag.
     Tag(Tag<'a>),
     /// More text can make it a protocol tag.
     Partial,

@@ -12,7 +12,7 @@ use crate::prompt::DialectViolation;
 ///
 /// # Errors
 /// The first [`DialectViolation`].
-pub fn check_messages(messages: &[Value]) -> Result<(), DialectViolation> {
+pub(crate) fn check_messages(messages: &[Value]) -> Result<(), DialectViolation> {
     let mut checker = AnthropicChecker::default();
     for (at, message) in messages.iter().enumerate() {
         checker.check_message(at, message).map_err(|rule| DialectViolation { at, rule })?;

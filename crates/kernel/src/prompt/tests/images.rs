@@ -6,7 +6,7 @@ use super::properties::{begins_with, without_continue_message};
 use super::*;
 use crate::image::{Image, ImageUnavailable};
 use crate::turn::CODE_VISION;
-use crate::turn::samples::{DraftStep, SealedStory, conversation};
+use crate::turn::samples::{DraftStep, SealedStory, conversation, turns};
 
 fn png(name: &str) -> Image {
     Image::from_bytes(&[b"\x89PNG\r\n\x1a\n".as_slice(), name.as_bytes()].concat()).unwrap()
@@ -31,17 +31,9 @@ fn all_wanted_images(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> ImageSet
     pictures
 }
 
-fn render_both(turns: &[Arc<Turn>], draft: Option<&TurnDraft>, vision: Vision<'_>) -> [Vec<Value>; 2] {
-    let prompt = Prompt { model: READER_MODEL, system: "", turns, draft, run_context: None, vision };
-    let (openai, anthropic) = (openai::build_messages(&prompt), anthropic::build_request(&prompt).messages);
-    openai::check_messages(&openai).unwrap();
-    anthropic::check_messages(&anthropic).unwrap();
-    [openai, anthropic]
-}
-
-/// The content of a user message with this text.
 fn user_content(text: &str, vision: Vision<'_>) -> [Value; 2] {
-    render_both(&[], Some(&draft("run-1", text)), vision).map(|messages| messages[0]["content"].clone())
+    render_both(&Prompt { vision, ..prompt(&[], Some(&draft("run-1", text))) })
+        .map(|messages| messages[0]["content"].clone())
 }
 
 fn sealed_turn(run: &str, text: &str, verdict: &Verdict) -> Arc<Turn> {
@@ -102,14 +94,7 @@ fn an_image_that_cannot_be_shown_leaves_a_placeholder(#[case] text: &str, #[case
 fn the_words_of_the_run_stand_before_a_picture() {
     let (pictures, next) = (found_images(), draft("run-1", "[IMAGE:/a]"));
     let run_context = Some("Date: today");
-    let prompt = Prompt {
-        model: READER_MODEL,
-        system: "",
-        turns: &[],
-        draft: Some(&next),
-        run_context,
-        vision: Vision::Images(&pictures),
-    };
+    let prompt = Prompt { run_context, vision: Vision::Images(&pictures), ..prompt(&[], Some(&next)) };
     let content = &openai::build_messages(&prompt)[0]["content"];
     assert_eq!((&content[0]["text"], &content[1]["type"]), (&json!("Date: today"), &json!("image_url")));
 }
@@ -127,7 +112,7 @@ fn of_many_pictures_the_newest_are_shown(#[case] total: usize, #[case] shown_the
     let newest: Vec<String> = (total - shown_then..total).map(|number| format!("/{number}")).collect();
     assert_eq!(wanted_image_sources(&[], Some(&next)), newest);
     let pictures = all_wanted_images(&[], Some(&next));
-    let [openai, anthropic] = render_both(&[], Some(&next), Vision::Images(&pictures));
+    let [openai, anthropic] = render_both(&Prompt { vision: Vision::Images(&pictures), ..prompt(&[], Some(&next)) });
     let count = |messages: &[Value], kind: &str| {
         messages[0]["content"].as_array().unwrap().iter().filter(|part| part["type"] == kind).count()
     };
@@ -149,7 +134,7 @@ fn a_turn_whose_pictures_a_model_did_not_take_leaves_what_it_sees() {
     let next = draft("run-3", "and now?");
     assert_eq!(wanted_image_sources(&turns, Some(&next)), ["/a"]);
     let pictures = all_wanted_images(&turns, Some(&next));
-    let [openai, anthropic] = render_both(&turns, Some(&next), Vision::Images(&pictures));
+    let [openai, anthropic] = render_both(&Prompt { vision: Vision::Images(&pictures), ..prompt(&turns, Some(&next)) });
     for messages in [openai, anthropic] {
         let rendered = Value::Array(messages).to_string();
         assert!(
@@ -173,7 +158,7 @@ fn older_pictures_that_a_model_did_not_take_are_not_shown_again() {
     let next = draft("run-4", "and now?");
     assert_eq!(wanted_image_sources(&turns, Some(&next)), ["/b"]);
     let pictures = all_wanted_images(&turns, Some(&next));
-    let [openai, _] = render_both(&turns, Some(&next), Vision::Images(&pictures));
+    let [openai, _] = render_both(&Prompt { vision: Vision::Images(&pictures), ..prompt(&turns, Some(&next)) });
     let rendered = Value::Array(openai).to_string();
     assert!(rendered.contains("first (a picture stood here; it is not shown any more)"), "{rendered}");
     assert!(rendered.contains(&image_data("/b")) && !rendered.contains("no picture here"), "{rendered}");
@@ -203,7 +188,7 @@ fn draft_with_tool_images(pictures: &[&str]) -> TurnDraft {
 #[test]
 fn pictures_of_a_result_stand_in_it_or_behind_it() {
     let (pictures, draft) = (found_images(), draft_with_tool_images(&["/a", "/gone"]));
-    let [openai, anthropic] = render_both(&[], Some(&draft), Vision::Images(&pictures));
+    let [openai, anthropic] = render_both(&Prompt { vision: Vision::Images(&pictures), ..prompt(&[], Some(&draft)) });
     assert_eq!(openai[2]["content"], "look");
     let data = image_data("/a");
     let url = format!("data:image/png;base64,{data}");
@@ -231,7 +216,7 @@ fn a_model_that_reads_text_is_told_of_the_pictures_of_a_result() {
         (&["/a"][..], "look\n(a picture, which this model cannot see)"),
         (&["/a", "/b"], "look\n(2 pictures, which this model cannot see)"),
     ] {
-        let [openai, anthropic] = render_both(&[], Some(&draft_with_tool_images(sources)), Vision::TextOnly);
+        let [openai, anthropic] = render_both(&prompt(&[], Some(&draft_with_tool_images(sources))));
         assert_eq!((&openai[2]["content"], openai.len()), (&json!(says), 3));
         assert_eq!(anthropic[2]["content"][0]["content"], says);
     }
@@ -245,7 +230,7 @@ fn pictures_of_results_give_way_like_those_of_users() {
     let pictures = all_wanted_images(&[], Some(&draft));
     let wanted = wanted_image_sources(&[], Some(&draft));
     assert_eq!((wanted.len(), wanted[0].as_str()), (MAX_REQUEST_IMAGES - 4, "/5"), "five are hidden at once");
-    let [_, anthropic] = render_both(&[], Some(&draft), Vision::Images(&pictures));
+    let [_, anthropic] = render_both(&Prompt { vision: Vision::Images(&pictures), ..prompt(&[], Some(&draft)) });
     let parts = anthropic[2]["content"][0]["content"].as_array().unwrap();
     assert_eq!(parts.iter().filter(|part| part["type"] == "image").count(), MAX_REQUEST_IMAGES - 4);
     assert_eq!(image_usage(&[], Some(&draft), Vision::Images(&pictures)).count, MAX_REQUEST_IMAGES - 4);
@@ -275,19 +260,14 @@ fn conversation_with_images() -> impl Strategy<Value = Vec<SealedStory>> {
     })
 }
 
-fn turns(conversation: &[SealedStory]) -> Vec<Arc<Turn>> {
-    let turn = |(nth, end): (usize, &SealedStory)| Arc::new(end.turn(&format!("run-{nth}")));
-    conversation.iter().enumerate().map(turn).collect()
-}
-
 proptest! {
     #[test]
     fn any_conversation_with_pictures_is_valid_for_who_sees_and_for_who_does_not(conversation in conversation_with_images()) {
         let (turns, next, pictures) = (turns(&conversation), draft("run-next", "[IMAGE:/c]"), found_images());
         for vision in [Vision::TextOnly, Vision::Images(&pictures)] {
-            render_both(&turns, Some(&next), vision);
+            render_both(&Prompt { vision, ..prompt(&turns, Some(&next)) });
         }
-        let blind = render_both(&turns, Some(&next), Vision::TextOnly).map(Value::Array).map(|messages| messages.to_string());
+        let blind = render_both(&prompt(&turns, Some(&next))).map(Value::Array).map(|messages| messages.to_string());
         prop_assert!(blind.iter().all(|rendered| !rendered.contains("[IMAGE:")));
     }
 
@@ -309,13 +289,6 @@ proptest! {
 
 /// Skips the check of a whole request, because these histories end anywhere.
 fn render_both_unchecked(turns: &[Arc<Turn>], images: &ImageSet) -> [Vec<Value>; 2] {
-    let prompt = Prompt {
-        model: READER_MODEL,
-        system: "",
-        turns,
-        draft: None,
-        run_context: None,
-        vision: Vision::Images(images),
-    };
+    let prompt = Prompt { vision: Vision::Images(images), ..prompt(turns, None) };
     [openai::build_messages(&prompt), without_continue_message(anthropic::build_request(&prompt).messages)]
 }

@@ -5,39 +5,20 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::super::*;
-use crate::turn::samples::{READER_MODEL, STREAM_MARKER, SealedStory, abort, conversation, ended, run_id, seal, story};
+use super::prompt;
+use crate::turn::samples::{STREAM_MARKER, abort, conversation, ended, run_id, seal, story, turns};
 use crate::turn::{CallResult, Compaction, Turn, TurnDraft};
-
-fn turns(conversation: &[SealedStory]) -> Vec<Arc<Turn>> {
-    let turn = |(nth, end): (usize, &SealedStory)| Arc::new(end.turn(&format!("run-{nth}")));
-    conversation.iter().enumerate().map(turn).collect()
-}
 
 fn next_draft() -> TurnDraft {
     TurnDraft::new(run_id("run-next"), "what now?".into())
 }
 
 fn openai(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Vec<Value> {
-    openai::build_messages(&Prompt {
-        model: READER_MODEL,
-        system: "Be brief.",
-        turns,
-        draft,
-        run_context: None,
-        vision: Vision::TextOnly,
-    })
+    openai::build_messages(&Prompt { system: "Be brief.", ..prompt(turns, draft) })
 }
 
 fn anthropic(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Vec<Value> {
-    anthropic::build_request(&Prompt {
-        model: READER_MODEL,
-        system: "Be brief.",
-        turns,
-        draft,
-        run_context: None,
-        vision: Vision::TextOnly,
-    })
-    .messages
+    anthropic::build_request(&Prompt { system: "Be brief.", ..prompt(turns, draft) }).messages
 }
 
 fn assert_valid(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Result<(), TestCaseError> {

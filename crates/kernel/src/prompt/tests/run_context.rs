@@ -3,24 +3,19 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::turn::samples::{SealedStory, conversation, story};
+use crate::turn::samples::{conversation, story, turns};
 
 const RUN_CONTEXT: &str = "[Memory context]\n- colour: blue";
 
-fn render_both<'a>(turns: &'a [Arc<Turn>], draft: &'a TurnDraft, run_context: Option<&'a str>) -> [Vec<Value>; 2] {
-    let prompt =
-        Prompt { model: READER_MODEL, system: "", turns, draft: Some(draft), run_context, vision: Vision::TextOnly };
-    let (openai, anthropic) = (openai::build_messages(&prompt), anthropic::build_request(&prompt).messages);
-    openai::check_messages(&openai).unwrap();
-    anthropic::check_messages(&anthropic).unwrap();
-    [openai, anthropic]
+fn render_with_context(turns: &[Arc<Turn>], draft: &TurnDraft, run_context: Option<&str>) -> [Vec<Value>; 2] {
+    render_both(&Prompt { run_context, ..prompt(turns, Some(draft)) })
 }
 
 #[test]
 fn it_stands_before_the_text_in_the_same_message_in_both_dialects() {
     let next = draft("run-1", "which colour?");
     let text = format!("{RUN_CONTEXT}\n\nwhich colour?");
-    let [openai, anthropic] = render_both(&[], &next, Some(RUN_CONTEXT));
+    let [openai, anthropic] = render_with_context(&[], &next, Some(RUN_CONTEXT));
     assert_eq!(openai, [json!({"role": "user", "content": text})]);
     assert_eq!(anthropic, [json!({"role": "user", "content": [{"type": "text", "text": text}]})]);
 }
@@ -29,7 +24,7 @@ fn it_stands_before_the_text_in_the_same_message_in_both_dialects() {
 fn it_follows_what_the_last_turn_left_in_that_message() {
     let turn = seal_stopped(interrupted_draft("run-1"), PartialPolicy::Discard);
     let text = format!("{}\n\n{RUN_CONTEXT}\n\nand now?", turn.note().unwrap());
-    let [openai, anthropic] = render_both(&[turn], &draft("run-2", "and now?"), Some(RUN_CONTEXT));
+    let [openai, anthropic] = render_with_context(&[turn], &draft("run-2", "and now?"), Some(RUN_CONTEXT));
     assert_eq!(openai.last().unwrap()["content"], text);
     let last = anthropic.last().unwrap()["content"].as_array().unwrap().clone();
     assert_eq!(last.last().unwrap()["text"], text);
@@ -39,12 +34,7 @@ fn it_follows_what_the_last_turn_left_in_that_message() {
 #[test]
 fn a_blank_one_leaves_no_trace() {
     let next = draft("run-1", "hello");
-    assert_eq!(render_both(&[], &next, Some(" \n")), render_both(&[], &next, None));
-}
-
-fn turns(conversation: &[SealedStory]) -> Vec<Arc<Turn>> {
-    let turn = |(nth, end): (usize, &SealedStory)| Arc::new(end.turn(&format!("run-{nth}")));
-    conversation.iter().enumerate().map(turn).collect()
+    assert_eq!(render_with_context(&[], &next, Some(" \n")), render_with_context(&[], &next, None));
 }
 
 /// All messages as one text, to search for the run context.
@@ -57,8 +47,8 @@ proptest! {
     fn taking_it_away_leaves_the_view_as_it_was(before in conversation(), story in story()) {
         let (turns, draft) = (turns(&before), story.draft("run-now"));
         let mark = "<<the run context>>";
-        let plain = render_both(&turns, &draft, None);
-        let marked = render_both(&turns, &draft, Some(mark));
+        let plain = render_with_context(&turns, &draft, None);
+        let marked = render_with_context(&turns, &draft, Some(mark));
         for (plain, marked) in plain.iter().zip(&marked) {
             let (plain, marked) = (join_messages(plain), join_messages(marked));
             prop_assert_eq!(marked.matches(mark).count(), 1);
@@ -70,11 +60,11 @@ proptest! {
     fn a_step_more_keeps_every_byte_before_it(before in conversation(), first in "[a-z ]{1,9}", answer in "[a-z]{1,9}") {
         let turns = turns(&before);
         let mut draft = TurnDraft::new(run_id("run-now"), format!("x{first}"));
-        let [openai, anthropic] = render_both(&turns, &draft, Some(RUN_CONTEXT));
+        let [openai, anthropic] = render_with_context(&turns, &draft, Some(RUN_CONTEXT));
         let calls = draft.finish_message(AssistantMessage::new(Vec::new(), answer, vec![ToolCall::from_wire("c", "ls", json!({}))]));
         draft.begin_call(&calls[0].id);
         draft.finish_call(&calls[0].id, CallResult::new(CallEnd::Ok, "x.txt"));
-        let [later_openai, later_anthropic] = render_both(&turns, &draft, Some(RUN_CONTEXT));
+        let [later_openai, later_anthropic] = render_with_context(&turns, &draft, Some(RUN_CONTEXT));
         prop_assert_eq!(&later_openai[..openai.len()], &openai[..]);
         prop_assert_eq!(&later_anthropic[..anthropic.len()], &anthropic[..]);
     }

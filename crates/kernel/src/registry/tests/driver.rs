@@ -20,7 +20,6 @@ const RUNS: [&str; 8] = ["r0", "r1", "r2", "r3", "r4", "r5", "r6", "r7"];
 const SESSIONS: [&str; 3] = ["s0", "irc_room_ann", "irc_room_bob"];
 const PEOPLE: [&str; 2] = ["ann", "bob"];
 
-/// An operation on the registry.
 #[derive(Debug, Clone)]
 enum RegistryOp {
     Accept(NewRun),

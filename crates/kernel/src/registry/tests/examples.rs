@@ -184,6 +184,10 @@ fn a_wrong_session_key_changes_nothing_and_is_not_kept() {
     let stopped = registry.stop(&run_scope("r", Some("t")), &who("ann"), &ask(), at(0));
     assert_eq!(stopped, StopOutcome::default());
     assert_eq!(*state(&registry, "r"), RunState::Running);
+    finish_run(&mut registry, "r");
+    forget(&mut registry, "r");
+    accept_and_commit(&mut registry, new_run("r", "t", OnBusy::Queue), 1);
+    assert_eq!(*state(&registry, "r"), RunState::Queued, "the stop was kept for the next run of that id");
 }
 
 #[test]

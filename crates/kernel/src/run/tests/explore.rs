@@ -67,7 +67,6 @@ impl EffectSummary {
     }
 }
 
-/// A node of the exploration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ExploredState {
     pub(super) state: RunState,

@@ -26,7 +26,7 @@ fn a_turn_stored_by_version_2_reads_and_writes_the_same() {
     assert_eq!(turn.items().len(), 3);
     assert_eq!(turn.partial().unwrap().text, "The backup is half");
     assert_eq!(turn.verdict().as_str(), "aborted");
-    assert_eq!((turn.usage().input_tokens, turn.sealed_at()), (2210, "2026-11-20T09:41:07.120334Z"));
+    assert_eq!((turn.usage().input_tokens, turn.sealed_at.as_str()), (2210, "2026-11-20T09:41:07.120334Z"));
     assert_eq!(turn.synthetic_ids().count(), 2);
 }
 
@@ -50,7 +50,7 @@ fn version_2_is_what_sealing_writes() {
     let sealing = SealOptions {
         verdict: old.verdict(),
         policy: PartialPolicy::Discard,
-        sealed_at: old.sealed_at().into(),
+        sealed_at: old.sealed_at.clone(),
         usage: old.usage(),
     };
     assert_eq!(draft.seal(sealing), old);

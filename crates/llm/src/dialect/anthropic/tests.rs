@@ -179,8 +179,7 @@ fn a_whole_answer_is_taken_with_its_count() {
         {"type": "tool_use", "id": "a", "name": "shell", "input": {"command": "ls"}},
     ], "usage": {"input_tokens": 7, "output_tokens": 5}});
     let mut fed = FedAnswer::default();
-    let body = body.to_string();
-    AnthropicMessages.apply_whole_response(body.as_bytes(), &mut fed.partial, &mut fed.sink).unwrap();
+    fed.apply_whole(&AnthropicMessages, &body.to_string()).unwrap();
     assert_eq!(fed.sink.0, ["thinking Hm.", "text I look."]);
     let answer = fed.into_answer();
     assert!(answer.message.thinking().all(Thinking::is_returnable));

@@ -99,7 +99,7 @@ async fn a_restored_copy_is_what_opens_and_the_old_one_stays_whole_beside_it() {
     assert!(kept.prepare("SELECT 1 FROM runs WHERE id = 'old'").unwrap().exists([]).unwrap());
     let store = open_store(&died);
     assert_eq!(run_ids(&store.runs().list(all_runs()).await.unwrap().0), ["r1"]);
-    assert_eq!(store.history().turns(session_key("s")).await.unwrap(), ["turn r1"]);
+    assert_eq!(turns(&store, "s").await, ["turn r1"]);
     // In an empty directory there is no previous database to keep.
     let empty = tempfile::tempdir().unwrap();
     let file = folder.path().join("good.db");
@@ -147,11 +147,7 @@ async fn restore_refuses_a_running_daemon_and_unusable_files() {
 async fn a_closing_store_cuts_a_copy_short() {
     let (store, _home) = new_store();
     accept_run(&store, "r", "s").await;
-    store
-        .history()
-        .append_turn(sealed_turn(session_key("s"), run_id("r"), "x".repeat(64 << 20), String::new()))
-        .await
-        .unwrap();
+    append_turn(&store, "s", "r", &"x".repeat(64 << 20), "").await.unwrap();
     let other = store.clone();
     let copying = other.maintenance().snapshot();
     let (copied, ()) = tokio::join!(copying, store.close());

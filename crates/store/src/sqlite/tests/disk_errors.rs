@@ -71,22 +71,16 @@ async fn a_full_disk_fails_what_does_not_fit_and_nothing_else() {
     let limit = move |most: i64| move |db: &Connection| db.execute_batch(&format!("PRAGMA max_page_count = {most}"));
     sqlite.write(limit(pages + 2)).await.unwrap();
     let large = "x".repeat(1_000_000);
-    let (turn, small) = tokio::join!(
-        store.history().append_turn(sealed_turn(session_key("s"), run_id("a"), large.clone(), large.clone())),
-        store.runs().accept(accepted_row("b", "s"))
-    );
+    let (turn, small) =
+        tokio::join!(append_turn(&store, "s", "a", &large, &large), store.runs().accept(accepted_row("b", "s")));
     assert!(matches!(&turn, Err(StoreError::Unwritable(_))), "{turn:?}");
     assert!(turn.unwrap_err().to_string().contains("full"));
     assert_eq!(small, Ok(AcceptRunOutcome::New));
-    assert_eq!(store.runs().find(run_id("a")).await.unwrap().unwrap().view, "accepted a");
-    assert_eq!(store.history().turns(session_key("s")).await, Ok(vec![]));
+    assert_eq!(find_run(&store, "a").await.view, "accepted a");
+    assert_eq!(turns(&store, "s").await, Vec::<String>::new());
     // With room again, the same turn is written.
     sqlite.write(limit(1_000_000)).await.unwrap();
-    store
-        .history()
-        .append_turn(sealed_turn(session_key("s"), run_id("a"), large.clone(), "view".into()))
-        .await
-        .unwrap();
+    append_turn(&store, "s", "a", &large, "view").await.unwrap();
     assert_eq!(store.history().turns(session_key("s")).await, Ok(vec![large]));
 }
 

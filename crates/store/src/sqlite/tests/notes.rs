@@ -9,32 +9,8 @@ use quell_scope::{Cancelled, Point, PointProbe, Scope};
 use super::super::notes::{insert_note, query_all_notes};
 use super::super::{READER_THREADS, inspect_database};
 use super::*;
-use crate::{Note, NoteScope};
-
-fn session_scope(session: &str) -> NoteScope {
-    NoteScope::Session(session_key(session))
-}
-
-fn agent_scope(agent: &str) -> NoteScope {
-    NoteScope::Agent(AgentId::parse(agent).unwrap())
-}
-
-fn sender_scope(sender: &str) -> NoteScope {
-    NoteScope::Sender(sender.to_owned())
-}
-
-fn note(key: &str, text: &str) -> Note {
-    Note { key: key.into(), category: "core".into(), text: text.into(), at: "noon".into() }
-}
-
-async fn save(store: &Store, scope: NoteScope, key: &str, text: &str) {
-    store.notes().save(scope, note(key, text)).await.unwrap();
-}
-
-async fn matching_keys(store: &Store, scope: NoteScope, query: &str) -> Vec<String> {
-    let found = store.notes().search(vec![scope], query, 10).await.unwrap().remove(0);
-    found.into_iter().map(|found| found.note.key).collect()
-}
+use crate::NoteScope;
+use crate::conformance::notes::{agent_scope, matching_keys, note, save, sender_scope, session_scope};
 
 /// Rows of the index, which stores no texts.
 async fn count_indexed(store: &SqliteStore) -> i64 {
@@ -59,7 +35,7 @@ async fn the_index_stays_sound_through_everything_that_happens_to_notes() {
         }
     }
     store.history().reset(session_key("s"), "noon".into()).await.unwrap();
-    let _ = store.sessions().delete(session_key("t"), vec![run_id("run-of-t")]).await.unwrap();
+    delete_session(&store, "t", &["run-of-t"]).await;
     assert_eq!(store.notes().forget_sender("tg:1".into()).await, Ok(40));
     let kept = store.notes().list(agent_scope("main"), 100, None).await.unwrap().0.len();
     assert_eq!(count_indexed(&sqlite).await, i64::try_from(kept).unwrap());

@@ -4,14 +4,25 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use quell_protocol::api::{AccessLevel, Hold};
+use quell_protocol::api::{Hold, TokenScope};
+use quell_protocol::{Principal, Usage};
+use rstest::rstest;
 
-use super::super::{DatabaseInspection, DatabaseState, inspect_database};
+use super::super::{DatabaseInspection, DatabaseState, inspect_database, restore_database};
 use super::*;
-use crate::{HistoryItem, LockHolder, StoreError, StoredRunState};
+use crate::{HistoryItem, LockHolder, NoteScope, PrivateEndpoints, StoreError, StoredRunState};
 
-/// A database of schema 1 as SQL. Never edit it: it stands for the databases that users have.
-const FIXTURE: &str = include_str!("fixture_1.sql");
+/// A database of the oldest supported schema as SQL. Never edit it: it stands for the databases that users have.
+const FIXTURE: &str = include_str!("fixture_12.sql");
+
+/// A data directory with the fixture's database, which says that it has another schema.
+fn database_with_schema(version: i32) -> TempDir {
+    let home = tempfile::tempdir().unwrap();
+    let db = Connection::open(home.path().join(FILE)).unwrap();
+    db.execute_batch(FIXTURE).unwrap();
+    db.pragma_update(None, "user_version", version).unwrap();
+    home
+}
 
 fn file_mode(path: &std::path::Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
@@ -56,7 +67,7 @@ async fn a_reopened_store_finds_everything() {
 
     let store = open_store(&home);
     assert_eq!(store.runs().list(all_runs()).await.unwrap(), before);
-    assert_eq!(store.history().turns(session_key("s")).await.unwrap(), ["turn b"]);
+    assert_eq!(turns(&store, "s").await, ["turn b"]);
     assert_eq!(store.runs().hold().await, Ok(hold));
     accept_run(&store, "d", "s").await;
     assert_eq!(run_ids(&store.runs().list(all_runs()).await.unwrap().0), ["d", "c", "b", "a"]);
@@ -126,18 +137,21 @@ fn a_second_daemon_is_refused_by_name_and_pid() {
     drop(store);
 }
 
-#[test]
-fn a_newer_database_is_refused_and_left_alone() {
-    let home = tempfile::tempdir().unwrap();
+#[rstest]
+#[case::first(1, "schema 1 of an early version of quell (this version knows 12 to 13) and was left unchanged; restore")]
+#[case::last_unsupported(11, "schema 11 of an early version of quell (this version knows 12 to 13)")]
+#[case::newer(1000, "its schema is 1000, this version knows up to 13); upgrade quell or restore an older backup")]
+fn an_unsupported_schema_is_refused_and_left_alone(#[case] version: i32, #[case] message: &str) {
+    let home = database_with_schema(version);
     let file = home.path().join(FILE);
-    let db = Connection::open(&file).unwrap();
-    db.execute_batch(FIXTURE).unwrap();
-    db.pragma_update(None, "user_version", 1000).unwrap();
-    drop(db);
     let before = fs::read(&file).unwrap();
     let error = Store::open(home.path(), FILE).unwrap_err();
-    assert!(matches!(error, StoreError::NewerSchema { found: 1000, .. }), "{error:?}");
-    assert!(error.to_string().contains("upgrade quell"), "{error}");
+    assert!(error.to_string().contains(message), "{error}");
+    assert!(error.to_string().contains(&file.display().to_string()), "{error}");
+    assert_eq!(inspect_database(home.path(), FILE), Err(error.clone()));
+    let new = tempfile::tempdir().unwrap();
+    assert_eq!(restore_database(new.path(), FILE, &file, "now"), Err(error));
+    assert_eq!(fs::read_dir(new.path()).unwrap().count(), 0);
     assert_eq!(fs::read(&file).unwrap(), before);
     // After the refusal the lock is free.
     fs::remove_file(&file).unwrap();
@@ -155,22 +169,31 @@ fn a_database_of_another_program_is_refused_and_left_alone() {
 }
 
 #[tokio::test]
-async fn a_database_of_schema_1_opens_with_all_it_holds() {
-    let home = tempfile::tempdir().unwrap();
-    Connection::open(home.path().join(FILE)).unwrap().execute_batch(FIXTURE).unwrap();
+async fn a_database_of_schema_12_opens_with_all_it_holds() {
+    let home = database_with_schema(12);
     let store = open_store(&home);
     assert_eq!(run_ids(&store.runs().list(all_runs()).await.unwrap().0), ["r4", "r3", "r2", "r1"]);
     assert_eq!(run_ids(&store.runs().list_open().await.unwrap()), ["r4"]);
-    let steered = store.runs().find(run_id("r3")).await.unwrap().unwrap();
+    let steered = find_run(&store, "r3").await;
     assert_eq!(steered.state, StoredRunState::Steered { into: run_id("r2") });
-    assert_eq!(store.history().turns(session_key("agent:main:main")).await.unwrap(), [r#"{"v":1,"runId":"r2"}"#]);
+    assert_eq!(turns(&store, "agent:main:main").await, [r#"{"v":1,"runId":"r2"}"#]);
     let (past, _) = store.history().page(session_key("agent:main:main"), 9, None).await.unwrap();
     assert_eq!(past.get(1), Some(&HistoryItem::Reset { at: "2026-11-20T11:00:00.000000Z".into() }));
-    let session = store.sessions().find(session_key("agent:main:main")).await.unwrap().unwrap();
+    let session = find_session(&store, "agent:main:main").await;
     assert_eq!((session.turns, session.agent.as_str()), (1, "main"));
+    assert_eq!(session.owner, Principal::parse("admin").ok(), "the principal of its first run");
+    let imported = find_session(&store, "imported").await;
+    assert_eq!((imported.owner, imported.private_endpoints), (None, PrivateEndpoints::default()));
     assert_eq!(store.runs().hold().await.unwrap().reason.as_deref(), Some("upgrade"));
     let tokens = store.access().list_tokens().await.unwrap();
-    assert_eq!(tokens.first().map(|token| token.row.scope), Some(AccessLevel::Write));
+    assert_eq!(tokens.first().map(|token| token.row.scopes.clone()), Some(vec![TokenScope::Write]));
+    assert_eq!(store.journal().read(run_id("r4")).await.unwrap().0, ["a line"]);
+    let found =
+        store.notes().search(vec![NoteScope::Session(session_key("agent:main:main"))], "green", 9).await.unwrap();
+    assert_eq!(found.concat().first().map(|found| found.note.key.as_str()), Some("tea"));
+    let spent = Usage { input_tokens: 5, output_tokens: 2, estimated: false };
+    assert_eq!(store.spend().on_day("2026-11-20".into()).await, Ok(vec![(AgentId::parse("main").unwrap(), spent)]));
+    assert_eq!(store.channels().cursor("tg".into()).await, Ok(Some("77".into())));
     run_to_end(&store, "r5", "agent:main:main").await;
     store.close().await;
 
@@ -200,15 +223,9 @@ async fn a_look_changes_nothing_and_sees_the_holder_and_the_hold() {
 }
 
 #[test]
-fn a_look_tells_newer_foreign_and_damaged_files() {
+fn a_look_tells_foreign_and_damaged_files() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join(FILE);
-    let db = Connection::open(&file).unwrap();
-    db.execute_batch(FIXTURE).unwrap();
-    db.pragma_update(None, "user_version", 1000).unwrap();
-    drop(db);
-    assert!(matches!(inspect_database(home.path(), FILE), Err(StoreError::NewerSchema { found: 1000, .. })));
-    fs::remove_file(&file).unwrap();
     Connection::open(&file).unwrap().execute_batch("CREATE TABLE photos (id)").unwrap();
     assert_eq!(inspect_database(home.path(), FILE), Err(StoreError::ForeignDatabase(file.clone())));
     fs::write(&file, "not a database at all, only a text of some length").unwrap();

@@ -8,11 +8,11 @@ async fn room_is_given_back_a_little_at_a_time() {
     let (store, home) = new_store();
     accept_run(&store, "r", "s").await;
     let long = "x".repeat(4 << 20);
-    store.history().append_turn(sealed_turn(session_key("s"), run_id("r"), long, String::new())).await.unwrap();
+    append_turn(&store, "s", "r", &long, "").await.unwrap();
     store.runs().record_end(run_id("r"), "over".into(), no_spend()).await.unwrap();
     let used = store.maintenance().used_bytes().await.unwrap();
     assert!(used > 4 << 20, "{used}");
-    assert_eq!(store.sessions().delete(session_key("s"), Vec::new()).await, Ok(DeleteSessionOutcome::Deleted));
+    assert_eq!(delete_session(&store, "s", &[]).await, DeleteSessionOutcome::Deleted);
     let after = store.maintenance().used_bytes().await.unwrap();
     assert!(after < 1 << 20, "{after}: it is what is used that counts, not the file");
     let free = store.maintenance().count_free_pages().await.unwrap();
@@ -37,7 +37,7 @@ async fn a_database_of_the_first_versions_keeps_its_free_pages_and_no_harm_is_do
     drop(old);
     let store = open_store(&home);
     run_to_end(&store, "a-1", "a").await;
-    store.sessions().delete(session_key("a"), Vec::new()).await.unwrap();
+    delete_session(&store, "a", &[]).await;
     let free = store.maintenance().count_free_pages().await.unwrap();
     assert_eq!(store.maintenance().release_free_pages(10).await, Ok(free));
 }

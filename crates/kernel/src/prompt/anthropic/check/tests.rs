@@ -4,6 +4,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::check_messages;
+use crate::prompt::tests::damage_message;
 
 fn text(text: &str) -> Value {
     json!({"type": "text", "text": text})
@@ -36,12 +37,13 @@ fn a_good_list_passes() {
     assert_eq!(check_messages(&valid_messages()), Ok(()));
 }
 
-fn violated_rule(at: usize, change: impl FnOnce(&mut Vec<Value>)) -> &'static str {
+#[track_caller]
+fn assert_refused(at: usize, why: &str, change: impl FnOnce(&mut Vec<Value>)) {
     let mut list = valid_messages();
     change(&mut list);
     let violation = check_messages(&list).unwrap_err();
     assert_eq!(violation.at, at, "{violation}");
-    violation.rule
+    assert!(violation.rule.contains(why), "{violation}");
 }
 
 #[rstest]
@@ -85,26 +87,14 @@ fn violated_rule(at: usize, change: impl FnOnce(&mut Vec<Value>)) -> &'static st
 #[case::result_behind_a_picture(2, "/content/0", json!({"type": "image", "source": {"type": "url", "url": "https://h/x"}}), "result after text")]
 #[case::orphan(4, "/content/0", json!({"type": "tool_result", "tool_use_id": "a", "content": "A"}), "answers no call")]
 fn a_broken_message_is_refused(#[case] at: usize, #[case] place: &str, #[case] damage: Value, #[case] why: &str) {
-    let rule = violated_rule(at, |list| match place.rsplit_once('/') {
-        None => list[at] = damage,
-        Some((parent, key)) => match list[at].pointer_mut(parent).unwrap() {
-            Value::Array(items) => items[key.parse::<usize>().unwrap()] = damage,
-            fields => fields[key] = damage,
-        },
-    });
-    assert!(rule.contains(why), "{rule}");
+    assert_refused(at, why, |list| damage_message(list, at, place, damage));
 }
 
 #[test]
 fn broken_orders_are_refused() {
-    let rule = violated_rule(0, |list| drop(list.remove(0)));
-    assert!(rule.contains("alternation"), "{rule}");
-    let rule = violated_rule(4, |list| list.truncate(4));
-    assert!(rule.contains("the model's own"), "{rule}");
-    let rule = violated_rule(2, |list| list.truncate(2));
-    assert!(rule.contains("the model's own"), "{rule}");
-    let rule = violated_rule(0, Vec::clear);
-    assert!(rule.contains("no message"), "{rule}");
-    let rule = violated_rule(2, |list| list[2]["content"] = json!([text("never mind")]));
-    assert!(rule.contains("without its result"), "{rule}");
+    assert_refused(0, "alternation", |list| drop(list.remove(0)));
+    assert_refused(4, "the model's own", |list| list.truncate(4));
+    assert_refused(2, "the model's own", |list| list.truncate(2));
+    assert_refused(0, "no message", Vec::clear);
+    assert_refused(2, "without its result", |list| list[2]["content"] = json!([text("never mind")]));
 }

@@ -4,6 +4,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::check_messages;
+use crate::prompt::tests::damage_message;
 
 fn call(id: &str) -> Value {
     json!({"id": id, "type": "function", "function": {"name": "shell", "arguments": "{}"}})
@@ -30,12 +31,13 @@ fn a_good_list_passes() {
     assert_eq!(check_messages(&valid_messages()), Ok(()));
 }
 
-fn violated_rule(at: usize, change: impl FnOnce(&mut Vec<Value>)) -> (usize, &'static str) {
+#[track_caller]
+fn assert_refused(at: usize, why: &str, change: impl FnOnce(&mut Vec<Value>)) {
     let mut list = valid_messages();
     change(&mut list);
     let violation = check_messages(&list).unwrap_err();
     assert_eq!(violation.at, at, "{violation}");
-    (violation.at, violation.rule)
+    assert!(violation.rule.contains(why), "{violation}");
 }
 
 #[rstest]
@@ -74,30 +76,16 @@ fn violated_rule(at: usize, change: impl FnOnce(&mut Vec<Value>)) -> (usize, &'s
 #[case::no_kind_that_is_taken(6, "/content/1/image_url/url", json!("data:image/bmp;base64,AAAA"), "neither data nor a URL")]
 #[case::a_path(6, "/content/2/image_url/url", json!("/etc/x.png"), "neither data nor a URL")]
 fn a_broken_message_is_refused(#[case] at: usize, #[case] place: &str, #[case] damage: Value, #[case] why: &str) {
-    let (_, rule) = violated_rule(at, |list| match place.rsplit_once('/') {
-        None => list[at] = damage,
-        Some((parent, key)) => match list[at].pointer_mut(parent).unwrap() {
-            Value::Array(items) => items[key.parse::<usize>().unwrap()] = damage,
-            fields => fields[key] = damage,
-        },
-    });
-    assert!(rule.contains(why), "{rule}");
+    assert_refused(at, why, |list| damage_message(list, at, place, damage));
 }
 
 #[test]
 fn broken_orders_are_refused() {
-    let rule = violated_rule(4, |list| drop(list.remove(4))).1;
-    assert!(rule.contains("result is due"), "{rule}");
-    let rule = violated_rule(4, |list| list.insert(4, json!({"role": "user", "content": "stop"}))).1;
-    assert!(rule.contains("result is due"), "{rule}");
-    let rule = violated_rule(4, |list| list.truncate(4)).1;
-    assert!(rule.contains("missing at the end"), "{rule}");
-    let rule = violated_rule(7, |list| list.push(json!({"role": "user", "content": "hm"}))).1;
-    assert!(rule.contains("another user"), "{rule}");
-    let rule = violated_rule(1, |list| drop(list.remove(1))).1;
-    assert!(rule.contains("begins"), "{rule}");
-    let rule = violated_rule(0, |list| drop(list.drain(..3))).1;
-    assert!(rule.contains("answers no open call"), "{rule}");
-    let rule = violated_rule(1, |list| list.truncate(1)).1;
-    assert!(rule.contains("no message"), "{rule}");
+    assert_refused(4, "result is due", |list| drop(list.remove(4)));
+    assert_refused(4, "result is due", |list| list.insert(4, json!({"role": "user", "content": "stop"})));
+    assert_refused(4, "missing at the end", |list| list.truncate(4));
+    assert_refused(7, "another user", |list| list.push(json!({"role": "user", "content": "hm"})));
+    assert_refused(1, "begins", |list| drop(list.remove(1)));
+    assert_refused(0, "answers no open call", |list| drop(list.drain(..3)));
+    assert_refused(1, "no message", |list| list.truncate(1));
 }

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::*;
 use crate::Conversation;
+use crate::tests::shell_tool;
 
 #[derive(Default)]
 struct Settings {
@@ -22,14 +23,11 @@ fn body_for(messages: Vec<Value>, settings: Settings) -> Value {
     let Settings { temperature, max_tokens, thinking } = settings;
     let conversation = Conversation { system: "Be brief.".to_owned(), messages, ..Conversation::default() };
     let (run, agent) = (RunId::parse("r").unwrap(), AgentId::parse("main").unwrap());
-    let parameters = json!({"type": "object"});
-    let shell =
-        ToolSpec { name: "shell".to_owned(), description: "Runs a command.".to_owned(), parameters: parameters.into() };
     let request = ModelCallRequest {
         run: &run,
         agent: &agent,
         conversation: &conversation,
-        tools: &[shell],
+        tools: &[shell_tool()],
         temperature,
         max_tokens,
         thinking,
