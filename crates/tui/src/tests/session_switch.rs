@@ -72,7 +72,8 @@ fn the_session_left_behind_lends_no_model_and_no_message_to_the_new_one() {
     let two = sent_run_id(&scene.submit_text("two")).unwrap();
     scene.submit_text("/quit");
     scene.press_key(KeyCode::Char('s'));
-    let effects = scene.chat.switch_session(SessionKey::parse("other").unwrap());
+    scene.chat.switch_session(SessionKey::parse("other").unwrap());
+    let effects = std::mem::take(&mut scene.chat.effects);
     assert!(!effects.contains(&ChatEffect::Exit) && !scene.chat.is_leaving());
     let before = scene.chat.transcript.len();
     let steered = from_json(json!({"runId": "u.1", "sessionKey": "work", "state": "steered"}));
