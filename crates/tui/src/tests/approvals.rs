@@ -4,16 +4,16 @@ use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use quell_protocol::approval::Decision;
 use serde_json::json;
 
-use crate::effects::{ChatEffect, ChatInput, DaemonResponse};
-use crate::harness::{ChatHarness, from_json};
+use crate::effects::{ChatEffect, ChatInput};
+use crate::harness::ChatHarness;
 
 /// The daemon lists these approvals as waiting.
 fn asks(scene: &mut ChatHarness, ids: &[&str]) {
     let row = |id: &&str| {
-        from_json(json!({"id": id, "runId": "u.1", "sessionKey": "work", "agent": "main", "principal": "admin",
-            "callId": "c1", "tool": "shell", "arguments": {}, "requestedAt": "", "expiresAt": "", "state": "pending"}))
+        json!({"id": id, "runId": "u.1", "sessionKey": "work", "agent": "main", "principal": "admin",
+            "callId": "c1", "tool": "shell", "arguments": {}, "requestedAt": "", "expiresAt": "", "state": "pending"})
     };
-    scene.send_input(ChatInput::Response(DaemonResponse::Approvals(Ok(ids.iter().map(row).collect()))));
+    scene.receive_approvals(ids.iter().map(row).collect());
 }
 
 fn allow(id: &str) -> ChatEffect {

@@ -5,8 +5,8 @@ use quell_client::daemon_client::SendReply;
 use quell_protocol::SessionKey;
 use serde_json::json;
 
-use super::{ended, refused};
-use crate::effects::{ChatEffect, ChatInput, DaemonResponse};
+use super::refused;
+use crate::effects::{ChatEffect, DaemonResponse};
 use crate::harness::{ChatHarness, from_json, sent_run_id};
 
 #[test]
@@ -22,7 +22,7 @@ fn another_session_takes_over_the_screen_and_not_the_input() {
     let row =
         json!({"key": "work", "state": "active", "createdAt": "", "lastUsedAt": "", "activeRuns": ["r7"], "turns": 0});
     let key = SessionKey::parse("work").unwrap();
-    assert_eq!(scene.send_input(ChatInput::Response(DaemonResponse::Session { key, result: Ok(from_json(row)) })), []);
+    assert_eq!(scene.respond(DaemonResponse::Session { key, result: Ok(from_json(row)) }), []);
     assert_eq!(scene.chat.composer.text(), "draft");
 }
 
@@ -34,12 +34,12 @@ fn texts_that_a_stop_withdrew_in_the_session_left_behind_come_back_here() {
     let three = scene.submit_accepted("three", "queued");
     scene.press_esc();
     // The end of one run arrives before the switch, the answer to the stop after it.
-    ended(&mut scene, &two);
+    scene.receive_stopped(&two);
     scene.submit_text("/new");
     let work = SessionKey::parse("work").unwrap();
     let withdrawn = json!([{"runId": two.as_str(), "text": "two"}, {"runId": three.as_str(), "text": "three"}]);
     let result = Ok(from_json(json!({"aborted": true, "runIds": [], "withdrawn": withdrawn})));
-    scene.send_input(ChatInput::Response(DaemonResponse::SessionStopped { session: work, result }));
+    scene.respond(DaemonResponse::SessionStopped { session: work, result });
     let mut lines: Vec<&str> = scene.chat.composer.text().lines().collect();
     lines.sort_unstable();
     assert_eq!(lines, ["three", "two"]);
@@ -57,11 +57,11 @@ fn failures_in_the_previous_session_name_it() {
     let farewell = scene.chat.exit_messages();
     assert!(farewell.contains(&"two".into()), "who leaves now is told its text: {farewell:?}");
     let work = SessionKey::parse("work").unwrap();
-    scene.send_input(ChatInput::Response(DaemonResponse::SessionStopped { session: work, result: Err(refused()) }));
+    scene.respond(DaemonResponse::SessionStopped { session: work, result: Err(refused()) });
     assert!(scene.screen_text(80, 24).contains("session work could not be stopped: no"));
-    scene.send_input(ChatInput::Response(DaemonResponse::Sent { run: stop, result: Err(refused()) }));
+    scene.receive_unsent(stop, refused());
     assert_eq!(scene.screen_text(80, 24).matches("session work could not be stopped").count(), 2);
-    scene.send_input(ChatInput::Response(DaemonResponse::Sent { run: unsent, result: Err(refused()) }));
+    scene.receive_unsent(unsent, refused());
     assert_eq!(scene.chat.composer.text(), "two");
 }
 
@@ -77,11 +77,11 @@ fn the_session_left_behind_lends_no_model_and_no_message_to_the_new_one() {
     assert!(!effects.contains(&ChatEffect::Exit) && !scene.chat.is_leaving());
     let before = scene.chat.transcript.len();
     let steered = from_json(json!({"runId": "u.1", "sessionKey": "work", "state": "steered"}));
-    scene.send_input(ChatInput::Response(DaemonResponse::Sent { run: two, result: Ok(SendReply::Accepted(steered)) }));
+    scene.respond(DaemonResponse::Sent { run: two, result: Ok(SendReply::Accepted(steered)) });
     let row = json!({"key": "work", "state": "active", "createdAt": "", "lastUsedAt": "", "activeRuns": ["r7"],
         "agent": "scout", "turns": 0});
     let set = DaemonResponse::ModelSet { model: "m".into(), result: Ok(from_json(row)) };
-    assert_eq!(scene.send_input(ChatInput::Response(set)), []);
+    assert_eq!(scene.respond(set), []);
     assert_eq!(scene.chat.transcript.len(), before);
     assert!(!scene.chat.session_info.exists && scene.chat.session_info.agent.is_none());
 }
