@@ -7,6 +7,7 @@ use bytes::Bytes;
 use quell_kernel::json_size::exceeds_value_count;
 use quell_protocol::{ErrorCode, Object};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
 
 use super::body_limits::BodyLimit;
 use super::{ProblemResponse, problem_response};
@@ -32,6 +33,27 @@ pub(super) struct OptionalJsonBody<T>(pub(super) T);
 
 #[derive(Debug)]
 pub(super) struct QueryParams<T>(pub(super) T);
+
+/// A flag in a query: set by any value but `0`, `false` and `no`.
+#[derive(Debug, Default)]
+pub(super) struct QueryFlag(pub(super) bool);
+
+impl<'de> Deserialize<'de> for QueryFlag {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(|text| Self(!matches!(text.as_str(), "0" | "false" | "no")))
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct ForceQuery {
+    pub(super) force: QueryFlag,
+}
+
+/// Rows of a page: 100 if the caller gives no limit, at most 1000.
+pub(super) fn page_size(limit: Option<usize>) -> usize {
+    limit.unwrap_or(100).clamp(1, 1000)
+}
 
 impl<T: DeserializeOwned> FromRequest<ServerState> for JsonBody<T> {
     type Rejection = ProblemResponse;

@@ -3,7 +3,6 @@
 mod routes;
 
 use axum::Json;
-use axum::extract::State;
 use quell_protocol::agents::{AgentNode, AgentView, AgentsDeleted, NewAgent};
 use quell_protocol::api::{
     AgentAbortAnswer, AgentRow, HistoryMessage, Hold, NewToken, RunView, SendAnswer, SendRequest, SessionRow,
@@ -21,7 +20,7 @@ use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
 use self::routes::{QueryParamSpec, ROUTES, RequestBodySpec, ResponseSpec, RouteAuth, RouteSpec};
-use crate::state::ServerState;
+use super::ApiCall;
 
 #[derive(OpenApi)]
 #[openapi(components(schemas(
@@ -73,8 +72,8 @@ use crate::state::ServerState;
 )))]
 struct OpenApiSchemas;
 
-pub(super) async fn document(State(server): State<ServerState>, _auth: super::AuthenticatedCaller) -> Json<Value> {
-    Json(build_document(server.engine().access().cookie_name()))
+pub(super) async fn document(call: ApiCall) -> Json<Value> {
+    Json(build_document(call.engine().access().cookie_name()))
 }
 
 fn build_document(cookie: &str) -> Value {
