@@ -9,10 +9,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::super::frame::RpcError;
-use super::super::peer::WsPeer;
 use super::queries::agent_not_found;
-use super::{RpcCall, RpcResult, parse_params};
-use crate::state::ServerState;
+use super::{RpcResult, WsClient, parse_params};
 
 /// Commands of OpenClaw's gateway that Quell does not support (see tools/slash-commands in its documentation).
 const UNSUPPORTED_COMMANDS: &[&str] = &[
@@ -107,12 +105,11 @@ fn unsupported_command(name: &str) -> RpcError {
 
 /// Executes a command and returns the reply.
 pub(super) async fn run_command(
-    server: &ServerState,
-    peer: &WsPeer,
+    client: &WsClient,
     key: &SessionKey,
     command: GatewayCommand,
 ) -> Result<String, RpcError> {
-    let engine = server.engine();
+    let engine = client.engine();
     match command {
         GatewayCommand::Help => Ok(HELP_REPLY.to_owned()),
         GatewayCommand::Status => {
@@ -123,9 +120,12 @@ pub(super) async fn run_command(
             Ok(status_text(&engine.active_runs_of_session(key), model.as_deref().unwrap_or("unknown")))
         }
         GatewayCommand::New => {
-            let request =
-                StopRequest { level: StopLevel::Gentle, reason: StopReason::Command, surface: peer.caller.surface };
-            engine.reset_session(&peer.caller, key, &request).await?;
+            let request = StopRequest {
+                level: StopLevel::Gentle,
+                reason: StopReason::Command,
+                surface: client.peer.caller.surface,
+            };
+            engine.reset_session(&client.peer.caller, key, &request).await?;
             Ok("A new conversation begins.".to_owned())
         }
     }
@@ -145,9 +145,9 @@ struct CommandsListParams {
 }
 
 /// `commands.list`: all commands are typed as text; none is native to a network.
-pub(super) fn list(call: &RpcCall<'_>, value: Value) -> RpcResult {
+pub(super) fn list(client: &WsClient, value: Value) -> RpcResult {
     let params: CommandsListParams = parse_params(value)?;
-    if let Some(id) = params.agent_id.as_ref().filter(|id| call.server.engine().find_agent(id).is_none()) {
+    if let Some(id) = params.agent_id.as_ref().filter(|id| client.engine().find_agent(id).is_none()) {
         return Err(agent_not_found(id));
     }
     let known = [
