@@ -3,18 +3,13 @@
 //! A client keeps no connection open by itself: each call is one HTTP request with its answer checked. It never follows
 //! a redirect, because the token would be sent along.
 
-mod agents;
 mod archive;
-mod audit;
-mod channels;
 mod discovery;
 mod endpoints;
 mod error;
 mod liveness;
 mod local_daemon;
-mod memory;
 mod run_events;
-mod sign_in;
 
 use std::fmt;
 use std::time::Duration;
@@ -27,13 +22,13 @@ use url::Url;
 
 use local_daemon::LocalSocket;
 
-pub use archive::{Download, UploadProgress};
+pub use archive::Download;
+pub(crate) use archive::UploadProgress;
 pub use discovery::DaemonTarget;
-pub use endpoints::{ClientRunFilter, ListResult, SendReply, StopReply, StopWait};
+pub use endpoints::{ClientRunFilter, ListResult, NotesOwner, SendReply, StopReply, StopWait};
 pub use error::ClientError;
 pub(crate) use liveness::HealthProbe;
 pub(crate) use local_daemon::DaemonProcess;
-pub use memory::NotesOwner;
 pub use run_events::{RunEventStream, RunEventStreamItem};
 
 /// Longest answer that is read, in bytes; a daemon that sends more is broken.

@@ -70,7 +70,8 @@ impl EffectRunner {
             .boxed(),
             ChatEffect::StopRun { run, force } => async move {
                 let request = StopRunRequest { force, ..StopRunRequest::default() };
-                let result = client.stop_run(&run, &request).await.map_err(DaemonFailure::from);
+                let result =
+                    client.stop_run(&run, &request, StopWait::UntilRequested).await.map_err(DaemonFailure::from);
                 DaemonResponse::RunStopped { run, result }
             }
             .boxed(),

@@ -55,10 +55,7 @@ impl RunEventStream {
     }
 
     /// Reads to the end of the run and returns only `run.ended`.
-    ///
-    /// # Cancel safety
-    /// Dropping it discards the events read so far; the run is not affected.
-    pub async fn wait_for_end(mut self) -> Result<Option<RunEvent>, ClientError> {
+    pub(crate) async fn wait_for_end(mut self) -> Result<Option<RunEvent>, ClientError> {
         while let Some(seen) = self.next().await {
             if let RunEventStreamItem::Event(event) = seen?
                 && matches!(event.kind, EventKind::Ended { .. })

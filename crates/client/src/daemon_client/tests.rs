@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::test_support::daemon::{
     ScriptedDaemon, ScriptedDaemonReply, ScriptedStreamPiece, accepted_answer, event_piece, install_tls_provider,
-    not_found_problem, run_view, text_delta_piece,
+    not_found_problem, run_view, stream_of, text_delta_piece,
 };
 use crate::test_support::receipts;
 
@@ -38,15 +38,6 @@ fn message(key: Option<&str>) -> SendRequest {
 pub(crate) fn ended(seq: u64) -> ScriptedStreamPiece {
     let receipt = Box::new(receipts::completed_receipt());
     event_piece(seq, EventKind::Ended { verdict: Verdict::Completed, receipt, steps: 1, text: None })
-}
-
-/// A stream that ends after these pieces.
-fn stream_of(pieces: Vec<ScriptedStreamPiece>) -> mpsc::Receiver<ScriptedStreamPiece> {
-    let (sender, receiver) = mpsc::channel(pieces.len().max(1));
-    for piece in pieces {
-        sender.try_send(piece).unwrap_or_else(|_| panic!("the channel is as long as the pieces"));
-    }
-    receiver
 }
 
 fn word(seen: &RunEventStreamItem) -> String {
@@ -110,7 +101,7 @@ async fn a_closed_port_is_no_daemon() {
     install_tls_provider();
     let addr = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let target = DaemonTarget { url: Some(addr.to_string()), token: Some("t".into()), data_dir: None };
-    let error = DaemonClient::discover(&target).unwrap().check_ready().await.unwrap_err();
+    let error = DaemonClient::discover(&target).unwrap().get_hold().await.unwrap_err();
     assert!(matches!(error, ClientError::NoDaemon { .. }), "{error:?}");
     let text = error.to_string();
     assert!(text.contains(&addr.to_string()) && text.contains("refused") && text.contains("quell serve"), "{text}");

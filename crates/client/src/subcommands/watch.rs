@@ -11,7 +11,7 @@ use serde::Serialize;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::table::{cell_text, run_state_cell, runs_table};
-use super::{CliOutputFormat, SubcommandError};
+use super::{CliOutputFormat, SubcommandContext, SubcommandResult};
 use crate::daemon_client::{ClientError, ClientRunFilter, DaemonClient};
 use crate::receipt_line::receipt_line;
 use crate::term::{CommandIo, OutputStyle};
@@ -76,12 +76,9 @@ enum WatchOutput {
     Json,
 }
 
-pub(super) async fn run(
-    client: &DaemonClient,
-    format: CliOutputFormat,
-    io: &mut CommandIo,
-) -> Result<(), SubcommandError> {
-    let output = match (format, io.output.stdout().is_terminal()) {
+pub(super) async fn run(cx: &mut SubcommandContext<'_>) -> SubcommandResult<()> {
+    let (client, io) = (cx.client, &mut *cx.io);
+    let output = match (cx.format, io.output.stdout().is_terminal()) {
         (CliOutputFormat::Json, _) => WatchOutput::Json,
         (CliOutputFormat::Text, true) => WatchOutput::Table(0),
         (CliOutputFormat::Text, false) => WatchOutput::Lines,
@@ -118,7 +115,7 @@ impl RunWatch<'_> {
         &mut self,
         runs: Result<Vec<RunView>, ClientError>,
         io: &mut CommandIo,
-    ) -> Result<(), SubcommandError> {
+    ) -> SubcommandResult<()> {
         let runs = match runs {
             Ok(runs) => runs,
             Err(error) => return self.handle_connection_loss(error, io),
@@ -139,7 +136,7 @@ impl RunWatch<'_> {
     }
 
     /// Reports a lost connection once and keeps trying; if there never was a connection, returns the error.
-    fn handle_connection_loss(&mut self, error: ClientError, io: &mut CommandIo) -> Result<(), SubcommandError> {
+    fn handle_connection_loss(&mut self, error: ClientError, io: &mut CommandIo) -> SubcommandResult<()> {
         let patience = self.client.reconnect_policy().give_up_after;
         let spent = self.lost_since.is_some_and(|since| since.elapsed() >= patience);
         if !self.connected_once || spent || !error.is_transient() {
@@ -155,7 +152,7 @@ impl RunWatch<'_> {
         Ok(())
     }
 
-    async fn print_changes(&mut self, runs: Vec<RunView>, io: &mut CommandIo) -> Result<(), SubcommandError> {
+    async fn print_changes(&mut self, runs: Vec<RunView>, io: &mut CommandIo) -> SubcommandResult<()> {
         let mut gone: Vec<RunId> = self.known.keys().cloned().collect();
         for run in &runs {
             gone.retain(|id| *id != run.run_id);
@@ -179,7 +176,7 @@ impl RunWatch<'_> {
         Ok(())
     }
 
-    fn print_change(&self, change: RunChange, run: &RunView, io: &mut CommandIo) -> Result<(), SubcommandError> {
+    fn print_change(&self, change: RunChange, run: &RunView, io: &mut CommandIo) -> SubcommandResult<()> {
         let at = format!("{:.6}", Timestamp::now());
         if matches!(self.output, WatchOutput::Json) {
             io.output.print_json(&RunChangeLine { at, change, run })?;

@@ -59,6 +59,15 @@ pub fn text_delta_piece(seq: u64, text: &str) -> ScriptedStreamPiece {
     event_piece(seq, EventKind::TextDelta { text: text.into() })
 }
 
+/// A stream that ends after these pieces.
+pub fn stream_of(pieces: Vec<ScriptedStreamPiece>) -> mpsc::Receiver<ScriptedStreamPiece> {
+    let (sender, receiver) = mpsc::channel(pieces.len().max(1));
+    for piece in pieces {
+        sender.try_send(piece).unwrap_or_else(|_| panic!("the channel is as long as the pieces"));
+    }
+    receiver
+}
+
 impl ScriptedStreamPiece {
     fn bytes(self) -> io::Result<Bytes> {
         match self {
