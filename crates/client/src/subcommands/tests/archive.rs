@@ -5,14 +5,14 @@ use std::sync::Mutex;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::test_support::daemon::ScriptedStreamPiece;
+use crate::test_support::daemon::{ScriptedStreamPiece, stream_of};
 
 /// A daemon that exports the session `s` in these pieces.
 async fn exporting(pieces: Vec<ScriptedStreamPiece>) -> ScriptedDaemon {
-    let (give, stream) = mpsc::channel(pieces.len().max(1));
-    for piece in pieces {
-        give.try_send(piece).unwrap_or_else(|_| panic!("there is room"));
-    }
+    streaming(stream_of(pieces)).await
+}
+
+async fn streaming(stream: mpsc::Receiver<ScriptedStreamPiece>) -> ScriptedDaemon {
     let stream = Mutex::new(Some(stream));
     ScriptedDaemon::start(move |asked| {
         assert_eq!(asked.route, "GET /api/sessions/s/export");
@@ -42,11 +42,7 @@ async fn an_export_comes_out_as_it_came_in_wherever_its_pieces_end() {
 #[tokio::test]
 async fn an_export_that_broke_off_is_a_failure() {
     let (give, stream) = mpsc::channel(2);
-    let stream = Mutex::new(Some(stream));
-    let daemon = ScriptedDaemon::start(move |_| {
-        stream.lock().unwrap().take().map_or(ScriptedDaemonReply::Silence, ScriptedDaemonReply::Stream)
-    })
-    .await;
+    let daemon = streaming(stream).await;
     give.send(text("{\"quell\":\"session\"}\n")).await.unwrap();
     let mut test_io = TestIo::new(CliOutputStreamKind::Pipe);
     let seen = test_io.captured.clone();

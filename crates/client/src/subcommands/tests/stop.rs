@@ -1,6 +1,7 @@
 //! `quell stop`: waiting for receipts, and exit codes.
 
 use quell_protocol::{EventKind, Receipt, Verdict};
+use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
@@ -21,28 +22,34 @@ fn over(run: &str, receipt: &Receipt) -> Value {
     run_view(run, json!({"state": "ended", "verdict": receipt.verdict, "receipt": receipt}))
 }
 
+#[rstest]
+#[case::stopped(settled(&receipts::stopped_receipt(), true), Exit::Done, LINE)]
+#[case::left_over(
+    settled(&receipts::leftover_receipt(), true),
+    Exit::Failed,
+    "stopped in 7 s · 1 process still alive: pid 4242 (sudo), cannot be signalled · history valid"
+)]
+#[case::already_over(
+    settled(&receipts::completed_receipt(), false),
+    Exit::Done,
+    "already over: completed in 2.5 s · history valid"
+)]
+#[case::already_asked_for(
+    settled(&receipts::stopped_receipt(), false),
+    Exit::Done,
+    &format!("already asked for: {LINE}")
+)]
+#[case::a_bare_receipt(json!(receipts::stopped_receipt()), Exit::Done, LINE)]
 #[tokio::test]
-async fn a_stop_waits_for_the_receipt_and_prints_it_in_one_line() {
-    let daemon = ScriptedDaemon::with_replies(vec![(
-        "POST /api/runs/r1/stop?wait=1",
-        settled(&receipts::stopped_receipt(), true),
-    )])
-    .await;
+async fn a_stop_waits_for_the_receipt_and_prints_it_in_one_line(
+    #[case] reply: Value,
+    #[case] wanted: Exit,
+    #[case] line: &str,
+) {
+    let daemon = ScriptedDaemon::with_replies(vec![("POST /api/runs/r1/stop?wait=1", reply)]).await;
     let (exit, seen) = run_piped(&daemon, &["stop", "r1", "--force", "--reason", "wrong branch"]).await;
-    assert_eq!((exit, seen.out(), seen.err()), (Exit::Done, format!("{LINE}\n"), String::new()));
+    assert_eq!((exit, seen.out(), seen.err()), (wanted, format!("{line}\n"), String::new()));
     assert_eq!(daemon.requests()[0].body, json!({"force": true, "reason": "wrong branch"}));
-}
-
-#[tokio::test]
-async fn a_leftover_is_exit_1() {
-    let daemon = ScriptedDaemon::with_replies(vec![(
-        "POST /api/runs/r1/stop?wait=1",
-        settled(&receipts::leftover_receipt(), true),
-    )])
-    .await;
-    let (exit, seen) = run_piped(&daemon, &["stop", "r1"]).await;
-    assert_eq!((exit, exit.code()), (Exit::Failed, 1));
-    assert!(seen.out().contains("1 process still alive: pid 4242 (sudo), cannot be signalled"), "{}", seen.out());
 }
 
 #[tokio::test]
@@ -58,33 +65,6 @@ async fn an_unknown_run_is_exit_3() {
         assert_eq!((exit, exit.code(), seen.out()), (Exit::NotFound, 3, String::new()), "{words:?}");
         assert!(seen.err().contains("run_not_found"), "{}", seen.err());
     }
-}
-
-#[tokio::test]
-async fn a_run_that_is_over_keeps_its_verdict_and_is_exit_0() {
-    let daemon = ScriptedDaemon::with_replies(vec![(
-        "POST /api/runs/r1/stop?wait=1",
-        settled(&receipts::completed_receipt(), false),
-    )])
-    .await;
-    let (exit, seen) = run_piped(&daemon, &["stop", "r1"]).await;
-    assert_eq!((exit, seen.out()), (Exit::Done, "already over: completed in 2.5 s · history valid\n".into()));
-
-    let daemon = ScriptedDaemon::with_replies(vec![(
-        "POST /api/runs/r1/stop?wait=1",
-        settled(&receipts::stopped_receipt(), false),
-    )])
-    .await;
-    let (exit, seen) = run_piped(&daemon, &["stop", "r1"]).await;
-    assert_eq!((exit, seen.out()), (Exit::Done, format!("already asked for: {LINE}\n")));
-}
-
-#[tokio::test]
-async fn a_bare_receipt_is_an_answer_too() {
-    let receipt = serde_json::to_value(receipts::stopped_receipt()).unwrap();
-    let daemon = ScriptedDaemon::with_replies(vec![("POST /api/runs/r1/stop?wait=1", receipt)]).await;
-    let (exit, seen) = run_piped(&daemon, &["stop", "r1"]).await;
-    assert_eq!((exit, seen.out()), (Exit::Done, format!("{LINE}\n")));
 }
 
 #[tokio::test]
