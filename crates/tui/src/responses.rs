@@ -1,6 +1,7 @@
 //! Apply the daemon's responses to the chat state.
 
 use quell_client::daemon_client::SendReply;
+use quell_client::receipt_line;
 use quell_protocol::api::{HistoryMessage, Page, RunView, StopAnswer};
 use quell_protocol::session::SessionView;
 use quell_protocol::{AgentId, RunId, SessionKey};
@@ -274,12 +275,12 @@ impl ChatState {
         }
         if let Some(end) = ChatTurnEnd::from_view(&view) {
             let known = self.transcript.turn(id).and_then(|turn| turn.end.as_ref());
-            if known.is_some_and(|known| known.receipt.is_none() || known.awaits_amendment) {
-                self.unsettled_runs.retain(|(run, _)| run != id || end.awaits_amendment);
+            if known.is_some_and(|known| known.receipt.is_none() || known.awaits_amendment()) {
+                self.unsettled_runs.retain(|(run, _)| run != id || end.awaits_amendment());
                 self.transcript.turn_mut(id).into_iter().for_each(|turn| turn.end = Some(end.clone()));
             }
             self.transcript.update_sub_run(id, |below| {
-                let word = end.receipt.clone().unwrap_or_else(|| end.verdict.as_str().to_owned());
+                let word = end.receipt.as_ref().map_or_else(|| end.verdict.as_str().to_owned(), receipt_line);
                 below.state = ChatSubRunState::Ended(word);
             });
         }

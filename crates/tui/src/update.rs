@@ -12,6 +12,7 @@ use crate::state::{
     StatusNotice,
 };
 use crate::transcript::NoticeLevel;
+use crate::turn::ChatTurnEnd;
 use crate::unix_millis::UnixMillis;
 
 const NOTICE_DURATION: Duration = Duration::from_secs(6);
@@ -156,7 +157,7 @@ impl ChatState {
                 // Ask at once how its sub-runs ended.
                 self.poll_timers.active.make_due();
                 let end = self.transcript.turn(id).and_then(|turn| turn.end.as_ref());
-                if end.is_some_and(|end| end.awaits_amendment) {
+                if end.is_some_and(ChatTurnEnd::awaits_amendment) {
                     self.unsettled_runs.push((id.clone(), self.now.plus(UNSETTLED_WATCH_TIME)));
                 }
                 if self.transcript.turn(id).is_some_and(crate::turn::ChatTurn::has_undecided_cut) {
