@@ -40,7 +40,6 @@ struct RunEventPayload<'a> {
     seq: u64,
 }
 
-/// Forwards events to one connection.
 pub(super) struct EventForwarder {
     client: Arc<WsClient>,
     runs: HashMap<RunId, ChatStream>,

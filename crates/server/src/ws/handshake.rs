@@ -209,7 +209,7 @@ fn hello_payload(server: &ServerState, connection: &str, protocol: u64, role: Ws
         "type": "hello-ok",
         "protocol": protocol,
         "server": {"version": env!("CARGO_PKG_VERSION"), "connId": connection},
-        "features": {"methods": methods, "events": EVENT_NAMES},
+        "features": {"methods": methods, "events": EVENT_NAMES.split(' ').collect::<Vec<_>>()},
         "snapshot": {
             "presence": [],
             "health": {},
@@ -230,20 +230,9 @@ fn hello_payload(server: &ServerState, connection: &str, protocol: u64, role: Ws
     })
 }
 
-const EVENT_NAMES: &[&str] = &[
-    "connect.challenge",
-    "tick",
-    "chat",
-    "agent",
-    "sessions.changed",
-    "shutdown",
-    "run",
-    "run.event",
-    "run.amended",
-    "agents.changed",
-    "execution:cancel",
-    "hold.changed",
-];
+const EVENT_NAMES: &str = "\
+    connect.challenge tick chat agent sessions.changed shutdown run run.event run.amended agents.changed \
+    execution:cancel hold.changed";
 
 #[cfg(test)]
 mod tests {

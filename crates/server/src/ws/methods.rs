@@ -238,7 +238,6 @@ fn check_session_id(method: &str, id: Option<&str>, key: &SessionKey) -> Result<
     }
 }
 
-/// Parses parameters after [`parameters::check_parameters`] has refused unsupported ones.
 fn parse_params<T: DeserializeOwned>(value: Value) -> Result<T, RpcError> {
     serde_json::from_value(value).map_err(|error| RpcError::invalid(format!("invalid params: {error}")))
 }

@@ -13,54 +13,10 @@ use super::queries::agent_not_found;
 use super::{RpcResult, WsClient, parse_params};
 
 /// Commands of OpenClaw's gateway that Quell does not support (see tools/slash-commands in its documentation).
-const UNSUPPORTED_COMMANDS: &[&str] = &[
-    "acp",
-    "activation",
-    "agents",
-    "allowlist",
-    "approve",
-    "bash",
-    "btw",
-    "compact",
-    "config",
-    "context",
-    "debug",
-    "elev",
-    "elevated",
-    "exec",
-    "export",
-    "export-session",
-    "fast",
-    "focus",
-    "goal",
-    "id",
-    "kill",
-    "mcp",
-    "model",
-    "models",
-    "plugins",
-    "queue",
-    "reason",
-    "reasoning",
-    "restart",
-    "session",
-    "side",
-    "skill",
-    "steer",
-    "subagents",
-    "t",
-    "tasks",
-    "tell",
-    "think",
-    "thinking",
-    "trace",
-    "tts",
-    "unfocus",
-    "usage",
-    "v",
-    "verbose",
-    "whoami",
-];
+const UNSUPPORTED_COMMANDS: &str = "\
+    acp activation agents allowlist approve bash btw compact config context debug elev elevated exec export \
+    export-session fast focus goal id kill mcp model models plugins queue reason reasoning restart session side \
+    skill steer subagents t tasks tell think thinking trace tts unfocus usage v verbose whoami";
 
 const HELP_REPLY: &str = "\
 /stop - stop what this session does
@@ -79,7 +35,7 @@ pub(super) enum GatewayCommand {
 pub(super) fn parse_command(text: &str) -> Result<Option<GatewayCommand>, RpcError> {
     let first = text.split_whitespace().next().and_then(|word| word.strip_prefix('/'));
     let Some(name) = first.map(str::to_ascii_lowercase) else { return Ok(None) };
-    if UNSUPPORTED_COMMANDS.contains(&name.as_str()) {
+    if UNSUPPORTED_COMMANDS.split(' ').any(|known| known == name) {
         return Err(unsupported_command(&name));
     }
     let text = match name.as_str() {

@@ -18,15 +18,17 @@ pub(super) fn check_parameters(method: &str, params: Value) -> Result<Value, Rpc
         return Err(RpcError::invalid(message));
     };
     let Some(spec) = find_method(method).filter(|spec| spec.name != "connect") else { return Ok(params) };
-    match fields.iter().find(|(name, value)| !is_supported(method, spec.parameters, name, value)) {
+    match fields.iter().find(|(name, value)| !is_supported(spec, name, value)) {
         None => Ok(params),
         Some((name, _)) => Err(unsupported_parameter(method, name)),
     }
 }
 
-fn is_supported(method: &str, supported: &[&str], name: &str, value: &Value) -> bool {
+fn is_supported(spec: &MethodSpec, name: &str, value: &Value) -> bool {
     // A null in a supported field goes to the method itself: in a stop, a malformed id must differ from an absent one.
-    supported.contains(&name) || value.is_null() || is_default_value(method, name, value)
+    spec.parameters.split_whitespace().any(|known| known == name)
+        || value.is_null()
+        || is_default_value(spec.name, name, value)
 }
 
 /// The error that names the unsupported parameter.
@@ -43,94 +45,70 @@ pub(in crate::ws) struct MethodSpec {
     pub(in crate::ws) name: &'static str,
     /// The scope that each call needs; `None` where none is needed or the method decides.
     scope: Option<AccessLevel>,
-    parameters: &'static [&'static str],
+    /// Names, separated by spaces.
+    parameters: &'static str,
 }
 
-const fn read(name: &'static str, parameters: &'static [&'static str]) -> MethodSpec {
+const fn read(name: &'static str, parameters: &'static str) -> MethodSpec {
     MethodSpec { name, scope: Some(AccessLevel::Read), parameters }
 }
 
-const fn write(name: &'static str, parameters: &'static [&'static str]) -> MethodSpec {
+const fn write(name: &'static str, parameters: &'static str) -> MethodSpec {
     MethodSpec { name, scope: Some(AccessLevel::Write), parameters }
 }
 
-const fn admin(name: &'static str, parameters: &'static [&'static str]) -> MethodSpec {
+const fn admin(name: &'static str, parameters: &'static str) -> MethodSpec {
     MethodSpec { name, scope: Some(AccessLevel::Admin), parameters }
 }
 
-const fn open(name: &'static str, parameters: &'static [&'static str]) -> MethodSpec {
+const fn open(name: &'static str, parameters: &'static str) -> MethodSpec {
     MethodSpec { name, scope: None, parameters }
 }
 
 pub(in crate::ws) const METHODS: &[MethodSpec] = &[
-    read("agent.wait", &["runId", "timeoutMs"]),
-    read("agents.list", &[]),
-    open("approvals.list", &[]),
-    open("approvals.resolve", &["id", "decision"]),
+    read("agent.wait", "runId timeoutMs"),
+    read("agents.list", ""),
+    open("approvals.list", ""),
+    open("approvals.resolve", "id decision"),
     // `agentId` is accepted and ignored: a key identifies one session whatever its agent is, and an agent's name must
     // never widen a stop. `preserveSideRuns` has no effect, because Quell has no side runs.
-    write("chat.abort", &["sessionKey", "runId", "agentId", "preserveSideRuns", "force", "reason", "stopReason"]),
-    read("chat.history", &["sessionKey", "sessionId", "agentId", "limit", "offset", "cursor"]),
+    write("chat.abort", "sessionKey runId agentId preserveSideRuns force reason stopReason"),
+    read("chat.history", "sessionKey sessionId agentId limit offset cursor"),
     write(
         "chat.send",
-        &[
-            "sessionKey",
-            "sessionId",
-            "message",
-            "idempotencyKey",
-            "agentId",
-            "queueMode",
-            "timeoutMs",
-            "suppressCommandInterpretation",
-        ],
+        "sessionKey sessionId message idempotencyKey agentId queueMode timeoutMs suppressCommandInterpretation",
     ),
-    read("commands.list", &["scope", "includeArgs", "agentId", "sessionKey"]),
-    open("connect", &[]),
+    read("commands.list", "scope includeArgs agentId sessionKey"),
+    open("connect", ""),
     // `probe` is ignored: the answer is always current.
-    open("health", &["probe"]),
-    read("hold.get", &[]),
-    admin("hold.set", &["held", "reason"]),
-    read("models.list", &["agentId", "view"]),
-    open("node.event", &["event", "payload", "payloadJSON"]),
-    open("plugin.approval.list", &[]),
-    open("plugin.approval.resolve", &["id", "decision"]),
-    open("question.list", &[]),
-    read("runs.follow", &["runId", "after"]),
-    read("runs.get", &["runId"]),
-    read("runs.list", &["state", "sessionKey", "limit", "cursor"]),
-    write("runs.stop", &["runId", "sessionKey", "force", "wait", "reason"]),
-    open("runs.unfollow", &["runId"]),
-    write("sessions.abort", &["key", "sessionKey", "runId", "agentId", "clearQueued", "force", "reason", "stopReason"]),
-    write("sessions.delete", &["key", "sessionKey", "agentId", "expectedSessionId"]),
-    read("sessions.describe", &["key", "sessionKey", "includeDerivedTitles", "includeLastMessage"]),
+    open("health", "probe"),
+    read("hold.get", ""),
+    admin("hold.set", "held reason"),
+    read("models.list", "agentId view"),
+    open("node.event", "event payload payloadJSON"),
+    open("plugin.approval.list", ""),
+    open("plugin.approval.resolve", "id decision"),
+    open("question.list", ""),
+    read("runs.follow", "runId after"),
+    read("runs.get", "runId"),
+    read("runs.list", "state sessionKey limit cursor"),
+    write("runs.stop", "runId sessionKey force wait reason"),
+    open("runs.unfollow", "runId"),
+    write("sessions.abort", "key sessionKey runId agentId clearQueued force reason stopReason"),
+    write("sessions.delete", "key sessionKey agentId expectedSessionId"),
+    read("sessions.describe", "key sessionKey includeDerivedTitles includeLastMessage"),
     read(
         "sessions.list",
-        &[
-            "limit",
-            "offset",
-            "cursor",
-            "activeMinutes",
-            "sortBy",
-            "includeGlobal",
-            "includeUnknown",
-            "includeDerivedTitles",
-            "includeLastMessage",
-            "label",
-            "search",
-            "archived",
-            "agentId",
-        ],
+        "limit offset cursor activeMinutes sortBy includeGlobal includeUnknown includeDerivedTitles \
+         includeLastMessage label search archived agentId",
     ),
-    write("sessions.reset", &["key", "sessionKey", "agentId", "reason", "expectedSessionId"]),
+    write("sessions.reset", "key sessionKey agentId reason expectedSessionId"),
     // Quell has no sessions of the kinds global and unknown.
-    read(
-        "sessions.resolve",
-        &["key", "sessionKey", "sessionId", "agentId", "includeGlobal", "includeUnknown", "allowMissing"],
-    ),
-    read("sessions.subscribe", &[]),
+    read("sessions.resolve", "key sessionKey sessionId agentId includeGlobal includeUnknown allowMissing"),
+    read("sessions.subscribe", ""),
     // Ignored: the answer has no channels that could be left out.
-    read("status", &["includeChannelSummary"]),
-    admin("stop.all", &["force", "hold", "reason"]),
+    read("status", "includeChannelSummary"),
+    admin("stop.all", "force hold reason"),
 ];
 
 fn find_method(name: &str) -> Option<&'static MethodSpec> {
