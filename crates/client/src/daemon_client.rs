@@ -14,6 +14,7 @@ mod run_events;
 use std::fmt;
 use std::time::Duration;
 
+use quell_net::is_loopback;
 use quell_protocol::{Problem, Surface};
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Client, Method, RequestBuilder, Response, redirect};
@@ -139,18 +140,15 @@ impl DaemonClient {
         self
     }
 
-    #[must_use]
     pub fn reconnect_policy(&self) -> ReconnectPolicy {
         self.reconnect_policy
     }
 
     /// False when the daemon accepts only stops from this client.
-    #[must_use]
     pub fn has_token(&self) -> bool {
         self.has_token
     }
 
-    #[must_use]
     pub fn base_url(&self) -> &Url {
         &self.base_url
     }
@@ -259,10 +257,10 @@ fn build_http_client(base: &Url, bearer: Option<HeaderValue>, socket: Option<&Lo
         .user_agent(concat!("quell-cli/", env!("CARGO_PKG_VERSION")))
         .default_headers(headers)
         .redirect(redirect::Policy::none())
-        .connect_timeout(if discovery::is_loopback(base) { LOCAL_CONNECT_TIMEOUT } else { CONNECT_TIMEOUT })
+        .connect_timeout(if is_loopback(base) { LOCAL_CONNECT_TIMEOUT } else { CONNECT_TIMEOUT })
         .tcp_nodelay(true)
         .tcp_keepalive(Duration::from_secs(15));
-    if discovery::is_loopback(base) {
+    if is_loopback(base) {
         builder = builder.no_proxy();
     }
     if let Some(socket) = socket {
