@@ -93,7 +93,6 @@ pub enum Exit {
 }
 
 impl Exit {
-    #[must_use]
     pub fn code(self) -> u8 {
         match self {
             Self::Done => 0,
@@ -148,7 +147,6 @@ impl<'a> SubcommandContext<'a> {
         if self.print_json(value)? { Ok(()) } else { self.io.output.print_line(text) }
     }
 
-    /// Prints a line in this style.
     fn print_styled(&mut self, style: OutputStyle, text: &str) -> io::Result<()> {
         let line = self.io.output.stdout().apply_style(style, text);
         self.io.output.print_line(&line)

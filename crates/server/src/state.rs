@@ -90,7 +90,6 @@ impl MemoryBudgets {
 
 impl ServerState {
     /// Creates the state. `metrics` renders `/metrics`; without it, that route answers that there are none.
-    #[must_use]
     pub fn new(engine: Engine, settings: ServerSettings, metrics: Option<PrometheusHandle>) -> Self {
         let own_hosts = collect_own_hosts(&settings);
         let budgets = MemoryBudgets::new(engine.config().limits.request_body_bytes);
@@ -117,12 +116,10 @@ impl ServerState {
         self.0.channels.get()
     }
 
-    #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.0.engine
     }
 
-    #[must_use]
     pub fn settings(&self) -> &ServerSettings {
         &self.0.settings
     }
@@ -180,13 +177,11 @@ impl ServerState {
         (!was_running).then(|| ImportPermit(self.clone()))
     }
 
-    #[must_use]
     pub fn stream_count(&self) -> usize {
         self.0.open_streams.load(Ordering::Acquire)
     }
 
     /// Whether a browser page of `origin` may send requests to the daemon under the name `host`.
-    #[must_use]
     pub fn is_origin_allowed(&self, origin: &str, host: Option<&str>) -> bool {
         let own = origin.split_once("://").map(|(_, authority)| authority);
         let is_same_origin = own.is_some() && own == host;

@@ -24,7 +24,6 @@ pub struct Download {
 
 impl Download {
     /// Length in bytes, if the daemon sent it.
-    #[must_use]
     pub fn length(&self) -> Option<u64> {
         self.length
     }

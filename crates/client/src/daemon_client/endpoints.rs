@@ -48,7 +48,6 @@ pub enum StopReply {
 }
 
 impl StopReply {
-    #[must_use]
     pub fn receipt(&self) -> Option<&Receipt> {
         match self {
             Self::Ticket(ticket) => ticket.receipt.as_ref(),
@@ -56,7 +55,6 @@ impl StopReply {
         }
     }
 
-    #[must_use]
     pub fn verdict(&self) -> &Verdict {
         match self {
             Self::Ticket(ticket) => &ticket.verdict,

@@ -37,7 +37,6 @@ impl DaemonClient {
         }
     }
 
-    /// Sends one health probe.
     pub(crate) async fn probe_health(&self) -> HealthProbe {
         let Ok(request) = self.build_request(Method::GET, &["healthz"], &[]) else { return HealthProbe::Failed };
         match timeout(PROBE_TIMEOUT, request.send()).await {

@@ -15,7 +15,6 @@ use crate::term::{CommandIo, OutputStyle};
 use crate::text_format::one_line;
 use create::CreateAgentArgs;
 
-/// Arguments of `quell agents`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  quell agents\n  quell agents tree\n  quell agents show coder\n  \
     quell agents create scout --model openai/gpt-5 --parent main --role scout --tool read_file\n  \

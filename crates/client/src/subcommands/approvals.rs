@@ -7,7 +7,6 @@ use crate::daemon_client::DaemonClient;
 use crate::term::{CommandIo, OutputStyle};
 use crate::text_format::{one_line, relative_age, time_left, tool_call_lines};
 
-/// Arguments of `quell approvals`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "An agent asks where its configuration says so: approvals.shell = \"ask\".\n\n\
     Examples:\n  quell approvals\n  quell approvals allow 0198a3c2-...\n  quell approvals deny 0198a3c2-...")]

@@ -7,7 +7,6 @@ use super::{SubcommandContext, SubcommandResult};
 use crate::daemon_client::DaemonClient;
 use crate::term::CommandIo;
 
-/// Arguments of `quell audit`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  quell audit\n  quell audit --after 120\n  quell audit --json\n\n\
     Needs the admin token. The oldest entries come first; --after N continues after entry N.")]

@@ -11,7 +11,6 @@ use crate::daemon_client::DaemonClient;
 use crate::term::{CommandIo, OutputStyle};
 use crate::text_format::{age, one_line};
 
-/// Arguments of `quell channels`.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "A place is what the network calls a chat, a room or a person; the first colon separates it from the channel.\n\

@@ -7,7 +7,6 @@ use crate::daemon_client::DaemonClient;
 use crate::term::{CommandIo, OutputStyle};
 use crate::text_format::{one_line, relative_age};
 
-/// Arguments of `quell hold`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "A hold survives a restart of the daemon. Active runs continue; queued ones wait.\n\n\
     Examples:\n  quell hold on --reason \"maintenance until 18:00\"\n  quell hold status\n  quell hold off")]

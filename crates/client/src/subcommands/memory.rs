@@ -14,7 +14,6 @@ use crate::text_format::{format_count, one_line, relative_age};
 /// network has 255.
 const MAX_SENDER_CHARS: usize = 300;
 
-/// Arguments of `quell memory`.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Agents write notes with their tool `remember`; with [memory] auto_save messages become notes too. Those of\n\

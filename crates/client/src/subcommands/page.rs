@@ -4,7 +4,6 @@ use super::{Exit, SubcommandContext, SubcommandResult};
 use crate::daemon_client::DaemonClient;
 use crate::term::CommandIo;
 
-/// Arguments of `quell page`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "The link signs one browser in, as the admin, within ten minutes. With another\n\
     token, type the token on the page instead.\n\nExamples:\n  quell page\n  xdg-open \"$(quell page)\"")]

@@ -10,7 +10,6 @@ use crate::daemon_client::DaemonClient;
 use crate::term::{CommandIo, OutputStyle};
 use crate::text_format::{one_line, relative_age};
 
-/// Arguments of `quell processes`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "An agent starts them with its tool `shell`. A stop of the session ends them too.\n\n\
     Examples:\n  quell processes\n  quell processes --session demo\n  quell processes output p1\n  quell processes kill p1")]

@@ -12,7 +12,6 @@ use crate::receipt_line::{amendment_lines, receipt_line};
 use crate::term::{CliOutputStream, CommandIo, OutputStyle};
 use crate::text_format::{format_count, one_line, relative_age, strip_terminal_controls};
 
-/// Arguments of `quell runs`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  quell runs\n  quell runs list --all --json\n  \
     quell runs show 0198c2a4-7d1e-7c33-b1de-9f3a52c7e001\n  quell runs watch")]

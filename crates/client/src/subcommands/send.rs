@@ -25,7 +25,6 @@ use crate::text_format::format_millis;
 const MAX_TEXT_BYTES: u64 = 64 << 20;
 const REDRAW_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Arguments of `quell send`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "The answer goes to stdout as it comes; tools, retries and the receipt go to stderr, on a\n\
     terminal thinking, too.\n\

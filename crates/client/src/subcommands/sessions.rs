@@ -14,7 +14,6 @@ use crate::daemon_client::DaemonClient;
 use crate::term::{CommandIo, OutputStyle};
 use crate::text_format::{format_count, one_line, relative_age, strip_terminal_controls};
 
-/// Arguments of `quell sessions`.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  quell sessions\n  quell sessions show cli:default\n  quell sessions reset cli:default\n  \

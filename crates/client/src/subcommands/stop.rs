@@ -13,7 +13,6 @@ use super::{Exit, SubcommandContext, SubcommandResult};
 use crate::daemon_client::{DaemonClient, StopReply, StopWait};
 use crate::term::CommandIo;
 
-/// Arguments of `quell stop`.
 #[derive(Debug, clap::Args)]
 #[command(
     group(ArgGroup::new("what").required(true).args(["run", "session", "all"])),

@@ -9,7 +9,6 @@ use crate::daemon_client::DaemonClient;
 use crate::term::CommandIo;
 use crate::text_format::relative_age;
 
-/// Arguments of `quell token`.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  quell token create ci --scope write\n  quell token create desk --scope write,approve\n  quell token create phone --scope read --json\n  \

@@ -69,7 +69,6 @@ struct PrintedCall {
     since: Instant,
 }
 
-/// Prints one run.
 pub(super) struct RunPrinter {
     run: RunId,
     format: CliOutputFormat,

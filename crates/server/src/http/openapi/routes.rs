@@ -15,7 +15,6 @@ pub(super) type ResponseSpec = (u16, &'static str, &'static str);
 /// Name, kind, meaning. A kind is `count`, `flag`, `text`, or the allowed words separated by `|`.
 pub(super) type QueryParamSpec = (&'static str, &'static str, &'static str);
 
-/// Schema of a request body.
 #[derive(Clone, Copy)]
 pub(super) enum RequestBodySpec {
     Required(&'static str),
@@ -26,7 +25,6 @@ pub(super) enum RequestBodySpec {
 /// This route needs no token: its callers sign their messages.
 pub(super) const WEBHOOK_ROUTE: &str = "/api/channels/{name}/messages";
 
-/// Authentication that a route requires.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum RouteAuth {
     /// None, and any Host header is accepted.
