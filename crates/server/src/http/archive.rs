@@ -78,7 +78,7 @@ pub(super) struct ArchiveBody(SessionArchive);
 
 pub(super) async fn import(call: ApiCall, request: Request) -> Result<(StatusCode, Json<SessionRow>), ProblemResponse> {
     let caller = call.require_write()?.clone();
-    let Some(_permit) = call.server.acquire_import() else {
+    let Some(_permit) = call.server.budgets().imports.reserve_one() else {
         return Err(problem_response(
             ErrorCode::Conflict,
             "another session is being imported; send this one again when that is done",

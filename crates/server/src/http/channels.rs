@@ -66,7 +66,7 @@ pub(super) async fn receive(
     let channels = running_channels(&server)?;
     let max_bytes = channels.max_post_bytes(&name).ok_or_else(|| ReceiveError::NoEndpoint(name.clone()))?;
     let body_limit =
-        BodyLimit { max_bytes, configured_by: " here", budget: Some(server.unauthenticated_receive_budget()) };
+        BodyLimit { max_bytes, configured_by: " here", budget: Some(&server.budgets().unauthenticated_receive) };
     let body = body_limit.read_body(Some(&reservation), &headers, body).await?;
     let received = channels.receive_post(&name, &headers, &body).await?;
     Ok((StatusCode::ACCEPTED, Json(received)))

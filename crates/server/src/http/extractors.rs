@@ -61,7 +61,7 @@ impl<T: DeserializeOwned> FromRequest<ServerState> for JsonBody<T> {
     async fn from_request(request: Request, server: &ServerState) -> Result<Self, ProblemResponse> {
         let limit = server.engine().config().limits.request_body_bytes;
         let configured_by = " (request_body_bytes in [limits])";
-        let body_limit = BodyLimit { max_bytes: limit, configured_by, budget: Some(server.receive_budget()) };
+        let body_limit = BodyLimit { max_bytes: limit, configured_by, budget: Some(&server.budgets().receive) };
         parse_json(&read_json_body(request, body_limit).await?).map(Self)
     }
 }
@@ -73,7 +73,7 @@ impl<T: DeserializeOwned> FromRequest<ServerState> for UnauthenticatedJsonBody<T
         let body_limit = BodyLimit {
             max_bytes: MAX_UNAUTHENTICATED_BODY,
             configured_by: "",
-            budget: Some(server.unauthenticated_receive_budget()),
+            budget: Some(&server.budgets().unauthenticated_receive),
         };
         parse_json(&read_json_body(request, body_limit).await?).map(Self)
     }

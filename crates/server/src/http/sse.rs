@@ -20,7 +20,8 @@ use super::auth::request_credential;
 use super::extractors::QueryParams;
 use super::runs::{parse_run_id, run_not_found};
 use super::{ApiCall, ProblemResponse, problem_response};
-use crate::state::{ServerState, StreamPermit};
+use crate::budget::Reservation;
+use crate::state::ServerState;
 
 /// Pause after which a comment is sent, so that both sides notice a dead connection.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
@@ -39,7 +40,7 @@ pub(super) async fn events(
 ) -> Result<Response, ProblemResponse> {
     let id = parse_run_id(&id)?;
     let after = last_event_id(&headers)?.or(query.after).unwrap_or(0);
-    let Some(permit) = call.server.acquire_stream() else {
+    let Some(permit) = call.server.budgets().streams.reserve_one() else {
         return Err(problem_response(
             ErrorCode::TooManyConnections,
             "close a stream, or raise max_connections in [server]; stops are not counted and still get in",
@@ -69,7 +70,7 @@ enum RunEventReader {
         /// The reader's credential; the stream ends when it is revoked.
         credential: Option<Credential>,
         revocations: watch::Receiver<()>,
-        _permit: StreamPermit,
+        _permit: Reservation,
     },
     Ended(std::vec::IntoIter<RunEvent>),
 }

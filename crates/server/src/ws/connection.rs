@@ -30,14 +30,14 @@ use super::{
     close,
 };
 use crate::budget::Reservation;
-use crate::state::{ServerState, StreamPermit};
+use crate::state::ServerState;
 
 /// Serves one socket until it ends or is evicted.
 pub(super) async fn serve_socket(
     socket: WsSocket,
     receive_limiter: ReceiveLimiter,
     server: ServerState,
-    permit: StreamPermit,
+    permit: Reservation,
     upgrade_info: UpgradeInfo,
 ) {
     let connection = upgrade_info.connection.clone();
@@ -57,12 +57,12 @@ async fn run_connection(
     socket: WsSocket,
     receive_limiter: ReceiveLimiter,
     server: ServerState,
-    _permit: StreamPermit,
+    _permit: Reservation,
     upgrade_info: UpgradeInfo,
 ) {
     let (mut sink, stream) = socket.split();
     let mut frames = IncomingMessages { stream, receive_limiter: &receive_limiter, last_text: None };
-    let outbox = Arc::new(ClientOutbox::new(server.send_budget()));
+    let outbox = Arc::new(ClientOutbox::new(&server.budgets().send));
     let processing = async {
         let deps = HandshakeDeps { server: &server, upgrade_info: &upgrade_info, receive_limiter: &receive_limiter };
         if let Some(peer) = perform_handshake(&mut frames, &outbox, &deps).await {
@@ -218,7 +218,7 @@ async fn perform_handshake(
             if let Some(connection) = &upgrade_info.connection {
                 connection.mark_authenticated();
             }
-            receive_limiter.set_authenticated(peer.largest_message(), server.receive_budget());
+            receive_limiter.set_authenticated(peer.largest_message(), &server.budgets().receive);
             tracing::info!(principal = %peer.caller.principal, scope = ?peer.granted, "client connected");
             outbox.push_response(&id, &Ok(hello));
             Some(peer)

@@ -120,8 +120,8 @@ impl WsClient {
             Err(refusal) => return self.answer(&RequestFrame::parse_id(text), &Err(refusal)),
         };
         let (id, method) = (request.id, request.method);
-        let mut permit = self.server.pending_call_budget().empty_reservation();
-        let is_admitted = permit.grow(1).is_ok() && load.pending_requests < MAX_PENDING_REQUESTS;
+        let permit = self.server.budgets().pending_calls.reserve_one();
+        let is_admitted = permit.is_some() && load.pending_requests < MAX_PENDING_REQUESTS;
         if !is_admitted && !STOP_METHODS.contains(&method.as_str()) {
             let problem = "too many requests of this connection, or of all together, are pending";
             return self.answer(&id, &Err(RpcError::unavailable(problem)));
