@@ -2,6 +2,7 @@
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use quell_client::text_format::one_line;
+use quell_protocol::api::{AgentRow, RunView, SessionRow};
 
 use crate::effects::{ChatEffect, DaemonQuery};
 use crate::state::{ChatState, Menu, Picker, PickerItem, PickerList, PickerSelection};
@@ -44,16 +45,13 @@ impl ChatState {
         Some(rows.into_iter().filter(fits).collect())
     }
 
-    fn session_rows(&self, sessions: &[quell_protocol::api::SessionRow]) -> Vec<PickerRow> {
+    fn session_rows(&self, sessions: &[SessionRow]) -> Vec<PickerRow> {
         let mut sessions: Vec<_> = sessions.iter().collect();
         sessions.sort_by(|a, b| b.last_used_at.cmp(&a.last_used_at));
-        let row = |session: &quell_protocol::api::SessionRow| {
+        let row = |session: &SessionRow| {
             let age = self.age_text(&session.last_used_at);
-            let agent = session
-                .agent
-                .as_ref()
-                .map(|agent| format!(" · {}", one_line(agent.as_str(), MAX_NAME_CHARS)))
-                .unwrap_or_default();
+            let agent = session.agent.as_ref().map(|agent| format!(" · {}", one_line(agent.as_str(), MAX_NAME_CHARS)));
+            let agent = agent.unwrap_or_default();
             let runs = match session.active_runs.len() {
                 0 => String::new(),
                 runs => format!(" · {}", self.texts.plural("term.count.run.one", "term.count.run.many", runs)),
@@ -68,18 +66,15 @@ impl ChatState {
         sessions.into_iter().map(row).collect()
     }
 
-    fn run_rows(&self, runs: &[quell_protocol::api::RunView]) -> Vec<PickerRow> {
-        let row = |run: &quell_protocol::api::RunView| {
+    fn run_rows(&self, runs: &[RunView]) -> Vec<PickerRow> {
+        let row = |run: &RunView| {
             let age = self.age_text(run.started_at.as_deref().unwrap_or(&run.accepted_at));
             let agent = one_line(run.agent.as_str(), MAX_NAME_CHARS);
+            let session = one_line(run.session_key.as_str(), MAX_NAME_CHARS);
             PickerRow {
                 item: PickerItem::Run(run.run_id.clone(), run.session_key.clone()),
                 name: one_line(&run.text, 60),
-                about: format!(
-                    "{agent} · {age} · {} · {}",
-                    self.run_state_text(run),
-                    one_line(run.session_key.as_str(), MAX_NAME_CHARS)
-                ),
+                about: format!("{agent} · {age} · {} · {session}", self.run_state_text(run)),
                 live: true,
             }
         };
@@ -88,7 +83,7 @@ impl ChatState {
 
     fn agent_rows(&self) -> Vec<PickerRow> {
         use quell_protocol::api::ComputeStatus::{Idle, Processing, Stopping, WaitingLlm};
-        let row = |(depth, agent): (usize, &quell_protocol::api::AgentRow)| {
+        let row = |(depth, agent): (usize, &AgentRow)| {
             let doing = match agent.compute_status {
                 Idle => String::new(),
                 WaitingLlm => format!(" · {}", self.texts.get("term.doing.waiting")),

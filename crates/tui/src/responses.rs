@@ -2,7 +2,8 @@
 
 use quell_client::daemon_client::SendReply;
 use quell_client::receipt_line;
-use quell_protocol::api::{HistoryMessage, Page, RunView, StopAnswer};
+use quell_protocol::api::{AgentRow, HistoryMessage, Hold, Page, RunView, StopAnswer};
+use quell_protocol::approval::ApprovalRow;
 use quell_protocol::session::SessionView;
 use quell_protocol::{AgentId, RunId, SessionKey};
 
@@ -328,24 +329,18 @@ impl ChatState {
         })
     }
 
-    fn update_approvals(&mut self, rows: Vec<quell_protocol::approval::ApprovalRow>) {
-        let ours = |chat: &Self, run: &RunId, session: &SessionKey| {
-            *session == chat.session || chat.transcript.is_sub_run(run)
-        };
-        let mut kept = Vec::new();
-        for row in rows {
-            if !ours(self, &row.run_id, &row.session_key) {
-                continue;
-            }
-            match self.approvals.iter().position(|asked| asked.row.id == row.id) {
-                Some(at) => kept.push(self.approvals.remove(at)),
-                None => kept.push(ChatApproval { row, answered: false }),
-            }
-        }
-        self.approvals = kept;
+    fn update_approvals(&mut self, rows: Vec<ApprovalRow>) {
+        let mut known = std::mem::take(&mut self.approvals);
+        let is_own = |row: &ApprovalRow| row.session_key == self.session || self.transcript.is_sub_run(&row.run_id);
+        let kept =
+            rows.into_iter().filter(is_own).map(|row| match known.iter().position(|asked| asked.row.id == row.id) {
+                Some(at) => known.remove(at),
+                None => ChatApproval { row, answered: false },
+            });
+        self.approvals = kept.collect();
     }
 
-    fn update_hold(&mut self, result: DaemonResult<quell_protocol::api::Hold>, by_user: bool) {
+    fn update_hold(&mut self, result: DaemonResult<Hold>, by_user: bool) {
         match result {
             Ok(hold) => {
                 if by_user {
@@ -402,11 +397,9 @@ impl ChatState {
     }
 
     /// The agents in tree order, each with its depth.
-    pub(crate) fn agent_tree(&self) -> Vec<(usize, &quell_protocol::api::AgentRow)> {
+    pub(crate) fn agent_tree(&self) -> Vec<(usize, &AgentRow)> {
         let mut rows = Vec::new();
-        let is_root = |row: &&quell_protocol::api::AgentRow| {
-            !self.agents.iter().any(|other| Some(&other.id) == row.parent.as_ref())
-        };
+        let is_root = |row: &&AgentRow| !self.agents.iter().any(|other| Some(&other.id) == row.parent.as_ref());
         let mut open: Vec<(usize, &AgentId)> = self.agents.iter().filter(is_root).map(|row| (0, &row.id)).collect();
         open.reverse();
         while let Some((depth, id)) = open.pop() {
