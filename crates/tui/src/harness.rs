@@ -121,6 +121,13 @@ impl ChatHarness {
         id
     }
 
+    /// A chat with this message, whose run waits for the model.
+    pub(crate) fn running(text: &str) -> (Self, RunId) {
+        let mut harness = Self::new();
+        let id = harness.submit_running(text);
+        (harness, id)
+    }
+
     pub(crate) fn receive_event(&mut self, id: &RunId, kind: EventKind) -> Vec<ChatEffect> {
         self.seq += 1;
         let at = jiff::Timestamp::from_millisecond(self.now.0.try_into().unwrap()).unwrap().to_string();

@@ -55,8 +55,7 @@ fn esc_does_nothing_while_nothing_runs() {
 
 #[test]
 fn esc_stops_and_the_second_forces() {
-    let mut scene = ChatHarness::new();
-    let id = scene.submit_running("work");
+    let (mut scene, id) = ChatHarness::running("work");
     assert_eq!(stop_effects(&scene.press_esc()), [(true, false)]);
     let force = ChatEffect::StopRun { run: id.clone(), force: true };
     assert_eq!(
@@ -84,8 +83,7 @@ fn a_message_on_its_way_is_stopped_by_its_own_id() {
 
 #[test]
 fn a_run_that_began_after_the_stop_is_stopped_gently_first() {
-    let mut scene = ChatHarness::new();
-    scene.submit_running("one");
+    let (mut scene, _) = ChatHarness::running("one");
     scene.press_esc();
     scene.submit_accepted("two", "queued");
     assert_eq!(stop_effects(&scene.press_esc()), [(true, false)]);
@@ -94,8 +92,7 @@ fn a_run_that_began_after_the_stop_is_stopped_gently_first() {
 
 #[test]
 fn a_stop_that_could_not_be_sent_goes_out_for_the_same_runs_when_the_daemon_is_back() {
-    let mut scene = ChatHarness::new();
-    let id = scene.submit_running("one");
+    let (mut scene, id) = ChatHarness::running("one");
     scene.press_esc();
     scene.receive_stop_failure(away());
     assert!(scene.chat.stop.is_some());
@@ -109,8 +106,7 @@ fn a_stop_that_could_not_be_sent_goes_out_for_the_same_runs_when_the_daemon_is_b
 #[test]
 fn a_stop_that_was_sent_late_ends_with_its_runs() {
     for answered_first in [false, true] {
-        let mut scene = ChatHarness::new();
-        let id = scene.submit_running("one");
+        let (mut scene, id) = ChatHarness::running("one");
         scene.press_esc();
         scene.receive_stop_failure(away());
         scene.receive_approvals(json!([]));
@@ -141,8 +137,7 @@ fn a_stop_of_a_message_that_could_not_be_sent_ends_with_it() {
 
 #[test]
 fn a_refused_stop_of_another_sessions_run_leaves_the_stop_of_this_one() {
-    let mut scene = ChatHarness::new();
-    scene.submit_running("one");
+    let (mut scene, _) = ChatHarness::running("one");
     scene.press_esc();
     scene.respond(DaemonResponse::RunStopped { run: run_id("far"), result: Err(refused()) });
     assert!(scene.chat.stop.is_some());
@@ -150,8 +145,7 @@ fn a_refused_stop_of_another_sessions_run_leaves_the_stop_of_this_one() {
 
 #[test]
 fn a_refused_stop_is_said_and_over() {
-    let mut scene = ChatHarness::new();
-    scene.submit_running("one");
+    let (mut scene, _) = ChatHarness::running("one");
     scene.press_esc();
     scene.receive_stop_failure(refused());
     assert!(scene.chat.stop.is_none() && scene.chat.is_active());
@@ -161,8 +155,7 @@ fn a_refused_stop_is_said_and_over() {
 #[test]
 fn the_texts_of_the_queue_come_back_once_and_in_their_order() {
     for early in [false, true] {
-        let mut scene = ChatHarness::new();
-        let id = scene.submit_running("one");
+        let (mut scene, id) = ChatHarness::running("one");
         let (two, three) = (scene.submit_accepted("two", "queued"), scene.submit_accepted("three", "queued"));
         scene.type_text("four");
         scene.press_esc();
@@ -184,8 +177,7 @@ fn the_texts_of_the_queue_come_back_once_and_in_their_order() {
 
 #[test]
 fn a_text_comes_back_once_however_the_answers_of_a_stop_overtake_each_other() {
-    let mut scene = ChatHarness::new();
-    scene.submit_running("one");
+    let (mut scene, _) = ChatHarness::running("one");
     let two = scene.submit_accepted("two", "queued");
     let three = sent_run_id(&scene.submit_text("three")).unwrap();
     scene.press_esc();
@@ -203,8 +195,7 @@ fn a_text_comes_back_once_however_the_answers_of_a_stop_overtake_each_other() {
 
 #[test]
 fn a_text_that_its_end_brought_back_is_not_brought_by_a_later_answer_too() {
-    let mut scene = ChatHarness::new();
-    scene.submit_running("one");
+    let (mut scene, _) = ChatHarness::running("one");
     let two = scene.submit_accepted("two", "queued");
     // A stop text typed as a message is known as a stop only by its answer.
     let stop = sent_run_id(&scene.submit_text("stop")).unwrap();
@@ -217,8 +208,7 @@ fn a_text_that_its_end_brought_back_is_not_brought_by_a_later_answer_too() {
 
 #[test]
 fn a_queued_message_that_somebody_else_withdraws_comes_back() {
-    let mut scene = ChatHarness::new();
-    scene.submit_running("one");
+    let (mut scene, _) = ChatHarness::running("one");
     let two = scene.submit_accepted("two", "queued");
     scene.receive_stopped(&two);
     assert_eq!(scene.chat.composer.text(), "two");
@@ -288,8 +278,7 @@ fn del_stops_the_run_that_was_chosen_wherever_its_line_has_moved() {
 
 #[test]
 fn ctrl_c_clears_then_stops_then_asks() {
-    let mut scene = ChatHarness::new();
-    scene.submit_running("work");
+    let (mut scene, _) = ChatHarness::running("work");
     scene.type_text("draft");
     assert_eq!(scene.press_control('c'), []);
     assert!(scene.chat.composer.is_empty());
@@ -304,8 +293,7 @@ fn ctrl_c_clears_then_stops_then_asks() {
 
 #[test]
 fn stop_and_quit_waits_for_the_end_of_the_run() {
-    let mut scene = ChatHarness::new();
-    let id = scene.submit_running("work");
+    let (mut scene, id) = ChatHarness::running("work");
     scene.submit_text("/quit");
     assert_eq!(stop_effects(&scene.press_key(KeyCode::Char('s'))), [(true, false)]);
     assert!(!scene.receive_stop_answer(json!({"aborted": true, "runIds": []})).contains(&ChatEffect::Exit));
@@ -314,8 +302,7 @@ fn stop_and_quit_waits_for_the_end_of_the_run() {
 
 #[test]
 fn a_lost_daemon_is_told_and_the_next_answer_ends_that() {
-    let mut scene = ChatHarness::new();
-    let id = scene.submit_running("work");
+    let (mut scene, id) = ChatHarness::running("work");
     scene.receive_update(id.clone(), ChatRunUpdate::Disconnected("gone".into()));
     assert!(scene.screen_text(80, 24).contains("not connected"));
     scene.receive_update(id, ChatRunUpdate::Reconnected);
@@ -358,8 +345,7 @@ fn a_misused_command_comes_back_to_be_mended() {
 
 #[test]
 fn a_slash_alone_does_nothing_at_enter() {
-    let mut scene = ChatHarness::new();
-    scene.submit_running("work");
+    let (mut scene, _) = ChatHarness::running("work");
     assert_eq!(scene.submit_text("/"), []);
     assert_eq!(scene.chat.composer.text(), "/stop");
     assert!(sent_run_id(&scene.press_key(KeyCode::Enter)).is_some(), "the second Enter does it");
@@ -367,8 +353,7 @@ fn a_slash_alone_does_nothing_at_enter() {
 
 #[test]
 fn a_stop_text_that_could_not_be_sent_is_a_stop_that_goes_out_later() {
-    let mut scene = ChatHarness::new();
-    let id = scene.submit_running("work");
+    let (mut scene, id) = ChatHarness::running("work");
     let stop = sent_run_id(&scene.submit_text("/stop")).unwrap();
     scene.receive_unsent(stop, away());
     assert!(scene.chat.composer.is_empty() && scene.chat.stop.is_some());
@@ -388,8 +373,7 @@ fn typing_at_the_exit_question_answers_no() {
         assert!(!scene.press_key(KeyCode::Enter).contains(&ChatEffect::Exit));
     }
     // While a run is active, two letters are answers on the screen; every other letter is text.
-    let mut scene = ChatHarness::new();
-    scene.submit_running("work");
+    let (mut scene, _) = ChatHarness::running("work");
     scene.send_input(ChatInput::Paste("/quit".into()));
     scene.press_key(KeyCode::Enter);
     scene.type_text("and then");

@@ -88,8 +88,7 @@ proptest! {
         subs in any::<(bool, bool)>(),
         verdict in verdict(),
     ) {
-        let mut scene = ChatHarness::new();
-        let id = scene.submit_running("work");
+        let (mut scene, id) = ChatHarness::running("work");
         if subs.0 {
             working_below(&mut scene, &id);
         }
@@ -109,8 +108,7 @@ proptest! {
 
     #[test]
     fn no_line_of_a_run_is_live_when_nothing_can_be_learnt_of_it(events in prop::collection::vec(event(), 0..20)) {
-        let mut scene = ChatHarness::new();
-        let id = scene.submit_running("work");
+        let (mut scene, id) = ChatHarness::running("work");
         for event in events {
             scene.receive_event(&id, from_json(event));
         }
@@ -122,8 +120,7 @@ proptest! {
 
 #[test]
 fn a_sub_run_that_goes_on_is_asked_about_until_its_end() {
-    let mut scene = ChatHarness::new();
-    let id = scene.submit_running("work");
+    let (mut scene, id) = ChatHarness::running("work");
     working_below(&mut scene, &id);
     scene.receive_end(&id, receipts::completed_receipt());
     let told = |scene: &ChatHarness| page(scene, scene.now).join("\n");
@@ -141,8 +138,7 @@ fn a_sub_run_that_goes_on_is_asked_about_until_its_end() {
 
 #[test]
 fn amendments_after_the_end_are_shown_when_they_come() {
-    let mut scene = ChatHarness::new();
-    let id = scene.submit_running("work");
+    let (mut scene, id) = ChatHarness::running("work");
     let mut receipt = receipts::stopped_receipt();
     receipt.resources[0].how = "unconfirmed".into();
     scene.receive_end(&id, receipt.clone());

@@ -11,8 +11,7 @@ use crate::harness::{ChatHarness, from_json, sent_run_id};
 
 #[test]
 fn another_session_takes_over_the_screen_and_not_the_input() {
-    let mut scene = ChatHarness::new();
-    scene.submit_running("work");
+    let (mut scene, _) = ChatHarness::running("work");
     scene.submit_text("/new");
     scene.type_text("draft");
     assert_eq!(scene.chat.session().as_str(), "cli:2026-03-01-abcd");
@@ -28,8 +27,7 @@ fn another_session_takes_over_the_screen_and_not_the_input() {
 
 #[test]
 fn texts_that_a_stop_withdrew_in_the_session_left_behind_come_back_here() {
-    let mut scene = ChatHarness::new();
-    scene.submit_running("one");
+    let (mut scene, _) = ChatHarness::running("one");
     let two = scene.submit_accepted("two", "queued");
     let three = scene.submit_accepted("three", "queued");
     scene.press_esc();
@@ -48,8 +46,7 @@ fn texts_that_a_stop_withdrew_in_the_session_left_behind_come_back_here() {
 
 #[test]
 fn failures_in_the_previous_session_name_it() {
-    let mut scene = ChatHarness::new();
-    scene.submit_running("one");
+    let (mut scene, _) = ChatHarness::running("one");
     scene.press_esc();
     let unsent = sent_run_id(&scene.submit_text("two")).unwrap();
     let stop = sent_run_id(&scene.submit_text("/stop")).unwrap();
@@ -67,8 +64,7 @@ fn failures_in_the_previous_session_name_it() {
 
 #[test]
 fn the_session_left_behind_lends_no_model_and_no_message_to_the_new_one() {
-    let mut scene = ChatHarness::new();
-    scene.submit_running("one");
+    let (mut scene, _) = ChatHarness::running("one");
     let two = sent_run_id(&scene.submit_text("two")).unwrap();
     scene.submit_text("/quit");
     scene.press_key(KeyCode::Char('s'));

@@ -330,8 +330,7 @@ fn without_colour_nothing_is_coloured() {
 #[test]
 fn no_cell_ever_holds_a_control_character() {
     let hostile = "a\u{1b}[2J\u{7}\r\n\u{9b}31m\u{202e}b\u{0}";
-    let mut scene = ChatHarness::new();
-    let id = scene.submit_running("x");
+    let (mut scene, id) = ChatHarness::running("x");
     scene.receive_text(&id, hostile);
     scene.receive_tool_started(&id, "c1", hostile, json!({"command": hostile, hostile: hostile}));
     scene.receive_event(
@@ -362,8 +361,7 @@ fn a_message_on_its_way_is_not_counted_as_a_run_and_its_text_is_kept() {
     let said = scene.chat.exit_messages().join("\n");
     assert!(said.ends_with("perhaps not sent:\nhalf way\nnot sent:\na thought"), "{said}");
     assert!(!said.contains("not over"), "{said}");
-    let mut scene = ChatHarness::new();
-    scene.submit_running("work");
+    let (scene, _) = ChatHarness::running("work");
     let said = scene.chat.exit_messages().join("\n");
     assert!(said.contains("1 run not over") && !said.contains("not sent"), "{said}");
 }

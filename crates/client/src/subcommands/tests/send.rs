@@ -58,7 +58,7 @@ fn conversation() -> Vec<ScriptedStreamPiece> {
 
 #[tokio::test]
 async fn the_answer_streams_to_the_output_and_nothing_else_does() {
-    let daemon = ScriptedDaemon::with_run(vec![stream_of(conversation())]).await;
+    let daemon = ScriptedDaemon::with_run(vec![stream_of(conversation())]);
     let (exit, seen) =
         run_piped(&daemon, &["send", "--agent", "coder", "--on-busy", "steer", "--timeout", "1.5", "hi", "you"]).await;
     assert_eq!(exit, Exit::Done);
@@ -102,14 +102,14 @@ async fn a_pipe_is_told_what_went_wrong(
     #[case] out: &str,
     #[case] err: &str,
 ) {
-    let daemon = ScriptedDaemon::with_run(vec![stream_of(pieces)]).await;
+    let daemon = ScriptedDaemon::with_run(vec![stream_of(pieces)]);
     let (exit, seen) = run_piped(&daemon, &["send", "hi"]).await;
     assert_eq!((exit, seen.out(), seen.err()), (wanted, out.into(), err.into()));
 }
 
 #[tokio::test]
 async fn a_terminal_sees_thinking_and_tools_as_quiet_lines() {
-    let daemon = ScriptedDaemon::with_run(vec![stream_of(conversation())]).await;
+    let daemon = ScriptedDaemon::with_run(vec![stream_of(conversation())]);
     let mut test_io = TestIo::new(CliOutputStreamKind::Colored);
     assert_eq!(run_with_io(&daemon, &["send", "hi"], &mut test_io.io).await, Exit::Done);
     let shown = test_io.captured.interleaved();
@@ -125,7 +125,7 @@ async fn a_terminal_sees_thinking_and_tools_as_quiet_lines() {
 
 #[tokio::test]
 async fn json_prints_one_object_at_the_end() {
-    let daemon = ScriptedDaemon::with_run(vec![stream_of(conversation())]).await;
+    let daemon = ScriptedDaemon::with_run(vec![stream_of(conversation())]);
     let (exit, seen) = run_piped(&daemon, &["send", "--json", "hi"]).await;
     assert_eq!(exit, Exit::Done);
     let value = seen.json();
@@ -138,7 +138,7 @@ async fn json_prints_one_object_at_the_end() {
 /// Sends in a pipe, presses Ctrl-C at the first text; the daemon answers the stop by ending the run.
 async fn interrupted(words: &[&str], receipt: Receipt) -> (Exit, CapturedStreams, Value) {
     let (stream, pieces) = mpsc::channel(8);
-    let daemon = ScriptedDaemon::with_run(vec![pieces]).await;
+    let daemon = ScriptedDaemon::with_run(vec![pieces]);
     let mut test_io = TestIo::new(CliOutputStreamKind::Pipe);
     let person = async {
         for piece in [step(1, 1), text_delta_piece(2, "half an ans")] {
@@ -193,7 +193,7 @@ async fn a_stopped_run_in_json_has_the_words_of_row_e3() {
 #[tokio::test]
 async fn a_second_ctrl_c_forces_and_a_third_leaves() {
     let (_stream, pieces) = mpsc::channel(8);
-    let daemon = ScriptedDaemon::with_run(vec![pieces]).await;
+    let daemon = ScriptedDaemon::with_run(vec![pieces]);
     let mut test_io = TestIo::new(CliOutputStreamKind::Plain);
     let person = async {
         daemon.wait_for_request("GET /api/runs/r1/events?after=0", 1).await;
@@ -217,8 +217,7 @@ async fn ctrl_c_before_the_daemon_answers_stops_the_run_by_the_id_that_was_chose
     let daemon = ScriptedDaemon::start(|asked| match asked.route.as_str() {
         "POST /api/sessions/cli:default/runs" => ScriptedDaemonReply::Silence,
         _ => ScriptedDaemonReply::Problem(not_found_problem()),
-    })
-    .await;
+    });
     let mut test_io = TestIo::new(CliOutputStreamKind::Pipe);
     let person = async {
         let asked = daemon.wait_for_request("POST /api/sessions/cli:default/runs", 1).await;
@@ -246,8 +245,7 @@ async fn a_stop_asked_for_too_early_is_asked_for_again_by_the_runs_own_name() {
         "GET /api/runs/r1/events?after=0" => ScriptedDaemonReply::Stream(once.lock().unwrap().1.take().unwrap()),
         "POST /api/runs/r1/stop" => ScriptedDaemonReply::Json(202, stop_ticket("ending")),
         _ => ScriptedDaemonReply::Problem(not_found_problem()),
-    })
-    .await;
+    });
     let mut test_io = TestIo::new(CliOutputStreamKind::Pipe);
     let person = async {
         let asked = daemon.wait_for_request("POST /api/sessions/cli:default/runs", 1).await;
@@ -269,7 +267,7 @@ async fn a_stop_asked_for_too_early_is_asked_for_again_by_the_runs_own_name() {
 async fn a_used_up_budget_is_a_stop_with_its_reason() {
     let verdict = Verdict::Aborted { reason: StopReason::Steps, by: None };
     let receipt = Receipt { verdict, ..receipts::stopped_receipt() };
-    let daemon = ScriptedDaemon::with_run(vec![stream_of(vec![ended(1, receipt, None)])]).await;
+    let daemon = ScriptedDaemon::with_run(vec![stream_of(vec![ended(1, receipt, None)])]);
     let (exit, seen) = run_piped(&daemon, &["send", "--json", "hi"]).await;
     assert_eq!(exit, Exit::Stopped);
     assert_eq!(seen.json()["error"], "Step limit reached");
@@ -283,7 +281,7 @@ async fn torn(
     second: Vec<ScriptedStreamPiece>,
 ) -> (Exit, CapturedStreams, ScriptedDaemon) {
     let (stream, pieces) = mpsc::channel(8);
-    let daemon = ScriptedDaemon::with_run(vec![pieces, stream_of(second)]).await;
+    let daemon = ScriptedDaemon::with_run(vec![pieces, stream_of(second)]);
     let mut test_io = TestIo::new(CliOutputStreamKind::Pipe);
     let seen = test_io.captured.clone();
     let network = async {
@@ -336,8 +334,7 @@ async fn a_connection_that_stays_lost_is_exit_4_and_says_that_the_run_may_go_on(
         _ => ScriptedDaemonReply::Stream(
             streams.lock().unwrap().pop().unwrap_or_else(|| stream_of(vec![ScriptedStreamPiece::Break])),
         ),
-    })
-    .await;
+    });
     let (exit, seen) = run_piped(&daemon, &["send", "hi"]).await;
     assert_eq!(exit, Exit::NoDaemon);
     assert!(seen.err().contains("the run may go on · see `quell runs show r1`"), "{}", seen.err());
@@ -351,8 +348,7 @@ async fn a_stop_text_prints_what_was_stopped() {
     let daemon = ScriptedDaemon::with_replies(vec![
         ("POST /api/sessions/cli:default/runs", answer),
         ("GET /api/runs/r1", run_view("r1", over)),
-    ])
-    .await;
+    ]);
     let (exit, seen) = run_piped(&daemon, &["send", "/stop"]).await;
     assert_eq!(exit, Exit::Done);
     assert_eq!(
@@ -372,9 +368,10 @@ async fn a_steered_message_that_was_not_taken_is_followed_as_its_own_run() {
         ended(2, receipts::completed_receipt(), Some("first")),
     ])]);
     let daemon = ScriptedDaemon::start(move |asked| match asked.route.as_str() {
-        "POST /api/sessions/cli:default/runs" => {
-            ScriptedDaemonReply::Json(202, json!({"runId": "r1", "sessionKey": "cli:default", "state": "steered", "messageId": "m1"}))
-        }
+        "POST /api/sessions/cli:default/runs" => ScriptedDaemonReply::Json(
+            202,
+            json!({"runId": "r1", "sessionKey": "cli:default", "state": "steered", "messageId": "m1"}),
+        ),
         "GET /api/runs/r1/events?after=0" => ScriptedDaemonReply::Stream(streams.lock().unwrap().pop().unwrap()),
         "GET /api/runs/m1" => ScriptedDaemonReply::Json(200, run_view("m1", json!({}))),
         "GET /api/runs/m1/events?after=0" => {
@@ -382,11 +379,12 @@ async fn a_steered_message_that_was_not_taken_is_followed_as_its_own_run() {
                 "runId": "m1", "sessionKey": "cli:default", "seq": 1, "at": "2026-03-01T12:00:00Z", "type": "run.ended",
                 "verdict": {"kind": "completed"}, "receipt": receipts::completed_receipt(), "steps": 1, "text": "second",
             });
-            ScriptedDaemonReply::Stream(stream_of(vec![ScriptedStreamPiece::Text(format!("event: run.ended\ndata: {end}\n\n"))]))
+            ScriptedDaemonReply::Stream(stream_of(vec![ScriptedStreamPiece::Text(format!(
+                "event: run.ended\ndata: {end}\n\n"
+            ))]))
         }
         _ => ScriptedDaemonReply::Problem(not_found_problem()),
-    })
-    .await;
+    });
     let (exit, seen) = run_piped(&daemon, &["send", "--on-busy", "steer", "also this"]).await;
     assert_eq!((exit, seen.out()), (Exit::Done, "first\nsecond\n".into()));
     assert_eq!(seen.err(), "handed to the active run r1\n");
@@ -394,7 +392,7 @@ async fn a_steered_message_that_was_not_taken_is_followed_as_its_own_run() {
 
 #[tokio::test]
 async fn a_dash_reads_the_message_from_the_input() {
-    let daemon = ScriptedDaemon::with_run(vec![stream_of(vec![ended(1, receipts::completed_receipt(), None)])]).await;
+    let daemon = ScriptedDaemon::with_run(vec![stream_of(vec![ended(1, receipts::completed_receipt(), None)])]);
     let mut test_io = TestIo::with_input(CliOutputStreamKind::Pipe, "line one\nline two\n");
     assert_eq!(run_with_io(&daemon, &["send", "--literal", "-"], &mut test_io.io).await, Exit::Done);
     let body = daemon.requests().remove(0).body;
@@ -403,7 +401,7 @@ async fn a_dash_reads_the_message_from_the_input() {
 
 #[tokio::test]
 async fn an_empty_message_is_refused_here() {
-    let daemon = ScriptedDaemon::with_replies(vec![]).await;
+    let daemon = ScriptedDaemon::with_replies(vec![]);
     let mut test_io = TestIo::with_input(CliOutputStreamKind::Pipe, " \n");
     assert_eq!(run_with_io(&daemon, &["send", "-"], &mut test_io.io).await, Exit::Usage);
     assert_eq!(test_io.captured.err(), "error: the message is empty\n");

@@ -46,7 +46,7 @@ async fn a_stop_waits_for_the_receipt_and_prints_it_in_one_line(
     #[case] wanted: Exit,
     #[case] line: &str,
 ) {
-    let daemon = ScriptedDaemon::with_replies(vec![("POST /api/runs/r1/stop?wait=1", reply)]).await;
+    let daemon = ScriptedDaemon::with_replies(vec![("POST /api/runs/r1/stop?wait=1", reply)]);
     let (exit, seen) = run_piped(&daemon, &["stop", "r1", "--force", "--reason", "wrong branch"]).await;
     assert_eq!((exit, seen.out(), seen.err()), (wanted, format!("{line}\n"), String::new()));
     assert_eq!(daemon.requests()[0].body, json!({"force": true, "reason": "wrong branch"}));
@@ -54,7 +54,7 @@ async fn a_stop_waits_for_the_receipt_and_prints_it_in_one_line(
 
 #[tokio::test]
 async fn an_unknown_run_is_exit_3() {
-    let daemon = ScriptedDaemon::with_replies(vec![]).await;
+    let daemon = ScriptedDaemon::with_replies(vec![]);
     for words in [
         vec!["stop", "r1"],
         vec!["stop", "r1", "--no-wait"],
@@ -76,8 +76,7 @@ async fn a_daemon_that_did_not_wait_long_enough_is_followed_to_the_end() {
         "GET /api/runs/r1" => ScriptedDaemonReply::Json(200, run_view("r1", json!({"state": "ending"}))),
         "GET /api/runs/r1/events?after=7" => ScriptedDaemonReply::Stream(pieces.lock().unwrap().take().unwrap()),
         _ => ScriptedDaemonReply::Problem(not_found_problem()),
-    })
-    .await;
+    });
     let daemon_side = async {
         daemon.wait_for_request("GET /api/runs/r1/events?after=7", 1).await;
         let receipt = Box::new(receipts::stopped_receipt());
@@ -95,8 +94,7 @@ async fn descendants_that_outlived_an_ended_run_are_told() {
     reply["runIds"] = json!(["child"]);
     let child = over("child", &receipts::stopped_receipt());
     let daemon =
-        ScriptedDaemon::with_replies(vec![("POST /api/runs/r1/stop?wait=1", reply), ("GET /api/runs/child", child)])
-            .await;
+        ScriptedDaemon::with_replies(vec![("POST /api/runs/r1/stop?wait=1", reply), ("GET /api/runs/child", child)]);
     let (exit, seen) = run_piped(&daemon, &["stop", "r1"]).await;
     assert_eq!(exit, Exit::Done);
     assert_eq!(seen.out(), format!("already over: completed in 2.5 s · history valid\nbelow it, child  {LINE}\n"));
@@ -107,8 +105,7 @@ async fn not_waiting_returns_at_once() {
     let daemon = ScriptedDaemon::with_replies(vec![
         ("POST /api/runs/r1/stop", stop_ticket("ending")),
         ("POST /api/stop", json!({"aborted": true, "runIds": ["r1", "r2"], "held": false})),
-    ])
-    .await;
+    ]);
     let (exit, seen) = run_piped(&daemon, &["stop", "r1", "--no-wait"]).await;
     assert_eq!(exit, Exit::Done);
     assert_eq!(seen.out(), "stop requested · run r1 is ending · see `quell runs show r1`\n");
@@ -124,8 +121,7 @@ async fn everything_is_waited_for_run_by_run() {
         ("POST /api/stop?wait=1", json!({"aborted": true, "runIds": ["r1", "r2", "r3"], "held": true})),
         ("GET /api/runs/r1", over("r1", &receipts::stopped_receipt())),
         ("GET /api/runs/r2", over("r2", &receipts::leftover_receipt())),
-    ])
-    .await;
+    ]);
     let (exit, seen) = run_piped(&daemon, &["stop", "--all", "--hold"]).await;
     assert_eq!(exit, Exit::Failed);
     let out = seen.out();
@@ -151,8 +147,7 @@ async fn a_session_without_a_run_has_nothing_to_stop_and_an_unknown_one_is_not_f
         ("POST /api/sessions/a%2Fb/stop?wait=1", nothing.clone()),
         ("GET /api/sessions/a%2Fb", session),
         ("POST /api/sessions/x/stop?wait=1", nothing),
-    ])
-    .await;
+    ]);
     let (exit, seen) = run_piped(&daemon, &["stop", "--session", "a/b", "--keep-queued"]).await;
     assert_eq!((exit, seen.out()), (Exit::Done, "nothing to stop: no run is active\n".into()));
     assert_eq!(daemon.requests()[0].body, json!({"keepQueued": true}));
@@ -166,8 +161,7 @@ async fn json_has_every_receipt() {
     let daemon = ScriptedDaemon::with_replies(vec![
         ("POST /api/sessions/s/stop?wait=1", answer),
         ("GET /api/runs/r1", over("r1", &receipts::stopped_receipt())),
-    ])
-    .await;
+    ]);
     let (exit, seen) = run_piped(&daemon, &["stop", "--session", "s", "--json"]).await;
     assert_eq!(exit, Exit::Done);
     let value = seen.json();
@@ -195,8 +189,7 @@ async fn stopped_background_commands_are_printed_and_leftovers_fail() {
         ("POST /api/sessions/s/stop?wait=1", session(&[])),
         ("POST /api/sessions/t/stop?wait=1", session(&["sudo (pid 7)"])),
         ("POST /api/runs/r1/stop?wait=1", ticket),
-    ])
-    .await;
+    ]);
     let (exit, seen) = run_piped(&daemon, &["stop", "--session", "s"]).await;
     assert_eq!(
         (exit, seen.out()),
@@ -218,8 +211,7 @@ async fn a_run_that_is_ending_already_is_waited_for() {
     let daemon = ScriptedDaemon::with_replies(vec![
         ("POST /api/stop?wait=1", answer),
         ("GET /api/runs/r1", over("r1", &receipts::leftover_receipt())),
-    ])
-    .await;
+    ]);
     let (exit, seen) = run_piped(&daemon, &["stop", "--all", "--force"]).await;
     assert_eq!(exit, Exit::Failed);
     assert!(seen.out().starts_with("r1  already asked for: stopped in 7 s"), "{}", seen.out());
@@ -231,8 +223,7 @@ async fn a_hold_that_could_not_be_stored_is_told_beside_what_was_stopped() {
     let daemon = ScriptedDaemon::with_replies(vec![
         ("POST /api/stop?wait=1", answer),
         ("GET /api/runs/r1", over("r1", &receipts::stopped_receipt())),
-    ])
-    .await;
+    ]);
     let (exit, seen) = run_piped(&daemon, &["stop", "--all", "--hold"]).await;
     assert_eq!(exit, Exit::Failed);
     let told = format!("r1  {LINE}\nthe hold could not be stored: the disk is full · it holds until the daemon ends\n");
