@@ -3,22 +3,18 @@
 //! A client keeps no connection open by itself: each call is one HTTP request with its answer checked. It never follows
 //! a redirect, because the token would be sent along.
 
-mod agents;
 mod archive;
-mod audit;
-mod channels;
 mod discovery;
 mod endpoints;
 mod error;
 mod liveness;
 mod local_daemon;
-mod memory;
 mod run_events;
-mod sign_in;
 
 use std::fmt;
 use std::time::Duration;
 
+use quell_net::is_loopback;
 use quell_protocol::{Problem, Surface};
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Client, Method, RequestBuilder, Response, redirect};
@@ -27,13 +23,13 @@ use url::Url;
 
 use local_daemon::LocalSocket;
 
-pub use archive::{Download, UploadProgress};
+pub use archive::Download;
+pub(crate) use archive::UploadProgress;
 pub use discovery::DaemonTarget;
-pub use endpoints::{ClientRunFilter, ListResult, SendReply, StopReply, StopWait};
+pub use endpoints::{ClientRunFilter, ListResult, NotesOwner, SendReply, StopReply, StopWait};
 pub use error::ClientError;
 pub(crate) use liveness::HealthProbe;
 pub(crate) use local_daemon::DaemonProcess;
-pub use memory::NotesOwner;
 pub use run_events::{RunEventStream, RunEventStreamItem};
 
 /// Longest answer that is read, in bytes; a daemon that sends more is broken.
@@ -144,18 +140,15 @@ impl DaemonClient {
         self
     }
 
-    #[must_use]
     pub fn reconnect_policy(&self) -> ReconnectPolicy {
         self.reconnect_policy
     }
 
     /// False when the daemon accepts only stops from this client.
-    #[must_use]
     pub fn has_token(&self) -> bool {
         self.has_token
     }
 
-    #[must_use]
     pub fn base_url(&self) -> &Url {
         &self.base_url
     }
@@ -264,10 +257,10 @@ fn build_http_client(base: &Url, bearer: Option<HeaderValue>, socket: Option<&Lo
         .user_agent(concat!("quell-cli/", env!("CARGO_PKG_VERSION")))
         .default_headers(headers)
         .redirect(redirect::Policy::none())
-        .connect_timeout(if discovery::is_loopback(base) { LOCAL_CONNECT_TIMEOUT } else { CONNECT_TIMEOUT })
+        .connect_timeout(if is_loopback(base) { LOCAL_CONNECT_TIMEOUT } else { CONNECT_TIMEOUT })
         .tcp_nodelay(true)
         .tcp_keepalive(Duration::from_secs(15));
-    if discovery::is_loopback(base) {
+    if is_loopback(base) {
         builder = builder.no_proxy();
     }
     if let Some(socket) = socket {

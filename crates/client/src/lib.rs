@@ -6,7 +6,6 @@
 
 pub mod daemon_client;
 pub mod receipt_chart;
-pub mod receipt_line;
 pub mod subcommands;
 pub mod term;
 pub mod text_format;
@@ -17,7 +16,8 @@ pub mod text_format;
 pub mod test_support;
 
 pub use daemon_client::{ClientError, DaemonClient, DaemonTarget, ReconnectPolicy};
+pub use quell_protocol::receipt::summary_line as receipt_line;
+pub use quell_protocol::receipt::summary_line::receipt_line;
 pub use receipt_chart::receipt_chart;
-pub use receipt_line::receipt_line;
 pub use subcommands::{ClientSubcommand, Exit, SubcommandError, run, run_with_client};
 pub use term::{CliOutput, CliOutputStream, CommandIo, Interrupts};

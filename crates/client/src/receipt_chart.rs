@@ -12,7 +12,6 @@ const FOLD_FROM: usize = 24;
 const MAX_LABEL_CHARS: usize = 32;
 
 /// Lines of the chart; none when the run held nothing.
-#[must_use]
 pub fn receipt_chart(receipt: &Receipt) -> Vec<String> {
     let rows = chart_rows(receipt);
     if rows.is_empty() {

@@ -23,6 +23,8 @@ mod watch;
 use std::io;
 use std::process::ExitCode;
 
+use serde::Serialize;
+
 use crate::daemon_client::{ClientError, DaemonClient, DaemonTarget, HealthProbe};
 use crate::term::{CommandIo, OutputStyle};
 
@@ -91,7 +93,6 @@ pub enum Exit {
 }
 
 impl Exit {
-    #[must_use]
     pub fn code(self) -> u8 {
         match self {
             Self::Done => 0,
@@ -117,10 +118,38 @@ enum CliOutputFormat {
     Json,
 }
 
-impl From<bool> for CliOutputFormat {
-    /// True is the flag `--json`.
-    fn from(json: bool) -> Self {
-        if json { Self::Json } else { Self::Text }
+type SubcommandResult<T = Exit> = Result<T, SubcommandError>;
+
+/// What a subcommand works with.
+struct SubcommandContext<'a> {
+    client: &'a DaemonClient,
+    io: &'a mut CommandIo,
+    format: CliOutputFormat,
+}
+
+impl<'a> SubcommandContext<'a> {
+    /// `json` is the flag `--json`.
+    fn new(client: &'a DaemonClient, io: &'a mut CommandIo, json: bool) -> Self {
+        let format = if json { CliOutputFormat::Json } else { CliOutputFormat::Text };
+        Self { client, io, format }
+    }
+
+    /// Prints the value where `--json` is given; false otherwise.
+    fn print_json(&mut self, value: &impl Serialize) -> io::Result<bool> {
+        if self.format == CliOutputFormat::Json {
+            self.io.output.print_json(value)?;
+        }
+        Ok(self.format == CliOutputFormat::Json)
+    }
+
+    /// Prints the value with `--json`, else the text as a line.
+    fn print_value(&mut self, value: &impl Serialize, text: &str) -> io::Result<()> {
+        if self.print_json(value)? { Ok(()) } else { self.io.output.print_line(text) }
+    }
+
+    fn print_styled(&mut self, style: OutputStyle, text: &str) -> io::Result<()> {
+        let line = self.io.output.stdout().apply_style(style, text);
+        self.io.output.print_line(&line)
     }
 }
 
@@ -184,7 +213,7 @@ pub async fn run(verb: ClientSubcommand, target: &DaemonTarget, io: CommandIo) -
 pub async fn run_with_client(
     target: &DaemonTarget,
     io: CommandIo,
-    body: impl AsyncFnOnce(&DaemonClient, &mut CommandIo) -> Result<Exit, SubcommandError>,
+    body: impl AsyncFnOnce(&DaemonClient, &mut CommandIo) -> SubcommandResult,
 ) -> Exit {
     discover_and_run(target, io, async |client: &DaemonClient, io: &mut CommandIo| {
         warn_if_unresponsive(client, io).await?;
@@ -196,7 +225,7 @@ pub async fn run_with_client(
 async fn discover_and_run(
     target: &DaemonTarget,
     mut io: CommandIo,
-    body: impl AsyncFnOnce(&DaemonClient, &mut CommandIo) -> Result<Exit, SubcommandError>,
+    body: impl AsyncFnOnce(&DaemonClient, &mut CommandIo) -> SubcommandResult,
 ) -> Exit {
     let outcome = match DaemonClient::discover(target) {
         Ok(client) => body(&client, &mut io).await,
@@ -206,7 +235,7 @@ async fn discover_and_run(
 }
 
 /// The request is sent also to a daemon that does not answer.
-async fn warn_if_unresponsive(client: &DaemonClient, io: &mut CommandIo) -> Result<(), SubcommandError> {
+async fn warn_if_unresponsive(client: &DaemonClient, io: &mut CommandIo) -> SubcommandResult<()> {
     let Some(daemon) = client.daemon_process() else { return Ok(()) };
     if client.probe_health().await == HealthProbe::TimedOut {
         io.output.eprint_line(&unresponsive_daemon::unresponsive_text(Some(daemon.pid())))?;
@@ -214,11 +243,7 @@ async fn warn_if_unresponsive(client: &DaemonClient, io: &mut CommandIo) -> Resu
     Ok(())
 }
 
-async fn dispatch_subcommand(
-    verb: ClientSubcommand,
-    client: &DaemonClient,
-    io: &mut CommandIo,
-) -> Result<Exit, SubcommandError> {
+async fn dispatch_subcommand(verb: ClientSubcommand, client: &DaemonClient, io: &mut CommandIo) -> SubcommandResult {
     match verb {
         ClientSubcommand::Send(args) => send::run(client, args, io).await,
         ClientSubcommand::Runs(args) => runs::run(client, args, io).await,
@@ -236,7 +261,7 @@ async fn dispatch_subcommand(
     }
 }
 
-fn finish_subcommand(outcome: Result<Exit, SubcommandError>, io: &mut CommandIo) -> Exit {
+fn finish_subcommand(outcome: SubcommandResult, io: &mut CommandIo) -> Exit {
     let finished = io.output.end_open_lines().map_err(SubcommandError::from);
     let error = match (outcome, finished) {
         (Ok(exit), Ok(())) => return exit,

@@ -30,7 +30,6 @@ impl fmt::Debug for CommandIo {
 impl CommandIo {
     /// The streams of the process. The binary derives `color` from `NO_COLOR`; a stream that is no terminal never has
     /// colour.
-    #[must_use]
     pub fn standard(color: ColorMode, locale: Locale) -> Self {
         let kind = |terminal: bool| match (terminal, color) {
             (false, _) => CliOutputStreamKind::Pipe,
@@ -62,14 +61,12 @@ impl fmt::Debug for Interrupts {
 }
 
 impl Interrupts {
-    #[must_use]
     pub fn new(presses: impl Stream<Item = ()> + Send + 'static) -> Self {
         Self(presses.boxed().fuse())
     }
 
     /// Listens for SIGINT. The handler is installed on the first wait, so that a subcommand that never waits keeps the
     /// default Ctrl-C.
-    #[must_use]
     pub fn ctrl_c() -> Self {
         Self::new(stream::unfold(None, |caught| async move {
             let mut caught = match caught {

@@ -7,7 +7,6 @@ use serde_json::Value;
 
 /// Age of an RFC 3339 time: `just now`, `12 s ago`, `2 min ago`, `3 h ago`, `4 days ago`. Returns a text that is no
 /// time unchanged.
-#[must_use]
 pub fn relative_age(at: &str, now: Timestamp) -> String {
     match age(at, now).as_deref() {
         None => at.into(),
@@ -17,13 +16,11 @@ pub fn relative_age(at: &str, now: Timestamp) -> String {
 }
 
 /// Age of an RFC 3339 time in its largest unit: `12 s`, `2 min`, `3 h`, `4 days`; none if the text is no time.
-#[must_use]
 pub fn age(at: &str, now: Timestamp) -> Option<String> {
     Some(largest_unit(now.duration_since(at.parse().ok()?).as_secs().max(0)))
 }
 
 /// Time left until an RFC 3339 time, in the format of [`age`].
-#[must_use]
 pub fn time_left(at: &str, now: Timestamp) -> Option<String> {
     let at: Timestamp = at.parse().ok()?;
     Some(largest_unit(at.duration_since(now).as_secs().max(0)))
@@ -40,7 +37,6 @@ fn largest_unit(seconds: i64) -> String {
 }
 
 /// A number of bytes: `512 B`, `1.5 KiB`, `20 MiB`.
-#[must_use]
 pub fn byte_size(bytes: u64) -> String {
     #[expect(clippy::cast_precision_loss, reason = "display only")]
     let (mut rest, mut units) = (bytes as f64, ["B", "KiB", "MiB", "GiB"].into_iter().peekable());
@@ -59,14 +55,12 @@ pub fn byte_size(bytes: u64) -> String {
 
 /// Removes invisible characters and all control characters but line breaks and tabs, so that foreign text cannot move
 /// the cursor or reorder what follows.
-#[must_use]
 pub fn strip_terminal_controls(text: &str) -> String {
     strip_invisible(text).chars().filter(|c| matches!(c, '\n' | '\t') || !c.is_control()).collect()
 }
 
 /// A value from outside for a log line: unchanged if it is a plain word, else quoted, with quotes, line breaks and
 /// invisible characters escaped.
-#[must_use]
 pub fn log_value(text: &str) -> String {
     let is_plain =
         |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | ':' | '-' | '/' | '@' | '+' | '#' | '%' | ',');
@@ -77,7 +71,6 @@ pub fn log_value(text: &str) -> String {
 }
 
 /// A text for a log line: on one line, with invisible characters escaped.
-#[must_use]
 pub fn log_text(text: &str) -> String {
     escape_invisible(text).replace('\n', "\\n")
 }
@@ -96,7 +89,6 @@ fn is_quoted(text: &str) -> bool {
 
 /// Escapes control and invisible characters in foreign text (zero width, direction, fillers, tags), so that nothing is
 /// hidden from the person who decides about it.
-#[must_use]
 pub fn escape_invisible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
@@ -150,7 +142,6 @@ fn escape_name(name: &str) -> String {
 }
 
 /// Short label of a call, from its arguments: the command, path or address, else the first text.
-#[must_use]
 pub fn tool_call_label(arguments: &Value, max_chars: usize) -> String {
     const TELLING: [&str; 6] = ["command", "path", "url", "query", "pattern", "agent"];
     let Some(fields) = arguments.as_object() else { return one_line(&arguments.to_string(), max_chars) };
@@ -160,7 +151,6 @@ pub fn tool_call_label(arguments: &Value, max_chars: usize) -> String {
 }
 
 /// Every argument of a call in full, as a line or a block each.
-#[must_use]
 pub fn tool_call_lines(arguments: &Value) -> Vec<String> {
     let Some(fields) = arguments.as_object() else { return vec![escape_invisible(&arguments.to_string())] };
     let mut lines = Vec::new();

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use reqwest::redirect::Policy;
 use reqwest::{Client, ClientBuilder, Url};
+use url::Host;
 
 use crate::address::{AddressPolicy, CheckedResolver, check_url, is_public};
 
@@ -45,17 +46,21 @@ pub fn without_secrets(url: &Url) -> String {
     format!("{}{}", url.origin().ascii_serialization(), url.path())
 }
 
+/// True when requests to this URL stay on this machine.
+pub fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    }
+}
+
 impl HostRoute {
     fn from_url(endpoint: &Url) -> Self {
-        let loopback = match endpoint.host() {
-            Some(url::Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
-            Some(url::Host::Ipv4(address)) => address.is_loopback(),
-            Some(url::Host::Ipv6(address)) => address.is_loopback(),
-            None => false,
-        };
         match endpoint.scheme() {
             "https" => Self::Tls,
-            _ if loopback => Self::Loopback,
+            _ if is_loopback(endpoint) => Self::Loopback,
             _ => Self::Plain,
         }
     }

@@ -7,6 +7,6 @@ mod sse;
 
 pub use address::{AddressFilter, AddressPolicy, AddressRefused, CheckedResolver, check_url, is_public};
 pub use http_client::{
-    HttpClients, PRIVATE_ADDRESS_HINT, build_http_client, error_sources, root_cause, without_secrets,
+    HttpClients, PRIVATE_ADDRESS_HINT, build_http_client, error_sources, is_loopback, root_cause, without_secrets,
 };
 pub use sse::{SseDecoder, SseEvent, SseLimitError};

@@ -35,7 +35,6 @@ pub struct SseDecoder {
 
 impl SseDecoder {
     /// Limits the length of a line and the size of the data of one event, both in bytes.
-    #[must_use]
     pub fn new(max_line: usize, max_event: usize) -> Self {
         Self { line: Vec::new(), name: String::new(), data: None, after_cr: false, at_start: true, max_line, max_event }
     }
@@ -63,7 +62,6 @@ impl SseDecoder {
 
     /// The event that was incomplete when the stream ended. The standard says to discard it, but some servers omit the
     /// last blank line, so the caller may use an event that parses as complete.
-    #[must_use]
     pub fn into_unfinished_event(mut self) -> Option<SseEvent> {
         let line = std::mem::take(&mut self.line);
         self.process_field(&line).ok()?;

@@ -1,4 +1,4 @@
-//! Byte budgets shared by all connections, and reservations from them that are returned on drop.
+//! Budgets shared by all connections, and reservations from them that are returned on drop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,21 +6,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Bytes of one body or frame that no budget counts, so that a small request always gets in.
 pub(crate) const UNBUDGETED_BYTES: usize = 8 * 1024;
 
-/// Number of bytes that all holders together may reserve. Clones share the budget.
+/// Number of bytes, or of other things, that all holders together may reserve. Clones share the budget.
 #[derive(Debug, Clone)]
-pub(crate) struct ByteBudget(Arc<AtomicUsize>);
+pub(crate) struct Budget(Arc<AtomicUsize>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BudgetExhausted;
 
-/// Bytes that one holder has reserved; returned to the budget when dropped.
+/// What one holder has reserved; returned to the budget when dropped.
 #[derive(Debug)]
 pub(crate) struct Reservation {
-    budget: ByteBudget,
+    budget: Budget,
     bytes: usize,
 }
 
-impl ByteBudget {
+impl Budget {
     pub(crate) fn new(bytes: usize) -> Self {
         Self(Arc::new(AtomicUsize::new(bytes)))
     }
@@ -30,7 +30,13 @@ impl ByteBudget {
         Reservation { budget: self.clone(), bytes: 0 }
     }
 
-    #[cfg(test)]
+    /// Reserves one; `None` when nothing is left.
+    pub(crate) fn reserve_one(&self) -> Option<Reservation> {
+        let mut reservation = self.empty_reservation();
+        reservation.grow(1).ok()?;
+        Some(reservation)
+    }
+
     pub(crate) fn available(&self) -> usize {
         self.0.load(Ordering::Acquire)
     }
@@ -80,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_budget_is_shared_and_given_back() {
-        let budget = ByteBudget::new(100);
+        let budget = Budget::new(100);
         let (mut one, mut other) = (budget.empty_reservation(), budget.clone().empty_reservation());
         assert_eq!((one.grow(60), other.grow(50), other.grow(40)), (Ok(()), Err(BudgetExhausted), Ok(())));
         assert_eq!(budget.available(), 0);

@@ -3,7 +3,6 @@
 use std::net::Ipv6Addr;
 
 /// Checks an entry of `allowed_hosts`; returns why it is invalid.
-#[must_use]
 pub fn host_entry_problem(entry: &str) -> Option<String> {
     let text = format!(
         "{entry:?} is no host name; write it as in \"quell.example.org\", without scheme, path or wildcard. An IP address needs no entry"

@@ -22,18 +22,21 @@ mod sse;
 mod stop;
 mod tokens;
 
-use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{HeaderValue, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{delete, get, post};
+use axum::{Json, Router};
 
 use crate::state::ServerState;
-pub(crate) use auth::{AuthenticatedCaller, check_origin, login_cookie, peer_ip, request_origin};
+pub(crate) use auth::{ApiCall, check_origin, login_cookie, peer_ip, request_origin};
 pub use ops::{STOP_BUCKETS, STOP_SECONDS, describe_metrics};
 pub(crate) use problem::{ProblemResponse, problem_response};
-pub(crate) use stop::is_stop_route;
+pub(crate) use stop::{is_stop_route, stop_request};
+
+/// The answer of a route that always has the same status.
+type ApiResult<T> = Result<Json<T>, ProblemResponse>;
 
 pub(crate) fn api_routes() -> Router<ServerState> {
     Router::new()

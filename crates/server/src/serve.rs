@@ -243,7 +243,6 @@ where
     }));
 }
 
-/// Serves one connection to its end.
 async fn serve_connection<S>(stream: S, requests: ConnectionRequests, closing: CancellationToken)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,

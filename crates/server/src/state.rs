@@ -1,6 +1,5 @@
 //! State shared by all request functions: engine, settings, metrics, memory budgets, stream permits.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -9,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::auth_failures::AuthFailures;
-use crate::budget::ByteBudget;
+use crate::budget::Budget;
 use crate::gzip_cache::GzipCache;
 use crate::host_name::normalize_host;
 use quell_channels::flow::Channels;
@@ -60,47 +59,47 @@ struct ServerStateInner {
     settings: ServerSettings,
     own_hosts: Vec<String>,
     metrics: Option<PrometheusHandle>,
-    open_streams: AtomicUsize,
-    import_running: AtomicBool,
-    budgets: MemoryBudgets,
+    budgets: ServerBudgets,
     auth_failures: AuthFailures,
     gzip_cache: GzipCache,
     channels: OnceLock<Channels>,
 }
 
-/// Memory that all connections together may hold.
-struct MemoryBudgets {
-    receive: ByteBudget,
-    unauthenticated_receive: ByteBudget,
-    send: ByteBudget,
-    pending_calls: ByteBudget,
-}
-
-impl MemoryBudgets {
-    /// `max_body` is the body limit in bytes: the receive budget fits two such bodies in any case.
-    fn new(max_body: usize) -> Self {
-        Self {
-            receive: ByteBudget::new(RECEIVE_BUDGET_BYTES.max(max_body.saturating_mul(2))),
-            unauthenticated_receive: ByteBudget::new(UNAUTHENTICATED_RECEIVE_BUDGET_BYTES),
-            send: ByteBudget::new(SEND_BUDGET_BYTES),
-            pending_calls: ByteBudget::new(MAX_PENDING_CALLS),
-        }
-    }
+/// What all connections together may hold.
+pub(crate) struct ServerBudgets {
+    /// Bytes of bodies and frames that are being received from callers with a token.
+    pub(crate) receive: Budget,
+    /// Bytes of bodies and frames that are being received from callers without a token.
+    pub(crate) unauthenticated_receive: Budget,
+    /// Bytes of frames that wait for slow WebSocket clients.
+    pub(crate) send: Budget,
+    /// Pending requests of WebSocket clients.
+    pub(crate) pending_calls: Budget,
+    /// Open streams: `max_connections`.
+    pub(crate) streams: Budget,
+    /// One import, because it is held in memory while it is received.
+    pub(crate) imports: Budget,
 }
 
 impl ServerState {
     /// Creates the state. `metrics` renders `/metrics`; without it, that route answers that there are none.
-    #[must_use]
     pub fn new(engine: Engine, settings: ServerSettings, metrics: Option<PrometheusHandle>) -> Self {
         let own_hosts = collect_own_hosts(&settings);
-        let budgets = MemoryBudgets::new(engine.config().limits.request_body_bytes);
+        // Two of the largest bodies fit in any case.
+        let receive = RECEIVE_BUDGET_BYTES.max(engine.config().limits.request_body_bytes.saturating_mul(2));
+        let budgets = ServerBudgets {
+            receive: Budget::new(receive),
+            unauthenticated_receive: Budget::new(UNAUTHENTICATED_RECEIVE_BUDGET_BYTES),
+            send: Budget::new(SEND_BUDGET_BYTES),
+            pending_calls: Budget::new(MAX_PENDING_CALLS),
+            streams: Budget::new(settings.max_connections),
+            imports: Budget::new(1),
+        };
         Self(Arc::new(ServerStateInner {
             engine,
             settings,
             own_hosts,
             metrics,
-            open_streams: AtomicUsize::new(0),
-            import_running: AtomicBool::new(false),
             budgets,
             auth_failures: AuthFailures::default(),
             gzip_cache: GzipCache::default(),
@@ -117,12 +116,10 @@ impl ServerState {
         self.0.channels.get()
     }
 
-    #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.0.engine
     }
 
-    #[must_use]
     pub fn settings(&self) -> &ServerSettings {
         &self.0.settings
     }
@@ -144,49 +141,15 @@ impl ServerState {
         &self.0.auth_failures
     }
 
-    /// Budget for bodies and frames that are being received from callers with a token.
-    pub(crate) fn receive_budget(&self) -> &ByteBudget {
-        &self.0.budgets.receive
+    pub(crate) fn budgets(&self) -> &ServerBudgets {
+        &self.0.budgets
     }
 
-    /// Budget for bodies and frames that are being received from callers without a token.
-    pub(crate) fn unauthenticated_receive_budget(&self) -> &ByteBudget {
-        &self.0.budgets.unauthenticated_receive
-    }
-
-    /// Budget for frames that wait for slow WebSocket clients.
-    pub(crate) fn send_budget(&self) -> &ByteBudget {
-        &self.0.budgets.send
-    }
-
-    /// Budget for pending requests of WebSocket clients; each takes one.
-    pub(crate) fn pending_call_budget(&self) -> &ByteBudget {
-        &self.0.budgets.pending_calls
-    }
-
-    /// Acquires a stream permit; `None` when `max_connections` streams are open.
-    #[must_use]
-    pub fn acquire_stream(&self) -> Option<StreamPermit> {
-        let max_streams = self.0.settings.max_connections;
-        let increment = |open: usize| (open < max_streams).then_some(open + 1);
-        self.0.open_streams.fetch_update(Ordering::AcqRel, Ordering::Acquire, increment).ok()?;
-        Some(StreamPermit(self.clone()))
-    }
-
-    /// Acquires the single import permit, because an import is held in memory while it is received; `None` while
-    /// another import runs.
-    pub(crate) fn acquire_import(&self) -> Option<ImportPermit> {
-        let was_running = self.0.import_running.swap(true, Ordering::AcqRel);
-        (!was_running).then(|| ImportPermit(self.clone()))
-    }
-
-    #[must_use]
     pub fn stream_count(&self) -> usize {
-        self.0.open_streams.load(Ordering::Acquire)
+        self.0.settings.max_connections - self.0.budgets.streams.available()
     }
 
     /// Whether a browser page of `origin` may send requests to the daemon under the name `host`.
-    #[must_use]
     pub fn is_origin_allowed(&self, origin: &str, host: Option<&str>) -> bool {
         let own = origin.split_once("://").map(|(_, authority)| authority);
         let is_same_origin = own.is_some() && own == host;
@@ -203,26 +166,6 @@ fn collect_own_hosts(settings: &ServerSettings) -> Vec<String> {
     });
     let all = settings.allowed_hosts.iter().cloned().chain(of_origins).chain([machine]);
     all.filter_map(|name| normalize_host(&name)).collect()
-}
-
-/// Permit for one stream; returned when dropped.
-#[derive(Debug)]
-pub struct StreamPermit(ServerState);
-
-impl Drop for StreamPermit {
-    fn drop(&mut self) {
-        self.0.0.open_streams.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// Permit for the import; returned when dropped.
-#[derive(Debug)]
-pub(crate) struct ImportPermit(ServerState);
-
-impl Drop for ImportPermit {
-    fn drop(&mut self) {
-        self.0.0.import_running.store(false, Ordering::Release);
-    }
 }
 
 impl std::fmt::Debug for ServerState {

@@ -74,7 +74,7 @@ pub(crate) async fn upgrade(State(server): State<ServerState>, request: Request)
     if !server.engine().is_open() {
         return problem_response(ErrorCode::ShuttingDown, "connect again when it is back").into_response();
     }
-    let Some(permit) = server.acquire_stream() else {
+    let Some(permit) = server.budgets().streams.reserve_one() else {
         return problem_response(
             ErrorCode::TooManyConnections,
             "close a connection, or raise max_connections in [server]",
@@ -87,7 +87,7 @@ pub(crate) async fn upgrade(State(server): State<ServerState>, request: Request)
         browser_credential: browser_credential(&request, &server),
         connection: request.extensions().get::<ConnectionHandle>().cloned(),
     };
-    let receive_limiter = receive_limits::ReceiveLimiter::new(server.unauthenticated_receive_budget());
+    let receive_limiter = receive_limits::ReceiveLimiter::new(&server.budgets().unauthenticated_receive);
     match upgrade::accept_upgrade(request, receive_limiter, move |socket, receive_limiter| {
         connection::serve_socket(socket, receive_limiter, server, permit, upgrade_info)
     }) {

@@ -5,7 +5,7 @@ use quell_client::daemon_client::SendReply;
 use quell_protocol::api::StopAnswer;
 use quell_protocol::{RunId, SessionKey};
 
-use crate::effects::{ChatEffect, DaemonFailure, DaemonFailureKind, DaemonResult};
+use crate::effects::{DaemonFailure, DaemonFailureKind, DaemonResult};
 use crate::state::{ChatRunState, ChatState, ChatStop, DetachedSend};
 use crate::transcript::NoticeLevel;
 use crate::user_actions::STOP_TEXT;
@@ -34,22 +34,18 @@ impl ChatState {
         Some(self.detached_sends.remove(at))
     }
 
-    pub(crate) fn handle_detached_sent(
-        &mut self,
-        left: DetachedSend,
-        result: DaemonResult<SendReply>,
-    ) -> Vec<ChatEffect> {
+    pub(crate) fn handle_detached_sent(&mut self, left: DetachedSend, result: DaemonResult<SendReply>) {
         match result {
             Ok(SendReply::Accepted(answer)) => {
                 // The daemon keeps a stop that arrives before its run: this run ended before it started.
                 if left.stop_requested && answer.state != "steered" {
                     self.restore_texts([(left.run, left.text)]);
                 }
-                self.mark_connected()
+                self.mark_connected();
             }
             Ok(SendReply::Stopped(answer)) => {
                 self.restore_detached_texts(answer);
-                self.mark_connected()
+                self.mark_connected();
             }
             Err(failure) => {
                 self.note_failure(&failure);
@@ -58,25 +54,19 @@ impl ChatState {
                 } else {
                     self.restore_unsent_text(left.run, left.text, &failure);
                 }
-                Vec::new()
             }
         }
     }
 
-    pub(crate) fn handle_detached_stop(
-        &mut self,
-        session: &SessionKey,
-        result: DaemonResult<StopAnswer>,
-    ) -> Vec<ChatEffect> {
+    pub(crate) fn handle_detached_stop(&mut self, session: &SessionKey, result: DaemonResult<StopAnswer>) {
         match result {
             Ok(answer) => {
                 self.restore_detached_texts(answer);
-                self.mark_connected()
+                self.mark_connected();
             }
             Err(failure) => {
                 self.note_failure(&failure);
                 self.show_detached_stop_failure(session, &failure.text);
-                Vec::new()
             }
         }
     }

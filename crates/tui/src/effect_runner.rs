@@ -34,11 +34,10 @@ pub(crate) struct EffectRunner {
 
 impl EffectRunner {
     pub(crate) fn new(client: DaemonClient) -> Self {
-        let (pending_calls, follows) = (FuturesUnordered::new(), FuturesUnordered::new());
         Self {
             client,
-            pending_calls,
-            follows,
+            pending_calls: FuturesUnordered::new(),
+            follows: FuturesUnordered::new(),
             current_follow_ids: HashMap::new(),
             last_follow_id: 0,
             unacknowledged: 0,
@@ -53,44 +52,39 @@ impl EffectRunner {
             ChatEffect::SendMessage { .. } | ChatEffect::StopSession { .. } | ChatEffect::StopRun { .. }
         );
         self.unacknowledged += usize::from(needs_acknowledgement);
-        let call = match effect {
-            ChatEffect::SendMessage { run, session, request } => async move {
+        let call: BoxFuture<'static, DaemonResponse> = match effect {
+            ChatEffect::SendMessage { run, session, request } => Box::pin(async move {
                 let result = client.send_message(&session, &request).await.map_err(DaemonFailure::from);
                 DaemonResponse::Sent { run, result }
-            }
-            .boxed(),
-            ChatEffect::StopSession { session, force } => async move {
+            }),
+            ChatEffect::StopSession { session, force } => Box::pin(async move {
                 let request = StopSessionRequest { force, keep_background: true, ..StopSessionRequest::default() };
                 let result = client
                     .stop_session(&session, &request, StopWait::UntilRequested)
                     .await
                     .map_err(DaemonFailure::from);
                 DaemonResponse::SessionStopped { session, result }
-            }
-            .boxed(),
-            ChatEffect::StopRun { run, force } => async move {
+            }),
+            ChatEffect::StopRun { run, force } => Box::pin(async move {
                 let request = StopRunRequest { force, ..StopRunRequest::default() };
-                let result = client.stop_run(&run, &request).await.map_err(DaemonFailure::from);
+                let result =
+                    client.stop_run(&run, &request, StopWait::UntilRequested).await.map_err(DaemonFailure::from);
                 DaemonResponse::RunStopped { run, result }
-            }
-            .boxed(),
-            ChatEffect::AnswerApproval { id, decision } => async move {
+            }),
+            ChatEffect::AnswerApproval { id, decision } => Box::pin(async move {
                 let result = client.answer_approval(&id, decision).await.map_err(DaemonFailure::from);
                 DaemonResponse::ApprovalAnswered { id, result }
-            }
-            .boxed(),
-            ChatEffect::SetHold(held) => async move {
+            }),
+            ChatEffect::SetHold(held) => Box::pin(async move {
                 let result = if held { client.set_hold(None).await } else { client.lift_hold().await };
                 DaemonResponse::Hold { result: result.map_err(DaemonFailure::from), by_user: true }
-            }
-            .boxed(),
-            ChatEffect::SetModel { session, model } => async move {
+            }),
+            ChatEffect::SetModel { session, model } => Box::pin(async move {
                 let patch = SessionPatch { model: Some(model.clone()), agent: None };
                 let result = client.patch_session(&session, &patch).await.map_err(DaemonFailure::from);
                 DaemonResponse::ModelSet { model, result }
-            }
-            .boxed(),
-            ChatEffect::Query(question) => run_query(client, question),
+            }),
+            ChatEffect::Query(query) => run_query(client, query).boxed(),
             ChatEffect::FollowRun { run, after } => return self.follow_run(run, after),
             ChatEffect::UnfollowAll => return self.unfollow_all(),
             ChatEffect::Scroll(_) | ChatEffect::Redraw | ChatEffect::Exit => return,
@@ -167,39 +161,34 @@ fn next_follow_step(run: RunId, follow: u64, mut stream: RunEventStream) -> BoxF
     .boxed()
 }
 
-fn run_query(client: DaemonClient, question: DaemonQuery) -> BoxFuture<'static, DaemonResponse> {
-    async move {
-        let failed = |error: ClientError| DaemonFailure::from(error);
-        match question {
-            DaemonQuery::Session(key) => {
-                let result = client.get_session(&key).await.map_err(failed);
-                DaemonResponse::Session { key, result }
-            }
-            DaemonQuery::Run(run) => {
-                let result = client.get_run(&run).await.map_err(failed);
-                DaemonResponse::Run { run, result }
-            }
-            DaemonQuery::ActiveRuns => {
-                DaemonResponse::ActiveRuns(client.list_runs(ClientRunFilter::Active).await.map_err(failed))
-            }
-            DaemonQuery::Approvals => DaemonResponse::Approvals(client.list_approvals().await.map_err(failed)),
-            DaemonQuery::Hold => {
-                DaemonResponse::Hold { result: client.get_hold().await.map_err(failed), by_user: false }
-            }
-            DaemonQuery::Agents => DaemonResponse::Agents(client.list_agents().await.map_err(failed)),
-            DaemonQuery::Sessions => DaemonResponse::Sessions(client.list_sessions().await.map_err(failed)),
-            DaemonQuery::History { session, page } => {
-                let (turns, cursor) = match &page {
-                    HistorySlice::NewestPage => (HISTORY_PAGE_TURNS, None),
-                    HistorySlice::PageBefore(cursor) => (HISTORY_PAGE_TURNS, Some(cursor.as_str())),
-                    HistorySlice::LastTurn => (1, None),
-                };
-                let result = client.get_history_page(&session, turns, cursor).await.map_err(failed);
-                DaemonResponse::History { session, page, result }
-            }
+async fn run_query(client: DaemonClient, query: DaemonQuery) -> DaemonResponse {
+    let failed = |error: ClientError| DaemonFailure::from(error);
+    match query {
+        DaemonQuery::Session(key) => {
+            let result = client.get_session(&key).await.map_err(failed);
+            DaemonResponse::Session { key, result }
+        }
+        DaemonQuery::Run(run) => {
+            let result = client.get_run(&run).await.map_err(failed);
+            DaemonResponse::Run { run, result }
+        }
+        DaemonQuery::ActiveRuns => {
+            DaemonResponse::ActiveRuns(client.list_runs(ClientRunFilter::Active).await.map_err(failed))
+        }
+        DaemonQuery::Approvals => DaemonResponse::Approvals(client.list_approvals().await.map_err(failed)),
+        DaemonQuery::Hold => DaemonResponse::Hold { result: client.get_hold().await.map_err(failed), by_user: false },
+        DaemonQuery::Agents => DaemonResponse::Agents(client.list_agents().await.map_err(failed)),
+        DaemonQuery::Sessions => DaemonResponse::Sessions(client.list_sessions().await.map_err(failed)),
+        DaemonQuery::History { session, page } => {
+            let (turns, cursor) = match &page {
+                HistorySlice::NewestPage => (HISTORY_PAGE_TURNS, None),
+                HistorySlice::PageBefore(cursor) => (HISTORY_PAGE_TURNS, Some(cursor.as_str())),
+                HistorySlice::LastTurn => (1, None),
+            };
+            let result = client.get_history_page(&session, turns, cursor).await.map_err(failed);
+            DaemonResponse::History { session, page, result }
         }
     }
-    .boxed()
 }
 
 #[cfg(test)]

@@ -24,7 +24,6 @@ pub(crate) enum ChatInput {
     Response(DaemonResponse),
 }
 
-/// Update from following a run.
 #[derive(Debug)]
 pub(crate) enum ChatRunUpdate {
     Event(Box<RunEvent>),

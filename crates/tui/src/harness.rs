@@ -3,14 +3,15 @@
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use quell_client::daemon_client::SendReply;
 use quell_client::term::{ColorMode, Glyphs, Language};
-use quell_protocol::api::{SendAnswer, StopAnswer};
-use quell_protocol::{AgentId, EventKind, RunEvent, RunId, SessionKey};
+use quell_client::test_support::daemon::run_view;
+use quell_client::test_support::receipts;
+use quell_protocol::{AgentId, EventKind, Receipt, RunEvent, RunId, SessionKey};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::effects::{ChatEffect, ChatInput, ChatRunUpdate, DaemonResponse};
+use crate::effects::{ChatEffect, ChatInput, ChatRunUpdate, DaemonFailure, DaemonResponse, HistorySlice};
 use crate::renderer::ChatRenderer;
 use crate::state::{ChatIdGenerator, ChatState};
 use crate::texts::Texts;
@@ -52,17 +53,25 @@ impl ChatHarness {
         let chat = ChatState::new(Texts(language), names, session, None);
         let mut harness = Self { chat, renderer: ChatRenderer::default(), now: NOON, seq: 0 };
         harness.send_input(ChatInput::Tick);
-        harness.send_input(ChatInput::Response(DaemonResponse::Agents(Ok(from_json(json!([
+        harness.respond(DaemonResponse::Agents(Ok(from_json(json!([
             {"id": "main", "model": "openai/gpt-5", "children": ["scout"], "computeStatus": "idle", "activeRuns": [],
              "default": true},
             {"id": "scout", "model": "openai/gpt-5-mini", "parent": "main", "children": [], "computeStatus": "waiting_llm",
              "activeRuns": ["r9"], "default": false},
-        ]))))));
+        ])))));
         harness
     }
 
     pub(crate) fn send_input(&mut self, input: ChatInput) -> Vec<ChatEffect> {
         self.chat.update(input, self.now)
+    }
+
+    pub(crate) fn respond(&mut self, response: DaemonResponse) -> Vec<ChatEffect> {
+        self.send_input(ChatInput::Response(response))
+    }
+
+    pub(crate) fn receive_update(&mut self, run: RunId, update: ChatRunUpdate) -> Vec<ChatEffect> {
+        self.send_input(ChatInput::RunUpdate(run, update))
     }
 
     pub(crate) fn advance_time(&mut self, ms: u64) -> &mut Self {
@@ -99,16 +108,8 @@ impl ChatHarness {
     pub(crate) fn submit_accepted(&mut self, text: &str, state: &str) -> RunId {
         let effects = self.submit_text(text);
         let id = sent_run_id(&effects).unwrap_or_else(|| panic!("nothing was sent: {effects:?}"));
-        let answer = SendAnswer {
-            run_id: id.clone(),
-            session_key: self.chat.session().clone(),
-            state: state.into(),
-            message_id: None,
-        };
-        self.send_input(ChatInput::Response(DaemonResponse::Sent {
-            run: id.clone(),
-            result: Ok(SendReply::Accepted(answer)),
-        }));
+        let answer = json!({"runId": id.as_str(), "sessionKey": self.chat.session().as_str(), "state": state});
+        self.respond(DaemonResponse::Sent { run: id.clone(), result: Ok(SendReply::Accepted(from_json(answer))) });
         id
     }
 
@@ -120,12 +121,19 @@ impl ChatHarness {
         id
     }
 
+    /// A chat with this message, whose run waits for the model.
+    pub(crate) fn running(text: &str) -> (Self, RunId) {
+        let mut harness = Self::new();
+        let id = harness.submit_running(text);
+        (harness, id)
+    }
+
     pub(crate) fn receive_event(&mut self, id: &RunId, kind: EventKind) -> Vec<ChatEffect> {
         self.seq += 1;
         let at = jiff::Timestamp::from_millisecond(self.now.0.try_into().unwrap()).unwrap().to_string();
         let session_key = self.chat.session().clone();
         let event = RunEvent { run_id: id.clone(), session_key, seq: self.seq, at, kind };
-        self.send_input(ChatInput::RunUpdate(id.clone(), ChatRunUpdate::Event(Box::new(event))))
+        self.receive_update(id.clone(), ChatRunUpdate::Event(Box::new(event)))
     }
 
     pub(crate) fn receive_text(&mut self, id: &RunId, text: &str) {
@@ -142,9 +150,49 @@ impl ChatHarness {
         self.receive_event(id, from_json(kind));
     }
 
-    pub(crate) fn receive_stop_answer(&mut self, answer: StopAnswer) -> Vec<ChatEffect> {
+    /// The end of a run after one step.
+    pub(crate) fn receive_end(&mut self, id: &RunId, receipt: Receipt) -> Vec<ChatEffect> {
+        let (verdict, receipt) = (receipt.verdict.clone(), Box::new(receipt));
+        self.receive_event(id, EventKind::Ended { verdict, receipt, steps: 1, text: None })
+    }
+
+    /// The end of a run that was stopped.
+    pub(crate) fn receive_stopped(&mut self, id: &RunId) -> Vec<ChatEffect> {
+        self.receive_end(id, receipts::stopped_receipt())
+    }
+
+    /// The answer to the stop of the session.
+    pub(crate) fn receive_stop_answer(&mut self, answer: Value) -> Vec<ChatEffect> {
         let session = self.chat.session().clone();
-        self.send_input(ChatInput::Response(DaemonResponse::SessionStopped { session, result: Ok(answer) }))
+        self.respond(DaemonResponse::SessionStopped { session, result: Ok(from_json(answer)) })
+    }
+
+    pub(crate) fn receive_stop_failure(&mut self, failure: DaemonFailure) -> Vec<ChatEffect> {
+        let session = self.chat.session().clone();
+        self.respond(DaemonResponse::SessionStopped { session, result: Err(failure) })
+    }
+
+    /// The failure to send the message of this run.
+    pub(crate) fn receive_unsent(&mut self, run: RunId, failure: DaemonFailure) -> Vec<ChatEffect> {
+        self.respond(DaemonResponse::Sent { run, result: Err(failure) })
+    }
+
+    /// The view of a run, with the fields that the test changes.
+    pub(crate) fn receive_run(&mut self, run: &str, change: Value) -> Vec<ChatEffect> {
+        self.respond(DaemonResponse::Run { run: run_id(run), result: Ok(from_json(run_view(run, change))) })
+    }
+
+    pub(crate) fn receive_active_runs(&mut self, rows: Value) -> Vec<ChatEffect> {
+        self.respond(DaemonResponse::ActiveRuns(Ok(from_json(rows))))
+    }
+
+    pub(crate) fn receive_approvals(&mut self, rows: Value) -> Vec<ChatEffect> {
+        self.respond(DaemonResponse::Approvals(Ok(from_json(rows))))
+    }
+
+    pub(crate) fn receive_history(&mut self, page: HistorySlice, answer: Value) -> Vec<ChatEffect> {
+        let session = self.chat.session().clone();
+        self.respond(DaemonResponse::History { session, page, result: Ok(from_json(answer)) })
     }
 
     /// The screen without colour.
@@ -154,10 +202,8 @@ impl ChatHarness {
 
     pub(crate) fn screen_text_with(&mut self, columns: u16, rows: u16, look: TerminalCapabilities) -> String {
         let buffer = self.render_buffer(columns, rows, look);
-        let mut lines: Vec<String> = (0..rows)
-            .map(|y| (0..columns).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned())
-            .collect();
-        lines = lines.into_iter().map(|line| strip_wide_padding(&line)).collect();
+        let line = |y| (0..columns).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+        let lines: Vec<String> = (0..rows).map(|y| strip_wide_padding(line(y).trim_end())).collect();
         collapse_empty_rows(&lines)
     }
 

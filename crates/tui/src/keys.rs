@@ -14,9 +14,9 @@ use crate::state::{ChatState, ExitPlan, Menu, ShownApproval};
 const MIN_READ_TIME: Duration = Duration::from_millis(400);
 
 impl ChatState {
-    pub(crate) fn handle_key(&mut self, key: KeyEvent) -> Vec<ChatEffect> {
+    pub(crate) fn handle_key(&mut self, key: KeyEvent) {
         if key.kind == KeyEventKind::Release {
-            return Vec::new();
+            return;
         }
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         if control && key.code == KeyCode::Char('c') {
@@ -25,8 +25,8 @@ impl ChatState {
         if self.menu.is_some() {
             return self.handle_menu_key(key);
         }
-        if let Some(effects) = self.handle_completion_key(key) {
-            return effects;
+        if self.handle_completion_key(key) {
+            return;
         }
         if let Some(decision) = self.decision_for_key(key) {
             return self.decide_next_approval(decision);
@@ -35,12 +35,12 @@ impl ChatState {
             return self.stop_or_force();
         }
         match self.scroll_for_key(key, control) {
-            Some(effect) => vec![effect],
+            Some(scroll) => self.effects.push(ChatEffect::Scroll(scroll)),
             None => self.handle_edit_key(key),
         }
     }
 
-    fn handle_menu_key(&mut self, key: KeyEvent) -> Vec<ChatEffect> {
+    fn handle_menu_key(&mut self, key: KeyEvent) {
         match &self.menu {
             Some(Menu::Picker(_)) => self.handle_picker_key(key),
             Some(Menu::ConfirmLeave) => self.handle_leave_key(key),
@@ -48,29 +48,25 @@ impl ChatState {
                 let scroll = match key.code {
                     KeyCode::PageDown | KeyCode::Down => Scroll::PageDown,
                     KeyCode::PageUp | KeyCode::Up => Scroll::PageUp,
-                    _ => {
-                        self.menu = None;
-                        return Vec::new();
-                    }
+                    _ => return self.menu = None,
                 };
-                vec![ChatEffect::Scroll(scroll)]
+                self.effects.push(ChatEffect::Scroll(scroll));
             }
         }
     }
 
-    fn handle_leave_key(&mut self, key: KeyEvent) -> Vec<ChatEffect> {
+    fn handle_leave_key(&mut self, key: KeyEvent) {
         match (key.code, self.is_active()) {
             (KeyCode::Esc, _) => self.menu = None,
-            (KeyCode::Char('s' | 'S'), true) => return self.stop_and_leave(),
-            (KeyCode::Char('l' | 'L'), true) | (KeyCode::Enter, false) => return vec![ChatEffect::Exit],
+            (KeyCode::Char('s' | 'S'), true) => self.stop_and_leave(),
+            (KeyCode::Char('l' | 'L'), true) | (KeyCode::Enter, false) => self.effects.push(ChatEffect::Exit),
             // The user goes on typing: close the question and insert the character.
             (KeyCode::Char(_), _) => {
                 self.menu = None;
-                return self.handle_key(key);
+                self.handle_key(key);
             }
             _ => {}
         }
-        Vec::new()
     }
 
     /// The slash commands that complete the input.
@@ -81,11 +77,12 @@ impl ChatState {
         slash_commands::matching_commands(self.composer.text())
     }
 
-    fn handle_completion_key(&mut self, key: KeyEvent) -> Option<Vec<ChatEffect>> {
+    /// Returns whether the key was one for the offered commands.
+    fn handle_completion_key(&mut self, key: KeyEvent) -> bool {
         let offered = self.offered_commands();
-        let last = offered.len().checked_sub(1)?;
+        let Some(last) = offered.len().checked_sub(1) else { return false };
         let chosen = self.completion.chosen.min(last);
-        let known = offered.get(chosen)?;
+        let known = offered[chosen];
         let whole = self.composer.text().len() > 1;
         match key.code {
             KeyCode::Up => self.completion.chosen = chosen.checked_sub(1).unwrap_or(last),
@@ -95,16 +92,16 @@ impl ChatState {
             KeyCode::Enter if key.modifiers.is_empty() && whole => {
                 self.composer.set_text(known.name.to_owned());
                 self.completion.chosen = 0;
-                return Some(self.submit_input());
+                self.submit_input();
             }
             KeyCode::Tab | KeyCode::Enter if key.modifiers.is_empty() => {
                 let space = if known.argument.is_empty() { "" } else { " " };
                 self.composer.set_text(format!("{}{space}", known.name));
                 self.completion.chosen = 0;
             }
-            _ => return None,
+            _ => return false,
         }
-        Some(Vec::new())
+        true
     }
 
     /// True while `y` and `n` answer an approval: the input is empty and the call was on the screen long enough.
@@ -137,20 +134,19 @@ impl ChatState {
         }
     }
 
-    fn scroll_for_key(&mut self, key: KeyEvent, control: bool) -> Option<ChatEffect> {
+    fn scroll_for_key(&self, key: KeyEvent, control: bool) -> Option<Scroll> {
         let shift = key.modifiers.contains(KeyModifiers::SHIFT);
-        let scroll = match key.code {
-            KeyCode::PageUp => Scroll::PageUp,
-            KeyCode::PageDown => Scroll::PageDown,
-            KeyCode::Up if shift || control => Scroll::LineUp,
-            KeyCode::Down if shift || control => Scroll::LineDown,
-            KeyCode::End if control || self.composer.is_empty() => Scroll::Bottom,
-            _ => return None,
-        };
-        Some(ChatEffect::Scroll(scroll))
+        match key.code {
+            KeyCode::PageUp => Some(Scroll::PageUp),
+            KeyCode::PageDown => Some(Scroll::PageDown),
+            KeyCode::Up if shift || control => Some(Scroll::LineUp),
+            KeyCode::Down if shift || control => Some(Scroll::LineDown),
+            KeyCode::End if control || self.composer.is_empty() => Some(Scroll::Bottom),
+            _ => None,
+        }
     }
 
-    fn handle_edit_key(&mut self, key: KeyEvent) -> Vec<ChatEffect> {
+    fn handle_edit_key(&mut self, key: KeyEvent) {
         let modifiers = key.modifiers;
         if modifiers.contains(KeyModifiers::CONTROL) {
             return self.handle_control_key(key.code);
@@ -158,8 +154,8 @@ impl ChatState {
         let alt = modifiers.contains(KeyModifiers::ALT);
         match key.code {
             KeyCode::Enter if alt || modifiers.contains(KeyModifiers::SHIFT) => self.composer.insert_text("\n"),
-            KeyCode::Enter => return self.submit_input(),
-            KeyCode::Tab => return self.cycle_busy_policy(),
+            KeyCode::Enter => self.submit_input(),
+            KeyCode::Tab => self.cycle_busy_policy(),
             KeyCode::Left | KeyCode::Char('b') if alt => self.composer.move_word_left(),
             KeyCode::Right | KeyCode::Char('f') if alt => self.composer.move_word_right(),
             KeyCode::Backspace if alt => self.composer.delete_word_backward(),
@@ -177,16 +173,15 @@ impl ChatState {
             KeyCode::Delete => self.composer.delete_forward(),
             _ => {}
         }
-        Vec::new()
     }
 
-    fn handle_control_key(&mut self, code: KeyCode) -> Vec<ChatEffect> {
+    fn handle_control_key(&mut self, code: KeyCode) {
         match code {
             KeyCode::Char('j') | KeyCode::Enter => self.composer.insert_text("\n"),
             KeyCode::Char('o') => self.toggle_details(),
-            KeyCode::Char('d') if self.composer.is_empty() => return self.quit_or_confirm(),
+            KeyCode::Char('d') if self.composer.is_empty() => self.quit_or_confirm(),
             KeyCode::Char('d') => self.composer.delete_forward(),
-            KeyCode::Char('l') => return vec![ChatEffect::Redraw],
+            KeyCode::Char('l') => self.effects.push(ChatEffect::Redraw),
             KeyCode::Char('a') => self.composer.move_to_line_start(),
             KeyCode::Char('e') => self.composer.move_to_line_end(),
             KeyCode::Char('b') => self.composer.move_left(),
@@ -200,7 +195,6 @@ impl ChatState {
             KeyCode::Right => self.composer.move_word_right(),
             _ => {}
         }
-        Vec::new()
     }
 
     /// True while the program waits for a stop to finish before it exits.

@@ -2,6 +2,7 @@
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use quell_client::text_format::one_line;
+use quell_protocol::api::{AgentRow, RunView, SessionRow};
 
 use crate::effects::{ChatEffect, DaemonQuery};
 use crate::state::{ChatState, Menu, Picker, PickerItem, PickerList, PickerSelection};
@@ -21,14 +22,14 @@ pub(crate) struct PickerRow {
 }
 
 impl ChatState {
-    pub(crate) fn open_picker(&mut self, list: PickerList) -> Vec<ChatEffect> {
+    pub(crate) fn open_picker(&mut self, list: PickerList) {
         let question = match list {
             PickerList::Sessions(_) => DaemonQuery::Sessions,
             PickerList::Runs(_) => DaemonQuery::ActiveRuns,
             PickerList::Agents | PickerList::Models => DaemonQuery::Agents,
         };
         self.menu = Some(Menu::Picker(Picker::new(list)));
-        vec![ChatEffect::Query(question)]
+        self.query(question);
     }
 
     /// Rows that match the filter; none while they are not loaded.
@@ -44,16 +45,13 @@ impl ChatState {
         Some(rows.into_iter().filter(fits).collect())
     }
 
-    fn session_rows(&self, sessions: &[quell_protocol::api::SessionRow]) -> Vec<PickerRow> {
+    fn session_rows(&self, sessions: &[SessionRow]) -> Vec<PickerRow> {
         let mut sessions: Vec<_> = sessions.iter().collect();
         sessions.sort_by(|a, b| b.last_used_at.cmp(&a.last_used_at));
-        let row = |session: &quell_protocol::api::SessionRow| {
+        let row = |session: &SessionRow| {
             let age = self.age_text(&session.last_used_at);
-            let agent = session
-                .agent
-                .as_ref()
-                .map(|agent| format!(" · {}", one_line(agent.as_str(), MAX_NAME_CHARS)))
-                .unwrap_or_default();
+            let agent = session.agent.as_ref().map(|agent| format!(" · {}", one_line(agent.as_str(), MAX_NAME_CHARS)));
+            let agent = agent.unwrap_or_default();
             let runs = match session.active_runs.len() {
                 0 => String::new(),
                 runs => format!(" · {}", self.texts.plural("term.count.run.one", "term.count.run.many", runs)),
@@ -68,18 +66,15 @@ impl ChatState {
         sessions.into_iter().map(row).collect()
     }
 
-    fn run_rows(&self, runs: &[quell_protocol::api::RunView]) -> Vec<PickerRow> {
-        let row = |run: &quell_protocol::api::RunView| {
+    fn run_rows(&self, runs: &[RunView]) -> Vec<PickerRow> {
+        let row = |run: &RunView| {
             let age = self.age_text(run.started_at.as_deref().unwrap_or(&run.accepted_at));
             let agent = one_line(run.agent.as_str(), MAX_NAME_CHARS);
+            let session = one_line(run.session_key.as_str(), MAX_NAME_CHARS);
             PickerRow {
                 item: PickerItem::Run(run.run_id.clone(), run.session_key.clone()),
                 name: one_line(&run.text, 60),
-                about: format!(
-                    "{agent} · {age} · {} · {}",
-                    self.run_state_text(run),
-                    one_line(run.session_key.as_str(), MAX_NAME_CHARS)
-                ),
+                about: format!("{agent} · {age} · {} · {session}", self.run_state_text(run)),
                 live: true,
             }
         };
@@ -88,7 +83,7 @@ impl ChatState {
 
     fn agent_rows(&self) -> Vec<PickerRow> {
         use quell_protocol::api::ComputeStatus::{Idle, Processing, Stopping, WaitingLlm};
-        let row = |(depth, agent): (usize, &quell_protocol::api::AgentRow)| {
+        let row = |(depth, agent): (usize, &AgentRow)| {
             let doing = match agent.compute_status {
                 Idle => String::new(),
                 WaitingLlm => format!(" · {}", self.texts.get("term.doing.waiting")),
@@ -126,11 +121,11 @@ impl ChatState {
         now.map_or_else(String::new, |now| quell_client::text_format::relative_age(at, now))
     }
 
-    pub(crate) fn handle_picker_key(&mut self, key: KeyEvent) -> Vec<ChatEffect> {
-        let Some(Menu::Picker(picker)) = &self.menu else { return Vec::new() };
+    pub(crate) fn handle_picker_key(&mut self, key: KeyEvent) {
+        let Some(Menu::Picker(picker)) = &self.menu else { return };
         let rows = self.picker_rows(picker).unwrap_or_default();
         let chosen = picker.chosen_index(&rows).and_then(|at| rows.get(at)).map(|row| row.item.clone());
-        let Some(Menu::Picker(picker)) = &mut self.menu else { return Vec::new() };
+        let Some(Menu::Picker(picker)) = &mut self.menu else { return };
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
             KeyCode::Esc => self.menu = None,
@@ -138,9 +133,9 @@ impl ChatState {
             KeyCode::Down => picker.move_selection(1, &rows),
             KeyCode::PageUp => picker.move_selection(-10, &rows),
             KeyCode::PageDown => picker.move_selection(10, &rows),
-            KeyCode::Enter => return chosen.map(|pick| self.choose_item(pick)).unwrap_or_default(),
-            KeyCode::Delete => return self.stop_chosen_run(chosen),
-            KeyCode::Char('x') if control => return self.stop_chosen_run(chosen),
+            KeyCode::Enter => chosen.into_iter().for_each(|pick| self.choose_item(pick)),
+            KeyCode::Delete => self.stop_chosen_run(chosen),
+            KeyCode::Char('x') if control => self.stop_chosen_run(chosen),
             KeyCode::Backspace => {
                 picker.filter.pop();
             }
@@ -150,7 +145,6 @@ impl ChatState {
             }
             _ => {}
         }
-        Vec::new()
     }
 
     /// Selects the first row of a list that has just arrived; the selection then follows this row wherever it moves.
@@ -165,7 +159,7 @@ impl ChatState {
         }
     }
 
-    fn choose_item(&mut self, pick: PickerItem) -> Vec<ChatEffect> {
+    fn choose_item(&mut self, pick: PickerItem) {
         self.menu = None;
         match pick {
             PickerItem::Session(key) | PickerItem::Run(_, key) => self.switch_session(key),
@@ -174,30 +168,26 @@ impl ChatState {
                 let name = agent.as_str().to_owned();
                 self.agent = Some(agent);
                 self.show_notice(NoticeLevel::Info, self.texts.format("term.notice.agent", &[("agent", &name)]));
-                Vec::new()
             }
         }
     }
 
     /// Stops the selected run without switching to its session; a run that is already being stopped is forced.
-    fn stop_chosen_run(&mut self, pick: Option<PickerItem>) -> Vec<ChatEffect> {
-        let (Some(PickerItem::Run(run, _)), Some(Menu::Picker(picker))) = (pick, &mut self.menu) else {
-            return Vec::new();
-        };
+    fn stop_chosen_run(&mut self, pick: Option<PickerItem>) {
+        let (Some(PickerItem::Run(run, _)), Some(Menu::Picker(picker))) = (pick, &mut self.menu) else { return };
         let covered = self.stop.as_ref().is_some_and(|stop| stop.stopping_runs.contains_key(&run));
         let force = covered || picker.stop_requested_runs.contains(&run);
         picker.stop_requested_runs.push(run.clone());
         self.cover_runs(std::slice::from_ref(&run));
         let key = if force { "term.state.forcing" } else { "term.notice.stop_asked" };
         self.show_notice(NoticeLevel::Info, self.texts.get(key));
-        let is_own = self.run_mut(&run).is_some();
-        let effects = vec![ChatEffect::StopRun { run, force }];
-        if is_own {
-            self.add_pending_stop_requests(&effects);
+        if self.run_mut(&run).is_none() {
+            self.effects.push(ChatEffect::StopRun { run, force });
+        } else {
+            self.request_run_stop(run, force);
             // Mark the whole stop as forced only if it covers just this run.
             self.stop.iter_mut().filter(|stop| stop.stopping_runs.len() == 1).for_each(|stop| stop.force |= force);
         }
-        effects
     }
 }
 

@@ -31,6 +31,13 @@ pub(crate) struct ChatRenderer {
     showed_top: bool,
 }
 
+/// The transcript with the options of this frame.
+#[derive(Clone, Copy)]
+struct PageView<'a> {
+    transcript: &'a ChatTranscript,
+    options: RenderOptions,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ScrollPosition {
     entry: EntryId,
@@ -152,6 +159,7 @@ impl ChatRenderer {
             self.cached_prose.clear();
         }
         let transcript = &chat.transcript;
+        let page = PageView { transcript, options };
         if transcript.len() == 0 || height == 0 {
             self.pending_scrolls.clear();
             self.showed_top = transcript.len() == 0;
@@ -161,95 +169,78 @@ impl ChatRenderer {
             self.top_position = None;
         }
         for scroll in std::mem::take(&mut self.pending_scrolls) {
-            self.apply_scroll(scroll, transcript, options, height);
+            self.apply_scroll(scroll, page, height);
         }
         let (rows, top) = match self.top_position {
             Some(top) => {
-                let rows = self.rows_from(top, transcript, options, height);
-                if rows.len() < height { self.last_rows(transcript, options, height) } else { (rows, top) }
+                let rows = self.rows_from(top, page, height);
+                if rows.len() < height { self.last_rows(page, height) } else { (rows, top) }
             }
-            None => self.last_rows(transcript, options, height),
+            None => self.last_rows(page, height),
         };
         self.showed_top = top.row == 0 && transcript.index_of(top.entry) == Some(0);
         rows
     }
 
-    fn apply_scroll(&mut self, scroll: Scroll, transcript: &ChatTranscript, options: RenderOptions, height: usize) {
-        let page = height.saturating_sub(2).max(1);
+    fn apply_scroll(&mut self, scroll: Scroll, page: PageView<'_>, height: usize) {
+        let page_lines = height.saturating_sub(2).max(1);
         let lines = match scroll {
             Scroll::Bottom => {
                 self.top_position = None;
                 return;
             }
-            Scroll::PageUp | Scroll::PageDown => page,
+            Scroll::PageUp | Scroll::PageDown => page_lines,
             Scroll::LineUp | Scroll::LineDown => 1,
         };
-        let top = self.top_position.unwrap_or_else(|| self.last_rows(transcript, options, height).1);
+        let top = self.top_position.unwrap_or_else(|| self.last_rows(page, height).1);
         self.top_position = match scroll {
-            Scroll::PageUp | Scroll::LineUp => Some(self.position_above(top, lines, transcript, options)),
+            Scroll::PageUp | Scroll::LineUp => Some(self.position_above(top, lines, page)),
             Scroll::PageDown | Scroll::LineDown | Scroll::Bottom => {
-                let below = self.position_below(top, lines, transcript, options);
+                let below = self.position_below(top, lines, page);
                 // At the end the view follows new rows again.
-                (self.rows_from(below, transcript, options, height + 1).len() > height).then_some(below)
+                (self.rows_from(below, page, height + 1).len() > height).then_some(below)
             }
         };
     }
 
-    fn position_above(
-        &mut self,
-        from: ScrollPosition,
-        lines: usize,
-        transcript: &ChatTranscript,
-        options: RenderOptions,
-    ) -> ScrollPosition {
+    fn position_above(&mut self, from: ScrollPosition, lines: usize, page: PageView<'_>) -> ScrollPosition {
         let mut place = from;
         let mut left = lines;
         while left > place.row {
-            let Some(before) = transcript.index_of(place.entry).and_then(|at| transcript.get(at.checked_sub(1)?))
+            let Some(before) =
+                page.transcript.index_of(place.entry).and_then(|at| page.transcript.get(at.checked_sub(1)?))
             else {
                 return ScrollPosition { row: 0, ..place };
             };
             left -= place.row;
-            place = ScrollPosition { entry: before.id, row: self.cached_rows(before, options).len() };
+            place = ScrollPosition { entry: before.id, row: self.cached_rows(before, page.options).len() };
         }
         ScrollPosition { row: place.row - left, ..place }
     }
 
-    fn position_below(
-        &mut self,
-        from: ScrollPosition,
-        lines: usize,
-        transcript: &ChatTranscript,
-        options: RenderOptions,
-    ) -> ScrollPosition {
+    fn position_below(&mut self, from: ScrollPosition, lines: usize, page: PageView<'_>) -> ScrollPosition {
         let mut place = from;
         let mut left = lines;
-        while let Some(at) = transcript.index_of(place.entry) {
-            let Some(entry) = transcript.get(at) else { break };
-            let height = self.cached_rows(entry, options).len();
+        while let Some(at) = page.transcript.index_of(place.entry) {
+            let Some(entry) = page.transcript.get(at) else { break };
+            let height = self.cached_rows(entry, page.options).len();
             if place.row + left < height {
                 return ScrollPosition { row: place.row + left, ..place };
             }
-            let Some(next) = transcript.get(at + 1) else { break };
+            let Some(next) = page.transcript.get(at + 1) else { break };
             left -= height - place.row;
             place = ScrollPosition { entry: next.id, row: 0 };
         }
         place
     }
 
-    fn rows_from(
-        &mut self,
-        top: ScrollPosition,
-        transcript: &ChatTranscript,
-        options: RenderOptions,
-        height: usize,
-    ) -> Vec<Line<'static>> {
+    fn rows_from(&mut self, top: ScrollPosition, page: PageView<'_>, height: usize) -> Vec<Line<'static>> {
         let mut rows = Vec::new();
-        let Some(first) = transcript.index_of(top.entry) else { return rows };
+        let Some(first) = page.transcript.index_of(top.entry) else { return rows };
         let mut skip = top.row;
-        for at in first..transcript.len() {
-            let Some(entry) = transcript.get(at) else { break };
-            rows.extend(self.cached_rows(entry, options).iter().skip(skip).take(height - rows.len()).cloned());
+        for at in first..page.transcript.len() {
+            let Some(entry) = page.transcript.get(at) else { break };
+            rows.extend(self.cached_rows(entry, page.options).iter().skip(skip).take(height - rows.len()).cloned());
             skip = 0;
             if rows.len() >= height {
                 break;
@@ -259,17 +250,12 @@ impl ChatRenderer {
     }
 
     /// The last rows, and the position of the first of them.
-    fn last_rows(
-        &mut self,
-        transcript: &ChatTranscript,
-        options: RenderOptions,
-        height: usize,
-    ) -> (Vec<Line<'static>>, ScrollPosition) {
+    fn last_rows(&mut self, page: PageView<'_>, height: usize) -> (Vec<Line<'static>>, ScrollPosition) {
         let mut pieces: Vec<(EntryId, Rc<Vec<Line<'static>>>)> = Vec::new();
         let mut found = 0;
-        for at in (0..transcript.len()).rev() {
-            let Some(entry) = transcript.get(at) else { break };
-            let rows = self.cached_rows(entry, options);
+        for at in (0..page.transcript.len()).rev() {
+            let Some(entry) = page.transcript.get(at) else { break };
+            let rows = self.cached_rows(entry, page.options);
             found += rows.len();
             pieces.push((entry.id, rows));
             // An empty turn has no rows; the position must name an entry that has.

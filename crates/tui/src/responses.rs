@@ -1,7 +1,9 @@
 //! Apply the daemon's responses to the chat state.
 
 use quell_client::daemon_client::SendReply;
-use quell_protocol::api::{HistoryMessage, Page, RunView, StopAnswer};
+use quell_client::receipt_line;
+use quell_protocol::api::{AgentRow, HistoryMessage, Hold, Page, RunView, StopAnswer};
+use quell_protocol::approval::ApprovalRow;
 use quell_protocol::session::SessionView;
 use quell_protocol::{AgentId, RunId, SessionKey};
 
@@ -15,7 +17,7 @@ use crate::unix_millis::UnixMillis;
 use crate::user_actions::STOP_TEXT;
 
 impl ChatState {
-    pub(crate) fn handle_response(&mut self, answer: DaemonResponse) -> Vec<ChatEffect> {
+    pub(crate) fn handle_response(&mut self, answer: DaemonResponse) {
         let now = self.now;
         match answer {
             DaemonResponse::Sent { run, result } => self.handle_sent(&run, result),
@@ -33,19 +35,18 @@ impl ChatState {
             DaemonResponse::ActiveRuns(result) => {
                 self.poll_timers.active.schedule_next(now, PollInterval::Relaxed);
                 self.handle_result(result, |chat, result| {
-                    result.map(|rows| chat.update_active_runs(rows)).unwrap_or_default()
+                    result.into_iter().for_each(|rows| chat.update_active_runs(rows));
                 })
             }
             DaemonResponse::Approvals(result) => {
                 self.poll_timers.approvals.schedule_next(now, PollInterval::Normal);
                 self.handle_result(result, |chat, result| {
                     result.into_iter().for_each(|rows| chat.update_approvals(rows));
-                    Vec::new()
                 })
             }
             DaemonResponse::ApprovalAnswered { id, result } => self.handle_result(result, |chat, result| {
                 chat.approvals.retain(|asked| asked.row.id != id);
-                chat.show_failure(result)
+                result.map_or_else(|failure| chat.show_failure(failure), drop);
             }),
             DaemonResponse::Hold { result, by_user } => {
                 self.poll_timers.hold.schedule_next(now, PollInterval::Normal);
@@ -53,7 +54,6 @@ impl ChatState {
             }
             DaemonResponse::Agents(result) => self.handle_result(result, |chat, result| {
                 result.into_iter().for_each(|rows| chat.agents = rows);
-                Vec::new()
             }),
             DaemonResponse::Sessions(result) => self.handle_result(result, |chat, result| {
                 if let (Some(Menu::Picker(Picker { list: PickerList::Sessions(rows), .. })), Ok(seen)) =
@@ -61,7 +61,6 @@ impl ChatState {
                 {
                     *rows = Some(seen);
                 }
-                Vec::new()
             }),
             DaemonResponse::History { session, page: which, result } => {
                 self.handle_result(result, |chat, result| chat.update_history(&session, &which, result))
@@ -73,31 +72,19 @@ impl ChatState {
     }
 
     /// Updates the connection status from any response, then handles the response.
-    fn handle_result<T>(
-        &mut self,
-        result: DaemonResult<T>,
-        handle: impl FnOnce(&mut Self, DaemonResult<T>) -> Vec<ChatEffect>,
-    ) -> Vec<ChatEffect> {
-        let mut effects = match &result {
-            Err(failure) if failure.kind == DaemonFailureKind::Unreachable => {
-                self.mark_disconnected(failure.text.clone());
-                Vec::new()
-            }
+    fn handle_result<T>(&mut self, result: DaemonResult<T>, handle: impl FnOnce(&mut Self, DaemonResult<T>)) {
+        match &result {
+            Err(failure) if failure.kind == DaemonFailureKind::Unreachable => self.note_failure(failure),
             Ok(_) | Err(_) => self.mark_connected(),
-        };
-        effects.extend(handle(self, result));
-        effects
-    }
-
-    /// Shows a notice if the request failed.
-    fn show_failure<T>(&mut self, result: DaemonResult<T>) -> Vec<ChatEffect> {
-        if let Err(failure) = result {
-            self.show_notice(NoticeLevel::Failure, failure.text);
         }
-        Vec::new()
+        handle(self, result);
     }
 
-    fn handle_sent(&mut self, id: &RunId, result: DaemonResult<SendReply>) -> Vec<ChatEffect> {
+    fn show_failure(&mut self, failure: DaemonFailure) {
+        self.show_notice(NoticeLevel::Failure, failure.text);
+    }
+
+    fn handle_sent(&mut self, id: &RunId, result: DaemonResult<SendReply>) {
         if let Some(left) = self.take_detached_send(id) {
             return self.handle_detached_sent(left, result);
         }
@@ -111,24 +98,23 @@ impl ChatState {
                     Some(turn) => turn.pending_steered.push(text),
                     None => drop(self.transcript.push_entry(EntryBody::UserMessage(text))),
                 }
-                self.mark_connected()
+                self.mark_connected();
             }
             Ok(SendReply::Accepted(answer)) => {
-                let mut effects = self.mark_connected();
+                self.mark_connected();
                 if let Some(run) = at.and_then(|at| self.runs.get_mut(at)).filter(|run| !run.followed) {
                     run.followed = true;
                     run.id = answer.run_id.clone();
                     if run.state == ChatRunState::Sending {
                         run.state = ChatRunState::Queued;
                     }
-                    effects.push(ChatEffect::FollowRun { run: answer.run_id, after: 0 });
+                    self.effects.push(ChatEffect::FollowRun { run: answer.run_id, after: 0 });
                 }
-                effects
             }
             Ok(SendReply::Stopped(answer)) => {
                 at.map(|at| self.runs.remove(at));
                 self.uncover_run(id);
-                self.handle_stop_text_reply(&answer)
+                self.handle_stop_text_reply(&answer);
             }
             Err(failure) => {
                 self.note_failure(&failure);
@@ -139,7 +125,6 @@ impl ChatState {
                     // A stop withdrew the message before this failure arrived, and returned its text.
                     None => {}
                 }
-                Vec::new()
             }
         }
     }
@@ -149,8 +134,8 @@ impl ChatState {
         self.stop.iter_mut().for_each(|stop| drop(stop.stopping_runs.remove(id)));
     }
 
-    fn handle_stop_text_reply(&mut self, answer: &StopAnswer) -> Vec<ChatEffect> {
-        let mut effects = self.mark_connected();
+    fn handle_stop_text_reply(&mut self, answer: &StopAnswer) {
+        self.mark_connected();
         let covered: Vec<RunId> = answer.run_ids.iter().chain(&answer.ending).cloned().collect();
         let nothing = covered.is_empty() && answer.withdrawn.is_empty() && answer.processes.is_empty();
         if nothing {
@@ -158,30 +143,28 @@ impl ChatState {
         } else {
             self.cover_runs(&covered);
         }
-        effects.extend(self.restore_withdrawn(answer));
-        effects
+        self.restore_withdrawn(answer);
     }
 
-    fn handle_session_stopped(&mut self, session: &SessionKey, result: DaemonResult<StopAnswer>) -> Vec<ChatEffect> {
+    fn handle_session_stopped(&mut self, session: &SessionKey, result: DaemonResult<StopAnswer>) {
         if *session != self.session {
             return self.handle_detached_stop(session, result);
         }
         self.complete_stop_request(&ChatStopRequest::Session);
         match result {
             Ok(answer) => {
-                let mut effects = self.mark_connected();
-                effects.extend(self.restore_withdrawn(&answer));
-                effects
+                self.mark_connected();
+                self.restore_withdrawn(&answer);
             }
             Err(failure) => {
                 self.note_failure(&failure);
-                self.handle_stop_failure(failure)
+                self.handle_stop_failure(failure);
             }
         }
     }
 
     /// Puts the texts of withdrawn messages back into the input, in the order they were sent.
-    fn restore_withdrawn(&mut self, answer: &StopAnswer) -> Vec<ChatEffect> {
+    fn restore_withdrawn(&mut self, answer: &StopAnswer) {
         // Messages that other clients sent come first.
         let place = |run: &RunId| self.runs.iter().position(|known| known.id == *run).map_or(0, |at| at + 1);
         let mut withdrawn: Vec<_> = answer.withdrawn.iter().collect();
@@ -195,7 +178,6 @@ impl ChatState {
             texts.append(&mut stop.withdrawn_texts);
         }
         self.restore_texts(texts);
-        Vec::new()
     }
 
     /// Puts texts back into the input. A text that several answers return is put back once.
@@ -205,7 +187,7 @@ impl ChatState {
         self.composer.prepend_texts(&fresh);
     }
 
-    fn handle_run_stopped(&mut self, run: &RunId, result: DaemonResult<()>) -> Vec<ChatEffect> {
+    fn handle_run_stopped(&mut self, run: &RunId, result: DaemonResult<()>) {
         let is_own = self.complete_stop_request(&ChatStopRequest::Run(run.clone()));
         match result {
             Ok(()) => self.mark_connected(),
@@ -214,13 +196,13 @@ impl ChatState {
             Err(failure) => {
                 self.note_failure(&failure);
                 // A run of another session, stopped from the list, does not affect the stop of this session.
-                if is_own { self.handle_stop_failure(failure) } else { self.show_failure::<()>(Err(failure)) }
+                if is_own { self.handle_stop_failure(failure) } else { self.show_failure(failure) }
             }
         }
     }
 
-    fn handle_stop_failure(&mut self, failure: DaemonFailure) -> Vec<ChatEffect> {
-        let Some(stop) = &mut self.stop else { return self.show_failure::<()>(Err(failure)) };
+    fn handle_stop_failure(&mut self, failure: DaemonFailure) {
+        let Some(stop) = &mut self.stop else { return self.show_failure(failure) };
         let texts = std::mem::take(&mut stop.withdrawn_texts);
         match failure.kind {
             DaemonFailureKind::Unreachable => stop.problem = Some(failure.text),
@@ -234,18 +216,17 @@ impl ChatState {
             }
         }
         self.restore_texts(texts);
-        Vec::new()
     }
 
-    fn update_session(&mut self, key: &SessionKey, result: DaemonResult<SessionView>) -> Vec<ChatEffect> {
+    fn update_session(&mut self, key: &SessionKey, result: DaemonResult<SessionView>) {
         if *key != self.session {
-            return Vec::new();
+            return;
         }
         let view = match result {
             Ok(view) => view,
             // For example, the token was revoked.
-            Err(failure) if failure.kind == DaemonFailureKind::Refused => return self.show_failure::<()>(Err(failure)),
-            Err(_) => return Vec::new(),
+            Err(failure) if failure.kind == DaemonFailureKind::Refused => return self.show_failure(failure),
+            Err(_) => return,
         };
         self.session_info.exists = true;
         let config = view.config;
@@ -259,25 +240,24 @@ impl ChatState {
             .filter(|id| !known(id) && !self.pending_run_lookups.contains(id))
             .collect();
         self.pending_run_lookups.extend(unknown_runs.iter().cloned());
-        unknown_runs.into_iter().map(|run| ChatEffect::Query(DaemonQuery::Run(run))).collect()
+        unknown_runs.into_iter().for_each(|run| self.query(DaemonQuery::Run(run)));
     }
 
-    fn update_run(&mut self, id: &RunId, result: DaemonResult<RunView>) -> Vec<ChatEffect> {
+    fn update_run(&mut self, id: &RunId, result: DaemonResult<RunView>) {
         self.pending_run_lookups.retain(|looked| looked != id);
         let view = match result {
             Ok(view) => view,
             Err(failure) if failure.kind == DaemonFailureKind::NotFound && self.transcript.has_ended(id) => {
                 self.unsettled_runs.retain(|(run, _)| run != id);
-                return Vec::new();
+                return;
             }
             // A sub-run that was deleted with its session.
             Err(failure) if failure.kind == DaemonFailureKind::NotFound => {
                 self.transcript.update_sub_run(id, |below| below.state = ChatSubRunState::Ended(String::new()));
-                return Vec::new();
+                return;
             }
-            Err(_) => return Vec::new(),
+            Err(_) => return,
         };
-        let mut effects = Vec::new();
         if let Some(at) = self.unconfirmed_sends.iter().position(|(doubted, _)| doubted == id) {
             let (_, text) = self.unconfirmed_sends.remove(at);
             if self.composer.text() == text {
@@ -288,7 +268,7 @@ impl ChatState {
         let is_own = view.session_key == self.session;
         let known = self.run_mut(id).is_some() || self.transcript.has_ended(id);
         if is_own && !known && view.state != "ended" {
-            effects.push(self.follow_run(chat_run_from_view(&view, self.now)));
+            self.follow_run(chat_run_from_view(&view, self.now));
         }
         if let Some(holding) = self.stop.as_mut().and_then(|stop| stop.stopping_runs.get_mut(id)) {
             holding.delivered = view.delivered_at.is_some();
@@ -296,20 +276,19 @@ impl ChatState {
         }
         if let Some(end) = ChatTurnEnd::from_view(&view) {
             let known = self.transcript.turn(id).and_then(|turn| turn.end.as_ref());
-            if known.is_some_and(|known| known.receipt.is_none() || known.awaits_amendment) {
-                self.unsettled_runs.retain(|(run, _)| run != id || end.awaits_amendment);
+            if known.is_some_and(|known| known.receipt.is_none() || known.awaits_amendment()) {
+                self.unsettled_runs.retain(|(run, _)| run != id || end.awaits_amendment());
                 self.transcript.turn_mut(id).into_iter().for_each(|turn| turn.end = Some(end.clone()));
             }
             self.transcript.update_sub_run(id, |below| {
-                let word = end.receipt.clone().unwrap_or_else(|| end.verdict.as_str().to_owned());
+                let word = end.receipt.as_ref().map_or_else(|| end.verdict.as_str().to_owned(), receipt_line);
                 below.state = ChatSubRunState::Ended(word);
             });
         }
-        effects
     }
 
     /// Sub-runs are in sessions of their own; they are found by their parents among all active runs.
-    fn update_active_runs(&mut self, rows: Vec<RunView>) -> Vec<ChatEffect> {
+    fn update_active_runs(&mut self, rows: Vec<RunView>) {
         for row in &rows {
             let Some(top) = self.displayed_ancestor_of(row, &rows) else { continue };
             let below = ChatSubRun {
@@ -325,7 +304,7 @@ impl ChatState {
         if let Some(Menu::Picker(Picker { list: PickerList::Runs(listed), .. })) = &mut self.menu {
             *listed = Some(rows);
         }
-        gone.into_iter().map(|run| ChatEffect::Query(DaemonQuery::Run(run))).collect()
+        gone.into_iter().for_each(|run| self.query(DaemonQuery::Run(run)));
     }
 
     /// The run of this session that started this run, directly or through other runs.
@@ -350,24 +329,18 @@ impl ChatState {
         })
     }
 
-    fn update_approvals(&mut self, rows: Vec<quell_protocol::approval::ApprovalRow>) {
-        let ours = |chat: &Self, run: &RunId, session: &SessionKey| {
-            *session == chat.session || chat.transcript.is_sub_run(run)
-        };
-        let mut kept = Vec::new();
-        for row in rows {
-            if !ours(self, &row.run_id, &row.session_key) {
-                continue;
-            }
-            match self.approvals.iter().position(|asked| asked.row.id == row.id) {
-                Some(at) => kept.push(self.approvals.remove(at)),
-                None => kept.push(ChatApproval { row, answered: false }),
-            }
-        }
-        self.approvals = kept;
+    fn update_approvals(&mut self, rows: Vec<ApprovalRow>) {
+        let mut known = std::mem::take(&mut self.approvals);
+        let is_own = |row: &ApprovalRow| row.session_key == self.session || self.transcript.is_sub_run(&row.run_id);
+        let kept =
+            rows.into_iter().filter(is_own).map(|row| match known.iter().position(|asked| asked.row.id == row.id) {
+                Some(at) => known.remove(at),
+                None => ChatApproval { row, answered: false },
+            });
+        self.approvals = kept.collect();
     }
 
-    fn update_hold(&mut self, result: DaemonResult<quell_protocol::api::Hold>, by_user: bool) -> Vec<ChatEffect> {
+    fn update_hold(&mut self, result: DaemonResult<Hold>, by_user: bool) {
         match result {
             Ok(hold) => {
                 if by_user {
@@ -375,10 +348,9 @@ impl ChatState {
                     self.show_notice(NoticeLevel::Info, self.texts.get(key));
                 }
                 self.hold = hold;
-                Vec::new()
             }
-            Err(failure) if by_user => self.show_failure::<()>(Err(failure)),
-            Err(_) => Vec::new(),
+            Err(failure) if by_user => self.show_failure(failure),
+            Err(_) => {}
         }
     }
 
@@ -387,50 +359,47 @@ impl ChatState {
         session: &SessionKey,
         which: &HistorySlice,
         result: DaemonResult<Page<HistoryMessage>>,
-    ) -> Vec<ChatEffect> {
+    ) {
         if *session != self.session {
-            return Vec::new();
+            return;
         }
         if *which == HistorySlice::LastTurn {
-            result.into_iter().for_each(|page| self.transcript.apply_stored_messages(&page.items));
-            return Vec::new();
+            return result.into_iter().for_each(|page| self.transcript.apply_stored_messages(&page.items));
         }
         self.history.request_pending = false;
         let page = match result {
             Ok(page) => page,
-            Err(failure) if failure.kind == DaemonFailureKind::NotFound => return Vec::new(),
+            Err(failure) if failure.kind == DaemonFailureKind::NotFound => return,
             Err(failure) => {
                 // Ask for the older page again when the top is visible again.
                 self.history.requested_first =
                     *which != HistorySlice::NewestPage || failure.kind != DaemonFailureKind::Unreachable;
-                return Vec::new();
+                return;
             }
         };
         self.history.next_cursor = page.next_cursor;
         let said = page.items.iter().filter(|message| message.role == "user");
         self.composer.prepend_history(said.map(|message| message.text.clone()).collect());
         let unsuccessful_runs = self.transcript.prepend_history(&page.items);
-        unsuccessful_runs.into_iter().map(|run| ChatEffect::Query(DaemonQuery::Run(run))).collect()
+        unsuccessful_runs.into_iter().for_each(|run| self.query(DaemonQuery::Run(run)));
     }
 
-    fn handle_model_set(&mut self, model: &str, result: DaemonResult<SessionView>) -> Vec<ChatEffect> {
+    fn handle_model_set(&mut self, model: &str, result: DaemonResult<SessionView>) {
         match result {
             Ok(view) => {
                 self.show_notice(NoticeLevel::Info, self.texts.format("term.notice.model", &[("model", model)]));
                 // The answer may be for a session that the user has left.
                 let key = view.row.key.clone();
-                self.update_session(&key, Ok(view))
+                self.update_session(&key, Ok(view));
             }
-            Err(failure) => self.show_failure::<()>(Err(failure)),
+            Err(failure) => self.show_failure(failure),
         }
     }
 
     /// The agents in tree order, each with its depth.
-    pub(crate) fn agent_tree(&self) -> Vec<(usize, &quell_protocol::api::AgentRow)> {
+    pub(crate) fn agent_tree(&self) -> Vec<(usize, &AgentRow)> {
         let mut rows = Vec::new();
-        let is_root = |row: &&quell_protocol::api::AgentRow| {
-            !self.agents.iter().any(|other| Some(&other.id) == row.parent.as_ref())
-        };
+        let is_root = |row: &&AgentRow| !self.agents.iter().any(|other| Some(&other.id) == row.parent.as_ref());
         let mut open: Vec<(usize, &AgentId)> = self.agents.iter().filter(is_root).map(|row| (0, &row.id)).collect();
         open.reverse();
         while let Some((depth, id)) = open.pop() {

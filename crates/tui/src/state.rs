@@ -7,7 +7,7 @@ use quell_protocol::approval::ApprovalRow;
 use quell_protocol::{AgentId, Resource, RunId, SessionKey};
 
 use crate::composer::Composer;
-use crate::effects::PollTimers;
+use crate::effects::{ChatEffect, DaemonQuery, PollTimers};
 use crate::texts::Texts;
 use crate::transcript::{ChatTranscript, NoticeLevel};
 use crate::unix_millis::UnixMillis;
@@ -50,6 +50,8 @@ pub(crate) struct ChatState {
     pub(crate) details: DetailsMode,
     pub(crate) history: HistoryPaging,
     pub(crate) poll_timers: PollTimers,
+    /// What the input that is being applied asks for; [`ChatState::update`] returns it.
+    pub(crate) effects: Vec<ChatEffect>,
 }
 
 /// Generates run ids and session keys in the client. So a message can be sent again, and its run stopped before the
@@ -304,6 +306,7 @@ impl ChatState {
             details: DetailsMode::default(),
             history: HistoryPaging::default(),
             poll_timers: PollTimers::default(),
+            effects: Vec::new(),
         }
     }
 
@@ -323,6 +326,10 @@ impl ChatState {
 
     pub(crate) fn details(&self) -> DetailsMode {
         self.details
+    }
+
+    pub(crate) fn query(&mut self, query: DaemonQuery) {
+        self.effects.push(ChatEffect::Query(query));
     }
 
     pub(crate) fn run_mut(&mut self, id: &RunId) -> Option<&mut ChatRun> {

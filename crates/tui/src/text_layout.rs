@@ -60,7 +60,6 @@ pub(crate) fn truncate(text: &str, max_width: usize) -> String {
     short
 }
 
-/// A grapheme with its style.
 #[derive(Clone, Copy)]
 struct StyledGrapheme<'a> {
     text: &'a str,

@@ -114,17 +114,12 @@ impl ChatTranscript {
         let place = self.index_of(*self.turn_entries.get(run)?)?;
         let entry = self.entries.get_mut(place)?;
         entry.version += 1;
-        match &mut entry.body {
-            EntryBody::Turn(turn) => Some(turn),
-            EntryBody::UserMessage(_) | EntryBody::Remark(_) | EntryBody::HistoryReset => None,
-        }
+        if let EntryBody::Turn(turn) = &mut entry.body { Some(turn) } else { None }
     }
 
     pub(crate) fn turn(&self, run: &RunId) -> Option<&ChatTurn> {
-        match &self.entries.get(self.index_of(*self.turn_entries.get(run)?)?)?.body {
-            EntryBody::Turn(turn) => Some(turn),
-            EntryBody::UserMessage(_) | EntryBody::Remark(_) | EntryBody::HistoryReset => None,
-        }
+        let entry = self.entries.get(self.index_of(*self.turn_entries.get(run)?)?)?;
+        if let EntryBody::Turn(turn) = &entry.body { Some(turn) } else { None }
     }
 
     /// True if the transcript has the end of this run.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use quell_client::text_format::{one_line, tool_call_label};
 use quell_protocol::api::HistoryMessage;
 use quell_protocol::event::SnapshotCall;
-use quell_protocol::{AgentId, CallEnd, CallId, EventKind, RunId, ToolOutputStream, Verdict};
+use quell_protocol::{AgentId, CallEnd, CallId, EventKind, RunId, Verdict};
 use serde_json::Value;
 
 use crate::unix_millis::UnixMillis;
@@ -149,7 +149,9 @@ impl ChatTurn {
             EventKind::TextDelta { text } => self.append_text(text),
             EventKind::ThinkingDelta { text } => self.append_thinking(text),
             EventKind::ToolStarted { call_id, tool, arguments } => self.start_call(call_id, tool, arguments, now),
-            EventKind::ToolOutput { call_id, stream, text } => self.append_call_output(call_id, *stream, text),
+            EventKind::ToolOutput { call_id, text, .. } => {
+                self.call_mut(call_id).into_iter().for_each(|call| call.append_output(text));
+            }
             EventKind::ToolEnded { call_id, end, output, ms, .. } => self.end_call(call_id, *end, output, Some(*ms)),
             EventKind::ApprovalRequested { id, call_id, tool, arguments, .. } => {
                 self.request_approval(id, call_id, tool, arguments, now);
@@ -157,19 +159,18 @@ impl ChatTurn {
             EventKind::ApprovalResolved { id, .. } => self.resolve_approval(id),
             EventKind::Snapshot { text, thinking, calls } => self.apply_snapshot(text, thinking, calls, now),
             EventKind::ModelRetry { attempt, attempts, delay_ms, reason } => {
-                let next = now.plus(Duration::from_millis(*delay_ms));
-                let why = one_line(reason, MAX_LABEL_CHARS);
                 self.activity = ChatRunActivity::Retrying(ModelRetryWait {
                     attempt: *attempt,
                     attempts: *attempts,
-                    next_attempt_at: next,
-                    reason: why,
+                    next_attempt_at: now.plus(Duration::from_millis(*delay_ms)),
+                    reason: one_line(reason, MAX_LABEL_CHARS),
                 });
             }
             EventKind::Compacted { turns, .. } => self.blocks.push(TurnBlock::Compacted(*turns)),
             EventKind::Ending { .. } => self.activity = ChatRunActivity::Ending,
             EventKind::Ended { verdict, receipt, steps, text } => {
-                self.end_turn(ChatTurnEnd::from_receipt(verdict.clone(), receipt, *steps), text.as_deref());
+                let (verdict, receipt) = (verdict.clone(), Some((**receipt).clone()));
+                self.end_turn(ChatTurnEnd { verdict, steps: Some(*steps), receipt }, text.as_deref());
             }
         }
     }
@@ -189,11 +190,11 @@ impl ChatTurn {
 
     fn append_thinking(&mut self, added: &str) {
         self.activity = ChatRunActivity::Thinking;
-        let of_step = &mut self.blocks[self.step_start..];
-        match of_step.iter_mut().find_map(|block| match block {
+        let thinking = self.blocks[self.step_start..].iter_mut().find_map(|block| match block {
             TurnBlock::Thinking(text) => Some(text),
             _ => None,
-        }) {
+        });
+        match thinking {
             Some(text) => text.push_str(added),
             None => self.insert_thinking(added.to_owned()),
         }
@@ -228,14 +229,8 @@ impl ChatTurn {
 
     fn request_approval(&mut self, approval: &str, id: &CallId, tool: &str, arguments: &Value, now: UnixMillis) {
         if self.call_mut(id).is_none() {
-            self.add_call(
-                id,
-                ChatToolCall::new(
-                    one_line(tool, MAX_NAME_CHARS),
-                    tool_call_label(arguments, MAX_LABEL_CHARS),
-                    Some(now),
-                ),
-            );
+            let (tool, label) = (one_line(tool, MAX_NAME_CHARS), tool_call_label(arguments, MAX_LABEL_CHARS));
+            self.add_call(id, ChatToolCall::new(tool, label, Some(now)));
         }
         if let Some(call) = self.call_mut(id) {
             call.pending_approval = Some(approval.to_owned());
@@ -263,12 +258,6 @@ impl ChatTurn {
         match self.blocks.get_mut(*self.call_blocks.get(id)?)? {
             TurnBlock::Call(call) => Some(call),
             _ => None,
-        }
-    }
-
-    fn append_call_output(&mut self, id: &CallId, _stream: ToolOutputStream, text: &str) {
-        if let Some(call) = self.call_mut(id) {
-            call.append_output(text);
         }
     }
 
@@ -436,14 +425,7 @@ impl ChatTurn {
             _ => {}
         }
         if let Some(verdict) = &message.verdict {
-            self.end = Some(ChatTurnEnd {
-                verdict: verdict.clone(),
-                steps: None,
-                receipt: None,
-                amendments: Vec::new(),
-                awaits_amendment: false,
-                has_leftovers: false,
-            });
+            self.end = Some(ChatTurnEnd { verdict: verdict.clone(), steps: None, receipt: None });
         }
     }
 }
@@ -459,16 +441,8 @@ pub(crate) fn completeness_of(message: &HistoryMessage) -> TextCompleteness {
 
 impl ChatToolCall {
     fn new(tool: String, label: String, since: Option<UnixMillis>) -> Self {
-        Self {
-            tool,
-            label,
-            since,
-            end: None,
-            ms: None,
-            output: String::new(),
-            pending_approval: None,
-            tool_started: false,
-        }
+        let (output, pending_approval, tool_started) = (String::new(), None, false);
+        Self { tool, label, since, end: None, ms: None, output, pending_approval, tool_started }
     }
 
     fn append_output(&mut self, text: &str) {

@@ -12,6 +12,7 @@ use crate::state::{
     StatusNotice,
 };
 use crate::transcript::NoticeLevel;
+use crate::turn::ChatTurnEnd;
 use crate::unix_millis::UnixMillis;
 
 const NOTICE_DURATION: Duration = Duration::from_secs(6);
@@ -22,21 +23,21 @@ impl ChatState {
     /// Applies an input that arrived at `now`.
     pub(crate) fn update(&mut self, input: ChatInput, now: UnixMillis) -> Vec<ChatEffect> {
         self.now = now;
-        let mut effects = match input {
+        match input {
             ChatInput::Key(key) => self.handle_key(key),
             ChatInput::Paste(text) => self.handle_paste(&text),
             ChatInput::Tick => self.handle_tick(),
             ChatInput::TopReached => self.request_older_page(),
             ChatInput::RunUpdate(run, seen) => self.handle_run_update(&run, seen),
             ChatInput::Response(answer) => self.handle_response(answer),
-        };
+        }
         self.select_first_row();
         self.update_shown_approval();
-        effects.extend(self.finish_stop());
-        effects
+        self.finish_stop();
+        std::mem::take(&mut self.effects)
     }
 
-    fn handle_paste(&mut self, text: &str) -> Vec<ChatEffect> {
+    fn handle_paste(&mut self, text: &str) {
         match &mut self.menu {
             Some(Menu::Picker(picker)) => {
                 picker.filter.push_str(text.lines().next().unwrap_or_default());
@@ -48,95 +49,86 @@ impl ChatState {
             }
             None => self.composer.insert_text(text),
         }
-        Vec::new()
     }
 
-    /// Returns the queries that are due.
-    fn handle_tick(&mut self) -> Vec<ChatEffect> {
+    /// Asks the queries that are due.
+    fn handle_tick(&mut self) {
         let now = self.now;
         if self.notice.as_ref().is_some_and(|notice| now >= notice.until) {
             self.notice = None;
         }
-        let mut questions = Vec::new();
         if self.poll_timers.session.start_if_due(now) {
-            questions.push(DaemonQuery::Session(self.session.clone()));
+            self.query(DaemonQuery::Session(self.session.clone()));
         }
         if self.poll_timers.approvals.start_if_due(now) {
-            questions.push(DaemonQuery::Approvals);
+            self.query(DaemonQuery::Approvals);
         }
         if self.poll_timers.hold.start_if_due(now) {
-            questions.push(DaemonQuery::Hold);
+            self.query(DaemonQuery::Hold);
         }
         let listed = matches!(&self.menu, Some(Menu::Picker(Picker { list: PickerList::Runs(_), .. })));
         let below = self.transcript.open_sub_runs().next().is_some();
         if (self.is_active() || listed || below) && self.poll_timers.active.start_if_due(now) {
-            questions.push(DaemonQuery::ActiveRuns);
+            self.query(DaemonQuery::ActiveRuns);
         }
         self.unsettled_runs.retain(|(run, until)| now < *until && self.transcript.has_ended(run));
         if !self.unsettled_runs.is_empty() && self.poll_timers.unsettled_runs.start_if_due(now) {
-            questions.extend(self.unsettled_runs.iter().map(|(run, _)| DaemonQuery::Run(run.clone())));
+            let unsettled = self.unsettled_runs.iter().map(|(run, _)| ChatEffect::Query(DaemonQuery::Run(run.clone())));
+            self.effects.extend(unsettled);
         }
         if !std::mem::replace(&mut self.poll_timers.agents_requested, true) {
-            questions.push(DaemonQuery::Agents);
+            self.query(DaemonQuery::Agents);
         }
         if let Some(stop) = &self.stop
             && self.poll_timers.stopping_runs.start_if_due(now)
         {
-            questions.extend(stop.stopping_runs.keys().cloned().map(DaemonQuery::Run));
+            self.effects.extend(stop.stopping_runs.keys().cloned().map(|run| ChatEffect::Query(DaemonQuery::Run(run))));
         }
         if self.session_info.exists && !self.history.requested_first {
             self.history.requested_first = true;
             self.history.request_pending = true;
-            questions.push(DaemonQuery::History { session: self.session.clone(), page: HistorySlice::NewestPage });
+            self.query(DaemonQuery::History { session: self.session.clone(), page: HistorySlice::NewestPage });
         }
-        questions.into_iter().map(ChatEffect::Query).collect()
     }
 
     /// Requests the older page of the history when the top is visible.
-    fn request_older_page(&mut self) -> Vec<ChatEffect> {
-        match self.history.next_cursor.clone() {
-            Some(cursor) if !self.history.request_pending => {
-                self.history.request_pending = true;
-                let (session, page) = (self.session.clone(), HistorySlice::PageBefore(cursor));
-                vec![ChatEffect::Query(DaemonQuery::History { session, page })]
-            }
-            _ => Vec::new(),
+    fn request_older_page(&mut self) {
+        if let Some(cursor) = self.history.next_cursor.clone().filter(|_| !self.history.request_pending) {
+            self.history.request_pending = true;
+            let (session, page) = (self.session.clone(), HistorySlice::PageBefore(cursor));
+            self.query(DaemonQuery::History { session, page });
         }
     }
 
-    fn handle_run_update(&mut self, run: &RunId, seen: ChatRunUpdate) -> Vec<ChatEffect> {
+    fn handle_run_update(&mut self, run: &RunId, seen: ChatRunUpdate) {
         if self.run_mut(run).is_none() {
-            return Vec::new();
+            return;
         }
         match seen {
             ChatRunUpdate::Event(event) => self.handle_run_event(run, &event),
-            ChatRunUpdate::Disconnected(cause) => {
-                self.mark_disconnected(cause);
-                Vec::new()
-            }
+            ChatRunUpdate::Disconnected(cause) => self.mark_disconnected(cause),
             ChatRunUpdate::Reconnected => self.mark_connected(),
             ChatRunUpdate::FollowFailed(failure) => {
                 self.transcript
                     .push_remark(NoticeLevel::Failure, self.texts.format("term.run.gone", &[("why", &failure.text)]));
                 self.transcript.turn_mut(run).into_iter().for_each(crate::turn::ChatTurn::mark_lost);
                 self.remove_run(run);
-                Vec::new()
             }
         }
     }
 
-    fn handle_run_event(&mut self, id: &RunId, event: &RunEvent) -> Vec<ChatEffect> {
+    fn handle_run_event(&mut self, id: &RunId, event: &RunEvent) {
         let at = UnixMillis::parse_rfc3339(&event.at).unwrap_or(self.now);
-        let Some(run) = self.run_mut(id).filter(|run| event.seq > run.last_seq) else { return Vec::new() };
+        let Some(run) = self.run_mut(id).filter(|run| event.seq > run.last_seq) else { return };
         run.last_seq = event.seq;
         let waiting = matches!(run.state, ChatRunState::Sending | ChatRunState::Queued);
         match &event.kind {
             EventKind::Queued { .. } => {
                 run.state = ChatRunState::Queued;
-                return Vec::new();
+                return;
             }
             // A message withdrawn from the queue leaves nothing in the transcript.
-            EventKind::Ending { .. } if waiting => return Vec::new(),
+            EventKind::Ending { .. } if waiting => return,
             EventKind::Ended { verdict: Verdict::Aborted { .. }, .. } if waiting => return self.handle_withdrawn(id),
             EventKind::Ending { .. } => run.state = ChatRunState::Ending,
             EventKind::Ended { .. } => {}
@@ -151,38 +143,35 @@ impl ChatState {
         if let Some(turn) = self.transcript.turn_mut(id) {
             turn.apply_event(&event.kind, at);
         }
-        self.effects_of_event(id, event)
+        self.apply_event_beside_transcript(id, event);
     }
 
-    /// Effects of an event besides the transcript.
-    fn effects_of_event(&mut self, id: &RunId, event: &RunEvent) -> Vec<ChatEffect> {
+    /// Applies an event to everything but the transcript.
+    fn apply_event_beside_transcript(&mut self, id: &RunId, event: &RunEvent) {
         match &event.kind {
-            EventKind::ApprovalRequested { .. } => vec![ChatEffect::Query(DaemonQuery::Approvals)],
-            EventKind::ApprovalResolved { id, .. } => {
-                self.approvals.retain(|asked| asked.row.id != *id);
-                Vec::new()
-            }
+            EventKind::ApprovalRequested { .. } => self.query(DaemonQuery::Approvals),
+            EventKind::ApprovalResolved { id, .. } => self.approvals.retain(|asked| asked.row.id != *id),
             EventKind::Ended { .. } => {
                 self.remove_run(id);
                 self.session_info.exists = true;
                 // Ask at once how its sub-runs ended.
                 self.poll_timers.active.make_due();
                 let end = self.transcript.turn(id).and_then(|turn| turn.end.as_ref());
-                if end.is_some_and(|end| end.awaits_amendment) {
+                if end.is_some_and(ChatTurnEnd::awaits_amendment) {
                     self.unsettled_runs.push((id.clone(), self.now.plus(UNSETTLED_WATCH_TIME)));
                 }
-                let has_cut = self.transcript.turn(id).is_some_and(crate::turn::ChatTurn::has_undecided_cut);
-                let question = DaemonQuery::History { session: self.session.clone(), page: HistorySlice::LastTurn };
-                has_cut.then_some(ChatEffect::Query(question)).into_iter().collect()
+                if self.transcript.turn(id).is_some_and(crate::turn::ChatTurn::has_undecided_cut) {
+                    self.query(DaemonQuery::History { session: self.session.clone(), page: HistorySlice::LastTurn });
+                }
             }
-            _ => Vec::new(),
+            _ => {}
         }
     }
 
     /// Handles a message withdrawn from the queue: by a stop of this chat, whose answer returns its text, or by another
     /// client.
-    fn handle_withdrawn(&mut self, id: &RunId) -> Vec<ChatEffect> {
-        let Some(at) = self.runs.iter().position(|run| run.id == *id) else { return Vec::new() };
+    fn handle_withdrawn(&mut self, id: &RunId) {
+        let Some(at) = self.runs.iter().position(|run| run.id == *id) else { return };
         let run = self.runs.remove(at);
         let covered = self.stop.as_mut().is_some_and(|stop| stop.stopping_runs.remove(id).is_some());
         match &mut self.stop {
@@ -193,7 +182,6 @@ impl ChatState {
             }
             _ => {}
         }
-        Vec::new()
     }
 
     /// Removes a run that has ended or is lost.
@@ -206,21 +194,19 @@ impl ChatState {
     }
 
     /// Ends the stop when nothing is left of it, and exits if that was planned.
-    fn finish_stop(&mut self) -> Vec<ChatEffect> {
+    fn finish_stop(&mut self) {
         if let Some(stop) = self.stop.take_if(|stop| stop.is_finished()) {
             self.restore_texts(stop.withdrawn_texts);
         }
         if self.exit_plan == ExitPlan::WhenStopped && self.stop.is_none() && !self.is_active() {
             self.exit_plan = ExitPlan::Stay;
-            return vec![ChatEffect::Exit];
+            self.effects.push(ChatEffect::Exit);
         }
-        Vec::new()
     }
 
-    pub(crate) fn follow_run(&mut self, run: ChatRun) -> ChatEffect {
-        let effect = ChatEffect::FollowRun { run: run.id.clone(), after: run.last_seq };
+    pub(crate) fn follow_run(&mut self, run: ChatRun) {
+        self.effects.push(ChatEffect::FollowRun { run: run.id.clone(), after: run.last_seq });
         self.runs.push(run);
-        effect
     }
 
     pub(crate) fn show_notice(&mut self, tone: NoticeLevel, text: impl Into<String>) {
@@ -234,27 +220,26 @@ impl ChatState {
     }
 
     /// The daemon answers again: repeats what failed during the outage.
-    pub(crate) fn mark_connected(&mut self) -> Vec<ChatEffect> {
+    pub(crate) fn mark_connected(&mut self) {
         let before = std::mem::replace(&mut self.connection, DaemonConnectionStatus::Live);
         if !matches!(before, DaemonConnectionStatus::Lost { .. }) {
-            return Vec::new();
+            return;
         }
         self.show_notice(NoticeLevel::Info, self.texts.get("term.notice.back"));
         self.poll_timers.agents_requested = false;
         self.poll_timers.session.make_due();
-        let mut effects: Vec<ChatEffect> =
-            self.unconfirmed_sends.iter().map(|(run, _)| ChatEffect::Query(DaemonQuery::Run(run.clone()))).collect();
+        let unconfirmed =
+            self.unconfirmed_sends.iter().map(|(run, _)| ChatEffect::Query(DaemonQuery::Run(run.clone())));
+        self.effects.extend(unconfirmed);
         if let Some(stop) = &mut self.stop
             && stop.problem.take().is_some()
         {
             // Only the runs that the stop covered: others may have started since.
             let force = stop.force;
-            let again: Vec<ChatEffect> =
-                stop.stopping_runs.keys().cloned().map(|run| ChatEffect::StopRun { run, force }).collect();
-            self.add_pending_stop_requests(&again);
-            effects.extend(again);
+            for run in stop.stopping_runs.keys().cloned().collect::<Vec<RunId>>() {
+                self.request_run_stop(run, force);
+            }
         }
-        effects
     }
 
     /// Updates the connection status from a failure.

@@ -17,15 +17,15 @@ pub(crate) const STOP_TEXT: &str = "/stop";
 
 impl ChatState {
     /// Handles Enter: the input is a command or a message.
-    pub(crate) fn submit_input(&mut self) -> Vec<ChatEffect> {
+    pub(crate) fn submit_input(&mut self) {
         let text = self.composer.text().to_owned();
         if text.trim().is_empty() {
-            return Vec::new();
+            return;
         }
         match slash_commands::parse_line(&text) {
             InputLine::Text => {
                 self.composer.take_text();
-                self.send_message(text)
+                self.send_message(text);
             }
             InputLine::Unknown(word) => {
                 let word = word.to_owned();
@@ -33,18 +33,18 @@ impl ChatState {
                     NoticeLevel::Failure,
                     self.texts.format("term.command.unknown", &[("command", &word)]),
                 );
-                Vec::new()
             }
             InputLine::Command(command, argument) => {
                 let argument = argument.to_owned();
                 self.composer.take_text();
-                self.run_slash_command(command, &argument)
+                self.run_slash_command(command, &argument);
             }
         }
     }
 
-    fn send_message(&mut self, text: String) -> Vec<ChatEffect> {
-        let Some(id) = self.ids.next_run_id() else { return Vec::new() };
+    /// Returns the id of the message's run.
+    fn send_message(&mut self, text: String) -> Option<RunId> {
+        let id = self.ids.next_run_id()?;
         let request = SendRequest {
             text: text.clone(),
             agent: self.agent.clone(),
@@ -57,17 +57,18 @@ impl ChatState {
         self.runs.push(ChatRun { id: id.clone(), text, state, since, last_seq: 0, followed: false, sent_here: own });
         self.poll_timers.session.make_due();
         let (session, request) = (self.session.clone(), Box::new(request));
-        vec![ChatEffect::SendMessage { run: id, session, request }, ChatEffect::Scroll(Scroll::Bottom)]
+        self.effects.push(ChatEffect::SendMessage { run: id.clone(), session, request });
+        self.effects.push(ChatEffect::Scroll(Scroll::Bottom));
+        Some(id)
     }
 
-    fn run_slash_command(&mut self, command: SlashCommand, argument: &str) -> Vec<ChatEffect> {
+    fn run_slash_command(&mut self, command: SlashCommand, argument: &str) {
         match command {
             SlashCommand::Stop => {
                 // A stop text covers more than Esc: also the background processes of earlier runs.
                 self.cover_all_runs();
-                let effects = self.send_message(STOP_TEXT.into());
-                self.add_pending_stop_requests(&effects);
-                effects
+                let sent = self.send_message(STOP_TEXT.into()).map(ChatStopRequest::Text);
+                self.stop.iter_mut().for_each(|stop| stop.pending_requests.extend(sent.clone()));
             }
             SlashCommand::New => self.start_new_session(),
             SlashCommand::Model if argument.is_empty() => self.open_picker(PickerList::Models),
@@ -79,32 +80,26 @@ impl ChatState {
             SlashCommand::Deny => self.decide_shown_approval(Decision::Deny),
             SlashCommand::Hold => self.run_hold_command(argument),
             SlashCommand::Queue => self.run_queue_command(argument),
-            SlashCommand::Help => {
-                self.menu = Some(Menu::Help);
-                Vec::new()
-            }
+            SlashCommand::Help => self.menu = Some(Menu::Help),
             SlashCommand::Quit => self.quit_or_confirm(),
         }
     }
 
-    pub(crate) fn set_model(&mut self, model: String) -> Vec<ChatEffect> {
-        vec![ChatEffect::SetModel { session: self.session.clone(), model }]
+    pub(crate) fn set_model(&mut self, model: String) {
+        self.effects.push(ChatEffect::SetModel { session: self.session.clone(), model });
     }
 
-    fn start_new_session(&mut self) -> Vec<ChatEffect> {
+    fn start_new_session(&mut self) {
         match self.ids.next_session_key() {
             Ok(key) => self.switch_session(key),
-            Err(bad) => {
-                self.show_notice(NoticeLevel::Failure, bad.to_string());
-                Vec::new()
-            }
+            Err(bad) => self.show_notice(NoticeLevel::Failure, bad.to_string()),
         }
     }
 
     /// Switches to another session. Runs of the old session continue; the text in the input stays.
-    pub(crate) fn switch_session(&mut self, session: SessionKey) -> Vec<ChatEffect> {
+    pub(crate) fn switch_session(&mut self, session: SessionKey) {
         if session == self.session {
-            return Vec::new();
+            return;
         }
         let active_runs = self.runs.len();
         let old = std::mem::replace(&mut self.session, session);
@@ -122,27 +117,24 @@ impl ChatState {
             let text = self.texts.plural("term.notice.goes_on.one", "term.notice.goes_on.many", active_runs);
             self.show_notice(NoticeLevel::Info, format!("{text}: {old}"));
         }
-        vec![
-            ChatEffect::UnfollowAll,
-            ChatEffect::Scroll(Scroll::Bottom),
-            ChatEffect::Query(DaemonQuery::Session(self.session.clone())),
-        ]
+        self.effects.push(ChatEffect::UnfollowAll);
+        self.effects.push(ChatEffect::Scroll(Scroll::Bottom));
+        self.query(DaemonQuery::Session(self.session.clone()));
     }
 
-    fn run_hold_command(&mut self, argument: &str) -> Vec<ChatEffect> {
+    fn run_hold_command(&mut self, argument: &str) {
         match argument {
-            "on" => vec![ChatEffect::SetHold(true)],
-            "off" => vec![ChatEffect::SetHold(false)],
+            "on" => self.effects.push(ChatEffect::SetHold(true)),
+            "off" => self.effects.push(ChatEffect::SetHold(false)),
             "" => {
                 let key = if self.hold.held { "term.notice.hold_is_on" } else { "term.notice.hold_is_off" };
                 self.show_notice(NoticeLevel::Info, self.texts.get(key));
-                Vec::new()
             }
             _ => self.reject_misused_command("/hold", argument),
         }
     }
 
-    fn run_queue_command(&mut self, argument: &str) -> Vec<ChatEffect> {
+    fn run_queue_command(&mut self, argument: &str) {
         self.busy_policy = match argument {
             "queue" => OnBusy::Queue,
             "steer" => OnBusy::Steer,
@@ -151,24 +143,21 @@ impl ChatState {
             _ => return self.reject_misused_command("/queue", argument),
         };
         self.show_notice(NoticeLevel::Info, self.busy_policy_text());
-        Vec::new()
     }
 
     /// Puts a misused command back into the input to be corrected.
-    fn reject_misused_command(&mut self, name: &str, argument: &str) -> Vec<ChatEffect> {
+    fn reject_misused_command(&mut self, name: &str, argument: &str) {
         self.composer.prepend_texts(&[format!("{name} {argument}")]);
         self.show_notice(NoticeLevel::Failure, self.texts.format("term.command.misused", &[("command", name)]));
-        Vec::new()
     }
 
-    pub(crate) fn cycle_busy_policy(&mut self) -> Vec<ChatEffect> {
+    pub(crate) fn cycle_busy_policy(&mut self) {
         self.busy_policy = match self.busy_policy {
             OnBusy::Queue => OnBusy::Steer,
             OnBusy::Steer => OnBusy::Interrupt,
             OnBusy::Interrupt | OnBusy::Reject => OnBusy::Queue,
         };
         self.show_notice(NoticeLevel::Info, self.busy_policy_text());
-        Vec::new()
     }
 
     pub(crate) fn busy_policy_text(&self) -> &'static str {
@@ -180,32 +169,33 @@ impl ChatState {
     }
 
     /// Stops the active runs of the session; forces them if they are already being stopped.
-    pub(crate) fn stop_or_force(&mut self) -> Vec<ChatEffect> {
+    pub(crate) fn stop_or_force(&mut self) {
         if !self.is_active() {
-            return Vec::new();
+            return;
         }
-        let effects = if self.stop_covers_all_runs() { self.force_stop() } else { self.stop_gently() };
-        self.add_pending_stop_requests(&effects);
-        effects
+        if self.stop_covers_all_runs() { self.force_stop() } else { self.stop_gently() }
     }
 
-    fn stop_gently(&mut self) -> Vec<ChatEffect> {
+    fn stop_gently(&mut self) {
         self.cover_all_runs();
-        let force = false;
         let sending = self.runs.iter().filter(|run| run.state == ChatRunState::Sending).map(|run| run.id.clone());
         // A message without an answer may not be in the session yet. Stop its run by id; the daemon keeps the stop
         // until the run arrives.
-        let mut effects: Vec<ChatEffect> = sending.map(|run| ChatEffect::StopRun { run, force }).collect();
-        effects.push(ChatEffect::StopSession { session: self.session.clone(), force });
-        effects
+        for run in sending.collect::<Vec<RunId>>() {
+            self.request_run_stop(run, false);
+        }
+        self.stop.iter_mut().for_each(|stop| stop.pending_requests.push(ChatStopRequest::Session));
+        self.effects.push(ChatEffect::StopSession { session: self.session.clone(), force: false });
     }
 
     /// Forces the runs that were stopped gently, each by id: another client may have started a new run, which was never
     /// asked to stop.
-    fn force_stop(&mut self) -> Vec<ChatEffect> {
-        let Some(stop) = &mut self.stop else { return Vec::new() };
+    fn force_stop(&mut self) {
+        let Some(stop) = &mut self.stop else { return };
         stop.force = true;
-        stop.stopping_runs.keys().cloned().map(|run| ChatEffect::StopRun { run, force: true }).collect()
+        for run in stop.stopping_runs.keys().cloned().collect::<Vec<RunId>>() {
+            self.request_run_stop(run, true);
+        }
     }
 
     /// True while a stop covers every active run.
@@ -220,17 +210,10 @@ impl ChatState {
         }
     }
 
-    /// Records the requests of the stop: it is not finished before all of them are answered.
-    pub(crate) fn add_pending_stop_requests(&mut self, effects: &[ChatEffect]) {
-        let asked = effects.iter().filter_map(|effect| match effect {
-            ChatEffect::StopSession { .. } => Some(ChatStopRequest::Session),
-            ChatEffect::StopRun { run, .. } => Some(ChatStopRequest::Run(run.clone())),
-            ChatEffect::SendMessage { run, .. } => Some(ChatStopRequest::Text(run.clone())),
-            _ => None,
-        });
-        if let Some(stop) = &mut self.stop {
-            stop.pending_requests.extend(asked);
-        }
+    /// Requests the stop of one run; the stop of this session is not finished before the answer.
+    pub(crate) fn request_run_stop(&mut self, run: RunId, force: bool) {
+        self.stop.iter_mut().for_each(|stop| stop.pending_requests.push(ChatStopRequest::Run(run.clone())));
+        self.effects.push(ChatEffect::StopRun { run, force });
     }
 
     /// Removes an answered request. True if it belongs to the stop of this session.
@@ -256,62 +239,57 @@ impl ChatState {
 
     /// Answers the approval that was shown when the user started typing the command. If that one was answered
     /// elsewhere, the next approval is not answered, because the user has not read it.
-    fn decide_shown_approval(&mut self, decision: Decision) -> Vec<ChatEffect> {
+    fn decide_shown_approval(&mut self, decision: Decision) {
         let Some(asked) = self.next_approval() else { return self.decide_next_approval(decision) };
         if self.command_approval.as_ref() == Some(&asked.row.id) {
             return self.decide_next_approval(decision);
         }
         let tool = quell_client::text_format::one_line(&asked.row.tool, 60);
         self.show_notice(NoticeLevel::Failure, self.texts.format("term.notice.other_approval", &[("tool", &tool)]));
-        Vec::new()
     }
 
     /// Answers the oldest approval.
-    pub(crate) fn decide_next_approval(&mut self, decision: Decision) -> Vec<ChatEffect> {
+    pub(crate) fn decide_next_approval(&mut self, decision: Decision) {
         let Some(asked) = self.approvals.iter_mut().find(|asked| !asked.answered) else {
-            self.show_notice(NoticeLevel::Info, self.texts.get("term.notice.no_approval"));
-            return Vec::new();
+            return self.show_notice(NoticeLevel::Info, self.texts.get("term.notice.no_approval"));
         };
         asked.answered = true;
-        vec![ChatEffect::AnswerApproval { id: asked.row.id.clone(), decision }]
+        self.effects.push(ChatEffect::AnswerApproval { id: asked.row.id.clone(), decision });
     }
 
     /// Ctrl-C clears the input, then stops, then asks whether to leave.
-    pub(crate) fn handle_ctrl_c(&mut self) -> Vec<ChatEffect> {
+    pub(crate) fn handle_ctrl_c(&mut self) {
         match self.menu {
-            Some(Menu::ConfirmLeave) if self.is_active() => return Vec::new(),
-            Some(Menu::ConfirmLeave) => return vec![ChatEffect::Exit],
-            Some(Menu::Help | Menu::Picker(_)) => {
-                self.menu = None;
-                return Vec::new();
-            }
+            Some(Menu::ConfirmLeave) if self.is_active() => return,
+            Some(Menu::ConfirmLeave) => return self.effects.push(ChatEffect::Exit),
+            Some(Menu::Help | Menu::Picker(_)) => return self.menu = None,
             None => {}
         }
         if !self.composer.is_empty() {
             self.composer.clear_text();
-            return Vec::new();
+            return;
         }
         if self.is_active() && !self.stop_covers_all_runs() {
             return self.stop_or_force();
         }
         self.menu = Some(Menu::ConfirmLeave);
-        Vec::new()
     }
 
     /// Exits, or asks first while a run is active.
-    pub(crate) fn quit_or_confirm(&mut self) -> Vec<ChatEffect> {
+    pub(crate) fn quit_or_confirm(&mut self) {
         if !self.is_active() {
-            return vec![ChatEffect::Exit];
+            return self.effects.push(ChatEffect::Exit);
         }
         self.menu = Some(Menu::ConfirmLeave);
-        Vec::new()
     }
 
     /// Stops everything and exits when it has ended.
-    pub(crate) fn stop_and_leave(&mut self) -> Vec<ChatEffect> {
+    pub(crate) fn stop_and_leave(&mut self) {
         self.menu = None;
         self.exit_plan = ExitPlan::WhenStopped;
-        if self.stop_covers_all_runs() { Vec::new() } else { self.stop_or_force() }
+        if !self.stop_covers_all_runs() {
+            self.stop_or_force();
+        }
     }
 
     pub(crate) fn toggle_details(&mut self) {

@@ -24,7 +24,6 @@ pub struct Download {
 
 impl Download {
     /// Length in bytes, if the daemon sent it.
-    #[must_use]
     pub fn length(&self) -> Option<u64> {
         self.length
     }
@@ -40,47 +39,37 @@ impl Download {
 }
 
 #[derive(Debug, Clone, Default)]
-pub struct UploadProgress(Arc<AtomicU64>);
+pub(crate) struct UploadProgress(Arc<AtomicU64>);
 
 impl UploadProgress {
     /// Bytes sent so far.
-    #[must_use]
-    pub fn bytes_sent(&self) -> u64 {
+    pub(crate) fn bytes_sent(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
 impl DaemonClient {
     /// Exports a session as lines of JSON.
-    ///
-    /// # Cancel safety
-    /// Dropping it discards the answer and changes nothing in the daemon.
-    pub async fn export_session(&self, key: &SessionKey) -> Result<Download, ClientError> {
+    pub(crate) async fn export_session(&self, key: &SessionKey) -> Result<Download, ClientError> {
         self.start_download(&["api", "sessions", key.as_str(), "export"]).await
     }
 
-    /// Imports a session from lines of JSON. `sent` counts the bytes sent so far.
-    ///
-    /// # Cancel safety
-    /// If dropped, the session may have been imported, completely or not at all.
-    pub async fn import_session(
+    /// Imports a session from lines of JSON, completely or not at all. `sent` counts the bytes sent so far.
+    pub(crate) async fn import_session(
         &self,
         from: impl Read + Send + 'static,
         sent: UploadProgress,
     ) -> Result<SessionRow, ClientError> {
         let request = self.build_request(Method::POST, &["api", "import"], &[])?;
         let body = Body::wrap_stream(stream::iter(UploadChunks { from, sent }));
-        self.fetch_json(
-            request.header(CONTENT_TYPE, "application/x-ndjson").body(body),
-            ClientRequestTimeout::Unlimited,
-        )
-        .await
+        let request = request.header(CONTENT_TYPE, "application/x-ndjson").body(body);
+        self.fetch_json(request, ClientRequestTimeout::Unlimited).await
     }
 
     /// Downloads a copy of the whole database; needs the admin scope.
     ///
     /// # Cancel safety
-    /// Dropping it discards the answer and changes nothing in the daemon.
+    /// Safe: it only reads.
     pub async fn download_backup(&self) -> Result<Download, ClientError> {
         self.start_download(&["api", "backup"]).await
     }

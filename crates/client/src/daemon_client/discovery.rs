@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use quell_net::is_loopback;
 use url::{Host, Url};
 
 use super::ClientError;
@@ -145,16 +146,6 @@ fn verify_listener(dir: &Path, url: &Url) -> Result<Option<DaemonProcess>, Strin
 /// An empty environment variable counts as not set.
 fn non_empty(text: Option<&str>) -> Option<&str> {
     text.map(str::trim).filter(|text| !text.is_empty())
-}
-
-/// True when requests to this URL stay on this machine.
-pub(super) fn is_loopback(url: &Url) -> bool {
-    match url.host() {
-        Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
-        Some(Host::Ipv4(ip)) => ip.is_loopback(),
-        Some(Host::Ipv6(ip)) => ip.is_loopback(),
-        None => false,
-    }
 }
 
 fn parse_daemon_url(text: &str) -> Result<Url, ClientError> {

@@ -1,16 +1,24 @@
-//! One method per HTTP route: runs, sessions, stops, approvals, hold, processes, tokens.
+//! One method per HTTP route.
+//!
+//! Dropping a call discards its answer: a read changes nothing, and a change that was sent is not withdrawn.
 
+use quell_protocol::agents::{AgentNode, AgentView, AgentsDeleted, NewAgent};
 use quell_protocol::api::{
     AgentRow, HistoryMessage, Hold, NewToken, Page, RunView, SendAnswer, SendRequest, SessionRow, StopAllAnswer,
     StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView, TokenRequest, TokenRow, TokenScopes,
 };
 use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, Decision};
+use quell_protocol::audit::AuditRow;
 use quell_protocol::background::{ProcessRow, ProcessView};
+use quell_protocol::channel::{ChannelDelivery, ChannelRow, ChannelSend, ChannelTest};
+use quell_protocol::memory::{NoteRow, NotesForgotten, SenderRow};
 use quell_protocol::session::SessionView;
-use quell_protocol::{Receipt, RunId, SessionKey, Verdict};
+use quell_protocol::web_ui::{SessionPatch, SignInLink};
+use quell_protocol::{AgentId, Receipt, RunId, SessionKey, Verdict};
 use reqwest::Method;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use url::Url;
 
 use super::{ClientError, ClientRequestTimeout, DaemonClient};
 
@@ -18,6 +26,7 @@ use super::{ClientError, ClientRequestTimeout, DaemonClient};
 const MAX_ATTEMPTS: u32 = 3;
 /// Most pages of a list that are read; a longer list is taken for a loop.
 const MAX_PAGES: usize = 1000;
+const AUDIT_PAGE_ROWS: &str = "1000";
 
 pub type ListResult<T> = Result<Vec<T>, ClientError>;
 
@@ -39,7 +48,6 @@ pub enum StopReply {
 }
 
 impl StopReply {
-    #[must_use]
     pub fn receipt(&self) -> Option<&Receipt> {
         match self {
             Self::Ticket(ticket) => ticket.receipt.as_ref(),
@@ -47,7 +55,6 @@ impl StopReply {
         }
     }
 
-    #[must_use]
     pub fn verdict(&self) -> &Verdict {
         match self {
             Self::Ticket(ticket) => &ticket.verdict,
@@ -64,7 +71,27 @@ pub enum ClientRunFilter {
     All,
 }
 
-/// When the answer to a stop of several runs is sent.
+/// Whose notes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NotesOwner {
+    Session(SessionKey),
+    /// Known in all sessions of the agent.
+    Agent(AgentId),
+    /// A sender in a chat network: channel, colon, the network's id of the sender.
+    Sender(String),
+}
+
+impl NotesOwner {
+    fn path(&self) -> [&str; 4] {
+        match self {
+            Self::Session(key) => ["api", "sessions", key.as_str(), "memory"],
+            Self::Agent(id) => ["api", "agents", id.as_str(), "memory"],
+            Self::Sender(sender) => ["api", "senders", sender, "memory"],
+        }
+    }
+}
+
+/// When the answer to a stop is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopWait {
     /// At once.
@@ -74,38 +101,16 @@ pub enum StopWait {
 }
 
 impl StopWait {
-    /// One attempt only: a retry would be answered with nothing left to stop, and the withdrawn texts would be lost.
-    fn query_and_options(self) -> (&'static [(&'static str, &'static str)], ClientRequestOptions) {
+    fn query_and_timeout(self) -> (&'static [(&'static str, &'static str)], ClientRequestTimeout) {
         match self {
-            Self::UntilRequested => (&[], ClientRequestOptions::ONCE),
-            Self::UntilSettled => (
-                &[("wait", "1")],
-                ClientRequestOptions { timeout: ClientRequestTimeout::Unlimited, ..ClientRequestOptions::ONCE },
-            ),
+            Self::UntilRequested => (&[], ClientRequestTimeout::Default),
+            Self::UntilSettled => (&[("wait", "1")], ClientRequestTimeout::Unlimited),
         }
     }
 }
 
+/// Runs, stops, the hold and approvals.
 impl DaemonClient {
-    /// Checks that the daemon accepts requests (`GET /readyz`).
-    ///
-    /// # Cancel safety
-    /// Dropping it discards the answer and changes nothing in the daemon.
-    pub async fn check_ready(&self) -> Result<(), ClientError> {
-        self.fetch_body(self.build_request(Method::GET, &["readyz"], &[])?, ClientRequestTimeout::Default)
-            .await
-            .map(drop)
-    }
-
-    /// Gets the body at this path as text.
-    ///
-    /// # Cancel safety
-    /// Dropping it discards the answer and changes nothing in the daemon.
-    pub async fn get_text(&self, path: &[&str]) -> Result<String, ClientError> {
-        let body = self.fetch_body(self.build_request(Method::GET, path, &[])?, ClientRequestTimeout::Default).await?;
-        String::from_utf8(body).map_err(|_| self.unexpected_answer("it is not text".into()))
-    }
-
     /// Sends a message. With an idempotency key it is sent again after a broken connection: a repeat starts no second
     /// run.
     ///
@@ -114,76 +119,19 @@ impl DaemonClient {
     pub async fn send_message(&self, session: &SessionKey, message: &SendRequest) -> Result<SendReply, ClientError> {
         let path = ["api", "sessions", session.as_str(), "runs"];
         let attempts = if message.idempotency_key.is_some() { MAX_ATTEMPTS } else { 1 };
-        self.post_json(
-            &path,
-            &[],
-            message,
-            ClientRequestOptions { max_attempts: attempts, timeout: ClientRequestTimeout::Default },
-        )
-        .await
-    }
-
-    /// Lists the background processes of a session.
-    ///
-    /// # Cancel safety
-    /// Dropping it discards the answer and changes nothing in the daemon.
-    pub async fn list_processes(&self, session: &SessionKey) -> ListResult<ProcessRow> {
-        self.list_items(&["api", "sessions", session.as_str(), "processes"], &[]).await
-    }
-
-    /// Lists the background processes of all sessions.
-    ///
-    /// # Cancel safety
-    /// Dropping it discards the answer and changes nothing in the daemon.
-    pub async fn list_all_processes(&self) -> ListResult<ProcessRow> {
-        self.list_items(&["api", "processes"], &[]).await
-    }
-
-    /// Gets a background process with its output.
-    ///
-    /// # Cancel safety
-    /// Dropping it discards the answer and changes nothing in the daemon.
-    pub async fn get_process(&self, session: &SessionKey, id: &str) -> Result<ProcessView, ClientError> {
-        self.get_json(&["api", "sessions", session.as_str(), "processes", id]).await
-    }
-
-    /// Ends a background process and waits until it is dead.
-    ///
-    /// # Cancel safety
-    /// Dropping it does not withdraw a request that has been sent.
-    pub async fn end_process(&self, session: &SessionKey, id: &str, force: bool) -> Result<ProcessRow, ClientError> {
-        let query: &[(&str, &str)] = if force { &[("force", "1")] } else { &[] };
-        let path = ["api", "sessions", session.as_str(), "processes", id];
-        self.fetch_json(self.build_request(Method::DELETE, &path, query)?, ClientRequestTimeout::Default).await
-    }
-
-    /// Lists the calls that wait for approval.
-    ///
-    /// # Cancel safety
-    /// Dropping it discards the answer and changes nothing in the daemon.
-    pub async fn list_approvals(&self) -> ListResult<ApprovalRow> {
-        self.list_items(&["api", "approvals"], &[]).await
-    }
-
-    /// Allows or denies a waiting call; refused if it was decided before.
-    ///
-    /// # Cancel safety
-    /// If dropped, the approval may have been answered.
-    pub async fn answer_approval(&self, id: &str, decision: Decision) -> Result<ApprovalRow, ClientError> {
-        let options = ClientRequestOptions { max_attempts: 1, timeout: ClientRequestTimeout::Default };
-        self.post_json(&["api", "approvals", id], &[], &ApprovalAnswer { decision }, options).await
+        self.post_json_with(&path, &[], message, attempts, ClientRequestTimeout::Default).await
     }
 
     /// Gets a run, with its receipt once it has ended.
     ///
     /// # Cancel safety
-    /// Dropping it discards the answer and changes nothing in the daemon.
+    /// Safe: it only reads.
     pub async fn get_run(&self, run: &RunId) -> Result<RunView, ClientError> {
         self.get_json(&["api", "runs", run.as_str()]).await
     }
 
     /// # Cancel safety
-    /// Dropping it discards the answer and changes nothing in the daemon.
+    /// Safe: it only reads.
     pub async fn list_runs(&self, filter: ClientRunFilter) -> ListResult<RunView> {
         match filter {
             ClientRunFilter::Active => self.list_items(&["api", "runs"], &[("state", "active")]).await,
@@ -191,28 +139,23 @@ impl DaemonClient {
         }
     }
 
-    /// Requests the stop of a run; answered at once with the ticket.
-    ///
-    /// # Cancel safety
-    /// If dropped, the stop may or may not have been requested.
-    pub async fn stop_run(&self, run: &RunId, request: &StopRunRequest) -> Result<StopReply, ClientError> {
-        self.wake_daemon();
-        let options = ClientRequestOptions { max_attempts: MAX_ATTEMPTS, timeout: ClientRequestTimeout::Default };
-        self.post_json(&["api", "runs", run.as_str(), "stop"], &[], request, options).await
-    }
-
-    /// Requests the stop of a run and waits until it has settled.
+    /// Stops a run; sent again after a broken connection, which changes nothing if the first request arrived.
     ///
     /// # Cancel safety
     /// If dropped, the stop may or may not have been requested; a requested stop is not withdrawn.
-    pub async fn stop_run_and_wait(&self, run: &RunId, request: &StopRunRequest) -> Result<StopReply, ClientError> {
+    pub async fn stop_run(
+        &self,
+        run: &RunId,
+        request: &StopRunRequest,
+        when: StopWait,
+    ) -> Result<StopReply, ClientError> {
         self.wake_daemon();
-        let options = ClientRequestOptions { max_attempts: MAX_ATTEMPTS, timeout: ClientRequestTimeout::Unlimited };
-        self.post_json(&["api", "runs", run.as_str(), "stop"], &[("wait", "1")], request, options).await
+        let (query, timeout) = when.query_and_timeout();
+        self.post_json_with(&["api", "runs", run.as_str(), "stop"], query, request, MAX_ATTEMPTS, timeout).await
     }
 
-    /// Stops a session: its runs, its queue, its background processes. With [`StopWait::UntilSettled`] it returns when
-    /// all of them have ended.
+    /// Stops a session: its runs, its queue, its background processes. One attempt only: a retry would be answered with
+    /// nothing left to stop, and the withdrawn texts would be lost.
     ///
     /// # Cancel safety
     /// If dropped, the stop may or may not have been requested.
@@ -223,24 +166,25 @@ impl DaemonClient {
         when: StopWait,
     ) -> Result<StopAnswer, ClientError> {
         self.wake_daemon();
-        let (query, options) = when.query_and_options();
-        self.post_json(&["api", "sessions", session.as_str(), "stop"], query, request, options).await
+        let (query, timeout) = when.query_and_timeout();
+        self.post_json_with(&["api", "sessions", session.as_str(), "stop"], query, request, 1, timeout).await
     }
 
-    /// Stops everything. With [`StopWait::UntilSettled`] it returns when all of it has ended.
-    ///
-    /// # Cancel safety
-    /// If dropped, the stop may or may not have been requested.
-    pub async fn stop_all(&self, request: &StopAllRequest, when: StopWait) -> Result<StopAllAnswer, ClientError> {
+    /// Stops everything, with one attempt only, as in [`DaemonClient::stop_session`].
+    pub(crate) async fn stop_all(
+        &self,
+        request: &StopAllRequest,
+        when: StopWait,
+    ) -> Result<StopAllAnswer, ClientError> {
         self.wake_daemon();
-        let (query, options) = when.query_and_options();
-        self.post_json(&["api", "stop"], query, request, options).await
+        let (query, timeout) = when.query_and_timeout();
+        self.post_json_with(&["api", "stop"], query, request, 1, timeout).await
     }
 
     /// Gets the hold: whether new runs are refused.
     ///
     /// # Cancel safety
-    /// Dropping it discards the answer and changes nothing in the daemon.
+    /// Safe: it only reads.
     pub async fn get_hold(&self) -> Result<Hold, ClientError> {
         self.get_json(&["api", "hold"]).await
     }
@@ -251,11 +195,8 @@ impl DaemonClient {
     /// If dropped, the hold may or may not have been set.
     pub async fn set_hold(&self, reason: Option<String>) -> Result<Hold, ClientError> {
         let hold = Hold { held: true, reason, ..Hold::default() };
-        self.fetch_json(
-            self.build_request(Method::PUT, &["api", "hold"], &[])?.json(&hold),
-            ClientRequestTimeout::Default,
-        )
-        .await
+        let request = self.build_request(Method::PUT, &["api", "hold"], &[])?.json(&hold);
+        self.fetch_json(request, ClientRequestTimeout::Default).await
     }
 
     /// Accepts new runs again.
@@ -263,26 +204,52 @@ impl DaemonClient {
     /// # Cancel safety
     /// If dropped, the hold may or may not have been lifted.
     pub async fn lift_hold(&self) -> Result<Hold, ClientError> {
-        self.fetch_json(self.build_request(Method::DELETE, &["api", "hold"], &[])?, ClientRequestTimeout::Default).await
+        self.request_json(Method::DELETE, &["api", "hold"], &[]).await
     }
 
+    /// Lists the calls that wait for approval.
+    ///
     /// # Cancel safety
-    /// Dropping it discards the answer and changes nothing in the daemon.
+    /// Safe: it only reads.
+    pub async fn list_approvals(&self) -> ListResult<ApprovalRow> {
+        self.list_items(&["api", "approvals"], &[]).await
+    }
+
+    /// Allows or denies a waiting call; refused if it was decided before.
+    ///
+    /// # Cancel safety
+    /// If dropped, the approval may have been answered.
+    pub async fn answer_approval(&self, id: &str, decision: Decision) -> Result<ApprovalRow, ClientError> {
+        self.post_json(&["api", "approvals", id], &ApprovalAnswer { decision }).await
+    }
+}
+
+/// Sessions and their background processes.
+impl DaemonClient {
+    /// # Cancel safety
+    /// Safe: it only reads.
     pub async fn list_sessions(&self) -> ListResult<SessionRow> {
         self.list_items(&["api", "sessions"], &[]).await
     }
 
     /// # Cancel safety
-    /// Dropping it discards the answer and changes nothing in the daemon.
+    /// Safe: it only reads.
     pub async fn get_session(&self, session: &SessionKey) -> Result<SessionView, ClientError> {
         self.get_json(&["api", "sessions", session.as_str()]).await
     }
 
-    /// Gets the whole history of a session, oldest first.
+    /// Sets another model or agent for a session, from its next run on. Refused, without any change, when the model
+    /// cannot be used.
     ///
     /// # Cancel safety
-    /// Dropping it discards the answer and changes nothing in the daemon.
-    pub async fn get_history(&self, session: &SessionKey) -> ListResult<HistoryMessage> {
+    /// If dropped, the session may or may not have been changed.
+    pub async fn patch_session(&self, session: &SessionKey, patch: &SessionPatch) -> Result<SessionView, ClientError> {
+        let request = self.build_request(Method::PATCH, &["api", "sessions", session.as_str()], &[])?.json(patch);
+        self.fetch_json(request, ClientRequestTimeout::Default).await
+    }
+
+    /// Gets the whole history of a session, oldest first.
+    pub(crate) async fn get_history(&self, session: &SessionKey) -> ListResult<HistoryMessage> {
         // Messages of a page are in order, but the first page is the newest.
         let pages = self.list_pages(&["api", "sessions", session.as_str(), "history"], &[]).await?;
         Ok(pages.into_iter().rev().flatten().collect())
@@ -291,7 +258,7 @@ impl DaemonClient {
     /// Gets one page of the history, oldest message first: the newest page, or the one that ends before `cursor`.
     ///
     /// # Cancel safety
-    /// Dropping it discards the answer and changes nothing in the daemon.
+    /// Safe: it only reads.
     pub async fn get_history_page(
         &self,
         session: &SessionKey,
@@ -301,62 +268,195 @@ impl DaemonClient {
         let turns = turns.to_string();
         let mut query = vec![("turns", turns.as_str())];
         query.extend(cursor.map(|cursor| ("cursor", cursor)));
-        let path = ["api", "sessions", session.as_str(), "history"];
-        self.fetch_json(self.build_request(Method::GET, &path, &query)?, ClientRequestTimeout::Default).await
+        self.request_json(Method::GET, &["api", "sessions", session.as_str(), "history"], &query).await
     }
 
     /// Clears a session's history.
-    ///
-    /// # Cancel safety
-    /// If dropped, the history may or may not have been emptied.
-    pub async fn reset_session(&self, session: &SessionKey) -> Result<(), ClientError> {
-        let request = self.build_request(Method::POST, &["api", "sessions", session.as_str(), "reset"], &[])?;
-        self.fetch_body(request, ClientRequestTimeout::Default).await.map(drop)
+    pub(crate) async fn reset_session(&self, session: &SessionKey) -> Result<(), ClientError> {
+        self.request_done(Method::POST, &["api", "sessions", session.as_str(), "reset"]).await
     }
 
-    /// # Cancel safety
-    /// If dropped, the session may or may not have been deleted.
-    pub async fn delete_session(&self, session: &SessionKey) -> Result<(), ClientError> {
-        let request = self.build_request(Method::DELETE, &["api", "sessions", session.as_str()], &[])?;
-        self.fetch_body(request, ClientRequestTimeout::Default).await.map(drop)
+    pub(crate) async fn delete_session(&self, session: &SessionKey) -> Result<(), ClientError> {
+        self.request_done(Method::DELETE, &["api", "sessions", session.as_str()]).await
     }
 
+    pub(crate) async fn list_processes(&self, session: &SessionKey) -> ListResult<ProcessRow> {
+        self.list_items(&["api", "sessions", session.as_str(), "processes"], &[]).await
+    }
+
+    /// Lists the background processes of all sessions.
+    pub(crate) async fn list_all_processes(&self) -> ListResult<ProcessRow> {
+        self.list_items(&["api", "processes"], &[]).await
+    }
+
+    /// Gets a background process with its output.
+    pub(crate) async fn get_process(&self, session: &SessionKey, id: &str) -> Result<ProcessView, ClientError> {
+        self.get_json(&["api", "sessions", session.as_str(), "processes", id]).await
+    }
+
+    /// Ends a background process and waits until it is dead.
+    pub(crate) async fn end_process(
+        &self,
+        session: &SessionKey,
+        id: &str,
+        force: bool,
+    ) -> Result<ProcessRow, ClientError> {
+        let query: &[(&str, &str)] = if force { &[("force", "1")] } else { &[] };
+        self.request_json(Method::DELETE, &["api", "sessions", session.as_str(), "processes", id], query).await
+    }
+}
+
+/// Agents.
+impl DaemonClient {
     /// # Cancel safety
-    /// Dropping it discards the answer and changes nothing in the daemon.
+    /// Safe: it only reads.
     pub async fn list_agents(&self) -> ListResult<AgentRow> {
         self.list_items(&["api", "agents"], &[]).await
     }
 
+    /// Gets one agent with its spending of today.
+    pub(crate) async fn get_agent(&self, agent: &AgentId) -> Result<AgentView, ClientError> {
+        self.get_json(&["api", "agents", agent.as_str()]).await
+    }
+
+    pub(crate) async fn get_agent_tree(&self) -> ListResult<AgentNode> {
+        self.list_items(&["api", "agents", "tree"], &[]).await
+    }
+
+    pub(crate) async fn create_agent(&self, agent: &NewAgent) -> Result<AgentRow, ClientError> {
+        self.post_json(&["api", "agents"], agent).await
+    }
+
+    /// Deletes an agent with all its descendants, unless one of them has runs that have not ended.
+    pub(crate) async fn delete_agent(&self, agent: &AgentId) -> Result<AgentsDeleted, ClientError> {
+        self.request_json(Method::DELETE, &["api", "agents", agent.as_str()], &[]).await
+    }
+
+    /// Stops all runs of an agent and of its descendants, waits for their ends, and deletes the agents.
+    pub(crate) async fn stop_and_delete_agent(&self, agent: &AgentId) -> Result<AgentsDeleted, ClientError> {
+        let request = self.build_request(Method::DELETE, &["api", "agents", agent.as_str()], &[("force", "1")])?;
+        self.fetch_json(request, ClientRequestTimeout::Unlimited).await
+    }
+}
+
+/// Memory notes.
+impl DaemonClient {
+    /// Lists all notes, newest first.
+    pub(crate) async fn list_notes(&self, owner: &NotesOwner) -> ListResult<NoteRow> {
+        self.list_items(&owner.path(), &[]).await
+    }
+
+    /// Lists the notes that match `query`, most relevant first.
+    pub(crate) async fn search_notes(&self, owner: &NotesOwner, query: &str, limit: usize) -> ListResult<NoteRow> {
+        self.list_items(&owner.path(), &[("query", query), ("limit", &limit.to_string())]).await
+    }
+
+    /// Deletes a note; fails if there is no such note.
+    pub(crate) async fn forget_note(&self, owner: &NotesOwner, key: &str) -> Result<(), ClientError> {
+        self.request_done(Method::DELETE, &[&owner.path()[..], &[key]].concat()).await
+    }
+
+    /// Lists the senders that have notes, the one with the newest note first.
+    pub(crate) async fn list_senders(&self) -> ListResult<SenderRow> {
+        self.list_items(&["api", "senders"], &[]).await
+    }
+
+    /// Deletes all notes of a sender; fails if there are none.
+    pub(crate) async fn forget_sender(&self, sender: &str) -> Result<NotesForgotten, ClientError> {
+        self.request_json(Method::DELETE, &["api", "senders", sender, "memory"], &[]).await
+    }
+}
+
+/// Chat networks.
+impl DaemonClient {
+    pub(crate) async fn list_channels(&self) -> ListResult<ChannelRow> {
+        self.list_items(&["api", "channels"], &[]).await
+    }
+
+    /// Asks the network of a channel which account it uses; fails if there is no such channel.
+    pub(crate) async fn test_channel(&self, name: &str) -> Result<ChannelTest, ClientError> {
+        self.request_json(Method::POST, &["api", "channels", name, "test"], &[]).await
+    }
+
+    /// Sends a text to a chat. It is never retried, because the chat could show it twice: after
+    /// [`ClientError::ConnectionLost`] it may or may not have been shown.
+    pub(crate) async fn send_to_channel(&self, message: &ChannelSend) -> Result<ChannelDelivery, ClientError> {
+        self.post_json(&["api", "channels", "send"], message).await
+    }
+}
+
+/// Tokens, sign-in links and the audit log.
+impl DaemonClient {
     /// Lists the tokens without their secrets.
-    ///
-    /// # Cancel safety
-    /// Dropping it discards the answer and changes nothing in the daemon.
-    pub async fn list_tokens(&self) -> ListResult<TokenRow> {
+    pub(crate) async fn list_tokens(&self) -> ListResult<TokenRow> {
         self.list_items(&["api", "tokens"], &[]).await
     }
 
-    /// Creates a token; its secret is only in this answer.
+    /// Creates a token; its secret is only in this answer. If this is dropped, a token may exist whose secret nobody
+    /// has read; revoke it by its name.
+    pub(crate) async fn create_token(&self, name: &str, scope: TokenScopes) -> Result<NewToken, ClientError> {
+        self.post_json(&["api", "tokens"], &TokenRequest { name: name.into(), scope }).await
+    }
+
+    pub(crate) async fn revoke_token(&self, name: &str) -> Result<(), ClientError> {
+        self.request_done(Method::DELETE, &["api", "tokens", name]).await
+    }
+
+    /// Creates a one-time link that opens the page signed in, at the address that this client uses. An unused link
+    /// expires by itself.
+    pub(crate) async fn sign_in_link(&self) -> Result<Url, ClientError> {
+        let made: SignInLink = self.post_json(&["api", "sign-in-link"], &()).await?;
+        let parts: Vec<&str> = made.path.trim_start_matches('/').split('/').collect();
+        self.build_url(&parts, &[])
+    }
+
+    /// Lists all entries of the audit log with a number above `after`, oldest first.
+    pub(crate) async fn list_audit_entries(&self, mut after: u64) -> ListResult<AuditRow> {
+        let mut rows = Vec::new();
+        loop {
+            let query = [("after", &*after.to_string()), ("limit", AUDIT_PAGE_ROWS)];
+            let page: Page<AuditRow> = self.request_json(Method::GET, &["api", "audit"], &query).await?;
+            rows.extend(page.items);
+            match page.next_cursor.map(|next| next.parse::<u64>()) {
+                // Numbers must rise, so that a list cannot loop.
+                Some(Ok(next)) if next > after => after = next,
+                Some(_) => return Err(self.unexpected_answer("its list does not advance".into())),
+                None => return Ok(rows),
+            }
+        }
+    }
+}
+
+impl DaemonClient {
+    /// Gets the body at this path as text.
     ///
     /// # Cancel safety
-    /// If dropped, a token may exist whose secret nobody has read; revoke it by its name.
-    pub async fn create_token(&self, name: &str, scope: TokenScopes) -> Result<NewToken, ClientError> {
-        self.post_json(&["api", "tokens"], &[], &TokenRequest { name: name.into(), scope }, ClientRequestOptions::ONCE)
-            .await
+    /// Safe: it only reads.
+    pub async fn get_text(&self, path: &[&str]) -> Result<String, ClientError> {
+        let body = self.fetch_body(self.build_request(Method::GET, path, &[])?, ClientRequestTimeout::Default).await?;
+        String::from_utf8(body).map_err(|_| self.unexpected_answer("it is not text".into()))
     }
 
-    /// # Cancel safety
-    /// If dropped, the token may or may not have been revoked.
-    pub async fn revoke_token(&self, name: &str) -> Result<(), ClientError> {
-        let request = self.build_request(Method::DELETE, &["api", "tokens", name], &[])?;
-        self.fetch_body(request, ClientRequestTimeout::Default).await.map(drop)
+    async fn get_json<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T, ClientError> {
+        self.request_json(Method::GET, path, &[]).await
     }
 
-    pub(super) async fn get_json<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T, ClientError> {
-        self.fetch_json(self.build_request(Method::GET, path, &[])?, ClientRequestTimeout::Default).await
+    async fn request_json<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &[&str],
+        query: &[(&str, &str)],
+    ) -> Result<T, ClientError> {
+        self.fetch_json(self.build_request(method, path, query)?, ClientRequestTimeout::Default).await
+    }
+
+    /// Sends a request whose answer says nothing but that it is done.
+    async fn request_done(&self, method: Method, path: &[&str]) -> Result<(), ClientError> {
+        self.fetch_body(self.build_request(method, path, &[])?, ClientRequestTimeout::Default).await.map(drop)
     }
 
     /// Reads all pages of a list.
-    pub(super) async fn list_items<T: DeserializeOwned>(&self, path: &[&str], query: &[(&str, &str)]) -> ListResult<T> {
+    async fn list_items<T: DeserializeOwned>(&self, path: &[&str], query: &[(&str, &str)]) -> ListResult<T> {
         Ok(self.list_pages(path, query).await?.into_iter().flatten().collect())
     }
 
@@ -366,8 +466,7 @@ impl DaemonClient {
         for _ in 0..MAX_PAGES {
             let mut query = query.to_vec();
             query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
-            let page: Page<T> =
-                self.fetch_json(self.build_request(Method::GET, path, &query)?, ClientRequestTimeout::Default).await?;
+            let page: Page<T> = self.request_json(Method::GET, path, &query).await?;
             pages.push(page.items);
             match page.next_cursor {
                 Some(next) if cursor.as_ref() != Some(&next) => cursor = Some(next),
@@ -377,32 +476,28 @@ impl DaemonClient {
         Err(self.unexpected_answer("its list does not end".into()))
     }
 
-    pub(super) async fn post_json<T: DeserializeOwned>(
+    /// Posts once.
+    async fn post_json<T: DeserializeOwned>(&self, path: &[&str], body: &impl Serialize) -> Result<T, ClientError> {
+        self.post_json_with(path, &[], body, 1, ClientRequestTimeout::Default).await
+    }
+
+    /// Posts up to `max_attempts` times while the connection breaks.
+    async fn post_json_with<T: DeserializeOwned>(
         &self,
         path: &[&str],
         query: &[(&str, &str)],
         body: &impl Serialize,
-        options: ClientRequestOptions,
+        max_attempts: u32,
+        timeout: ClientRequestTimeout,
     ) -> Result<T, ClientError> {
         let mut attempt = 1;
         loop {
             let request = self.build_request(Method::POST, path, query)?.json(body);
-            match self.fetch_json(request, options.timeout).await {
-                Err(ClientError::ConnectionLost { .. }) if attempt < options.max_attempts => attempt += 1,
+            match self.fetch_json(request, timeout).await {
+                Err(ClientError::ConnectionLost { .. }) if attempt < max_attempts => attempt += 1,
                 answer => return answer,
             }
             tokio::time::sleep(self.reconnect_policy.initial_pause).await;
         }
     }
-}
-
-/// Retries and timeout of a request.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct ClientRequestOptions {
-    max_attempts: u32,
-    timeout: ClientRequestTimeout,
-}
-
-impl ClientRequestOptions {
-    pub(super) const ONCE: Self = Self { max_attempts: 1, timeout: ClientRequestTimeout::Default };
 }

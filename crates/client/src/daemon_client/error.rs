@@ -61,7 +61,6 @@ pub enum ClientError {
 
 impl ClientError {
     /// Stable code for programs: the daemon's own code if it answered.
-    #[must_use]
     pub fn code(&self) -> &str {
         match self {
             Self::NoDaemon { .. } => "no_daemon",
@@ -77,13 +76,11 @@ impl ClientError {
     }
 
     /// True when the daemon answered 404.
-    #[must_use]
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused(problem) if problem.status == 404)
     }
 
     /// True for errors that may not recur on the next attempt: a broken connection, a full or restarting daemon.
-    #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
             Self::NoDaemon { .. } | Self::ConnectionLost { .. } | Self::Unresponsive { .. } => true,

@@ -37,10 +37,6 @@ impl DaemonClient {
         }
     }
 
-    /// Sends one health probe.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub(crate) async fn probe_health(&self) -> HealthProbe {
         let Ok(request) = self.build_request(Method::GET, &["healthz"], &[]) else { return HealthProbe::Failed };
         match timeout(PROBE_TIMEOUT, request.send()).await {
@@ -51,9 +47,6 @@ impl DaemonClient {
     }
 
     /// Waits until the daemon no longer answers.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub(crate) async fn wait_until_unresponsive(&self) {
         sleep(FIRST_PROBE_DELAY).await;
         while self.probe_health().await == HealthProbe::Answered {
@@ -61,8 +54,6 @@ impl DaemonClient {
         }
     }
 
-    /// # Cancel safety
-    /// Safe: it only reads.
     pub(crate) async fn wait_until_responsive(&self) {
         while self.probe_health().await != HealthProbe::Answered {
             sleep(FIRST_PROBE_DELAY).await;

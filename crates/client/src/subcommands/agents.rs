@@ -8,14 +8,13 @@ use quell_protocol::AgentId;
 use quell_protocol::agents::{AgentNode, AgentsDeleted, Spend};
 use quell_protocol::api::AgentRow;
 
-use super::table::{CliTableCell, cell_text, compute_cell, format_table};
-use super::{CliOutputFormat, Exit, SubcommandError};
+use super::table::{CliTableCell, cell_text, compute_cell};
+use super::{Exit, SubcommandContext, SubcommandResult};
 use crate::daemon_client::DaemonClient;
 use crate::term::{CommandIo, OutputStyle};
 use crate::text_format::one_line;
 use create::CreateAgentArgs;
 
-/// Arguments of `quell agents`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  quell agents\n  quell agents tree\n  quell agents show coder\n  \
     quell agents create scout --model openai/gpt-5 --parent main --role scout --tool read_file\n  \
@@ -51,103 +50,79 @@ enum AgentsSubcommand {
     },
 }
 
-pub(super) async fn run(client: &DaemonClient, args: AgentsArgs, io: &mut CommandIo) -> Result<Exit, SubcommandError> {
-    let format = CliOutputFormat::from(args.json);
+pub(super) async fn run(client: &DaemonClient, args: AgentsArgs, io: &mut CommandIo) -> SubcommandResult {
+    let cx = &mut SubcommandContext::new(client, io, args.json);
     match args.what {
-        Some(AgentsSubcommand::List) | None => print_agents(client, format, io).await?,
-        Some(AgentsSubcommand::Show { id }) => print_agent(client, &id, format, io).await?,
-        Some(AgentsSubcommand::Tree) => print_agent_tree(client, format, io).await?,
+        Some(AgentsSubcommand::List) | None => print_agents(cx).await?,
+        Some(AgentsSubcommand::Show { id }) => print_agent(cx, &id).await?,
+        Some(AgentsSubcommand::Tree) => print_agent_tree(cx).await?,
         Some(AgentsSubcommand::Create(args)) => {
             let made = client.create_agent(&args.into_new_agent()).await?;
-            if format == CliOutputFormat::Json {
-                io.output.print_json(&made)?;
-            } else {
-                io.output
-                    .print_line(&format!("agent {} is made; talk to it with `quell send --agent {0} TEXT`", made.id))?;
-            }
+            let text = format!("agent {} is made; talk to it with `quell send --agent {0} TEXT`", made.id);
+            cx.print_value(&made, &text)?;
         }
         Some(AgentsSubcommand::Delete { id, force: false }) => {
-            print_deleted_agents(&client.delete_agent(&id).await?, format, io)?
+            print_deleted_agents(cx, &client.delete_agent(&id).await?)?
         }
         Some(AgentsSubcommand::Delete { id, force: true }) => {
-            print_deleted_agents(&client.stop_and_delete_agent(&id).await?, format, io)?
+            print_deleted_agents(cx, &client.stop_and_delete_agent(&id).await?)?
         }
     }
     Ok(Exit::Done)
 }
 
-fn print_deleted_agents(
-    deleted: &AgentsDeleted,
-    format: CliOutputFormat,
-    io: &mut CommandIo,
-) -> Result<(), SubcommandError> {
-    if format == CliOutputFormat::Json {
-        io.output.print_json(deleted)?;
+fn print_deleted_agents(cx: &mut SubcommandContext<'_>, deleted: &AgentsDeleted) -> SubcommandResult<()> {
+    if cx.print_json(deleted)? {
         return Ok(());
     }
     for run in &deleted.run_ids {
-        io.output.print_line(&format!("run {run} was stopped"))?;
+        cx.io.output.print_line(&format!("run {run} was stopped"))?;
     }
     for id in &deleted.deleted {
-        io.output.print_line(&format!("agent {id} is deleted"))?;
+        cx.io.output.print_line(&format!("agent {id} is deleted"))?;
     }
     Ok(())
 }
 
-async fn print_agents(
-    client: &DaemonClient,
-    format: CliOutputFormat,
-    io: &mut CommandIo,
-) -> Result<(), SubcommandError> {
-    let agents = client.list_agents().await?;
-    if format == CliOutputFormat::Json {
-        io.output.print_json(&agents)?;
+async fn print_agents(cx: &mut SubcommandContext<'_>) -> SubcommandResult<()> {
+    let agents = cx.client.list_agents().await?;
+    if cx.print_json(&agents)? {
         return Ok(());
     }
     if agents.is_empty() {
-        io.output.eprint_line("no agents: name one in quell.toml under [agents.NAME]")?;
-        return Ok(());
+        return Ok(cx.io.output.eprint_line("no agents: name one in quell.toml under [agents.NAME]")?);
     }
     let rows: Vec<[CliTableCell; 5]> =
         tree_order(&agents).into_iter().map(|(depth, agent)| agent_row(depth, agent)).collect();
-    for line in format_table(io.output.stdout(), TABLE_HEADS, &rows) {
-        io.output.print_line(&line)?;
-    }
-    Ok(())
+    Ok(cx.print_rows(TABLE_HEADS, &rows)?)
 }
 
 const TABLE_HEADS: [&str; 5] = ["AGENT", "MODEL", "ROLE", "STATE", "RUNS"];
 
-async fn print_agent(
-    client: &DaemonClient,
-    id: &AgentId,
-    format: CliOutputFormat,
-    io: &mut CommandIo,
-) -> Result<(), SubcommandError> {
-    let agent = client.get_agent(id).await?;
-    if format == CliOutputFormat::Json {
-        io.output.print_json(&agent)?;
+async fn print_agent(cx: &mut SubcommandContext<'_>, id: &AgentId) -> SubcommandResult<()> {
+    let agent = cx.client.get_agent(id).await?;
+    if cx.print_json(&agent)? {
         return Ok(());
     }
     let row = &agent.row;
     let mark = if row.default { " (default)" } else { "" };
     let head = format!("{}{mark} · {}", row.id, one_line(&row.model, 80));
-    let state = cell_text(io.output.stdout(), &compute_cell(row.compute_status));
-    let head = io.output.stdout().apply_style(OutputStyle::Strong, &head);
-    io.output.print_line(&format!("{head} · {state}"))?;
+    let state = cell_text(cx.io.output.stdout(), &compute_cell(row.compute_status));
+    let head = cx.io.output.stdout().apply_style(OutputStyle::Strong, &head);
+    cx.io.output.print_line(&format!("{head} · {state}"))?;
     if let Some(role) = &row.role {
-        io.output.print_line(&format!("role: {}", one_line(role, 80)))?;
+        cx.io.output.print_line(&format!("role: {}", one_line(role, 80)))?;
     }
     if let Some(parent) = &row.parent {
-        io.output.print_line(&format!("parent: {parent}"))?;
+        cx.io.output.print_line(&format!("parent: {parent}"))?;
     }
     if !row.children.is_empty() {
         let children: Vec<&str> = row.children.iter().map(AgentId::as_str).collect();
-        io.output.print_line(&format!("children: {}", children.join(", ")))?;
+        cx.io.output.print_line(&format!("children: {}", children.join(", ")))?;
     }
-    io.output.print_line(&spend_text(&agent.spend))?;
+    cx.io.output.print_line(&spend_text(&agent.spend))?;
     for run in &row.active_runs {
-        io.output.print_line(&format!("active: run {run} · stop it with `quell stop {run}`"))?;
+        cx.io.output.print_line(&format!("active: run {run} · stop it with `quell stop {run}`"))?;
     }
     Ok(())
 }
@@ -161,25 +136,17 @@ fn spend_text(spend: &Spend) -> String {
     format!("spent on {} (UTC): {} tokens{tokens}{}", one_line(&spend.day, 10), spend.tokens, cost.unwrap_or_default())
 }
 
-async fn print_agent_tree(
-    client: &DaemonClient,
-    format: CliOutputFormat,
-    io: &mut CommandIo,
-) -> Result<(), SubcommandError> {
-    let roots = client.get_agent_tree().await?;
-    if format == CliOutputFormat::Json {
-        io.output.print_json(&roots)?;
+async fn print_agent_tree(cx: &mut SubcommandContext<'_>) -> SubcommandResult<()> {
+    let roots = cx.client.get_agent_tree().await?;
+    if cx.print_json(&roots)? {
         return Ok(());
     }
-    let branches = if io.output.stdout().is_terminal() { TreeBranches::Drawn } else { TreeBranches::Indented };
+    let branches = if cx.io.output.stdout().is_terminal() { TreeBranches::Drawn } else { TreeBranches::Indented };
     let mut rows = Vec::new();
     for root in &roots {
         push_tree_rows(root, "", "", branches, &mut rows);
     }
-    for line in format_table(io.output.stdout(), TABLE_HEADS, &rows) {
-        io.output.print_line(&line)?;
-    }
-    Ok(())
+    Ok(cx.print_rows(TABLE_HEADS, &rows)?)
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -210,13 +177,11 @@ enum SiblingPosition {
 /// Recursion is safe: the daemon and the JSON parser both limit the depth of the tree.
 fn push_tree_rows(node: &AgentNode, own: &str, below: &str, branches: TreeBranches, rows: &mut Vec<[CliTableCell; 5]>) {
     let mark = if node.default { " (default)" } else { "" };
-    let name = format!("{own}{}{mark}", node.id);
     let runs = if node.active_runs.is_empty() { String::new() } else { node.active_runs.len().to_string() };
-    let role = node.role.as_deref().unwrap_or_default();
     rows.push([
-        CliTableCell::from(name),
+        CliTableCell::from(format!("{own}{}{mark}", node.id)),
         CliTableCell::truncated(&node.model, 40),
-        CliTableCell::truncated(role, 40),
+        CliTableCell::truncated(node.role.as_deref().unwrap_or_default(), 40),
         compute_cell(node.compute_status),
         CliTableCell::from(runs),
     ]);

@@ -2,12 +2,11 @@
 
 use quell_protocol::approval::{ApprovalRow, Decision};
 
-use super::{Exit, SubcommandError};
+use super::{Exit, SubcommandContext, SubcommandResult};
 use crate::daemon_client::DaemonClient;
 use crate::term::{CommandIo, OutputStyle};
 use crate::text_format::{one_line, relative_age, time_left, tool_call_lines};
 
-/// Arguments of `quell approvals`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "An agent asks where its configuration says so: approvals.shell = \"ask\".\n\n\
     Examples:\n  quell approvals\n  quell approvals allow 0198a3c2-...\n  quell approvals deny 0198a3c2-...")]
@@ -37,28 +36,18 @@ enum ApprovalsSubcommand {
     },
 }
 
-pub(super) async fn run(
-    client: &DaemonClient,
-    args: ApprovalsArgs,
-    io: &mut CommandIo,
-) -> Result<Exit, SubcommandError> {
+pub(super) async fn run(client: &DaemonClient, args: ApprovalsArgs, io: &mut CommandIo) -> SubcommandResult {
+    let cx = &mut SubcommandContext::new(client, io, args.json);
     match args.what {
-        Some(ApprovalsSubcommand::Allow { id }) => decide_approval(client, &id, Decision::Allow, args.json, io).await,
-        Some(ApprovalsSubcommand::Deny { id }) => decide_approval(client, &id, Decision::Deny, args.json, io).await,
-        Some(ApprovalsSubcommand::List) | None => print_approvals(client, args.json, io).await,
+        Some(ApprovalsSubcommand::Allow { id }) => decide_approval(cx, &id, Decision::Allow).await,
+        Some(ApprovalsSubcommand::Deny { id }) => decide_approval(cx, &id, Decision::Deny).await,
+        Some(ApprovalsSubcommand::List) | None => print_approvals(cx).await,
     }
 }
 
-async fn decide_approval(
-    client: &DaemonClient,
-    id: &str,
-    decision: Decision,
-    json: bool,
-    io: &mut CommandIo,
-) -> Result<Exit, SubcommandError> {
-    let row = client.answer_approval(id, decision).await?;
-    if json {
-        io.output.print_json(&row)?;
+async fn decide_approval(cx: &mut SubcommandContext<'_>, id: &str, decision: Decision) -> SubcommandResult {
+    let row = cx.client.answer_approval(id, decision).await?;
+    if cx.print_json(&row)? {
         return Ok(Exit::Done);
     }
     let word = match decision {
@@ -66,44 +55,44 @@ async fn decide_approval(
         Decision::Deny => "denied",
     };
     let text = format!("{word}: {} of run {}", call_summary(&row), row.run_id);
-    let text = io.output.stdout().apply_style(OutputStyle::Done, &text);
-    io.output.print_line(&text)?;
+    cx.print_styled(OutputStyle::Done, &text)?;
     Ok(Exit::Done)
 }
 
-async fn print_approvals(client: &DaemonClient, json: bool, io: &mut CommandIo) -> Result<Exit, SubcommandError> {
-    let rows = client.list_approvals().await?;
-    if json {
-        io.output.print_json(&rows)?;
+async fn print_approvals(cx: &mut SubcommandContext<'_>) -> SubcommandResult {
+    let rows = cx.client.list_approvals().await?;
+    if cx.print_json(&rows)? {
         return Ok(Exit::Done);
     }
     if rows.is_empty() {
-        io.output.eprint_line("nothing waits for an approval")?;
+        cx.io.output.eprint_line("nothing waits for an approval")?;
         return Ok(Exit::Done);
     }
     for (nth, row) in rows.iter().enumerate() {
         if nth > 0 {
-            io.output.print_line("")?;
+            cx.io.output.print_line("")?;
         }
-        print_approval(row, io)?;
+        print_approval(cx, row)?;
     }
     Ok(Exit::Done)
 }
 
 /// Prints a block instead of a table row, so that the whole call can be read before deciding.
-fn print_approval(row: &ApprovalRow, io: &mut CommandIo) -> Result<(), SubcommandError> {
+fn print_approval(cx: &mut SubcommandContext<'_>, row: &ApprovalRow) -> SubcommandResult<()> {
     let now = jiff::Timestamp::now();
-    let head = io.output.stdout().apply_style(OutputStyle::Waiting, &format!("◔ {}", one_line(&row.tool, 60)));
+    let head = cx.io.output.stdout().apply_style(OutputStyle::Waiting, &format!("◔ {}", one_line(&row.tool, 60)));
     let asked = relative_age(&row.requested_at, now);
     let left = time_left(&row.expires_at, now).unwrap_or_default();
-    io.output
+    cx.io
+        .output
         .print_line(&format!("{head}  agent {} · session {} · for {}", row.agent, row.session_key, row.principal))?;
-    io.output
+    cx.io
+        .output
         .print_line(&format!("  asked {asked} · denied in {left} unless somebody answers · run {}", row.run_id))?;
     for line in tool_call_lines(&row.arguments) {
-        io.output.print_line(&format!("  {line}"))?;
+        cx.io.output.print_line(&format!("  {line}"))?;
     }
-    io.output.print_line(&format!("  quell approvals allow {}", row.id))?;
+    cx.io.output.print_line(&format!("  quell approvals allow {}", row.id))?;
     Ok(())
 }
 

@@ -2,12 +2,11 @@
 
 use quell_protocol::audit::AuditRow;
 
-use super::table::{CliTableCell, print_table};
-use super::{Exit, SubcommandError};
+use super::table::CliTableCell;
+use super::{SubcommandContext, SubcommandResult};
 use crate::daemon_client::DaemonClient;
 use crate::term::CommandIo;
 
-/// Arguments of `quell audit`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  quell audit\n  quell audit --after 120\n  quell audit --json\n\n\
     Needs the admin token. The oldest entries come first; --after N continues after entry N.")]
@@ -20,12 +19,11 @@ pub struct AuditArgs {
     json: bool,
 }
 
-pub(super) async fn run(client: &DaemonClient, args: AuditArgs, io: &mut CommandIo) -> Result<Exit, SubcommandError> {
+pub(super) async fn run(client: &DaemonClient, args: AuditArgs, io: &mut CommandIo) -> SubcommandResult {
     let rows = client.list_audit_entries(args.after).await?;
     let heads = ["NR", "WHEN", "WHO", "FROM", "DID", "TO", "MORE"];
     let nothing = "no entries: stops, holds, approvals, deletions and token changes are recorded when they happen";
-    print_table(&rows, heads, audit_row, nothing, args.json.into(), io)?;
-    Ok(Exit::Done)
+    SubcommandContext::new(client, io, args.json).print_table(&rows, heads, audit_row, nothing)
 }
 
 fn audit_row(row: &AuditRow) -> [CliTableCell; 7] {

@@ -5,13 +5,12 @@ use quell_protocol::channel::{ChannelDelivery, ChannelHealth, ChannelRow, Channe
 use serde::Serialize;
 
 use super::send::read_message;
-use super::table::{CliTableCell, format_table};
-use super::{CliOutputFormat, Exit, SubcommandError};
+use super::table::CliTableCell;
+use super::{CliOutputFormat, Exit, SubcommandContext, SubcommandResult};
 use crate::daemon_client::DaemonClient;
 use crate::term::{CommandIo, OutputStyle};
 use crate::text_format::{age, one_line};
 
-/// Arguments of `quell channels`.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "A place is what the network calls a chat, a room or a person; the first colon separates it from the channel.\n\
@@ -47,52 +46,41 @@ enum ChannelsSubcommand {
     },
 }
 
-pub(super) async fn run(
-    client: &DaemonClient,
-    args: ChannelsArgs,
-    io: &mut CommandIo,
-) -> Result<Exit, SubcommandError> {
-    let format = CliOutputFormat::from(args.json);
+pub(super) async fn run(client: &DaemonClient, args: ChannelsArgs, io: &mut CommandIo) -> SubcommandResult {
+    let cx = &mut SubcommandContext::new(client, io, args.json);
     match args.what {
-        None | Some(ChannelsSubcommand::List) => print_channels(client, format, io).await,
-        Some(ChannelsSubcommand::Test { name: Some(name) }) => test_channels(client, vec![name], format, io).await,
+        None | Some(ChannelsSubcommand::List) => print_channels(cx).await,
+        Some(ChannelsSubcommand::Test { name: Some(name) }) => test_channels(cx, vec![name]).await,
         Some(ChannelsSubcommand::Test { name: None }) => {
             let names: Vec<String> = client.list_channels().await?.into_iter().map(|row| row.name).collect();
-            if names.is_empty() && format == CliOutputFormat::Text {
-                print_no_channels(io)?;
+            if names.is_empty() && cx.format == CliOutputFormat::Text {
+                print_no_channels(cx)?;
             }
-            test_channels(client, names, format, io).await
+            test_channels(cx, names).await
         }
         Some(ChannelsSubcommand::Send { to, text }) => {
-            let text = read_message(&text, io)?;
-            send_text_to_channel(client, ChannelSend { to, text }, format, io).await
+            let text = read_message(&text, cx.io)?;
+            send_text_to_channel(cx, ChannelSend { to, text }).await
         }
     }
 }
 
-async fn print_channels(
-    client: &DaemonClient,
-    format: CliOutputFormat,
-    io: &mut CommandIo,
-) -> Result<Exit, SubcommandError> {
-    let rows = client.list_channels().await?;
-    if format == CliOutputFormat::Json {
-        io.output.print_json(&rows)?;
+async fn print_channels(cx: &mut SubcommandContext<'_>) -> SubcommandResult {
+    let rows = cx.client.list_channels().await?;
+    if cx.print_json(&rows)? {
         return Ok(Exit::Done);
     }
     if rows.is_empty() {
-        print_no_channels(io)?;
+        print_no_channels(cx)?;
         return Ok(Exit::Done);
     }
     let now = Timestamp::now();
     let cells: Vec<[CliTableCell; 8]> = rows.iter().map(|row| channel_row(row, now)).collect();
     let heads = ["NAME", "NETWORK", "STATE", "FOR", "ACCOUNT", "HEARD", "ANSWERED", "UNDELIVERED"];
-    for line in format_table(io.output.stdout(), heads, &cells) {
-        io.output.print_line(&line)?;
-    }
+    cx.print_rows(heads, &cells)?;
     for row in &rows {
         if let ChannelHealth::Lost(why) | ChannelHealth::Refused(why) = &row.health {
-            io.output.eprint_line(&format!("{}: {}", row.name, one_line(why, 400)))?;
+            cx.io.output.eprint_line(&format!("{}: {}", row.name, one_line(why, 400)))?;
         }
     }
     Ok(Exit::Done)
@@ -129,42 +117,27 @@ struct ChannelTestOutput<'a> {
     test: &'a ChannelTest,
 }
 
-async fn test_channels(
-    client: &DaemonClient,
-    names: Vec<String>,
-    format: CliOutputFormat,
-    io: &mut CommandIo,
-) -> Result<Exit, SubcommandError> {
+async fn test_channels(cx: &mut SubcommandContext<'_>, names: Vec<String>) -> SubcommandResult {
     let mut tests = Vec::new();
     for name in names {
-        let test = client.test_channel(&name).await?;
-        if format == CliOutputFormat::Text {
+        let test = cx.client.test_channel(&name).await?;
+        if cx.format == CliOutputFormat::Text {
             let (tone, mark) = if test.ok { (OutputStyle::Done, "✓") } else { (OutputStyle::Failure, "▲") };
-            let mark = io.output.stdout().apply_style(tone, mark);
-            io.output.print_line(&format!("{mark} {}: {}", one_line(&name, 64), one_line(&test.detail, 400)))?;
+            let mark = cx.io.output.stdout().apply_style(tone, mark);
+            cx.io.output.print_line(&format!("{mark} {}: {}", one_line(&name, 64), one_line(&test.detail, 400)))?;
         }
         tests.push((name, test));
     }
-    if format == CliOutputFormat::Json {
-        let tested: Vec<ChannelTestOutput<'_>> =
-            tests.iter().map(|(name, test)| ChannelTestOutput { name, test }).collect();
-        io.output.print_json(&tested)?;
-    }
+    let tested: Vec<ChannelTestOutput<'_>> =
+        tests.iter().map(|(name, test)| ChannelTestOutput { name, test }).collect();
+    cx.print_json(&tested)?;
     let all = tests.iter().all(|(_, test)| test.ok);
     Ok(if all { Exit::Done } else { Exit::Failed })
 }
 
-async fn send_text_to_channel(
-    client: &DaemonClient,
-    message: ChannelSend,
-    format: CliOutputFormat,
-    io: &mut CommandIo,
-) -> Result<Exit, SubcommandError> {
-    let delivery = client.send_to_channel(&message).await?;
-    match format {
-        CliOutputFormat::Json => io.output.print_json(&delivery)?,
-        CliOutputFormat::Text => io.output.print_line(&delivery_text(&delivery))?,
-    }
+async fn send_text_to_channel(cx: &mut SubcommandContext<'_>, message: ChannelSend) -> SubcommandResult {
+    let delivery = cx.client.send_to_channel(&message).await?;
+    cx.print_value(&delivery, &delivery_text(&delivery))?;
     Ok(if delivery.delivery == DeliveryState::Delivered { Exit::Done } else { Exit::Failed })
 }
 
@@ -185,7 +158,7 @@ fn delivery_text(delivery: &ChannelDelivery) -> String {
     }
 }
 
-fn print_no_channels(io: &mut CommandIo) -> Result<(), SubcommandError> {
-    io.output.eprint_line("no channels: add one to quell.toml as [channels.NAME]; docs/channels.md says how")?;
+fn print_no_channels(cx: &mut SubcommandContext<'_>) -> SubcommandResult<()> {
+    cx.io.output.eprint_line("no channels: add one to quell.toml as [channels.NAME]; docs/channels.md says how")?;
     Ok(())
 }

@@ -2,12 +2,11 @@
 
 use quell_protocol::api::Hold;
 
-use super::{Exit, SubcommandError};
+use super::{Exit, SubcommandContext, SubcommandResult};
 use crate::daemon_client::DaemonClient;
 use crate::term::{CommandIo, OutputStyle};
 use crate::text_format::{one_line, relative_age};
 
-/// Arguments of `quell hold`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "A hold survives a restart of the daemon. Active runs continue; queued ones wait.\n\n\
     Examples:\n  quell hold on --reason \"maintenance until 18:00\"\n  quell hold status\n  quell hold off")]
@@ -33,19 +32,16 @@ enum HoldSubcommand {
     Status,
 }
 
-pub(super) async fn run(client: &DaemonClient, args: HoldArgs, io: &mut CommandIo) -> Result<Exit, SubcommandError> {
+pub(super) async fn run(client: &DaemonClient, args: HoldArgs, io: &mut CommandIo) -> SubcommandResult {
+    let cx = &mut SubcommandContext::new(client, io, args.json);
     let hold = match args.what {
         Some(HoldSubcommand::On { reason }) => client.set_hold(reason).await?,
         Some(HoldSubcommand::Off) => client.lift_hold().await?,
         Some(HoldSubcommand::Status) | None => client.get_hold().await?,
     };
-    if args.json {
-        io.output.print_json(&hold)?;
-    } else {
-        let text = hold_text(&hold, jiff::Timestamp::now());
-        let tone = if hold.held { OutputStyle::Waiting } else { OutputStyle::Done };
-        let text = io.output.stdout().apply_style(tone, &text);
-        io.output.print_line(&text)?;
+    if !cx.print_json(&hold)? {
+        let style = if hold.held { OutputStyle::Waiting } else { OutputStyle::Done };
+        cx.print_styled(style, &hold_text(&hold, jiff::Timestamp::now()))?;
     }
     Ok(Exit::Done)
 }

@@ -4,8 +4,8 @@ use quell_protocol::memory::{NoteRow, SenderRow};
 use quell_protocol::{AgentId, SessionKey};
 use serde_json::json;
 
-use super::table::{CliTableCell, print_table};
-use super::{CliOutputFormat, Exit, SubcommandError};
+use super::table::CliTableCell;
+use super::{Exit, SubcommandContext, SubcommandError, SubcommandResult};
 use crate::daemon_client::{DaemonClient, NotesOwner};
 use crate::term::CommandIo;
 use crate::text_format::{format_count, one_line, relative_age};
@@ -14,7 +14,6 @@ use crate::text_format::{format_count, one_line, relative_age};
 /// network has 255.
 const MAX_SENDER_CHARS: usize = 300;
 
-/// Arguments of `quell memory`.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Agents write notes with their tool `remember`; with [memory] auto_save messages become notes too. Those of\n\
@@ -92,61 +91,48 @@ impl NotesOwnerArgs {
     }
 }
 
-pub(super) async fn run(client: &DaemonClient, args: MemoryArgs, io: &mut CommandIo) -> Result<Exit, SubcommandError> {
-    let format = CliOutputFormat::from(args.json);
+pub(super) async fn run(client: &DaemonClient, args: MemoryArgs, io: &mut CommandIo) -> SubcommandResult {
+    let cx = &mut SubcommandContext::new(client, io, args.json);
     match args.what {
         MemorySubcommand::List { whose } => {
             let rows = client.list_notes(&whose.notes_owner()?).await?;
-            print_notes(&rows, "nothing is remembered there", format, io)?;
+            print_notes(cx, &rows, "nothing is remembered there")
         }
         MemorySubcommand::Search { query, whose, limit } => {
             let rows = client.search_notes(&whose.notes_owner()?, &query, limit).await?;
-            print_notes(&rows, "no note is about that", format, io)?;
+            print_notes(cx, &rows, "no note is about that")
         }
-        MemorySubcommand::Senders => print_senders(&client.list_senders().await?, format, io)?,
+        MemorySubcommand::Senders => print_senders(cx, &client.list_senders().await?),
         MemorySubcommand::Forget { key: Some(key), whose, .. } => {
             client.forget_note(&whose.notes_owner()?, &key).await?;
-            match format {
-                CliOutputFormat::Json => io.output.print_json(&json!({"key": key, "forgotten": true}))?,
-                CliOutputFormat::Text => {
-                    io.output.print_line(&format!("the note {} is forgotten", one_line(&key, 200)))?
-                }
-            }
+            let text = format!("the note {} is forgotten", one_line(&key, 200));
+            cx.print_value(&json!({"key": key, "forgotten": true}), &text)?;
+            Ok(Exit::Done)
         }
         MemorySubcommand::Forget { key: None, whose, .. } => {
             let Some(sender) = whose.sender else {
                 return Err(SubcommandError::Usage("--all needs --sender SENDER".to_owned()));
             };
             let forgotten = client.forget_sender(&sender).await?.forgotten;
-            match format {
-                CliOutputFormat::Json => io.output.print_json(&json!({"sender": sender, "forgotten": forgotten}))?,
-                CliOutputFormat::Text => {
-                    let notes = format_count(forgotten, "note", "notes");
-                    io.output.print_line(&format!("{} is forgotten: {notes}", one_line(&sender, MAX_SENDER_CHARS)))?;
-                }
-            }
+            let notes = format_count(forgotten, "note", "notes");
+            let text = format!("{} is forgotten: {notes}", one_line(&sender, MAX_SENDER_CHARS));
+            cx.print_value(&json!({"sender": sender, "forgotten": forgotten}), &text)?;
+            Ok(Exit::Done)
         }
     }
-    Ok(Exit::Done)
 }
 
-fn print_senders(rows: &[SenderRow], format: CliOutputFormat, io: &mut CommandIo) -> Result<(), SubcommandError> {
+fn print_senders(cx: &mut SubcommandContext<'_>, rows: &[SenderRow]) -> SubcommandResult {
     let now = jiff::Timestamp::now();
     let row = |row: &SenderRow| {
         let sender = CliTableCell::truncated(&row.sender, MAX_SENDER_CHARS);
         [sender, CliTableCell::from(row.notes.to_string()), CliTableCell::from(relative_age(&row.newest_at, now))]
     };
     let nothing = "nothing is remembered of anybody who writes in a chat network";
-    print_table(rows, ["SENDER", "NOTES", "NEWEST"], row, nothing, format, io)?;
-    Ok(())
+    cx.print_table(rows, ["SENDER", "NOTES", "NEWEST"], row, nothing)
 }
 
-fn print_notes(
-    rows: &[NoteRow],
-    nothing: &str,
-    format: CliOutputFormat,
-    io: &mut CommandIo,
-) -> Result<(), SubcommandError> {
+fn print_notes(cx: &mut SubcommandContext<'_>, rows: &[NoteRow], nothing: &str) -> SubcommandResult {
     let now = jiff::Timestamp::now();
     let row = |row: &NoteRow| {
         [
@@ -157,6 +143,5 @@ fn print_notes(
             CliTableCell::truncated(&row.text, 80),
         ]
     };
-    print_table(rows, ["KEY", "CATEGORY", "REMEMBERED", "SCORE", "TEXT"], row, nothing, format, io)?;
-    Ok(())
+    cx.print_table(rows, ["KEY", "CATEGORY", "REMEMBERED", "SCORE", "TEXT"], row, nothing)
 }

@@ -4,13 +4,12 @@ use quell_protocol::SessionKey;
 use quell_protocol::background::ProcessRow;
 
 use super::stop_report::process_end_text;
-use super::table::{CliTableCell, print_table};
-use super::{Exit, SubcommandError};
+use super::table::CliTableCell;
+use super::{Exit, SubcommandContext, SubcommandError, SubcommandResult};
 use crate::daemon_client::DaemonClient;
 use crate::term::{CommandIo, OutputStyle};
 use crate::text_format::{one_line, relative_age};
 
-/// Arguments of `quell processes`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "An agent starts them with its tool `shell`. A stop of the session ends them too.\n\n\
     Examples:\n  quell processes\n  quell processes --session demo\n  quell processes output p1\n  quell processes kill p1")]
@@ -46,29 +45,26 @@ enum ProcessesSubcommand {
     },
 }
 
-pub(super) async fn run(
-    client: &DaemonClient,
-    args: ProcessesArgs,
-    io: &mut CommandIo,
-) -> Result<Exit, SubcommandError> {
-    let ProcessesArgs { session, what, json } = args;
+pub(super) async fn run(client: &DaemonClient, args: ProcessesArgs, io: &mut CommandIo) -> SubcommandResult {
+    let cx = &mut SubcommandContext::new(client, io, args.json);
+    let ProcessesArgs { session, what, .. } = args;
     match what {
-        Some(ProcessesSubcommand::List) | None => print_processes(client, session.as_ref(), json, io).await,
+        Some(ProcessesSubcommand::List) | None => print_processes(cx, session.as_ref()).await,
         Some(ProcessesSubcommand::Output { id }) => {
             let session = find_session_of(client, session, &id).await?;
-            print_process_output(client, &session, &id, json, io).await
+            print_process_output(cx, &session, &id).await
         }
         Some(ProcessesSubcommand::Kill { id, force }) => {
             let session = find_session_of(client, session, &id).await?;
             let row = client.end_process(&session, &id, force).await?;
-            if json {
-                io.output.print_json(&row)?;
-            } else {
-                let tone = if row.leftovers.is_empty() { OutputStyle::Stopped } else { OutputStyle::Failure };
-                let line = io.output.stdout().apply_style(tone, &process_end_text(&row));
-                io.output.print_line(&line)?;
+            let (style, exit) = match row.leftovers.is_empty() {
+                true => (OutputStyle::Stopped, Exit::Done),
+                false => (OutputStyle::Failure, Exit::Failed),
+            };
+            if !cx.print_json(&row)? {
+                cx.print_styled(style, &process_end_text(&row))?;
             }
-            Ok(if row.leftovers.is_empty() { Exit::Done } else { Exit::Failed })
+            Ok(exit)
         }
     }
 }
@@ -88,35 +84,23 @@ async fn find_session_of(
         .ok_or_else(|| SubcommandError::NotFound(format!("there is no background process {id:?}")))
 }
 
-async fn print_process_output(
-    client: &DaemonClient,
-    session: &SessionKey,
-    id: &str,
-    json: bool,
-    io: &mut CommandIo,
-) -> Result<Exit, SubcommandError> {
-    let view = client.get_process(session, id).await?;
-    if json {
-        io.output.print_json(&view)?;
+async fn print_process_output(cx: &mut SubcommandContext<'_>, session: &SessionKey, id: &str) -> SubcommandResult {
+    let view = cx.client.get_process(session, id).await?;
+    if cx.print_json(&view)? {
         return Ok(Exit::Done);
     }
     if view.missing > 0 {
-        io.output.eprint_line(&format!("({} earlier bytes are not kept)", view.missing))?;
+        cx.io.output.eprint_line(&format!("({} earlier bytes are not kept)", view.missing))?;
     }
-    io.output.stream_answer(&view.output)?;
-    io.output.end_answer_line()?;
+    cx.io.output.stream_answer(&view.output)?;
+    cx.io.output.end_answer_line()?;
     Ok(Exit::Done)
 }
 
-async fn print_processes(
-    client: &DaemonClient,
-    session: Option<&SessionKey>,
-    json: bool,
-    io: &mut CommandIo,
-) -> Result<Exit, SubcommandError> {
+async fn print_processes(cx: &mut SubcommandContext<'_>, session: Option<&SessionKey>) -> SubcommandResult {
     let rows = match session {
-        Some(session) => client.list_processes(session).await?,
-        None => client.list_all_processes().await?,
+        Some(session) => cx.client.list_processes(session).await?,
+        None => cx.client.list_all_processes().await?,
     };
     let nothing = match session {
         Some(_) => "nothing runs in the background of this session",
@@ -134,8 +118,7 @@ async fn print_processes(
         ]
     };
     let heads = ["ID", "STATE", "PID", "STARTED", "SESSION", "COMMAND"];
-    print_table(&rows, heads, row, nothing, json.into(), io)?;
-    Ok(Exit::Done)
+    cx.print_table(&rows, heads, row, nothing)
 }
 
 fn process_state_text(row: &ProcessRow) -> String {

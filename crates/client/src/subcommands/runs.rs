@@ -5,14 +5,13 @@ use quell_protocol::api::RunView;
 use quell_protocol::{RunId, SessionKey, Verdict};
 
 use super::table::{cell_text, run_state_cell, runs_table};
-use super::{CliOutputFormat, Exit, SubcommandError, watch};
+use super::{Exit, SubcommandContext, SubcommandResult, watch};
 use crate::daemon_client::{ClientRunFilter, DaemonClient};
 use crate::receipt_chart::receipt_chart;
 use crate::receipt_line::{amendment_lines, receipt_line};
 use crate::term::{CliOutputStream, CommandIo, OutputStyle};
 use crate::text_format::{format_count, one_line, relative_age, strip_terminal_controls};
 
-/// Arguments of `quell runs`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  quell runs\n  quell runs list --all --json\n  \
     quell runs show 0198c2a4-7d1e-7c33-b1de-9f3a52c7e001\n  quell runs watch")]
@@ -45,56 +44,47 @@ enum RunsSubcommand {
     Watch,
 }
 
-pub(super) async fn run(client: &DaemonClient, args: RunsArgs, io: &mut CommandIo) -> Result<Exit, SubcommandError> {
+pub(super) async fn run(client: &DaemonClient, args: RunsArgs, io: &mut CommandIo) -> SubcommandResult {
+    let cx = &mut SubcommandContext::new(client, io, args.json);
     match args.what {
-        None => print_runs(client, ClientRunFilter::Active, None, args.json.into(), io).await?,
+        None => print_runs(cx, ClientRunFilter::Active, None).await?,
         Some(RunsSubcommand::List { all, session }) => {
             let filter = if all { ClientRunFilter::All } else { ClientRunFilter::Active };
-            print_runs(client, filter, session.as_ref(), args.json.into(), io).await?;
+            print_runs(cx, filter, session.as_ref()).await?;
         }
-        Some(RunsSubcommand::Show { run }) => print_run(client, &run, args.json.into(), io).await?,
-        Some(RunsSubcommand::Watch) => watch::run(client, args.json.into(), io).await?,
+        Some(RunsSubcommand::Show { run }) => print_run(cx, &run).await?,
+        Some(RunsSubcommand::Watch) => watch::run(cx).await?,
     }
     Ok(Exit::Done)
 }
 
 async fn print_runs(
-    client: &DaemonClient,
+    cx: &mut SubcommandContext<'_>,
     filter: ClientRunFilter,
     session: Option<&SessionKey>,
-    format: CliOutputFormat,
-    io: &mut CommandIo,
-) -> Result<(), SubcommandError> {
-    let mut runs = client.list_runs(filter).await?;
+) -> SubcommandResult<()> {
+    let mut runs = cx.client.list_runs(filter).await?;
     runs.retain(|run| session.is_none_or(|session| run.session_key == *session));
-    if format == CliOutputFormat::Json {
-        io.output.print_json(&runs)?;
+    if cx.print_json(&runs)? {
         return Ok(());
     }
     if runs.is_empty() {
         let none = if filter == ClientRunFilter::All { "no runs" } else { "no active runs" };
-        io.output.eprint_line(&format!("{none}: start one with `quell send \"hello\"`"))?;
-        return Ok(());
+        return Ok(cx.io.output.eprint_line(&format!("{none}: start one with `quell send \"hello\"`"))?);
     }
-    for line in runs_table(io.output.stdout(), &runs, Timestamp::now()) {
-        io.output.print_line(&line)?;
+    for line in runs_table(cx.io.output.stdout(), &runs, Timestamp::now()) {
+        cx.io.output.print_line(&line)?;
     }
     Ok(())
 }
 
-async fn print_run(
-    client: &DaemonClient,
-    run: &RunId,
-    format: CliOutputFormat,
-    io: &mut CommandIo,
-) -> Result<(), SubcommandError> {
-    let view = client.get_run(run).await?;
-    if format == CliOutputFormat::Json {
-        io.output.print_json(&view)?;
+async fn print_run(cx: &mut SubcommandContext<'_>, run: &RunId) -> SubcommandResult<()> {
+    let view = cx.client.get_run(run).await?;
+    if cx.print_json(&view)? {
         return Ok(());
     }
-    for line in run_description(&view, io.output.stdout(), Timestamp::now()) {
-        io.output.print_line(&line)?;
+    for line in run_description(&view, cx.io.output.stdout(), Timestamp::now()) {
+        cx.io.output.print_line(&line)?;
     }
     Ok(())
 }

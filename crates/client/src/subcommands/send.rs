@@ -16,7 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use self::ctrl_c::{CtrlCAction, CtrlCStops};
 use self::run_printer::{PrintedRunEnd, RunPrinter};
 use super::stop_report::{StopCommandReport, await_run_ends};
-use super::{CliOutputFormat, Exit, SubcommandError};
+use super::{Exit, SubcommandContext, SubcommandError, SubcommandResult};
 use crate::daemon_client::{DaemonClient, RunEventStream, RunEventStreamItem, SendReply};
 use crate::term::{CommandIo, OutputStyle};
 use crate::text_format::format_millis;
@@ -25,7 +25,6 @@ use crate::text_format::format_millis;
 const MAX_TEXT_BYTES: u64 = 64 << 20;
 const REDRAW_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Arguments of `quell send`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "The answer goes to stdout as it comes; tools, retries and the receipt go to stderr, on a\n\
     terminal thinking, too.\n\
@@ -91,12 +90,9 @@ fn parse_seconds(text: &str) -> Result<u64, String> {
     }
 }
 
-pub(super) async fn run(
-    client: &DaemonClient,
-    args: SendMessageArgs,
-    io: &mut CommandIo,
-) -> Result<Exit, SubcommandError> {
-    let text = read_message(&args.text, io)?;
+pub(super) async fn run(client: &DaemonClient, args: SendMessageArgs, io: &mut CommandIo) -> SubcommandResult {
+    let cx = &mut SubcommandContext::new(client, io, args.json);
+    let text = read_message(&args.text, cx.io)?;
     let own_id =
         RunId::parse(uuid::Uuid::now_v7().to_string()).map_err(|bad| SubcommandError::Usage(bad.to_string()))?;
     let request = SendRequest {
@@ -108,19 +104,14 @@ pub(super) async fn run(
         literal: args.literal,
     };
     let mut stops = CtrlCStops::new(client, own_id);
-    let sent = match send_until_answered(client, &args.session, &request, &mut stops, io).await? {
-        Some(sent) => sent,
-        None => return report_left_early(&stops, io),
-    };
-    match sent {
-        SendReply::Accepted(answer) => follow_message(client, answer, stops, args.json.into(), io).await,
-        SendReply::Stopped(answer) => {
+    match send_until_answered(cx, &args.session, &request, &mut stops).await? {
+        None => report_left_early(&stops, cx.io),
+        Some(SendReply::Accepted(answer)) => follow_message(cx, answer, stops).await,
+        Some(SendReply::Stopped(answer)) => {
             let mut report = StopCommandReport { stop: answer, ..StopCommandReport::default() };
-            report.runs = await_run_ends(client, &report.covered_runs(), io).await?;
-            if args.json {
-                io.output.print_json(&report)?
-            } else {
-                report.print_report(io)?
+            report.runs = await_run_ends(client, &report.covered_runs(), cx.io).await?;
+            if !cx.print_json(&report)? {
+                report.print_report(cx.io)?;
             }
             Ok(report.exit_code())
         }
@@ -128,7 +119,7 @@ pub(super) async fn run(
 }
 
 /// Joins the words of the command line; a single `-` reads standard input.
-pub(super) fn read_message(words: &[String], io: &mut CommandIo) -> Result<String, SubcommandError> {
+pub(super) fn read_message(words: &[String], io: &mut CommandIo) -> SubcommandResult<String> {
     let text = if words == ["-"] {
         let mut text = String::new();
         let read = io.input.by_ref().take(MAX_TEXT_BYTES + 1).read_to_string(&mut text);
@@ -146,13 +137,13 @@ pub(super) fn read_message(words: &[String], io: &mut CommandIo) -> Result<Strin
 
 /// Sends the message; none when the user left before the daemon answered.
 async fn send_until_answered(
-    client: &DaemonClient,
+    cx: &mut SubcommandContext<'_>,
     session: &SessionKey,
     request: &SendRequest,
     stops: &mut CtrlCStops,
-    io: &mut CommandIo,
-) -> Result<Option<SendReply>, SubcommandError> {
-    let sending = client.send_message(session, request);
+) -> SubcommandResult<Option<SendReply>> {
+    let io = &mut *cx.io;
+    let sending = cx.client.send_message(session, request);
     tokio::pin!(sending);
     loop {
         tokio::select! {
@@ -169,13 +160,8 @@ async fn send_until_answered(
 }
 
 /// Follows the run to its end, then the run of the message itself if it could not be steered.
-async fn follow_message(
-    client: &DaemonClient,
-    answer: SendAnswer,
-    mut stops: CtrlCStops,
-    format: CliOutputFormat,
-    io: &mut CommandIo,
-) -> Result<Exit, SubcommandError> {
+async fn follow_message(cx: &mut SubcommandContext<'_>, answer: SendAnswer, mut stops: CtrlCStops) -> SubcommandResult {
+    let (client, io) = (cx.client, &mut *cx.io);
     if answer.state == "steered" {
         io.output.eprint_line(&format!("handed to the active run {}", answer.run_id))?;
     }
@@ -183,7 +169,7 @@ async fn follow_message(
     let mut message_id = answer.message_id;
     loop {
         stops.set_run(&run);
-        let mut transcript = RunPrinter::new(run.clone(), format);
+        let mut transcript = RunPrinter::new(run.clone(), cx.format);
         let events = client.follow_run(&run, 0);
         let Some(end) = print_run_events(events, &mut transcript, &mut stops, io).await? else {
             return report_left_early(&stops, io);
@@ -197,7 +183,7 @@ async fn follow_message(
 }
 
 /// True when a steered message became a run of its own.
-async fn became_run(client: &DaemonClient, message: &RunId) -> Result<bool, SubcommandError> {
+async fn became_run(client: &DaemonClient, message: &RunId) -> SubcommandResult<bool> {
     match client.get_run(message).await {
         Ok(view) => Ok(view.state != "steered"),
         Err(error) if error.is_not_found() => Ok(false),
@@ -211,7 +197,7 @@ async fn print_run_events(
     transcript: &mut RunPrinter,
     stops: &mut CtrlCStops,
     io: &mut CommandIo,
-) -> Result<Option<PrintedRunEnd>, SubcommandError> {
+) -> SubcommandResult<Option<PrintedRunEnd>> {
     let mut redraw = interval_at(Instant::now() + REDRAW_INTERVAL, REDRAW_INTERVAL);
     redraw.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -260,7 +246,7 @@ fn stop_hint(press: CtrlCAction) -> &'static str {
     }
 }
 
-fn report_left_early(stops: &CtrlCStops, io: &mut CommandIo) -> Result<Exit, SubcommandError> {
+fn report_left_early(stops: &CtrlCStops, io: &mut CommandIo) -> SubcommandResult {
     io.output.eprint_line(&format!("left before the end · see `quell runs show {}`", stops.run_id()))?;
     Ok(Exit::Stopped)
 }

@@ -8,13 +8,12 @@ use quell_protocol::api::{HistoryMessage, SessionRow};
 use quell_protocol::session::{SessionView, Setting, SettingSource};
 use serde_json::json;
 
-use super::table::{CliTableCell, cell_text, print_table, verdict_cell};
-use super::{CliOutputFormat, Exit, SubcommandError, archive};
+use super::table::{CliTableCell, cell_text, verdict_cell};
+use super::{Exit, SubcommandContext, SubcommandResult, archive};
 use crate::daemon_client::DaemonClient;
 use crate::term::{CommandIo, OutputStyle};
 use crate::text_format::{format_count, one_line, relative_age, strip_terminal_controls};
 
-/// Arguments of `quell sessions`.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  quell sessions\n  quell sessions show cli:default\n  quell sessions reset cli:default\n  \
@@ -61,54 +60,34 @@ enum SessionsSubcommand {
     },
 }
 
-pub(super) async fn run(
-    client: &DaemonClient,
-    args: SessionsArgs,
-    io: &mut CommandIo,
-) -> Result<Exit, SubcommandError> {
+pub(super) async fn run(client: &DaemonClient, args: SessionsArgs, io: &mut CommandIo) -> SubcommandResult {
+    let cx = &mut SubcommandContext::new(client, io, args.json);
     match args.what {
-        Some(SessionsSubcommand::List) | None => print_sessions(client, args.json.into(), io).await?,
-        Some(SessionsSubcommand::Show { key }) => print_session(client, &key, args.json.into(), io).await?,
+        Some(SessionsSubcommand::List) | None => return print_sessions(cx).await,
+        Some(SessionsSubcommand::Show { key }) => print_session(cx, &key).await?,
         Some(SessionsSubcommand::Reset { key }) => {
             client.reset_session(&key).await?;
-            print_session_change(&key, "reset", args.json.into(), io)?;
+            print_session_change(cx, &key, "reset")?;
         }
-        Some(SessionsSubcommand::Export { key }) => return archive::print_exported_session(client, &key, io).await,
-        Some(SessionsSubcommand::Import { file }) => {
-            return archive::import_session_file(client, &file, args.json.into(), io).await;
-        }
+        Some(SessionsSubcommand::Export { key }) => archive::print_exported_session(cx, &key).await?,
+        Some(SessionsSubcommand::Import { file }) => archive::import_session_file(cx, &file).await?,
         Some(SessionsSubcommand::Delete { key }) => {
             client.delete_session(&key).await?;
-            print_session_change(&key, "deleted", args.json.into(), io)?;
+            print_session_change(cx, &key, "deleted")?;
         }
     }
     Ok(Exit::Done)
 }
 
-fn print_session_change(
-    key: &SessionKey,
-    word: &str,
-    format: CliOutputFormat,
-    io: &mut CommandIo,
-) -> Result<(), SubcommandError> {
-    if format == CliOutputFormat::Json {
-        io.output.print_json(&json!({"key": key, word: true}))?;
-    } else {
-        io.output.print_line(&format!("session {key} is {word}"))?;
-    }
-    Ok(())
+fn print_session_change(cx: &mut SubcommandContext<'_>, key: &SessionKey, word: &str) -> SubcommandResult<()> {
+    Ok(cx.print_value(&json!({"key": key, word: true}), &format!("session {key} is {word}"))?)
 }
 
-async fn print_sessions(
-    client: &DaemonClient,
-    format: CliOutputFormat,
-    io: &mut CommandIo,
-) -> Result<(), SubcommandError> {
-    let sessions = client.list_sessions().await?;
+async fn print_sessions(cx: &mut SubcommandContext<'_>) -> SubcommandResult {
+    let sessions = cx.client.list_sessions().await?;
     let (now, heads) = (Timestamp::now(), ["SESSION", "STATE", "AGENT", "TURNS", "LAST USED"]);
     let nothing = "no sessions yet: `quell send \"hello\"` makes one";
-    print_table(&sessions, heads, |session| session_row(session, now), nothing, format, io)?;
-    Ok(())
+    cx.print_table(&sessions, heads, |session| session_row(session, now), nothing)
 }
 
 fn session_row(session: &SessionRow, now: Timestamp) -> [CliTableCell; 5] {
@@ -125,16 +104,10 @@ fn session_row(session: &SessionRow, now: Timestamp) -> [CliTableCell; 5] {
     ]
 }
 
-async fn print_session(
-    client: &DaemonClient,
-    key: &SessionKey,
-    format: CliOutputFormat,
-    io: &mut CommandIo,
-) -> Result<(), SubcommandError> {
-    let view = client.get_session(key).await?;
-    let history = client.get_history(key).await?;
-    if format == CliOutputFormat::Json {
-        io.output.print_json(&json!({"session": view, "history": history}))?;
+async fn print_session(cx: &mut SubcommandContext<'_>, key: &SessionKey) -> SubcommandResult<()> {
+    let view = cx.client.get_session(key).await?;
+    let history = cx.client.get_history(key).await?;
+    if cx.print_json(&json!({"session": view, "history": history}))? {
         return Ok(());
     }
     let session = &view.row;
@@ -142,17 +115,15 @@ async fn print_session(
     let turns = format_count(session.turns, "turn", "turns");
     let used = relative_age(&session.last_used_at, now);
     let head = format!("{} · {} · {turns} · last used {used}", session.key, one_line(&session.state, 24));
-    let head = io.output.stdout().apply_style(OutputStyle::Strong, &head);
-    io.output.print_line(&head)?;
+    cx.print_styled(OutputStyle::Strong, &head)?;
     for run in &session.active_runs {
-        io.output.print_line(&format!("active: run {run} · stop it with `quell stop {run}`"))?;
+        cx.io.output.print_line(&format!("active: run {run} · stop it with `quell stop {run}`"))?;
     }
     for line in settings_lines(&view) {
-        let line = io.output.stdout().apply_style(OutputStyle::Quiet, &line);
-        io.output.print_line(&line)?;
+        cx.print_styled(OutputStyle::Quiet, &line)?;
     }
     for message in &history {
-        print_history_message(message, now, io)?;
+        print_history_message(cx, message, now)?;
     }
     Ok(())
 }
@@ -187,28 +158,31 @@ fn setting_text<T: std::fmt::Display>(what: &str, setting: &Setting<T>) -> Strin
     format!("{what} {}{from}", setting.value)
 }
 
-fn print_history_message(message: &HistoryMessage, now: Timestamp, io: &mut CommandIo) -> Result<(), SubcommandError> {
+fn print_history_message(
+    cx: &mut SubcommandContext<'_>,
+    message: &HistoryMessage,
+    now: Timestamp,
+) -> SubcommandResult<()> {
     let seen = if message.partial { " · not seen by the model" } else { "" };
     let head = format!("{} · {}{seen}", one_line(&message.role, 24), relative_age(&message.at, now));
-    let head = io.output.stdout().apply_style(OutputStyle::Quiet, &head);
-    io.output.print_line("")?;
-    io.output.print_line(&head)?;
+    cx.io.output.print_line("")?;
+    cx.print_styled(OutputStyle::Quiet, &head)?;
     if !message.text.trim().is_empty() {
-        let text = if io.output.stdout().is_terminal() {
+        let text = if cx.io.output.stdout().is_terminal() {
             strip_terminal_controls(&message.text)
         } else {
             message.text.clone()
         };
-        io.output.print_line(text.trim_end())?;
+        cx.io.output.print_line(text.trim_end())?;
     }
     for call in &message.calls {
         let arguments = one_line(&call.arguments.to_string(), 100);
-        io.output.print_line(&format!("{}  {arguments}", one_line(&call.tool, 40)))?;
+        cx.io.output.print_line(&format!("{}  {arguments}", one_line(&call.tool, 40)))?;
     }
     if let Some(verdict) = &message.verdict {
-        let line = cell_text(io.output.stdout(), &verdict_cell(verdict));
+        let line = cell_text(cx.io.output.stdout(), &verdict_cell(verdict));
         let run = message.run_id.as_ref().map(|id| format!(" · run {id}")).unwrap_or_default();
-        io.output.print_line(&format!("{line}{run}"))?;
+        cx.io.output.print_line(&format!("{line}{run}"))?;
     }
     Ok(())
 }

@@ -9,11 +9,10 @@ use super::stop_report::{
     styled_run_end,
 };
 use super::unresponsive_daemon::await_or_report_silence;
-use super::{Exit, SubcommandError};
+use super::{Exit, SubcommandContext, SubcommandResult};
 use crate::daemon_client::{DaemonClient, StopReply, StopWait};
 use crate::term::CommandIo;
 
-/// Arguments of `quell stop`.
 #[derive(Debug, clap::Args)]
 #[command(
     group(ArgGroup::new("what").required(true).args(["run", "session", "all"])),
@@ -58,105 +57,76 @@ impl StopArgs {
     }
 }
 
-/// The arguments allow exactly one target.
-enum StopCommandTarget {
-    Run(RunId),
-    Session(SessionKey),
-    Everything,
-}
-
-pub(super) async fn run(client: &DaemonClient, args: StopArgs, io: &mut CommandIo) -> Result<Exit, SubcommandError> {
-    let target = match (args.run.clone(), args.session.clone()) {
-        (Some(run), _) => StopCommandTarget::Run(run),
-        (None, Some(session)) => StopCommandTarget::Session(session),
-        (None, None) => StopCommandTarget::Everything,
-    };
-    match target {
-        StopCommandTarget::Run(run) => stop_single_run(client, &run, args, io).await,
-        StopCommandTarget::Session(session) => {
-            let StopArgs { force, keep_queued, ref reason, .. } = args;
-            let request = StopSessionRequest { force, keep_queued, keep_background: false, reason: reason.clone() };
-            let stop = await_or_report_silence(client, io, client.stop_session(&session, &request, args.stop_wait()))
-                .await??;
+pub(super) async fn run(client: &DaemonClient, args: StopArgs, io: &mut CommandIo) -> SubcommandResult {
+    let cx = &mut SubcommandContext::new(client, io, args.json);
+    let when = args.stop_wait();
+    let StopArgs { run, session, force, reason, keep_queued, hold, .. } = args;
+    // The arguments allow exactly one target.
+    match (run, session) {
+        (Some(run), _) => stop_single_run(cx, &run, StopRunRequest { session_key: None, force, reason }, when).await,
+        (None, Some(session)) => {
+            let request = StopSessionRequest { force, keep_queued, keep_background: false, reason };
+            let stop = await_or_report_silence(cx, client.stop_session(&session, &request, when)).await??;
             if !stop.aborted && client.has_token() {
                 // A stop of an idle session and of an unknown one are answered alike; this reports an unknown one.
                 client.get_session(&session).await?;
             }
-            await_and_report(client, StopCommandReport { stop, ..StopCommandReport::default() }, &args, io).await
+            await_and_report(cx, StopCommandReport { stop, ..StopCommandReport::default() }, when).await
         }
-        StopCommandTarget::Everything => {
-            let StopArgs { force, hold, ref reason, .. } = args;
-            let request = StopAllRequest { force, hold, reason: reason.clone() };
-            let answer = await_or_report_silence(client, io, client.stop_all(&request, args.stop_wait())).await??;
+        (None, None) => {
+            let request = StopAllRequest { force, hold, reason };
+            let answer = await_or_report_silence(cx, client.stop_all(&request, when)).await??;
             let StopAllAnswer { stop, held, hold_problem } = answer;
-            await_and_report(
-                client,
-                StopCommandReport { stop, held: Some(held), hold_problem, runs: Vec::new() },
-                &args,
-                io,
-            )
-            .await
+            let report = StopCommandReport { stop, held: Some(held), hold_problem, runs: Vec::new() };
+            await_and_report(cx, report, when).await
         }
     }
 }
 
 /// Waits for the runs of a stop of several runs, and prints the report.
 async fn await_and_report(
-    client: &DaemonClient,
+    cx: &mut SubcommandContext<'_>,
     mut report: StopCommandReport,
-    args: &StopArgs,
-    io: &mut CommandIo,
-) -> Result<Exit, SubcommandError> {
-    if !client.has_token() {
-        io.output.eprint_line("without a token the receipts are not shown")?;
-    } else if !args.no_wait {
-        report.runs = await_run_ends(client, &report.covered_runs(), io).await?;
+    when: StopWait,
+) -> SubcommandResult {
+    if !cx.client.has_token() {
+        cx.io.output.eprint_line("without a token the receipts are not shown")?;
+    } else if when == StopWait::UntilSettled {
+        report.runs = await_run_ends(cx.client, &report.covered_runs(), cx.io).await?;
     }
-    if args.json {
-        io.output.print_json(&report)?
-    } else {
-        report.print_report(io)?
+    if !cx.print_json(&report)? {
+        report.print_report(cx.io)?;
     }
     Ok(report.exit_code())
 }
 
 async fn stop_single_run(
-    client: &DaemonClient,
+    cx: &mut SubcommandContext<'_>,
     run: &RunId,
-    args: StopArgs,
-    io: &mut CommandIo,
-) -> Result<Exit, SubcommandError> {
-    let request = StopRunRequest { session_key: None, force: args.force, reason: args.reason };
-    if args.no_wait {
-        let reply = await_or_report_silence(client, io, client.stop_run(run, &request)).await??;
-        if args.json {
-            io.output.print_json(&reply)?;
-        } else {
-            io.output.print_line(&stop_request_text(run, &reply))?;
-        }
+    request: StopRunRequest,
+    when: StopWait,
+) -> SubcommandResult {
+    let client = cx.client;
+    let reply = await_or_report_silence(cx, client.stop_run(run, &request, when)).await??;
+    if when == StopWait::UntilRequested {
+        cx.print_value(&reply, &stop_request_text(run, &reply))?;
         return Ok(Exit::Done);
     }
-    let reply = await_or_report_silence(client, io, client.stop_run_and_wait(run, &request)).await??;
     let over = match reply.receipt() {
         Some(receipt) => StoppedRun::from_receipt(receipt.clone()),
-        None => await_with_stop_status(io, await_run_end(client, run)).await??,
+        None => await_with_stop_status(cx.io, await_run_end(client, run)).await??,
     };
-    let mut report = StopCommandReport {
-        stop: stop_answer_from_reply(run, reply),
-        runs: vec![over],
-        ..StopCommandReport::default()
-    };
+    let stop = stop_answer_from_reply(run, reply);
+    let mut report = StopCommandReport { stop, runs: vec![over], ..StopCommandReport::default() };
     let below: Vec<RunId> = report.covered_runs().into_iter().filter(|id| id != run).collect();
-    report.runs.extend(await_run_ends(client, &below, io).await?);
-    if args.json {
-        io.output.print_json(&report)?
-    } else {
-        print_run_report(&report, io)?
+    report.runs.extend(await_run_ends(client, &below, cx.io).await?);
+    if !cx.print_json(&report)? {
+        print_run_report(&report, cx.io)?;
     }
     Ok(report.exit_code())
 }
 
-fn print_run_report(report: &StopCommandReport, io: &mut CommandIo) -> Result<(), SubcommandError> {
+fn print_run_report(report: &StopCommandReport, io: &mut CommandIo) -> SubcommandResult<()> {
     let mut runs = report.runs.iter();
     if let Some(over) = runs.next() {
         let head = match &over.verdict {

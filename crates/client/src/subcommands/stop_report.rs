@@ -11,7 +11,7 @@ use quell_protocol::{EventKind, Receipt, RunId, Verdict};
 use serde::Serialize;
 use tokio::time::{Instant, interval_at};
 
-use super::{Exit, SubcommandError};
+use super::{Exit, SubcommandResult};
 use crate::daemon_client::{ClientError, DaemonClient};
 use crate::receipt_line::receipt_line;
 use crate::term::{CommandIo, OutputStyle};
@@ -19,7 +19,7 @@ use crate::text_format::{format_count, format_millis, one_line};
 
 /// Runs that are waited for at once; each takes one streaming connection of the daemon.
 const MAX_CONCURRENT_WAITS: usize = 8;
-pub(super) const REDRAW_INTERVAL: Duration = Duration::from_millis(200);
+const REDRAW_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A run that has ended, or whose end could not be read.
 #[derive(Debug, Serialize)]
@@ -164,7 +164,7 @@ pub(super) async fn await_run_ends(
     client: &DaemonClient,
     runs: &[RunId],
     io: &mut CommandIo,
-) -> Result<Vec<StoppedRun>, SubcommandError> {
+) -> SubcommandResult<Vec<StoppedRun>> {
     let ends = stream::iter(runs.iter().cloned()).map(|run| async move {
         match await_run_end(client, &run).await {
             Ok(over) => over,
@@ -186,11 +186,12 @@ pub(super) async fn await_run_end(client: &DaemonClient, run: &RunId) -> Result<
     }
 }
 
-/// Shows the elapsed time on a terminal until `work` is done.
+/// Shows the elapsed time on a terminal until `work` is done. If this is dropped and `work` is a reference, the work
+/// itself goes on.
 pub(super) async fn await_with_stop_status<T>(
     io: &mut CommandIo,
     work: impl Future<Output = T>,
-) -> Result<T, SubcommandError> {
+) -> SubcommandResult<T> {
     let started = Instant::now();
     let mut redraw = interval_at(started + REDRAW_INTERVAL, REDRAW_INTERVAL);
     tokio::pin!(work);

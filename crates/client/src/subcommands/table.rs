@@ -7,8 +7,8 @@ use quell_protocol::Verdict;
 use quell_protocol::api::{ComputeStatus, RunView};
 use serde::Serialize;
 
-use super::CliOutputFormat;
-use crate::term::{CliOutputStream, CommandIo, OutputStyle};
+use super::{Exit, SubcommandContext, SubcommandResult};
+use crate::term::{CliOutputStream, OutputStyle};
 use crate::text_format::{age, one_line};
 
 #[derive(Debug, Clone)]
@@ -35,32 +35,37 @@ impl From<String> for CliTableCell {
     }
 }
 
-/// Prints rows as JSON, or as a table below their heads. Where there are none, prints `nothing` to stderr instead of a
-/// table.
-pub(super) fn print_table<T: Serialize, const N: usize>(
-    rows: &[T],
-    heads: [&str; N],
-    cells: impl Fn(&T) -> [CliTableCell; N],
-    nothing: &str,
-    format: CliOutputFormat,
-    io: &mut CommandIo,
-) -> io::Result<()> {
-    if format == CliOutputFormat::Json {
-        return io.output.print_json(&rows);
+impl SubcommandContext<'_> {
+    /// Prints rows as JSON, or as a table below their heads. Where there are none, prints `nothing` to stderr instead of
+    /// a table.
+    pub(super) fn print_table<T: Serialize, const N: usize>(
+        &mut self,
+        rows: &[T],
+        heads: [&str; N],
+        cells: impl Fn(&T) -> [CliTableCell; N],
+        nothing: &str,
+    ) -> SubcommandResult {
+        if self.print_json(&rows)? {
+        } else if rows.is_empty() {
+            self.io.output.eprint_line(nothing)?;
+        } else {
+            self.print_rows(heads, &rows.iter().map(cells).collect::<Vec<_>>())?;
+        }
+        Ok(Exit::Done)
     }
-    if rows.is_empty() {
-        return io.output.eprint_line(nothing);
+
+    pub(super) fn print_rows<const N: usize>(
+        &mut self,
+        heads: [&str; N],
+        rows: &[[CliTableCell; N]],
+    ) -> io::Result<()> {
+        let output = &mut self.io.output;
+        format_table(output.stdout(), heads, rows).iter().try_for_each(|line| output.print_line(line))
     }
-    let rows: Vec<[CliTableCell; N]> = rows.iter().map(cells).collect();
-    format_table(io.output.stdout(), heads, &rows).iter().try_for_each(|line| io.output.print_line(line))
 }
 
 /// Formats rows below their heads; each column is as wide as its widest cell.
-pub(super) fn format_table<const N: usize>(
-    stream: &CliOutputStream,
-    heads: [&str; N],
-    rows: &[[CliTableCell; N]],
-) -> Vec<String> {
+fn format_table<const N: usize>(stream: &CliOutputStream, heads: [&str; N], rows: &[[CliTableCell; N]]) -> Vec<String> {
     let chars = |text: &str| text.chars().count();
     let width = |column: usize| {
         let cells = rows.iter().map(|row| chars(&row[column].text));

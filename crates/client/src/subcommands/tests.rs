@@ -103,8 +103,7 @@ async fn a_refused_token_fails_every_verb_alike() {
             quell_protocol::ErrorCode::Unauthorized,
             "unknown token",
         ))
-    })
-    .await;
+    });
     for words in [vec!["send", "x"], vec!["runs"], vec!["stop", "--all"], vec!["hold"], vec!["token", "list"]] {
         let (exit, seen) = run_piped(&daemon, &words).await;
         assert_eq!((exit.code(), seen.out()), (1, String::new()), "{words:?}");
@@ -123,7 +122,7 @@ async fn a_reader_that_has_seen_enough_is_no_failure_worth_a_word() {
             Ok(())
         }
     }
-    let daemon = ScriptedDaemon::with_replies(vec![("GET /api/hold", json!({"held": false}))]).await;
+    let daemon = ScriptedDaemon::with_replies(vec![("GET /api/hold", json!({"held": false}))]);
     let mut test_io = TestIo::new(CliOutputStreamKind::Pipe);
     let (_, seen) = crate::test_support::capturing_output(CliOutputStreamKind::Pipe);
     let err = crate::test_support::capturing_stderr(&seen);

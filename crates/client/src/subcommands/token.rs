@@ -1,14 +1,14 @@
 //! `quell token`: create, list and revoke tokens.
 
 use quell_protocol::api::{TokenRow, TokenScope, TokenScopes};
+use serde_json::json;
 
-use super::table::{CliTableCell, print_table};
-use super::{CliOutputFormat, Exit, SubcommandError};
+use super::table::CliTableCell;
+use super::{Exit, SubcommandContext, SubcommandResult};
 use crate::daemon_client::DaemonClient;
 use crate::term::CommandIo;
 use crate::text_format::relative_age;
 
-/// Arguments of `quell token`.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  quell token create ci --scope write\n  quell token create desk --scope write,approve\n  quell token create phone --scope read --json\n  \
@@ -75,43 +75,31 @@ fn scopes_text(scope: impl Into<TokenScope>, scopes: &[TokenScope]) -> String {
     scopes.iter().map(|scope| scope.as_str()).collect::<Vec<_>>().join(" ")
 }
 
-pub(super) async fn run(client: &DaemonClient, args: TokenArgs, io: &mut CommandIo) -> Result<Exit, SubcommandError> {
+pub(super) async fn run(client: &DaemonClient, args: TokenArgs, io: &mut CommandIo) -> SubcommandResult {
+    let cx = &mut SubcommandContext::new(client, io, args.json);
     match args.what {
         TokenSubcommand::Create { name, scope } => {
             let scopes: Vec<TokenScope> = scope.into_iter().map(TokenScope::from).collect();
             let scopes = if let [one] = scopes[..] { TokenScopes::One(one) } else { TokenScopes::Several(scopes) };
             let made = client.create_token(&name, scopes).await?;
-            if args.json {
-                io.output.print_json(&made)?;
-            } else {
+            if !cx.print_json(&made)? {
                 // Print only the secret to stdout, so that it can be stored in a file or a variable.
-                io.output.eprint_line(&format!(
-                    "token {} ({}), shown only now:",
-                    made.name,
-                    scopes_text(made.scope, &made.scopes)
-                ))?;
-                io.output.print_line(&made.token)?;
+                let scopes = scopes_text(made.scope, &made.scopes);
+                cx.io.output.eprint_line(&format!("token {} ({scopes}), shown only now:", made.name))?;
+                cx.io.output.print_line(&made.token)?;
             }
         }
-        TokenSubcommand::List => print_tokens(client, args.json.into(), io).await?,
+        TokenSubcommand::List => return print_tokens(cx).await,
         TokenSubcommand::Revoke { name } => {
             client.revoke_token(&name).await?;
-            if args.json {
-                io.output.print_json(&serde_json::json!({"name": name, "revoked": true}))?;
-            } else {
-                io.output.print_line(&format!("token {name} is revoked"))?;
-            }
+            cx.print_value(&json!({"name": name, "revoked": true}), &format!("token {name} is revoked"))?;
         }
     }
     Ok(Exit::Done)
 }
 
-async fn print_tokens(
-    client: &DaemonClient,
-    format: CliOutputFormat,
-    io: &mut CommandIo,
-) -> Result<(), SubcommandError> {
-    let tokens = client.list_tokens().await?;
+async fn print_tokens(cx: &mut SubcommandContext<'_>) -> SubcommandResult {
+    let tokens = cx.client.list_tokens().await?;
     let now = jiff::Timestamp::now();
     let row = |token: &TokenRow| {
         [
@@ -121,6 +109,5 @@ async fn print_tokens(
         ]
     };
     let nothing = "no tokens: make one with `quell token create NAME`";
-    print_table(&tokens, ["NAME", "SCOPE", "MADE"], row, nothing, format, io)?;
-    Ok(())
+    cx.print_table(&tokens, ["NAME", "SCOPE", "MADE"], row, nothing)
 }

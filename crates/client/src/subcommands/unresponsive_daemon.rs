@@ -5,13 +5,12 @@ use std::io::{BufRead, BufReader};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::{Instant, interval, interval_at, sleep};
+use tokio::time::{Instant, interval, sleep};
 
-use super::SubcommandError;
-use super::stop_report::REDRAW_INTERVAL;
+use super::stop_report::await_with_stop_status;
+use super::{SubcommandContext, SubcommandError, SubcommandResult};
 use crate::daemon_client::{ClientError, DaemonClient, DaemonProcess};
-use crate::term::{CommandIo, OutputStyle};
-use crate::text_format::format_millis;
+use crate::term::CommandIo;
 
 /// Time to wait for an unresponsive daemon after it was reported.
 const UNRESPONSIVE_GRACE: Duration = Duration::from_secs(8);
@@ -31,14 +30,14 @@ pub(super) fn unresponsive_text(pid: Option<i32>) -> String {
 /// Awaits `work` with its elapsed time on the terminal. Reports the daemon when it no longer answers, and offers to end
 /// it.
 pub(super) async fn await_or_report_silence<T>(
-    client: &DaemonClient,
-    io: &mut CommandIo,
+    cx: &mut SubcommandContext<'_>,
     work: impl Future<Output = T>,
-) -> Result<T, SubcommandError> {
+) -> SubcommandResult<T> {
+    let (client, io) = (cx.client, &mut *cx.io);
     let mut work = std::pin::pin!(work);
     loop {
         tokio::select! {
-            done = await_with_status(io, work.as_mut()) => return done,
+            done = await_with_stop_status(io, work.as_mut()) => return done,
             () = client.wait_until_unresponsive() => {}
         }
         let pid = client.daemon_process().map(DaemonProcess::pid);
@@ -56,29 +55,8 @@ pub(super) async fn await_or_report_silence<T>(
     }
 }
 
-async fn await_with_status<T>(
-    io: &mut CommandIo,
-    mut work: std::pin::Pin<&mut impl Future<Output = T>>,
-) -> Result<T, SubcommandError> {
-    let started = Instant::now();
-    let mut redraw = interval_at(started + REDRAW_INTERVAL, REDRAW_INTERVAL);
-    loop {
-        tokio::select! {
-            // Cancel safe: `work` is pinned outside the loop.
-            done = &mut work => return Ok(done),
-            _ = redraw.tick() => {
-                let ms = started.elapsed().as_secs_f64() * 1000.0;
-                io.output.show_status(OutputStyle::Stopping, &format!("◆ stopping · {}", format_millis(ms)))?;
-            }
-        }
-    }
-}
-
 /// Asks the user at a terminal whether to end the daemon; none without a terminal or a known process.
-fn ask_to_end_daemon(
-    client: &DaemonClient,
-    io: &mut CommandIo,
-) -> Result<Option<oneshot::Receiver<bool>>, SubcommandError> {
+fn ask_to_end_daemon(client: &DaemonClient, io: &mut CommandIo) -> SubcommandResult<Option<oneshot::Receiver<bool>>> {
     if client.daemon_process().is_none() || !io.output.stderr().is_terminal() {
         return Ok(None);
     }

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use quell_protocol::api::{ComputeStatus, RunView};
-use quell_protocol::{RunId, Usage};
+use quell_protocol::RunId;
+use quell_protocol::api::RunView;
 use serde::Serialize;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::table::{cell_text, run_state_cell, runs_table};
-use super::{CliOutputFormat, SubcommandError};
+use super::{CliOutputFormat, SubcommandContext, SubcommandResult};
 use crate::daemon_client::{ClientError, ClientRunFilter, DaemonClient};
 use crate::receipt_line::receipt_line;
 use crate::term::{CommandIo, OutputStyle};
@@ -40,26 +40,10 @@ impl RunChange {
     }
 }
 
-/// The fields whose change is printed; the event counter alone is not.
-#[derive(PartialEq)]
-struct RunFingerprint {
-    state: String,
-    phase: Option<ComputeStatus>,
-    steps: u32,
-    processes: u32,
-    usage: Usage,
-}
-
-impl RunFingerprint {
-    fn from_view(run: &RunView) -> Self {
-        Self {
-            state: run.state.clone(),
-            phase: run.phase,
-            steps: run.steps,
-            processes: run.processes,
-            usage: run.usage,
-        }
-    }
+/// True when nothing that is printed differs; a change of the event counter alone is not printed.
+fn looks_alike(one: &RunView, other: &RunView) -> bool {
+    let shown = |run: &RunView| (run.phase, run.steps, run.processes, run.usage);
+    one.state == other.state && shown(one) == shown(other)
 }
 
 #[derive(Serialize)]
@@ -76,70 +60,64 @@ enum WatchOutput {
     Json,
 }
 
-pub(super) async fn run(
-    client: &DaemonClient,
-    format: CliOutputFormat,
-    io: &mut CommandIo,
-) -> Result<(), SubcommandError> {
-    let output = match (format, io.output.stdout().is_terminal()) {
+pub(super) async fn run(cx: &mut SubcommandContext<'_>) -> SubcommandResult<()> {
+    let (client, io) = (cx.client, &mut *cx.io);
+    let output = match (cx.format, io.output.stdout().is_terminal()) {
         (CliOutputFormat::Json, _) => WatchOutput::Json,
         (CliOutputFormat::Text, true) => WatchOutput::Table(0),
         (CliOutputFormat::Text, false) => WatchOutput::Lines,
     };
-    let mut watch = RunWatch { client, output, known: BTreeMap::new(), connected_once: false, lost_since: None };
+    let mut watch = RunWatch { client, io, output, known: BTreeMap::new(), connected_once: false, lost_since: None };
     let mut poll = interval(POLL_INTERVAL);
     poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             // Dropping a poll on Ctrl-C is safe: it only reads.
-            () = io.interrupts.next() => {
+            () = watch.io.interrupts.next() => {
                 if matches!(watch.output, WatchOutput::Table(_)) {
                     // Print the prompt below the `^C` that the terminal has echoed.
-                    io.output.print_line("")?;
+                    watch.io.output.print_line("")?;
                 }
                 return Ok(());
             }
-            runs = async { poll.tick().await; client.list_runs(ClientRunFilter::Active).await } => watch.handle_runs(runs, io).await?,
+            runs = async { poll.tick().await; client.list_runs(ClientRunFilter::Active).await } => watch.handle_runs(runs).await?,
         }
     }
 }
 
 struct RunWatch<'a> {
     client: &'a DaemonClient,
+    io: &'a mut CommandIo,
     output: WatchOutput,
-    known: BTreeMap<RunId, RunFingerprint>,
+    known: BTreeMap<RunId, RunView>,
     /// True once the daemon has answered a poll.
     connected_once: bool,
     lost_since: Option<Instant>,
 }
 
 impl RunWatch<'_> {
-    async fn handle_runs(
-        &mut self,
-        runs: Result<Vec<RunView>, ClientError>,
-        io: &mut CommandIo,
-    ) -> Result<(), SubcommandError> {
+    async fn handle_runs(&mut self, runs: Result<Vec<RunView>, ClientError>) -> SubcommandResult<()> {
         let runs = match runs {
             Ok(runs) => runs,
-            Err(error) => return self.handle_connection_loss(error, io),
+            Err(error) => return self.handle_connection_loss(error),
         };
         self.connected_once = true;
         if self.lost_since.take().is_some() {
-            io.output.eprint_line("connected again")?;
+            self.io.output.eprint_line("connected again")?;
         }
         match &mut self.output {
             WatchOutput::Table(above) => {
-                let lines = live_table(io, &runs);
-                io.output.redraw_lines(*above, &lines)?;
+                let lines = live_table(self.io, &runs);
+                self.io.output.redraw_lines(*above, &lines)?;
                 *above = lines.len();
                 Ok(())
             }
-            WatchOutput::Lines | WatchOutput::Json => self.print_changes(runs, io).await,
+            WatchOutput::Lines | WatchOutput::Json => self.print_changes(runs).await,
         }
     }
 
     /// Reports a lost connection once and keeps trying; if there never was a connection, returns the error.
-    fn handle_connection_loss(&mut self, error: ClientError, io: &mut CommandIo) -> Result<(), SubcommandError> {
+    fn handle_connection_loss(&mut self, error: ClientError) -> SubcommandResult<()> {
         let patience = self.client.reconnect_policy().give_up_after;
         let spent = self.lost_since.is_some_and(|since| since.elapsed() >= patience);
         if !self.connected_once || spent || !error.is_transient() {
@@ -147,7 +125,7 @@ impl RunWatch<'_> {
         }
         if self.lost_since.is_none() {
             self.lost_since = Some(Instant::now());
-            io.output.eprint_line(&format!("connection lost, trying again: {error}"))?;
+            self.io.output.eprint_line(&format!("connection lost, trying again: {error}"))?;
             if let WatchOutput::Table(above) = &mut self.output {
                 *above = 0;
             }
@@ -155,40 +133,37 @@ impl RunWatch<'_> {
         Ok(())
     }
 
-    async fn print_changes(&mut self, runs: Vec<RunView>, io: &mut CommandIo) -> Result<(), SubcommandError> {
+    async fn print_changes(&mut self, runs: Vec<RunView>) -> SubcommandResult<()> {
         let mut gone: Vec<RunId> = self.known.keys().cloned().collect();
-        for run in &runs {
+        for run in runs {
             gone.retain(|id| *id != run.run_id);
-            let mark = RunFingerprint::from_view(run);
             match self.known.get(&run.run_id) {
-                None => self.print_change(RunChange::New, run, io)?,
-                Some(before) if *before != mark => self.print_change(RunChange::Changed, run, io)?,
+                None => self.print_change(RunChange::New, &run)?,
+                Some(before) if !looks_alike(before, &run) => self.print_change(RunChange::Changed, &run)?,
                 Some(_) => {}
             }
-            self.known.insert(run.run_id.clone(), mark);
+            self.known.insert(run.run_id.clone(), run);
         }
         for id in gone {
             match self.client.get_run(&id).await {
-                Ok(run) => self.print_change(RunChange::Over, &run, io)?,
+                Ok(run) => self.print_change(RunChange::Over, &run)?,
                 Err(error) if error.is_not_found() => {}
                 // The next poll asks again, since the run is still in `known`.
-                Err(error) => return self.handle_connection_loss(error, io),
+                Err(error) => return self.handle_connection_loss(error),
             }
             self.known.remove(&id);
         }
         Ok(())
     }
 
-    fn print_change(&self, change: RunChange, run: &RunView, io: &mut CommandIo) -> Result<(), SubcommandError> {
+    fn print_change(&mut self, change: RunChange, run: &RunView) -> SubcommandResult<()> {
         let at = format!("{:.6}", Timestamp::now());
         if matches!(self.output, WatchOutput::Json) {
-            io.output.print_json(&RunChangeLine { at, change, run })?;
-            return Ok(());
+            return Ok(self.io.output.print_json(&RunChangeLine { at, change, run })?);
         }
-        let state = cell_text(io.output.stdout(), &run_state_cell(run));
+        let state = cell_text(self.io.output.stdout(), &run_state_cell(run));
         let proof = run.receipt.as_ref().map(|receipt| format!("  {}", receipt_line(receipt))).unwrap_or_default();
-        io.output.print_line(&format!("{at}  {}  {}  {state}{proof}", change.word(), run.run_id))?;
-        Ok(())
+        Ok(self.io.output.print_line(&format!("{at}  {}  {}  {state}{proof}", change.word(), run.run_id))?)
     }
 }
 

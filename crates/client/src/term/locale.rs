@@ -26,7 +26,6 @@ pub struct Locale {
 
 impl Locale {
     /// Parses the locale names of messages and of characters, such as `ko_KR.UTF-8`. An empty name means `C`.
-    #[must_use]
     pub fn of(messages: &str, characters: &str) -> Self {
         let charset = characters.rsplit_once('.').map_or("", |(_, charset)| charset).to_ascii_lowercase();
         let charset = charset.split('@').next().unwrap_or_default();

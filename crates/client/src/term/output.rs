@@ -32,12 +32,10 @@ impl fmt::Debug for CliOutputStream {
 }
 
 impl CliOutputStream {
-    #[must_use]
     pub fn new(writer: impl Write + Send + 'static, kind: CliOutputStreamKind) -> Self {
         Self { writer: Box::new(writer), kind }
     }
 
-    #[must_use]
     pub fn is_terminal(&self) -> bool {
         self.kind != CliOutputStreamKind::Pipe
     }
@@ -110,17 +108,14 @@ pub struct CliOutput {
 }
 
 impl CliOutput {
-    #[must_use]
     pub fn new(out: CliOutputStream, err: CliOutputStream) -> Self {
         Self { out, err, answer_line_open: false, stderr_line: UnfinishedLine::Nothing }
     }
 
-    #[must_use]
     pub fn stdout(&self) -> &CliOutputStream {
         &self.out
     }
 
-    #[must_use]
     pub fn stderr(&self) -> &CliOutputStream {
         &self.err
     }

@@ -59,6 +59,15 @@ pub fn text_delta_piece(seq: u64, text: &str) -> ScriptedStreamPiece {
     event_piece(seq, EventKind::TextDelta { text: text.into() })
 }
 
+/// A stream that ends after these pieces.
+pub fn stream_of(pieces: Vec<ScriptedStreamPiece>) -> mpsc::Receiver<ScriptedStreamPiece> {
+    let (sender, receiver) = mpsc::channel(pieces.len().max(1));
+    for piece in pieces {
+        sender.try_send(piece).unwrap_or_else(|_| panic!("the channel is as long as the pieces"));
+    }
+    receiver
+}
+
 impl ScriptedStreamPiece {
     fn bytes(self) -> io::Result<Bytes> {
         match self {
@@ -79,12 +88,11 @@ pub struct ScriptedDaemon {
 
 impl ScriptedDaemon {
     /// A daemon that answers each request with `reply`.
-    ///
-    /// # Cancel safety
-    /// Dropping it starts no daemon.
-    pub async fn start(reply: impl Fn(&ScriptedDaemonRequest) -> ScriptedDaemonReply + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    pub fn start(reply: impl Fn(&ScriptedDaemonRequest) -> ScriptedDaemonReply + Send + Sync + 'static) -> Self {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
         let addr = listener.local_addr().unwrap();
+        let listener = TcpListener::from_std(listener).unwrap();
         let (request_log, requests) = watch::channel(Vec::new());
         let state = Arc::new((reply, request_log));
         let app = Router::new().fallback(move |request: Request| {
@@ -102,23 +110,16 @@ impl ScriptedDaemon {
     }
 
     /// A daemon that answers from a table of `METHOD /path` and JSON; everything else is 404.
-    ///
-    /// # Cancel safety
-    /// Dropping it starts no daemon.
-    pub async fn with_replies(table: Vec<(&'static str, Value)>) -> Self {
+    pub fn with_replies(table: Vec<(&'static str, Value)>) -> Self {
         Self::start(move |asked| match table.iter().find(|(what, _)| *what == asked.route) {
             Some((_, value)) => ScriptedDaemonReply::Json(200, value.clone()),
             None => ScriptedDaemonReply::Problem(not_found_problem()),
         })
-        .await
     }
 
     /// A daemon that accepts a message as run `r1` and sends these event streams, one per connection. It also accepts a
     /// stop of the run.
-    ///
-    /// # Cancel safety
-    /// Dropping it starts no daemon.
-    pub async fn with_run(streams: Vec<mpsc::Receiver<ScriptedStreamPiece>>) -> Self {
+    pub fn with_run(streams: Vec<mpsc::Receiver<ScriptedStreamPiece>>) -> Self {
         let streams = Mutex::new(VecDeque::from(streams));
         Self::start(move |asked| {
             let what = asked.route.as_str();
@@ -137,7 +138,6 @@ impl ScriptedDaemon {
                 _ => ScriptedDaemonReply::Problem(not_found_problem()),
             }
         })
-        .await
     }
 
     /// A client with a short reconnect policy.

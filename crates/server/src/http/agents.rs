@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use axum::http::StatusCode;
 use quell_engine::engine::{AgentChangeError, AgentRemoval};
 use quell_kernel::registry::AgentRunFilter;
@@ -14,27 +14,22 @@ use quell_protocol::{AgentId, ErrorCode};
 use serde::Deserialize;
 
 use super::auth::StopCaller;
-use super::extractors::{JsonBody, OptionalJsonBody, QueryParams};
+use super::extractors::{ForceQuery, JsonBody, OptionalJsonBody, QueryParams};
 use super::sessions::ReasonBody;
 use super::stop::stop_request;
-use super::{AuthenticatedCaller, ProblemResponse, problem_response};
-use crate::state::ServerState;
+use super::{ApiCall, ApiResult, ProblemResponse, problem_response};
 
-pub(super) async fn list(State(server): State<ServerState>, _auth: AuthenticatedCaller) -> Json<Page<AgentRow>> {
-    Json(Page { items: server.engine().list_agents(), next_cursor: None })
+pub(super) async fn list(call: ApiCall) -> Json<Page<AgentRow>> {
+    Json(Page { items: call.engine().list_agents(), next_cursor: None })
 }
 
-pub(super) async fn show(
-    State(server): State<ServerState>,
-    _auth: AuthenticatedCaller,
-    Path(id): Path<String>,
-) -> Result<Json<AgentView>, ProblemResponse> {
+pub(super) async fn show(call: ApiCall, Path(id): Path<String>) -> ApiResult<AgentView> {
     let id = parse_agent_id(&id)?;
-    server.engine().agent_view(&id).map(Json).ok_or_else(|| agent_not_found(&id))
+    call.engine().agent_view(&id).map(Json).ok_or_else(|| agent_not_found(&id))
 }
 
-pub(super) async fn tree(State(server): State<ServerState>, _auth: AuthenticatedCaller) -> Json<Page<AgentNode>> {
-    Json(Page { items: server.engine().agent_tree(), next_cursor: None })
+pub(super) async fn tree(call: ApiCall) -> Json<Page<AgentNode>> {
+    Json(Page { items: call.engine().agent_tree(), next_cursor: None })
 }
 
 impl From<AgentChangeError> for ProblemResponse {
@@ -44,34 +39,26 @@ impl From<AgentChangeError> for ProblemResponse {
 }
 
 pub(super) async fn create(
-    State(server): State<ServerState>,
-    auth: AuthenticatedCaller,
+    call: ApiCall,
     JsonBody(request): JsonBody<NewAgent>,
 ) -> Result<(StatusCode, Json<AgentRow>), ProblemResponse> {
-    let row = server.engine().create_agent(auth.require_admin()?, request).await?;
+    let row = call.engine().create_agent(call.require_admin()?, request).await?;
     Ok((StatusCode::CREATED, Json(row)))
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct DeleteAgentQuery {
-    force: Option<String>,
-}
-
 pub(super) async fn delete(
-    State(server): State<ServerState>,
-    auth: AuthenticatedCaller,
+    call: ApiCall,
     Path(id): Path<String>,
-    QueryParams(query): QueryParams<DeleteAgentQuery>,
+    QueryParams(query): QueryParams<ForceQuery>,
     OptionalJsonBody(request): OptionalJsonBody<ReasonBody>,
-) -> Result<Json<AgentsDeleted>, ProblemResponse> {
-    let caller = auth.require_admin()?;
+) -> ApiResult<AgentsDeleted> {
+    let caller = call.require_admin()?;
     let id = parse_agent_id(&id)?;
-    let removal = match query.force.as_deref() {
-        None | Some("0" | "false" | "no") => AgentRemoval::IfIdle,
-        Some(_) => AgentRemoval::Force(stop_request(caller, false, request.reason.as_deref())),
+    let removal = match query.force.0 {
+        false => AgentRemoval::IfIdle,
+        true => AgentRemoval::Force(stop_request(caller, false, request.reason.as_deref())),
     };
-    Ok(Json(server.engine().delete_agent(caller, &id, removal).await?))
+    Ok(Json(call.engine().delete_agent(caller, &id, removal).await?))
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -81,20 +68,19 @@ pub(super) struct AbortAgentQuery {
 }
 
 pub(super) async fn abort(
-    State(server): State<ServerState>,
-    StopCaller(auth): StopCaller,
+    StopCaller(call): StopCaller,
     Path(id): Path<String>,
     QueryParams(query): QueryParams<AbortAgentQuery>,
     OptionalJsonBody(request): OptionalJsonBody<StopRunRequest>,
-) -> Result<Json<AgentAbortAnswer>, ProblemResponse> {
-    let caller = auth.require_write()?;
-    require_engine_open(&server)?;
+) -> ApiResult<AgentAbortAnswer> {
+    let caller = call.require_write()?;
+    require_engine_open(&call)?;
     let id = parse_agent_id(&id)?;
-    if server.engine().find_agent(&id).is_none() {
+    if call.engine().find_agent(&id).is_none() {
         return Err(agent_not_found(&id));
     }
     let abort_request = stop_request(caller, request.force, request.reason.as_deref());
-    let engine = server.engine();
+    let engine = call.engine();
     let (answer, stop) = match query.scope.as_deref() {
         None | Some("call") => engine.abort_agent(caller, &id, AgentRunFilter::WaitingLlm, &abort_request),
         Some("run") => engine.abort_agent(caller, &id, AgentRunFilter::Any, &abort_request),
@@ -111,18 +97,15 @@ pub(super) async fn abort(
     Ok(Json(answer))
 }
 
-pub(super) async fn abort_without_id(
-    State(server): State<ServerState>,
-    auth: AuthenticatedCaller,
-) -> Result<(), ProblemResponse> {
-    auth.require_write()?;
-    require_engine_open(&server)?;
+pub(super) async fn abort_without_id(call: ApiCall) -> Result<(), ProblemResponse> {
+    call.require_write()?;
+    require_engine_open(&call)?;
     Err(missing_agent_id())
 }
 
 /// Must be the first check of an abort: row B4 of docs/design/requirements.md.
-fn require_engine_open(server: &ServerState) -> Result<(), ProblemResponse> {
-    if server.engine().is_open() {
+fn require_engine_open(call: &ApiCall) -> Result<(), ProblemResponse> {
+    if call.engine().is_open() {
         return Ok(());
     }
     Err(problem_response(ErrorCode::SocietyNotInitialized, "the daemon is starting or closing; ask again"))
@@ -139,14 +122,14 @@ fn missing_agent_id() -> ProblemResponse {
     problem_response(ErrorCode::MissingAgentId, "name the agent in the path: /api/agent/AGENT/abort")
 }
 
-fn agent_not_found(id: &AgentId) -> ProblemResponse {
+pub(super) fn agent_not_found(id: &AgentId) -> ProblemResponse {
     problem_response(ErrorCode::AgentNotFound, format!("there is no agent {id:?}; GET /api/agents lists them"))
 }
 
 /// The models that agents use, each with its agents.
-pub(super) async fn models(State(server): State<ServerState>, _auth: AuthenticatedCaller) -> Json<Page<ModelRow>> {
+pub(super) async fn models(call: ApiCall) -> Json<Page<ModelRow>> {
     let mut models: BTreeMap<String, Vec<AgentId>> = BTreeMap::new();
-    for agent in server.engine().list_agents() {
+    for agent in call.engine().list_agents() {
         models.entry(agent.model).or_default().push(agent.id);
     }
     let items = models.into_iter().map(|(model, agents)| ModelRow { model, agents }).collect();

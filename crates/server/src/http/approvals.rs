@@ -1,15 +1,14 @@
 //! List pending tool approvals and decide them.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use quell_engine::engine::AnswerError;
 use quell_protocol::ErrorCode;
 use quell_protocol::api::Page;
 use quell_protocol::approval::{ApprovalAnswer, ApprovalRow};
 
 use super::extractors::JsonBody;
-use super::{AuthenticatedCaller, ProblemResponse, problem_response};
-use crate::state::ServerState;
+use super::{ApiCall, ApiResult, ProblemResponse, problem_response};
 
 impl From<AnswerError> for ProblemResponse {
     fn from(error: AnswerError) -> Self {
@@ -22,15 +21,14 @@ impl From<AnswerError> for ProblemResponse {
     }
 }
 
-pub(super) async fn list(State(server): State<ServerState>, _auth: AuthenticatedCaller) -> Json<Page<ApprovalRow>> {
-    Json(Page { items: server.engine().pending_approvals(), next_cursor: None })
+pub(super) async fn list(call: ApiCall) -> Json<Page<ApprovalRow>> {
+    Json(Page { items: call.engine().pending_approvals(), next_cursor: None })
 }
 
 pub(super) async fn answer(
-    State(server): State<ServerState>,
-    auth: AuthenticatedCaller,
+    call: ApiCall,
     Path(id): Path<String>,
     JsonBody(answer): JsonBody<ApprovalAnswer>,
-) -> Result<Json<ApprovalRow>, ProblemResponse> {
-    Ok(Json(server.engine().answer_approval(auth.require_approver()?, &id, answer.decision)?))
+) -> ApiResult<ApprovalRow> {
+    Ok(Json(call.engine().answer_approval(call.require_approver()?, &id, answer.decision)?))
 }

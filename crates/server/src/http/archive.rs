@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{FromRequest, Path, Request, State};
+use axum::extract::{FromRequest, Path, Request};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -18,7 +18,7 @@ use quell_store::{SessionArchive, StoreError, TempFile};
 use tokio::time::timeout;
 
 use super::sessions::session_not_found;
-use super::{AuthenticatedCaller, ProblemResponse, problem_response};
+use super::{ApiCall, ProblemResponse, problem_response};
 use crate::state::ServerState;
 
 const NDJSON_TYPE: &str = "application/x-ndjson";
@@ -51,22 +51,15 @@ impl From<ArchiveError> for ProblemResponse {
     }
 }
 
-pub(super) async fn export(
-    State(server): State<ServerState>,
-    _auth: AuthenticatedCaller,
-    Path(key): Path<String>,
-) -> Result<Response, ProblemResponse> {
+pub(super) async fn export(call: ApiCall, Path(key): Path<String>) -> Result<Response, ProblemResponse> {
     let key = SessionKey::parse(key)?;
-    let file = server.engine().export_session(&key).await?.ok_or_else(|| session_not_found(&key))?;
-    Ok(file_response(server.engine(), file, NDJSON_TYPE))
+    let file = call.engine().export_session(&key).await?.ok_or_else(|| session_not_found(&key))?;
+    Ok(file_response(call.engine(), file, NDJSON_TYPE))
 }
 
-pub(super) async fn backup(
-    State(server): State<ServerState>,
-    auth: AuthenticatedCaller,
-) -> Result<Response, ProblemResponse> {
-    let file = server.engine().backup(auth.require_admin()?).await?;
-    Ok(file_response(server.engine(), file, SQLITE_TYPE))
+pub(super) async fn backup(call: ApiCall) -> Result<Response, ProblemResponse> {
+    let file = call.engine().backup(call.require_admin()?).await?;
+    Ok(file_response(call.engine(), file, SQLITE_TYPE))
 }
 
 /// Streams a file as the response. Content-Length lets a client notice a truncated download.
@@ -83,20 +76,16 @@ fn file_response(engine: &Engine, file: TempFile, kind: &'static str) -> Respons
 
 pub(super) struct ArchiveBody(SessionArchive);
 
-pub(super) async fn import(
-    State(server): State<ServerState>,
-    auth: AuthenticatedCaller,
-    request: Request,
-) -> Result<(StatusCode, Json<SessionRow>), ProblemResponse> {
-    let caller = auth.require_write()?.clone();
-    let Some(_permit) = server.acquire_import() else {
+pub(super) async fn import(call: ApiCall, request: Request) -> Result<(StatusCode, Json<SessionRow>), ProblemResponse> {
+    let caller = call.require_write()?.clone();
+    let Some(_permit) = call.server.budgets().imports.reserve_one() else {
         return Err(problem_response(
             ErrorCode::Conflict,
             "another session is being imported; send this one again when that is done",
         ));
     };
-    let ArchiveBody(archive) = ArchiveBody::from_request(request, &server).await?;
-    Ok((StatusCode::CREATED, Json(server.engine().import_session(&caller, archive).await?)))
+    let ArchiveBody(archive) = ArchiveBody::from_request(request, &call.server).await?;
+    Ok((StatusCode::CREATED, Json(call.engine().import_session(&caller, archive).await?)))
 }
 
 impl FromRequest<ServerState> for ArchiveBody {

@@ -1,15 +1,12 @@
 //! List the audit log.
 
 use axum::Json;
-use axum::extract::State;
 use quell_protocol::api::Page;
 use quell_protocol::audit::AuditRow;
 use serde::Deserialize;
 
-use super::extractors::QueryParams;
-use super::runs::{DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE};
-use super::{AuthenticatedCaller, ProblemResponse};
-use crate::state::ServerState;
+use super::extractors::{QueryParams, page_size};
+use super::{ApiCall, ApiResult};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -18,12 +15,8 @@ pub(super) struct AuditListQuery {
     limit: Option<usize>,
 }
 
-pub(super) async fn list(
-    State(server): State<ServerState>,
-    auth: AuthenticatedCaller,
-    QueryParams(query): QueryParams<AuditListQuery>,
-) -> Result<Json<Page<AuditRow>>, ProblemResponse> {
-    auth.require_admin()?;
-    let limit = query.limit.unwrap_or(DEFAULT_PAGE_SIZE).clamp(1, MAX_PAGE_SIZE);
-    Ok(Json(server.engine().list_audit(query.after, limit).await?))
+pub(super) async fn list(call: ApiCall, QueryParams(query): QueryParams<AuditListQuery>) -> ApiResult<Page<AuditRow>> {
+    call.require_admin()?;
+    let limit = page_size(query.limit);
+    Ok(Json(call.engine().list_audit(query.after, limit).await?))
 }

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use axum::extract::{ConnectInfo, FromRequestParts};
 use axum::http::request::Parts;
 use axum::http::{Extensions, HeaderMap, header};
+use quell_engine::Engine;
 use quell_engine::access::{Caller, Credential, ForwardedHeaders, RequestOrigin};
 use quell_protocol::api::{AccessLevel, Grants};
 use quell_protocol::{ErrorCode, Surface};
@@ -19,14 +20,14 @@ const SURFACE_HEADER: &str = "x-quell-surface";
 
 /// A caller that may request a stop: one with a token, or a process of the same user at the Unix socket.
 #[derive(Debug, Clone)]
-pub(crate) struct StopCaller(pub(crate) AuthenticatedCaller);
+pub(crate) struct StopCaller(pub(crate) ApiCall);
 
 impl FromRequestParts<ServerState> for StopCaller {
     type Rejection = ProblemResponse;
 
     async fn from_request_parts(parts: &mut Parts, server: &ServerState) -> Result<Self, ProblemResponse> {
-        let refused = match AuthenticatedCaller::from_request_parts(parts, server).await {
-            Ok(caller) => return Ok(Self(caller)),
+        let refused = match ApiCall::from_request_parts(parts, server).await {
+            Ok(call) => return Ok(Self(call)),
             Err(refused) => refused,
         };
         // A browser with a foreign origin is refused for that, not for a missing token.
@@ -37,7 +38,8 @@ impl FromRequestParts<ServerState> for StopCaller {
         let (principal, scope) = server.engine().access().local_admin();
         let (surface, origin) = (request_surface(&parts.headers), request_origin(&parts.extensions, &parts.headers));
         let grants = Grants::for_level(scope);
-        Ok(Self(AuthenticatedCaller(Caller { principal, scope, grants, surface, origin })))
+        let caller = Caller { principal, scope, grants, surface, origin };
+        Ok(Self(ApiCall { server: server.clone(), caller }))
     }
 }
 
@@ -48,45 +50,40 @@ fn mark_connection_authenticated(extensions: &Extensions) {
     }
 }
 
-/// A caller with a valid token.
+/// A request with a valid token, and the server that answers it.
 #[derive(Debug, Clone)]
-pub(crate) struct AuthenticatedCaller(pub(crate) Caller);
+pub(crate) struct ApiCall {
+    pub(crate) server: ServerState,
+    pub(crate) caller: Caller,
+}
 
-impl AuthenticatedCaller {
+impl ApiCall {
+    pub(crate) fn engine(&self) -> &Engine {
+        self.server.engine()
+    }
+
     /// Requires the scope to send and stop.
     pub(crate) fn require_write(&self) -> Result<&Caller, ProblemResponse> {
-        if self.0.may_write() {
-            return Ok(&self.0);
-        }
-        Err(problem_response(
-            ErrorCode::Forbidden,
-            "this needs a token with scope write; `quell token create` makes one",
-        ))
+        self.require(self.caller.may_write(), "scope write; `quell token create` makes one")
     }
 
     /// Requires the right to decide approvals, or the scope to write: writers may deny their own calls.
     pub(crate) fn require_approver(&self) -> Result<&Caller, ProblemResponse> {
-        if self.0.may_write() || self.0.may_approve() {
-            return Ok(&self.0);
-        }
-        Err(problem_response(
-            ErrorCode::Forbidden,
-            "this needs a token with scope approve; `quell token create` makes one",
-        ))
+        let allowed = self.caller.may_write() || self.caller.may_approve();
+        self.require(allowed, "scope approve; `quell token create` makes one")
     }
 
     pub(crate) fn require_admin(&self) -> Result<&Caller, ProblemResponse> {
-        if self.0.is_admin() {
-            return Ok(&self.0);
-        }
-        Err(problem_response(
-            ErrorCode::Forbidden,
-            "this needs a token with scope admin; the first one is in the data directory",
-        ))
+        self.require(self.caller.is_admin(), "scope admin; the first one is in the data directory")
+    }
+
+    fn require(&self, allowed: bool, token: &str) -> Result<&Caller, ProblemResponse> {
+        let refused = || problem_response(ErrorCode::Forbidden, format!("this needs a token with {token}"));
+        allowed.then_some(&self.caller).ok_or_else(refused)
     }
 }
 
-impl FromRequestParts<ServerState> for AuthenticatedCaller {
+impl FromRequestParts<ServerState> for ApiCall {
     type Rejection = ProblemResponse;
 
     async fn from_request_parts(parts: &mut Parts, server: &ServerState) -> Result<Self, ProblemResponse> {
@@ -108,7 +105,8 @@ impl FromRequestParts<ServerState> for AuthenticatedCaller {
         let surface = if is_page { Surface::Page } else { request_surface(&parts.headers) };
         let origin = request_origin(&parts.extensions, &parts.headers);
         let grants = server.engine().access().grants_of(&principal, scope);
-        Ok(Self(Caller { principal, scope, grants, surface, origin }))
+        let caller = Caller { principal, scope, grants, surface, origin };
+        Ok(Self { server: server.clone(), caller })
     }
 }
 

@@ -12,7 +12,7 @@ use futures_util::StreamExt;
 use quell_protocol::ErrorCode;
 
 use super::{ProblemResponse, problem_response};
-use crate::budget::{ByteBudget, Reservation, UNBUDGETED_BYTES};
+use crate::budget::{Budget, Reservation, UNBUDGETED_BYTES};
 
 /// The budget reservation of one request's body, held until its response is ready.
 #[derive(Debug, Clone, Default)]
@@ -24,7 +24,7 @@ pub(super) struct BodyLimit<'a> {
     /// Text that names the setting of the limit, for the error; may be empty.
     pub(super) configured_by: &'static str,
     /// Budget for bodies larger than [`UNBUDGETED_BYTES`]; `None` where a stop must not wait for the bodies of others.
-    pub(super) budget: Option<&'a ByteBudget>,
+    pub(super) budget: Option<&'a Budget>,
 }
 
 /// Keeps the reservation of the body until the response is ready, whichever function handles the request.
@@ -47,7 +47,7 @@ impl BodyLimit<'_> {
         if length.is_some_and(|length| length > self.max_bytes) {
             return Err(self.too_large());
         }
-        let mut reserved = self.budget.map(ByteBudget::empty_reservation);
+        let mut reserved = self.budget.map(Budget::empty_reservation);
         let mut read = BytesMut::new();
         let mut pieces = body.into_data_stream();
         while let Some(piece) = pieces.next().await {

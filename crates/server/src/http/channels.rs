@@ -10,7 +10,7 @@ use quell_protocol::channel::{ChannelDelivery, ChannelReceived, ChannelRow, Chan
 
 use super::body_limits::{BodyLimit, BodyReservation};
 use super::extractors::JsonBody;
-use super::{AuthenticatedCaller, ProblemResponse, check_origin, problem_response};
+use super::{ApiCall, ApiResult, ProblemResponse, check_origin, problem_response};
 use crate::state::ServerState;
 use quell_channels::flow::{ChannelTargetError, Channels, ReceiveError};
 use quell_channels::network::InboundRejection;
@@ -40,26 +40,18 @@ impl From<ReceiveError> for ProblemResponse {
     }
 }
 
-pub(super) async fn list(State(server): State<ServerState>, _auth: AuthenticatedCaller) -> Json<Page<ChannelRow>> {
-    Json(Page { items: server.channels().map(Channels::channel_rows).unwrap_or_default(), next_cursor: None })
+pub(super) async fn list(call: ApiCall) -> Json<Page<ChannelRow>> {
+    Json(Page { items: call.server.channels().map(Channels::channel_rows).unwrap_or_default(), next_cursor: None })
 }
 
-pub(super) async fn test(
-    State(server): State<ServerState>,
-    auth: AuthenticatedCaller,
-    Path(name): Path<String>,
-) -> Result<Json<ChannelTest>, ProblemResponse> {
-    auth.require_write()?;
-    Ok(Json(running_channels(&server)?.probe(&name).await?))
+pub(super) async fn test(call: ApiCall, Path(name): Path<String>) -> ApiResult<ChannelTest> {
+    call.require_write()?;
+    Ok(Json(running_channels(&call.server)?.probe(&name).await?))
 }
 
-pub(super) async fn send(
-    State(server): State<ServerState>,
-    auth: AuthenticatedCaller,
-    JsonBody(request): JsonBody<ChannelSend>,
-) -> Result<Json<ChannelDelivery>, ProblemResponse> {
-    let caller = auth.require_admin()?;
-    Ok(Json(running_channels(&server)?.send_text(caller, &request.to, &request.text).await?))
+pub(super) async fn send(call: ApiCall, JsonBody(request): JsonBody<ChannelSend>) -> ApiResult<ChannelDelivery> {
+    let caller = call.require_admin()?;
+    Ok(Json(running_channels(&call.server)?.send_text(caller, &request.to, &request.text).await?))
 }
 
 /// Receives a message of a network that posts to Quell. Callers show no token: the network checks their signature.
@@ -74,7 +66,7 @@ pub(super) async fn receive(
     let channels = running_channels(&server)?;
     let max_bytes = channels.max_post_bytes(&name).ok_or_else(|| ReceiveError::NoEndpoint(name.clone()))?;
     let body_limit =
-        BodyLimit { max_bytes, configured_by: " here", budget: Some(server.unauthenticated_receive_budget()) };
+        BodyLimit { max_bytes, configured_by: " here", budget: Some(&server.budgets().unauthenticated_receive) };
     let body = body_limit.read_body(Some(&reservation), &headers, body).await?;
     let received = channels.receive_post(&name, &headers, &body).await?;
     Ok((StatusCode::ACCEPTED, Json(received)))

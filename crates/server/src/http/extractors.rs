@@ -7,6 +7,7 @@ use bytes::Bytes;
 use quell_kernel::json_size::exceeds_value_count;
 use quell_protocol::{ErrorCode, Object};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
 
 use super::body_limits::BodyLimit;
 use super::{ProblemResponse, problem_response};
@@ -33,13 +34,34 @@ pub(super) struct OptionalJsonBody<T>(pub(super) T);
 #[derive(Debug)]
 pub(super) struct QueryParams<T>(pub(super) T);
 
+/// A flag in a query: set by any value but `0`, `false` and `no`.
+#[derive(Debug, Default)]
+pub(super) struct QueryFlag(pub(super) bool);
+
+impl<'de> Deserialize<'de> for QueryFlag {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(|text| Self(!matches!(text.as_str(), "0" | "false" | "no")))
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct ForceQuery {
+    pub(super) force: QueryFlag,
+}
+
+/// Rows of a page: 100 if the caller gives no limit, at most 1000.
+pub(super) fn page_size(limit: Option<usize>) -> usize {
+    limit.unwrap_or(100).clamp(1, 1000)
+}
+
 impl<T: DeserializeOwned> FromRequest<ServerState> for JsonBody<T> {
     type Rejection = ProblemResponse;
 
     async fn from_request(request: Request, server: &ServerState) -> Result<Self, ProblemResponse> {
         let limit = server.engine().config().limits.request_body_bytes;
         let configured_by = " (request_body_bytes in [limits])";
-        let body_limit = BodyLimit { max_bytes: limit, configured_by, budget: Some(server.receive_budget()) };
+        let body_limit = BodyLimit { max_bytes: limit, configured_by, budget: Some(&server.budgets().receive) };
         parse_json(&read_json_body(request, body_limit).await?).map(Self)
     }
 }
@@ -51,7 +73,7 @@ impl<T: DeserializeOwned> FromRequest<ServerState> for UnauthenticatedJsonBody<T
         let body_limit = BodyLimit {
             max_bytes: MAX_UNAUTHENTICATED_BODY,
             configured_by: "",
-            budget: Some(server.unauthenticated_receive_budget()),
+            budget: Some(&server.budgets().unauthenticated_receive),
         };
         parse_json(&read_json_body(request, body_limit).await?).map(Self)
     }

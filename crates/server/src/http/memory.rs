@@ -1,7 +1,7 @@
 //! List, search and delete notes of sessions, agents and senders.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use axum::http::StatusCode;
 use quell_engine::engine::NoteFilter;
 use quell_engine::memory::NoteScope;
@@ -10,10 +10,10 @@ use quell_protocol::memory::{NoteRow, NotesForgotten, SenderRow};
 use quell_protocol::{AgentId, ErrorCode, SessionKey};
 use serde::Deserialize;
 
-use super::extractors::QueryParams;
-use super::runs::{DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE};
-use super::{AuthenticatedCaller, ProblemResponse, problem_response};
-use crate::state::ServerState;
+use super::agents::agent_not_found;
+use super::extractors::{QueryParams, page_size};
+use super::sessions::session_not_found;
+use super::{ApiCall, ApiResult, ProblemResponse, problem_response};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -31,56 +31,49 @@ pub(super) struct SenderListQuery {
 }
 
 pub(super) async fn list_of_session(
-    State(server): State<ServerState>,
-    _auth: AuthenticatedCaller,
+    call: ApiCall,
     Path(key): Path<String>,
     QueryParams(query): QueryParams<NoteListQuery>,
-) -> Result<Json<Page<NoteRow>>, ProblemResponse> {
+) -> ApiResult<Page<NoteRow>> {
     let key = SessionKey::parse(key)?;
-    if server.engine().find_session(&key).await?.is_none() {
-        let detail = format!("there is no session {key:?}; `quell sessions` lists them");
-        return Err(problem_response(ErrorCode::SessionNotFound, detail));
+    if call.engine().find_session(&key).await?.is_none() {
+        return Err(session_not_found(&key));
     }
-    list_notes(&server, NoteScope::Session(key), query).await
+    list_notes(&call, NoteScope::Session(key), query).await
 }
 
 pub(super) async fn list_of_agent(
-    State(server): State<ServerState>,
-    _auth: AuthenticatedCaller,
+    call: ApiCall,
     Path(id): Path<String>,
     QueryParams(query): QueryParams<NoteListQuery>,
-) -> Result<Json<Page<NoteRow>>, ProblemResponse> {
+) -> ApiResult<Page<NoteRow>> {
     let id = parse_agent_id(&id)?;
-    let exists = server.engine().find_agent(&id).is_some();
-    let page = list_notes(&server, NoteScope::Agent(id.clone()), query).await?;
+    let exists = call.engine().find_agent(&id).is_some();
+    let page = list_notes(&call, NoteScope::Agent(id.clone()), query).await?;
     // Notes outlive the configuration of their agent.
     if !exists && page.0.items.is_empty() {
-        let detail = format!("there is no agent {id:?}; GET /api/agents lists them");
-        return Err(problem_response(ErrorCode::AgentNotFound, detail));
+        return Err(agent_not_found(&id));
     }
     Ok(page)
 }
 
 pub(super) async fn list_senders(
-    State(server): State<ServerState>,
-    _auth: AuthenticatedCaller,
+    call: ApiCall,
     QueryParams(SenderListQuery { limit, cursor }): QueryParams<SenderListQuery>,
-) -> Result<Json<Page<SenderRow>>, ProblemResponse> {
-    let limit = limit.unwrap_or(DEFAULT_PAGE_SIZE).clamp(1, MAX_PAGE_SIZE);
-    Ok(Json(server.engine().list_senders(limit, cursor).await?))
+) -> ApiResult<Page<SenderRow>> {
+    Ok(Json(call.engine().list_senders(page_size(limit), cursor).await?))
 }
 
 pub(super) async fn list_of_sender(
-    State(server): State<ServerState>,
-    _auth: AuthenticatedCaller,
+    call: ApiCall,
     Path(sender): Path<String>,
     QueryParams(query): QueryParams<NoteListQuery>,
-) -> Result<Json<Page<NoteRow>>, ProblemResponse> {
+) -> ApiResult<Page<NoteRow>> {
     let scope = NoteScope::Sender(sender.clone());
-    let page = list_notes(&server, scope.clone(), query).await?;
+    let page = list_notes(&call, scope.clone(), query).await?;
     if page.0.items.is_empty() {
         // A search may find nothing although the sender has notes.
-        let any = server.engine().list_notes(scope, NoteFilter { query: None, limit: 1, cursor: None }).await?;
+        let any = call.engine().list_notes(scope, NoteFilter { query: None, limit: 1, cursor: None }).await?;
         if any.items.is_empty() {
             return Err(sender_not_found(&sender));
         }
@@ -88,65 +81,49 @@ pub(super) async fn list_of_sender(
     Ok(page)
 }
 
-pub(super) async fn forget_sender(
-    State(server): State<ServerState>,
-    auth: AuthenticatedCaller,
-    Path(sender): Path<String>,
-) -> Result<Json<NotesForgotten>, ProblemResponse> {
-    let caller = auth.require_admin()?;
-    match server.engine().forget_sender(caller, sender.clone()).await? {
+pub(super) async fn forget_sender(call: ApiCall, Path(sender): Path<String>) -> ApiResult<NotesForgotten> {
+    let caller = call.require_admin()?;
+    match call.engine().forget_sender(caller, sender.clone()).await? {
         0 => Err(sender_not_found(&sender)),
         forgotten => Ok(Json(NotesForgotten { forgotten })),
     }
 }
 
 pub(super) async fn forget_sender_note(
-    State(server): State<ServerState>,
-    auth: AuthenticatedCaller,
+    call: ApiCall,
     Path((sender, note)): Path<(String, String)>,
 ) -> Result<StatusCode, ProblemResponse> {
-    auth.require_admin()?;
-    forget_note(&server, &auth, NoteScope::Sender(sender), note).await
+    call.require_admin()?;
+    forget_note(&call, NoteScope::Sender(sender), note).await
 }
 
 pub(super) async fn forget_session_note(
-    State(server): State<ServerState>,
-    auth: AuthenticatedCaller,
+    call: ApiCall,
     Path((key, note)): Path<(String, String)>,
 ) -> Result<StatusCode, ProblemResponse> {
-    forget_note(&server, &auth, NoteScope::Session(SessionKey::parse(key)?), note).await
+    forget_note(&call, NoteScope::Session(SessionKey::parse(key)?), note).await
 }
 
 pub(super) async fn forget_agent_note(
-    State(server): State<ServerState>,
-    auth: AuthenticatedCaller,
+    call: ApiCall,
     Path((id, note)): Path<(String, String)>,
 ) -> Result<StatusCode, ProblemResponse> {
-    auth.require_admin()?;
-    forget_note(&server, &auth, NoteScope::Agent(parse_agent_id(&id)?), note).await
+    call.require_admin()?;
+    forget_note(&call, NoteScope::Agent(parse_agent_id(&id)?), note).await
 }
 
-async fn list_notes(
-    server: &ServerState,
-    scope: NoteScope,
-    query: NoteListQuery,
-) -> Result<Json<Page<NoteRow>>, ProblemResponse> {
-    let limit = query.limit.unwrap_or(DEFAULT_PAGE_SIZE).clamp(1, MAX_PAGE_SIZE);
+async fn list_notes(call: &ApiCall, scope: NoteScope, query: NoteListQuery) -> ApiResult<Page<NoteRow>> {
+    let limit = page_size(query.limit);
     if query.query.is_some() && query.cursor.is_some() {
         let detail = "a search has one page; ask for a higher limit instead of a cursor";
         return Err(problem_response(ErrorCode::InvalidRequest, detail));
     }
-    Ok(Json(server.engine().list_notes(scope, NoteFilter { query: query.query, limit, cursor: query.cursor }).await?))
+    Ok(Json(call.engine().list_notes(scope, NoteFilter { query: query.query, limit, cursor: query.cursor }).await?))
 }
 
-async fn forget_note(
-    server: &ServerState,
-    auth: &AuthenticatedCaller,
-    scope: NoteScope,
-    note: String,
-) -> Result<StatusCode, ProblemResponse> {
-    let caller = auth.require_write()?;
-    if server.engine().forget_note(caller, scope.clone(), note.clone()).await? {
+async fn forget_note(call: &ApiCall, scope: NoteScope, note: String) -> Result<StatusCode, ProblemResponse> {
+    let caller = call.require_write()?;
+    if call.engine().forget_note(caller, scope.clone(), note.clone()).await? {
         return Ok(StatusCode::NO_CONTENT);
     }
     Err(problem_response(ErrorCode::NotFound, format!("the {scope} has no note {note:?}")))

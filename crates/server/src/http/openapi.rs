@@ -3,7 +3,6 @@
 mod routes;
 
 use axum::Json;
-use axum::extract::State;
 use quell_protocol::agents::{AgentNode, AgentView, AgentsDeleted, NewAgent};
 use quell_protocol::api::{
     AgentAbortAnswer, AgentRow, HistoryMessage, Hold, NewToken, RunView, SendAnswer, SendRequest, SessionRow,
@@ -21,7 +20,7 @@ use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
 use self::routes::{QueryParamSpec, ROUTES, RequestBodySpec, ResponseSpec, RouteAuth, RouteSpec};
-use crate::state::ServerState;
+use super::ApiCall;
 
 #[derive(OpenApi)]
 #[openapi(components(schemas(
@@ -73,8 +72,8 @@ use crate::state::ServerState;
 )))]
 struct OpenApiSchemas;
 
-pub(super) async fn document(State(server): State<ServerState>, _auth: super::AuthenticatedCaller) -> Json<Value> {
-    Json(build_document(server.engine().access().cookie_name()))
+pub(super) async fn document(call: ApiCall) -> Json<Value> {
+    Json(build_document(call.engine().access().cookie_name()))
 }
 
 fn build_document(cookie: &str) -> Value {
@@ -121,8 +120,8 @@ fn mark_unsigned_formats(schema: &mut Value) {
 fn operation_object(route: &RouteSpec) -> Value {
     let mut operation = json!({"summary": route.summary, "operationId": operation_id(route), "responses": {}});
     // A response of the route replaces the shared one with the same status.
-    for (status, schema, meaning) in shared_responses(route).iter().chain(route.responses) {
-        operation["responses"][status.to_string()] = response_object(schema, meaning);
+    for (status, schema, meaning) in shared_responses(route).iter().chain(route.responses).filter_map(parse_response) {
+        operation["responses"][status] = response_object(schema, meaning);
     }
     let names = route.path.split(['{', '}']).skip(1).step_by(2);
     let in_path =
@@ -147,43 +146,48 @@ fn operation_object(route: &RouteSpec) -> Value {
     operation
 }
 
+/// Status, schema and meaning. An error has a problem body, but for the one that comes before any route.
+fn parse_response(spec: &&'static str) -> Option<(&'static str, &'static str, &'static str)> {
+    let (status, rest) = spec.split_once(' ')?;
+    match status.parse::<u16>().ok()? {
+        431 => Some((status, "none", rest)),
+        400.. => Some((status, "Problem", rest)),
+        _ => rest.split_once(' ').map(|(schema, meaning)| (status, schema, meaning)),
+    }
+}
+
 /// Responses that many routes share.
 fn shared_responses(route: &RouteSpec) -> Vec<ResponseSpec> {
-    let mut answers = vec![(431, "none", "the head of the request is too large, or has too many fields")];
+    let mut answers = vec!["431 the head of the request is too large, or has too many fields"];
     if route.auth() == RouteAuth::Probe {
-        answers.push((503, "Problem", "the daemon has no descriptors left but for stops"));
+        answers.push("503 the daemon has no descriptors left but for stops");
     } else {
-        answers.push((421, "Problem", "the Host is none of the daemon's; add it to allowed_hosts in [server]"));
+        answers.push("421 the Host is none of the daemon's; add it to allowed_hosts in [server]");
     }
     if route.auth() == RouteAuth::Token {
-        answers.push((401, "Problem", "a valid token is needed"));
-        answers.push((403, "Problem", "the token's scope does not allow it, or the web origin may not ask"));
+        answers.push("401 a valid token is needed");
+        answers.push("403 the token's scope does not allow it, or the web origin may not ask");
     }
     if route.auth() == RouteAuth::Token || route.path.contains("sign-in") {
-        answers.push((
-            429,
-            "Problem",
-            "too many requests with a bad token came from this address; Retry-After says how long",
-        ));
+        answers.push("429 too many requests with a bad token came from this address; Retry-After says how long");
     }
     if route.path.starts_with("/api/sign-") {
-        answers.push((403, "Problem", "the web origin may not ask"));
+        answers.push("403 the web origin may not ask");
     }
     let is_api = route.path.starts_with("/api/");
-    let unusable = match is_api || route.path.contains('{') {
-        true => "the database cannot be used, the daemon is closing, or it receives or holds all that it can",
-        false => "the daemon has no descriptors left but for stops",
-    };
     if route.auth() != RouteAuth::Probe {
-        answers.push((503, "Problem", unusable));
+        answers.push(match is_api || route.path.contains('{') {
+            true => "503 the database cannot be used, the daemon is closing, or it receives or holds all that it can",
+            false => "503 the daemon has no descriptors left but for stops",
+        });
     }
     if route.request_body.is_some() || route.path.contains('{') || !route.query_params().is_empty() {
-        answers.push((400, "Problem", "the request is not valid; the detail says what"));
+        answers.push("400 the request is not valid; the detail says what");
     }
     if route.request_body.is_some() {
-        answers.push((408, "Problem", "the body did not come in time"));
-        answers.push((413, "Problem", "larger than request_body_bytes in [limits]"));
-        answers.push((415, "Problem", "the body is not JSON, or not said to be"));
+        answers.push("408 the body did not come in time");
+        answers.push("413 larger than request_body_bytes in [limits]");
+        answers.push("415 the body is not JSON, or not said to be");
     }
     answers
 }
@@ -212,7 +216,7 @@ fn content_object(schema: &str) -> Value {
     let of = |name: &str| json!({"$ref": format!("#/components/schemas/{name}")});
     let text = |meaning: &str| json!({"schema": {"type": "string", "description": meaning}});
     match schema {
-        "" => json!({"application/json": {"schema": {"type": "object"}}}),
+        "object" => json!({"application/json": {"schema": {"type": "object"}}}),
         "HOLD" => {
             json_object_content(&json!({"held": {"type": ["boolean", "null"]}, "reason": {"type": ["string", "null"]}}))
         }
@@ -249,7 +253,7 @@ fn json_object_content(properties: &Value) -> Value {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::{ROUTES, build_document};
+    use super::{ROUTES, build_document, parse_response};
 
     /// Reads the routes from the router's source. WebSocket upgrades are not part of OpenAPI.
     fn mounted_routes() -> BTreeSet<String> {
@@ -276,6 +280,12 @@ mod tests {
         let table: BTreeSet<String> = ROUTES.iter().map(|row| format!("{} {}", row.method, row.path)).collect();
         assert_eq!(table, mounted_routes());
         assert_eq!(table.len(), ROUTES.len(), "a route stands twice in the table");
+    }
+
+    #[test]
+    fn every_response_can_be_read() {
+        let all: Vec<_> = ROUTES.iter().flat_map(|row| row.responses).collect();
+        assert_eq!(all.iter().find(|spec| parse_response(spec).is_none()), None);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogra
 use quell_protocol::ErrorCode;
 use serde_json::{Value, json};
 
-use super::{AuthenticatedCaller, ProblemResponse, problem_response};
+use super::{ApiCall, ApiResult, ProblemResponse, problem_response};
 use crate::state::ServerState;
 
 /// Bucket bounds of [`STOP_SECONDS`], in seconds. A stop takes milliseconds, and is abandoned after some seconds.
@@ -66,7 +66,7 @@ pub(super) async fn healthz() -> Json<Value> {
     Json(json!({"status": "ok"}))
 }
 
-pub(super) async fn readyz(State(server): State<ServerState>) -> Result<Json<Value>, ProblemResponse> {
+pub(super) async fn readyz(State(server): State<ServerState>) -> ApiResult<Value> {
     if !server.engine().is_open() {
         return Err(problem_response(ErrorCode::ShuttingDown, "the daemon is closing"));
     }
@@ -78,14 +78,11 @@ pub(super) async fn readyz(State(server): State<ServerState>) -> Result<Json<Val
     }
 }
 
-pub(super) async fn metrics(
-    State(server): State<ServerState>,
-    _auth: AuthenticatedCaller,
-) -> Result<Response, ProblemResponse> {
-    let Some(handle) = server.metrics() else {
+pub(super) async fn metrics(call: ApiCall) -> Result<Response, ProblemResponse> {
+    let Some(handle) = call.server.metrics() else {
         return Err(problem_response(ErrorCode::NotFound, "this daemon was started without metrics"));
     };
-    let engine = server.engine();
+    let engine = call.engine();
     let active = engine.active_runs();
     let in_state = |state: &str| active.iter().filter(|run| run.state == state).count();
     for state in ["queued", "running", "ending"] {
@@ -97,7 +94,7 @@ pub(super) async fn metrics(
     gauge!("quell_sessions_live").set(as_f64(engine.count_live_sessions()));
     gauge!("quell_sessions_awaited").set(as_f64(engine.count_session_waiters()));
     gauge!("quell_sessions_unclean").set(as_f64(engine.count_pending_cleanups()));
-    gauge!("quell_streams").set(as_f64(server.stream_count()));
+    gauge!("quell_streams").set(as_f64(call.server.stream_count()));
     gauge!("quell_held").set(if engine.is_held() { 1.0 } else { 0.0 });
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], handle.render()).into_response())
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use quell_engine::engine::{StopTextMode, Submission, SubmitError, SubmitOutcome};
@@ -12,13 +12,8 @@ use quell_protocol::{ErrorCode, RunId, SessionKey};
 use quell_store::RunListFilter;
 use serde::Deserialize;
 
-use super::extractors::{JsonBody, QueryParams};
-use super::{AuthenticatedCaller, ProblemResponse, problem_response};
-use crate::state::ServerState;
-
-/// Rows of a page if the caller gives no limit.
-pub(super) const DEFAULT_PAGE_SIZE: usize = 100;
-pub(super) const MAX_PAGE_SIZE: usize = 1000;
+use super::extractors::{JsonBody, QueryParams, page_size};
+use super::{ApiCall, ApiResult, ProblemResponse, problem_response};
 
 impl From<SubmitError> for ProblemResponse {
     fn from(error: SubmitError) -> Self {
@@ -27,12 +22,11 @@ impl From<SubmitError> for ProblemResponse {
 }
 
 pub(super) async fn send_message(
-    State(server): State<ServerState>,
-    auth: AuthenticatedCaller,
+    call: ApiCall,
     Path(key): Path<String>,
     JsonBody(request): JsonBody<SendRequest>,
 ) -> Result<Response, ProblemResponse> {
-    let caller = auth.require_write()?;
+    let caller = call.require_write()?;
     let submission = Submission {
         session: SessionKey::parse(key)?,
         text: request.text,
@@ -43,7 +37,7 @@ pub(super) async fn send_message(
         stop_text_mode: if request.literal { StopTextMode::Literal } else { StopTextMode::Recognise },
         channel_origin: None,
     };
-    Ok(match server.engine().submit(caller, submission).await? {
+    Ok(match call.engine().submit(caller, submission).await? {
         SubmitOutcome::Accepted(answer) => (StatusCode::ACCEPTED, Json(answer)).into_response(),
         SubmitOutcome::Duplicate(answer) => Json(answer).into_response(),
         SubmitOutcome::Stopped(answer) => Json(answer).into_response(),
@@ -59,21 +53,17 @@ pub(super) struct RunListQuery {
     cursor: Option<String>,
 }
 
-pub(super) async fn list(
-    State(server): State<ServerState>,
-    _auth: AuthenticatedCaller,
-    QueryParams(query): QueryParams<RunListQuery>,
-) -> Result<Json<Page<RunView>>, ProblemResponse> {
+pub(super) async fn list(call: ApiCall, QueryParams(query): QueryParams<RunListQuery>) -> ApiResult<Page<RunView>> {
     match query.state.as_deref() {
         Some("active") => {
-            let mut items = server.engine().active_runs();
+            let mut items = call.engine().active_runs();
             items.retain(|run| query.session.as_ref().is_none_or(|key| *key == run.session_key));
             Ok(Json(Page { items, next_cursor: None }))
         }
         None | Some("all") => {
-            let limit = query.limit.unwrap_or(DEFAULT_PAGE_SIZE).clamp(1, MAX_PAGE_SIZE);
+            let limit = page_size(query.limit);
             let filter = RunListFilter { session: query.session, principal: None, limit, cursor: query.cursor };
-            Ok(Json(server.engine().list_runs(filter).await?))
+            Ok(Json(call.engine().list_runs(filter).await?))
         }
         Some(other) => {
             Err(problem_response(ErrorCode::InvalidRequest, format!("state is {other:?}; it may be `active` or `all`")))
@@ -81,13 +71,9 @@ pub(super) async fn list(
     }
 }
 
-pub(super) async fn show(
-    State(server): State<ServerState>,
-    _auth: AuthenticatedCaller,
-    Path(id): Path<String>,
-) -> Result<Json<RunView>, ProblemResponse> {
+pub(super) async fn show(call: ApiCall, Path(id): Path<String>) -> ApiResult<RunView> {
     let id = parse_run_id(&id)?;
-    server.engine().find_run(&id).await?.map(Json).ok_or_else(|| run_not_found(&id))
+    call.engine().find_run(&id).await?.map(Json).ok_or_else(|| run_not_found(&id))
 }
 
 /// A text that is not a valid run id is answered as an unknown run.

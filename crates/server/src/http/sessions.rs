@@ -1,7 +1,7 @@
 //! Create, list, show, patch, reset and delete sessions; read their history.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use axum::http::StatusCode;
 use quell_engine::engine::{OpenSessionError, OpenSessionOutcome, SessionError};
 use quell_protocol::api::{HistoryMessage, Page, SessionRow};
@@ -11,11 +11,9 @@ use quell_protocol::{ErrorCode, SessionKey};
 use quell_store::SessionListFilter;
 use serde::Deserialize;
 
-use super::extractors::{JsonBody, OptionalJsonBody, QueryParams};
-use super::runs::{DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE};
+use super::extractors::{JsonBody, OptionalJsonBody, QueryParams, page_size};
 use super::stop::stop_request;
-use super::{AuthenticatedCaller, ProblemResponse, problem_response};
-use crate::state::ServerState;
+use super::{ApiCall, ApiResult, ProblemResponse, problem_response};
 
 impl From<SessionError> for ProblemResponse {
     fn from(error: SessionError) -> Self {
@@ -46,35 +44,29 @@ pub(super) struct SessionListQuery {
 }
 
 pub(super) async fn list(
-    State(server): State<ServerState>,
-    _auth: AuthenticatedCaller,
+    call: ApiCall,
     QueryParams(query): QueryParams<SessionListQuery>,
-) -> Result<Json<Page<SessionRow>>, ProblemResponse> {
-    let limit = query.limit.unwrap_or(DEFAULT_PAGE_SIZE).clamp(1, MAX_PAGE_SIZE);
+) -> ApiResult<Page<SessionRow>> {
+    let limit = page_size(query.limit);
     let filter = SessionListFilter { search: query.search, limit, cursor: query.cursor };
-    Ok(Json(server.engine().list_sessions(filter).await?))
+    Ok(Json(call.engine().list_sessions(filter).await?))
 }
 
-pub(super) async fn show(
-    State(server): State<ServerState>,
-    _auth: AuthenticatedCaller,
-    Path(key): Path<String>,
-) -> Result<Json<SessionView>, ProblemResponse> {
+pub(super) async fn show(call: ApiCall, Path(key): Path<String>) -> ApiResult<SessionView> {
     let key = SessionKey::parse(key)?;
-    server.engine().session_view(&key).await?.map(Json).ok_or_else(|| session_not_found(&key))
+    call.engine().session_view(&key).await?.map(Json).ok_or_else(|| session_not_found(&key))
 }
 
 pub(super) async fn get_or_create(
-    State(server): State<ServerState>,
-    auth: AuthenticatedCaller,
+    call: ApiCall,
     JsonBody(request): JsonBody<SessionRequest>,
 ) -> Result<(StatusCode, Json<SessionAnswer>), ProblemResponse> {
-    let caller = auth.require_write()?;
+    let caller = call.require_write()?;
     // An invalid key is an error of the request itself: report it before any other problem of the session.
     request.key()?;
-    let (key, outcome) = server.engine().open_session(caller, request).await?;
+    let (key, outcome) = call.engine().open_session(caller, request).await?;
     // Another caller may have deleted the session meanwhile.
-    let state = server.engine().find_session(&key).await?.map_or_else(|| "terminated".to_owned(), |row| row.state);
+    let state = call.engine().find_session(&key).await?.map_or_else(|| "terminated".to_owned(), |row| row.state);
     let status = match outcome {
         OpenSessionOutcome::Created => StatusCode::CREATED,
         OpenSessionOutcome::Changed | OpenSessionOutcome::Unchanged => StatusCode::OK,
@@ -83,15 +75,14 @@ pub(super) async fn get_or_create(
 }
 
 pub(super) async fn patch(
-    State(server): State<ServerState>,
-    auth: AuthenticatedCaller,
+    call: ApiCall,
     Path(key): Path<String>,
     JsonBody(patch): JsonBody<SessionPatch>,
-) -> Result<Json<SessionView>, ProblemResponse> {
-    let caller = auth.require_write()?;
+) -> ApiResult<SessionView> {
+    let caller = call.require_write()?;
     let key = SessionKey::parse(key)?;
-    server.engine().patch_session(caller, &key, patch).await?;
-    server.engine().session_view(&key).await?.map(Json).ok_or_else(|| session_not_found(&key))
+    call.engine().patch_session(caller, &key, patch).await?;
+    call.engine().session_view(&key).await?.map(Json).ok_or_else(|| session_not_found(&key))
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -102,17 +93,16 @@ pub(super) struct HistoryQuery {
 }
 
 pub(super) async fn history(
-    State(server): State<ServerState>,
-    _auth: AuthenticatedCaller,
+    call: ApiCall,
     Path(key): Path<String>,
     QueryParams(query): QueryParams<HistoryQuery>,
-) -> Result<Json<Page<HistoryMessage>>, ProblemResponse> {
+) -> ApiResult<Page<HistoryMessage>> {
     let key = SessionKey::parse(key)?;
-    if server.engine().find_session(&key).await?.is_none() {
+    if call.engine().find_session(&key).await?.is_none() {
         return Err(session_not_found(&key));
     }
-    let turns = query.turns.unwrap_or(DEFAULT_PAGE_SIZE).clamp(1, MAX_PAGE_SIZE);
-    let page = server.engine().history_page(&key, turns, query.cursor).await?;
+    let turns = page_size(query.turns);
+    let page = call.engine().history_page(&key, turns, query.cursor).await?;
     Ok(Json(Page { items: page.messages, next_cursor: page.before }))
 }
 
@@ -123,29 +113,27 @@ pub(super) struct ReasonBody {
 }
 
 pub(super) async fn reset(
-    State(server): State<ServerState>,
-    auth: AuthenticatedCaller,
+    call: ApiCall,
     Path(key): Path<String>,
     OptionalJsonBody(request): OptionalJsonBody<ReasonBody>,
-) -> Result<Json<SessionRow>, ProblemResponse> {
-    let caller = auth.require_write()?;
+) -> ApiResult<SessionRow> {
+    let caller = call.require_write()?;
     let key = SessionKey::parse(key)?;
     let done =
-        server.engine().reset_session(caller, &key, &stop_request(caller, false, request.reason.as_deref())).await?;
-    let row = if done { server.engine().find_session(&key).await? } else { None };
+        call.engine().reset_session(caller, &key, &stop_request(caller, false, request.reason.as_deref())).await?;
+    let row = if done { call.engine().find_session(&key).await? } else { None };
     row.map(Json).ok_or_else(|| session_not_found(&key))
 }
 
 pub(super) async fn delete(
-    State(server): State<ServerState>,
-    auth: AuthenticatedCaller,
+    call: ApiCall,
     Path(key): Path<String>,
     OptionalJsonBody(request): OptionalJsonBody<ReasonBody>,
 ) -> Result<StatusCode, ProblemResponse> {
-    let caller = auth.require_write()?;
+    let caller = call.require_write()?;
     let key = SessionKey::parse(key)?;
     let done =
-        server.engine().delete_session(caller, &key, &stop_request(caller, false, request.reason.as_deref())).await?;
+        call.engine().delete_session(caller, &key, &stop_request(caller, false, request.reason.as_deref())).await?;
     if done { Ok(StatusCode::NO_CONTENT) } else { Err(session_not_found(&key)) }
 }
 

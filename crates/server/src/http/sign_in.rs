@@ -12,7 +12,7 @@ use secrecy::ExposeSecret;
 
 use super::auth::{count_bad_token, login_cookie};
 use super::extractors::UnauthenticatedJsonBody;
-use super::{AuthenticatedCaller, ProblemResponse, check_origin, problem_response};
+use super::{ApiCall, ApiResult, ProblemResponse, check_origin, problem_response};
 use crate::state::ServerState;
 
 /// Thirty days in seconds, as long as the daemon accepts a cookie.
@@ -80,17 +80,14 @@ pub(super) async fn sign_out(
     Ok(with_cookie(StatusCode::NO_CONTENT, &cookie_header(&server, &headers, "", 0)))
 }
 
-pub(super) async fn me(AuthenticatedCaller(caller): AuthenticatedCaller) -> Json<CallerView> {
+pub(super) async fn me(ApiCall { caller, .. }: ApiCall) -> Json<CallerView> {
     Json(caller_view(caller.principal, caller.scope, caller.grants))
 }
 
 /// Creates a one-time link, as a path: the client knows by which address it reaches the daemon.
-pub(super) async fn create_link(
-    State(server): State<ServerState>,
-    auth: AuthenticatedCaller,
-) -> Result<Json<SignInLink>, ProblemResponse> {
-    auth.require_admin()?;
-    let code = server.engine().access().issue_login_code()?;
+pub(super) async fn create_link(call: ApiCall) -> ApiResult<SignInLink> {
+    call.require_admin()?;
+    let code = call.engine().access().issue_login_code()?;
     Ok(Json(SignInLink { path: format!("/sign-in/{}", code.expose_secret()) }))
 }
 

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -19,8 +19,9 @@ use tokio::sync::watch;
 use super::auth::request_credential;
 use super::extractors::QueryParams;
 use super::runs::{parse_run_id, run_not_found};
-use super::{AuthenticatedCaller, ProblemResponse, problem_response};
-use crate::state::{ServerState, StreamPermit};
+use super::{ApiCall, ProblemResponse, problem_response};
+use crate::budget::Reservation;
+use crate::state::ServerState;
 
 /// Pause after which a comment is sent, so that both sides notice a dead connection.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
@@ -32,26 +33,25 @@ pub(super) struct EventsQuery {
 }
 
 pub(super) async fn events(
-    State(server): State<ServerState>,
-    _auth: AuthenticatedCaller,
+    call: ApiCall,
     Path(id): Path<String>,
     QueryParams(query): QueryParams<EventsQuery>,
     headers: HeaderMap,
 ) -> Result<Response, ProblemResponse> {
     let id = parse_run_id(&id)?;
     let after = last_event_id(&headers)?.or(query.after).unwrap_or(0);
-    let Some(permit) = server.acquire_stream() else {
+    let Some(permit) = call.server.budgets().streams.reserve_one() else {
         return Err(problem_response(
             ErrorCode::TooManyConnections,
             "close a stream, or raise max_connections in [server]; stops are not counted and still get in",
         ));
     };
-    let follow = server.engine().follow_run(&id, after).await?.ok_or_else(|| run_not_found(&id))?;
+    let follow = call.engine().follow_run(&id, after).await?.ok_or_else(|| run_not_found(&id))?;
     let reader = match follow {
         RunFollow::Live(follower) => {
-            let revocations = server.engine().access().subscribe_revocations();
-            let credential = request_credential(&headers, &server);
-            RunEventReader::Live { follower, server, credential, revocations, _permit: permit }
+            let revocations = call.engine().access().subscribe_revocations();
+            let credential = request_credential(&headers, &call.server);
+            RunEventReader::Live { follower, server: call.server, credential, revocations, _permit: permit }
         }
         RunFollow::Ended(events) => RunEventReader::Ended(events.into_iter()),
     };
@@ -70,7 +70,7 @@ enum RunEventReader {
         /// The reader's credential; the stream ends when it is revoked.
         credential: Option<Credential>,
         revocations: watch::Receiver<()>,
-        _permit: StreamPermit,
+        _permit: Reservation,
     },
     Ended(std::vec::IntoIter<RunEvent>),
 }

@@ -3,7 +3,7 @@
 //! These routes are behind no limiter and no queue. The stop is carried out before the first await.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use quell_engine::access::Caller;
@@ -18,10 +18,9 @@ use quell_store::StoreError;
 use serde::Deserialize;
 
 use super::auth::StopCaller;
-use super::extractors::{OptionalJsonBody, QueryParams};
+use super::extractors::{OptionalJsonBody, QueryFlag, QueryParams};
 use super::runs::{parse_run_id, run_not_found};
-use super::{AuthenticatedCaller, ProblemResponse, problem_response};
-use crate::state::ServerState;
+use super::{ApiCall, ApiResult, ProblemResponse, problem_response};
 
 /// True for the routes that stop and do nothing else. At the Unix socket they need no token, and descriptors are
 /// reserved for them. Neither is true for the hold.
@@ -37,35 +36,28 @@ pub(crate) fn is_stop_route(method: &Method, path: &str) -> bool {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct WaitQuery {
-    wait: Option<String>,
+    wait: QueryFlag,
 }
 
-impl WaitQuery {
-    /// False for `wait=0`, `wait=false`, `wait=no` and no `wait`.
-    fn should_wait(&self) -> bool {
-        self.wait.as_deref().is_some_and(|text| !matches!(text, "0" | "false" | "no"))
-    }
-}
-
-pub(super) fn stop_request(caller: &Caller, force: bool, reason: Option<&str>) -> StopRequest {
+/// A stop that a client asks for, over HTTP or WebSocket.
+pub(crate) fn stop_request(caller: &Caller, force: bool, reason: Option<&str>) -> StopRequest {
     let level = if force { StopLevel::Forced } else { StopLevel::Gentle };
     let reason = reason.map_or(StopReason::User, StopReason::from_text);
     StopRequest { level, reason, surface: caller.surface }
 }
 
 pub(super) async fn stop_run(
-    State(server): State<ServerState>,
-    StopCaller(auth): StopCaller,
+    StopCaller(call): StopCaller,
     Path(id): Path<String>,
     QueryParams(query): QueryParams<WaitQuery>,
     OptionalJsonBody(request): OptionalJsonBody<StopRunRequest>,
 ) -> Result<Response, ProblemResponse> {
-    let caller = auth.require_write()?;
+    let caller = call.require_write()?;
     let id = parse_run_id(&id)?;
     let scope = StopScope::Run { id: id.clone(), session: request.session_key.clone() };
-    let stop = server.engine().stop(caller, &scope, &stop_request(caller, request.force, request.reason.as_deref()));
+    let stop = call.engine().stop(caller, &scope, &stop_request(caller, request.force, request.reason.as_deref()));
     let Some(ticket) = stop.tickets.iter().find(|ticket| *ticket.live_run().id() == id) else {
-        return run_not_stopped_response(&server, caller, &id, request.session_key.as_ref()).await;
+        return run_not_stopped_response(&call, &id, request.session_key.as_ref()).await;
     };
     wait_if_asked(&query, &stop).await;
     let live_run = ticket.live_run();
@@ -79,16 +71,15 @@ pub(super) async fn stop_run(
 
 /// The response for a run that this stop did not reach: it has ended, or belongs to another caller, or does not exist.
 async fn run_not_stopped_response(
-    server: &ServerState,
-    caller: &Caller,
+    call: &ApiCall,
     id: &RunId,
     session: Option<&SessionKey>,
 ) -> Result<Response, ProblemResponse> {
-    let view = server.engine().find_run(id).await?.ok_or_else(|| run_not_found(id))?;
+    let view = call.engine().find_run(id).await?.ok_or_else(|| run_not_found(id))?;
     if session.is_some_and(|key| *key != view.session_key) {
         return Err(run_not_found(id));
     }
-    if !caller.is_admin() && view.principal != caller.principal {
+    if !call.caller.is_admin() && view.principal != call.caller.principal {
         return Err(problem_response(
             ErrorCode::Forbidden,
             format!("the run {id:?} is not yours; an admin token can stop it"),
@@ -106,42 +97,37 @@ async fn run_not_stopped_response(
 }
 
 pub(super) async fn stop_session(
-    State(server): State<ServerState>,
-    StopCaller(auth): StopCaller,
+    StopCaller(call): StopCaller,
     Path(key): Path<String>,
     QueryParams(query): QueryParams<WaitQuery>,
     OptionalJsonBody(request): OptionalJsonBody<StopSessionRequest>,
-) -> Result<Json<StopAnswer>, ProblemResponse> {
-    let caller = auth.require_write()?;
+) -> ApiResult<StopAnswer> {
+    let caller = call.require_write()?;
     let queued = if request.keep_queued { QueuedPolicy::Keep } else { QueuedPolicy::Withdraw };
     let background = if request.keep_background { BackgroundPolicy::Keep } else { BackgroundPolicy::Stop };
     let scope = StopScope::Session { key: SessionKey::parse(key)?, queued, background };
-    let stop = server.engine().stop(caller, &scope, &stop_request(caller, request.force, request.reason.as_deref()));
+    let stop = call.engine().stop(caller, &scope, &stop_request(caller, request.force, request.reason.as_deref()));
     wait_if_asked(&query, &stop).await;
     Ok(Json(build_stop_answer(stop)))
 }
 
 pub(super) async fn stop_everything(
-    State(server): State<ServerState>,
-    StopCaller(auth): StopCaller,
+    StopCaller(call): StopCaller,
     QueryParams(query): QueryParams<WaitQuery>,
     OptionalJsonBody(request): OptionalJsonBody<StopAllRequest>,
-) -> Result<Json<StopAllAnswer>, ProblemResponse> {
-    let caller = auth.require_admin()?;
+) -> ApiResult<StopAllAnswer> {
+    let caller = call.require_admin()?;
     if request.hold {
         // Set before the stop, so that no run starts in between, and stored before the response.
-        server.engine().hold_now();
+        call.engine().hold_now();
     }
-    let stop = server.engine().stop(
-        caller,
-        &StopScope::Everything,
-        &stop_request(caller, request.force, request.reason.as_deref()),
-    );
+    let stop_request = stop_request(caller, request.force, request.reason.as_deref());
+    let stop = call.engine().stop(caller, &StopScope::Everything, &stop_request);
     // A failed write must not hide what was stopped.
     let store_error =
-        if request.hold { server.engine().set_hold(caller, true, request.reason).await.err() } else { None };
+        if request.hold { call.engine().set_hold(caller, true, request.reason).await.err() } else { None };
     wait_if_asked(&query, &stop).await;
-    let held = server.engine().is_held();
+    let held = call.engine().is_held();
     Ok(Json(StopAllAnswer {
         stop: build_stop_answer(stop),
         held,
@@ -158,7 +144,7 @@ fn hold_not_stored_detail(error: &StoreError) -> String {
 }
 
 async fn wait_if_asked(query: &WaitQuery, stop: &StopResult) {
-    if query.should_wait() {
+    if query.wait.0 {
         stop.wait_settled().await;
     }
 }
@@ -170,33 +156,26 @@ pub(super) struct HoldRequest {
     reason: Option<String>,
 }
 
-pub(super) async fn show_hold(
-    State(server): State<ServerState>,
-    _auth: AuthenticatedCaller,
-) -> Result<Json<Hold>, ProblemResponse> {
-    Ok(Json(server.engine().hold().await?))
+pub(super) async fn show_hold(call: ApiCall) -> ApiResult<Hold> {
+    Ok(Json(call.engine().hold().await?))
 }
 
 pub(super) async fn set_hold(
-    State(server): State<ServerState>,
-    auth: AuthenticatedCaller,
+    call: ApiCall,
     OptionalJsonBody(request): OptionalJsonBody<HoldRequest>,
-) -> Result<Json<Hold>, ProblemResponse> {
-    let (caller, held) = (auth.require_admin()?, request.held.unwrap_or(true));
-    match server.engine().set_hold(caller, held, request.reason).await {
+) -> ApiResult<Hold> {
+    let (caller, held) = (call.require_admin()?, request.held.unwrap_or(true));
+    match call.engine().set_hold(caller, held, request.reason).await {
         Ok(hold) => Ok(Json(hold)),
-        Err(error) if held && server.engine().is_held() => {
+        Err(error) if held && call.engine().is_held() => {
             Err(problem_response(ErrorCode::StoreUnavailable, hold_not_stored_detail(&error)))
         }
         Err(error) => Err(error.into()),
     }
 }
 
-pub(super) async fn lift_hold(
-    State(server): State<ServerState>,
-    auth: AuthenticatedCaller,
-) -> Result<Json<Hold>, ProblemResponse> {
-    Ok(Json(server.engine().set_hold(auth.require_admin()?, false, None).await?))
+pub(super) async fn lift_hold(call: ApiCall) -> ApiResult<Hold> {
+    Ok(Json(call.engine().set_hold(call.require_admin()?, false, None).await?))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! List, create and revoke API tokens. The secret is shown once, when the token is created.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use axum::http::StatusCode;
 use quell_engine::access::AccessError;
 use quell_protocol::ErrorCode;
@@ -10,8 +10,7 @@ use quell_protocol::api::{NewToken, Page, TokenRequest, TokenRow};
 use secrecy::ExposeSecret;
 
 use super::extractors::JsonBody;
-use super::{AuthenticatedCaller, ProblemResponse, problem_response};
-use crate::state::ServerState;
+use super::{ApiCall, ApiResult, ProblemResponse, problem_response};
 
 impl From<AccessError> for ProblemResponse {
     fn from(error: AccessError) -> Self {
@@ -23,31 +22,23 @@ impl From<AccessError> for ProblemResponse {
     }
 }
 
-pub(super) async fn list(
-    State(server): State<ServerState>,
-    auth: AuthenticatedCaller,
-) -> Result<Json<Page<TokenRow>>, ProblemResponse> {
-    auth.require_admin()?;
-    Ok(Json(Page { items: server.engine().access().list_tokens().await?, next_cursor: None }))
+pub(super) async fn list(call: ApiCall) -> ApiResult<Page<TokenRow>> {
+    call.require_admin()?;
+    Ok(Json(Page { items: call.engine().access().list_tokens().await?, next_cursor: None }))
 }
 
 pub(super) async fn create(
-    State(server): State<ServerState>,
-    auth: AuthenticatedCaller,
+    call: ApiCall,
     JsonBody(request): JsonBody<TokenRequest>,
 ) -> Result<(StatusCode, Json<NewToken>), ProblemResponse> {
     let (scope, grants) = request.scope.level_and_grants();
-    let token = server.engine().create_token(auth.require_admin()?, &request.name, request.scope).await?;
+    let token = call.engine().create_token(call.require_admin()?, &request.name, request.scope).await?;
     let (token, scopes) = (token.expose_secret().to_owned(), grants.to_token_scopes(scope));
     Ok((StatusCode::CREATED, Json(NewToken { name: request.name, scope, scopes, token })))
 }
 
-pub(super) async fn revoke(
-    State(server): State<ServerState>,
-    auth: AuthenticatedCaller,
-    Path(name): Path<String>,
-) -> Result<StatusCode, ProblemResponse> {
-    if server.engine().revoke_token(auth.require_admin()?, &name).await? {
+pub(super) async fn revoke(call: ApiCall, Path(name): Path<String>) -> Result<StatusCode, ProblemResponse> {
+    if call.engine().revoke_token(call.require_admin()?, &name).await? {
         return Ok(StatusCode::NO_CONTENT);
     }
     Err(problem_response(ErrorCode::NotFound, format!("there is no token {name:?}; `quell token list` lists them")))

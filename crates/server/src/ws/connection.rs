@@ -20,7 +20,7 @@ use super::event_forwarder::EventForwarder;
 use super::followed_runs::{FollowedRuns, PendingRequest};
 use super::frame::{RequestFrame, RpcError};
 use super::handshake;
-use super::methods::{RequestOutcome, RpcCall, WsSubscriptions};
+use super::methods::{ConnectionLoad, RequestOutcome, WsClient, WsSubscriptions};
 use super::outbox::{ClientOutbox, DropPolicy, OutgoingFrame};
 use super::peer::WsPeer;
 use super::receive_limits::ReceiveLimiter;
@@ -30,14 +30,14 @@ use super::{
     close,
 };
 use crate::budget::Reservation;
-use crate::state::{ServerState, StreamPermit};
+use crate::state::ServerState;
 
 /// Serves one socket until it ends or is evicted.
 pub(super) async fn serve_socket(
     socket: WsSocket,
     receive_limiter: ReceiveLimiter,
     server: ServerState,
-    permit: StreamPermit,
+    permit: Reservation,
     upgrade_info: UpgradeInfo,
 ) {
     let connection = upgrade_info.connection.clone();
@@ -57,16 +57,18 @@ async fn run_connection(
     socket: WsSocket,
     receive_limiter: ReceiveLimiter,
     server: ServerState,
-    _permit: StreamPermit,
+    _permit: Reservation,
     upgrade_info: UpgradeInfo,
 ) {
     let (mut sink, stream) = socket.split();
     let mut frames = IncomingMessages { stream, receive_limiter: &receive_limiter, last_text: None };
-    let outbox = Arc::new(ClientOutbox::new(server.send_budget()));
+    let outbox = Arc::new(ClientOutbox::new(&server.budgets().send));
     let processing = async {
         let deps = HandshakeDeps { server: &server, upgrade_info: &upgrade_info, receive_limiter: &receive_limiter };
         if let Some(peer) = perform_handshake(&mut frames, &outbox, &deps).await {
-            process_messages(&mut frames, &outbox, &server, &peer).await;
+            let (server, outbox) = (server.clone(), Arc::clone(&outbox));
+            let client = WsClient { server, peer, subscriptions: WsSubscriptions::default(), outbox };
+            process_messages(&mut frames, Arc::new(client)).await;
         }
         // Ends a connection that has no other close code yet.
         outbox.close(close::NORMAL, "");
@@ -216,7 +218,7 @@ async fn perform_handshake(
             if let Some(connection) = &upgrade_info.connection {
                 connection.mark_authenticated();
             }
-            receive_limiter.set_authenticated(peer.largest_message(), server.receive_budget());
+            receive_limiter.set_authenticated(peer.largest_message(), &server.budgets().receive);
             tracing::info!(principal = %peer.caller.principal, scope = ?peer.granted, "client connected");
             outbox.push_response(&id, &Ok(hello));
             Some(peer)
@@ -271,19 +273,13 @@ async fn read_first_text(frames: &mut IncomingMessages<'_>) -> Result<String, Op
     }
 }
 
-async fn process_messages(
-    frames: &mut IncomingMessages<'_>,
-    outbox: &Arc<ClientOutbox>,
-    server: &ServerState,
-    peer: &WsPeer,
-) {
-    let subscriptions = Arc::new(WsSubscriptions::default());
+async fn process_messages(frames: &mut IncomingMessages<'_>, client: Arc<WsClient>) {
+    let WsClient { server, peer, outbox, .. } = &*client;
     let access = server.engine().access();
     let mut revocations = access.subscribe_revocations();
     let is_authorized = || access.resolve_credential(&peer.credential).is_some();
     let mut notices = server.engine().subscribe();
-    let mut forwarder =
-        EventForwarder::new(server.engine().clone(), Arc::clone(outbox), peer.clone(), Arc::clone(&subscriptions));
+    let mut forwarder = EventForwarder::new(Arc::clone(&client));
     let mut followed_runs = FollowedRuns::default();
     let mut calls = FuturesUnordered::new();
     let mut tick = interval_at(Instant::now() + TICK_INTERVAL, TICK_INTERVAL);
@@ -296,8 +292,7 @@ async fn process_messages(
             biased;
             message = frames.next() => {
                 last_received = Instant::now();
-                let dispatcher = MessageDispatcher { server, peer, subscriptions: &subscriptions, outbox };
-                if dispatcher.dispatch(message, &mut calls, &mut followed_runs).is_break() {
+                if dispatch_message(&client, message, &mut calls, &mut followed_runs).is_break() {
                     return;
                 }
             }
@@ -349,57 +344,44 @@ async fn process_messages(
 /// Close reason after the token was revoked or the browser has signed out.
 const SIGNED_OUT_REASON: &str = "signed out";
 
-/// Dispatches the messages of a client.
-struct MessageDispatcher<'a> {
-    server: &'a ServerState,
-    peer: &'a WsPeer,
-    subscriptions: &'a Arc<WsSubscriptions>,
-    outbox: &'a Arc<ClientOutbox>,
-}
-
-impl MessageDispatcher<'_> {
-    /// Handles one message of the client, or the end of its stream.
-    fn dispatch(
-        &self,
-        message: Option<tungstenite::Result<(Message, Option<Reservation>)>>,
-        calls: &mut FuturesUnordered<PendingRequest>,
-        followed_runs: &mut FollowedRuns,
-    ) -> ControlFlow<()> {
-        let Self { server, peer, subscriptions, outbox } = *self;
-        match message {
-            Some(Ok((Message::Text(text), held))) => {
-                let (pending_count, followed_count) = (calls.len(), followed_runs.len());
-                match (RpcCall { server, peer, subscriptions, outbox, pending_count, followed_count })
-                    .handle_request(&text, held)
-                {
-                    RequestOutcome::Answered => {}
-                    RequestOutcome::Pending(work) => calls.push(work),
-                    RequestOutcome::Follow(run, lookup) => calls.push(followed_runs.start_lookup(run, lookup)),
-                    RequestOutcome::Unfollow(run) => followed_runs.remove(&run),
-                }
-                // Finish completed calls here, too: a client that sends faster than it is answered keeps the read arm
-                // of the loop ready.
-                while let Some(Some(lookup_result)) = calls.next().now_or_never() {
-                    if let Some(lookup_result) = lookup_result {
-                        followed_runs.finish_lookup(lookup_result);
-                    }
+/// Handles one message of the client, or the end of its stream.
+fn dispatch_message(
+    client: &Arc<WsClient>,
+    message: Option<tungstenite::Result<(Message, Option<Reservation>)>>,
+    calls: &mut FuturesUnordered<PendingRequest>,
+    followed_runs: &mut FollowedRuns,
+) -> ControlFlow<()> {
+    match message {
+        Some(Ok((Message::Text(text), held))) => {
+            let load = ConnectionLoad { pending_requests: calls.len(), followed_runs: followed_runs.len() };
+            match client.handle_request(&text, held, load) {
+                RequestOutcome::Answered => {}
+                RequestOutcome::Pending(work) => calls.push(work),
+                RequestOutcome::Follow(run, lookup) => calls.push(followed_runs.start_lookup(run, lookup)),
+                RequestOutcome::Unfollow(run) => followed_runs.remove(&run),
+            }
+            // Finish completed calls here, too: a client that sends faster than it is answered keeps the read arm of
+            // the loop ready.
+            while let Some(Some(lookup_result)) = calls.next().now_or_never() {
+                if let Some(lookup_result) = lookup_result {
+                    followed_runs.finish_lookup(lookup_result);
                 }
             }
-            Some(Ok((Message::Binary(_), _))) => {
-                let problem = "binary frames are not part of the protocol; send JSON text";
-                outbox.push_response("", &Err(RpcError::invalid(problem)));
-            }
-            Some(Ok((Message::Ping(_) | Message::Pong(_) | Message::Frame(_), _))) => {}
-            Some(Err(error)) => {
-                if let Some((code, why)) = close_code(&error) {
-                    outbox.close(code, why);
-                }
-                return ControlFlow::Break(());
-            }
-            Some(Ok((Message::Close(_), _))) | None => return ControlFlow::Break(()),
         }
-        ControlFlow::Continue(())
+        Some(Ok((Message::Binary(_), _))) => {
+            let problem = "binary frames are not part of the protocol; send JSON text";
+            client.outbox.push_response("", &Err(RpcError::invalid(problem)));
+        }
+        Some(Ok((Message::Ping(_) | Message::Pong(_) | Message::Frame(_), _))) => {}
+        Some(Err(error)) => {
+            if let Some((code, why)) = close_code(&error) {
+                client.outbox.close(code, why);
+            }
+            return ControlFlow::Break(());
+        }
+        Some(Ok((Message::Close(_), _))) | None => return ControlFlow::Break(()),
     }
+    ControlFlow::Continue(())
 }
 
 /// The next event of a followed run, once the outbox has room for it.

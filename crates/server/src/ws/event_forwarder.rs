@@ -15,10 +15,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::methods::WsSubscriptions;
+use super::methods::WsClient;
 use super::outbox::{ClientOutbox, DropPolicy};
 use super::payloads;
-use super::peer::{WsPeer, WsRole};
+use super::peer::WsRole;
 
 /// Time between two deltas of one run, as in OpenClaw's gateway.
 const DELTA_INTERVAL: Duration = Duration::from_millis(75);
@@ -40,12 +40,8 @@ struct RunEventPayload<'a> {
     seq: u64,
 }
 
-/// Forwards events to one connection.
 pub(super) struct EventForwarder {
-    engine: Engine,
-    outbox: Arc<ClientOutbox>,
-    peer: WsPeer,
-    subscriptions: Arc<WsSubscriptions>,
+    client: Arc<WsClient>,
     runs: HashMap<RunId, ChatStream>,
     /// When the first waiting delta is due.
     next_flush: Option<Instant>,
@@ -67,13 +63,8 @@ struct ChatStream {
 }
 
 impl EventForwarder {
-    pub(super) fn new(
-        engine: Engine,
-        outbox: Arc<ClientOutbox>,
-        peer: WsPeer,
-        subscriptions: Arc<WsSubscriptions>,
-    ) -> Self {
-        Self { engine, outbox, peer, subscriptions, runs: HashMap::new(), next_flush: None }
+    pub(super) fn new(client: Arc<WsClient>) -> Self {
+        Self { client, runs: HashMap::new(), next_flush: None }
     }
 
     /// Forwards a notice, if the client follows its session.
@@ -84,35 +75,35 @@ impl EventForwarder {
             EngineNotice::Cancelling { run_id, session_key, reason } => {
                 self.flush_run(run_id);
                 let payload = json!({"runId": run_id, "sessionKey": session_key, "reason": reason});
-                self.outbox.push_event("execution:cancel", &payload, DropPolicy::MustDeliver);
+                self.client.outbox.push_event("execution:cancel", &payload, DropPolicy::MustDeliver);
             }
             EngineNotice::Amended { session_key, .. } if !self.is_followed(session_key) => {}
             EngineNotice::Amended { run_id, session_key, amendment } => {
                 let payload = json!({"runId": run_id, "sessionKey": session_key, "amendment": amendment});
-                self.outbox.push_event("run.amended", &payload, DropPolicy::MustDeliver);
+                self.client.outbox.push_event("run.amended", &payload, DropPolicy::MustDeliver);
             }
             EngineNotice::Agent { agent, status, active } => {
                 let payload = json!({"agentId": agent, "computeStatus": status, "activeRuns": active});
-                self.outbox.push_event("agents.changed", &payload, DropPolicy::MustDeliver);
+                self.client.outbox.push_event("agents.changed", &payload, DropPolicy::MustDeliver);
             }
             EngineNotice::AgentListChanged { agent, change } => {
                 let payload =
                     json!({"agentId": agent, "computeStatus": ComputeStatus::Idle, "activeRuns": [], "change": change});
-                self.outbox.push_event("agents.changed", &payload, DropPolicy::MustDeliver);
+                self.client.outbox.push_event("agents.changed", &payload, DropPolicy::MustDeliver);
             }
             EngineNotice::Session { key, reason } => {
-                if self.subscriptions.wants_sessions() {
-                    let active = self.engine.active_run_ids_of_session(key);
+                if self.client.subscriptions.wants_sessions() {
+                    let active = self.client.engine().active_run_ids_of_session(key);
                     let payload = json!({"sessionKey": key, "key": key, "reason": reason, "hasActiveRun": !active.is_empty(), "activeRunIds": active});
-                    self.outbox.push_event("sessions.changed", &payload, DropPolicy::MustDeliver);
+                    self.client.outbox.push_event("sessions.changed", &payload, DropPolicy::MustDeliver);
                 }
             }
             EngineNotice::Hold { held } => {
-                self.outbox.push_event("hold.changed", &json!({"held": held}), DropPolicy::MustDeliver)
+                self.client.outbox.push_event("hold.changed", &json!({"held": held}), DropPolicy::MustDeliver)
             }
             EngineNotice::Shutdown { reason } => {
                 self.flush_all();
-                self.outbox.push_event("shutdown", &json!({"reason": reason}), DropPolicy::MustDeliver);
+                self.client.outbox.push_event("shutdown", &json!({"reason": reason}), DropPolicy::MustDeliver);
             }
         }
     }
@@ -132,7 +123,7 @@ impl EventForwarder {
         let now = Instant::now();
         for (id, chat) in &mut self.runs {
             if chat.next_flush().is_some_and(|due| due <= now) {
-                chat.flush(id, &self.outbox);
+                chat.flush(id, &self.client.outbox);
             }
         }
         self.next_flush = self.runs.values().filter_map(ChatStream::next_flush).min();
@@ -140,26 +131,26 @@ impl EventForwarder {
 
     fn flush_all(&mut self) {
         for (id, chat) in &mut self.runs {
-            chat.flush(id, &self.outbox);
+            chat.flush(id, &self.client.outbox);
         }
     }
 
     fn flush_run(&mut self, id: &RunId) {
         if let Some(chat) = self.runs.get_mut(id) {
-            chat.flush(id, &self.outbox);
+            chat.flush(id, &self.client.outbox);
         }
     }
 
     /// An operator follows every session, a node those to which it has subscribed.
     fn is_followed(&self, session: &SessionKey) -> bool {
-        self.peer.role == WsRole::Operator || self.subscriptions.wants_chat(session)
+        self.client.peer.role == WsRole::Operator || self.client.subscriptions.wants_chat(session)
     }
 
     fn forward_run_event(&mut self, event: &RunEvent) {
         if !self.is_followed(&event.session_key) {
             return;
         }
-        if !self.peer.run_events {
+        if !self.client.peer.run_events {
             self.send_chat_event(event);
         }
         self.send_agent_event(event);
@@ -174,12 +165,12 @@ impl EventForwarder {
         };
         match &event.kind {
             EventKind::Ending { verdict } => {
-                self.outbox.push_event("run", &payload("ending", verdict), DropPolicy::MustDeliver)
+                self.client.outbox.push_event("run", &payload("ending", verdict), DropPolicy::MustDeliver)
             }
             EventKind::Ended { verdict, receipt, steps, .. } => {
                 let ended =
                     RunEventPayload { receipt: Some(receipt), steps: Some(*steps), ..payload("ended", verdict) };
-                self.outbox.push_event("run", &ended, DropPolicy::MustDeliver);
+                self.client.outbox.push_event("run", &ended, DropPolicy::MustDeliver);
                 self.runs.remove(&event.run_id);
             }
             _ => {}
@@ -198,7 +189,7 @@ impl EventForwarder {
         let missed = event.seq > chat.last_seq + 1;
         chat.last_seq = event.seq;
         if missed {
-            chat.catch_up(&self.engine, &event.run_id);
+            chat.catch_up(self.client.engine(), &event.run_id);
         }
         match &event.kind {
             EventKind::TextDelta { text } => {
@@ -207,23 +198,25 @@ impl EventForwarder {
                     chat.pending.push_str(text);
                 }
                 if chat.last_sent.is_none_or(|sent| sent.elapsed() >= DELTA_INTERVAL) {
-                    chat.flush(&event.run_id, &self.outbox);
+                    chat.flush(&event.run_id, &self.client.outbox);
                 }
             }
             EventKind::StepStarted { .. } if event.seq <= chat.covered_seq => {}
-            EventKind::StepStarted { .. } => chat.begin_step(&event.run_id, &self.outbox),
-            EventKind::ToolStarted { .. } => chat.flush(&event.run_id, &self.outbox),
+            EventKind::StepStarted { .. } => chat.begin_step(&event.run_id, &self.client.outbox),
+            EventKind::ToolStarted { .. } => chat.flush(&event.run_id, &self.client.outbox),
             EventKind::Ending { verdict: verdict @ Verdict::Aborted { .. } } => {
-                chat.flush(&event.run_id, &self.outbox);
-                chat.send_aborted(&event.run_id, verdict, &self.outbox);
+                chat.flush(&event.run_id, &self.client.outbox);
+                chat.send_aborted(&event.run_id, verdict, &self.client.outbox);
             }
             EventKind::Ended { verdict, text, receipt, .. } => {
-                chat.flush(&event.run_id, &self.outbox);
+                chat.flush(&event.run_id, &self.client.outbox);
                 match verdict {
                     Verdict::Completed => {
-                        chat.send_completed(&event.run_id, text.as_deref(), &receipt.usage, &self.outbox);
+                        chat.send_completed(&event.run_id, text.as_deref(), &receipt.usage, &self.client.outbox);
                     }
-                    Verdict::Failed { code, message } => chat.send_failed(&event.run_id, code, message, &self.outbox),
+                    Verdict::Failed { code, message } => {
+                        chat.send_failed(&event.run_id, code, message, &self.client.outbox)
+                    }
                     // `send_aborted` announced it when the stop came.
                     Verdict::Aborted { .. } => {}
                 }
@@ -235,7 +228,9 @@ impl EventForwarder {
 
     fn send_agent_event(&self, event: &RunEvent) {
         let Some((stream, data, drop_policy)) = agent_event_data(&event.kind) else { return };
-        if stream == "tool" && !self.peer.tool_events || drop_policy == DropPolicy::Droppable && self.peer.run_events {
+        if stream == "tool" && !self.client.peer.tool_events
+            || drop_policy == DropPolicy::Droppable && self.client.peer.run_events
+        {
             return;
         }
         let payload = json!({
@@ -243,10 +238,10 @@ impl EventForwarder {
             "sessionKey": event.session_key,
             "seq": event.seq,
             "stream": stream,
-            "ts": payloads::now_ms(self.engine.clock()),
+            "ts": payloads::now_ms(self.client.engine().clock()),
             "data": data,
         });
-        self.outbox.push_event("agent", &payload, drop_policy);
+        self.client.outbox.push_event("agent", &payload, drop_policy);
     }
 }
 

@@ -25,7 +25,6 @@ pub(super) type PendingRequest = Pin<Box<dyn Future<Output = Option<FollowLookup
 /// Looks up a run to follow, and sends the response.
 pub(super) type FollowLookup = Pin<Box<dyn Future<Output = Option<RunFollow>> + Send>>;
 
-/// The result of looking up a run to follow.
 pub(super) struct FollowLookupResult {
     run: RunId,
     request_number: u64,

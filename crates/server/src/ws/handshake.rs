@@ -8,8 +8,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::frame::RpcError;
+use super::methods::parameters::METHODS;
 use super::peer::{APPROVALS_SCOPE, WsPeer, WsRole};
-use super::{MAX_BUFFERED, TICK_INTERVAL, close, methods};
+use super::{MAX_BUFFERED, TICK_INTERVAL, close};
 use crate::state::ServerState;
 
 const SUPPORTED_PROTOCOLS: std::ops::RangeInclusive<u64> = 3..=4;
@@ -203,11 +204,12 @@ fn hello_payload(server: &ServerState, connection: &str, protocol: u64, role: Ws
     let default = engine.list_agents().into_iter().find(|agent| agent.default).map(|agent| agent.id);
     let default = default.as_ref().map_or("main", |id| id.as_str());
     let uptime = u64::try_from(engine.clock().now().0.as_millis()).unwrap_or(u64::MAX);
+    let methods: Vec<&str> = METHODS.iter().map(|method| method.name).collect();
     json!({
         "type": "hello-ok",
         "protocol": protocol,
         "server": {"version": env!("CARGO_PKG_VERSION"), "connId": connection},
-        "features": {"methods": methods::METHOD_NAMES, "events": EVENT_NAMES},
+        "features": {"methods": methods, "events": EVENT_NAMES.split(' ').collect::<Vec<_>>()},
         "snapshot": {
             "presence": [],
             "health": {},
@@ -228,20 +230,9 @@ fn hello_payload(server: &ServerState, connection: &str, protocol: u64, role: Ws
     })
 }
 
-const EVENT_NAMES: &[&str] = &[
-    "connect.challenge",
-    "tick",
-    "chat",
-    "agent",
-    "sessions.changed",
-    "shutdown",
-    "run",
-    "run.event",
-    "run.amended",
-    "agents.changed",
-    "execution:cancel",
-    "hold.changed",
-];
+const EVENT_NAMES: &str = "\
+    connect.challenge tick chat agent sessions.changed shutdown run run.event run.amended agents.changed \
+    execution:cancel hold.changed";
 
 #[cfg(test)]
 mod tests {

@@ -1,22 +1,21 @@
-//! Parse a request, check its scope, call the method, send the response.
+//! Parse a request, check its parameters and its scope, call the method, send the response.
 
 mod approvals;
 mod chat;
 mod commands;
 mod follow;
 mod history;
-mod parameters;
+pub(super) mod parameters;
 mod queries;
 mod sessions;
 mod stop;
 
 use std::collections::HashSet;
-use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use quell_engine::Engine;
 use quell_engine::engine::RunFollow;
-use quell_protocol::api::AccessLevel;
 use quell_protocol::{RunId, SessionKey};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -27,41 +26,6 @@ use super::outbox::ClientOutbox;
 use super::peer::WsPeer;
 use crate::budget::Reservation;
 use crate::state::ServerState;
-
-/// All methods, as `hello-ok` announces them.
-pub(super) const METHOD_NAMES: &[&str] = &[
-    "agent.wait",
-    "agents.list",
-    "approvals.list",
-    "approvals.resolve",
-    "chat.abort",
-    "chat.history",
-    "chat.send",
-    "commands.list",
-    "connect",
-    "health",
-    "hold.get",
-    "hold.set",
-    "models.list",
-    "node.event",
-    "plugin.approval.list",
-    "plugin.approval.resolve",
-    "question.list",
-    "runs.follow",
-    "runs.get",
-    "runs.list",
-    "runs.stop",
-    "runs.unfollow",
-    "sessions.abort",
-    "sessions.delete",
-    "sessions.describe",
-    "sessions.list",
-    "sessions.reset",
-    "sessions.resolve",
-    "sessions.subscribe",
-    "status",
-    "stop.all",
-];
 
 /// Methods that are accepted however many requests are pending.
 const STOP_METHODS: &[&str] = &["chat.abort", "runs.stop", "sessions.abort", "stop.all"];
@@ -105,16 +69,19 @@ impl WsSubscriptions {
 
 type RpcResult = Result<Value, RpcError>;
 
-/// A request with everything needed to answer it.
-pub(super) struct RpcCall<'a> {
-    pub(super) server: &'a ServerState,
-    pub(super) peer: &'a WsPeer,
-    pub(super) subscriptions: &'a Arc<WsSubscriptions>,
-    pub(super) outbox: &'a Arc<ClientOutbox>,
-    /// Number of pending requests of this connection.
-    pub(super) pending_count: usize,
-    /// Number of runs that the connection follows.
-    pub(super) followed_count: usize,
+/// An authenticated client, with what is needed to answer it.
+pub(super) struct WsClient {
+    pub(super) server: ServerState,
+    pub(super) peer: WsPeer,
+    pub(super) subscriptions: WsSubscriptions,
+    pub(super) outbox: Arc<ClientOutbox>,
+}
+
+/// What a connection has open.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ConnectionLoad {
+    pub(super) pending_requests: usize,
+    pub(super) followed_runs: usize,
 }
 
 pub(super) enum RequestOutcome {
@@ -135,48 +102,47 @@ const MAX_PENDING_REQUESTS: usize = MAX_PENDING_WAITS + 128;
 /// From this number of pending requests on, a stop is carried out without waiting for its receipt.
 const MAX_PENDING_STOPS: usize = 2 * MAX_PENDING_WAITS;
 
-impl RpcCall<'_> {
+impl WsClient {
+    pub(super) fn engine(&self) -> &Engine {
+        self.server.engine()
+    }
+
     /// Answers methods without waiting at once, stops among them; others become work for the connection. `held` is the
     /// budget reservation of the message.
-    pub(super) fn handle_request(&self, text: &str, held: Option<Reservation>) -> RequestOutcome {
+    pub(super) fn handle_request(
+        self: &Arc<Self>,
+        text: &str,
+        held: Option<Reservation>,
+        load: ConnectionLoad,
+    ) -> RequestOutcome {
         let request = match RequestFrame::parse(text) {
             Ok(request) => request,
-            Err(refusal) => {
-                self.outbox.push_response(&RequestFrame::parse_id(text), &Err(refusal));
-                return RequestOutcome::Answered;
-            }
+            Err(refusal) => return self.answer(&RequestFrame::parse_id(text), &Err(refusal)),
         };
-        let is_stop = STOP_METHODS.contains(&request.method.as_str());
-        let mut permit = self.server.pending_call_budget().empty_reservation();
-        let is_admitted = permit.grow(1).is_ok() && self.pending_count < MAX_PENDING_REQUESTS;
-        if !is_admitted && !is_stop {
+        let (id, method) = (request.id, request.method);
+        let permit = self.server.budgets().pending_calls.reserve_one();
+        let is_admitted = permit.is_some() && load.pending_requests < MAX_PENDING_REQUESTS;
+        if !is_admitted && !STOP_METHODS.contains(&method.as_str()) {
             let problem = "too many requests of this connection, or of all together, are pending";
-            self.outbox.push_response(&request.id, &Err(RpcError::unavailable(problem)));
-            return RequestOutcome::Answered;
+            return self.answer(&id, &Err(RpcError::unavailable(problem)));
         }
-        let (outbox, id) = (Arc::clone(self.outbox), request.id);
-        let params = match parameters::check_parameters(&request.method, request.params) {
-            Ok(params) => params,
-            Err(refusal) => {
-                outbox.push_response(&id, &Err(refusal));
-                return RequestOutcome::Answered;
-            }
-        };
-        match self.call_method(&request.method, params) {
-            MethodOutcome::Answered(answer) => outbox.push_response(&id, &answer),
+        let outcome = parameters::check_parameters(&method, request.params)
+            .and_then(|params| self.call_method(&method, params, load));
+        let outbox = Arc::clone(&self.outbox);
+        match outcome {
+            Err(refusal) => self.answer(&id, &Err(refusal)),
+            Ok(MethodOutcome::Answered(payload)) => self.answer(&id, &Ok(payload)),
             // The stop itself has been carried out.
-            MethodOutcome::Pending(_) if self.pending_count >= MAX_PENDING_STOPS => {
+            Ok(MethodOutcome::Pending(_)) if load.pending_requests >= MAX_PENDING_STOPS => {
                 let problem = "the stop is carried out, but too many requests are pending to wait for its result";
-                outbox.push_response(&id, &Err(RpcError::unavailable(problem)));
+                self.answer(&id, &Err(RpcError::unavailable(problem)))
             }
-            MethodOutcome::Pending(work) => {
-                return RequestOutcome::Pending(Box::pin(async move {
-                    outbox.push_response(&id, &work.await);
-                    drop((held, permit));
-                    None
-                }));
-            }
-            MethodOutcome::Follow(run, work) => {
+            Ok(MethodOutcome::Pending(work)) => RequestOutcome::Pending(Box::pin(async move {
+                outbox.push_response(&id, &work.await);
+                drop((held, permit));
+                None
+            })),
+            Ok(MethodOutcome::Follow(run, work)) => {
                 let lookup = Box::pin(async move {
                     let found = work.await;
                     outbox
@@ -184,103 +150,80 @@ impl RpcCall<'_> {
                     drop((held, permit));
                     found.ok()
                 });
-                return RequestOutcome::Follow(run, lookup);
+                RequestOutcome::Follow(run, lookup)
             }
-            MethodOutcome::Unfollow(run) => {
+            Ok(MethodOutcome::Unfollow(run)) => {
                 outbox.push_response(&id, &Ok(json!({"following": false})));
-                return RequestOutcome::Unfollow(run);
+                RequestOutcome::Unfollow(run)
             }
         }
+    }
+
+    fn answer(&self, id: &str, result: &RpcResult) -> RequestOutcome {
+        self.outbox.push_response(id, result);
         RequestOutcome::Answered
     }
 
-    fn call_method(&self, method: &str, params: Value) -> MethodOutcome {
-        let peer = self.peer;
-        match method {
-            "chat.abort" => MethodOutcome::Answered(
-                peer.require_scope(AccessLevel::Write).and_then(|()| stop::chat_abort(self, &params)),
-            ),
-            "sessions.abort" => MethodOutcome::Answered(
-                peer.require_scope(AccessLevel::Write).and_then(|()| stop::sessions_abort(self, &params)),
-            ),
-            "runs.stop" => {
-                MethodOutcome::if_allowed(peer.require_scope(AccessLevel::Write), || stop::runs_stop(self, params))
-            }
-            "stop.all" => {
-                MethodOutcome::if_allowed(peer.require_scope(AccessLevel::Admin), || stop::stop_all(self, params))
-            }
-            "hold.get" => MethodOutcome::if_allowed(peer.require_scope(AccessLevel::Read), || stop::hold_get(self)),
-            "hold.set" => {
-                MethodOutcome::if_allowed(peer.require_scope(AccessLevel::Admin), || stop::hold_set(self, params))
-            }
-            "approvals.list" => MethodOutcome::Answered(approvals::list(self)),
-            "plugin.approval.list" => MethodOutcome::Answered(approvals::plugin_list(self)),
-            "approvals.resolve" | "plugin.approval.resolve" => {
-                MethodOutcome::Answered(approvals::resolve(self, params))
-            }
-            "chat.send" => {
-                MethodOutcome::if_allowed(peer.require_scope(AccessLevel::Write), || chat::send(self, params))
-            }
-            "chat.history" => {
-                MethodOutcome::if_allowed(peer.require_scope(AccessLevel::Read), || history::history(self, params))
-            }
-            "agent.wait" if self.pending_count >= MAX_PENDING_WAITS => {
-                MethodOutcome::Answered(Err(RpcError::unavailable("too many requests of this connection are pending")))
-            }
-            "agent.wait" => {
-                MethodOutcome::if_allowed(peer.require_scope(AccessLevel::Read), || chat::wait(self, params))
-            }
-            "node.event" => MethodOutcome::Answered(chat::node_event(self, &params)),
-            "sessions.subscribe" => MethodOutcome::Answered(
-                peer.require_scope(AccessLevel::Read).map(|()| queries::subscribe_sessions(self)),
-            ),
-            "sessions.messages.subscribe" => MethodOutcome::Answered(Err(sessions::messages_subscribe_unsupported())),
-            "sessions.list" => {
-                MethodOutcome::if_allowed(peer.require_scope(AccessLevel::Read), || sessions::list(self, params))
-            }
-            "sessions.describe" | "sessions.resolve" => {
-                MethodOutcome::if_allowed(peer.require_scope(AccessLevel::Read), || sessions::show(self, params))
-            }
-            "sessions.reset" => {
-                MethodOutcome::if_allowed(peer.require_scope(AccessLevel::Write), || sessions::reset(self, params))
-            }
-            "sessions.delete" => {
-                MethodOutcome::if_allowed(peer.require_scope(AccessLevel::Write), || sessions::delete(self, params))
-            }
-            "runs.list" => {
-                MethodOutcome::if_allowed(peer.require_scope(AccessLevel::Read), || queries::list_runs(self, params))
-            }
-            "commands.list" => MethodOutcome::Answered(
-                peer.require_scope(AccessLevel::Read).and_then(|()| commands::list(self, params)),
-            ),
-            "runs.follow" => follow::follow(self, params),
-            "runs.unfollow" => follow::unfollow(params),
-            "runs.get" => {
-                MethodOutcome::if_allowed(peer.require_scope(AccessLevel::Read), || queries::get_run(self, params))
-            }
-            "connect" => MethodOutcome::Answered(Err(RpcError::invalid("already connected"))),
-            other => MethodOutcome::Answered(queries::call_immediate(self, other, params)),
+    fn call_method(
+        self: &Arc<Self>,
+        method: &str,
+        params: Value,
+        load: ConnectionLoad,
+    ) -> Result<MethodOutcome, RpcError> {
+        if let Some(scope) = parameters::required_scope(method) {
+            self.peer.require_scope(scope)?;
         }
+        let client = Arc::clone(self);
+        let answer = match method {
+            "chat.abort" => stop::chat_abort(self, &params)?,
+            "sessions.abort" => stop::sessions_abort(self, &params)?,
+            "runs.stop" => return Ok(pending(stop::runs_stop(client, params))),
+            "stop.all" => return Ok(pending(stop::stop_all(client, params))),
+            "hold.get" => return Ok(pending(stop::hold_get(client))),
+            "hold.set" => return Ok(pending(stop::hold_set(client, params))),
+            "approvals.list" => approvals::list(self)?,
+            "plugin.approval.list" => approvals::plugin_list(self)?,
+            "approvals.resolve" | "plugin.approval.resolve" => approvals::resolve(self, params)?,
+            "chat.send" => return Ok(pending(chat::send(client, params))),
+            "chat.history" => return Ok(pending(history::history(client, params))),
+            "agent.wait" if load.pending_requests >= MAX_PENDING_WAITS => {
+                return Err(RpcError::unavailable("too many requests of this connection are pending"));
+            }
+            "agent.wait" => return Ok(pending(chat::wait(client, params))),
+            "node.event" => chat::node_event(self, params)?,
+            "sessions.subscribe" => queries::subscribe_sessions(self),
+            "sessions.messages.subscribe" => return Err(sessions::messages_subscribe_unsupported()),
+            "sessions.list" => return Ok(pending(sessions::list(client, params))),
+            "sessions.describe" | "sessions.resolve" => return Ok(pending(sessions::show(client, params))),
+            "sessions.reset" => return Ok(pending(sessions::reset(client, params))),
+            "sessions.delete" => return Ok(pending(sessions::delete(client, params))),
+            "runs.list" => return Ok(pending(queries::list_runs(client, params))),
+            "runs.get" => return Ok(pending(queries::get_run(client, params))),
+            "runs.follow" => return follow::follow(client, params, load),
+            "runs.unfollow" => return follow::unfollow(params),
+            "commands.list" => commands::list(self, params)?,
+            "health" => queries::health(self),
+            "status" => queries::status(self),
+            "agents.list" => queries::agents_payload(self),
+            "models.list" => queries::models_payload(self, params)?,
+            // Quell has no questions, so the list is always empty.
+            "question.list" => json!({"questions": []}),
+            "connect" => return Err(RpcError::invalid("already connected")),
+            other => return Err(RpcError::invalid(format!("unknown method: {other}"))),
+        };
+        Ok(MethodOutcome::Answered(answer))
     }
 }
 
 enum MethodOutcome {
-    Answered(RpcResult),
+    Answered(Value),
     Pending(Pin<Box<dyn Future<Output = RpcResult> + Send>>),
     Follow(RunId, Pin<Box<dyn Future<Output = Result<RunFollow, RpcError>> + Send>>),
     Unfollow(RunId),
 }
 
-impl MethodOutcome {
-    fn if_allowed<F>(allowed: Result<(), RpcError>, work: impl FnOnce() -> F) -> Self
-    where
-        F: Future<Output = RpcResult> + Send + 'static,
-    {
-        match allowed {
-            Ok(()) => Self::Pending(Box::pin(work())),
-            Err(refusal) => Self::Answered(Err(refusal)),
-        }
-    }
+fn pending(work: impl Future<Output = RpcResult> + Send + 'static) -> MethodOutcome {
+    MethodOutcome::Pending(Box::pin(work))
 }
 
 /// Refuses a session id that differs from the key: the key of a session is also its only id.
@@ -295,7 +238,6 @@ fn check_session_id(method: &str, id: Option<&str>, key: &SessionKey) -> Result<
     }
 }
 
-/// Parses parameters after [`parameters::check_parameters`] has refused unsupported ones.
 fn parse_params<T: DeserializeOwned>(value: Value) -> Result<T, RpcError> {
     serde_json::from_value(value).map_err(|error| RpcError::invalid(format!("invalid params: {error}")))
 }

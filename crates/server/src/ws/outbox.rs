@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::sync::{Notify, watch};
 
 use super::{FOLLOW_BUFFER_BYTES, MAX_BUFFERED, close, frame};
-use crate::budget::{ByteBudget, Reservation};
+use crate::budget::{Budget, Reservation};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum OutgoingFrame {
@@ -49,7 +49,7 @@ struct ClientOutboxQueue {
 
 impl ClientOutbox {
     /// An empty queue; larger ones reserve their bytes from `budget`.
-    pub(super) fn new(budget: &ByteBudget) -> Self {
+    pub(super) fn new(budget: &Budget) -> Self {
         let (waiting, reserved) = (VecDeque::new(), budget.empty_reservation());
         let queue = ClientOutboxQueue { waiting, bytes: 0, reserved, seq: 0, closing: false };
         Self {
@@ -198,12 +198,12 @@ mod tests {
     use super::*;
 
     fn outbox() -> ClientOutbox {
-        ClientOutbox::new(&ByteBudget::new(2 * MAX_BUFFERED))
+        ClientOutbox::new(&Budget::new(2 * MAX_BUFFERED))
     }
 
     #[tokio::test]
     async fn many_slow_clients_share_what_may_wait_for_them() {
-        let budget = ByteBudget::new(1000 * 1000);
+        let budget = Budget::new(1000 * 1000);
         let (slow, slower, quick) =
             (ClientOutbox::new(&budget), ClientOutbox::new(&budget), ClientOutbox::new(&budget));
         slow.push_event("run", &json!("x".repeat(700 * 1000)), DropPolicy::MustDeliver);

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::MAX_PAYLOAD_BEFORE_AUTH;
 use super::frame_splitter::FrameSplitter;
-use crate::budget::{ByteBudget, Reservation, UNBUDGETED_BYTES};
+use crate::budget::{Budget, Reservation, UNBUDGETED_BYTES};
 
 /// Additional bytes for the frame headers and pings that come with a message.
 const FRAMING_ALLOWANCE: usize = 1024;
@@ -39,7 +39,7 @@ struct ReceiveState {
 
 impl ReceiveLimiter {
     /// Limits for a client without a token.
-    pub(super) fn new(budget: &ByteBudget) -> Self {
+    pub(super) fn new(budget: &Budget) -> Self {
         let reserved = budget.empty_reservation();
         Self(Arc::new(Mutex::new(ReceiveState {
             max_message: Some(MAX_PAYLOAD_BEFORE_AUTH + FRAMING_ALLOWANCE),
@@ -50,7 +50,7 @@ impl ReceiveLimiter {
     }
 
     /// Sets the limits of an authenticated client; `max_message` is the maximum size of its messages, in bytes.
-    pub(super) fn set_authenticated(&self, max_message: usize, budget: &ByteBudget) {
+    pub(super) fn set_authenticated(&self, max_message: usize, budget: &Budget) {
         let mut state = self.state();
         // Leave room for the headers of small fragments.
         state.max_message = Some(max_message.saturating_add(max_message / 8).saturating_add(FRAMING_ALLOWANCE));
@@ -155,7 +155,7 @@ mod tests {
 
     #[tokio::test]
     async fn unfinished_messages_take_from_the_budget_of_all() {
-        let (unauthenticated_budget, budget) = (ByteBudget::new(1 << 20), ByteBudget::new(100 * 1024));
+        let (unauthenticated_budget, budget) = (Budget::new(1 << 20), Budget::new(100 * 1024));
         let clients: Vec<ReceiveLimiter> = (0..3).map(|_| ReceiveLimiter::new(&unauthenticated_budget)).collect();
         clients.iter().for_each(|client| client.set_authenticated(1 << 20, &budget));
         clients[0].count_received(60 * 1024).unwrap();
@@ -170,7 +170,7 @@ mod tests {
 
     #[tokio::test]
     async fn data_before_a_token_is_limited_and_counted_apart() {
-        let unauthenticated_budget = ByteBudget::new(20 * 1024);
+        let unauthenticated_budget = Budget::new(20 * 1024);
         let (one, other) = (ReceiveLimiter::new(&unauthenticated_budget), ReceiveLimiter::new(&unauthenticated_budget));
         assert_eq!(
             one.count_received(MAX_PAYLOAD_BEFORE_AUTH + FRAMING_ALLOWANCE + 1).unwrap_err().kind(),
@@ -178,13 +178,13 @@ mod tests {
         );
         other.count_received(15 * 1024).unwrap();
         assert_eq!(unauthenticated_budget.available(), 5 * 1024);
-        other.set_authenticated(1 << 20, &ByteBudget::new(0));
+        other.set_authenticated(1 << 20, &Budget::new(0));
         assert_eq!(unauthenticated_budget.available(), 20 * 1024);
     }
 
     #[tokio::test(start_paused = true)]
     async fn pings_are_no_part_of_a_message_and_do_not_finish_it() {
-        let budget = ByteBudget::new(1 << 20);
+        let budget = Budget::new(1 << 20);
         let receive_limiter = ReceiveLimiter::new(&budget);
         receive_limiter.set_authenticated(64 * 1024, &budget);
         for _ in 0..100_000 {

@@ -29,8 +29,7 @@ fn while_something_runs_a_key_with_alt_that_means_nothing_is_two(#[case] code: K
 
 #[test]
 fn the_other_modifiers_stay_with_the_second_press() {
-    let mut scene = ChatHarness::new();
-    scene.submit_running("work");
+    let (scene, _) = ChatHarness::running("work");
     let control = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
     let both = KeyEvent { modifiers: KeyModifiers::CONTROL | KeyModifiers::ALT, ..control };
     assert_eq!(scene.chat.split_alt_key(both), (Some(ESC), control));
@@ -38,8 +37,7 @@ fn the_other_modifiers_stay_with_the_second_press() {
 
 #[test]
 fn alt_enter_is_a_new_line_in_what_is_typed() {
-    let mut scene = ChatHarness::new();
-    scene.submit_running("work");
+    let (mut scene, _) = ChatHarness::running("work");
     scene.type_text("one");
     assert_eq!(scene.chat.split_alt_key(alt(KeyCode::Enter)), (None, alt(KeyCode::Enter)));
 }

@@ -6,7 +6,7 @@ use super::*;
 
 #[tokio::test]
 async fn a_stop_is_owed_until_its_answer_and_a_question_never() {
-    let daemon = ScriptedDaemon::with_replies(vec![]).await;
+    let daemon = ScriptedDaemon::with_replies(vec![]);
     let mut runner = EffectRunner::new(daemon.client());
     runner.start_effect(ChatEffect::Query(DaemonQuery::Agents));
     assert!(!runner.has_unacknowledged());

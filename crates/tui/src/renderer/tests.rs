@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::effects::{ChatEffect, ChatInput, DaemonResponse, HistorySlice};
-use crate::harness::{ChatHarness, from_json};
+use crate::effects::{ChatEffect, HistorySlice};
+use crate::harness::ChatHarness;
 use crate::markdown;
 
 /// A transcript of `n` messages of one row each; `m0` is the oldest.
@@ -14,13 +14,7 @@ fn long(n: usize) -> ChatHarness {
     let mut scene = ChatHarness::new();
     let said = |at: usize| json!({"runId": format!("r{at}"), "role": "user", "text": format!("m{at}"), "at": "2026-03-01T11:00:00Z"});
     let items: Vec<Value> = (0..n).map(said).collect();
-    let session = scene.chat.session().clone();
-    let page = from_json(json!({"items": items}));
-    scene.send_input(ChatInput::Response(DaemonResponse::History {
-        session,
-        page: HistorySlice::NewestPage,
-        result: Ok(page),
-    }));
+    scene.receive_history(HistorySlice::NewestPage, json!({"items": items}));
     scene
 }
 
@@ -75,14 +69,8 @@ fn an_older_page_goes_above_without_moving_what_is_seen() {
     let mut scene = long(60);
     press(&mut scene, KeyCode::PageUp);
     let before = seen(&mut scene);
-    let session = scene.chat.session().clone();
     let older = json!({"items": [{"runId": "x1", "role": "user", "text": "older", "at": "2026-03-01T10:00:00Z"}]});
-    let which = HistorySlice::PageBefore("7".into());
-    scene.send_input(ChatInput::Response(DaemonResponse::History {
-        session,
-        page: which,
-        result: Ok(from_json(older)),
-    }));
+    scene.receive_history(HistorySlice::PageBefore("7".into()), older);
     assert_eq!(seen(&mut scene), before);
 }
 

@@ -43,7 +43,7 @@ async fn a_chat_until_a_signal_ends_it() {
 }
 
 async fn chat_to_its_end() -> io::Result<LoopExit> {
-    let daemon = ScriptedDaemon::with_replies(vec![]).await;
+    let daemon = ScriptedDaemon::with_replies(vec![]);
     let mut names = crate::new_id_generator();
     let session = names.next_session_key().unwrap();
     let chat = ChatState::new(Texts(Language::English), names, session, None);

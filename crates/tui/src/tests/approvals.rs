@@ -4,16 +4,16 @@ use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use quell_protocol::approval::Decision;
 use serde_json::json;
 
-use crate::effects::{ChatEffect, ChatInput, DaemonResponse};
-use crate::harness::{ChatHarness, from_json};
+use crate::effects::{ChatEffect, ChatInput};
+use crate::harness::ChatHarness;
 
 /// The daemon lists these approvals as waiting.
 fn asks(scene: &mut ChatHarness, ids: &[&str]) {
     let row = |id: &&str| {
-        from_json(json!({"id": id, "runId": "u.1", "sessionKey": "work", "agent": "main", "principal": "admin",
-            "callId": "c1", "tool": "shell", "arguments": {}, "requestedAt": "", "expiresAt": "", "state": "pending"}))
+        json!({"id": id, "runId": "u.1", "sessionKey": "work", "agent": "main", "principal": "admin",
+            "callId": "c1", "tool": "shell", "arguments": {}, "requestedAt": "", "expiresAt": "", "state": "pending"})
     };
-    scene.send_input(ChatInput::Response(DaemonResponse::Approvals(Ok(ids.iter().map(row).collect()))));
+    scene.receive_approvals(ids.iter().map(row).collect());
 }
 
 fn allow(id: &str) -> ChatEffect {
@@ -22,8 +22,7 @@ fn allow(id: &str) -> ChatEffect {
 
 #[test]
 fn a_letter_answers_an_approval_only_when_it_could_be_read() {
-    let mut scene = ChatHarness::new();
-    scene.submit_running("work");
+    let (mut scene, _) = ChatHarness::running("work");
     asks(&mut scene, &["a1"]);
     assert_eq!(scene.press_key(KeyCode::Char('y')), []);
     assert_eq!(scene.chat.composer.text(), "y");
@@ -36,8 +35,7 @@ fn a_letter_answers_an_approval_only_when_it_could_be_read() {
 
 #[test]
 fn a_call_that_waited_behind_another_one_is_not_allowed_with_it() {
-    let mut scene = ChatHarness::new();
-    scene.submit_running("work");
+    let (mut scene, _) = ChatHarness::running("work");
     asks(&mut scene, &["a1", "a2"]);
     scene.advance_time(1_000);
     assert_eq!(scene.press_key(KeyCode::Char('y')), [allow("a1")]);
@@ -53,8 +51,7 @@ fn a_call_that_waited_behind_another_one_is_not_allowed_with_it() {
 
 #[test]
 fn a_call_that_came_under_a_menu_is_read_first() {
-    let mut scene = ChatHarness::new();
-    scene.submit_running("work");
+    let (mut scene, _) = ChatHarness::running("work");
     scene.submit_text("/help");
     asks(&mut scene, &["a1"]);
     scene.advance_time(1_000);
@@ -67,8 +64,7 @@ fn a_call_that_came_under_a_menu_is_read_first() {
 
 #[test]
 fn a_typed_answer_is_for_the_call_that_was_shown_when_it_was_begun() {
-    let mut scene = ChatHarness::new();
-    scene.submit_running("work");
+    let (mut scene, _) = ChatHarness::running("work");
     asks(&mut scene, &["a1", "a2"]);
     scene.type_text("/approve");
     asks(&mut scene, &["a2"]);

@@ -8,7 +8,7 @@ use quell_client::test_support::receipts;
 use quell_protocol::{EventKind, SessionKey};
 use serde_json::json;
 
-use super::{ended, stop_effects};
+use super::stop_effects;
 use crate::effects::{ChatEffect, ChatInput, ChatRunUpdate, DaemonFailure, DaemonFailureKind, DaemonResponse};
 use crate::harness::{ChatHarness, from_json};
 use crate::state::{ChatRun, ChatRunState, ChatState, Menu};
@@ -121,11 +121,11 @@ impl TestPlay {
                 self.stopping.remove(0);
                 let queued = scene.chat.runs.iter().filter(|run| run.state == ChatRunState::Queued);
                 let withdrawn: Vec<_> = queued.map(|run| json!({"runId": run.id.as_str(), "text": run.text})).collect();
-                scene.receive_stop_answer(from_json(json!({"aborted": true, "runIds": [], "withdrawn": withdrawn})))
+                scene.receive_stop_answer(json!({"aborted": true, "runIds": [], "withdrawn": withdrawn}))
             }
             TestAction::StopFailed(kind) if !self.stopping.is_empty() => {
                 let session = self.stopping.remove(0);
-                scene.send_input(ChatInput::Response(DaemonResponse::SessionStopped { session, result: Err(failure(kind)) }))
+                scene.respond(DaemonResponse::SessionStopped { session, result: Err(failure(kind)) })
             }
             TestAction::RunStopped(kind) if !self.stopping_runs.is_empty() => self.run_stopped(kind.map(failure)),
             TestAction::Begins => {
@@ -133,13 +133,13 @@ impl TestPlay {
                 first.map(|id| scene.receive_event(&id, EventKind::Started { agent })).unwrap_or_default()
             }
             TestAction::Streams => first.map(|id| scene.receive_event(&id, EventKind::TextDelta { text: "t".into() })).unwrap_or_default(),
-            TestAction::Ends => first.filter(|id| !self.sending.contains(id)).map(|id| ended(scene, &id)).unwrap_or_default(),
-            TestAction::Lost => first.map(|id| scene.send_input(ChatInput::RunUpdate(id, ChatRunUpdate::Disconnected("x".into())))).unwrap_or_default(),
-            TestAction::Back => scene.send_input(ChatInput::Response(DaemonResponse::Sessions(Ok(Vec::new())))),
+            TestAction::Ends => first.filter(|id| !self.sending.contains(id)).map(|id| scene.receive_stopped(&id)).unwrap_or_default(),
+            TestAction::Lost => first.map(|id| scene.receive_update(id, ChatRunUpdate::Disconnected("x".into()))).unwrap_or_default(),
+            TestAction::Back => scene.respond(DaemonResponse::Sessions(Ok(Vec::new()))),
             TestAction::Approval => {
                 let row = json!([{"id": "a1", "runId": "u.1", "sessionKey": "work", "agent": "main", "principal": "admin",
                     "callId": "c1", "tool": "shell", "arguments": {}, "requestedAt": "", "expiresAt": "", "state": "pending"}]);
-                scene.send_input(ChatInput::Response(DaemonResponse::Approvals(Ok(from_json(row)))))
+                scene.receive_approvals(row)
             }
             TestAction::StopAnswered | TestAction::StopFailed(_) | TestAction::RunStopped(_) => Vec::new(),
         }
@@ -153,7 +153,7 @@ impl TestPlay {
         let texts: Vec<_> = there.flat_map(|(_, waiting)| waiting.drain(..)).collect();
         let withdrawn: Vec<_> = texts.iter().map(|(run, text)| json!({"runId": run.as_str(), "text": text})).collect();
         let result = Ok(from_json(json!({"aborted": true, "runIds": [], "withdrawn": withdrawn})));
-        let effects = scene.send_input(ChatInput::Response(DaemonResponse::SessionStopped { session, result }));
+        let effects = scene.respond(DaemonResponse::SessionStopped { session, result });
         let input = scene.chat.composer.text();
         assert!(texts.iter().all(|(_, text)| input.contains(text)), "{texts:?} did not come back: {input:?}");
         effects
@@ -163,7 +163,7 @@ impl TestPlay {
         let run = self.stopping_runs.remove(0);
         let receipt = StopReply::Receipt(Box::new(receipts::stopped_receipt()));
         let result = failure.map_or(Ok(receipt), Err);
-        self.scene.send_input(ChatInput::Response(DaemonResponse::RunStopped { run, result }))
+        self.scene.respond(DaemonResponse::RunStopped { run, result })
     }
 
     /// True for an answer to a request of a session that the user has left.
@@ -186,7 +186,7 @@ impl TestPlay {
         }
         let run = self.sending.remove(0);
         let result = result(run.as_str());
-        self.scene.send_input(ChatInput::Response(DaemonResponse::Sent { run, result }))
+        self.scene.respond(DaemonResponse::Sent { run, result })
     }
 
     /// Records unanswered requests.

@@ -7,8 +7,8 @@ use quell_protocol::{Amendment, AmendmentKind, EventKind, Receipt, RunId, Verdic
 use ratatui::text::Line;
 use serde_json::{Value, json};
 
-use crate::effects::{ChatInput, ChatRunUpdate, DaemonFailure, DaemonFailureKind, DaemonResponse};
-use crate::harness::{ChatHarness, from_json, run_id};
+use crate::effects::{ChatInput, ChatRunUpdate, DaemonFailure, DaemonFailureKind};
+use crate::harness::{ChatHarness, from_json};
 use crate::markdown;
 use crate::state::DetailsMode;
 use crate::unix_millis::UnixMillis;
@@ -57,8 +57,7 @@ fn verdict() -> impl Strategy<Value = Verdict> {
 fn working_below(scene: &mut ChatHarness, parent: &RunId) {
     let change =
         json!({"agent": "scout", "parent": parent.as_str(), "sessionKey": "sub", "startedAt": "2026-03-01T12:00:00Z"});
-    let rows = json!([run_view("r9", change)]);
-    scene.send_input(ChatInput::Response(DaemonResponse::ActiveRuns(Ok(from_json(rows)))));
+    scene.receive_active_runs(json!([run_view("r9", change)]));
 }
 
 /// The rows of the transcript at this time.
@@ -89,8 +88,7 @@ proptest! {
         subs in any::<(bool, bool)>(),
         verdict in verdict(),
     ) {
-        let mut scene = ChatHarness::new();
-        let id = scene.submit_running("work");
+        let (mut scene, id) = ChatHarness::running("work");
         if subs.0 {
             working_below(&mut scene, &id);
         }
@@ -110,35 +108,29 @@ proptest! {
 
     #[test]
     fn no_line_of_a_run_is_live_when_nothing_can_be_learnt_of_it(events in prop::collection::vec(event(), 0..20)) {
-        let mut scene = ChatHarness::new();
-        let id = scene.submit_running("work");
+        let (mut scene, id) = ChatHarness::running("work");
         for event in events {
             scene.receive_event(&id, from_json(event));
         }
         let gone = DaemonFailure { text: "no such run".into(), kind: DaemonFailureKind::NotFound };
-        scene.send_input(ChatInput::RunUpdate(id, ChatRunUpdate::FollowFailed(gone)));
+        scene.receive_update(id, ChatRunUpdate::FollowFailed(gone));
         assert_nothing_live(&scene)?;
     }
 }
 
 #[test]
 fn a_sub_run_that_goes_on_is_asked_about_until_its_end() {
-    let mut scene = ChatHarness::new();
-    let id = scene.submit_running("work");
+    let (mut scene, id) = ChatHarness::running("work");
     working_below(&mut scene, &id);
-    let (verdict, receipt) = (Verdict::Completed, Box::new(receipts::completed_receipt()));
-    scene.receive_event(&id, EventKind::Ended { verdict, receipt, steps: 1, text: None });
+    scene.receive_end(&id, receipts::completed_receipt());
     let told = |scene: &ChatHarness| page(scene, scene.now).join("\n");
     assert!(told(&scene).contains("goes on in the background"), "{}", told(&scene));
     let asked = scene.chat.update(ChatInput::Tick, UnixMillis(scene.now.0 + 60_000));
     assert!(asked.iter().any(|effect| format!("{effect:?}").contains("Active")), "{asked:?}");
-    scene.send_input(ChatInput::Response(DaemonResponse::ActiveRuns(Ok(Vec::new()))));
-    let receipt = serde_json::to_value(receipts::stopped_receipt()).unwrap();
-    let over = json!({"state": "ended", "sessionKey": "sub", "verdict": {"kind": "aborted", "reason": "user"}, "receipt": receipt});
-    scene.send_input(ChatInput::Response(DaemonResponse::Run {
-        run: run_id("r9"),
-        result: Ok(from_json(run_view("r9", over))),
-    }));
+    scene.receive_active_runs(json!([]));
+    let receipt = receipts::stopped_receipt();
+    let over = json!({"state": "ended", "sessionKey": "sub", "verdict": receipt.verdict, "receipt": receipt});
+    scene.receive_run("r9", over);
     assert!(told(&scene).contains("└ scout  stopped in"), "{}", told(&scene));
     let asked = scene.chat.update(ChatInput::Tick, UnixMillis(scene.now.0 + 120_000));
     assert!(!asked.iter().any(|effect| format!("{effect:?}").contains("Active")), "{asked:?}");
@@ -146,28 +138,17 @@ fn a_sub_run_that_goes_on_is_asked_about_until_its_end() {
 
 #[test]
 fn amendments_after_the_end_are_shown_when_they_come() {
-    let mut scene = ChatHarness::new();
-    let id = scene.submit_running("work");
+    let (mut scene, id) = ChatHarness::running("work");
     let mut receipt = receipts::stopped_receipt();
     receipt.resources[0].how = "unconfirmed".into();
-    let end = EventKind::Ended {
-        verdict: receipts::aborted_by_user(),
-        receipt: Box::new(receipt.clone()),
-        steps: 1,
-        text: None,
-    };
-    scene.receive_event(&id, end);
+    scene.receive_end(&id, receipt.clone());
     let asks = |scene: &mut ChatHarness, ms| {
         scene.now = UnixMillis(scene.now.0 + ms);
         let asked = scene.chat.update(ChatInput::Tick, scene.now);
         asked.iter().any(|effect| format!("{effect:?}").contains(&format!("Run({id:?})")))
     };
     let answer = |scene: &mut ChatHarness, receipt: &Receipt| {
-        let change = json!({"state": "ended", "verdict": receipts::aborted_by_user(), "receipt": receipt});
-        scene.send_input(ChatInput::Response(DaemonResponse::Run {
-            run: id.clone(),
-            result: Ok(from_json(run_view(id.as_str(), change))),
-        }));
+        scene.receive_run(id.as_str(), json!({"state": "ended", "verdict": receipt.verdict, "receipt": receipt}));
     };
     assert!(asks(&mut scene, 100), "it is asked at once");
     answer(&mut scene, &receipt);

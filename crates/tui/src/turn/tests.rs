@@ -133,17 +133,7 @@ fn a_message_that_was_handed_over_stands_before_the_step_that_reads_it() {
 
 #[test]
 fn a_step_that_a_stop_cut_off_is_not_counted_as_done() {
-    let done = |steps: u32, verdict: Verdict| {
-        ChatTurnEnd {
-            verdict,
-            steps: Some(steps),
-            receipt: None,
-            has_leftovers: false,
-            amendments: Vec::new(),
-            awaits_amendment: false,
-        }
-        .completed_steps()
-    };
+    let done = |steps, verdict| ChatTurnEnd { verdict, steps: Some(steps), receipt: None }.completed_steps();
     let by_limit = Verdict::Aborted { reason: quell_protocol::StopReason::Steps, by: None };
     assert_eq!(done(1, receipts::aborted_by_user()), Some((0, true)));
     assert_eq!(done(3, receipts::aborted_by_user()), Some((2, true)));

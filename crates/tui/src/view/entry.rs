@@ -1,5 +1,6 @@
 //! Rows of one transcript entry.
 
+use quell_client::receipt_line::{amendment_lines, receipt_line};
 use quell_client::text_format::format_millis;
 use quell_protocol::{CallEnd, Verdict};
 use ratatui::style::Style;
@@ -226,16 +227,16 @@ fn end_rows(end: &ChatTurnEnd, options: RenderOptions) -> Vec<Line<'static>> {
         let done = options.texts.plural("term.count.step.one", "term.count.step.many", done as usize);
         if cut { format!("{done}, {}", options.texts.get("term.page.step_cut")) } else { done }
     });
-    let receipt = end.receipt.as_deref().map(sanitize);
+    let receipt = end.receipt.as_ref().map(|receipt| sanitize(&receipt_line(receipt)));
     match &end.verdict {
-        Verdict::Completed if !end.has_leftovers => Vec::new(),
+        Verdict::Completed if !end.has_leftovers() => Vec::new(),
         Verdict::Completed => marked_rows(&receipt.unwrap_or_default(), "▲ ", FAILURE_STYLE, options.width),
         Verdict::Failed { code, message } => {
             let head = options
                 .texts
                 .format("term.page.failed", &[("code", &single_line(code, 60)), ("why", &sanitize(message))]);
             let mut rows = marked_rows(&head, "▲ ", FAILURE_STYLE, options.width);
-            if end.has_leftovers {
+            if end.has_leftovers() {
                 rows.extend(marked_rows(&receipt.unwrap_or_default(), "▲ ", FAILURE_STYLE, options.width));
             }
             rows
@@ -244,11 +245,11 @@ fn end_rows(end: &ChatTurnEnd, options: RenderOptions) -> Vec<Line<'static>> {
             let word = end.error_text().unwrap_or_default();
             let word = if word == "Execution paused" { options.texts.get("term.page.paused").to_owned() } else { word };
             let parts: Vec<String> = [Some(word), steps, receipt].into_iter().flatten().collect();
-            let (mark, style) = if end.has_leftovers { ("▲ ", FAILURE_STYLE) } else { ("■ ", STOPPED_STYLE) };
+            let (mark, style) = if end.has_leftovers() { ("▲ ", FAILURE_STYLE) } else { ("■ ", STOPPED_STYLE) };
             let mut rows = marked_rows(&parts.join(" · "), mark, style, options.width);
-            rows.extend(
-                end.amendments.iter().flat_map(|line| marked_rows(&sanitize(line), "  ", QUIET_STYLE, options.width)),
-            );
+            for line in end.receipt.iter().flat_map(amendment_lines) {
+                rows.extend(marked_rows(&sanitize(&line), "  ", QUIET_STYLE, options.width));
+            }
             rows
         }
     }

@@ -4,19 +4,23 @@ use crossterm::event::KeyCode;
 use quell_client::term::{ColorMode, Glyphs, Language};
 use quell_client::test_support::daemon::run_view;
 use quell_client::test_support::receipts;
-use quell_protocol::{AgentId, Verdict};
+use quell_protocol::{AgentId, Amendment, AmendmentKind, EventKind, Receipt, RunId, Verdict};
 use ratatui::style::Color;
 use rstest::rstest;
 use serde_json::json;
 
-use crate::effects::{
-    ChatEffect, ChatInput, ChatRunUpdate, DaemonFailure, DaemonFailureKind, DaemonResponse, HistorySlice,
-};
-use crate::harness::{ChatHarness, from_json, run_id};
+use crate::effects::{ChatInput, ChatRunUpdate, DaemonFailure, DaemonFailureKind, DaemonResponse, HistorySlice};
+use crate::harness::{ChatHarness, from_json, run_id, sent_run_id};
 use crate::theme::TerminalCapabilities;
 
-fn streaming() -> ChatHarness {
-    let mut scene = ChatHarness::new();
+/// A chat in this state.
+fn played(scene: fn(&mut ChatHarness)) -> ChatHarness {
+    let mut chat = ChatHarness::new();
+    scene(&mut chat);
+    chat
+}
+
+fn streaming(scene: &mut ChatHarness) {
     let id = scene.submit_running("What does this crate do? List its parts.");
     scene.receive_event(&id, from_json(json!({"type": "thinking.delta", "text": "I should look at the files first."})));
     scene.receive_text(&id, "I look at the **manifest**.");
@@ -28,17 +32,14 @@ fn streaming() -> ChatHarness {
         "# Parts\n\n1. `protocol`: the words\n2. `kernel`: the rules\n\n```rust\nfn main() {}\n```\n\nIt is *qui",
     );
     scene.advance_time(3_000);
-    scene
 }
 
-fn unfolded() -> ChatHarness {
-    let mut scene = streaming();
+fn unfolded(scene: &mut ChatHarness) {
+    streaming(scene);
     scene.press_control('o');
-    scene
 }
 
-fn tools() -> ChatHarness {
-    let mut scene = ChatHarness::new();
+fn tools(scene: &mut ChatHarness) {
     let id = scene.submit_running("Test it.");
     scene.receive_tool_started(&id, "c1", "shell", json!({"command": "cargo build"}));
     scene.receive_tool_ended(&id, "c1", "ok", "Finished\n[exit code 0]");
@@ -52,27 +53,23 @@ fn tools() -> ChatHarness {
     scene.receive_tool_started(&id, "c3", "write_file", json!({"path": "a.txt"}));
     scene.receive_tool_ended(&id, "c3", "denied", "not allowed");
     scene.receive_tool_started(&id, "c4", "spawn_agent", json!({"agent": "scout", "prompt": "look around"}));
-    let rows = json!([run_view(
-        "r9",
-        json!({"agent": "scout", "parent": id.as_str(), "sessionKey": "sub", "startedAt": "2026-03-01T12:00:00Z"})
-    )]);
-    scene.send_input(ChatInput::Response(DaemonResponse::ActiveRuns(Ok(from_json(rows)))));
+    let sub_run =
+        json!({"agent": "scout", "parent": id.as_str(), "sessionKey": "sub", "startedAt": "2026-03-01T12:00:00Z"});
+    scene.receive_active_runs(json!([run_view("r9", sub_run)]));
     scene.advance_time(12_000);
-    scene
 }
 
-fn queued() -> ChatHarness {
-    let mut scene = streaming();
+fn queued(scene: &mut ChatHarness) {
+    streaming(scene);
     scene.submit_accepted("And then the tests, please.", "queued");
     for text in ["Also the docs.", "And the changelog.", "And the weather."] {
         scene.submit_accepted(text, "queued");
     }
     scene.type_text("typing the next");
-    scene
 }
 
-fn stopping() -> ChatHarness {
-    let mut scene = tools();
+fn stopping(scene: &mut ChatHarness) {
+    tools(scene);
     scene.press_esc();
     let id = scene.chat.runs[0].id.clone();
     let held = json!([
@@ -83,64 +80,51 @@ fn stopping() -> ChatHarness {
         {"kind": "run", "id": 4, "label": "r9", "openedAt": {"at": "2026-03-01T12:00:01Z"}, "how": ""},
     ]);
     let change = json!({"sessionKey": "work", "state": "ending", "held": held, "deliveredAt": {"at": "2026-03-01T12:00:12Z", "ms": 0.1}});
-    let seen = from_json(run_view(id.as_str(), change));
-    scene.send_input(ChatInput::Response(DaemonResponse::Run { run: id, result: Ok(seen) }));
-    scene.receive_stop_answer(from_json(json!({"aborted": true, "runIds": []})));
+    scene.receive_run(id.as_str(), change);
+    scene.receive_stop_answer(json!({"aborted": true, "runIds": []}));
     scene.advance_time(400);
-    scene
 }
 
-fn forcing() -> ChatHarness {
-    let mut scene = stopping();
+fn forcing(scene: &mut ChatHarness) {
+    stopping(scene);
     scene.press_esc();
-    scene
 }
 
-fn ended(kind: fn(&mut ChatHarness) -> (quell_protocol::Receipt, Verdict)) -> ChatHarness {
-    let mut scene = ChatHarness::new();
+/// Begins a run that is to be stopped in its second step.
+fn poem(scene: &mut ChatHarness) -> RunId {
     let id = scene.submit_running("Write a poem about receipts.");
     scene.receive_text(&id, "A receipt is a promise kept, and th");
-    let (receipt, verdict) = kind(&mut scene);
-    scene.receive_event(&id, quell_protocol::EventKind::Ending { verdict: verdict.clone() });
-    scene.receive_event(
-        &id,
-        quell_protocol::EventKind::Ended { verdict, receipt: Box::new(receipt), steps: 2, text: None },
-    );
-    scene
+    id
 }
 
-fn stopped() -> ChatHarness {
-    let mut scene = ended(|scene| {
-        scene.press_esc();
-        scene.receive_stop_answer(from_json(json!({"aborted": true, "runIds": []})));
-        (receipts::stopped_receipt(), receipts::aborted_by_user())
-    });
+fn end_poem(scene: &mut ChatHarness, id: &RunId, receipt: Receipt) {
+    let (verdict, receipt) = (receipt.verdict.clone(), Box::new(receipt));
+    scene.receive_event(id, EventKind::Ending { verdict: verdict.clone() });
+    scene.receive_event(id, EventKind::Ended { verdict, receipt, steps: 2, text: None });
+}
+
+fn stopped(scene: &mut ChatHarness) {
+    let id = poem(scene);
+    scene.press_esc();
+    scene.receive_stop_answer(json!({"aborted": true, "runIds": []}));
+    end_poem(scene, &id, receipts::stopped_receipt());
     let at = "2026-03-01T12:00:00Z";
     let items = json!({"items": [{"runId": "u.1", "role": "assistant", "text": "A", "partial": true, "at": at}]});
-    let session = scene.chat.session().clone();
-    scene.send_input(ChatInput::Response(DaemonResponse::History {
-        session,
-        page: HistorySlice::LastTurn,
-        result: Ok(from_json(items)),
-    }));
-    scene
+    scene.receive_history(HistorySlice::LastTurn, items);
 }
 
-fn leftovers() -> ChatHarness {
-    ended(|_| (receipts::leftover_receipt(), receipts::aborted_by_user()))
+fn leftovers(scene: &mut ChatHarness) {
+    let id = poem(scene);
+    end_poem(scene, &id, receipts::leftover_receipt());
 }
 
-fn failed() -> ChatHarness {
+fn failed(scene: &mut ChatHarness) {
     let verdict = Verdict::Failed { code: "model_error".into(), message: "the provider answered 500".into() };
-    let mut scene = ChatHarness::new();
     let id = scene.submit_running("hello");
-    let receipt = Box::new(quell_protocol::Receipt { verdict: verdict.clone(), ..receipts::stopped_receipt() });
-    scene.receive_event(&id, quell_protocol::EventKind::Ended { verdict, receipt, steps: 1, text: None });
-    scene
+    scene.receive_end(&id, Receipt { verdict, ..receipts::stopped_receipt() });
 }
 
-fn approval() -> ChatHarness {
-    let mut scene = ChatHarness::new();
+fn approval(scene: &mut ChatHarness) {
     let id = scene.submit_running("Clean up.");
     let arguments =
         json!({"command": "rm -rf build && echo \u{202e}done", "cwd": "/srv/project", "input": "yes\nreally\n"});
@@ -150,31 +134,21 @@ fn approval() -> ChatHarness {
     let row = json!([{"id": "a1", "runId": id.as_str(), "sessionKey": "work", "agent": "main", "principal": "admin",
         "callId": "c1", "tool": "shell", "arguments": arguments, "requestedAt": "2026-03-01T12:00:00Z",
         "expiresAt": "2026-03-01T12:05:00Z", "state": "pending"}]);
-    scene.send_input(ChatInput::Response(DaemonResponse::Approvals(Ok(from_json(row)))));
+    scene.receive_approvals(row);
     scene.advance_time(2_000);
-    scene
 }
 
-fn approval_while_typing() -> ChatHarness {
-    let mut scene = approval();
+fn approval_while_typing(scene: &mut ChatHarness) {
+    approval(scene);
     scene.send_input(ChatInput::Paste("half a thought".into()));
-    scene
 }
 
-fn help() -> ChatHarness {
-    let mut scene = ChatHarness::new();
-    scene.submit_text("/help");
-    scene
-}
-
-fn completion() -> ChatHarness {
-    let mut scene = streaming();
+fn completion(scene: &mut ChatHarness) {
+    streaming(scene);
     scene.type_text("/");
-    scene
 }
 
-fn sessions() -> ChatHarness {
-    let mut scene = ChatHarness::new();
+fn sessions(scene: &mut ChatHarness) {
     scene.submit_text("/sessions");
     let row = |key: &str, active: serde_json::Value, at: &str| {
         json!({"key": key, "state": "ready", "agent": "main", "createdAt": at,
@@ -184,92 +158,59 @@ fn sessions() -> ChatHarness {
         row("work", json!([]), "2026-03-01T11:59:00Z"),
         row("cli:2026-02-28-9f3a", json!(["r7"]), "2026-03-01T11:59:58Z")
     ]);
-    scene.send_input(ChatInput::Response(DaemonResponse::Sessions(Ok(from_json(rows)))));
+    scene.respond(DaemonResponse::Sessions(Ok(from_json(rows))));
     scene.press_key(KeyCode::Down);
-    scene
 }
 
-fn runs() -> ChatHarness {
-    let mut scene = ChatHarness::new();
+fn runs(scene: &mut ChatHarness) {
     scene.submit_text("/runs");
-    let rows = json!([
+    scene.receive_active_runs(json!([
         run_view("r1", json!({"text": "Summarise the news", "startedAt": "2026-03-01T11:58:00Z"})),
         run_view("r2", json!({"text": "Clean the cache", "state": "queued", "sessionKey": "cron", "agent": "scout"}))
-    ]);
-    scene.send_input(ChatInput::Response(DaemonResponse::ActiveRuns(Ok(from_json(rows)))));
-    scene
+    ]));
 }
 
-fn nothing_runs() -> ChatHarness {
-    let mut scene = ChatHarness::new();
+fn nothing_runs(scene: &mut ChatHarness) {
     scene.submit_text("/runs");
-    scene.send_input(ChatInput::Response(DaemonResponse::ActiveRuns(Ok(Vec::new()))));
-    scene
+    scene.receive_active_runs(json!([]));
 }
 
-fn agents() -> ChatHarness {
-    let mut scene = ChatHarness::new();
-    scene.submit_text("/agents");
-    scene
-}
-
-fn models() -> ChatHarness {
-    let mut scene = ChatHarness::new();
-    scene.submit_text("/model");
-    scene
-}
-
-fn leave() -> ChatHarness {
-    let mut scene = ChatHarness::new();
+fn leave(scene: &mut ChatHarness) {
     scene.press_control('c');
-    scene
 }
 
-fn leave_running() -> ChatHarness {
-    let mut scene = streaming();
+fn leave_running(scene: &mut ChatHarness) {
+    streaming(scene);
     scene.submit_text("/quit");
-    scene
 }
 
-fn lost() -> ChatHarness {
-    let mut scene = streaming();
+fn lost(scene: &mut ChatHarness) {
+    streaming(scene);
     let id = scene.chat.runs[0].id.clone();
-    scene.send_input(ChatInput::RunUpdate(id, ChatRunUpdate::Disconnected("connection refused".into())));
+    scene.receive_update(id, ChatRunUpdate::Disconnected("connection refused".into()));
     scene.type_text("typed meanwhile");
     scene.advance_time(5_000);
-    scene
 }
 
-fn unstopped() -> ChatHarness {
-    let mut scene = lost();
+fn unstopped(scene: &mut ChatHarness) {
+    lost(scene);
     scene.press_esc();
     let failure = DaemonFailure { text: "connection refused".into(), kind: DaemonFailureKind::Unreachable };
-    let session = scene.chat.session().clone();
-    scene.send_input(ChatInput::Response(DaemonResponse::SessionStopped { session, result: Err(failure) }));
-    scene
+    scene.receive_stop_failure(failure);
 }
 
-fn held() -> ChatHarness {
-    let mut scene = ChatHarness::new();
+fn held(scene: &mut ChatHarness) {
     let hold = from_json(json!({"held": true, "reason": "release"}));
-    scene.send_input(ChatInput::Response(DaemonResponse::Hold { result: Ok(hold), by_user: true }));
-    scene
+    scene.respond(DaemonResponse::Hold { result: Ok(hold), by_user: true });
 }
 
-fn refused() -> ChatHarness {
-    let mut scene = ChatHarness::new();
-    let effects = scene.submit_text("hello");
-    let id = effects
-        .iter()
-        .find_map(|effect| if let ChatEffect::SendMessage { run, .. } = effect { Some(run.clone()) } else { None });
-    let failure =
-        DaemonFailure { text: "New runs are on hold (held): release".into(), kind: DaemonFailureKind::Refused };
-    scene.send_input(ChatInput::Response(DaemonResponse::Sent { run: id.unwrap(), result: Err(failure) }));
-    scene
+fn refused(scene: &mut ChatHarness) {
+    let id = sent_run_id(&scene.submit_text("hello")).unwrap();
+    let text = "New runs are on hold (held): release".into();
+    scene.receive_unsent(id, DaemonFailure { text, kind: DaemonFailureKind::Refused });
 }
 
-fn history() -> ChatHarness {
-    let mut scene = ChatHarness::new();
+fn history(scene: &mut ChatHarness) {
     let at = "2026-03-01T11:00:00Z";
     let items = json!({"items": [
         {"role": "reset", "text": "", "at": at},
@@ -280,30 +221,20 @@ fn history() -> ChatHarness {
         {"runId": "r2", "role": "user", "text": "한국어로\n설명해 줘", "at": at},
         {"runId": "r2", "role": "assistant", "text": "파일이 열두 개", "partial": true, "at": at, "verdict": {"kind": "aborted", "reason": "user"}},
     ], "nextCursor": "9"});
-    let session = scene.chat.session().clone();
-    scene.send_input(ChatInput::Response(DaemonResponse::History {
-        session,
-        page: HistorySlice::NewestPage,
-        result: Ok(from_json(items)),
-    }));
-    scene
+    scene.receive_history(HistorySlice::NewestPage, items);
 }
 
-fn empty() -> ChatHarness {
-    ChatHarness::new()
-}
+fn empty(_: &mut ChatHarness) {}
 
-fn steered() -> ChatHarness {
-    let mut scene = streaming();
+fn steered(scene: &mut ChatHarness) {
+    streaming(scene);
     scene.press_key(KeyCode::Tab);
     scene.advance_time(7_000);
-    let effects = scene.submit_text("Only the public parts, please.");
-    let sent = crate::harness::sent_run_id(&effects).unwrap();
+    let sent = sent_run_id(&scene.submit_text("Only the public parts, please.")).unwrap();
     let active = scene.chat.runs[0].id.clone();
     let answer =
         json!({"runId": active.as_str(), "sessionKey": "work", "state": "steered", "messageId": sent.as_str()});
-    scene.send_input(ChatInput::Response(DaemonResponse::Sent { run: sent, result: Ok(from_json(answer)) }));
-    scene
+    scene.respond(DaemonResponse::Sent { run: sent, result: Ok(from_json(answer)) });
 }
 
 #[rstest]
@@ -320,13 +251,13 @@ fn steered() -> ChatHarness {
 #[case("failed", failed)]
 #[case("approval", approval)]
 #[case("approval_while_typing", approval_while_typing)]
-#[case("help", help)]
+#[case("help", |scene: &mut ChatHarness| drop(scene.submit_text("/help")))]
 #[case("completion", completion)]
 #[case("sessions", sessions)]
 #[case("runs", runs)]
 #[case("nothing_runs", nothing_runs)]
-#[case("agents", agents)]
-#[case("models", models)]
+#[case("agents", |scene: &mut ChatHarness| drop(scene.submit_text("/agents")))]
+#[case("models", |scene: &mut ChatHarness| drop(scene.submit_text("/model")))]
 #[case("leave", leave)]
 #[case("leave_running", leave_running)]
 #[case("lost", lost)]
@@ -334,9 +265,9 @@ fn steered() -> ChatHarness {
 #[case("held", held)]
 #[case("refused", refused)]
 #[case("history", history)]
-fn the_screen_looks_so(#[case] name: &str, #[case] scene: fn() -> ChatHarness) {
-    let classic = scene().screen_text(80, 24);
-    let large = scene().screen_text(200, 60);
+fn the_screen_looks_so(#[case] name: &str, #[case] scene: fn(&mut ChatHarness)) {
+    let classic = played(scene).screen_text(80, 24);
+    let large = played(scene).screen_text(200, 60);
     insta::assert_snapshot!(name, format!("80x24\n{classic}\n200x60\n{large}"));
 }
 
@@ -345,35 +276,32 @@ fn the_screen_looks_so(#[case] name: &str, #[case] scene: fn() -> ChatHarness) {
 #[case("tiny_stopping", stopping)]
 #[case("tiny_approval", approval)]
 #[case("tiny_completion", completion)]
-fn a_tiny_screen_still_says_what_matters(#[case] name: &str, #[case] scene: fn() -> ChatHarness) {
-    insta::assert_snapshot!(name, scene().screen_text(20, 5));
+fn a_tiny_screen_still_says_what_matters(#[case] name: &str, #[case] scene: fn(&mut ChatHarness)) {
+    insta::assert_snapshot!(name, played(scene).screen_text(20, 5));
 }
 
 #[rstest]
 #[case("ascii_tools", tools)]
 #[case("ascii_stopping", stopping)]
 #[case("ascii_completion", completion)]
-fn without_unicode_the_screen_is_ascii(#[case] name: &str, #[case] scene: fn() -> ChatHarness) {
-    let shown =
-        scene().screen_text_with(80, 24, TerminalCapabilities { color: ColorMode::Never, glyphs: Glyphs::Ascii });
+fn without_unicode_the_screen_is_ascii(#[case] name: &str, #[case] scene: fn(&mut ChatHarness)) {
+    let ascii = TerminalCapabilities { color: ColorMode::Never, glyphs: Glyphs::Ascii };
+    let shown = played(scene).screen_text_with(80, 24, ascii);
     assert!(shown.is_ascii(), "{shown}");
     insta::assert_snapshot!(name, shown);
 }
 
 #[test]
 fn the_screen_speaks_the_persons_language() {
-    let mut korean = ChatHarness::with_language(Language::Korean);
-    korean.submit_text("/help");
-    let mut chinese = ChatHarness::with_language(Language::Chinese);
-    chinese.submit_text("/help");
-    insta::assert_snapshot!("languages", format!("{}\n{}", korean.screen_text(80, 30), chinese.screen_text(80, 30)));
+    let [korean, chinese] = [Language::Korean, Language::Chinese].map(|language| {
+        let mut scene = ChatHarness::with_language(language);
+        scene.submit_text("/help");
+        scene.screen_text(80, 30)
+    });
+    insta::assert_snapshot!("languages", format!("{korean}\n{chinese}"));
 }
 
 const COLORED: TerminalCapabilities = TerminalCapabilities { color: ColorMode::Auto, glyphs: Glyphs::Unicode };
-
-fn foreground_colors(scene: &mut ChatHarness) -> Vec<Color> {
-    scene.render_buffer(80, 24, COLORED).content.iter().map(|cell| cell.fg).collect()
-}
 
 /// Red is used for stopping only.
 #[rstest]
@@ -387,22 +315,22 @@ fn foreground_colors(scene: &mut ChatHarness) -> Vec<Color> {
 #[case(approval, false)]
 #[case(lost, false)]
 #[case(held, false)]
-fn red_means_stopping(#[case] scene: fn() -> ChatHarness, #[case] red: bool) {
-    assert_eq!(foreground_colors(&mut scene()).contains(&Color::Red), red);
+fn red_means_stopping(#[case] scene: fn(&mut ChatHarness), #[case] red: bool) {
+    let screen = played(scene).render_buffer(80, 24, COLORED);
+    assert_eq!(screen.content.iter().any(|cell| cell.fg == Color::Red), red);
 }
 
 #[test]
 fn without_colour_nothing_is_coloured() {
-    let plain =
-        stopping().render_buffer(80, 24, TerminalCapabilities { color: ColorMode::Never, glyphs: Glyphs::Unicode });
+    let plain = TerminalCapabilities { color: ColorMode::Never, ..COLORED };
+    let plain = played(stopping).render_buffer(80, 24, plain);
     assert!(plain.content.iter().all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset));
 }
 
 #[test]
 fn no_cell_ever_holds_a_control_character() {
     let hostile = "a\u{1b}[2J\u{7}\r\n\u{9b}31m\u{202e}b\u{0}";
-    let mut scene = ChatHarness::new();
-    let id = scene.submit_running("x");
+    let (mut scene, id) = ChatHarness::running("x");
     scene.receive_text(&id, hostile);
     scene.receive_tool_started(&id, "c1", hostile, json!({"command": hostile, hostile: hostile}));
     scene.receive_event(
@@ -413,7 +341,7 @@ fn no_cell_ever_holds_a_control_character() {
     let agent = AgentId::parse("an\u{202e}agent").unwrap();
     scene.chat.agent = Some(agent);
     scene.chat.hold.reason = Some(hostile.into());
-    scene.send_input(ChatInput::RunUpdate(run_id("u.1"), ChatRunUpdate::Disconnected(hostile.into())));
+    scene.receive_update(run_id("u.1"), ChatRunUpdate::Disconnected(hostile.into()));
     let picture = scene.render_buffer(80, 24, COLORED);
     let bad = |cell: &&ratatui::buffer::Cell| cell.symbol().chars().any(|c| c.is_control() || c == '\u{202e}');
     assert_eq!(picture.content.iter().find(bad), None);
@@ -433,27 +361,23 @@ fn a_message_on_its_way_is_not_counted_as_a_run_and_its_text_is_kept() {
     let said = scene.chat.exit_messages().join("\n");
     assert!(said.ends_with("perhaps not sent:\nhalf way\nnot sent:\na thought"), "{said}");
     assert!(!said.contains("not over"), "{said}");
-    let mut scene = ChatHarness::new();
-    scene.submit_running("work");
+    let (scene, _) = ChatHarness::running("work");
     let said = scene.chat.exit_messages().join("\n");
     assert!(said.contains("1 run not over") && !said.contains("not sent"), "{said}");
 }
 
 #[test]
 fn amendments_are_shown_below_the_receipt() {
-    let mut scene = ended(|_| {
-        let receipt = quell_protocol::Receipt {
-            amendments: vec![quell_protocol::Amendment {
-                at: receipts::instant_after_stop(3012.0),
-                resource: 2,
-                kind: quell_protocol::AmendmentKind::LateResult,
-                text: "the MCP server files finished the call".into(),
-                leftovers: Vec::new(),
-            }],
-            ..receipts::stopped_receipt()
-        };
-        (receipt, receipts::aborted_by_user())
-    });
+    let amendment = Amendment {
+        at: receipts::instant_after_stop(3012.0),
+        resource: 2,
+        kind: AmendmentKind::LateResult,
+        text: "the MCP server files finished the call".into(),
+        leftovers: Vec::new(),
+    };
+    let mut scene = ChatHarness::new();
+    let id = poem(&mut scene);
+    end_poem(&mut scene, &id, Receipt { amendments: vec![amendment], ..receipts::stopped_receipt() });
     let screen = scene.screen_text(80, 24);
     assert!(screen.contains("3 s later: the MCP server files finished the call"), "{screen}");
 }

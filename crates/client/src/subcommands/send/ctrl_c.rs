@@ -6,7 +6,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use quell_protocol::RunId;
 use quell_protocol::api::StopRunRequest;
 
-use crate::daemon_client::{ClientError, DaemonClient};
+use crate::daemon_client::{ClientError, DaemonClient, StopWait};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CtrlCAction {
@@ -60,7 +60,7 @@ impl CtrlCStops {
         let force = self.last_action != Some(CtrlCAction::Stop);
         let sending = async move {
             let request = StopRunRequest { force, ..StopRunRequest::default() };
-            client.stop_run(&run, &request).await.map(drop)
+            client.stop_run(&run, &request, StopWait::UntilRequested).await.map(drop)
         };
         self.pending_requests.push(sending.boxed());
     }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::receipt_line::receipt_line;
-use crate::subcommands::{CliOutputFormat, Exit, SubcommandError};
+use crate::subcommands::{CliOutputFormat, Exit, SubcommandResult};
 use crate::term::{CliOutput, CommandIo, OutputStyle};
 use crate::text_format::{format_millis, one_line, tool_call_label, tool_call_lines};
 
@@ -69,7 +69,6 @@ struct PrintedCall {
     since: Instant,
 }
 
-/// Prints one run.
 pub(super) struct RunPrinter {
     run: RunId,
     format: CliOutputFormat,
@@ -257,7 +256,7 @@ impl RunPrinter {
     }
 
     /// Prints the end and returns the exit code.
-    pub(super) fn print_end(mut self, end: PrintedRunEnd, io: &mut CommandIo) -> Result<Exit, SubcommandError> {
+    pub(super) fn print_end(mut self, end: PrintedRunEnd, io: &mut CommandIo) -> SubcommandResult {
         if let Some(text) = end.text.clone().filter(|text| *text != self.text) {
             self.print_missed_text(&text, &mut io.output)?;
         }
@@ -298,7 +297,7 @@ fn print_retry(attempt: u32, attempts: u32, delay_ms: u64, why: &str, output: &m
     output.eprint_line(&line)
 }
 
-fn print_failure(end: &PrintedRunEnd, io: &mut CommandIo) -> Result<(), SubcommandError> {
+fn print_failure(end: &PrintedRunEnd, io: &mut CommandIo) -> io::Result<()> {
     if let Verdict::Failed { code, message } = &end.verdict {
         let head = io
             .output

@@ -5,20 +5,19 @@ use std::sync::Mutex;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::test_support::daemon::ScriptedStreamPiece;
+use crate::test_support::daemon::{ScriptedStreamPiece, stream_of};
 
 /// A daemon that exports the session `s` in these pieces.
-async fn exporting(pieces: Vec<ScriptedStreamPiece>) -> ScriptedDaemon {
-    let (give, stream) = mpsc::channel(pieces.len().max(1));
-    for piece in pieces {
-        give.try_send(piece).unwrap_or_else(|_| panic!("there is room"));
-    }
+fn exporting(pieces: Vec<ScriptedStreamPiece>) -> ScriptedDaemon {
+    streaming(stream_of(pieces))
+}
+
+fn streaming(stream: mpsc::Receiver<ScriptedStreamPiece>) -> ScriptedDaemon {
     let stream = Mutex::new(Some(stream));
     ScriptedDaemon::start(move |asked| {
         assert_eq!(asked.route, "GET /api/sessions/s/export");
         stream.lock().unwrap().take().map_or(ScriptedDaemonReply::Silence, ScriptedDaemonReply::Stream)
     })
-    .await
 }
 
 fn text(text: &str) -> ScriptedStreamPiece {
@@ -32,7 +31,7 @@ async fn an_export_comes_out_as_it_came_in_wherever_its_pieces_end() {
         text(":\"turn\",\"turn\":\"ü\u{1b}[2J"),
         text("\"}\n{\"last\":1}"),
     ];
-    let daemon = exporting(pieces).await;
+    let daemon = exporting(pieces);
     let (exit, seen) = run_piped(&daemon, &["sessions", "export", "s"]).await;
     assert_eq!(exit, Exit::Done);
     assert_eq!(seen.out(), "{\"quell\":\"session\"}\n{\"kind\":\"turn\",\"turn\":\"ü\u{1b}[2J\"}\n{\"last\":1}\n");
@@ -42,11 +41,7 @@ async fn an_export_comes_out_as_it_came_in_wherever_its_pieces_end() {
 #[tokio::test]
 async fn an_export_that_broke_off_is_a_failure() {
     let (give, stream) = mpsc::channel(2);
-    let stream = Mutex::new(Some(stream));
-    let daemon = ScriptedDaemon::start(move |_| {
-        stream.lock().unwrap().take().map_or(ScriptedDaemonReply::Silence, ScriptedDaemonReply::Stream)
-    })
-    .await;
+    let daemon = streaming(stream);
     give.send(text("{\"quell\":\"session\"}\n")).await.unwrap();
     let mut test_io = TestIo::new(CliOutputStreamKind::Pipe);
     let seen = test_io.captured.clone();
@@ -67,8 +62,7 @@ async fn an_import_sends_the_bytes_of_its_input_and_shows_how_far_it_is() {
     let daemon = ScriptedDaemon::start(move |asked| {
         assert_eq!((asked.route.as_str(), &asked.body), ("POST /api/import", &json!("{\"a\":1}\n{\"b\":2}\n")));
         ScriptedDaemonReply::Json(201, row.clone())
-    })
-    .await;
+    });
     for (kind, progress) in [(CliOutputStreamKind::Plain, true), (CliOutputStreamKind::Pipe, false)] {
         let mut test_io = TestIo::with_input(kind, "{\"a\":1}\n{\"b\":2}\n");
         let exit = run_with_io(&daemon, &["sessions", "import", "-"], &mut test_io.io).await;
@@ -80,7 +74,7 @@ async fn an_import_sends_the_bytes_of_its_input_and_shows_how_far_it_is() {
 
 #[tokio::test]
 async fn a_file_that_is_not_there_is_told_before_anything_is_sent() {
-    let daemon = ScriptedDaemon::start(|_| panic!("nothing is to be asked")).await;
+    let daemon = ScriptedDaemon::start(|_| panic!("nothing is to be asked"));
     let (exit, seen) = run_piped(&daemon, &["sessions", "import", "no-such-file.jsonl"]).await;
     assert_eq!(exit, Exit::Usage);
     assert!(seen.err().contains("no-such-file.jsonl cannot be read"), "{}", seen.err());

@@ -15,7 +15,7 @@ fn rows() -> Value {
 
 #[tokio::test]
 async fn channels_are_listed_with_how_they_fare_and_why() {
-    let daemon = ScriptedDaemon::with_replies(vec![("GET /api/channels", rows())]).await;
+    let daemon = ScriptedDaemon::with_replies(vec![("GET /api/channels", rows())]);
     for words in [vec!["channels"], vec!["channels", "list"]] {
         let (exit, seen) = run_piped(&daemon, &words).await;
         assert_eq!(exit, Exit::Done);
@@ -28,7 +28,7 @@ async fn channels_are_listed_with_how_they_fare_and_why() {
     }
     let (_, seen) = run_piped(&daemon, &["channels", "--json"]).await;
     assert_eq!((&seen.json()[0]["state"], &seen.json()[1]["heard"]), (&json!("lost"), &json!(12345)));
-    let none = ScriptedDaemon::with_replies(vec![("GET /api/channels", json!({"items": []}))]).await;
+    let none = ScriptedDaemon::with_replies(vec![("GET /api/channels", json!({"items": []}))]);
     for words in [vec!["channels"], vec!["channels", "test"]] {
         let (exit, seen) = run_piped(&none, &words).await;
         assert_eq!((exit, seen.out()), (Exit::Done, String::new()));
@@ -42,8 +42,7 @@ async fn a_test_of_all_fails_when_one_fails_and_unknown_is_exit_3() {
         ("GET /api/channels", rows()),
         ("POST /api/channels/irc/test", json!({"ok": false, "detail": "refused"})),
         ("POST /api/channels/shop/test", json!({"ok": true, "detail": "messages are taken"})),
-    ])
-    .await;
+    ]);
     let (exit, seen) = run_piped(&daemon, &["channels", "test"]).await;
     assert_eq!((exit, seen.out()), (Exit::Failed, "▲ irc: refused\n✓ shop: messages are taken\n".to_owned()));
     let (exit, seen) = run_piped(&daemon, &["channels", "test", "shop", "--json"]).await;
@@ -65,7 +64,7 @@ async fn a_test_of_all_fails_when_one_fails_and_unknown_is_exit_3() {
 )]
 #[tokio::test]
 async fn the_outcome_of_a_sent_text_is_printed(#[case] answer: Value, #[case] exit: Exit, #[case] says: &str) {
-    let daemon = ScriptedDaemon::with_replies(vec![("POST /api/channels/send", answer)]).await;
+    let daemon = ScriptedDaemon::with_replies(vec![("POST /api/channels/send", answer)]);
     let (ended, seen) = run_piped(&daemon, &["channels", "send", "matrix:!r:s", "good", "morning"]).await;
     assert_eq!((ended, seen.out()), (exit, format!("{says}\n")));
     assert_eq!(daemon.requests()[0].body, json!({"to": "matrix:!r:s", "text": "good morning"}));
@@ -76,8 +75,7 @@ async fn a_text_may_come_from_a_pipe() {
     let daemon = ScriptedDaemon::with_replies(vec![(
         "POST /api/channels/send",
         json!({"delivery": "delivered", "sent": 1, "of": 1}),
-    )])
-    .await;
+    )]);
     let mut test_io = TestIo::with_input(CliOutputStreamKind::Pipe, "up 3 days\n");
     assert_eq!(run_with_io(&daemon, &["channels", "send", "irc:#team", "-"], &mut test_io.io).await, Exit::Done);
     assert_eq!(daemon.requests()[0].body["text"], "up 3 days\n");

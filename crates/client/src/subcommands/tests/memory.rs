@@ -14,8 +14,7 @@ async fn notes_are_listed_searched_and_forgotten() {
         ("GET /api/agents/a%2Fb/memory?query=which+fence%3F&limit=3", json!({"items": [found]})),
         ("GET /api/agents/main/memory", json!({"items": []})),
         ("DELETE /api/sessions/demo/memory/fence%2Fcolour", json!({})),
-    ])
-    .await;
+    ]);
     let (exit, seen) = run_piped(&daemon, &["memory", "list", "--session", "demo"]).await;
     assert_eq!(exit, Exit::Done);
     let out = seen.out();
@@ -46,8 +45,7 @@ async fn senders_are_listed_and_forgotten() {
         ("GET /api/senders/shop:kim%2F7%20%C3%BC/memory", json!({"items": [note]})),
         ("DELETE /api/senders/shop:kim%2F7%20%C3%BC/memory/shop_kim_1", json!({})),
         ("DELETE /api/senders/matrix:@ann:h/memory", json!({"forgotten": 12})),
-    ])
-    .await;
+    ]);
     let (exit, seen) = run_piped(&daemon, &["memory", "senders"]).await;
     assert_eq!(exit, Exit::Done, "{}", seen.interleaved());
     let out = seen.out();
@@ -71,7 +69,7 @@ async fn senders_are_listed_and_forgotten() {
 
 #[tokio::test]
 async fn an_empty_list_of_senders_is_no_table() {
-    let daemon = ScriptedDaemon::with_replies(vec![("GET /api/senders", json!({"items": []}))]).await;
+    let daemon = ScriptedDaemon::with_replies(vec![("GET /api/senders", json!({"items": []}))]);
     let (exit, seen) = run_piped(&daemon, &["memory", "senders"]).await;
     let nobody = "nothing is remembered of anybody who writes in a chat network\n";
     assert_eq!((exit, seen.out(), seen.err()), (Exit::Done, String::new(), nobody.to_owned()));

@@ -2,12 +2,14 @@
 
 use quell_protocol::receipt::Receipt;
 use quell_protocol::{CallEnd, CallId, EventKind, StopReason, Verdict};
+use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::*;
 use crate::test_support::daemon::{
-    ScriptedStreamPiece, accepted_answer, event_piece, not_found_problem, run_view, stop_ticket, text_delta_piece,
+    ScriptedStreamPiece, accepted_answer, event_piece, not_found_problem, run_view, stop_ticket, stream_of,
+    text_delta_piece,
 };
 use crate::test_support::receipts;
 
@@ -36,14 +38,6 @@ fn step(seq: u64, step: u32) -> ScriptedStreamPiece {
     event_piece(seq, EventKind::StepStarted { step })
 }
 
-fn stream_of(pieces: Vec<ScriptedStreamPiece>) -> mpsc::Receiver<ScriptedStreamPiece> {
-    let (sender, receiver) = mpsc::channel(pieces.len().max(1));
-    for piece in pieces {
-        sender.try_send(piece).unwrap_or_else(|_| panic!("the channel is as long as the pieces"));
-    }
-    receiver
-}
-
 /// A run of two steps with two tool calls between them.
 fn conversation() -> Vec<ScriptedStreamPiece> {
     vec![
@@ -64,7 +58,7 @@ fn conversation() -> Vec<ScriptedStreamPiece> {
 
 #[tokio::test]
 async fn the_answer_streams_to_the_output_and_nothing_else_does() {
-    let daemon = ScriptedDaemon::with_run(vec![stream_of(conversation())]).await;
+    let daemon = ScriptedDaemon::with_run(vec![stream_of(conversation())]);
     let (exit, seen) =
         run_piped(&daemon, &["send", "--agent", "coder", "--on-busy", "steer", "--timeout", "1.5", "hi", "you"]).await;
     assert_eq!(exit, Exit::Done);
@@ -81,24 +75,41 @@ async fn the_answer_streams_to_the_output_and_nothing_else_does() {
     assert_eq!(body.get("literal"), None);
 }
 
-#[tokio::test]
-async fn a_pipe_is_told_that_a_model_call_is_tried_again() {
+fn retried() -> Vec<ScriptedStreamPiece> {
     let retry = EventKind::ModelRetry { attempt: 2, attempts: 6, delay_ms: 4000, reason: "503 overloaded".into() };
-    let pieces = vec![
-        step(1, 1),
-        event_piece(2, retry),
-        text_delta_piece(3, "Yes."),
-        ended(4, receipts::completed_receipt(), Some("Yes.")),
-    ];
-    let daemon = ScriptedDaemon::with_run(vec![stream_of(pieces)]).await;
+    let end = ended(4, receipts::completed_receipt(), Some("Yes."));
+    vec![step(1, 1), event_piece(2, retry), text_delta_piece(3, "Yes."), end]
+}
+
+fn failed() -> Vec<ScriptedStreamPiece> {
+    let verdict = Verdict::Failed { code: "model_error".into(), message: "the provider said 500".into() };
+    let receipt = Receipt { verdict, ..receipts::completed_receipt() };
+    vec![text_delta_piece(1, "half"), ended(2, receipt, None)]
+}
+
+#[rstest]
+#[case::a_retry_of_the_model_call(
+    retried(),
+    Exit::Done,
+    "Yes.\n",
+    "◔ attempt 2 of 6 failed, next in 4 s: 503 overloaded\n"
+)]
+#[case::a_failed_run(failed(), Exit::Failed, "half\n", "▲ failed (model_error): the provider said 500\n")]
+#[tokio::test]
+async fn a_pipe_is_told_what_went_wrong(
+    #[case] pieces: Vec<ScriptedStreamPiece>,
+    #[case] wanted: Exit,
+    #[case] out: &str,
+    #[case] err: &str,
+) {
+    let daemon = ScriptedDaemon::with_run(vec![stream_of(pieces)]);
     let (exit, seen) = run_piped(&daemon, &["send", "hi"]).await;
-    assert_eq!((exit, seen.out()), (Exit::Done, "Yes.\n".into()));
-    assert_eq!(seen.err(), "◔ attempt 2 of 6 failed, next in 4 s: 503 overloaded\n");
+    assert_eq!((exit, seen.out(), seen.err()), (wanted, out.into(), err.into()));
 }
 
 #[tokio::test]
 async fn a_terminal_sees_thinking_and_tools_as_quiet_lines() {
-    let daemon = ScriptedDaemon::with_run(vec![stream_of(conversation())]).await;
+    let daemon = ScriptedDaemon::with_run(vec![stream_of(conversation())]);
     let mut test_io = TestIo::new(CliOutputStreamKind::Colored);
     assert_eq!(run_with_io(&daemon, &["send", "hi"], &mut test_io.io).await, Exit::Done);
     let shown = test_io.captured.interleaved();
@@ -114,7 +125,7 @@ async fn a_terminal_sees_thinking_and_tools_as_quiet_lines() {
 
 #[tokio::test]
 async fn json_prints_one_object_at_the_end() {
-    let daemon = ScriptedDaemon::with_run(vec![stream_of(conversation())]).await;
+    let daemon = ScriptedDaemon::with_run(vec![stream_of(conversation())]);
     let (exit, seen) = run_piped(&daemon, &["send", "--json", "hi"]).await;
     assert_eq!(exit, Exit::Done);
     let value = seen.json();
@@ -127,7 +138,7 @@ async fn json_prints_one_object_at_the_end() {
 /// Sends in a pipe, presses Ctrl-C at the first text; the daemon answers the stop by ending the run.
 async fn interrupted(words: &[&str], receipt: Receipt) -> (Exit, CapturedStreams, Value) {
     let (stream, pieces) = mpsc::channel(8);
-    let daemon = ScriptedDaemon::with_run(vec![pieces]).await;
+    let daemon = ScriptedDaemon::with_run(vec![pieces]);
     let mut test_io = TestIo::new(CliOutputStreamKind::Pipe);
     let person = async {
         for piece in [step(1, 1), text_delta_piece(2, "half an ans")] {
@@ -145,19 +156,27 @@ async fn interrupted(words: &[&str], receipt: Receipt) -> (Exit, CapturedStreams
     (exit, test_io.captured, body)
 }
 
+#[rstest]
+#[case::stopped(
+    receipts::stopped_receipt(),
+    130,
+    "stopped in 12 ms · model closed after 0.4 ms · 3 processes ended (term) · history valid"
+)]
+#[case::too_late(receipts::completed_receipt(), 0, "completed in 2.5 s · history valid")]
+#[case::left_over(
+    receipts::leftover_receipt(),
+    130,
+    "stopped in 7 s · 1 process still alive: pid 4242 (sudo), cannot be signalled · history valid"
+)]
 #[tokio::test]
-async fn ctrl_c_stops_the_run_and_ends_in_the_receipt_line() {
-    let (exit, seen, body) = interrupted(&["send", "hi"], receipts::stopped_receipt()).await;
-    assert_eq!((exit, exit.code()), (Exit::Stopped, 130));
-    assert_eq!(body, json!({}));
-    assert_eq!(seen.out(), "half an ans\n");
-    assert_eq!(seen.err(), "stopped in 12 ms · model closed after 0.4 ms · 3 processes ended (term) · history valid\n");
-}
-
-#[tokio::test]
-async fn a_stop_that_comes_too_late_says_that_the_run_had_completed() {
-    let (exit, seen, _) = interrupted(&["send", "hi"], receipts::completed_receipt()).await;
-    assert_eq!((exit, seen.err()), (Exit::Done, "completed in 2.5 s · history valid\n".into()));
+async fn ctrl_c_stops_the_run_and_ends_in_the_receipt_line(
+    #[case] receipt: Receipt,
+    #[case] code: u8,
+    #[case] line: &str,
+) {
+    let (exit, seen, body) = interrupted(&["send", "hi"], receipt).await;
+    assert_eq!((exit.code(), body), (code, json!({})));
+    assert_eq!((seen.out(), seen.err()), ("half an ans\n".into(), format!("{line}\n")));
 }
 
 #[tokio::test]
@@ -172,16 +191,9 @@ async fn a_stopped_run_in_json_has_the_words_of_row_e3() {
 }
 
 #[tokio::test]
-async fn leftovers_of_a_stop_are_named() {
-    let (exit, seen, _) = interrupted(&["send", "hi"], receipts::leftover_receipt()).await;
-    assert_eq!(exit, Exit::Stopped);
-    assert!(seen.err().contains("1 process still alive: pid 4242 (sudo), cannot be signalled"), "{}", seen.err());
-}
-
-#[tokio::test]
 async fn a_second_ctrl_c_forces_and_a_third_leaves() {
     let (_stream, pieces) = mpsc::channel(8);
-    let daemon = ScriptedDaemon::with_run(vec![pieces]).await;
+    let daemon = ScriptedDaemon::with_run(vec![pieces]);
     let mut test_io = TestIo::new(CliOutputStreamKind::Plain);
     let person = async {
         daemon.wait_for_request("GET /api/runs/r1/events?after=0", 1).await;
@@ -205,8 +217,7 @@ async fn ctrl_c_before_the_daemon_answers_stops_the_run_by_the_id_that_was_chose
     let daemon = ScriptedDaemon::start(|asked| match asked.route.as_str() {
         "POST /api/sessions/cli:default/runs" => ScriptedDaemonReply::Silence,
         _ => ScriptedDaemonReply::Problem(not_found_problem()),
-    })
-    .await;
+    });
     let mut test_io = TestIo::new(CliOutputStreamKind::Pipe);
     let person = async {
         let asked = daemon.wait_for_request("POST /api/sessions/cli:default/runs", 1).await;
@@ -234,8 +245,7 @@ async fn a_stop_asked_for_too_early_is_asked_for_again_by_the_runs_own_name() {
         "GET /api/runs/r1/events?after=0" => ScriptedDaemonReply::Stream(once.lock().unwrap().1.take().unwrap()),
         "POST /api/runs/r1/stop" => ScriptedDaemonReply::Json(202, stop_ticket("ending")),
         _ => ScriptedDaemonReply::Problem(not_found_problem()),
-    })
-    .await;
+    });
     let mut test_io = TestIo::new(CliOutputStreamKind::Pipe);
     let person = async {
         let asked = daemon.wait_for_request("POST /api/sessions/cli:default/runs", 1).await;
@@ -254,21 +264,10 @@ async fn a_stop_asked_for_too_early_is_asked_for_again_by_the_runs_own_name() {
 }
 
 #[tokio::test]
-async fn a_failed_run_is_exit_1_and_says_why() {
-    let verdict = Verdict::Failed { code: "model_error".into(), message: "the provider said 500".into() };
-    let receipt = Receipt { verdict, ..receipts::completed_receipt() };
-    let daemon =
-        ScriptedDaemon::with_run(vec![stream_of(vec![text_delta_piece(1, "half"), ended(2, receipt, None)])]).await;
-    let (exit, seen) = run_piped(&daemon, &["send", "hi"]).await;
-    assert_eq!((exit, exit.code()), (Exit::Failed, 1));
-    assert_eq!((seen.out(), seen.err()), ("half\n".into(), "▲ failed (model_error): the provider said 500\n".into()));
-}
-
-#[tokio::test]
 async fn a_used_up_budget_is_a_stop_with_its_reason() {
     let verdict = Verdict::Aborted { reason: StopReason::Steps, by: None };
     let receipt = Receipt { verdict, ..receipts::stopped_receipt() };
-    let daemon = ScriptedDaemon::with_run(vec![stream_of(vec![ended(1, receipt, None)])]).await;
+    let daemon = ScriptedDaemon::with_run(vec![stream_of(vec![ended(1, receipt, None)])]);
     let (exit, seen) = run_piped(&daemon, &["send", "--json", "hi"]).await;
     assert_eq!(exit, Exit::Stopped);
     assert_eq!(seen.json()["error"], "Step limit reached");
@@ -282,7 +281,7 @@ async fn torn(
     second: Vec<ScriptedStreamPiece>,
 ) -> (Exit, CapturedStreams, ScriptedDaemon) {
     let (stream, pieces) = mpsc::channel(8);
-    let daemon = ScriptedDaemon::with_run(vec![pieces, stream_of(second)]).await;
+    let daemon = ScriptedDaemon::with_run(vec![pieces, stream_of(second)]);
     let mut test_io = TestIo::new(CliOutputStreamKind::Pipe);
     let seen = test_io.captured.clone();
     let network = async {
@@ -309,19 +308,22 @@ async fn a_lost_connection_is_told_and_the_text_goes_on_without_a_seam() {
     assert!(daemon.requests().iter().any(|asked| asked.route == "GET /api/runs/r1/events?after=3"));
 }
 
-#[tokio::test]
-async fn a_snapshot_of_a_later_step_begins_on_a_line_of_its_own() {
+fn snapshot_of_a_later_step() -> Vec<ScriptedStreamPiece> {
     let snapshot = EventKind::Snapshot { text: "second".into(), thinking: String::new(), calls: Vec::new() };
-    let end = ended(11, receipts::completed_receipt(), Some("second step"));
-    let (exit, seen, _) = torn(vec![text_delta_piece(1, "first")], "first", vec![event_piece(9, snapshot), end]).await;
-    assert_eq!((exit, seen.out()), (Exit::Done, "first\nsecond step\n".into()));
+    vec![event_piece(9, snapshot), ended(11, receipts::completed_receipt(), Some("second step"))]
 }
 
+#[rstest]
+#[case::a_later_step_on_a_line_of_its_own("first", snapshot_of_a_later_step(), "first\nsecond step\n")]
+#[case::the_rest_from_the_end("one ", vec![ended(9, receipts::completed_receipt(), Some("one two"))], "one two\n")]
 #[tokio::test]
-async fn text_missed_at_the_end_is_still_printed() {
-    let end = ended(9, receipts::completed_receipt(), Some("one two"));
-    let (exit, seen, _) = torn(vec![text_delta_piece(1, "one ")], "one ", vec![end]).await;
-    assert_eq!((exit, seen.out()), (Exit::Done, "one two\n".into()));
+async fn text_that_was_missed_is_still_printed(
+    #[case] first: &str,
+    #[case] second: Vec<ScriptedStreamPiece>,
+    #[case] out: &str,
+) {
+    let (exit, seen, _) = torn(vec![text_delta_piece(1, first)], first, second).await;
+    assert_eq!((exit, seen.out()), (Exit::Done, out.into()));
 }
 
 #[tokio::test]
@@ -332,8 +334,7 @@ async fn a_connection_that_stays_lost_is_exit_4_and_says_that_the_run_may_go_on(
         _ => ScriptedDaemonReply::Stream(
             streams.lock().unwrap().pop().unwrap_or_else(|| stream_of(vec![ScriptedStreamPiece::Break])),
         ),
-    })
-    .await;
+    });
     let (exit, seen) = run_piped(&daemon, &["send", "hi"]).await;
     assert_eq!(exit, Exit::NoDaemon);
     assert!(seen.err().contains("the run may go on · see `quell runs show r1`"), "{}", seen.err());
@@ -347,8 +348,7 @@ async fn a_stop_text_prints_what_was_stopped() {
     let daemon = ScriptedDaemon::with_replies(vec![
         ("POST /api/sessions/cli:default/runs", answer),
         ("GET /api/runs/r1", run_view("r1", over)),
-    ])
-    .await;
+    ]);
     let (exit, seen) = run_piped(&daemon, &["send", "/stop"]).await;
     assert_eq!(exit, Exit::Done);
     assert_eq!(
@@ -368,9 +368,10 @@ async fn a_steered_message_that_was_not_taken_is_followed_as_its_own_run() {
         ended(2, receipts::completed_receipt(), Some("first")),
     ])]);
     let daemon = ScriptedDaemon::start(move |asked| match asked.route.as_str() {
-        "POST /api/sessions/cli:default/runs" => {
-            ScriptedDaemonReply::Json(202, json!({"runId": "r1", "sessionKey": "cli:default", "state": "steered", "messageId": "m1"}))
-        }
+        "POST /api/sessions/cli:default/runs" => ScriptedDaemonReply::Json(
+            202,
+            json!({"runId": "r1", "sessionKey": "cli:default", "state": "steered", "messageId": "m1"}),
+        ),
         "GET /api/runs/r1/events?after=0" => ScriptedDaemonReply::Stream(streams.lock().unwrap().pop().unwrap()),
         "GET /api/runs/m1" => ScriptedDaemonReply::Json(200, run_view("m1", json!({}))),
         "GET /api/runs/m1/events?after=0" => {
@@ -378,11 +379,12 @@ async fn a_steered_message_that_was_not_taken_is_followed_as_its_own_run() {
                 "runId": "m1", "sessionKey": "cli:default", "seq": 1, "at": "2026-03-01T12:00:00Z", "type": "run.ended",
                 "verdict": {"kind": "completed"}, "receipt": receipts::completed_receipt(), "steps": 1, "text": "second",
             });
-            ScriptedDaemonReply::Stream(stream_of(vec![ScriptedStreamPiece::Text(format!("event: run.ended\ndata: {end}\n\n"))]))
+            ScriptedDaemonReply::Stream(stream_of(vec![ScriptedStreamPiece::Text(format!(
+                "event: run.ended\ndata: {end}\n\n"
+            ))]))
         }
         _ => ScriptedDaemonReply::Problem(not_found_problem()),
-    })
-    .await;
+    });
     let (exit, seen) = run_piped(&daemon, &["send", "--on-busy", "steer", "also this"]).await;
     assert_eq!((exit, seen.out()), (Exit::Done, "first\nsecond\n".into()));
     assert_eq!(seen.err(), "handed to the active run r1\n");
@@ -390,7 +392,7 @@ async fn a_steered_message_that_was_not_taken_is_followed_as_its_own_run() {
 
 #[tokio::test]
 async fn a_dash_reads_the_message_from_the_input() {
-    let daemon = ScriptedDaemon::with_run(vec![stream_of(vec![ended(1, receipts::completed_receipt(), None)])]).await;
+    let daemon = ScriptedDaemon::with_run(vec![stream_of(vec![ended(1, receipts::completed_receipt(), None)])]);
     let mut test_io = TestIo::with_input(CliOutputStreamKind::Pipe, "line one\nline two\n");
     assert_eq!(run_with_io(&daemon, &["send", "--literal", "-"], &mut test_io.io).await, Exit::Done);
     let body = daemon.requests().remove(0).body;
@@ -399,7 +401,7 @@ async fn a_dash_reads_the_message_from_the_input() {
 
 #[tokio::test]
 async fn an_empty_message_is_refused_here() {
-    let daemon = ScriptedDaemon::with_replies(vec![]).await;
+    let daemon = ScriptedDaemon::with_replies(vec![]);
     let mut test_io = TestIo::with_input(CliOutputStreamKind::Pipe, " \n");
     assert_eq!(run_with_io(&daemon, &["send", "-"], &mut test_io.io).await, Exit::Usage);
     assert_eq!(test_io.captured.err(), "error: the message is empty\n");

@@ -24,8 +24,7 @@ async fn runs_are_listed_with_what_they_do() {
     let daemon = ScriptedDaemon::with_replies(vec![
         ("GET /api/runs?state=active", items(runs)),
         ("GET /api/runs", items(json!([]))),
-    ])
-    .await;
+    ]);
     let (exit, seen) = run_piped(&daemon, &["runs"]).await;
     assert_eq!(exit, Exit::Done);
     let lines = lines(&seen);
@@ -45,7 +44,7 @@ async fn a_run_is_shown_with_its_receipt_as_a_picture() {
     let change = json!({
         "state": "ended", "verdict": receipts::aborted_by_user(), "receipt": receipts::stopped_receipt(), "output": "half\nan answer",
     });
-    let daemon = ScriptedDaemon::with_replies(vec![("GET /api/runs/r1", run_view("r1", change))]).await;
+    let daemon = ScriptedDaemon::with_replies(vec![("GET /api/runs/r1", run_view("r1", change))]);
     let (exit, seen) = run_piped(&daemon, &["runs", "show", "r1"]).await;
     assert_eq!(exit, Exit::Done);
     let out = seen.out();
@@ -77,8 +76,7 @@ async fn watched(kind: CliOutputStreamKind, words: &[&str]) -> CapturedStreams {
             ScriptedDaemonReply::Json(200, run_view("r1", change))
         }
         _ => ScriptedDaemonReply::Json(200, items(looks.lock().unwrap().pop().unwrap_or_else(|| json!([])))),
-    })
-    .await;
+    });
     let mut test_io = TestIo::new(kind);
     let person = async {
         daemon.wait_for_request("GET /api/runs?state=active", 4).await;
@@ -133,8 +131,7 @@ async fn sessions_are_listed_shown_reset_and_deleted() {
         ("GET /api/sessions/s%2F1/history", items(history)),
         ("POST /api/sessions/s%2F1/reset", json!({})),
         ("DELETE /api/sessions/s%2F1", json!({})),
-    ])
-    .await;
+    ]);
     let (_, seen) = run_piped(&daemon, &["sessions"]).await;
     assert!(lines(&seen)[1].starts_with("s/1      ● active, 1 run  main   2      "), "{}", seen.out());
     let (_, seen) = run_piped(&daemon, &["sessions", "show", "s/1"]).await;
@@ -166,7 +163,7 @@ async fn agents_are_a_tree() {
         agent("main", Value::Null, json!(["coder"]), "idle"),
         agent("ring", json!("ring"), json!(["ring"]), "stopping"),
     ]);
-    let daemon = ScriptedDaemon::with_replies(vec![("GET /api/agents", items(agents))]).await;
+    let daemon = ScriptedDaemon::with_replies(vec![("GET /api/agents", items(agents))]);
     let (exit, seen) = run_piped(&daemon, &["agents"]).await;
     assert_eq!(exit, Exit::Done);
     let firsts: Vec<String> = lines(&seen).iter().map(|line| line.split("  ").next().unwrap().to_owned()).collect();
@@ -184,8 +181,7 @@ async fn the_tree_is_drawn_for_eyes_and_indented_for_programs() {
     main["default"] = json!(true);
     main["children"][1]["role"] = json!("third");
     let daemon =
-        ScriptedDaemon::with_replies(vec![("GET /api/agents/tree", items(json!([main, node("other", json!([]))])))])
-            .await;
+        ScriptedDaemon::with_replies(vec![("GET /api/agents/tree", items(json!([main, node("other", json!([]))])))]);
     let firsts = |seen: &CapturedStreams| -> Vec<String> {
         lines(seen).iter().map(|line| line.split("  demo").next().unwrap().trim_end().to_owned()).collect()
     };
@@ -207,7 +203,7 @@ async fn an_agent_is_shown_with_what_it_has_spent() {
         "computeStatus": "waiting_llm", "activeRuns": ["r1"], "default": false,
         "spend": {"day": "2026-05-01", "tokens": 1200, "cost": 0.5, "dailyTokens": 5000, "dailyCost": 2.0},
     });
-    let daemon = ScriptedDaemon::with_replies(vec![("GET /api/agents/coder", agent.clone())]).await;
+    let daemon = ScriptedDaemon::with_replies(vec![("GET /api/agents/coder", agent.clone())]);
     let (exit, seen) = run_piped(&daemon, &["agents", "show", "coder"]).await;
     assert_eq!(exit, Exit::Done);
     let wanted = [
@@ -234,8 +230,7 @@ async fn agents_are_made_and_deleted() {
         ("POST /api/agents", row),
         ("DELETE /api/agents/scout?force=1", json!({"deleted": ["low", "scout"], "runIds": ["r1"]})),
         ("DELETE /api/agents/scout", json!({"deleted": ["low", "scout"], "runIds": []})),
-    ])
-    .await;
+    ]);
     let words = [
         "agents",
         "create",
@@ -291,8 +286,7 @@ async fn a_hold_is_set_shown_and_lifted() {
         ("PUT /api/hold", on.clone()),
         ("GET /api/hold", on),
         ("DELETE /api/hold", json!({"held": false})),
-    ])
-    .await;
+    ]);
     let (exit, seen) = run_piped(&daemon, &["hold", "on", "--reason", "maintenance"]).await;
     assert_eq!(exit, Exit::Done);
     assert!(seen.out().starts_with("hold is on: new runs are refused · since "), "{}", seen.out());
@@ -309,8 +303,7 @@ async fn a_token_is_shown_once_and_alone_on_the_output() {
         ("POST /api/tokens", json!({"name": "ci", "scope": "read", "token": "q-secret"})),
         ("GET /api/tokens", items(json!([{"name": "ci", "scope": "read", "createdAt": "2026-01-01T00:00:00Z"}]))),
         ("DELETE /api/tokens/ci", json!({})),
-    ])
-    .await;
+    ]);
     let (exit, seen) = run_piped(&daemon, &["token", "create", "ci", "--scope", "read"]).await;
     assert_eq!((exit, seen.out()), (Exit::Done, "q-secret\n".into()));
     assert_eq!(daemon.requests()[0].body, json!({"name": "ci", "scope": "read"}));

@@ -1,6 +1,7 @@
 //! `quell stop`: waiting for receipts, and exit codes.
 
 use quell_protocol::{EventKind, Receipt, Verdict};
+use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
@@ -21,33 +22,39 @@ fn over(run: &str, receipt: &Receipt) -> Value {
     run_view(run, json!({"state": "ended", "verdict": receipt.verdict, "receipt": receipt}))
 }
 
+#[rstest]
+#[case::stopped(settled(&receipts::stopped_receipt(), true), Exit::Done, LINE)]
+#[case::left_over(
+    settled(&receipts::leftover_receipt(), true),
+    Exit::Failed,
+    "stopped in 7 s · 1 process still alive: pid 4242 (sudo), cannot be signalled · history valid"
+)]
+#[case::already_over(
+    settled(&receipts::completed_receipt(), false),
+    Exit::Done,
+    "already over: completed in 2.5 s · history valid"
+)]
+#[case::already_asked_for(
+    settled(&receipts::stopped_receipt(), false),
+    Exit::Done,
+    &format!("already asked for: {LINE}")
+)]
+#[case::a_bare_receipt(json!(receipts::stopped_receipt()), Exit::Done, LINE)]
 #[tokio::test]
-async fn a_stop_waits_for_the_receipt_and_prints_it_in_one_line() {
-    let daemon = ScriptedDaemon::with_replies(vec![(
-        "POST /api/runs/r1/stop?wait=1",
-        settled(&receipts::stopped_receipt(), true),
-    )])
-    .await;
+async fn a_stop_waits_for_the_receipt_and_prints_it_in_one_line(
+    #[case] reply: Value,
+    #[case] wanted: Exit,
+    #[case] line: &str,
+) {
+    let daemon = ScriptedDaemon::with_replies(vec![("POST /api/runs/r1/stop?wait=1", reply)]);
     let (exit, seen) = run_piped(&daemon, &["stop", "r1", "--force", "--reason", "wrong branch"]).await;
-    assert_eq!((exit, seen.out(), seen.err()), (Exit::Done, format!("{LINE}\n"), String::new()));
+    assert_eq!((exit, seen.out(), seen.err()), (wanted, format!("{line}\n"), String::new()));
     assert_eq!(daemon.requests()[0].body, json!({"force": true, "reason": "wrong branch"}));
 }
 
 #[tokio::test]
-async fn a_leftover_is_exit_1() {
-    let daemon = ScriptedDaemon::with_replies(vec![(
-        "POST /api/runs/r1/stop?wait=1",
-        settled(&receipts::leftover_receipt(), true),
-    )])
-    .await;
-    let (exit, seen) = run_piped(&daemon, &["stop", "r1"]).await;
-    assert_eq!((exit, exit.code()), (Exit::Failed, 1));
-    assert!(seen.out().contains("1 process still alive: pid 4242 (sudo), cannot be signalled"), "{}", seen.out());
-}
-
-#[tokio::test]
 async fn an_unknown_run_is_exit_3() {
-    let daemon = ScriptedDaemon::with_replies(vec![]).await;
+    let daemon = ScriptedDaemon::with_replies(vec![]);
     for words in [
         vec!["stop", "r1"],
         vec!["stop", "r1", "--no-wait"],
@@ -61,33 +68,6 @@ async fn an_unknown_run_is_exit_3() {
 }
 
 #[tokio::test]
-async fn a_run_that_is_over_keeps_its_verdict_and_is_exit_0() {
-    let daemon = ScriptedDaemon::with_replies(vec![(
-        "POST /api/runs/r1/stop?wait=1",
-        settled(&receipts::completed_receipt(), false),
-    )])
-    .await;
-    let (exit, seen) = run_piped(&daemon, &["stop", "r1"]).await;
-    assert_eq!((exit, seen.out()), (Exit::Done, "already over: completed in 2.5 s · history valid\n".into()));
-
-    let daemon = ScriptedDaemon::with_replies(vec![(
-        "POST /api/runs/r1/stop?wait=1",
-        settled(&receipts::stopped_receipt(), false),
-    )])
-    .await;
-    let (exit, seen) = run_piped(&daemon, &["stop", "r1"]).await;
-    assert_eq!((exit, seen.out()), (Exit::Done, format!("already asked for: {LINE}\n")));
-}
-
-#[tokio::test]
-async fn a_bare_receipt_is_an_answer_too() {
-    let receipt = serde_json::to_value(receipts::stopped_receipt()).unwrap();
-    let daemon = ScriptedDaemon::with_replies(vec![("POST /api/runs/r1/stop?wait=1", receipt)]).await;
-    let (exit, seen) = run_piped(&daemon, &["stop", "r1"]).await;
-    assert_eq!((exit, seen.out()), (Exit::Done, format!("{LINE}\n")));
-}
-
-#[tokio::test]
 async fn a_daemon_that_did_not_wait_long_enough_is_followed_to_the_end() {
     let (stream, pieces) = tokio::sync::mpsc::channel::<ScriptedStreamPiece>(1);
     let pieces = std::sync::Mutex::new(Some(pieces));
@@ -96,8 +76,7 @@ async fn a_daemon_that_did_not_wait_long_enough_is_followed_to_the_end() {
         "GET /api/runs/r1" => ScriptedDaemonReply::Json(200, run_view("r1", json!({"state": "ending"}))),
         "GET /api/runs/r1/events?after=7" => ScriptedDaemonReply::Stream(pieces.lock().unwrap().take().unwrap()),
         _ => ScriptedDaemonReply::Problem(not_found_problem()),
-    })
-    .await;
+    });
     let daemon_side = async {
         daemon.wait_for_request("GET /api/runs/r1/events?after=7", 1).await;
         let receipt = Box::new(receipts::stopped_receipt());
@@ -115,8 +94,7 @@ async fn descendants_that_outlived_an_ended_run_are_told() {
     reply["runIds"] = json!(["child"]);
     let child = over("child", &receipts::stopped_receipt());
     let daemon =
-        ScriptedDaemon::with_replies(vec![("POST /api/runs/r1/stop?wait=1", reply), ("GET /api/runs/child", child)])
-            .await;
+        ScriptedDaemon::with_replies(vec![("POST /api/runs/r1/stop?wait=1", reply), ("GET /api/runs/child", child)]);
     let (exit, seen) = run_piped(&daemon, &["stop", "r1"]).await;
     assert_eq!(exit, Exit::Done);
     assert_eq!(seen.out(), format!("already over: completed in 2.5 s · history valid\nbelow it, child  {LINE}\n"));
@@ -127,8 +105,7 @@ async fn not_waiting_returns_at_once() {
     let daemon = ScriptedDaemon::with_replies(vec![
         ("POST /api/runs/r1/stop", stop_ticket("ending")),
         ("POST /api/stop", json!({"aborted": true, "runIds": ["r1", "r2"], "held": false})),
-    ])
-    .await;
+    ]);
     let (exit, seen) = run_piped(&daemon, &["stop", "r1", "--no-wait"]).await;
     assert_eq!(exit, Exit::Done);
     assert_eq!(seen.out(), "stop requested · run r1 is ending · see `quell runs show r1`\n");
@@ -144,8 +121,7 @@ async fn everything_is_waited_for_run_by_run() {
         ("POST /api/stop?wait=1", json!({"aborted": true, "runIds": ["r1", "r2", "r3"], "held": true})),
         ("GET /api/runs/r1", over("r1", &receipts::stopped_receipt())),
         ("GET /api/runs/r2", over("r2", &receipts::leftover_receipt())),
-    ])
-    .await;
+    ]);
     let (exit, seen) = run_piped(&daemon, &["stop", "--all", "--hold"]).await;
     assert_eq!(exit, Exit::Failed);
     let out = seen.out();
@@ -171,8 +147,7 @@ async fn a_session_without_a_run_has_nothing_to_stop_and_an_unknown_one_is_not_f
         ("POST /api/sessions/a%2Fb/stop?wait=1", nothing.clone()),
         ("GET /api/sessions/a%2Fb", session),
         ("POST /api/sessions/x/stop?wait=1", nothing),
-    ])
-    .await;
+    ]);
     let (exit, seen) = run_piped(&daemon, &["stop", "--session", "a/b", "--keep-queued"]).await;
     assert_eq!((exit, seen.out()), (Exit::Done, "nothing to stop: no run is active\n".into()));
     assert_eq!(daemon.requests()[0].body, json!({"keepQueued": true}));
@@ -186,8 +161,7 @@ async fn json_has_every_receipt() {
     let daemon = ScriptedDaemon::with_replies(vec![
         ("POST /api/sessions/s/stop?wait=1", answer),
         ("GET /api/runs/r1", over("r1", &receipts::stopped_receipt())),
-    ])
-    .await;
+    ]);
     let (exit, seen) = run_piped(&daemon, &["stop", "--session", "s", "--json"]).await;
     assert_eq!(exit, Exit::Done);
     let value = seen.json();
@@ -215,8 +189,7 @@ async fn stopped_background_commands_are_printed_and_leftovers_fail() {
         ("POST /api/sessions/s/stop?wait=1", session(&[])),
         ("POST /api/sessions/t/stop?wait=1", session(&["sudo (pid 7)"])),
         ("POST /api/runs/r1/stop?wait=1", ticket),
-    ])
-    .await;
+    ]);
     let (exit, seen) = run_piped(&daemon, &["stop", "--session", "s"]).await;
     assert_eq!(
         (exit, seen.out()),
@@ -238,8 +211,7 @@ async fn a_run_that_is_ending_already_is_waited_for() {
     let daemon = ScriptedDaemon::with_replies(vec![
         ("POST /api/stop?wait=1", answer),
         ("GET /api/runs/r1", over("r1", &receipts::leftover_receipt())),
-    ])
-    .await;
+    ]);
     let (exit, seen) = run_piped(&daemon, &["stop", "--all", "--force"]).await;
     assert_eq!(exit, Exit::Failed);
     assert!(seen.out().starts_with("r1  already asked for: stopped in 7 s"), "{}", seen.out());
@@ -251,8 +223,7 @@ async fn a_hold_that_could_not_be_stored_is_told_beside_what_was_stopped() {
     let daemon = ScriptedDaemon::with_replies(vec![
         ("POST /api/stop?wait=1", answer),
         ("GET /api/runs/r1", over("r1", &receipts::stopped_receipt())),
-    ])
-    .await;
+    ]);
     let (exit, seen) = run_piped(&daemon, &["stop", "--all", "--hold"]).await;
     assert_eq!(exit, Exit::Failed);
     let told = format!("r1  {LINE}\nthe hold could not be stored: the disk is full · it holds until the daemon ends\n");

@@ -1,5 +1,7 @@
 //! Table of all routes with their parameters, bodies and responses.
 
+use self::RequestBodySpec::{Optional, Required};
+
 pub(super) struct RouteSpec {
     pub(super) method: &'static str,
     pub(super) path: &'static str,
@@ -9,13 +11,12 @@ pub(super) struct RouteSpec {
     pub(super) responses: &'static [ResponseSpec],
 }
 
-/// Status, schema (`[X]` is a page of X, `text` is text), meaning.
-pub(super) type ResponseSpec = (u16, &'static str, &'static str);
+/// Status, schema of a response below 400, meaning: `200 AgentView the agent`, `404 unknown`. `[X]` is a page of X.
+pub(super) type ResponseSpec = &'static str;
 
 /// Name, kind, meaning. A kind is `count`, `flag`, `text`, or the allowed words separated by `|`.
 pub(super) type QueryParamSpec = (&'static str, &'static str, &'static str);
 
-/// Schema of a request body.
 #[derive(Clone, Copy)]
 pub(super) enum RequestBodySpec {
     Required(&'static str),
@@ -26,7 +27,6 @@ pub(super) enum RequestBodySpec {
 /// This route needs no token: its callers sign their messages.
 pub(super) const WEBHOOK_ROUTE: &str = "/api/channels/{name}/messages";
 
-/// Authentication that a route requires.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum RouteAuth {
     /// None, and any Host header is accepted.
@@ -113,286 +113,239 @@ const NOTE_PARAMS: &[QueryParamSpec] =
     &[("query", "text", "notes that are about this, the most relevant first"), LIMIT_PARAM, CURSOR_PARAM];
 
 pub(super) const ROUTES: &[RouteSpec] = &[
-    get("/healthz", "The process is up", &[(200, "", "up")]),
-    get("/readyz", "The daemon takes requests", &[(200, "", "ready"), (503, "Problem", "closing")]),
-    get("/metrics", "Prometheus metrics", &[(200, "text", "metrics"), (404, "Problem", "started without metrics")]),
-    get("/openapi.json", "This document", &[(200, "", "the document")]),
-    get("/api/agents", "All agents", &[(200, "[AgentRow]", "agents")]),
+    get("/healthz", "The process is up", &["200 object up"]),
+    get("/readyz", "The daemon takes requests", &["200 object ready", "503 closing"]),
+    get("/metrics", "Prometheus metrics", &["200 text metrics", "404 started without metrics"]),
+    get("/openapi.json", "This document", &["200 object the document"]),
+    get("/api/agents", "All agents", &["200 [AgentRow] agents"]),
     post(
         "/api/agents",
         "Make an agent at run time",
-        RequestBodySpec::Required("NewAgent"),
+        Required("NewAgent"),
         &[
-            (201, "AgentRow", "made, durable"),
-            (400, "Problem", "it cannot be built"),
-            (409, "Problem", "the id is taken"),
-            (503, "Problem", "closing, or the database cannot be written"),
+            "201 AgentRow made, durable",
+            "400 it cannot be built",
+            "409 the id is taken",
+            "503 closing, or the database cannot be written",
         ],
     ),
-    get("/api/agents/tree", "All agents as the trees that they form", &[(200, "[AgentNode]", "the roots")]),
+    get("/api/agents/tree", "All agents as the trees that they form", &["200 [AgentNode] the roots"]),
     delete(
         "/api/agents/{id}",
         "Delete an agent that was made at run time, with all below it; ?force stops their runs first",
-        &[
-            (200, "AgentsDeleted", "gone"),
-            (404, "Problem", "unknown"),
-            (409, "Problem", "it is configured, or has runs that are not over"),
-        ],
+        &["200 AgentsDeleted gone", "404 unknown", "409 it is configured, or has runs that are not over"],
     ),
-    get(
-        "/api/agents/{id}",
-        "One agent, with what it has spent today",
-        &[(200, "AgentView", "the agent"), (404, "Problem", "unknown")],
-    ),
+    get("/api/agents/{id}", "One agent, with what it has spent today", &["200 AgentView the agent", "404 unknown"]),
     post(
         "/api/agent/{id}/abort",
         "Abort the agent's model calls; with ?scope=run all its runs, with ?scope=tree those of all agents below it, too",
-        RequestBodySpec::Optional("StopRunRequest"),
-        &[(200, "AgentAbortAnswer", "what was aborted"), (400, "Problem", "no id"), (404, "Problem", "unknown")],
+        Optional("StopRunRequest"),
+        &["200 AgentAbortAnswer what was aborted", "400 no id", "404 unknown"],
     ),
-    get("/api/models", "The models that agents work with", &[(200, "[ModelRow]", "models")]),
-    get("/api/me", "Who the caller is", &[(200, "Me", "the token's name and scope")]),
+    get("/api/models", "The models that agents work with", &["200 [ModelRow] models"]),
+    get("/api/me", "Who the caller is", &["200 Me the token's name and scope"]),
     post(
         "/api/sign-in",
         "Sign a browser in with a token",
-        RequestBodySpec::Required("SignInRequest"),
-        &[(200, "Me", "signed in, with the page's cookie"), (401, "Problem", "no token of this daemon")],
+        Required("SignInRequest"),
+        &["200 Me signed in, with the page's cookie", "401 no token of this daemon"],
     ),
     route(
         "post",
         "/api/sign-in-link",
         "Make a one-time link that signs a browser in",
-        &[(200, "SignInLink", "its path"), (403, "Problem", "only admins may")],
+        &["200 SignInLink its path", "403 only admins may"],
     ),
-    route("post", "/api/sign-out", "Sign a browser out", &[(204, "none", "the cookie is worth nothing any more")]),
+    route("post", "/api/sign-out", "Sign a browser out", &["204 none the cookie is worth nothing any more"]),
     get(
         "/sign-in/{code}",
         "The one-time link: signs a browser in and leads to the page",
-        &[(303, "none", "to `/`, or to `/#sign-in-failed`")],
+        &["303 none to `/`, or to `/#sign-in-failed`"],
     ),
-    get(
-        "/assets/{path}",
-        "A file of the page",
-        &[(200, "file", "the file"), (304, "none", "it is as it was"), (404, "Problem", "unknown")],
-    ),
-    get("/api/sessions", "Sessions, the last used first", &[(200, "[SessionRow]", "sessions")]),
+    get("/assets/{path}", "A file of the page", &["200 file the file", "304 none it is as it was", "404 unknown"]),
+    get("/api/sessions", "Sessions, the last used first", &["200 [SessionRow] sessions"]),
     post(
         "/api/sessions",
         "Get or create the session of a user's chat with a provider",
-        RequestBodySpec::Required("SessionRequest"),
+        Required("SessionRequest"),
         &[
-            (201, "SessionAnswer", "made"),
-            (200, "SessionAnswer", "it was there, and is configured so from now on"),
-            (403, "Problem", "a hook refused it, or the token's scope does not allow it"),
-            (422, "Problem", "it cannot be made as it is configured"),
+            "201 SessionAnswer made",
+            "200 SessionAnswer it was there, and is configured so from now on",
+            "403 a hook refused it, or the token's scope does not allow it",
+            "422 it cannot be made as it is configured",
         ],
     ),
     get(
         "/api/sessions/{key}",
         "One session with the configuration in force; keys are masked",
-        &[(200, "SessionView", "the session"), (404, "Problem", "unknown")],
+        &["200 SessionView the session", "404 unknown"],
     ),
     RouteSpec {
-        request_body: Some(RequestBodySpec::Required("SessionPatch")),
+        request_body: Some(Required("SessionPatch")),
         ..route(
             "patch",
             "/api/sessions/{key}",
             "Give a session another model or agent from its next run on; makes it when there is none",
             &[
-                (200, "SessionView", "the session"),
-                (404, "Problem", "it was deleted in this moment"),
-                (422, "Problem", "the model or agent cannot be used"),
+                "200 SessionView the session",
+                "404 it was deleted in this moment",
+                "422 the model or agent cannot be used",
             ],
         )
     },
-    delete(
-        "/api/sessions/{key}",
-        "Stop and delete a session",
-        &[(204, "none", "deleted"), (404, "Problem", "unknown")],
-    ),
+    delete("/api/sessions/{key}", "Stop and delete a session", &["204 none deleted", "404 unknown"]),
     get(
         "/api/sessions/{key}/history",
         "A session's messages, for people",
-        &[(200, "[HistoryMessage]", "messages"), (404, "Problem", "unknown")],
+        &["200 [HistoryMessage] messages", "404 unknown"],
     ),
     get(
         "/api/sessions/{key}/export",
         "A session as lines of JSON, for POST /api/import",
-        &[(200, "lines", "the session's head, runs and past"), (404, "Problem", "unknown")],
+        &["200 lines the session's head, runs and past", "404 unknown"],
     ),
     post(
         "/api/import",
         "Take in a session that was exported, whole or not at all",
-        RequestBodySpec::Required("lines"),
+        Required("lines"),
         &[
-            (201, "SessionRow", "the session"),
-            (400, "Problem", "a line is not right; the detail names it"),
-            (409, "Problem", "the session or one of its runs exists, or another import is under way"),
-            (413, "Problem", "larger than import_bytes in [limits]"),
+            "201 SessionRow the session",
+            "400 a line is not right; the detail names it",
+            "409 the session or one of its runs exists, or another import is under way",
+            "413 larger than import_bytes in [limits]",
         ],
     ),
     post(
         "/api/sessions/{key}/reset",
         "Stop a session and empty its history; old turns stay under a boundary",
-        RequestBodySpec::Optional("REASON"),
-        &[(200, "SessionRow", "the session"), (404, "Problem", "unknown")],
+        Optional("REASON"),
+        &["200 SessionRow the session", "404 unknown"],
     ),
     get(
         "/api/sessions/{key}/memory",
         "A session's notes, the newest first; ?query= finds those that are about it, the most relevant first",
-        &[(200, "[NoteRow]", "notes"), (404, "Problem", "unknown")],
+        &["200 [NoteRow] notes", "404 unknown"],
     ),
-    delete(
-        "/api/sessions/{key}/memory/{note}",
-        "Forget a note of a session",
-        &[(204, "none", "deleted"), (404, "Problem", "unknown")],
-    ),
+    delete("/api/sessions/{key}/memory/{note}", "Forget a note of a session", &["204 none deleted", "404 unknown"]),
     get(
         "/api/agents/{id}/memory",
         "What an agent knows in all its sessions; ?query= as for a session",
-        &[(200, "[NoteRow]", "notes"), (404, "Problem", "unknown")],
+        &["200 [NoteRow] notes", "404 unknown"],
     ),
-    delete(
-        "/api/agents/{id}/memory/{note}",
-        "Forget a note of an agent",
-        &[(204, "none", "deleted"), (404, "Problem", "unknown")],
-    ),
+    delete("/api/agents/{id}/memory/{note}", "Forget a note of an agent", &["204 none deleted", "404 unknown"]),
     get(
         "/api/senders",
         "Of whom in chat networks something is remembered, the newest note first",
-        &[(200, "[SenderRow]", "senders")],
+        &["200 [SenderRow] senders"],
     ),
     get(
         "/api/senders/{sender}/memory",
         "The notes of who writes in a chat network, as CHANNEL:SENDER; ?query= as for a session",
-        &[(200, "[NoteRow]", "notes"), (404, "Problem", "no notes are stored about them")],
+        &["200 [NoteRow] notes", "404 no notes are stored about them"],
     ),
     delete(
         "/api/senders/{sender}/memory",
         "Forget all notes of a sender",
-        &[(200, "NotesForgotten", "how many"), (404, "Problem", "no notes are stored about them")],
+        &["200 NotesForgotten how many", "404 no notes are stored about them"],
     ),
-    delete(
-        "/api/senders/{sender}/memory/{note}",
-        "Forget a note of a sender",
-        &[(204, "none", "deleted"), (404, "Problem", "unknown")],
-    ),
+    delete("/api/senders/{sender}/memory/{note}", "Forget a note of a sender", &["204 none deleted", "404 unknown"]),
     post(
         "/api/sessions/{key}/runs",
         "Send a message",
-        RequestBodySpec::Required("SendRequest"),
+        Required("SendRequest"),
         &[
-            (202, "SendAnswer", "accepted"),
-            (200, "SendAnswer|StopAnswer", "a repeat: its state now; or, for a stop text, what was stopped"),
-            (404, "Problem", "there is no such agent"),
-            (409, "Problem", "the idempotency key was used for another message, or the session is busy"),
-            (429, "Problem", "too many wait, or the agent has spent what it may in a day"),
-            (503, "Problem", "held, closing, or the database cannot be written"),
+            "202 SendAnswer accepted",
+            "200 SendAnswer|StopAnswer a repeat: its state now; or, for a stop text, what was stopped",
+            "404 there is no such agent",
+            "409 the idempotency key was used for another message, or the session is busy",
+            "429 too many wait, or the agent has spent what it may in a day",
+            "503 held, closing, or the database cannot be written",
         ],
     ),
     post(
         "/api/sessions/{key}/stop",
         "Stop all runs of a session and withdraw its queue",
-        RequestBodySpec::Optional("StopSessionRequest"),
-        &[(200, "StopAnswer", "what was stopped")],
+        Optional("StopSessionRequest"),
+        &["200 StopAnswer what was stopped"],
     ),
-    get("/api/processes", "The background commands of all sessions", &[(200, "[ProcessRow]", "processes")]),
-    get("/api/sessions/{key}/processes", "A session's background commands", &[(200, "[ProcessRow]", "processes")]),
+    get("/api/processes", "The background commands of all sessions", &["200 [ProcessRow] processes"]),
+    get("/api/sessions/{key}/processes", "A session's background commands", &["200 [ProcessRow] processes"]),
     get(
         "/api/sessions/{key}/processes/{id}",
         "A background command with what it printed; ?after= reads on",
-        &[(200, "ProcessView", "the process"), (404, "Problem", "unknown")],
+        &["200 ProcessView the process", "404 unknown"],
     ),
     delete(
         "/api/sessions/{key}/processes/{id}",
         "End a background command and wait until it is dead; ?force=1 kills at once",
-        &[(200, "ProcessRow", "ended"), (403, "Problem", "not yours"), (404, "Problem", "unknown")],
+        &["200 ProcessRow ended", "403 not yours", "404 unknown"],
     ),
-    get("/api/runs", "Runs, newest first; ?state=active for those that are not over", &[(200, "[RunView]", "runs")]),
-    get("/api/runs/{id}", "One run with its receipt", &[(200, "RunView", "the run"), (404, "Problem", "unknown")]),
+    get("/api/runs", "Runs, newest first; ?state=active for those that are not over", &["200 [RunView] runs"]),
+    get("/api/runs/{id}", "One run with its receipt", &["200 RunView the run", "404 unknown"]),
     get(
         "/api/runs/{id}/events",
         "A run's events as server-sent events; resume by Last-Event-ID or ?after=",
-        &[(200, "events", "each frame's data is a RunEvent"), (404, "Problem", "unknown")],
+        &["200 events each frame's data is a RunEvent", "404 unknown"],
     ),
     post(
         "/api/runs/{id}/stop",
         "Stop a run; ?wait=1 answers with the receipt",
-        RequestBodySpec::Optional("StopRunRequest"),
-        &[
-            (202, "TicketView", "stopping"),
-            (200, "TicketView", "over, with the receipt"),
-            (403, "Problem", "not yours"),
-            (404, "Problem", "unknown"),
-        ],
+        Optional("StopRunRequest"),
+        &["202 TicketView stopping", "200 TicketView over, with the receipt", "403 not yours", "404 unknown"],
     ),
-    get("/api/approvals", "Calls that wait for a person", &[(200, "[ApprovalRow]", "approvals")]),
+    get("/api/approvals", "Calls that wait for a person", &["200 [ApprovalRow] approvals"]),
     post(
         "/api/approvals/{id}",
         "Allow or deny a call that waits",
-        RequestBodySpec::Required("ApprovalAnswer"),
-        &[
-            (200, "ApprovalRow", "answered"),
-            (403, "Problem", "not yours"),
-            (404, "Problem", "unknown"),
-            (409, "Problem", "it was settled before"),
-        ],
+        Required("ApprovalAnswer"),
+        &["200 ApprovalRow answered", "403 not yours", "404 unknown", "409 it was settled before"],
     ),
-    post(
-        "/api/stop",
-        "Stop everything",
-        RequestBodySpec::Optional("StopAllRequest"),
-        &[(200, "StopAllAnswer", "what was stopped")],
-    ),
-    get("/api/hold", "Whether new runs are held", &[(200, "Hold", "the hold")]),
+    post("/api/stop", "Stop everything", Optional("StopAllRequest"), &["200 StopAllAnswer what was stopped"]),
+    get("/api/hold", "Whether new runs are held", &["200 Hold the hold"]),
     RouteSpec {
-        request_body: Some(RequestBodySpec::Optional("HOLD")),
-        ..route("put", "/api/hold", "Hold new runs", &[(200, "Hold", "the hold")])
+        request_body: Some(Optional("HOLD")),
+        ..route("put", "/api/hold", "Hold new runs", &["200 Hold the hold"])
     },
-    delete("/api/hold", "Lift the hold", &[(200, "Hold", "the hold")]),
-    get("/api/channels", "The chat networks and how they fare", &[(200, "[ChannelRow]", "channels")]),
+    delete("/api/hold", "Lift the hold", &["200 Hold the hold"]),
+    get("/api/channels", "The chat networks and how they fare", &["200 [ChannelRow] channels"]),
     post(
         "/api/channels/send",
         "Say something in a chat in the name of a channel",
-        RequestBodySpec::Required("ChannelSend"),
+        Required("ChannelSend"),
         &[
-            (200, "ChannelDelivery", "what became of it; look at `delivery`"),
-            (400, "Problem", "it is not said where, or nothing is said"),
-            (404, "Problem", "there is no such channel"),
-            (409, "Problem", "the channel's configuration cannot be used"),
+            "200 ChannelDelivery what became of it; look at `delivery`",
+            "400 it is not said where, or nothing is said",
+            "404 there is no such channel",
+            "409 the channel's configuration cannot be used",
         ],
     ),
     route(
         "post",
         "/api/channels/{name}/test",
         "Ask a network who the account of a channel is",
-        &[(200, "ChannelTest", "what it says; look at `ok`"), (404, "Problem", "unknown")],
+        &["200 ChannelTest what it says; look at `ok`", "404 unknown"],
     ),
     post(
         "/api/channels/{name}/messages",
         "Post a message to a channel of signed HTTP; authenticated by its signature alone",
-        RequestBodySpec::Required(""),
+        Required("object"),
         &[
-            (202, "ChannelReceived", "it is kept, and a stop has acted"),
-            (400, "Problem", "it is no message"),
-            (401, "Problem", "it is not signed, wrongly, or not now"),
-            (404, "Problem", "there is no such channel of signed HTTP"),
-            (413, "Problem", "the body is too large"),
-            (503, "Problem", "it is not kept yet, or the daemon is closing: post it again"),
+            "202 ChannelReceived it is kept, and a stop has acted",
+            "400 it is no message",
+            "401 it is not signed, wrongly, or not now",
+            "404 there is no such channel of signed HTTP",
+            "413 the body is too large",
+            "503 it is not kept yet, or the daemon is closing: post it again",
         ],
     ),
-    get("/api/backup", "A copy of the whole database, as it is at one moment", &[(200, "database", "a SQLite file")]),
-    get(
-        "/api/audit",
-        "Who did what, when and from where: the oldest first after ?after=",
-        &[(200, "[AuditRow]", "entries")],
-    ),
-    get("/api/tokens", "All tokens, without their secrets", &[(200, "[TokenRow]", "tokens")]),
+    get("/api/backup", "A copy of the whole database, as it is at one moment", &["200 database a SQLite file"]),
+    get("/api/audit", "Who did what, when and from where: the oldest first after ?after=", &["200 [AuditRow] entries"]),
+    get("/api/tokens", "All tokens, without their secrets", &["200 [TokenRow] tokens"]),
     post(
         "/api/tokens",
         "Make a token; its secret is shown once",
-        RequestBodySpec::Required("TokenRequest"),
-        &[(201, "NewToken", "the token"), (409, "Problem", "the name is taken")],
+        Required("TokenRequest"),
+        &["201 NewToken the token", "409 the name is taken"],
     ),
-    delete("/api/tokens/{name}", "Revoke a token", &[(204, "none", "revoked"), (404, "Problem", "unknown")]),
+    delete("/api/tokens/{name}", "Revoke a token", &["204 none revoked", "404 unknown"]),
 ];

@@ -8,22 +8,22 @@ use serde_json::{Value, json};
 
 use super::super::frame::RpcError;
 use super::super::payloads;
-use super::{RpcCall, RpcResult, parse_params};
+use super::{RpcResult, WsClient, parse_params};
 
 /// Requires the right to decide approvals or the scope to read.
-fn require_view(call: &RpcCall<'_>) -> Result<(), RpcError> {
-    if call.peer.caller.may_approve() { Ok(()) } else { call.peer.require_scope(AccessLevel::Read) }
+fn require_view(client: &WsClient) -> Result<(), RpcError> {
+    if client.peer.caller.may_approve() { Ok(()) } else { client.peer.require_scope(AccessLevel::Read) }
 }
 
-pub(super) fn list(call: &RpcCall<'_>) -> RpcResult {
-    require_view(call)?;
-    Ok(json!({"approvals": call.server.engine().pending_approvals()}))
+pub(super) fn list(client: &WsClient) -> RpcResult {
+    require_view(client)?;
+    Ok(json!({"approvals": client.engine().pending_approvals()}))
 }
 
 /// `plugin.approval.list` returns a bare array.
-pub(super) fn plugin_list(call: &RpcCall<'_>) -> RpcResult {
-    require_view(call)?;
-    Ok(call.server.engine().pending_approvals().iter().map(payloads::approval_row).collect())
+pub(super) fn plugin_list(client: &WsClient) -> RpcResult {
+    require_view(client)?;
+    Ok(client.engine().pending_approvals().iter().map(payloads::approval_row).collect())
 }
 
 #[derive(Debug, Deserialize)]
@@ -42,15 +42,15 @@ enum DecisionWord {
     Deny,
 }
 
-pub(super) fn resolve(call: &RpcCall<'_>, value: Value) -> RpcResult {
-    call.peer.require_approver()?;
+pub(super) fn resolve(client: &WsClient, value: Value) -> RpcResult {
+    client.peer.require_approver()?;
     let params: ResolveParams = parse_params(value)?;
     // Only the configuration gives a lasting permission. "always" allows this one call, and the response says so.
     let decision = match params.decision {
         DecisionWord::Allow | DecisionWord::AllowOnce | DecisionWord::AllowAlways => Decision::Allow,
         DecisionWord::Deny => Decision::Deny,
     };
-    let row: ApprovalRow = call.server.engine().answer_approval(&call.peer.caller, &params.id, decision)?;
+    let row: ApprovalRow = client.engine().answer_approval(&client.peer.caller, &params.id, decision)?;
     let decision_word = if decision == Decision::Allow { "allow-once" } else { "deny" };
     Ok(json!({"ok": true, "approval": row, "decision": decision_word}))
 }

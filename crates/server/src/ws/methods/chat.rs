@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::super::frame::RpcError;
 use super::super::outbox::DropPolicy;
 use super::super::payloads;
-use super::{RpcCall, RpcResult, check_session_id, commands, parse_params};
+use super::{RpcResult, WsClient, check_session_id, commands, parse_params};
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -67,52 +67,49 @@ impl From<SubmitError> for RpcError {
     }
 }
 
-pub(super) fn send(call: &RpcCall<'_>, value: Value) -> impl Future<Output = RpcResult> + use<> {
-    let (server, peer, outbox) = (call.server.clone(), call.peer.clone(), Arc::clone(call.outbox));
-    async move {
-        let send: ChatSendParams = parse_params(value)?;
-        check_session_id("chat.send", send.session_id.as_deref(), &send.session_key)?;
-        let (text, key) = (strip_control_characters(&send.message)?, send.idempotency_key.clone());
-        if !send.suppress_command_interpretation
-            && let Some(command) = commands::parse_command(&text)?
-        {
-            let reply = commands::run_command(&server, &peer, &send.session_key, command).await?;
-            let message = payloads::assistant_message(&reply);
-            let payload =
-                json!({"runId": key, "sessionKey": send.session_key, "seq": 1, "state": "final", "message": message});
-            outbox.push_event("chat", &payload, DropPolicy::MustDeliver);
-            return Ok(json!({"runId": key, "sessionKey": send.session_key, "status": "ok"}));
-        }
-        let submission = Submission {
-            session: send.session_key,
-            text,
-            agent: send.agent_id,
-            idempotency_key: Some(send.idempotency_key),
-            on_busy: parse_queue_mode(send.queue_mode.as_deref())?,
-            timeout: send.timeout_ms.map(Duration::from_millis),
-            stop_text_mode: if send.suppress_command_interpretation {
-                StopTextMode::Literal
-            } else {
-                StopTextMode::Recognise
-            },
-            channel_origin: None,
-        };
-        match server.engine().submit(&peer.caller, submission).await? {
-            SubmitOutcome::Accepted(answer) => {
-                if answer.message_id.is_some() {
-                    // The active run took the message in: no more events come under this id.
-                    let payload = json!({"runId": key, "sessionKey": answer.session_key, "seq": 1, "state": "final"});
-                    outbox.push_event("chat", &payload, DropPolicy::MustDeliver);
-                }
-                Ok(send_response(&answer, "started"))
+pub(super) async fn send(client: Arc<WsClient>, value: Value) -> RpcResult {
+    let send: ChatSendParams = parse_params(value)?;
+    check_session_id("chat.send", send.session_id.as_deref(), &send.session_key)?;
+    let (text, key) = (strip_control_characters(&send.message)?, send.idempotency_key.clone());
+    if !send.suppress_command_interpretation
+        && let Some(command) = commands::parse_command(&text)?
+    {
+        let reply = commands::run_command(&client, &send.session_key, command).await?;
+        let message = payloads::assistant_message(&reply);
+        let payload =
+            json!({"runId": key, "sessionKey": send.session_key, "seq": 1, "state": "final", "message": message});
+        client.outbox.push_event("chat", &payload, DropPolicy::MustDeliver);
+        return Ok(json!({"runId": key, "sessionKey": send.session_key, "status": "ok"}));
+    }
+    let submission = Submission {
+        session: send.session_key,
+        text,
+        agent: send.agent_id,
+        idempotency_key: Some(send.idempotency_key),
+        on_busy: parse_queue_mode(send.queue_mode.as_deref())?,
+        timeout: send.timeout_ms.map(Duration::from_millis),
+        stop_text_mode: if send.suppress_command_interpretation {
+            StopTextMode::Literal
+        } else {
+            StopTextMode::Recognise
+        },
+        channel_origin: None,
+    };
+    match client.engine().submit(&client.peer.caller, submission).await? {
+        SubmitOutcome::Accepted(answer) => {
+            if answer.message_id.is_some() {
+                // The active run took the message in: no more events come under this id.
+                let payload = json!({"runId": key, "sessionKey": answer.session_key, "seq": 1, "state": "final"});
+                client.outbox.push_event("chat", &payload, DropPolicy::MustDeliver);
             }
-            SubmitOutcome::Duplicate(answer) if answer.state == "ended" => {
-                let run = server.engine().find_run(&answer.run_id).await?;
-                Ok(run.map_or_else(|| send_response(&answer, "ok"), |run| payloads::run_outcome(&run)))
-            }
-            SubmitOutcome::Duplicate(answer) => Ok(send_response(&answer, "in_flight")),
-            SubmitOutcome::Stopped(stop) => Ok(super::stop::stop_payload(stop)),
+            Ok(send_response(&answer, "started"))
         }
+        SubmitOutcome::Duplicate(answer) if answer.state == "ended" => {
+            let run = client.engine().find_run(&answer.run_id).await?;
+            Ok(run.map_or_else(|| send_response(&answer, "ok"), |run| payloads::run_outcome(&run)))
+        }
+        SubmitOutcome::Duplicate(answer) => Ok(send_response(&answer, "in_flight")),
+        SubmitOutcome::Stopped(stop) => Ok(super::stop::stop_payload(stop)),
     }
 }
 
@@ -153,21 +150,18 @@ struct AgentWaitParams {
     timeout_ms: Option<u64>,
 }
 
-pub(super) fn wait(call: &RpcCall<'_>, value: Value) -> impl Future<Output = RpcResult> + use<> {
-    let server = call.server.clone();
-    async move {
-        let wait: AgentWaitParams = parse_params(value)?;
-        if let Some(live_run) = server.engine().live_run(&wait.run_id) {
-            let limit = wait.timeout_ms.map_or(DEFAULT_WAIT, Duration::from_millis);
-            if tokio::time::timeout(limit, live_run.wait_for_progress(RunProgress::Ended)).await.is_err() {
-                return Ok(json!({"runId": wait.run_id, "status": "pending"}));
-            }
-            return Ok(payloads::run_outcome(&live_run.view()));
+pub(super) async fn wait(client: Arc<WsClient>, value: Value) -> RpcResult {
+    let wait: AgentWaitParams = parse_params(value)?;
+    if let Some(live_run) = client.engine().live_run(&wait.run_id) {
+        let limit = wait.timeout_ms.map_or(DEFAULT_WAIT, Duration::from_millis);
+        if tokio::time::timeout(limit, live_run.wait_for_progress(RunProgress::Ended)).await.is_err() {
+            return Ok(json!({"runId": wait.run_id, "status": "pending"}));
         }
-        match server.engine().find_run(&wait.run_id).await? {
-            Some(run) => Ok(payloads::run_outcome(&run)),
-            None => Err(RpcError::invalid(format!("there is no run {:?}", wait.run_id))),
-        }
+        return Ok(payloads::run_outcome(&live_run.view()));
+    }
+    match client.engine().find_run(&wait.run_id).await? {
+        Some(run) => Ok(payloads::run_outcome(&run)),
+        None => Err(RpcError::invalid(format!("there is no run {:?}", wait.run_id))),
     }
 }
 
@@ -180,8 +174,8 @@ struct NodeEventParams {
     payload: Option<Value>,
 }
 
-pub(super) fn node_event(call: &RpcCall<'_>, value: &Value) -> RpcResult {
-    let event: NodeEventParams = parse_params(value.clone())?;
+pub(super) fn node_event(client: &WsClient, value: Value) -> RpcResult {
+    let event: NodeEventParams = parse_params(value)?;
     let wanted = match event.event.as_str() {
         "chat.subscribe" => true,
         "chat.unsubscribe" => false,
@@ -195,6 +189,6 @@ pub(super) fn node_event(call: &RpcCall<'_>, value: &Value) -> RpcResult {
     };
     let key = payload.get("sessionKey").and_then(Value::as_str).unwrap_or_default();
     let key = SessionKey::parse(key).map_err(|error| RpcError::invalid(format!("the {error}")))?;
-    call.subscriptions.set_chat_subscription(key, wanted);
+    client.subscriptions.set_chat_subscription(key, wanted);
     Ok(json!({"ok": true}))
 }

@@ -9,60 +9,14 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::super::frame::RpcError;
-use super::super::peer::WsPeer;
 use super::queries::agent_not_found;
-use super::{RpcCall, RpcResult, parse_params};
-use crate::state::ServerState;
+use super::{RpcResult, WsClient, parse_params};
 
 /// Commands of OpenClaw's gateway that Quell does not support (see tools/slash-commands in its documentation).
-const UNSUPPORTED_COMMANDS: &[&str] = &[
-    "acp",
-    "activation",
-    "agents",
-    "allowlist",
-    "approve",
-    "bash",
-    "btw",
-    "compact",
-    "config",
-    "context",
-    "debug",
-    "elev",
-    "elevated",
-    "exec",
-    "export",
-    "export-session",
-    "fast",
-    "focus",
-    "goal",
-    "id",
-    "kill",
-    "mcp",
-    "model",
-    "models",
-    "plugins",
-    "queue",
-    "reason",
-    "reasoning",
-    "restart",
-    "session",
-    "side",
-    "skill",
-    "steer",
-    "subagents",
-    "t",
-    "tasks",
-    "tell",
-    "think",
-    "thinking",
-    "trace",
-    "tts",
-    "unfocus",
-    "usage",
-    "v",
-    "verbose",
-    "whoami",
-];
+const UNSUPPORTED_COMMANDS: &str = "\
+    acp activation agents allowlist approve bash btw compact config context debug elev elevated exec export \
+    export-session fast focus goal id kill mcp model models plugins queue reason reasoning restart session side \
+    skill steer subagents t tasks tell think thinking trace tts unfocus usage v verbose whoami";
 
 const HELP_REPLY: &str = "\
 /stop - stop what this session does
@@ -81,7 +35,7 @@ pub(super) enum GatewayCommand {
 pub(super) fn parse_command(text: &str) -> Result<Option<GatewayCommand>, RpcError> {
     let first = text.split_whitespace().next().and_then(|word| word.strip_prefix('/'));
     let Some(name) = first.map(str::to_ascii_lowercase) else { return Ok(None) };
-    if UNSUPPORTED_COMMANDS.contains(&name.as_str()) {
+    if UNSUPPORTED_COMMANDS.split(' ').any(|known| known == name) {
         return Err(unsupported_command(&name));
     }
     let text = match name.as_str() {
@@ -107,12 +61,11 @@ fn unsupported_command(name: &str) -> RpcError {
 
 /// Executes a command and returns the reply.
 pub(super) async fn run_command(
-    server: &ServerState,
-    peer: &WsPeer,
+    client: &WsClient,
     key: &SessionKey,
     command: GatewayCommand,
 ) -> Result<String, RpcError> {
-    let engine = server.engine();
+    let engine = client.engine();
     match command {
         GatewayCommand::Help => Ok(HELP_REPLY.to_owned()),
         GatewayCommand::Status => {
@@ -123,9 +76,12 @@ pub(super) async fn run_command(
             Ok(status_text(&engine.active_runs_of_session(key), model.as_deref().unwrap_or("unknown")))
         }
         GatewayCommand::New => {
-            let request =
-                StopRequest { level: StopLevel::Gentle, reason: StopReason::Command, surface: peer.caller.surface };
-            engine.reset_session(&peer.caller, key, &request).await?;
+            let request = StopRequest {
+                level: StopLevel::Gentle,
+                reason: StopReason::Command,
+                surface: client.peer.caller.surface,
+            };
+            engine.reset_session(&client.peer.caller, key, &request).await?;
             Ok("A new conversation begins.".to_owned())
         }
     }
@@ -145,9 +101,9 @@ struct CommandsListParams {
 }
 
 /// `commands.list`: all commands are typed as text; none is native to a network.
-pub(super) fn list(call: &RpcCall<'_>, value: Value) -> RpcResult {
+pub(super) fn list(client: &WsClient, value: Value) -> RpcResult {
     let params: CommandsListParams = parse_params(value)?;
-    if let Some(id) = params.agent_id.as_ref().filter(|id| call.server.engine().find_agent(id).is_none()) {
+    if let Some(id) = params.agent_id.as_ref().filter(|id| client.engine().find_agent(id).is_none()) {
         return Err(agent_not_found(id));
     }
     let known = [

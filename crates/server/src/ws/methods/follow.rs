@@ -1,13 +1,14 @@
 //! `runs.follow` and `runs.unfollow`: subscribe to all events of one run from a cursor on.
 
+use std::sync::Arc;
+
 use quell_protocol::RunId;
-use quell_protocol::api::AccessLevel;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::super::MAX_FOLLOWED_RUNS;
 use super::super::frame::RpcError;
-use super::{MAX_PENDING_WAITS, MethodOutcome, RpcCall, parse_params};
+use super::{ConnectionLoad, MAX_PENDING_WAITS, MethodOutcome, WsClient, parse_params};
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -17,23 +18,18 @@ struct RunsFollowParams {
     after: u64,
 }
 
-pub(super) fn follow(call: &RpcCall<'_>, value: Value) -> MethodOutcome {
-    let params: RunsFollowParams = match call.peer.require_scope(AccessLevel::Read).and_then(|()| parse_params(value)) {
-        Ok(params) => params,
-        Err(refusal) => return MethodOutcome::Answered(Err(refusal)),
-    };
-    if call.followed_count >= MAX_FOLLOWED_RUNS || call.pending_count >= MAX_PENDING_WAITS {
+pub(super) fn follow(client: Arc<WsClient>, value: Value, load: ConnectionLoad) -> Result<MethodOutcome, RpcError> {
+    let RunsFollowParams { run_id, after } = parse_params(value)?;
+    if load.followed_runs >= MAX_FOLLOWED_RUNS || load.pending_requests >= MAX_PENDING_WAITS {
         let problem = format!("this connection follows {MAX_FOLLOWED_RUNS} runs; unfollow one");
-        return MethodOutcome::Answered(Err(RpcError::unavailable(problem)));
+        return Err(RpcError::unavailable(problem));
     }
-    let engine = call.server.engine().clone();
-    let RunsFollowParams { run_id, after } = params;
     let run = run_id.clone();
     let lookup = Box::pin(async move {
         let unknown = || RpcError::invalid(format!("there is no run {run_id:?}"));
-        engine.follow_run(&run_id, after).await?.ok_or_else(unknown)
+        client.engine().follow_run(&run_id, after).await?.ok_or_else(unknown)
     });
-    MethodOutcome::Follow(run, lookup)
+    Ok(MethodOutcome::Follow(run, lookup))
 }
 
 #[derive(Debug, Deserialize)]
@@ -42,9 +38,6 @@ struct RunsUnfollowParams {
     run_id: RunId,
 }
 
-pub(super) fn unfollow(value: Value) -> MethodOutcome {
-    match parse_params(value) {
-        Ok(RunsUnfollowParams { run_id }) => MethodOutcome::Unfollow(run_id),
-        Err(refusal) => MethodOutcome::Answered(Err(refusal)),
-    }
+pub(super) fn unfollow(value: Value) -> Result<MethodOutcome, RpcError> {
+    parse_params(value).map(|RunsUnfollowParams { run_id }| MethodOutcome::Unfollow(run_id))
 }

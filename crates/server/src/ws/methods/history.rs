@@ -1,5 +1,7 @@
 //! `chat.history`: rows of a session since its last reset, by page, counted from the newest.
 
+use std::sync::Arc;
+
 use quell_engine::engine::NumberedTurn;
 use quell_protocol::api::RunView;
 use quell_protocol::{AgentId, SessionKey};
@@ -9,8 +11,7 @@ use serde_json::{Value, json};
 use super::super::frame::RpcError;
 use super::super::payloads::{self, TranscriptPosition};
 use super::sessions::{check_session_agent, latest_run};
-use super::{RpcCall, RpcResult, check_session_id, parse_params};
-use crate::state::ServerState;
+use super::{RpcResult, WsClient, check_session_id, parse_params};
 
 /// Default and maximum number of rows of a page, as in OpenClaw's gateway.
 const DEFAULT_ROWS: usize = 200;
@@ -29,54 +30,50 @@ struct ChatHistoryParams {
     cursor: Option<String>,
 }
 
-pub(super) fn history(call: &RpcCall<'_>, value: Value) -> impl Future<Output = RpcResult> + use<> {
-    let server = call.server.clone();
-    async move {
-        let params: ChatHistoryParams = parse_params(value)?;
-        let key = &params.session_key;
-        check_session_id("chat.history", params.session_id.as_deref(), key)?;
-        let limit = params.limit.unwrap_or(DEFAULT_ROWS);
-        if !(1..=MAX_ROWS).contains(&limit) {
-            return Err(RpcError::invalid(format!("limit is {limit}; it may be 1 to {MAX_ROWS}")));
-        }
-        let engine = server.engine();
-        let session = engine.find_session(key).await?;
-        check_session_agent("chat.history", params.agent_id.as_ref(), session.as_ref())?;
-        // Read active runs before stored turns: a run that ends in between then appears twice instead of never.
-        let active = engine.active_runs_of_session(key);
-        let before = params.cursor.as_deref().map(TranscriptPosition::parse).transpose()?;
-        let (rows, next) =
-            read_page(&server, key, &active, &HistoryWindow { limit, offset: params.offset.unwrap_or(0), before })
-                .await?;
-        let agents = engine.list_agents();
-        let model = agents.iter().find(|agent| agent.default).map_or("", |agent| agent.model.as_str());
-        let last = match active.first() {
-            Some(run) => Some(run.clone()),
-            None => latest_run(&server, key).await?,
-        };
-        let queued: Vec<Value> = active
-            .iter()
-            .filter(|run| run.state == "queued")
-            .map(|run| json!({"runId": run.run_id, "text": run.text, "acceptedAt": run.accepted_at}))
-            .collect();
-        let in_flight = active.iter().find(|run| run.state == "running").map(|run| {
-            let text = engine.live_run(&run.run_id).map(|live_run| live_run.streaming_text()).unwrap_or_default();
-            json!({"runId": run.run_id, "text": text, "sessionAbortable": true})
-        });
-        Ok(json!({
-            "sessionKey": key,
-            "sessionId": key,
-            "messages": rows,
-            "pendingInputs": {"items": queued, "total": queued.len()},
-            "defaults": payloads::model_defaults(model),
-            "sessionInfo": session.as_ref().map(|row| payloads::session_row(row, last.as_ref())),
-            "thinkingLevel": "off",
-            "fastMode": false,
-            "verboseLevel": "off",
-            "inFlightRun": in_flight,
-            "nextCursor": next,
-        }))
+pub(super) async fn history(client: Arc<WsClient>, value: Value) -> RpcResult {
+    let params: ChatHistoryParams = parse_params(value)?;
+    let key = &params.session_key;
+    check_session_id("chat.history", params.session_id.as_deref(), key)?;
+    let limit = params.limit.unwrap_or(DEFAULT_ROWS);
+    if !(1..=MAX_ROWS).contains(&limit) {
+        return Err(RpcError::invalid(format!("limit is {limit}; it may be 1 to {MAX_ROWS}")));
     }
+    let engine = client.engine();
+    let session = engine.find_session(key).await?;
+    check_session_agent("chat.history", params.agent_id.as_ref(), session.as_ref())?;
+    // Read active runs before stored turns: a run that ends in between then appears twice instead of never.
+    let active = engine.active_runs_of_session(key);
+    let before = params.cursor.as_deref().map(TranscriptPosition::parse).transpose()?;
+    let (rows, next) =
+        read_page(&client, key, &active, &HistoryWindow { limit, offset: params.offset.unwrap_or(0), before }).await?;
+    let agents = engine.list_agents();
+    let model = agents.iter().find(|agent| agent.default).map_or("", |agent| agent.model.as_str());
+    let last = match active.first() {
+        Some(run) => Some(run.clone()),
+        None => latest_run(&client, key).await?,
+    };
+    let queued: Vec<Value> = active
+        .iter()
+        .filter(|run| run.state == "queued")
+        .map(|run| json!({"runId": run.run_id, "text": run.text, "acceptedAt": run.accepted_at}))
+        .collect();
+    let in_flight = active.iter().find(|run| run.state == "running").map(|run| {
+        let text = engine.live_run(&run.run_id).map(|live_run| live_run.streaming_text()).unwrap_or_default();
+        json!({"runId": run.run_id, "text": text, "sessionAbortable": true})
+    });
+    Ok(json!({
+        "sessionKey": key,
+        "sessionId": key,
+        "messages": rows,
+        "pendingInputs": {"items": queued, "total": queued.len()},
+        "defaults": payloads::model_defaults(model),
+        "sessionInfo": session.as_ref().map(|row| payloads::session_row(row, last.as_ref())),
+        "thinkingLevel": "off",
+        "fastMode": false,
+        "verboseLevel": "off",
+        "inFlightRun": in_flight,
+        "nextCursor": next,
+    }))
 }
 
 /// The window of rows, counted from the newest.
@@ -89,7 +86,7 @@ struct HistoryWindow {
 
 /// Reads the rows of a window, oldest first, and the cursor of the page before it.
 async fn read_page(
-    server: &ServerState,
+    client: &WsClient,
     key: &SessionKey,
     active: &[RunView],
     window: &HistoryWindow,
@@ -100,7 +97,7 @@ async fn read_page(
     let mut below = window.before.map_or(i64::MAX, TranscriptPosition::exclusive_turn_bound);
     let mut newest: Vec<NumberedTurn> = Vec::new();
     loop {
-        let turns = server.engine().newest_turns(key, below, TURNS_PER_READ).await?;
+        let turns = client.engine().newest_turns(key, below, TURNS_PER_READ).await?;
         let is_last = turns.len() < TURNS_PER_READ;
         below = turns.last().map_or(below, |turn| turn.number);
         for turn in &turns {

@@ -1,6 +1,7 @@
-//! Reject parameters that a method does not support, so that no client relies on a parameter that has no effect. The
-//! protocol's own schemas are as strict.
+//! The methods, with the scope that each needs and the parameters that it supports. Other parameters are rejected, so
+//! that no client relies on a parameter that has no effect. The protocol's own schemas are as strict.
 
+use quell_protocol::api::AccessLevel;
 use serde_json::{Map, Value, json};
 
 use super::super::frame::RpcError;
@@ -16,16 +17,18 @@ pub(super) fn check_parameters(method: &str, params: Value) -> Result<Value, Rpc
             if method == "chat.abort" { MISSING_TARGET } else { "invalid params: they must be a JSON object" };
         return Err(RpcError::invalid(message));
     };
-    let Some(supported) = supported_parameters(method) else { return Ok(params) };
-    match fields.iter().find(|(name, value)| !is_supported(method, supported, name, value)) {
+    let Some(spec) = find_method(method).filter(|spec| spec.name != "connect") else { return Ok(params) };
+    match fields.iter().find(|(name, value)| !is_supported(spec, name, value)) {
         None => Ok(params),
         Some((name, _)) => Err(unsupported_parameter(method, name)),
     }
 }
 
-fn is_supported(method: &str, supported: &[&str], name: &str, value: &Value) -> bool {
+fn is_supported(spec: &MethodSpec, name: &str, value: &Value) -> bool {
     // A null in a supported field goes to the method itself: in a stop, a malformed id must differ from an absent one.
-    supported.contains(&name) || value.is_null() || is_default_value(method, name, value)
+    spec.parameters.split_whitespace().any(|known| known == name)
+        || value.is_null()
+        || is_default_value(spec.name, name, value)
 }
 
 /// The error that names the unsupported parameter.
@@ -37,68 +40,84 @@ pub(super) fn unsupported_parameter(method: &str, name: &str) -> RpcError {
     RpcError::invalid(message).with_details(json!({"code": "UNSUPPORTED_PARAMETER", "parameter": name}))
 }
 
-/// The parameters that a method supports; `None` for an unknown method.
-fn supported_parameters(method: &str) -> Option<&'static [&'static str]> {
-    Some(match method {
-        "agent.wait" => &["runId", "timeoutMs"],
-        "approvals.resolve" | "plugin.approval.resolve" => &["id", "decision"],
-        // `agentId` is accepted and ignored: a key identifies one session whatever its agent is, and an agent's name
-        // must never widen a stop. `preserveSideRuns` has no effect, because Quell has no side runs.
-        "chat.abort" => &["sessionKey", "runId", "agentId", "preserveSideRuns", "force", "reason", "stopReason"],
-        "chat.history" => &["sessionKey", "sessionId", "agentId", "limit", "offset", "cursor"],
-        "chat.send" => &[
-            "sessionKey",
-            "sessionId",
-            "message",
-            "idempotencyKey",
-            "agentId",
-            "queueMode",
-            "timeoutMs",
-            "suppressCommandInterpretation",
-        ],
-        "commands.list" => &["scope", "includeArgs", "agentId", "sessionKey"],
-        // Ignored: the answer is always current, and it has no channels that could be left out.
-        "health" => &["probe"],
-        "status" => &["includeChannelSummary"],
-        "hold.set" => &["held", "reason"],
-        "models.list" => &["agentId", "view"],
-        "node.event" => &["event", "payload", "payloadJSON"],
-        "runs.follow" => &["runId", "after"],
-        "runs.get" | "runs.unfollow" => &["runId"],
-        "runs.list" => &["state", "sessionKey", "limit", "cursor"],
-        "runs.stop" => &["runId", "sessionKey", "force", "wait", "reason"],
-        "sessions.abort" => &["key", "sessionKey", "runId", "agentId", "clearQueued", "force", "reason", "stopReason"],
-        "sessions.delete" => &["key", "sessionKey", "agentId", "expectedSessionId"],
-        "sessions.describe" => &["key", "sessionKey", "includeDerivedTitles", "includeLastMessage"],
-        "sessions.list" => &[
-            "limit",
-            "offset",
-            "cursor",
-            "activeMinutes",
-            "sortBy",
-            "includeGlobal",
-            "includeUnknown",
-            "includeDerivedTitles",
-            "includeLastMessage",
-            "label",
-            "search",
-            "archived",
-            "agentId",
-        ],
-        "sessions.reset" => &["key", "sessionKey", "agentId", "reason", "expectedSessionId"],
-        // Quell has no sessions of the kinds global and unknown.
-        "sessions.resolve" => {
-            &["key", "sessionKey", "sessionId", "agentId", "includeGlobal", "includeUnknown", "allowMissing"]
-        }
-        "stop.all" => &["force", "hold", "reason"],
-        "agents.list"
-        | "approvals.list"
-        | "hold.get"
-        | "plugin.approval.list"
-        | "question.list"
-        | "sessions.subscribe" => &[],
-        _ => return None,
-    })
+/// A method, as `hello-ok` announces it.
+pub(in crate::ws) struct MethodSpec {
+    pub(in crate::ws) name: &'static str,
+    /// The scope that each call needs; `None` where none is needed or the method decides.
+    scope: Option<AccessLevel>,
+    /// Names, separated by spaces.
+    parameters: &'static str,
+}
+
+const fn read(name: &'static str, parameters: &'static str) -> MethodSpec {
+    MethodSpec { name, scope: Some(AccessLevel::Read), parameters }
+}
+
+const fn write(name: &'static str, parameters: &'static str) -> MethodSpec {
+    MethodSpec { name, scope: Some(AccessLevel::Write), parameters }
+}
+
+const fn admin(name: &'static str, parameters: &'static str) -> MethodSpec {
+    MethodSpec { name, scope: Some(AccessLevel::Admin), parameters }
+}
+
+const fn open(name: &'static str, parameters: &'static str) -> MethodSpec {
+    MethodSpec { name, scope: None, parameters }
+}
+
+pub(in crate::ws) const METHODS: &[MethodSpec] = &[
+    read("agent.wait", "runId timeoutMs"),
+    read("agents.list", ""),
+    open("approvals.list", ""),
+    open("approvals.resolve", "id decision"),
+    // `agentId` is accepted and ignored: a key identifies one session whatever its agent is, and an agent's name must
+    // never widen a stop. `preserveSideRuns` has no effect, because Quell has no side runs.
+    write("chat.abort", "sessionKey runId agentId preserveSideRuns force reason stopReason"),
+    read("chat.history", "sessionKey sessionId agentId limit offset cursor"),
+    write(
+        "chat.send",
+        "sessionKey sessionId message idempotencyKey agentId queueMode timeoutMs suppressCommandInterpretation",
+    ),
+    read("commands.list", "scope includeArgs agentId sessionKey"),
+    open("connect", ""),
+    // `probe` is ignored: the answer is always current.
+    open("health", "probe"),
+    read("hold.get", ""),
+    admin("hold.set", "held reason"),
+    read("models.list", "agentId view"),
+    open("node.event", "event payload payloadJSON"),
+    open("plugin.approval.list", ""),
+    open("plugin.approval.resolve", "id decision"),
+    open("question.list", ""),
+    read("runs.follow", "runId after"),
+    read("runs.get", "runId"),
+    read("runs.list", "state sessionKey limit cursor"),
+    write("runs.stop", "runId sessionKey force wait reason"),
+    open("runs.unfollow", "runId"),
+    write("sessions.abort", "key sessionKey runId agentId clearQueued force reason stopReason"),
+    write("sessions.delete", "key sessionKey agentId expectedSessionId"),
+    read("sessions.describe", "key sessionKey includeDerivedTitles includeLastMessage"),
+    read(
+        "sessions.list",
+        "limit offset cursor activeMinutes sortBy includeGlobal includeUnknown includeDerivedTitles \
+         includeLastMessage label search archived agentId",
+    ),
+    write("sessions.reset", "key sessionKey agentId reason expectedSessionId"),
+    // Quell has no sessions of the kinds global and unknown.
+    read("sessions.resolve", "key sessionKey sessionId agentId includeGlobal includeUnknown allowMissing"),
+    read("sessions.subscribe", ""),
+    // Ignored: the answer has no channels that could be left out.
+    read("status", "includeChannelSummary"),
+    admin("stop.all", "force hold reason"),
+];
+
+fn find_method(name: &str) -> Option<&'static MethodSpec> {
+    METHODS.iter().find(|method| method.name == name)
+}
+
+/// The scope that each call of a method needs.
+pub(super) fn required_scope(method: &str) -> Option<AccessLevel> {
+    find_method(method)?.scope
 }
 
 /// True for a value that asks for the default behaviour.
@@ -121,15 +140,7 @@ fn is_default_value(method: &str, name: &str, value: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::METHOD_NAMES;
     use super::*;
-
-    #[test]
-    fn every_method_says_what_it_heeds() {
-        let silent: Vec<_> =
-            METHOD_NAMES.iter().filter(|name| **name != "connect" && supported_parameters(name).is_none()).collect();
-        assert_eq!(silent, Vec::<&&str>::new());
-    }
 
     #[test]
     fn unsupported_parameters_are_refused_by_name() {

@@ -1,8 +1,8 @@
 //! Read-only methods other than those of sessions.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use quell_protocol::api::AccessLevel;
 use quell_protocol::{AgentId, RunId, SessionKey};
 use quell_store::RunListFilter;
 use serde::Deserialize;
@@ -10,45 +10,31 @@ use serde_json::{Value, json};
 
 use super::super::frame::RpcError;
 use super::super::payloads;
-use super::{RpcCall, RpcResult, parse_params};
+use super::{RpcResult, WsClient, parse_params};
 
 /// Rows of a list if the client gives no limit.
 const DEFAULT_PAGE_SIZE: usize = 100;
 
-/// Calls a method whose response needs no waiting.
-pub(super) fn call_immediate(call: &RpcCall<'_>, method: &str, value: Value) -> RpcResult {
-    let engine = call.server.engine();
-    let needs = |scope| call.peer.require_scope(scope);
-    match method {
-        "health" => Ok(json!({"ok": engine.is_open(), "ts": payloads::now_ms(engine.clock())})),
-        "status" => {
-            needs(AccessLevel::Read)?;
-            let runs = engine.active_runs();
-            Ok(json!({
-                "version": env!("CARGO_PKG_VERSION"),
-                "open": engine.is_open(),
-                "activeRuns": runs.len(),
-                "processes": runs.iter().map(|run| run.processes).sum::<u32>(),
-                "backgroundProcesses": engine.count_live_processes(),
-                "connections": call.server.stream_count(),
-            }))
-        }
-        "agents.list" => {
-            needs(AccessLevel::Read)?;
-            Ok(agents_payload(call))
-        }
-        "models.list" => {
-            needs(AccessLevel::Read)?;
-            models_payload(call, value)
-        }
-        // Quell has no questions, so the list is always empty.
-        "question.list" => Ok(json!({"questions": []})),
-        other => Err(RpcError::invalid(format!("unknown method: {other}"))),
-    }
+pub(super) fn health(client: &WsClient) -> Value {
+    let engine = client.engine();
+    json!({"ok": engine.is_open(), "ts": payloads::now_ms(engine.clock())})
 }
 
-fn agents_payload(call: &RpcCall<'_>) -> Value {
-    let agents = call.server.engine().list_agents();
+pub(super) fn status(client: &WsClient) -> Value {
+    let engine = client.engine();
+    let runs = engine.active_runs();
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "open": engine.is_open(),
+        "activeRuns": runs.len(),
+        "processes": runs.iter().map(|run| run.processes).sum::<u32>(),
+        "backgroundProcesses": engine.count_live_processes(),
+        "connections": client.server.stream_count(),
+    })
+}
+
+pub(super) fn agents_payload(client: &WsClient) -> Value {
+    let agents = client.engine().list_agents();
     let default = agents.iter().find(|agent| agent.default).map(|agent| agent.id.clone());
     let rows: Vec<Value> = agents
         .iter()
@@ -71,12 +57,12 @@ struct ModelsListParams {
 
 /// The models that all agents use, or one agent uses, each once. Only configured models are known, whichever `view` is
 /// requested.
-fn models_payload(call: &RpcCall<'_>, value: Value) -> RpcResult {
+pub(super) fn models_payload(client: &WsClient, value: Value) -> RpcResult {
     let params: ModelsListParams = parse_params(value)?;
     if let Some(view) = params.view.as_deref().filter(|view| !matches!(*view, "default" | "configured")) {
         return Err(RpcError::invalid(format!("view is {view:?}; it may be default or configured")));
     }
-    let agents = call.server.engine().list_agents();
+    let agents = client.engine().list_agents();
     if let Some(id) = params.agent_id.as_ref().filter(|id| agents.iter().all(|agent| agent.id != **id)) {
         return Err(agent_not_found(id));
     }
@@ -89,8 +75,8 @@ pub(super) fn agent_not_found(id: &AgentId) -> RpcError {
     RpcError::invalid(format!("there is no agent {id:?}")).with_details(json!({"code": "UNKNOWN_AGENT_ID"}))
 }
 
-pub(super) fn subscribe_sessions(call: &RpcCall<'_>) -> Value {
-    call.subscriptions.subscribe_sessions();
+pub(super) fn subscribe_sessions(client: &WsClient) -> Value {
+    client.subscriptions.subscribe_sessions();
     json!({"subscribed": true})
 }
 
@@ -103,22 +89,19 @@ struct RunsListParams {
     cursor: Option<String>,
 }
 
-pub(super) fn list_runs(call: &RpcCall<'_>, value: Value) -> impl Future<Output = RpcResult> + use<> {
-    let server = call.server.clone();
-    async move {
-        let params: RunsListParams = parse_params(value)?;
-        if let Some(other) = params.state.as_deref().filter(|state| !matches!(*state, "active" | "all")) {
-            return Err(RpcError::invalid(format!("state is {other:?}; it may be active or all")));
-        }
-        if params.state.as_deref() == Some("active") {
-            let mut runs = server.engine().active_runs();
-            runs.retain(|run| params.session_key.as_ref().is_none_or(|key| *key == run.session_key));
-            return Ok(json!({"items": runs}));
-        }
-        let limit = params.limit.unwrap_or(DEFAULT_PAGE_SIZE).clamp(1, 1000);
-        let filter = RunListFilter { session: params.session_key, principal: None, limit, cursor: params.cursor };
-        Ok(json!(server.engine().list_runs(filter).await?))
+pub(super) async fn list_runs(client: Arc<WsClient>, value: Value) -> RpcResult {
+    let params: RunsListParams = parse_params(value)?;
+    if let Some(other) = params.state.as_deref().filter(|state| !matches!(*state, "active" | "all")) {
+        return Err(RpcError::invalid(format!("state is {other:?}; it may be active or all")));
     }
+    if params.state.as_deref() == Some("active") {
+        let mut runs = client.engine().active_runs();
+        runs.retain(|run| params.session_key.as_ref().is_none_or(|key| *key == run.session_key));
+        return Ok(json!({"items": runs}));
+    }
+    let limit = params.limit.unwrap_or(DEFAULT_PAGE_SIZE).clamp(1, 1000);
+    let filter = RunListFilter { session: params.session_key, principal: None, limit, cursor: params.cursor };
+    Ok(json!(client.engine().list_runs(filter).await?))
 }
 
 #[derive(Debug, Deserialize)]
@@ -127,11 +110,8 @@ struct RunsGetParams {
     run_id: RunId,
 }
 
-pub(super) fn get_run(call: &RpcCall<'_>, value: Value) -> impl Future<Output = RpcResult> + use<> {
-    let server = call.server.clone();
-    async move {
-        let params: RunsGetParams = parse_params(value)?;
-        let run = server.engine().find_run(&params.run_id).await?;
-        run.map(|run| json!(run)).ok_or_else(|| RpcError::invalid(format!("there is no run {:?}", params.run_id)))
-    }
+pub(super) async fn get_run(client: Arc<WsClient>, value: Value) -> RpcResult {
+    let params: RunsGetParams = parse_params(value)?;
+    let run = client.engine().find_run(&params.run_id).await?;
+    run.map(|run| json!(run)).ok_or_else(|| RpcError::invalid(format!("there is no run {:?}", params.run_id)))
 }

@@ -1,18 +1,18 @@
 //! `sessions.*`: list, describe, resolve, reset, delete.
 
+use std::sync::Arc;
+
 use quell_engine::engine::SessionError;
-use quell_kernel::StopLevel;
-use quell_kernel::registry::StopRequest;
 use quell_protocol::api::{HistoryMessage, RunView, SessionRow};
-use quell_protocol::{AgentId, SessionKey, StopReason};
+use quell_protocol::{AgentId, SessionKey};
 use quell_store::{RunListFilter, SessionListFilter};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::super::frame::RpcError;
 use super::super::payloads;
-use super::{RpcCall, RpcResult, check_session_id, parameters, parse_params};
-use crate::state::ServerState;
+use super::{RpcResult, WsClient, check_session_id, parameters, parse_params};
+use crate::http::stop_request;
 
 /// Rows of a list if the client gives no limit.
 const DEFAULT_PAGE_SIZE: usize = 100;
@@ -87,39 +87,34 @@ impl SessionsListParams {
     }
 }
 
-pub(super) fn list(call: &RpcCall<'_>, value: Value) -> impl Future<Output = RpcResult> + use<> {
-    let server = call.server.clone();
-    async move {
-        let params: SessionsListParams = parse_params(value)?;
-        let limit = params.limit()?;
-        let (found, next) =
-            if params.matches_nothing() { (Vec::new(), None) } else { find_sessions(&server, &params, limit).await? };
-        let mut rows = Vec::with_capacity(found.len());
-        for row in &found {
-            let mut row_payload = payloads::session_row(row, latest_run(&server, &row.key).await?.as_ref());
-            let requested = RequestedTitles {
-                derived_title: params.include_derived_titles,
-                last_message: params.include_last_message,
-            };
-            add_titles(&server, &mut row_payload, &row.key, requested).await?;
-            rows.push(row_payload);
-        }
-        let agents = server.engine().list_agents();
-        let model = agents.iter().find(|agent| agent.default).map_or("", |agent| agent.model.as_str());
-        Ok(json!({
-            "ts": payloads::now_ms(server.engine().clock()), "path": "", "count": rows.len(),
-            "defaults": payloads::model_defaults(model), "sessions": rows, "nextCursor": next,
-        }))
+pub(super) async fn list(client: Arc<WsClient>, value: Value) -> RpcResult {
+    let params: SessionsListParams = parse_params(value)?;
+    let limit = params.limit()?;
+    let (found, next) =
+        if params.matches_nothing() { (Vec::new(), None) } else { find_sessions(&client, &params, limit).await? };
+    let mut rows = Vec::with_capacity(found.len());
+    for row in &found {
+        let mut row_payload = payloads::session_row(row, latest_run(&client, &row.key).await?.as_ref());
+        let requested =
+            RequestedTitles { derived_title: params.include_derived_titles, last_message: params.include_last_message };
+        add_titles(&client, &mut row_payload, &row.key, requested).await?;
+        rows.push(row_payload);
     }
+    let agents = client.engine().list_agents();
+    let model = agents.iter().find(|agent| agent.default).map_or("", |agent| agent.model.as_str());
+    Ok(json!({
+        "ts": payloads::now_ms(client.engine().clock()), "path": "", "count": rows.len(),
+        "defaults": payloads::model_defaults(model), "sessions": rows, "nextCursor": next,
+    }))
 }
 
 /// Finds the rows of a page and the cursor of the next one. There is a cursor only if the store alone selects the rows.
 async fn find_sessions(
-    server: &ServerState,
+    client: &WsClient,
     params: &SessionsListParams,
     limit: usize,
 ) -> Result<(Vec<SessionRow>, Option<String>), RpcError> {
-    let engine = server.engine();
+    let engine = client.engine();
     let filter = |limit, cursor| SessionListFilter { search: params.search.clone(), limit, cursor };
     if params.agent_id.is_none() && params.active_minutes.is_none() && params.offset == 0 {
         let list = engine.list_sessions(filter(limit, params.cursor.clone())).await?;
@@ -152,18 +147,18 @@ struct RequestedTitles {
 
 /// Adds the title and the preview of a session, as far as requested.
 async fn add_titles(
-    server: &ServerState,
+    client: &WsClient,
     row_payload: &mut Value,
     key: &SessionKey,
     requested: RequestedTitles,
 ) -> Result<(), RpcError> {
     if requested.derived_title {
-        let first = server.engine().first_messages(key).await?;
+        let first = client.engine().first_messages(key).await?;
         let message = first.iter().find(|message| message.role == "user");
         row_payload["derivedTitle"] = json!(message.map(|message| truncate(&message.text, MAX_TITLE_CHARS)));
     }
     if requested.last_message {
-        let newest = server.engine().newest_turns(key, i64::MAX, 1).await?;
+        let newest = client.engine().newest_turns(key, i64::MAX, 1).await?;
         let is_visible = |message: &&HistoryMessage| {
             matches!(message.role.as_str(), "user" | "assistant") && !message.text.is_empty()
         };
@@ -181,9 +176,9 @@ fn truncate(text: &str, max_chars: usize) -> String {
     }
 }
 
-pub(super) async fn latest_run(server: &ServerState, key: &SessionKey) -> Result<Option<RunView>, RpcError> {
+pub(super) async fn latest_run(client: &WsClient, key: &SessionKey) -> Result<Option<RunView>, RpcError> {
     let filter = RunListFilter { session: Some(key.clone()), principal: None, limit: 1, cursor: None };
-    Ok(server.engine().list_runs(filter).await?.items.into_iter().next())
+    Ok(client.engine().list_runs(filter).await?.items.into_iter().next())
 }
 
 /// Refuses an agent id that is not the session's: a key identifies one session whatever its agent is.
@@ -236,36 +231,33 @@ impl SessionParams {
     }
 
     /// The key of the session to reset or delete, after checking that it is the expected session.
-    async fn session_to_end(&self, server: &ServerState, method: &str) -> Result<SessionKey, RpcError> {
+    async fn session_to_end(&self, client: &WsClient, method: &str) -> Result<SessionKey, RpcError> {
         let key = self.key()?;
         check_session_id(method, self.expected_session_id.as_deref(), &key)?;
         if self.agent_id.is_some() {
-            check_session_agent(method, self.agent_id.as_ref(), server.engine().find_session(&key).await?.as_ref())?;
+            check_session_agent(method, self.agent_id.as_ref(), client.engine().find_session(&key).await?.as_ref())?;
         }
         Ok(key)
     }
 }
 
 /// Answers `sessions.describe` and `sessions.resolve`.
-pub(super) fn show(call: &RpcCall<'_>, value: Value) -> impl Future<Output = RpcResult> + use<> {
-    let server = call.server.clone();
-    async move {
-        let params: SessionParams = parse_params(value)?;
-        let key = params.key()?;
-        let row = server.engine().find_session(&key).await?;
-        check_session_agent("sessions.resolve", params.agent_id.as_ref(), row.as_ref())?;
-        let Some(row) = row else {
-            return match params.allow_missing {
-                Some(false) => Err(RpcError::invalid(format!("there is no session {key:?}"))),
-                Some(true) | None => Ok(json!({"ok": false, "key": key, "session": null})),
-            };
+pub(super) async fn show(client: Arc<WsClient>, value: Value) -> RpcResult {
+    let params: SessionParams = parse_params(value)?;
+    let key = params.key()?;
+    let row = client.engine().find_session(&key).await?;
+    check_session_agent("sessions.resolve", params.agent_id.as_ref(), row.as_ref())?;
+    let Some(row) = row else {
+        return match params.allow_missing {
+            Some(false) => Err(RpcError::invalid(format!("there is no session {key:?}"))),
+            Some(true) | None => Ok(json!({"ok": false, "key": key, "session": null})),
         };
-        let mut row_payload = payloads::session_row(&row, latest_run(&server, &key).await?.as_ref());
-        let requested =
-            RequestedTitles { derived_title: params.include_derived_titles, last_message: params.include_last_message };
-        add_titles(&server, &mut row_payload, &key, requested).await?;
-        Ok(json!({"ok": true, "key": key, "session": row_payload}))
-    }
+    };
+    let mut row_payload = payloads::session_row(&row, latest_run(&client, &key).await?.as_ref());
+    let requested =
+        RequestedTitles { derived_title: params.include_derived_titles, last_message: params.include_last_message };
+    add_titles(&client, &mut row_payload, &key, requested).await?;
+    Ok(json!({"ok": true, "key": key, "session": row_payload}))
 }
 
 impl From<SessionError> for RpcError {
@@ -277,26 +269,18 @@ impl From<SessionError> for RpcError {
     }
 }
 
-fn stop_request(call: &RpcCall<'_>) -> StopRequest {
-    StopRequest { level: StopLevel::Gentle, reason: StopReason::User, surface: call.peer.caller.surface }
+pub(super) async fn reset(client: Arc<WsClient>, value: Value) -> RpcResult {
+    let params: SessionParams = parse_params(value)?;
+    let key = params.session_to_end(&client, "sessions.reset").await?;
+    let caller = &client.peer.caller;
+    let done = client.engine().reset_session(caller, &key, &stop_request(caller, false, None)).await?;
+    Ok(json!({"ok": done, "key": key, "reset": done}))
 }
 
-pub(super) fn reset(call: &RpcCall<'_>, value: Value) -> impl Future<Output = RpcResult> + use<> {
-    let (server, peer, request) = (call.server.clone(), call.peer.clone(), stop_request(call));
-    async move {
-        let params: SessionParams = parse_params(value)?;
-        let key = params.session_to_end(&server, "sessions.reset").await?;
-        let done = server.engine().reset_session(&peer.caller, &key, &request).await?;
-        Ok(json!({"ok": done, "key": key, "reset": done}))
-    }
-}
-
-pub(super) fn delete(call: &RpcCall<'_>, value: Value) -> impl Future<Output = RpcResult> + use<> {
-    let (server, peer, request) = (call.server.clone(), call.peer.clone(), stop_request(call));
-    async move {
-        let params: SessionParams = parse_params(value)?;
-        let key = params.session_to_end(&server, "sessions.delete").await?;
-        let done = server.engine().delete_session(&peer.caller, &key, &request).await?;
-        Ok(json!({"ok": true, "key": key, "deleted": done, "archived": []}))
-    }
+pub(super) async fn delete(client: Arc<WsClient>, value: Value) -> RpcResult {
+    let params: SessionParams = parse_params(value)?;
+    let key = params.session_to_end(&client, "sessions.delete").await?;
+    let caller = &client.peer.caller;
+    let done = client.engine().delete_session(caller, &key, &stop_request(caller, false, None)).await?;
+    Ok(json!({"ok": true, "key": key, "deleted": done, "archived": []}))
 }

@@ -1,28 +1,20 @@
 //! Methods that stop: `chat.abort`, `sessions.abort`, `runs.stop`, `stop.all`, `hold.*`.
 
-use quell_engine::engine::{StopResult, build_stop_answer};
-use quell_kernel::StopLevel;
-use quell_kernel::registry::{BackgroundPolicy, QueuedPolicy, StopRequest, StopScope};
+use std::sync::Arc;
+
+use quell_engine::engine::build_stop_answer;
+use quell_kernel::registry::{BackgroundPolicy, QueuedPolicy, StopScope};
 use quell_protocol::api::StopAnswer;
-use quell_protocol::{RunId, SessionKey, StopReason};
+use quell_protocol::{RunId, SessionKey};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::super::frame::RpcError;
-use super::{RpcCall, RpcResult, parse_params};
+use super::{RpcResult, WsClient, parse_params};
+use crate::http::stop_request;
 
 /// This text is part of the gateway's interface.
 pub(super) const MISSING_TARGET: &str = "missing runId or sessionKey";
-
-fn stop_request(call: &RpcCall<'_>, force: bool, reason: Option<&str>) -> StopRequest {
-    let level = if force { StopLevel::Forced } else { StopLevel::Gentle };
-    let reason = reason.map_or(StopReason::User, StopReason::from_text);
-    StopRequest { level, reason, surface: call.peer.caller.surface }
-}
-
-fn request_stop(call: &RpcCall<'_>, scope: &StopScope, request: &StopRequest) -> StopResult {
-    call.server.engine().stop(&call.peer.caller, scope, request)
-}
 
 fn bool_param(params: &Value, name: &str) -> bool {
     params.get(name).and_then(Value::as_bool).unwrap_or(false)
@@ -34,10 +26,11 @@ fn reason_param(params: &Value) -> Option<&str> {
 
 /// `chat.abort`: a malformed id never widens a stop. Only an absent `runId` stops the session (row A9 of
 /// docs/design/requirements.md).
-pub(super) fn chat_abort(call: &RpcCall<'_>, params: &Value) -> RpcResult {
+pub(super) fn chat_abort(client: &WsClient, params: &Value) -> RpcResult {
     let key = params.get("sessionKey").and_then(Value::as_str).filter(|key| !key.is_empty());
     let key = key.and_then(|key| SessionKey::parse(key).ok()).ok_or_else(|| RpcError::invalid(MISSING_TARGET))?;
-    let request = stop_request(call, bool_param(params, "force"), reason_param(params));
+    let caller = &client.peer.caller;
+    let request = stop_request(caller, bool_param(params, "force"), reason_param(params));
     let scope = match params.get("runId") {
         None => StopScope::whole_session(key),
         Some(id) => {
@@ -47,7 +40,7 @@ pub(super) fn chat_abort(call: &RpcCall<'_>, params: &Value) -> RpcResult {
             StopScope::Run { id, session: Some(key) }
         }
     };
-    Ok(stop_payload(build_stop_answer(request_stop(call, &scope, &request))))
+    Ok(stop_payload(build_stop_answer(client.engine().stop(caller, &scope, &request))))
 }
 
 /// The answer that HTTP gives, with `ok` added.
@@ -82,7 +75,7 @@ struct SessionsAbortParams {
 }
 
 /// `sessions.abort`: a malformed `runId` does not stop the session here, either.
-pub(super) fn sessions_abort(call: &RpcCall<'_>, value: &Value) -> RpcResult {
+pub(super) fn sessions_abort(client: &WsClient, value: &Value) -> RpcResult {
     if value.get("runId").is_some_and(Value::is_null) {
         return Err(RpcError::invalid(MISSING_TARGET));
     }
@@ -96,7 +89,9 @@ pub(super) fn sessions_abort(call: &RpcCall<'_>, value: &Value) -> RpcResult {
         (None, Some(key)) => StopScope::whole_session(key),
         (None, None) => return Err(RpcError::invalid("missing key or runId")),
     };
-    let stop = request_stop(call, &scope, &stop_request(call, bool_param(value, "force"), reason_param(value)));
+    let caller = &client.peer.caller;
+    let request = stop_request(caller, bool_param(value, "force"), reason_param(value));
+    let stop = client.engine().stop(caller, &scope, &request);
     let first = stop.aborted.first().cloned();
     let status = if stop.stopped_anything() { "aborted" } else { "no-active-run" };
     let mut answer = stop_payload(build_stop_answer(stop));
@@ -117,24 +112,26 @@ struct RunsStopParams {
     reason: Option<String>,
 }
 
-pub(super) fn runs_stop(call: &RpcCall<'_>, value: Value) -> impl Future<Output = RpcResult> + use<> {
-    let (server, peer) = (call.server.clone(), call.peer.clone());
+pub(super) fn runs_stop(client: Arc<WsClient>, value: Value) -> impl Future<Output = RpcResult> {
     // The stop is carried out here, before the future is polled.
     let started = parse_params(value).map(|params: RunsStopParams| {
         let scope = StopScope::Run { id: params.run_id.clone(), session: params.session_key.clone() };
-        (request_stop(call, &scope, &stop_request(call, params.force, params.reason.as_deref())), params)
+        let caller = &client.peer.caller;
+        let request = stop_request(caller, params.force, params.reason.as_deref());
+        (client.engine().stop(caller, &scope, &request), params)
     });
     async move {
         let (stop, params) = started?;
         if params.wait {
             stop.wait_settled().await;
         }
-        let view = server.engine().find_run(&params.run_id).await?;
+        let view = client.engine().find_run(&params.run_id).await?;
         let view = view.filter(|view| params.session_key.as_ref().is_none_or(|key| *key == view.session_key));
         let Some(view) = view else {
             return Err(RpcError::invalid(format!("there is no run {:?}", params.run_id)));
         };
-        if !peer.caller.is_admin() && view.principal != peer.caller.principal {
+        let caller = &client.peer.caller;
+        if !caller.is_admin() && view.principal != caller.principal {
             return Err(RpcError::not_owner(format!("the run {:?} is not yours; an admin can stop it", params.run_id)));
         }
         let mut answer = full_stop_payload(build_stop_answer(stop));
@@ -154,21 +151,19 @@ struct StopAllParams {
     reason: Option<String>,
 }
 
-pub(super) fn stop_all(call: &RpcCall<'_>, value: Value) -> impl Future<Output = RpcResult> + use<> {
-    let (server, peer) = (call.server.clone(), call.peer.clone());
+pub(super) fn stop_all(client: Arc<WsClient>, value: Value) -> impl Future<Output = RpcResult> {
     let started = parse_params(value).map(|params: StopAllParams| {
         if params.hold {
-            server.engine().hold_now();
+            client.engine().hold_now();
         }
-        (
-            request_stop(call, &StopScope::Everything, &stop_request(call, params.force, params.reason.as_deref())),
-            params,
-        )
+        let caller = &client.peer.caller;
+        let request = stop_request(caller, params.force, params.reason.as_deref());
+        (client.engine().stop(caller, &StopScope::Everything, &request), params)
     });
     async move {
         let (stop, params) = started?;
-        let engine = server.engine();
-        let unstored = if params.hold { engine.set_hold(&peer.caller, true, params.reason).await.err() } else { None };
+        let (engine, caller) = (client.engine(), &client.peer.caller);
+        let unstored = if params.hold { engine.set_hold(caller, true, params.reason).await.err() } else { None };
         let mut answer = full_stop_payload(build_stop_answer(stop));
         answer["held"] = json!(engine.is_held());
         if let Some(error) = unstored {
@@ -178,9 +173,8 @@ pub(super) fn stop_all(call: &RpcCall<'_>, value: Value) -> impl Future<Output =
     }
 }
 
-pub(super) fn hold_get(call: &RpcCall<'_>) -> impl Future<Output = RpcResult> + use<> {
-    let server = call.server.clone();
-    async move { Ok(json!(server.engine().hold().await?)) }
+pub(super) async fn hold_get(client: Arc<WsClient>) -> RpcResult {
+    Ok(json!(client.engine().hold().await?))
 }
 
 #[derive(Debug, Deserialize)]
@@ -189,10 +183,7 @@ struct HoldSetParams {
     reason: Option<String>,
 }
 
-pub(super) fn hold_set(call: &RpcCall<'_>, value: Value) -> impl Future<Output = RpcResult> + use<> {
-    let (server, peer) = (call.server.clone(), call.peer.clone());
-    async move {
-        let params: HoldSetParams = parse_params(value)?;
-        Ok(json!(server.engine().set_hold(&peer.caller, params.held, params.reason).await?))
-    }
+pub(super) async fn hold_set(client: Arc<WsClient>, value: Value) -> RpcResult {
+    let params: HoldSetParams = parse_params(value)?;
+    Ok(json!(client.engine().set_hold(&client.peer.caller, params.held, params.reason).await?))
 }
