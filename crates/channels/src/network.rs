@@ -5,7 +5,7 @@
 //! dropped request is abandoned. Nothing here owns a task, a signal handler or a runtime.
 
 #[cfg(test)]
-pub(crate) mod recording_sink;
+pub(crate) mod test_support;
 
 use std::time::Duration;
 

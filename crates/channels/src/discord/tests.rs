@@ -16,7 +16,9 @@ use serde_json::json;
 
 use super::*;
 use crate::config::ChannelKind;
-use crate::network::recording_sink::{RecordingInboundSink, run_while_listening_with};
+use crate::network::test_support::{
+    RecordingInboundSink, attachment_from, chat_address, message_piece, run_while_listening_with,
+};
 
 /// A fake server, the channel under test, and a recording sink.
 struct DiscordFixture {
@@ -72,12 +74,4 @@ fn discord_config(api_base: &str) -> ChannelConfig {
     assert_eq!(config.kind, ChannelKind::Discord);
     config.token = Some(TOKEN.into());
     config
-}
-
-fn chat_address(target: &str) -> ChatAddress {
-    ChatAddress { target: target.to_owned(), thread: None }
-}
-
-fn message_piece(text: &str) -> MessagePiece {
-    MessagePiece { formatted: text.to_owned(), plain: text.to_owned() }
 }

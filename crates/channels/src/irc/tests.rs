@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::network::recording_sink::RecordingInboundSink;
+use crate::network::test_support::{RecordingInboundSink, chat_address, message_piece};
 
 /// A channel, a recording sink, and the task that listens.
 struct IrcFixture {
@@ -64,12 +64,4 @@ fn irc_network(address: &str, changes: Value, token: Option<&str>) -> IrcNetwork
     let mut config: ChannelConfig = serde_json::from_value(keys).unwrap();
     config.token = token.map(Into::into);
     IrcNetwork::new("chat", &config).unwrap()
-}
-
-fn chat_address(target: &str) -> ChatAddress {
-    ChatAddress { target: target.to_owned(), thread: None }
-}
-
-fn message_piece(text: &str) -> MessagePiece {
-    MessagePiece { formatted: text.to_owned(), plain: text.to_owned() }
 }

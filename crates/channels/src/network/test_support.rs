@@ -1,22 +1,45 @@
-//! For tests of networks: an inbound sink that records what is delivered, and a listener beside a scenario.
+//! For tests of networks: addresses and texts, an inbound sink that records what is delivered, and a listener beside a
+//! scenario.
 
 use std::sync::Mutex;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use quell_protocol::{Attachment, AttachmentKind};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::{InboundMessage, InboundSink, ListenError, Network, OwnAccount};
+use super::{ChatAddress, InboundMessage, InboundSink, ListenError, Network, OwnAccount};
+use crate::format::MessagePiece;
 
 /// How long a test waits before it fails.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
+
+pub(crate) fn chat_address(target: &str) -> ChatAddress {
+    ChatAddress { target: target.to_owned(), thread: None }
+}
+
+pub(crate) fn thread_address(target: &str, thread: &str) -> ChatAddress {
+    ChatAddress { target: target.to_owned(), thread: Some(thread.to_owned()) }
+}
+
+/// A text without markup.
+pub(crate) fn message_piece(text: &str) -> MessagePiece {
+    MessagePiece { formatted: text.to_owned(), plain: text.to_owned() }
+}
+
+/// A file of which only the source is known.
+pub(crate) fn attachment_from(source: &str) -> Attachment {
+    Attachment { kind: AttachmentKind::File, source: source.to_owned(), name: None, media_type: None, bytes: None }
+}
 
 #[derive(Debug)]
 pub(crate) struct RecordingInboundSink {
     state: watch::Sender<RecordedInbound>,
     cursor: Mutex<Option<String>>,
+    /// False while the database stores nothing.
+    is_storing: watch::Sender<bool>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -39,7 +62,23 @@ impl RecordedInbound {
 
 impl RecordingInboundSink {
     pub(crate) fn new() -> Self {
-        Self { state: watch::Sender::new(RecordedInbound::default()), cursor: Mutex::default() }
+        Self { state: watch::Sender::default(), cursor: Mutex::default(), is_storing: watch::Sender::new(true) }
+    }
+
+    /// A sink whose database never stores anything.
+    pub(crate) fn with_stuck_database() -> Self {
+        let sink = Self::new();
+        sink.set_storing(false);
+        sink
+    }
+
+    pub(crate) fn set_storing(&self, is_storing: bool) {
+        self.is_storing.send_replace(is_storing);
+    }
+
+    /// Sets the cursor of an earlier daemon.
+    pub(crate) fn set_cursor(&self, cursor: &str) {
+        *self.cursor.lock().unwrap() = Some(cursor.to_owned());
     }
 
     pub(crate) fn state(&self) -> RecordedInbound {
@@ -67,7 +106,8 @@ impl InboundSink for RecordingInboundSink {
 
     fn wait_until_stored(&self) -> BoxFuture<'_, ()> {
         self.state.send_modify(|state| state.store_waits += 1);
-        async {}.boxed()
+        let mut storing = self.is_storing.subscribe();
+        async move { drop(storing.wait_for(|is_storing| *is_storing).await) }.boxed()
     }
 
     fn load_cursor(&self) -> BoxFuture<'_, Option<String>> {
@@ -76,7 +116,7 @@ impl InboundSink for RecordingInboundSink {
     }
 
     fn save_cursor(&self, cursor: String) -> BoxFuture<'_, ()> {
-        *self.cursor.lock().unwrap() = Some(cursor.clone());
+        self.set_cursor(&cursor);
         self.state.send_modify(|state| state.cursors.push(cursor));
         async {}.boxed()
     }
@@ -98,6 +138,19 @@ pub(crate) async fn run_while_listening_with<T>(
     // The listener is dropped when the scenario is over, as the flow does it.
     tokio::select! {
         () = listening => unreachable!("it listens for ever"),
+        output = scenario => output,
+    }
+}
+
+/// Runs a scenario while the network listens, which must not end meanwhile.
+pub(crate) async fn while_listening<T>(
+    network: &dyn Network,
+    sink: &dyn InboundSink,
+    scenario: impl Future<Output = T>,
+) -> T {
+    tokio::select! {
+        biased;
+        lost = network.listen(sink) => panic!("listening ended: {lost}"),
         output = scenario => output,
     }
 }

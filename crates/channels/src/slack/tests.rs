@@ -14,7 +14,9 @@ use serde_json::json;
 
 use super::*;
 use crate::config::ChannelKind;
-use crate::network::recording_sink::{RecordingInboundSink, run_while_listening_with};
+use crate::network::test_support::{
+    RecordingInboundSink, attachment_from, chat_address, message_piece, run_while_listening_with, thread_address,
+};
 
 /// A fake server, the channel under test, and a recording sink.
 struct SlackFixture {
@@ -77,16 +79,4 @@ fn slack_config(api_base: &str) -> ChannelConfig {
     config.token = Some(BOT_TOKEN.into());
     config.app_token = Some(APP_TOKEN.into());
     config
-}
-
-fn chat_address(target: &str) -> ChatAddress {
-    ChatAddress { target: target.to_owned(), thread: None }
-}
-
-fn thread_address(target: &str, thread: &str) -> ChatAddress {
-    ChatAddress { target: target.to_owned(), thread: Some(thread.to_owned()) }
-}
-
-fn message_piece(text: &str) -> MessagePiece {
-    MessagePiece { formatted: text.to_owned(), plain: text.to_owned() }
 }

@@ -1,13 +1,9 @@
 //! Download and upload of attachments.
 
-use quell_protocol::{Attachment, AttachmentKind};
+use quell_protocol::Attachment;
 use rstest::rstest;
 
 use super::*;
-
-fn attachment_from(source: &str) -> Attachment {
-    Attachment { kind: AttachmentKind::File, source: source.to_owned(), name: None, media_type: None, bytes: None }
-}
 
 #[tokio::test]
 async fn a_file_that_came_with_a_message_is_fetched_without_the_token() {

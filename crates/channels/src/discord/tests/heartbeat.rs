@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use futures_util::future::BoxFuture;
-use futures_util::{SinkExt as _, StreamExt as _};
+use futures_util::{FutureExt as _, SinkExt as _, StreamExt as _};
 use tokio::sync::watch;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
@@ -17,45 +17,6 @@ use crate::wire::byte_stream::ByteStream;
 
 /// Short, so that a test sees several heartbeats. The server tolerates twice as much.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
-
-/// A sink whose database can be made to wait.
-struct DelayedInboundSink {
-    sink: RecordingInboundSink,
-    is_storing: watch::Sender<bool>,
-}
-
-impl DelayedInboundSink {
-    fn new() -> Self {
-        Self { sink: RecordingInboundSink::new(), is_storing: watch::Sender::new(true) }
-    }
-}
-
-impl InboundSink for DelayedInboundSink {
-    fn on_connected(&self, account: OwnAccount) {
-        self.sink.on_connected(account);
-    }
-
-    fn on_message(&self, inbound: InboundMessage) {
-        self.sink.on_message(inbound);
-    }
-
-    fn wait_until_stored(&self) -> BoxFuture<'_, ()> {
-        let mut open = self.is_storing.subscribe();
-        async move {
-            open.wait_for(|open| *open).await.unwrap();
-            self.sink.wait_until_stored().await;
-        }
-        .boxed()
-    }
-
-    fn load_cursor(&self) -> BoxFuture<'_, Option<String>> {
-        self.sink.load_cursor()
-    }
-
-    fn save_cursor(&self, cursor: String) -> BoxFuture<'_, ()> {
-        self.sink.save_cursor(cursor)
-    }
-}
 
 /// A sink that counts messages, for floods.
 struct CountingInboundSink {
@@ -220,25 +181,25 @@ async fn unstored_messages_are_not_confirmed_and_block_nothing() {
     server.set_heartbeat_interval(Duration::from_millis(200));
     let discord = DiscordNetwork::new("discord", &discord_config(&server.base_url())).unwrap();
     let (anna, channel, sink, lost) =
-        (server.add_person("anna"), server.add_channel(), DelayedInboundSink::new(), Mutex::default());
+        (server.add_person("anna"), server.add_channel(), RecordingInboundSink::new(), Mutex::default());
     let scenario = async {
-        sink.sink.wait_for("the cursor", |state| !state.cursors.is_empty()).await;
-        sink.is_storing.send_replace(false);
+        sink.wait_for("the cursor", |state| !state.cursors.is_empty()).await;
+        sink.set_storing(false);
         server.post_message(&channel, &anna, "one");
-        sink.sink.wait_for("the first message", |state| state.messages.len() == 1).await;
+        sink.wait_for("the first message", |state| state.messages.len() == 1).await;
         let heartbeats = server.state().heartbeats;
         server.wait_for("heartbeats", |state| state.heartbeats >= heartbeats + 3).await;
         server.post_message(&channel, &anna, "two");
-        sink.sink.wait_for("the second message", |state| state.messages.len() == 2).await;
+        sink.wait_for("the second message", |state| state.messages.len() == 2).await;
     };
     run_while_listening_with(&discord, &sink, &lost, scenario).await;
     // The daemon dies before anything is saved, and restarts: Discord still has both messages.
-    sink.is_storing.send_replace(true);
+    sink.set_storing(true);
     let again = DiscordNetwork::new("discord", &discord_config(&server.base_url())).unwrap();
     let scenario = async {
-        let state = sink.sink.wait_for("both again", |state| state.messages.len() == 4).await;
+        let state = sink.wait_for("both again", |state| state.messages.len() == 4).await;
         assert_eq!(state.texts(), ["one", "two", "one", "two"]);
-        let state = sink.sink.wait_for("the cursor", |state| state.cursors.len() >= 2).await;
+        let state = sink.wait_for("the cursor", |state| state.cursors.len() >= 2).await;
         let saved = gateway_session::GatewaySession::from_cursor(state.cursors.last().unwrap()).unwrap();
         assert_eq!(saved.saved_seq, Some(4), "Ready, two messages, Resumed");
         let heartbeats = server.state().heartbeats;

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use tokio::time::Instant;
 
 use super::*;
-use crate::network::InboundMessage;
 
 #[tokio::test]
 async fn a_change_of_connection_misses_nothing_and_loses_nothing() {
@@ -147,44 +145,18 @@ async fn a_connection_that_has_fallen_silent_is_given_up() {
     assert_eq!(lost, ListenError::Connection("Slack's socket has fallen silent".to_owned()));
 }
 
-/// A sink whose database never responds.
-#[derive(Debug)]
-struct SlackStuckSink(RecordingInboundSink);
-
-impl InboundSink for SlackStuckSink {
-    fn on_connected(&self, account: OwnAccount) {
-        self.0.on_connected(account);
-    }
-
-    fn on_message(&self, inbound: InboundMessage) {
-        self.0.on_message(inbound);
-    }
-
-    fn wait_until_stored(&self) -> BoxFuture<'_, ()> {
-        std::future::pending().boxed()
-    }
-
-    fn load_cursor(&self) -> BoxFuture<'_, Option<String>> {
-        self.0.load_cursor()
-    }
-
-    fn save_cursor(&self, cursor: String) -> BoxFuture<'_, ()> {
-        self.0.save_cursor(cursor)
-    }
-}
-
 #[tokio::test]
 async fn a_slow_database_holds_up_neither_hearing_nor_acknowledging_for_ever() {
     let fixture = SlackFixture::new().await;
     let (channel, ann) = (fixture.server.add_channel(), fixture.server.add_person("ann"));
-    let sink = SlackStuckSink(RecordingInboundSink::new());
+    let sink = RecordingInboundSink::with_stuck_database();
     run_while_listening_with(&fixture.slack, &sink, &fixture.listen_errors, async {
-        sink.0.wait_for("the connection", |state| !state.accounts.is_empty()).await;
+        sink.wait_for("the connection", |state| !state.accounts.is_empty()).await;
         let begun = Instant::now();
         for text in ["one", "two", "stop"] {
             fixture.server.post_message(&channel, &ann, text);
         }
-        sink.0.wait_for("all of them", |state| state.messages.len() == 3).await;
+        sink.wait_for("all of them", |state| state.messages.len() == 3).await;
         fixture.wait_for_acks(3).await;
         assert!(begun.elapsed() >= Duration::from_millis(2400), "what was not kept was acknowledged at once");
     })

@@ -1,12 +1,8 @@
 //! Download and upload of attachments.
 
-use quell_protocol::{Attachment, AttachmentKind};
+use quell_protocol::Attachment;
 
 use super::*;
-
-fn attachment_from(source: &str) -> Attachment {
-    Attachment { kind: AttachmentKind::File, source: source.to_owned(), name: None, media_type: None, bytes: None }
-}
 
 #[tokio::test]
 async fn a_file_goes_into_its_thread() {
