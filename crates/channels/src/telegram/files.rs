@@ -9,9 +9,10 @@ use quell_protocol::{Attachment, AttachmentKind};
 use reqwest::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 
-use super::api::{TelegramApi, TelegramCallError};
+use super::api::{TelegramApi, network_error, reason_contains};
 use super::messages::{chat_fields, parse_message_id};
 use crate::network::{ChatAddress, MessageId, NetworkError, SendError};
+use crate::wire::call_error::CallError;
 use crate::wire::http_client::{Repeatable, send_request_limited};
 use crate::wire::multipart::Multipart;
 
@@ -41,10 +42,7 @@ pub(super) async fn fetch_file(
     if let Some(bytes) = attachment.bytes.filter(|bytes| *bytes > max_bytes) {
         return Err(too_large(bytes));
     }
-    let file = api
-        .call_method("getFile", &json!({"file_id": attachment.source}))
-        .await
-        .map_err(|failure| failure.into_network_error())?;
+    let file = api.call_method("getFile", &json!({"file_id": attachment.source})).await.map_err(network_error)?;
     if let Some(bytes) = file["file_size"].as_u64().filter(|bytes| *bytes > max_bytes) {
         return Err(too_large(bytes));
     }
@@ -52,7 +50,7 @@ pub(super) async fn fetch_file(
         file["file_path"].as_str().ok_or_else(|| NetworkError("Telegram does not say where the file is".to_owned()))?;
     let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
     let response = send_request_limited(api.file_request(path), TRANSFER_TIMEOUT, max_bytes).await;
-    let response = response.map_err(|lost| api.redact_no_response(lost).into_network_error())?;
+    let response = response.map_err(|lost| network_error(api.redact_no_response(lost)))?;
     if !response.status.is_success() {
         return Err(NetworkError(api.describe_response(&response)));
     }
@@ -75,7 +73,7 @@ pub(super) async fn send_file(
     }
     let fields = chat_fields(address)?;
     let mut sent = upload_file(api, &fields, attachment, upload_method(attachment, bytes.len()), &bytes).await;
-    if sent.as_ref().is_err_and(|failure| PHOTO_ERRORS.iter().any(|words| failure.reason_contains(words))) {
+    if sent.as_ref().is_err_and(|failure| PHOTO_ERRORS.iter().any(|words| reason_contains(failure, words))) {
         // Nothing was shown yet, and a document may have any size and shape.
         sent = upload_file(api, &fields, attachment, DOCUMENT, &bytes).await;
     }
@@ -88,7 +86,7 @@ async fn upload_file(
     attachment: &Attachment,
     upload: TelegramUploadMethod,
     bytes: &[u8],
-) -> Result<Value, TelegramCallError> {
+) -> Result<Value, CallError> {
     let mut multipart = Multipart::new();
     for (key, value) in fields.as_object().into_iter().flatten() {
         multipart.add_field(key, &form_value(value));

@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::api::{TelegramApi, TelegramCallError};
+use super::api::{TelegramApi, reason_contains};
 use crate::format::MessagePiece;
 use crate::network::{ChatAddress, MessageId, SendError};
+use crate::wire::call_error::CallError;
 use crate::wire::http_client::Repeatable;
 
 /// Error for markup that Telegram cannot parse.
@@ -41,7 +42,7 @@ pub(super) async fn edit_message(
     // An edit must not name the topic.
     remove_topic(&mut body);
     match send_with_markup(api, "editMessageText", body, piece).await {
-        Err(failure) if failure.reason_contains(NOT_MODIFIED_TEXT) => Ok(()),
+        Err(failure) if reason_contains(&failure, NOT_MODIFIED_TEXT) => Ok(()),
         Err(failure) => Err(failure.into_send_error(Repeatable::Yes)),
         Ok(_) => Ok(()),
     }
@@ -64,13 +65,13 @@ async fn send_with_markup(
     method: &str,
     mut body: Value,
     piece: &MessagePiece,
-) -> Result<Value, TelegramCallError> {
+) -> Result<Value, CallError> {
     body["text"] = json!(piece.formatted);
     body["parse_mode"] = json!("HTML");
     // Answers often contain links, and the preview of one would push the answer off the screen.
     body["link_preview_options"] = json!({"is_disabled": true});
     match api.call_method(method, &body).await {
-        Err(failure) if failure.reason_contains(PARSE_ERROR_TEXT) => {
+        Err(failure) if reason_contains(&failure, PARSE_ERROR_TEXT) => {
             tracing::debug!(why = ?failure, "Telegram cannot parse the markup of a message: it is sent as plain text");
             body["text"] = json!(piece.plain);
             if let Some(body) = body.as_object_mut() {

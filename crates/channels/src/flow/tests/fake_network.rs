@@ -4,8 +4,6 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use quell_protocol::Attachment;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
@@ -14,7 +12,7 @@ use super::WAIT_TIMEOUT;
 use crate::format::{LengthUnit, Markup, MessageFormat, MessagePiece};
 use crate::network::{
     ChatAddress, Drafts, FileTransfer, InboundMessage, InboundSink, ListenError, MessageId, Network, NetworkError,
-    NetworkLimits, OwnAccount, Reactions, SendError, TypingIndicator,
+    NetworkLimits, OwnAccount, Reactions, SendError, TypingIndicator, async_trait,
 };
 
 pub(super) struct FakeNetwork {
@@ -212,6 +210,7 @@ impl FakeNetwork {
     }
 }
 
+#[async_trait]
 impl Network for FakeNetwork {
     fn limits(&self) -> NetworkLimits {
         let form = MessageFormat { markup: Markup::Markdown, max_length: 1000, length_unit: LengthUnit::Chars };
@@ -222,45 +221,34 @@ impl Network for FakeNetwork {
         }
     }
 
-    fn listen<'a>(&'a self, sink: &'a dyn InboundSink) -> BoxFuture<'a, ListenError> {
-        async move {
-            let mut inbound_messages = self.inbound_receiver.lock().await;
-            sink.on_connected(OwnAccount { id: "quell".to_owned(), name: "Quell".to_owned() });
-            self.state.send_modify(|state| state.connections += 1);
-            while let Some(inbound) = inbound_messages.recv().await {
-                sink.on_message(inbound);
-                self.state.send_modify(|state| state.inbound_count += 1);
-            }
-            ListenError::Connection("the fake network is gone".to_owned())
+    async fn listen(&self, sink: &dyn InboundSink) -> ListenError {
+        let mut inbound_messages = self.inbound_receiver.lock().await;
+        sink.on_connected(OwnAccount { id: "quell".to_owned(), name: "Quell".to_owned() });
+        self.state.send_modify(|state| state.connections += 1);
+        while let Some(inbound) = inbound_messages.recv().await {
+            sink.on_message(inbound);
+            self.state.send_modify(|state| state.inbound_count += 1);
         }
-        .boxed()
+        ListenError::Connection("the fake network is gone".to_owned())
     }
 
-    fn send<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        piece: &'a MessagePiece,
-        key: &'a str,
-    ) -> BoxFuture<'a, Result<MessageId, SendError>> {
-        async move {
-            if let Some(known) = self.state.borrow().message_by_key.get(key) {
-                return Ok(MessageId(known.clone()));
-            }
-            let id = format!("q{}", self.next_number());
-            let written = FakeMessage { id: id.clone(), address: address.clone(), text: piece.plain.clone(), edits: 0 };
-            let keyed = (key.to_owned(), id.clone());
-            self.apply_or_fail(FakeNetworkCall::Send, |state| {
-                state.messages.push(written);
-                state.message_by_key.extend([keyed]);
-            })
-            .await?;
-            Ok(MessageId(id))
+    async fn send(&self, address: &ChatAddress, piece: &MessagePiece, key: &str) -> Result<MessageId, SendError> {
+        if let Some(known) = self.state.borrow().message_by_key.get(key) {
+            return Ok(MessageId(known.clone()));
         }
-        .boxed()
+        let id = format!("q{}", self.next_number());
+        let written = FakeMessage { id: id.clone(), address: address.clone(), text: piece.plain.clone(), edits: 0 };
+        let keyed = (key.to_owned(), id.clone());
+        self.apply_or_fail(FakeNetworkCall::Send, |state| {
+            state.messages.push(written);
+            state.message_by_key.extend([keyed]);
+        })
+        .await?;
+        Ok(MessageId(id))
     }
 
-    fn probe(&self) -> BoxFuture<'_, Result<String, NetworkError>> {
-        async { Ok("paper".to_owned()) }.boxed()
+    async fn probe(&self) -> Result<String, NetworkError> {
+        Ok("paper".to_owned())
     }
 
     fn drafts(&self) -> Option<&dyn Drafts> {
@@ -280,97 +268,77 @@ impl Network for FakeNetwork {
     }
 }
 
+#[async_trait]
 impl Drafts for FakeNetwork {
-    fn edit<'a>(
-        &'a self,
-        _place: &'a ChatAddress,
-        message: &'a MessageId,
-        piece: &'a MessagePiece,
-    ) -> BoxFuture<'a, Result<(), SendError>> {
+    async fn edit(&self, _place: &ChatAddress, message: &MessageId, piece: &MessagePiece) -> Result<(), SendError> {
         self.apply_or_fail(FakeNetworkCall::Edit, |state| {
             if let Some(written) = state.messages.iter_mut().find(|written| written.id == message.0) {
                 written.text.clone_from(&piece.plain);
                 written.edits += 1;
             }
         })
-        .boxed()
+        .await
     }
 }
 
+#[async_trait]
 impl TypingIndicator for FakeNetwork {
-    fn show<'a>(&'a self, address: &'a ChatAddress) -> BoxFuture<'a, Result<(), SendError>> {
+    async fn show(&self, address: &ChatAddress) -> Result<(), SendError> {
         self.state.send_modify(|state| state.typing_calls.push((address.clone(), true)));
-        async { Ok(()) }.boxed()
+        Ok(())
     }
 
-    fn hide<'a>(&'a self, address: &'a ChatAddress) -> BoxFuture<'a, Result<(), SendError>> {
+    async fn hide(&self, address: &ChatAddress) -> Result<(), SendError> {
         self.state.send_modify(|state| state.typing_calls.push((address.clone(), false)));
-        async { Ok(()) }.boxed()
+        Ok(())
     }
 }
 
+#[async_trait]
 impl Reactions for FakeNetwork {
-    fn add<'a>(
-        &'a self,
-        _place: &'a ChatAddress,
-        message: &'a MessageId,
-        emoji: &'a str,
-    ) -> BoxFuture<'a, Result<(), SendError>> {
-        async move {
-            // Asynchronous like a real network: a removal that comes too early does not find the reaction.
-            tokio::task::yield_now().await;
-            self.state.send_modify(|state| state.reactions.push((message.0.clone(), emoji.to_owned(), false)));
-            Ok(())
-        }
-        .boxed()
+    async fn add(&self, _place: &ChatAddress, message: &MessageId, emoji: &str) -> Result<(), SendError> {
+        // Asynchronous like a real network: a removal that comes too early does not find the reaction.
+        tokio::task::yield_now().await;
+        self.state.send_modify(|state| state.reactions.push((message.0.clone(), emoji.to_owned(), false)));
+        Ok(())
     }
 
-    fn remove<'a>(
-        &'a self,
-        _place: &'a ChatAddress,
-        message: &'a MessageId,
-        emoji: &'a str,
-    ) -> BoxFuture<'a, Result<(), SendError>> {
+    async fn remove(&self, _place: &ChatAddress, message: &MessageId, emoji: &str) -> Result<(), SendError> {
         self.state.send_modify(|state| {
             let mut on = state.reactions.iter_mut();
             if let Some((_, _, off)) = on.find(|(id, there, off)| *id == message.0 && there == emoji && !off) {
                 *off = true;
             }
         });
-        async { Ok(()) }.boxed()
+        Ok(())
     }
 }
 
+#[async_trait]
 impl FileTransfer for FakeNetwork {
-    fn fetch<'a>(&'a self, attachment: &'a Attachment, _most: u64) -> BoxFuture<'a, Result<Vec<u8>, NetworkError>> {
-        async move {
-            match attachment.source.as_str() {
-                "slow" => {
-                    self.state.send_modify(|state| state.fetching += 1);
-                    let _given_up = FetchGuard(self);
-                    std::future::pending().await
-                }
-                "gone" => Err(NetworkError("it is gone".to_owned())),
-                source => Ok(source.as_bytes().to_vec()),
+    async fn fetch(&self, attachment: &Attachment, _most: u64) -> Result<Vec<u8>, NetworkError> {
+        match attachment.source.as_str() {
+            "slow" => {
+                self.state.send_modify(|state| state.fetching += 1);
+                let _given_up = FetchGuard(self);
+                std::future::pending().await
             }
+            "gone" => Err(NetworkError("it is gone".to_owned())),
+            source => Ok(source.as_bytes().to_vec()),
         }
-        .boxed()
     }
 
-    fn send<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        attachment: &'a Attachment,
+    async fn send(
+        &self,
+        address: &ChatAddress,
+        attachment: &Attachment,
         bytes: Vec<u8>,
-    ) -> BoxFuture<'a, Result<MessageId, SendError>> {
-        async move {
-            let text = format!("file {}: {}", attachment.source, String::from_utf8_lossy(&bytes));
-            let id = format!("q{}", self.next_number());
-            let written = FakeMessage { id: id.clone(), address: address.clone(), text, edits: 0 };
-            self.apply_or_fail(FakeNetworkCall::Send, |state| state.messages.push(written)).await?;
-            Ok(MessageId(id))
-        }
-        .boxed()
+    ) -> Result<MessageId, SendError> {
+        let text = format!("file {}: {}", attachment.source, String::from_utf8_lossy(&bytes));
+        let id = format!("q{}", self.next_number());
+        let written = FakeMessage { id: id.clone(), address: address.clone(), text, edits: 0 };
+        self.apply_or_fail(FakeNetworkCall::Send, |state| state.messages.push(written)).await?;
+        Ok(MessageId(id))
     }
 }
 
