@@ -20,6 +20,9 @@ pub(super) struct FakeNetwork {
     inbound_sender: mpsc::Sender<InboundMessage>,
     inbound_receiver: tokio::sync::Mutex<mpsc::Receiver<InboundMessage>>,
     faults: watch::Sender<VecDeque<(FakeNetworkCall, FakeNetworkFault)>>,
+    typing_interval: Duration,
+    /// True when hanging calls end.
+    is_ending: watch::Sender<bool>,
     last_number: Mutex<u64>,
 }
 
@@ -35,6 +38,8 @@ pub(super) struct FakeNetworkState {
     pub(super) typing_calls: Vec<(ChatAddress, bool)>,
     /// Number of fetches in progress of files that never arrive.
     pub(super) fetching: usize,
+    /// Number of calls in progress that hang.
+    pub(super) hanging: usize,
     /// Number of messages that were given to the inbound sink.
     pub(super) inbound_count: usize,
 }
@@ -61,7 +66,7 @@ pub(super) enum FakeNetworkFault {
     LosesResponse,
     /// Same as [`FakeNetworkFault::LosesResponse`], and a repeated key shows the message once.
     LosesResponseKeepsKey,
-    /// Never completes.
+    /// Completes, without effect, when [`FakeNetwork::end_hanging_calls`] is called.
     Hangs,
 }
 
@@ -93,15 +98,23 @@ impl FakeNetwork {
             inbound_sender,
             inbound_receiver,
             faults: watch::Sender::default(),
+            typing_interval: Duration::from_secs(4),
+            is_ending: watch::Sender::default(),
             last_number: Mutex::default(),
         }
+    }
+
+    /// A network whose typing indicator disappears after this time.
+    pub(super) fn with_typing_interval(typing_interval: Duration) -> Self {
+        Self { typing_interval, ..Self::new() }
     }
 
     /// A network for the next daemon, with the recorded state of the one before.
     pub(super) fn with_state(state: FakeNetworkState) -> Self {
         let network = Self::new();
         *network.last_number.lock().unwrap() = 1000;
-        network.state.send_replace(FakeNetworkState { connections: 0, inbound_count: 0, ..state });
+        let state = FakeNetworkState { connections: 0, inbound_count: 0, fetching: 0, hanging: 0, ..state };
+        network.state.send_replace(state);
         network
     }
 
@@ -121,9 +134,18 @@ impl FakeNetwork {
         }
     }
 
+    /// Waits for a message that contains this text.
+    pub(super) async fn wait_for_text(&self, text: &str) -> FakeNetworkState {
+        self.wait_for(text, |state| state.contains_text(text)).await
+    }
+
     /// Makes the next call of this kind fail.
     pub(super) fn inject_fault(&self, call: FakeNetworkCall, fault: FakeNetworkFault) {
         self.faults.send_modify(|faults| faults.push_back((call, fault)));
+    }
+
+    pub(super) fn end_hanging_calls(&self) {
+        self.is_ending.send_replace(true);
     }
 
     /// Waits until every injected fault has been used.
@@ -197,7 +219,13 @@ impl FakeNetwork {
         match self.next_fault(call) {
             None => done().ok_or_else(lost),
             Some(FakeNetworkFault::Fails(error)) => Err(error),
-            Some(FakeNetworkFault::Hangs) => std::future::pending().await,
+            Some(FakeNetworkFault::Hangs) => {
+                self.state.send_modify(|state| state.hanging += 1);
+                let _over = InFlightGuard(self, |state| state.hanging -= 1);
+                let mut ending = self.is_ending.subscribe();
+                drop(ending.wait_for(|is_ending| *is_ending).await);
+                Err(lost())
+            }
             Some(FakeNetworkFault::LosesResponse) => {
                 done();
                 Err(lost())
@@ -217,7 +245,7 @@ impl Network for FakeNetwork {
         NetworkLimits {
             message_format: form,
             edit_interval: Duration::from_millis(10),
-            typing_interval: Duration::from_secs(4),
+            typing_interval: self.typing_interval,
         }
     }
 
@@ -320,7 +348,7 @@ impl FileTransfer for FakeNetwork {
         match attachment.source.as_str() {
             "slow" => {
                 self.state.send_modify(|state| state.fetching += 1);
-                let _given_up = FetchGuard(self);
+                let _given_up = InFlightGuard(self, |state| state.fetching -= 1);
                 std::future::pending().await
             }
             "gone" => Err(NetworkError("it is gone".to_owned())),
@@ -342,12 +370,12 @@ impl FileTransfer for FakeNetwork {
     }
 }
 
-/// Counts a fetch in progress until it is dropped.
-struct FetchGuard<'a>(&'a FakeNetwork);
+/// Corrects a count of calls in progress when the call ends or is dropped.
+struct InFlightGuard<'a>(&'a FakeNetwork, fn(&mut FakeNetworkState));
 
-impl Drop for FetchGuard<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
-        self.0.state.send_modify(|state| state.fetching -= 1);
+        self.0.state.send_modify(self.1);
     }
 }
 

@@ -52,7 +52,7 @@ async fn only_so_many_files_are_fetched_at_the_same_time_and_a_stop_makes_room()
     while fixture.runs_fetching_files().await <= FILES_AT_ONCE {}
     assert_eq!(fixture.network.state().fetching, FILES_AT_ONCE, "the last one waits");
     fixture.network.receive_text("sender 0", "/stop");
-    fixture.network.wait_for("the receipt", |state| state.contains_text("1 delivery cancelled")).await;
+    fixture.network.wait_for_text("1 delivery cancelled").await;
     fixture.network.wait_for("the last one's turn", |state| state.fetching == FILES_AT_ONCE).await;
     let last = format!("sender {FILES_AT_ONCE}");
     fixture.network.receive_text(&last, "/stop");

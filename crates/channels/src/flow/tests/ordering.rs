@@ -67,16 +67,14 @@ async fn two_messages_share_the_prefix_of_their_prompts_byte_for_byte() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interruption_waits_for_the_whole_chain_before_it() {
     let fixture = FlowFixture::start_with("interrupt_on_new_message = true", |_| {}).await;
-    fixture.model.script(ScriptedResponse::silent_mid_stream("working"));
-    fixture.network.receive_text("ann", "a");
-    fixture.model.request_at(0).wait_streaming().await;
+    fixture.start_silent_run("a", "working").await;
     fixture.model.respond_by_prompt(|prompt, _| match prompt.ends_with('c') {
         true => ScriptedResponse::text("Done."),
         false => ScriptedResponse::silent_mid_stream("still working"),
     });
     fixture.network.receive_text("ann", "b");
     fixture.network.receive_text("ann", "c");
-    fixture.network.wait_for("the last answer", |state| state.contains_text("Done.")).await;
+    fixture.network.wait_for_text("Done.").await;
     fixture.model.request_at(0).wait_client_left().await;
     let requests = fixture.model.recorded_requests();
     let last = user_messages(&requests.last().unwrap().body);
@@ -91,9 +89,7 @@ async fn old_and_new_words_are_one_message_when_nothing_came_of_the_old_ones() {
     fixture.model.script(ScriptedStream::new().hold_headers("never"));
     fixture.network.receive_text("ann", "안녕");
     fixture.model.request_at(0).wait_arrived().await;
-    fixture.model.script(ScriptedResponse::text("네"));
-    fixture.network.receive_text("ann", "무시해");
-    fixture.network.wait_for("the answer", |state| state.contains_text("네")).await;
+    fixture.ask("ann", "무시해", "네").await;
     let prompts = user_messages(&fixture.model.request_at(1).wait_arrived().await.body);
     assert_eq!(prompts.len(), 1);
     assert!(prompts[0].ends_with("안녕\n\n무시해"), "{prompts:?}");
@@ -140,7 +136,7 @@ async fn a_steered_message_reaches_the_run_at_its_next_step() {
     // Only a stored message steers, and gets a reaction.
     fixture.network.wait_for("its first sign", |state| !state.reactions_on(&second).is_empty()).await;
     fixture.model.open_gate("steered");
-    fixture.network.wait_for("the answer", |state| state.contains_text("Both.")).await;
+    fixture.network.wait_for_text("Both.").await;
     let prompts = user_messages(&fixture.model.request_at(1).wait_arrived().await.body);
     assert!(prompts.last().unwrap().ends_with("and also this"), "{prompts:?}");
     fixture.network.wait_for("its sign", |state| state.reactions_on(&second) == ["✅"]).await;
@@ -169,7 +165,7 @@ async fn a_message_with_files_steers_nothing_and_is_answered_with_them() {
         tokio::task::yield_now().await;
     }
     fixture.model.open_gate("more");
-    fixture.network.wait_for("the second answer", |state| state.contains_text("Second.")).await;
+    fixture.network.wait_for_text("Second.").await;
     let prompts = user_messages(&fixture.model.request_at(1).wait_arrived().await.body);
     assert!(prompts.last().unwrap().contains("notes.txt]"), "{prompts:?}");
     fixture.shut_down().await;
@@ -296,10 +292,7 @@ async fn a_flood_of_one_sender_keeps_nobody_else_waiting() {
     }
     let started_at = std::time::Instant::now();
     fixture.network.receive_text_in("urgent", "late", "/stop");
-    fixture
-        .network
-        .wait_for("the stop's answer", |state| state.contains_text("Nothing of yours is running here."))
-        .await;
+    fixture.network.wait_for_text("Nothing of yours is running here.").await;
     let answered = started_at.elapsed();
     let state = fixture
         .network
