@@ -10,7 +10,7 @@ mod message_parser;
 mod payload;
 mod rest_client;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::sync::Mutex;
 use std::time::Duration;

@@ -19,7 +19,7 @@ mod send_limits;
 mod server_info;
 mod session;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod text;
 
 use std::time::Duration;

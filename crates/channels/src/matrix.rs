@@ -17,7 +17,7 @@ mod room_tasks;
 mod sending;
 mod settings;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod timeline_gaps;
 
 use std::collections::HashSet;

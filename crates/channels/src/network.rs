@@ -5,6 +5,8 @@
 //! dropped request is abandoned. Nothing here owns a task, a signal handler or a runtime.
 
 #[cfg(test)]
+pub(crate) mod conformance;
+#[cfg(test)]
 pub(crate) mod test_support;
 
 use std::time::Duration;

@@ -12,7 +12,7 @@ mod event_parser;
 mod files;
 mod socket_mode;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod text;
 
 use std::time::Duration;

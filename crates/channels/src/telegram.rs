@@ -16,7 +16,7 @@ mod files;
 mod messages;
 mod reactions;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod update_parser;
 
 use std::convert::Infallible;

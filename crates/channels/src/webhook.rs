@@ -7,7 +7,7 @@
 mod files;
 mod receive;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::fmt;
 use std::sync::Mutex;

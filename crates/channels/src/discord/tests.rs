@@ -1,6 +1,7 @@
 //! Fixture: the channel against a fake Discord server, which is as strict as Discord.
 
 mod config;
+pub(crate) mod conformance;
 mod files;
 mod gateway;
 mod heartbeat;

@@ -1,5 +1,6 @@
 //! Fixture for IRC tests, against a real ngircd and against an in-memory server.
 
+pub(crate) mod conformance;
 mod ngircd;
 mod scripted;
 
@@ -40,11 +41,6 @@ impl IrcFixture {
         let (irc, sink) = (Arc::clone(&self.irc), Arc::clone(&self.sink));
         self.tasks.spawn(async move { irc.listen(sink.as_ref()).await });
         self.sink.wait_for("a connection", |state| state.accounts.len() > before).await;
-    }
-
-    /// Waits until listening ends and returns the error.
-    async fn wait_for_end(&mut self) -> ListenError {
-        self.tasks.join_next().await.unwrap().unwrap()
     }
 
     /// Waits for a message with this text and returns the last one.

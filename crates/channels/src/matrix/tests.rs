@@ -1,5 +1,6 @@
 //! Helpers for tests against Synapse, against a scripted homeserver, and without a server.
 
+pub(crate) mod conformance;
 mod message_parser;
 mod outage;
 mod rooms;

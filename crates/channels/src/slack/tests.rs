@@ -1,6 +1,7 @@
 //! Fixture: the channel against a fake Slack server, which is as strict as Slack.
 
 mod config;
+pub(crate) mod conformance;
 mod connections;
 mod files;
 mod parsing;

@@ -1,6 +1,7 @@
 //! Fixture: the bot against a fake Telegram server, which is as strict as Telegram.
 
 mod config;
+pub(crate) mod conformance;
 mod receiving;
 mod sending;
 

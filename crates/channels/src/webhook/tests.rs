@@ -1,6 +1,7 @@
 //! Helpers for tests against a fake receiver, which accepts only what docs/channels/webhook.md describes.
 
 mod config;
+pub(crate) mod conformance;
 mod receiving;
 mod sending;
 

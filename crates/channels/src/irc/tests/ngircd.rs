@@ -119,33 +119,6 @@ async fn a_send_that_is_dropped_leaves_no_line() {
 }
 
 #[tokio::test]
-async fn a_server_that_comes_back_is_found_again() {
-    let mut server = IrcServer::start().await;
-    let mut fixture = IrcFixture::connect(&server.address(), json!({})).await;
-    let early = join_as_ann(&server).await;
-    early.send_message("quell", "before");
-    fixture.wait_for_text("before").await;
-
-    server.kill();
-    assert!(matches!(fixture.wait_for_end().await, ListenError::Connection(_)));
-    let sent = fixture.send("#tea", "into the void").await;
-    assert!(matches!(sent, Err(SendError::NotDelivered { retry_after: Some(_), .. })), "{sent:?}");
-    let lost = fixture.irc.listen(fixture.sink.as_ref()).await;
-    assert!(matches!(&lost, ListenError::Connection(why) if why.contains("cannot be reached")), "{lost:?}");
-
-    server.restart().await;
-    fixture.listen().await;
-    let ann = join_as_ann(&server).await;
-    ann.send_message("quell", "after");
-    fixture.wait_for_text("after").await;
-    assert!(fixture.send("#tea", "back again").await.is_ok());
-    assert_eq!(ann.wait_messages_from("quell", 1).await, ["back again"]);
-    let state = fixture.sink.state();
-    assert_eq!(state.texts(), ["before", "after"]);
-    assert_ne!(state.messages[0].id, state.messages[1].id);
-}
-
-#[tokio::test]
 async fn a_wrong_password_is_refused_in_the_servers_words() {
     let settings = IrcSettings { password: Some("earl grey".to_owned()), ..IrcSettings::default() };
     let server = IrcServer::start_with(settings).await;

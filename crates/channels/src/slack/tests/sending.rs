@@ -74,14 +74,6 @@ async fn a_lost_answer_is_not_known() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_shows_nothing() {
-    let fixture = SlackFixture::new().await;
-    fixture.server.stop_listening().await;
-    let sent = fixture.send(&chat_address("C1"), "x").await;
-    assert!(matches!(sent, Err(SendError::NotDelivered { retry_after: None, .. })), "{sent:?}");
-}
-
-#[tokio::test]
 async fn a_refusal_says_what_to_do() {
     let fixture = SlackFixture::new().await;
     let channel = fixture.server.add_channel();

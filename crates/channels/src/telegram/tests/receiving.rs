@@ -267,25 +267,6 @@ async fn a_file_that_is_too_large_or_gone_is_not_fetched() {
 }
 
 #[tokio::test]
-async fn listening_ends_with_the_server_and_goes_on_with_it() {
-    let fake = FakeTelegram::start().await;
-    let (telegram, sink) = (telegram_network(&fake), RecordingInboundSink::new());
-    let stop = async {
-        fake.wait_for("a poll", |state| state.waiting_polls == 1).await;
-        fake.stop().await;
-    };
-    let (lost, ()) = tokio::join!(telegram.listen(&sink), stop);
-    assert!(matches!(lost, ListenError::Connection(_)), "{lost:?}");
-    fake.post_message(7, ANN, "while the server was away");
-    let lost = telegram.listen(&sink).await;
-    assert!(matches!(&lost, ListenError::Connection(why) if why.contains("cannot be reached")), "{lost:?}");
-    fake.start_again().await;
-    let received = sink.wait_for("the message", |state| state.messages.len() == 1);
-    let state = while_listening(&telegram, &sink, received).await;
-    assert_eq!((state.texts(), state.accounts.len()), (vec!["while the server was away"], 2));
-}
-
-#[tokio::test]
 async fn of_two_who_listen_one_is_told_that_there_is_another() {
     let fake = FakeTelegram::start().await;
     let (first, second, sink) = (telegram_network(&fake), telegram_network(&fake), RecordingInboundSink::new());

@@ -62,18 +62,6 @@ async fn a_draft_grows_and_an_edit_that_changes_nothing_is_done() {
     assert!(matches!(lost, SendError::Unknown { is_repeatable: true, .. }), "{lost:?}");
 }
 
-#[tokio::test]
-async fn a_rate_limit_answer_gives_the_time_to_wait() {
-    let (fake, telegram) = start_with_message().await;
-    fake.inject_fault("sendMessage", FakeTelegramFault::RateLimited(3));
-    let error = Network::send(&telegram, &chat_address(7), &message_piece("x"), "key").await.unwrap_err();
-    assert!(
-        matches!(&error, SendError::NotDelivered { retry_after: Some(after), .. } if after.as_secs() == 3),
-        "{error:?}"
-    );
-    assert!(bot_texts(&fake).is_empty());
-}
-
 #[rstest]
 #[case::answer_lost(FakeTelegramFault::LoseAnswer, "Unknown", 1)]
 #[case::proxy_fails_afterwards(FakeTelegramFault::ActThenHtmlPage(502), "Unknown", 1)]
@@ -97,17 +85,6 @@ async fn a_failure_says_whether_it_may_be_shown(
     assert!(!matches!(error, SendError::Unknown { is_repeatable: true, .. }), "a second try would show it twice");
     assert_token_hidden(&format!("{error} {error:?}"));
     assert_eq!((bot_texts(&fake).len(), fake.calls("sendMessage").len()), (count, 1));
-}
-
-#[tokio::test]
-async fn an_unreachable_send_may_be_repeated() {
-    let (fake, telegram) = start_with_message().await;
-    fake.stop().await;
-    let error = Network::send(&telegram, &chat_address(7), &message_piece("x"), "key").await.unwrap_err();
-    assert!(matches!(error, SendError::NotDelivered { retry_after: None, .. }), "{error:?}");
-    fake.start_again().await;
-    Network::send(&telegram, &chat_address(7), &message_piece("x"), "key").await.unwrap();
-    assert_eq!(bot_texts(&fake), ["x"]);
 }
 
 #[tokio::test]

@@ -24,20 +24,6 @@ async fn a_message_goes_out_with_its_markdown_its_plain_words_and_its_thread() {
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_unknown_and_the_same_key_again_shows_it_once() {
-    let fake = FakeWebhookReceiver::start().await;
-    fake.inject_fault(FakeWebhookFault::LoseAnswer);
-    let channel = webhook_network(&fake);
-    let (address, text) = (chat_address("t"), message_piece("a"));
-    let lost = Network::send(&channel, &address, &text, "run-0").await.unwrap_err();
-    assert!(matches!(lost, SendError::Unknown { is_repeatable: true, .. }), "{lost:?}");
-    let id = Network::send(&channel, &address, &text, "run-0").await.unwrap();
-    Network::send(&channel, &address, &message_piece("b"), "run-1").await.unwrap();
-    assert_eq!(fake.state().texts("t"), ["a", "b"]);
-    assert_eq!(fake.messages("t")[0].id, id.0);
-}
-
-#[tokio::test]
 async fn a_key_that_cannot_stand_in_a_header_has_a_name_of_its_own() {
     let fake = FakeWebhookReceiver::start().await;
     let channel = webhook_network(&fake);
