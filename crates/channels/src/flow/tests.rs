@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_engine::agent::{AgentConfig, Limits};
-use quell_engine::engine::{Retention, SessionSettings};
+use quell_engine::engine::{Retention, SessionSettings, StopTextMode, Submission};
 use quell_engine::hooks::HookSettings;
 use quell_engine::memory::MemorySettings;
 use quell_engine::{Engine, EngineConfig};
@@ -23,7 +23,8 @@ use quell_kernel::StopTimeouts;
 use quell_kernel::expiry::ExpiryLimits;
 use quell_llm::{ProviderConfig, ProviderKind};
 use quell_process::{WardenExe, base_environment};
-use quell_protocol::AgentId;
+use quell_protocol::api::OnBusy;
+use quell_protocol::{AgentId, SessionKey};
 use quell_scope::PointProbe;
 use quell_scope::clock::Clock;
 use quell_testkit::ScriptedModel;
@@ -108,6 +109,12 @@ impl FlowFixture {
         self.model.request_at(0).wait_streaming().await;
     }
 
+    async fn wait_for_active_runs(&self, count: usize) {
+        while self.engine.active_runs().len() < count {
+            tokio::task::yield_now().await;
+        }
+    }
+
     /// Shuts everything down and returns the data directory.
     async fn shut_down(self) -> TempDir {
         self.network.end_hanging_calls();
@@ -115,6 +122,20 @@ impl FlowFixture {
         let (left, ()) = tokio::join!(self.engine.shut_down(), self.channels.shut_down(deadline));
         assert!(left.is_empty(), "{left:?}");
         self.dir
+    }
+}
+
+/// A request for a session that does not come from a chat.
+fn page_submission(session: &str, text: &str) -> Submission {
+    Submission {
+        session: SessionKey::parse(session).unwrap(),
+        text: text.to_owned(),
+        agent: None,
+        idempotency_key: None,
+        on_busy: OnBusy::Queue,
+        timeout: None,
+        stop_text_mode: StopTextMode::Literal,
+        channel_origin: None,
     }
 }
 

@@ -6,13 +6,14 @@ use quell_kernel::approval::ApprovalPolicy;
 use quell_kernel::registry::StopRequest;
 use quell_protocol::api::AccessLevel;
 use quell_protocol::approval::Decision;
-use quell_protocol::{Attachment, AttachmentKind, SessionKey, StopReason, Surface};
+use quell_protocol::{Attachment, SessionKey, StopReason, Surface};
 use quell_testkit::model::ScriptedResponse;
 use quell_tools::attachment::attachment_folder;
 
 use super::FlowFixture;
 use super::operations::admin_caller;
 use crate::network::InboundMessage;
+use crate::network::test_support::attachment_from;
 
 /// The channel's limit of files in memory.
 const FILES_AT_ONCE: usize = 8;
@@ -20,13 +21,8 @@ const FILES_AT_ONCE: usize = 8;
 impl FlowFixture {
     fn inbound_with_file(&self, sender: &str, source: &str) -> InboundMessage {
         let mut inbound = self.network.inbound_message("room", sender, "look");
-        inbound.attachments.push(Attachment {
-            kind: AttachmentKind::File,
-            source: source.to_owned(),
-            name: Some("notes.txt".to_owned()),
-            media_type: None,
-            bytes: None,
-        });
+        let name = Some("notes.txt".to_owned());
+        inbound.attachments.push(Attachment { name, ..attachment_from(source) });
         inbound
     }
 

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
-use quell_engine::engine::{StopTextMode, Submission};
 use quell_engine::hooks::{LifecycleHook, MessageAnswer};
-use quell_protocol::SessionKey;
-use quell_protocol::api::{AccessLevel, OnBusy};
+use quell_protocol::Attachment;
+use quell_protocol::api::AccessLevel;
 use quell_protocol::hook::{HookBody, HookEvent};
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use serde_json::Value;
 
 use super::super::channel_caller;
-use super::FlowFixture;
+use super::{FlowFixture, page_submission};
+use crate::network::test_support::attachment_from;
 
 fn user_messages(request: &Value) -> Vec<String> {
     let messages = request["messages"].as_array().unwrap().iter();
@@ -151,19 +151,12 @@ async fn a_message_with_files_steers_nothing_and_is_answered_with_them() {
     fixture.network.receive_text("ann", "first");
     fixture.model.request_at(0).wait_arrived().await;
     let mut inbound = fixture.network.inbound_message("room", "ann", "look");
-    inbound.attachments.push(quell_protocol::Attachment {
-        kind: quell_protocol::AttachmentKind::File,
-        source: "contents".to_owned(),
-        name: Some("notes.txt".to_owned()),
-        media_type: None,
-        bytes: None,
-    });
+    let name = Some("notes.txt".to_owned());
+    inbound.attachments.push(Attachment { name, ..attachment_from("contents") });
     fixture.model.script(ScriptedResponse::text("Second."));
     fixture.network.receive_message(inbound);
     fixture.network.wait_for("both", |state| state.inbound_count == 2).await;
-    while fixture.engine.active_runs().len() < 2 {
-        tokio::task::yield_now().await;
-    }
+    fixture.wait_for_active_runs(2).await;
     fixture.model.open_gate("more");
     fixture.network.wait_for_text("Second.").await;
     let prompts = user_messages(&fixture.model.request_at(1).wait_arrived().await.body);
@@ -184,18 +177,11 @@ async fn a_message_after_one_with_files_is_answered_after_it() {
     fixture.network.receive_text("ann", "first");
     fixture.model.request_at(0).wait_arrived().await;
     let mut inbound = fixture.network.inbound_message("room", "ann", "look");
-    inbound.attachments.push(quell_protocol::Attachment {
-        kind: quell_protocol::AttachmentKind::File,
-        source: "contents".to_owned(),
-        name: Some("notes.txt".to_owned()),
-        media_type: None,
-        bytes: None,
-    });
+    let name = Some("notes.txt".to_owned());
+    inbound.attachments.push(Attachment { name, ..attachment_from("contents") });
     fixture.network.receive_message(inbound);
     fixture.network.receive_text("ann", "no, the other one");
-    while fixture.engine.active_runs().len() < 3 {
-        tokio::task::yield_now().await;
-    }
+    fixture.wait_for_active_runs(3).await;
     fixture.model.open_gate("more");
     fixture.network.wait_for("all answers", |state| state.texts() == ["First.", "Second.", "Third."]).await;
     let prompts = user_messages(&fixture.model.request_at(3).wait_arrived().await.body);
@@ -214,23 +200,12 @@ async fn a_message_is_answered_in_its_chat_although_the_page_is_at_work_in_its_s
         .script(call)
         .script(ScriptedResponse::text("On the page."))
         .script(ScriptedResponse::text("In the chat."));
-    let submission = Submission {
-        session: SessionKey::parse("paper_room_ann").unwrap(),
-        text: "look after this".to_owned(),
-        agent: None,
-        idempotency_key: None,
-        on_busy: OnBusy::Queue,
-        timeout: None,
-        stop_text_mode: StopTextMode::Literal,
-        channel_origin: None,
-    };
+    let submission = page_submission("paper_room_ann", "look after this");
     // Submitted as ann, so that a missing right is not the reason that her message stays out of the run.
     fixture.engine.submit(&channel_caller("paper", "ann", AccessLevel::Write), submission).await.unwrap();
     fixture.model.request_at(0).wait_arrived().await;
     fixture.network.receive_text("ann", "book it");
-    while fixture.engine.active_runs().len() < 2 {
-        tokio::task::yield_now().await;
-    }
+    fixture.wait_for_active_runs(2).await;
     fixture.model.open_gate("more");
     fixture.network.wait_for("the answer", |state| state.texts() == ["In the chat."]).await;
     fixture.shut_down().await;
@@ -266,9 +241,7 @@ async fn a_message_that_hooks_want_to_see_steers_nothing_and_is_answered_as_they
     fixture.model.request_at(0).wait_arrived().await;
     fixture.network.receive_text("ann", "my number is 4711");
     fixture.network.wait_for("both", |state| state.inbound_count == 2).await;
-    while fixture.engine.active_runs().len() < 2 {
-        tokio::task::yield_now().await;
-    }
+    fixture.wait_for_active_runs(2).await;
     fixture.model.open_gate("more");
     fixture.network.wait_for("both answers", |state| state.texts() == ["First.", "Second."]).await;
     let requests = fixture.model.recorded_requests();

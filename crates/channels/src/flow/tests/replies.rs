@@ -10,6 +10,7 @@ use super::FlowFixture;
 use super::fake_network::{
     FakeNetwork, FakeNetworkCall, FakeNetworkFault, FakeNetworkState, rate_limit_fault, refusal_fault,
 };
+use crate::network::test_support::attachment_from;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_grows_in_its_draft_and_is_signed() {
@@ -181,12 +182,9 @@ async fn tools_are_told_where_that_is_wanted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn files_come_in_and_go_out_of_the_workdir_alone() {
     let fixture = FlowFixture::start().await;
-    let file = |kind, source: &str, name: &str| Attachment {
-        kind,
-        source: source.to_owned(),
-        name: Some(name.to_owned()),
-        media_type: None,
-        bytes: None,
+    let file = |kind, source: &str, name: &str| {
+        let name = Some(name.to_owned());
+        Attachment { kind, name, ..attachment_from(source) }
     };
     let mut inbound = fixture.network.inbound_message("room", "ann", "look at these");
     inbound.attachments =

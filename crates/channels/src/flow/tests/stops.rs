@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use quell_engine::agent::AgentConfig;
-use quell_engine::engine::{StopTextMode, Submission, SubmitOutcome};
+use quell_engine::engine::SubmitOutcome;
 use quell_engine::live_run::RunProgress;
-use quell_protocol::api::OnBusy;
-use quell_protocol::{AgentId, SessionKey, Verdict};
+use quell_protocol::{AgentId, Verdict};
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use serde_json::json;
 
-use super::FlowFixture;
 use super::fake_network::{FakeNetworkCall, FakeNetworkFault, FakeNetworkState, rate_limit_fault};
+use super::{FlowFixture, page_submission};
+use crate::network::test_support::attachment_from;
 
 /// Regression: a stop registered as the newest task, and ended itself.
 #[tokio::test(flavor = "multi_thread")]
@@ -57,9 +57,7 @@ async fn the_active_run_can_be_stopped_behind_any_queue() {
     }
     fixture.model.request_at(0).wait_streaming().await;
     fixture.network.wait_for("all of them", |state| state.inbound_count == 5).await;
-    while fixture.engine.active_runs().len() < 5 {
-        tokio::task::yield_now().await;
-    }
+    fixture.wait_for_active_runs(5).await;
     fixture.network.receive_text("ann", "stop");
     fixture.model.request_at(0).wait_client_left().await;
     let expected = "Stopping your request. 4 waiting messages will not be answered.";
@@ -238,13 +236,7 @@ async fn a_stop_reaches_an_answer_on_its_way() {
 async fn a_stop_reaches_files_that_are_being_fetched() {
     let fixture = FlowFixture::start().await;
     let mut inbound = fixture.network.inbound_message("room", "ann", "look");
-    inbound.attachments.push(quell_protocol::Attachment {
-        kind: quell_protocol::AttachmentKind::Image,
-        source: "slow".to_owned(),
-        name: None,
-        media_type: None,
-        bytes: None,
-    });
+    inbound.attachments.push(attachment_from("slow"));
     fixture.network.receive_message(inbound);
     loop {
         let runs = fixture.engine.active_runs();
@@ -363,19 +355,10 @@ async fn a_stop_finds_what_consolidates_the_memory_behind_an_answer() {
 async fn an_operator_stops_what_the_page_started_in_chats() {
     let fixture = FlowFixture::start().await;
     let page_caller = super::super::channel_caller("page", "admin", quell_protocol::api::AccessLevel::Admin);
-    let submission = |session: &str| Submission {
-        session: SessionKey::parse(session).unwrap(),
-        text: "from the page".to_owned(),
-        agent: None,
-        idempotency_key: None,
-        on_busy: OnBusy::Queue,
-        timeout: None,
-        stop_text_mode: StopTextMode::Literal,
-        channel_origin: None,
-    };
     fixture.model.respond_by_prompt(|_, _| ScriptedResponse::silent_mid_stream("hm"));
     for (session, sender, stop) in [("paper_room_root", "root", "/stop"), ("paper_room_ann", "root", "/stop all")] {
-        let SubmitOutcome::Accepted(run) = fixture.engine.submit(&page_caller, submission(session)).await.unwrap()
+        let SubmitOutcome::Accepted(run) =
+            fixture.engine.submit(&page_caller, page_submission(session, "from the page")).await.unwrap()
         else {
             panic!("not new")
         };
