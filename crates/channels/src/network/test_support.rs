@@ -1,13 +1,14 @@
 //! For tests of networks: addresses and texts, an inbound sink that records what is delivered, and a listener beside a
 //! scenario.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use quell_protocol::{Attachment, AttachmentKind};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::{ChatAddress, InboundMessage, InboundSink, ListenError, Network, OwnAccount};
@@ -152,5 +153,64 @@ pub(crate) async fn while_listening<T>(
         biased;
         lost = network.listen(sink) => panic!("listening ended: {lost}"),
         output = scenario => output,
+    }
+}
+
+/// A fake server that records what a real one would not accept.
+pub(crate) trait StrictServer {
+    fn client_errors(&self) -> Vec<String>;
+}
+
+/// A fake server, the network under test, and a recording sink.
+pub(crate) struct ListeningFixture<S: StrictServer, N> {
+    pub(crate) server: S,
+    pub(crate) network: Arc<N>,
+    pub(crate) sink: Arc<RecordingInboundSink>,
+    /// The errors with which listening has ended so far.
+    pub(crate) lost: Arc<Mutex<Vec<ListenError>>>,
+    listening: Mutex<JoinSet<()>>,
+}
+
+impl<S: StrictServer, N: Network> ListeningFixture<S, N> {
+    pub(crate) fn from_parts(server: S, network: N) -> Self {
+        let (network, sink, lost) = (Arc::new(network), Arc::new(RecordingInboundSink::new()), Arc::default());
+        Self { server, network, sink, lost, listening: Mutex::default() }
+    }
+
+    /// Listens in the background, and again after each lost connection. Returns when it is connected.
+    pub(crate) async fn listen(&self) {
+        let connections = self.sink.state().accounts.len();
+        let (network, sink, lost) = (Arc::clone(&self.network), Arc::clone(&self.sink), Arc::clone(&self.lost));
+        let listening = async move { run_while_listening_with(&*network, &*sink, &lost, std::future::pending()).await };
+        self.listening.lock().unwrap().spawn(listening);
+        self.wait_for_connections(connections + 1).await;
+    }
+
+    /// Drops the listener, as the end of the daemon does.
+    pub(crate) async fn end_listening(&self) {
+        let mut listening = std::mem::take(&mut *self.listening.lock().unwrap());
+        listening.shutdown().await;
+    }
+
+    pub(crate) fn listen_errors(&self) -> Vec<ListenError> {
+        self.lost.lock().unwrap().clone()
+    }
+
+    /// Waits for this number of connections since the start.
+    pub(crate) async fn wait_for_connections(&self, times: usize) {
+        self.sink.wait_for("the connection", |state| state.accounts.len() >= times).await;
+    }
+
+    /// Waits for this number of messages and returns their texts.
+    pub(crate) async fn wait_for_texts(&self, count: usize) -> Vec<String> {
+        let state = self.sink.wait_for("the message", |state| state.messages.len() >= count).await;
+        state.messages.into_iter().map(|inbound| inbound.text).collect()
+    }
+}
+
+impl<S: StrictServer, N> Drop for ListeningFixture<S, N> {
+    fn drop(&mut self) {
+        let client_errors = self.server.client_errors();
+        assert!(client_errors.is_empty() || std::thread::panicking(), "{client_errors:?}");
     }
 }

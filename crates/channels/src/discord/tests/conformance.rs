@@ -21,7 +21,7 @@ impl DiscordConformance {
 #[async_trait]
 impl NetworkFixture for DiscordConformance {
     fn network(&self) -> &dyn Network {
-        &self.fixture.discord
+        &*self.fixture.network
     }
 
     fn address(&self) -> ChatAddress {

@@ -21,7 +21,7 @@ impl SlackConformance {
 #[async_trait]
 impl NetworkFixture for SlackConformance {
     fn network(&self) -> &dyn Network {
-        &self.fixture.slack
+        &*self.fixture.network
     }
 
     fn address(&self) -> ChatAddress {
