@@ -23,7 +23,6 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use quell_protocol::Attachment;
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -179,51 +178,5 @@ impl Network for TelegramNetwork {
 
     fn files(&self) -> Option<&dyn FileTransfer> {
         Some(self)
-    }
-}
-
-#[async_trait]
-impl Drafts for TelegramNetwork {
-    async fn edit(&self, address: &ChatAddress, message: &MessageId, piece: &MessagePiece) -> Result<(), SendError> {
-        messages::edit_message(&self.api, address, message, piece).await
-    }
-}
-
-#[async_trait]
-impl TypingIndicator for TelegramNetwork {
-    async fn show(&self, address: &ChatAddress) -> Result<(), SendError> {
-        messages::send_typing(&self.api, address).await
-    }
-
-    /// A message or a few seconds remove it; the Bot API has no call for it.
-    async fn hide(&self, _address: &ChatAddress) -> Result<(), SendError> {
-        Ok(())
-    }
-}
-
-#[async_trait]
-impl Reactions for TelegramNetwork {
-    async fn add(&self, address: &ChatAddress, message: &MessageId, emoji: &str) -> Result<(), SendError> {
-        self.reactions.add(&self.api, address, message, emoji).await
-    }
-
-    async fn remove(&self, address: &ChatAddress, message: &MessageId, emoji: &str) -> Result<(), SendError> {
-        self.reactions.remove(&self.api, address, message, emoji).await
-    }
-}
-
-#[async_trait]
-impl FileTransfer for TelegramNetwork {
-    async fn fetch(&self, attachment: &Attachment, max_bytes: u64) -> Result<Vec<u8>, NetworkError> {
-        files::fetch_file(&self.api, attachment, max_bytes).await
-    }
-
-    async fn send(
-        &self,
-        address: &ChatAddress,
-        attachment: &Attachment,
-        bytes: Vec<u8>,
-    ) -> Result<MessageId, SendError> {
-        files::send_file(&self.api, address, attachment, bytes).await
     }
 }

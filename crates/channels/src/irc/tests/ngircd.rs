@@ -15,12 +15,18 @@ async fn join_as_ann(server: &IrcServer) -> IrcTestUser {
     ann
 }
 
-#[tokio::test]
-async fn messages_come_and_go() {
+/// A server, and a user and the account in one room.
+async fn meet_in_tea() -> (IrcServer, IrcTestUser, IrcFixture) {
     let server = IrcServer::start().await;
     let ann = join_as_ann(&server).await;
     let fixture = IrcFixture::connect(&server.address(), json!({})).await;
     ann.wait_join("quell", "#tea").await;
+    (server, ann, fixture)
+}
+
+#[tokio::test]
+async fn messages_come_and_go() {
+    let (_server, ann, fixture) = meet_in_tea().await;
     assert_eq!(
         fixture.sink.state().accounts[0],
         crate::network::OwnAccount { id: "quell".into(), name: "quell".into() }
@@ -43,10 +49,7 @@ async fn messages_come_and_go() {
 
 #[tokio::test]
 async fn a_stop_word_is_heard_without_the_nick() {
-    let server = IrcServer::start().await;
-    let ann = join_as_ann(&server).await;
-    let fixture = IrcFixture::connect(&server.address(), json!({})).await;
-    ann.wait_join("quell", "#tea").await;
+    let (_server, ann, fixture) = meet_in_tea().await;
     ann.send_raw("NOTICE #tea :quell: a notice");
     ann.send_message("#tea", "\u{1}VERSION\u{1}");
     ann.send_message("#tea", "tea, anybody?");
@@ -81,10 +84,7 @@ async fn a_nick_that_is_taken_is_taken_back_when_it_is_free() {
 
 #[tokio::test]
 async fn a_long_answer_arrives_whole_in_order_and_is_no_flood() {
-    let server = IrcServer::start().await;
-    let ann = join_as_ann(&server).await;
-    let fixture = IrcFixture::connect(&server.address(), json!({})).await;
-    ann.wait_join("quell", "#tea").await;
+    let (_server, ann, fixture) = meet_in_tea().await;
     // Two lines more than the server accepts at once: four of full length and one that has to be split.
     let longest = fixture.irc.limits().message_format.max_length;
     let whole = |n: usize| format!("{n}{}", "x".repeat(longest - 1));
@@ -102,10 +102,7 @@ async fn a_long_answer_arrives_whole_in_order_and_is_no_flood() {
 
 #[tokio::test]
 async fn a_send_that_is_dropped_leaves_no_line() {
-    let server = IrcServer::start().await;
-    let ann = join_as_ann(&server).await;
-    let fixture = IrcFixture::connect(&server.address(), json!({})).await;
-    ann.wait_join("quell", "#tea").await;
+    let (_server, ann, fixture) = meet_in_tea().await;
     // Together with the `JOIN` line it is what the server accepts at once.
     for n in 0..4 {
         fixture.send("#tea", &format!("{n}")).await.unwrap();
