@@ -10,26 +10,25 @@ mod message_parser;
 mod payload;
 mod rest_client;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::sync::Mutex;
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
-use reqwest::Method;
+use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
 use super::config::{ChannelConfig, ChannelConfigError};
 use super::format::{LengthUnit, Markup, MessageFormat, MessagePiece};
 use super::network::{
     ChatAddress, Drafts, FileTransfer, InboundSink, ListenError, MessageId, Network, NetworkError, NetworkLimits,
-    Reactions, SendError, TypingIndicator,
+    Reactions, SendError, TypingIndicator, async_trait,
 };
+use super::wire::call_error::CallError;
 use super::wire::http_client::{Repeatable, parse_api_base};
 use super::wire::text::single_line;
 use gateway_session::ResumeState;
-use rest_client::{DiscordCallError, DiscordRestClient};
+use rest_client::DiscordRestClient;
 
 const PUBLIC_API_URL: &str = "https://discord.com/api/v10";
 /// Discord: create message, `content`. The API counts code points (discord-api-docs issue 1315), older clients UTF-16
@@ -40,9 +39,9 @@ const MAX_MESSAGE_UTF16_UNITS: usize = 2000;
 const EDIT_INTERVAL: Duration = Duration::from_millis(1200);
 /// The indicator disappears after ten seconds.
 const TYPING_INTERVAL: Duration = Duration::from_secs(4);
-/// Discord: JSON error codes. When a reaction is removed, both mean that there is none.
-const UNKNOWN_MESSAGE_CODE: u64 = 10008;
-const UNKNOWN_EMOJI_CODE: u64 = 10014;
+/// Discord: JSON error codes of an unknown message and an unknown emoji. When a reaction is removed, both mean that
+/// there is none.
+const NO_REACTION_CODES: [&str; 2] = ["10008", "10014"];
 /// Discord: application flags `GATEWAY_MESSAGE_CONTENT` and `GATEWAY_MESSAGE_CONTENT_LIMITED` (bots in few guilds).
 const MESSAGE_CONTENT_FLAGS: u64 = (1 << 18) | (1 << 19);
 
@@ -76,12 +75,42 @@ impl DiscordNetwork {
         Ok(Self { rest_client: rest, mention_only: config.mention_only, resume_state: Mutex::default() })
     }
 
-    async fn post_message(
+    fn reaction_request(
         &self,
+        method: Method,
         address: &ChatAddress,
-        piece: &MessagePiece,
-        key: &str,
-    ) -> Result<MessageId, SendError> {
+        message: &MessageId,
+        emoji: &str,
+    ) -> Result<RequestBuilder, SendError> {
+        let message = require_snowflake(&message.0)?;
+        let path = ["channels", target_channel_id(address)?, "messages", message, "reactions", emoji, "@me"];
+        Ok(self.rest_client.request(method, &path))
+    }
+
+    async fn get_json(&self, path: &[&str]) -> Result<Value, NetworkError> {
+        let response = rest_client::call_api(self.rest_client.request(Method::GET, path)).await;
+        response.map_err(CallError::into_network_error)
+    }
+}
+
+#[async_trait]
+impl Network for DiscordNetwork {
+    fn limits(&self) -> NetworkLimits {
+        let message_format = MessageFormat {
+            markup: Markup::Discord,
+            max_length: MAX_MESSAGE_UTF16_UNITS,
+            length_unit: LengthUnit::Utf16,
+        };
+        NetworkLimits { message_format, edit_interval: EDIT_INTERVAL, typing_interval: TYPING_INTERVAL }
+    }
+
+    async fn listen(&self, sink: &dyn InboundSink) -> ListenError {
+        gateway::listen(self, sink).await
+    }
+
+    /// Discord remembers a nonce only for some minutes ("in the past few minutes", without a number). A message that is
+    /// sent again later may be shown twice.
+    async fn send(&self, address: &ChatAddress, piece: &MessagePiece, key: &str) -> Result<MessageId, SendError> {
         let channel = target_channel_id(address)?;
         let nonce = rest_client::message_nonce(channel, key);
         let body = json!({
@@ -92,47 +121,7 @@ impl DiscordNetwork {
         rest_client::sent_message_id(&sent, Repeatable::Yes)
     }
 
-    async fn edit_message(
-        &self,
-        address: &ChatAddress,
-        message: &MessageId,
-        piece: &MessagePiece,
-    ) -> Result<(), SendError> {
-        let path = ["channels", target_channel_id(address)?, "messages", require_snowflake(&message.0)?];
-        let body = json!({"content": piece.formatted, "allowed_mentions": no_allowed_mentions()});
-        let request = self.rest_client.request(Method::PATCH, &path).json(&body);
-        self.map_repeatable_result(rest_client::call_api(request).await)
-    }
-
-    async fn send_reaction(
-        &self,
-        method: Method,
-        address: &ChatAddress,
-        message: &MessageId,
-        emoji: &str,
-    ) -> Result<(), SendError> {
-        let message = require_snowflake(&message.0)?;
-        let path = ["channels", target_channel_id(address)?, "messages", message, "reactions", emoji, "@me"];
-        let is_removal = method == Method::DELETE;
-        match rest_client::call_api(self.rest_client.request(method, &path)).await {
-            Err(DiscordCallError::Refused { code: UNKNOWN_MESSAGE_CODE | UNKNOWN_EMOJI_CODE, .. }) if is_removal => {
-                Ok(())
-            }
-            result => self.map_repeatable_result(result),
-        }
-    }
-
-    /// Maps the result of an idempotent call.
-    fn map_repeatable_result(&self, result: Result<Value, DiscordCallError>) -> Result<(), SendError> {
-        result.map(drop).map_err(|failure| failure.into_send_error(Repeatable::Yes))
-    }
-
-    async fn get_json(&self, path: &[&str]) -> Result<Value, NetworkError> {
-        let response = rest_client::call_api(self.rest_client.request(Method::GET, path)).await;
-        response.map_err(|failure| NetworkError(failure.to_string()))
-    }
-
-    async fn describe_account(&self) -> Result<String, NetworkError> {
+    async fn probe(&self) -> Result<String, NetworkError> {
         let me = self.get_json(&["users", "@me"]).await?;
         let application = self.get_json(&["applications", "@me"]).await?;
         let name = single_line(me["username"].as_str().unwrap_or_default());
@@ -144,36 +133,6 @@ impl DiscordNetwork {
         }
         let id = me["id"].as_str().and_then(message_parser::parse_snowflake).unwrap_or("?");
         Ok(format!("{name} ({id}) on Discord"))
-    }
-}
-
-impl Network for DiscordNetwork {
-    fn limits(&self) -> NetworkLimits {
-        let message_format = MessageFormat {
-            markup: Markup::Discord,
-            max_length: MAX_MESSAGE_UTF16_UNITS,
-            length_unit: LengthUnit::Utf16,
-        };
-        NetworkLimits { message_format, edit_interval: EDIT_INTERVAL, typing_interval: TYPING_INTERVAL }
-    }
-
-    fn listen<'a>(&'a self, sink: &'a dyn InboundSink) -> BoxFuture<'a, ListenError> {
-        gateway::listen(self, sink).boxed()
-    }
-
-    /// Discord remembers a nonce only for some minutes ("in the past few minutes", without a number). A message that is
-    /// sent again later may be shown twice.
-    fn send<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        piece: &'a MessagePiece,
-        key: &'a str,
-    ) -> BoxFuture<'a, Result<MessageId, SendError>> {
-        self.post_message(address, piece, key).boxed()
-    }
-
-    fn probe(&self) -> BoxFuture<'_, Result<String, NetworkError>> {
-        self.describe_account().boxed()
     }
 
     fn drafts(&self) -> Option<&dyn Drafts> {
@@ -193,50 +152,49 @@ impl Network for DiscordNetwork {
     }
 }
 
+#[async_trait]
 impl Drafts for DiscordNetwork {
-    fn edit<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        message: &'a MessageId,
-        piece: &'a MessagePiece,
-    ) -> BoxFuture<'a, Result<(), SendError>> {
-        self.edit_message(address, message, piece).boxed()
+    async fn edit(&self, address: &ChatAddress, message: &MessageId, piece: &MessagePiece) -> Result<(), SendError> {
+        let path = ["channels", target_channel_id(address)?, "messages", require_snowflake(&message.0)?];
+        let body = json!({"content": piece.formatted, "allowed_mentions": no_allowed_mentions()});
+        let request = self.rest_client.request(Method::PATCH, &path).json(&body);
+        call_api_repeatable(request).await
     }
 }
 
+#[async_trait]
 impl TypingIndicator for DiscordNetwork {
-    fn show<'a>(&'a self, address: &'a ChatAddress) -> BoxFuture<'a, Result<(), SendError>> {
-        async move {
-            let path = ["channels", target_channel_id(address)?, "typing"];
-            self.map_repeatable_result(rest_client::call_api(self.rest_client.request(Method::POST, &path)).await)
-        }
-        .boxed()
+    async fn show(&self, address: &ChatAddress) -> Result<(), SendError> {
+        let path = ["channels", target_channel_id(address)?, "typing"];
+        call_api_repeatable(self.rest_client.request(Method::POST, &path)).await
     }
 
     /// Only time or a message removes it.
-    fn hide<'a>(&'a self, _: &'a ChatAddress) -> BoxFuture<'a, Result<(), SendError>> {
-        async { Ok(()) }.boxed()
+    async fn hide(&self, _: &ChatAddress) -> Result<(), SendError> {
+        Ok(())
     }
 }
 
+#[async_trait]
 impl Reactions for DiscordNetwork {
-    fn add<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        message: &'a MessageId,
-        emoji: &'a str,
-    ) -> BoxFuture<'a, Result<(), SendError>> {
-        self.send_reaction(Method::PUT, address, message, emoji).boxed()
+    async fn add(&self, address: &ChatAddress, message: &MessageId, emoji: &str) -> Result<(), SendError> {
+        let request = self.reaction_request(Method::PUT, address, message, emoji)?;
+        call_api_repeatable(request).await
     }
 
-    fn remove<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        message: &'a MessageId,
-        emoji: &'a str,
-    ) -> BoxFuture<'a, Result<(), SendError>> {
-        self.send_reaction(Method::DELETE, address, message, emoji).boxed()
+    async fn remove(&self, address: &ChatAddress, message: &MessageId, emoji: &str) -> Result<(), SendError> {
+        let request = self.reaction_request(Method::DELETE, address, message, emoji)?;
+        match rest_client::call_api(request).await {
+            Err(failure) if NO_REACTION_CODES.iter().any(|code| failure.has_code(code)) => Ok(()),
+            result => result.map(drop).map_err(|failure| failure.into_send_error(Repeatable::Yes)),
+        }
     }
+}
+
+/// Makes an idempotent call.
+async fn call_api_repeatable(request: RequestBuilder) -> Result<(), SendError> {
+    let result = rest_client::call_api(request).await;
+    result.map(drop).map_err(|failure| failure.into_send_error(Repeatable::Yes))
 }
 
 /// The id of the channel to send to. A thread is a channel.

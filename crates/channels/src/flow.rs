@@ -27,6 +27,7 @@ mod texts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use quell_engine::Engine;
 use quell_engine::access::RequestOrigin;
@@ -59,6 +60,8 @@ struct ChannelsInner {
     /// Reloads a changed configuration; called before a message is routed.
     reload_config: Arc<dyn Fn() + Send + Sync>,
     network_factory: NetworkFactory,
+    /// How long a stopped command is waited for.
+    stopped_command_timeout: Duration,
     /// Owns the tasks of the channels: listeners, progress views, notice queues.
     scope: Scope,
     /// Cancelled at shutdown, to stop commands that are still being executed.
@@ -105,6 +108,17 @@ impl Channels {
         reload_config: Arc<dyn Fn() + Send + Sync>,
         network_factory: NetworkFactory,
     ) -> Self {
+        let timeout = commands::STOPPED_COMMAND_TIMEOUT;
+        Self::start_with_command_timeout(engine, live_settings, reload_config, network_factory, timeout)
+    }
+
+    fn start_with_command_timeout(
+        engine: Engine,
+        live_settings: LiveSettings,
+        reload_config: Arc<dyn Fn() + Send + Sync>,
+        network_factory: NetworkFactory,
+        stopped_command_timeout: Duration,
+    ) -> Self {
         let tools = engine.tool_names();
         let channels = Self(Arc::new(ChannelsInner {
             scope: Scope::new(engine.clock(), PointProbe::default()),
@@ -113,6 +127,7 @@ impl Channels {
             live_settings,
             reload_config,
             network_factory,
+            stopped_command_timeout,
             inbox: Mutex::new(Inbox::new(InboxLimits::default())),
             wake_dispatcher: Notify::new(),
             inbox_changes: watch::Sender::new(0),

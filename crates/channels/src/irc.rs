@@ -19,13 +19,11 @@ mod send_limits;
 mod server_info;
 mod session;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod text;
 
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use uuid::Uuid;
 
 use account::IrcAccount;
@@ -34,7 +32,7 @@ use outbox::{IrcOutbox, IrcSendPriority};
 use super::config::{ChannelConfig, ChannelConfigError};
 use super::format::{LengthUnit, Markup, MessageFormat, MessagePiece};
 use super::network::{
-    ChatAddress, InboundSink, ListenError, MessageId, Network, NetworkError, NetworkLimits, SendError,
+    ChatAddress, InboundSink, ListenError, MessageId, Network, NetworkError, NetworkLimits, SendError, async_trait,
 };
 use super::wire::byte_stream::{self, ByteStream};
 
@@ -62,8 +60,19 @@ impl IrcNetwork {
         let connected = byte_stream::connect(host, *port, *security).await;
         connected.map_err(|error| ListenError::Connection(format!("{host}:{port} cannot be reached: {error}")))
     }
+
+    async fn send_with_priority(
+        &self,
+        address: &ChatAddress,
+        piece: &MessagePiece,
+        priority: IrcSendPriority,
+    ) -> Result<MessageId, SendError> {
+        self.outbox.queue_message(&address.target, &piece.formatted, priority)?.wait_until_sent().await?;
+        Ok(MessageId(Uuid::now_v7().simple().to_string()))
+    }
 }
 
+#[async_trait]
 impl Network for IrcNetwork {
     fn limits(&self) -> NetworkLimits {
         let max_length = send_limits::usual_text_bytes(&self.account.configured_nick);
@@ -74,53 +83,28 @@ impl Network for IrcNetwork {
         }
     }
 
-    fn listen<'a>(&'a self, sink: &'a dyn InboundSink) -> BoxFuture<'a, ListenError> {
-        async move {
-            match self.connect().await {
-                Ok(stream) => connection::listen(&self.account, &self.outbox, stream, sink).await,
-                Err(lost) => lost,
-            }
+    async fn listen(&self, sink: &dyn InboundSink) -> ListenError {
+        match self.connect().await {
+            Ok(stream) => connection::listen(&self.account, &self.outbox, stream, sink).await,
+            Err(lost) => lost,
         }
-        .boxed()
     }
 
-    fn send<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        piece: &'a MessagePiece,
-        _key: &'a str,
-    ) -> BoxFuture<'a, Result<MessageId, SendError>> {
-        async move {
-            self.outbox
-                .queue_message(&address.target, &piece.formatted, IrcSendPriority::Normal)?
-                .wait_until_sent()
-                .await?;
-            Ok(MessageId(Uuid::now_v7().simple().to_string()))
-        }
-        .boxed()
+    async fn send(&self, address: &ChatAddress, piece: &MessagePiece, _key: &str) -> Result<MessageId, SendError> {
+        self.send_with_priority(address, piece, IrcSendPriority::Normal).await
     }
 
-    fn send_urgent<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        piece: &'a MessagePiece,
-        _key: &'a str,
-    ) -> BoxFuture<'a, Result<MessageId, SendError>> {
-        async move {
-            self.outbox
-                .queue_message(&address.target, &piece.formatted, IrcSendPriority::Urgent)?
-                .wait_until_sent()
-                .await?;
-            Ok(MessageId(Uuid::now_v7().simple().to_string()))
-        }
-        .boxed()
+    async fn send_urgent(
+        &self,
+        address: &ChatAddress,
+        piece: &MessagePiece,
+        _key: &str,
+    ) -> Result<MessageId, SendError> {
+        self.send_with_priority(address, piece, IrcSendPriority::Urgent).await
     }
 
-    fn probe(&self) -> BoxFuture<'_, Result<String, NetworkError>> {
-        async move {
-            let stream = self.connect().await.map_err(|lost| NetworkError(lost.to_string()))?;
-            connection::probe_account(&self.account, stream).await
-        }
-        .boxed()
+    async fn probe(&self) -> Result<String, NetworkError> {
+        let stream = self.connect().await.map_err(|lost| NetworkError(lost.to_string()))?;
+        connection::probe_account(&self.account, stream).await
     }
 }

@@ -17,24 +17,21 @@ mod room_tasks;
 mod sending;
 mod settings;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod timeline_gaps;
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
-
 use super::config::{ChannelConfig, ChannelConfigError};
 use super::format::{LengthUnit, Markup, MessageFormat, MessagePiece};
 use super::network::{
     ChatAddress, Drafts, FileTransfer, InboundSink, ListenError, MessageId, Network, NetworkError, NetworkLimits,
-    OwnAccount, Reactions, SendError, TypingIndicator,
+    OwnAccount, Reactions, SendError, TypingIndicator, async_trait,
 };
+use super::wire::call_error::CallError;
 use api::MatrixApi;
-use call_error::MatrixCallError;
 use reactions::ReactionCache;
 use settings::MatrixSettings;
 
@@ -78,7 +75,7 @@ impl MatrixNetwork {
     }
 
     /// Asks the server for the account of the token.
-    async fn fetch_account(&self) -> Result<OwnAccount, MatrixCallError> {
+    async fn fetch_account(&self) -> Result<OwnAccount, CallError> {
         let id = self.api.whoami().await?;
         let name = self.api.display_name(&id).await?.unwrap_or_else(|| settings::local_part(&id).to_owned());
         let account = OwnAccount { id, name };
@@ -87,7 +84,7 @@ impl MatrixNetwork {
     }
 
     /// The id of the account. It is fetched once.
-    async fn account_id(&self) -> Result<String, MatrixCallError> {
+    async fn account_id(&self) -> Result<String, CallError> {
         let known = lock(&self.account).as_ref().map(|account| account.id.clone());
         match known {
             Some(id) => Ok(id),
@@ -96,6 +93,7 @@ impl MatrixNetwork {
     }
 }
 
+#[async_trait]
 impl Network for MatrixNetwork {
     fn limits(&self) -> NetworkLimits {
         let message_format =
@@ -103,31 +101,22 @@ impl Network for MatrixNetwork {
         NetworkLimits { message_format, edit_interval: EDIT_INTERVAL, typing_interval: TYPING_INTERVAL }
     }
 
-    fn listen<'a>(&'a self, sink: &'a dyn InboundSink) -> BoxFuture<'a, ListenError> {
-        listener::listen(self, sink).boxed()
+    async fn listen(&self, sink: &dyn InboundSink) -> ListenError {
+        listener::listen(self, sink).await
     }
 
-    fn send<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        piece: &'a MessagePiece,
-        key: &'a str,
-    ) -> BoxFuture<'a, Result<MessageId, SendError>> {
-        sending::send_message(&self.api, address, piece, key).boxed()
+    async fn send(&self, address: &ChatAddress, piece: &MessagePiece, key: &str) -> Result<MessageId, SendError> {
+        sending::send_message(&self.api, address, piece, key).await
     }
 
-    fn probe(&self) -> BoxFuture<'_, Result<String, NetworkError>> {
-        async {
-            let id = self.api.whoami().await?;
-            let rooms = match self.api.count_joined_rooms().await? {
-                0 => "in no room; invite it into one".to_owned(),
-                1 => "in 1 room".to_owned(),
-                many => format!("in {many} rooms"),
-            };
-            Ok(format!("{id}, {rooms}"))
-        }
-        .map(|result: Result<String, MatrixCallError>| result.map_err(|fault| NetworkError(fault.to_string())))
-        .boxed()
+    async fn probe(&self) -> Result<String, NetworkError> {
+        let id = self.api.whoami().await.map_err(CallError::into_network_error)?;
+        let rooms = match self.api.count_joined_rooms().await.map_err(CallError::into_network_error)? {
+            0 => "in no room; invite it into one".to_owned(),
+            1 => "in 1 room".to_owned(),
+            many => format!("in {many} rooms"),
+        };
+        Ok(format!("{id}, {rooms}"))
     }
 
     fn drafts(&self) -> Option<&dyn Drafts> {

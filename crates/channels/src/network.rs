@@ -5,10 +5,13 @@
 //! dropped request is abandoned. Nothing here owns a task, a signal handler or a runtime.
 
 #[cfg(test)]
-pub(crate) mod recording_sink;
+pub(crate) mod conformance;
+#[cfg(test)]
+pub(crate) mod test_support;
 
 use std::time::Duration;
 
+pub use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use quell_protocol::Attachment;
 use reqwest::header::HeaderMap;
@@ -16,36 +19,32 @@ use reqwest::header::HeaderMap;
 use super::format::{MessageFormat, MessagePiece};
 
 /// One chat network with one account, as configured in `[channels.X]`.
+#[async_trait]
 pub trait Network: Send + Sync + 'static {
     /// Format and timing of messages to this network.
     fn limits(&self) -> NetworkLimits;
 
     /// Connects, listens and passes each message to `sink` until the connection is lost. It does not reconnect: its
     /// caller does, after a pause. A network without a connection of its own (one that calls Quell) waits forever.
-    fn listen<'a>(&'a self, sink: &'a dyn InboundSink) -> BoxFuture<'a, ListenError>;
+    async fn listen(&self, sink: &dyn InboundSink) -> ListenError;
 
     /// Sends one piece. A retry of the same piece has the same `key`; some networks then show the message only once.
-    fn send<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        piece: &'a MessagePiece,
-        key: &'a str,
-    ) -> BoxFuture<'a, Result<MessageId, SendError>>;
+    async fn send(&self, address: &ChatAddress, piece: &MessagePiece, key: &str) -> Result<MessageId, SendError>;
 
     /// Sends one piece, such as the reply to a stop, before everything that waits inside this network. Only a network
     /// with a queue of its own has to override it.
-    fn send_urgent<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        piece: &'a MessagePiece,
-        key: &'a str,
-    ) -> BoxFuture<'a, Result<MessageId, SendError>> {
-        self.send(address, piece, key)
+    async fn send_urgent(
+        &self,
+        address: &ChatAddress,
+        piece: &MessagePiece,
+        key: &str,
+    ) -> Result<MessageId, SendError> {
+        self.send(address, piece, key).await
     }
 
     /// Asks the network for the identity of this account, without listening: for `quell channels test` and `quell
     /// doctor`. Returns one line for people.
-    fn probe(&self) -> BoxFuture<'_, Result<String, NetworkError>>;
+    async fn probe(&self) -> Result<String, NetworkError>;
 
     /// Editing of sent messages, if the network can do it.
     fn drafts(&self) -> Option<&dyn Drafts> {
@@ -87,56 +86,45 @@ pub trait InboundEndpoint: Send + Sync {
 }
 
 /// Editing of messages after they were sent.
+#[async_trait]
 pub trait Drafts: Send + Sync {
     /// Replaces the content of an earlier message by `piece`. Idempotent.
-    fn edit<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        message: &'a MessageId,
-        piece: &'a MessagePiece,
-    ) -> BoxFuture<'a, Result<(), SendError>>;
+    async fn edit(&self, address: &ChatAddress, message: &MessageId, piece: &MessagePiece) -> Result<(), SendError>;
 }
 
 /// Indicator that the account is writing. It disappears by itself.
+#[async_trait]
 pub trait TypingIndicator: Send + Sync {
     /// Shows it for some more seconds.
-    fn show<'a>(&'a self, address: &'a ChatAddress) -> BoxFuture<'a, Result<(), SendError>>;
+    async fn show(&self, address: &ChatAddress) -> Result<(), SendError>;
 
     /// Removes it. Does nothing on networks where only time or a message removes it.
-    fn hide<'a>(&'a self, address: &'a ChatAddress) -> BoxFuture<'a, Result<(), SendError>>;
+    async fn hide(&self, address: &ChatAddress) -> Result<(), SendError>;
 }
 
 /// Reactions on messages. The account has at most one at a time on each message.
+#[async_trait]
 pub trait Reactions: Send + Sync {
     /// Adds an emoji to a message.
-    fn add<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        message: &'a MessageId,
-        emoji: &'a str,
-    ) -> BoxFuture<'a, Result<(), SendError>>;
+    async fn add(&self, address: &ChatAddress, message: &MessageId, emoji: &str) -> Result<(), SendError>;
 
     /// Removes the emoji. It is no error if there is none.
-    fn remove<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        message: &'a MessageId,
-        emoji: &'a str,
-    ) -> BoxFuture<'a, Result<(), SendError>>;
+    async fn remove(&self, address: &ChatAddress, message: &MessageId, emoji: &str) -> Result<(), SendError>;
 }
 
 /// Download and upload of attachments.
+#[async_trait]
 pub trait FileTransfer: Send + Sync {
     /// Downloads a received attachment of at most `max_bytes` bytes.
-    fn fetch<'a>(&'a self, attachment: &'a Attachment, max_bytes: u64) -> BoxFuture<'a, Result<Vec<u8>, NetworkError>>;
+    async fn fetch(&self, attachment: &Attachment, max_bytes: u64) -> Result<Vec<u8>, NetworkError>;
 
     /// Sends a file with the name and type of `attachment` and the content `bytes`.
-    fn send<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        attachment: &'a Attachment,
+    async fn send(
+        &self,
+        address: &ChatAddress,
+        attachment: &Attachment,
         bytes: Vec<u8>,
-    ) -> BoxFuture<'a, Result<MessageId, SendError>>;
+    ) -> Result<MessageId, SendError>;
 }
 
 /// Receiver of everything that a network delivers. The flow implements it.

@@ -12,24 +12,23 @@ mod event_parser;
 mod files;
 mod socket_mode;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod text;
 
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 
 use super::config::{ChannelConfig, ChannelConfigError};
 use super::format::{LengthUnit, Markup, MessageFormat, MessagePiece};
 use super::network::{
     ChatAddress, Drafts, FileTransfer, InboundSink, ListenError, MessageId, Network, NetworkError, NetworkLimits,
-    OwnAccount, Reactions, SendError,
+    OwnAccount, Reactions, SendError, async_trait,
 };
+use super::wire::call_error::CallError;
 use super::wire::http_client::Repeatable;
 use super::wire::text::single_line;
-use api::{SlackApi, SlackCallError};
+use api::SlackApi;
 
 /// Slack: chat.postMessage, truncating content: "limit to 4,000 characters". Slack splits longer texts into two
 /// messages, which could not be edited.
@@ -85,67 +84,12 @@ impl SlackNetwork {
     }
 
     /// Fetches the account of the app, with the whole response.
-    async fn fetch_account(&self) -> Result<(OwnAccount, Value), SlackCallError> {
+    async fn fetch_account(&self) -> Result<(OwnAccount, Value), CallError> {
         let response = self.api.call_method("auth.test", &json!({})).await?;
         let id = response["user_id"].as_str().filter(|id| event_parser::is_user_id(id));
-        let id = id.ok_or_else(|| SlackCallError::ServerError("auth.test does not say who the app is".to_owned()))?;
+        let id = id.ok_or_else(|| api::server_error("auth.test does not say who the app is"))?;
         let name = single_line(response["user"].as_str().unwrap_or_default());
         Ok((OwnAccount { id: id.to_owned(), name }, response))
-    }
-
-    async fn describe_account(&self) -> Result<String, NetworkError> {
-        let (account, auth_response) = self.fetch_account().await.map_err(SlackCallError::into_network_error)?;
-        let mut line = format!(
-            "{} ({}) in {}",
-            account.name,
-            account.id,
-            single_line(auth_response["team"].as_str().unwrap_or("?"))
-        );
-        if let Some(scopes) = auth_response[api::SCOPES_KEY].as_str() {
-            let has = |wanted: &str| scopes.split(',').any(|scope| scope.trim() == wanted);
-            if !has(REQUIRED_SCOPE) {
-                return Err(NetworkError(format!(
-                    "{line} may not write: add the scope {REQUIRED_SCOPE}, and install the app again"
-                )));
-            }
-            for (scope, feature) in OPTIONAL_SCOPES.iter().filter(|(scope, _)| !has(scope)) {
-                line.push_str(&format!("; without {feature}, because the scope {scope} is missing"));
-            }
-        }
-        // The URL is not used. The call shows that the app-level token is valid and Socket Mode is on.
-        self.api.request_socket_url().await.map_err(SlackCallError::into_network_error)?;
-        Ok(line)
-    }
-
-    async fn post_message(&self, address: &ChatAddress, piece: &MessagePiece) -> Result<MessageId, SendError> {
-        let mut body = json!({
-            "channel": address.target, "text": piece.formatted, "mrkdwn": true, "unfurl_links": false, "unfurl_media": false,
-        });
-        if let Some(thread) = &address.thread {
-            body["thread_ts"] = json!(thread);
-        }
-        let sent = self
-            .api
-            .call_method("chat.postMessage", &body)
-            .await
-            .map_err(|failure| failure.into_send_error(Repeatable::No))?;
-        let missing_id = || SendError::Unknown {
-            why: "Slack accepted the message but did not return its id".to_owned(),
-            is_repeatable: false,
-        };
-        let ts = sent["ts"].as_str().filter(|ts| event_parser::is_message_timestamp(ts)).ok_or_else(missing_id)?;
-        Ok(MessageId(ts.to_owned()))
-    }
-
-    async fn update_message(
-        &self,
-        address: &ChatAddress,
-        message: &MessageId,
-        piece: &MessagePiece,
-    ) -> Result<(), SendError> {
-        let body = json!({"channel": address.target, "ts": message.0, "text": piece.formatted});
-        let result = self.api.call_method("chat.update", &body).await;
-        result.map(drop).map_err(|failure| failure.into_send_error(Repeatable::Yes))
     }
 
     /// `already_done_errors` are the errors of Slack that mean: nothing to do.
@@ -167,12 +111,13 @@ impl SlackNetwork {
             name.ok_or_else(|| SendError::Refused { why: format!("Slack's name of {emoji} is not known here") })?;
         let body = json!({"channel": address.target, "timestamp": message.0, "name": name});
         match self.api.call_method(method, &body).await {
-            Err(SlackCallError::Refused { error, .. }) if already_done_errors.contains(&error.as_str()) => Ok(()),
+            Err(failure) if already_done_errors.iter().any(|code| failure.has_code(code)) => Ok(()),
             result => result.map(drop).map_err(|failure| failure.into_send_error(Repeatable::Yes)),
         }
     }
 }
 
+#[async_trait]
 impl Network for SlackNetwork {
     fn limits(&self) -> NetworkLimits {
         let message_format =
@@ -180,21 +125,52 @@ impl Network for SlackNetwork {
         NetworkLimits { message_format, edit_interval: EDIT_INTERVAL, typing_interval: TYPING_INTERVAL }
     }
 
-    fn listen<'a>(&'a self, sink: &'a dyn InboundSink) -> BoxFuture<'a, ListenError> {
-        socket_mode::listen(self, sink).boxed()
+    async fn listen(&self, sink: &dyn InboundSink) -> ListenError {
+        socket_mode::listen(self, sink).await
     }
 
-    fn send<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        piece: &'a MessagePiece,
-        _key: &'a str,
-    ) -> BoxFuture<'a, Result<MessageId, SendError>> {
-        self.post_message(address, piece).boxed()
+    async fn send(&self, address: &ChatAddress, piece: &MessagePiece, _key: &str) -> Result<MessageId, SendError> {
+        let mut body = json!({
+            "channel": address.target, "text": piece.formatted, "mrkdwn": true, "unfurl_links": false, "unfurl_media": false,
+        });
+        if let Some(thread) = &address.thread {
+            body["thread_ts"] = json!(thread);
+        }
+        let sent = self
+            .api
+            .call_method("chat.postMessage", &body)
+            .await
+            .map_err(|failure| failure.into_send_error(Repeatable::No))?;
+        let missing_id = || SendError::Unknown {
+            why: "Slack accepted the message but did not return its id".to_owned(),
+            is_repeatable: false,
+        };
+        let ts = sent["ts"].as_str().filter(|ts| event_parser::is_message_timestamp(ts)).ok_or_else(missing_id)?;
+        Ok(MessageId(ts.to_owned()))
     }
 
-    fn probe(&self) -> BoxFuture<'_, Result<String, NetworkError>> {
-        self.describe_account().boxed()
+    async fn probe(&self) -> Result<String, NetworkError> {
+        let (account, auth_response) = self.fetch_account().await.map_err(CallError::into_network_error)?;
+        let mut line = format!(
+            "{} ({}) in {}",
+            account.name,
+            account.id,
+            single_line(auth_response["team"].as_str().unwrap_or("?"))
+        );
+        if let Some(scopes) = auth_response[api::SCOPES_KEY].as_str() {
+            let has = |wanted: &str| scopes.split(',').any(|scope| scope.trim() == wanted);
+            if !has(REQUIRED_SCOPE) {
+                return Err(NetworkError(format!(
+                    "{line} may not write: add the scope {REQUIRED_SCOPE}, and install the app again"
+                )));
+            }
+            for (scope, feature) in OPTIONAL_SCOPES.iter().filter(|(scope, _)| !has(scope)) {
+                line.push_str(&format!("; without {feature}, because the scope {scope} is missing"));
+            }
+        }
+        // The URL is not used. The call shows that the app-level token is valid and Socket Mode is on.
+        self.api.request_socket_url().await.map_err(CallError::into_network_error)?;
+        Ok(line)
     }
 
     fn drafts(&self) -> Option<&dyn Drafts> {
@@ -210,33 +186,22 @@ impl Network for SlackNetwork {
     }
 }
 
+#[async_trait]
 impl Drafts for SlackNetwork {
-    fn edit<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        message: &'a MessageId,
-        piece: &'a MessagePiece,
-    ) -> BoxFuture<'a, Result<(), SendError>> {
-        self.update_message(address, message, piece).boxed()
+    async fn edit(&self, address: &ChatAddress, message: &MessageId, piece: &MessagePiece) -> Result<(), SendError> {
+        let body = json!({"channel": address.target, "ts": message.0, "text": piece.formatted});
+        let result = self.api.call_method("chat.update", &body).await;
+        result.map(drop).map_err(|failure| failure.into_send_error(Repeatable::Yes))
     }
 }
 
+#[async_trait]
 impl Reactions for SlackNetwork {
-    fn add<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        message: &'a MessageId,
-        emoji: &'a str,
-    ) -> BoxFuture<'a, Result<(), SendError>> {
-        self.send_reaction("reactions.add", address, message, emoji, &["already_reacted"]).boxed()
+    async fn add(&self, address: &ChatAddress, message: &MessageId, emoji: &str) -> Result<(), SendError> {
+        self.send_reaction("reactions.add", address, message, emoji, &["already_reacted"]).await
     }
 
-    fn remove<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        message: &'a MessageId,
-        emoji: &'a str,
-    ) -> BoxFuture<'a, Result<(), SendError>> {
-        self.send_reaction("reactions.remove", address, message, emoji, &["no_reaction", "message_not_found"]).boxed()
+    async fn remove(&self, address: &ChatAddress, message: &MessageId, emoji: &str) -> Result<(), SendError> {
+        self.send_reaction("reactions.remove", address, message, emoji, &["no_reaction", "message_not_found"]).await
     }
 }

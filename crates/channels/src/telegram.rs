@@ -16,15 +16,13 @@ mod files;
 mod messages;
 mod reactions;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod update_parser;
 
 use std::convert::Infallible;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
-use quell_protocol::Attachment;
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -32,8 +30,9 @@ use super::config::{ChannelConfig, ChannelConfigError};
 use super::format::{LengthUnit, Markup, MessageFormat, MessagePiece};
 use super::network::{
     ChatAddress, Drafts, FileTransfer, InboundMessage, InboundSink, ListenError, MessageId, Network, NetworkError,
-    NetworkLimits, Reactions, SendError, TypingIndicator,
+    NetworkLimits, Reactions, SendError, TypingIndicator, async_trait,
 };
+use super::wire::call_error::CallError;
 use api::TelegramApi;
 use bot::TelegramBot;
 use reactions::TelegramReactions;
@@ -80,7 +79,7 @@ impl TelegramNetwork {
     }
 
     async fn poll_until_lost(&self, sink: &dyn InboundSink) -> Result<Infallible, ListenError> {
-        let account = self.fetch_bot().await.map_err(api::TelegramCallError::into_listen_error)?;
+        let account = self.fetch_bot().await.map_err(api::listen_error)?;
         // The first call does not wait: its response shows at once whether this account can listen.
         let mut updates = self.fetch_updates(None, Duration::ZERO).await?;
         sink.on_connected(account.to_own_account());
@@ -111,10 +110,10 @@ impl TelegramNetwork {
         }
     }
 
-    async fn fetch_bot(&self) -> Result<TelegramBot, api::TelegramCallError> {
+    async fn fetch_bot(&self) -> Result<TelegramBot, CallError> {
         let me = self.api.call_method("getMe", &json!({})).await?;
         serde_json::from_value(me)
-            .map_err(|_| api::TelegramCallError::InvalidResponse("getMe does not say who the bot is".to_owned()))
+            .map_err(|_| CallError::InvalidResponse("getMe does not say who the bot is".to_owned()))
     }
 
     /// Fetches the messages after the confirmed ones. An offset confirms everything below it.
@@ -123,11 +122,7 @@ impl TelegramNetwork {
         if let Some(offset) = offset {
             request["offset"] = json!(offset);
         }
-        let updates = self
-            .api
-            .call_method_with_wait("getUpdates", &request, wait)
-            .await
-            .map_err(api::TelegramCallError::into_listen_error)?;
+        let updates = self.api.call_method_with_wait("getUpdates", &request, wait).await.map_err(api::listen_error)?;
         serde_json::from_value(updates)
             .map_err(|_| ListenError::Connection("getUpdates does not answer with updates".to_owned()))
     }
@@ -141,6 +136,7 @@ impl TelegramNetwork {
     }
 }
 
+#[async_trait]
 impl Network for TelegramNetwork {
     fn limits(&self) -> NetworkLimits {
         let message_format = MessageFormat {
@@ -151,33 +147,21 @@ impl Network for TelegramNetwork {
         NetworkLimits { message_format, edit_interval: EDIT_INTERVAL, typing_interval: TYPING_INTERVAL }
     }
 
-    fn listen<'a>(&'a self, sink: &'a dyn InboundSink) -> BoxFuture<'a, ListenError> {
-        self.poll_until_lost(sink).map(|Err(lost)| lost).boxed()
+    async fn listen(&self, sink: &dyn InboundSink) -> ListenError {
+        self.poll_until_lost(sink).map(|Err(lost)| lost).await
     }
 
-    fn send<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        piece: &'a MessagePiece,
-        _key: &'a str,
-    ) -> BoxFuture<'a, Result<MessageId, SendError>> {
-        messages::send_message(&self.api, address, piece).boxed()
+    async fn send(&self, address: &ChatAddress, piece: &MessagePiece, _key: &str) -> Result<MessageId, SendError> {
+        messages::send_message(&self.api, address, piece).await
     }
 
-    fn probe(&self) -> BoxFuture<'_, Result<String, NetworkError>> {
-        async {
-            let account = self.fetch_bot().await.map_err(api::TelegramCallError::into_network_error)?;
-            let webhook = self
-                .api
-                .call_method("getWebhookInfo", &json!({}))
-                .await
-                .map_err(api::TelegramCallError::into_network_error)?;
-            match webhook["url"].as_str() {
-                Some(url) if !url.is_empty() => Err(NetworkError(format!("{account}, but {}", api::WEBHOOK_CONFLICT))),
-                _ => Ok(account.to_string()),
-            }
+    async fn probe(&self) -> Result<String, NetworkError> {
+        let account = self.fetch_bot().await.map_err(api::network_error)?;
+        let webhook = self.api.call_method("getWebhookInfo", &json!({})).await.map_err(api::network_error)?;
+        match webhook["url"].as_str() {
+            Some(url) if !url.is_empty() => Err(NetworkError(format!("{account}, but {}", api::WEBHOOK_CONFLICT))),
+            _ => Ok(account.to_string()),
         }
-        .boxed()
     }
 
     fn drafts(&self) -> Option<&dyn Drafts> {
@@ -194,62 +178,5 @@ impl Network for TelegramNetwork {
 
     fn files(&self) -> Option<&dyn FileTransfer> {
         Some(self)
-    }
-}
-
-impl Drafts for TelegramNetwork {
-    fn edit<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        message: &'a MessageId,
-        piece: &'a MessagePiece,
-    ) -> BoxFuture<'a, Result<(), SendError>> {
-        messages::edit_message(&self.api, address, message, piece).boxed()
-    }
-}
-
-impl TypingIndicator for TelegramNetwork {
-    fn show<'a>(&'a self, address: &'a ChatAddress) -> BoxFuture<'a, Result<(), SendError>> {
-        messages::send_typing(&self.api, address).boxed()
-    }
-
-    /// A message or a few seconds remove it; the Bot API has no call for it.
-    fn hide<'a>(&'a self, _address: &'a ChatAddress) -> BoxFuture<'a, Result<(), SendError>> {
-        futures_util::future::ready(Ok(())).boxed()
-    }
-}
-
-impl Reactions for TelegramNetwork {
-    fn add<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        message: &'a MessageId,
-        emoji: &'a str,
-    ) -> BoxFuture<'a, Result<(), SendError>> {
-        self.reactions.add(&self.api, address, message, emoji).boxed()
-    }
-
-    fn remove<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        message: &'a MessageId,
-        emoji: &'a str,
-    ) -> BoxFuture<'a, Result<(), SendError>> {
-        self.reactions.remove(&self.api, address, message, emoji).boxed()
-    }
-}
-
-impl FileTransfer for TelegramNetwork {
-    fn fetch<'a>(&'a self, attachment: &'a Attachment, max_bytes: u64) -> BoxFuture<'a, Result<Vec<u8>, NetworkError>> {
-        files::fetch_file(&self.api, attachment, max_bytes).boxed()
-    }
-
-    fn send<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        attachment: &'a Attachment,
-        bytes: Vec<u8>,
-    ) -> BoxFuture<'a, Result<MessageId, SendError>> {
-        files::send_file(&self.api, address, attachment, bytes).boxed()
     }
 }

@@ -7,15 +7,13 @@
 mod files;
 mod receive;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::fmt;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use quell_engine::hooks::signature::WebhookSigner;
 use quell_protocol::display_text::replace_controls;
 use quell_scope::clock::Clock;
@@ -29,7 +27,7 @@ use super::config::{ChannelConfig, ChannelConfigError};
 use super::format::{LengthUnit, Markup, MessageFormat, MessagePiece};
 use super::network::{
     ChatAddress, Drafts, FileTransfer, InboundEndpoint, InboundSink, ListenError, MessageId, Network, NetworkError,
-    NetworkLimits, OwnAccount, SendError,
+    NetworkLimits, OwnAccount, SendError, async_trait,
 };
 use super::wire::http_client::{HttpResponse, Repeatable, build_client, send_request_limited};
 
@@ -118,58 +116,11 @@ impl WebhookNetwork {
         interpret_response(response.map_err(|none| none.into_send_error(Repeatable::Yes))?)
     }
 
-    async fn send_message(
-        &self,
-        address: &ChatAddress,
-        piece: &MessagePiece,
-        key: &str,
-    ) -> Result<MessageId, SendError> {
-        let id = event_id(key);
-        let Some(endpoint) = &self.reply_endpoint else { return Ok(MessageId(id)) };
-        let event = WebhookEvent::Message {
-            place: WebhookAddress::from_address(address),
-            text: &piece.formatted,
-            plain: &piece.plain,
-        };
-        let response = self.post_event(endpoint, &id, &event).await?;
-        let receiver_id = response.json()["id"].as_str().map(str::to_owned);
-        let fits = |id: &String| (1..=MAX_ID_BYTES).contains(&id.len()) && !id.chars().any(char::is_control);
-        Ok(MessageId(receiver_id.filter(fits).unwrap_or(id)))
-    }
-
-    async fn edit_message(
-        &self,
-        address: &ChatAddress,
-        message: &MessageId,
-        piece: &MessagePiece,
-    ) -> Result<(), SendError> {
-        let Some(endpoint) = &self.reply_endpoint else { return Ok(()) };
-        let revision = self.next_revision();
-        let place = WebhookAddress::from_address(address);
-        let event =
-            WebhookEvent::Edit { place, message: &message.0, revision, text: &piece.formatted, plain: &piece.plain };
-        let id = event_id(&format!("{}.{revision}", message.0));
-        self.post_event(endpoint, &id, &event).await.map(drop)
-    }
-
     /// Returns a number that rises with each edit, also over restarts, so that a receiver knows the newer of two edits.
     fn next_revision(&self) -> i64 {
         let mut last = self.last_revision.lock().unwrap_or_else(PoisonError::into_inner);
         *last = (*last + 1).max(Clock::wall_seconds().saturating_mul(1_000));
         *last
-    }
-
-    async fn probe_receiver(&self) -> Result<String, NetworkError> {
-        let receive_text = format!("messages are taken at POST /api/channels/{}/messages", self.channel_name);
-        let Some(endpoint) = &self.reply_endpoint else {
-            return Ok(format!("{receive_text}; without reply_url answers are sent nowhere"));
-        };
-        let host = endpoint.url.host_str().unwrap_or_default();
-        let id = uuid::Uuid::now_v7().to_string();
-        match self.post_event(endpoint, &id, &WebhookEvent::Ping).await {
-            Ok(_) => Ok(format!("{receive_text}; the receiver at {host} takes answers")),
-            Err(error) => Err(NetworkError(format!("the receiver at {host} does not take answers: {error}"))),
-        }
     }
 }
 
@@ -195,6 +146,7 @@ impl fmt::Debug for WebhookNetwork {
     }
 }
 
+#[async_trait]
 impl Network for WebhookNetwork {
     fn limits(&self) -> NetworkLimits {
         let message_format =
@@ -202,29 +154,39 @@ impl Network for WebhookNetwork {
         NetworkLimits { message_format, edit_interval: EDIT_INTERVAL, typing_interval: TYPING_INTERVAL }
     }
 
-    fn listen<'a>(&'a self, sink: &'a dyn InboundSink) -> BoxFuture<'a, ListenError> {
-        async move {
-            // No sender can have this id: sender ids have no control characters.
-            let id = format!("{}\u{0}", self.channel_name);
-            sink.on_connected(OwnAccount { id, name: format!("webhook {}", self.channel_name) });
-            std::future::pending().await
+    async fn listen(&self, sink: &dyn InboundSink) -> ListenError {
+        // No sender can have this id: sender ids have no control characters.
+        let id = format!("{}\u{0}", self.channel_name);
+        sink.on_connected(OwnAccount { id, name: format!("webhook {}", self.channel_name) });
+        std::future::pending().await
+    }
+
+    async fn send(&self, address: &ChatAddress, piece: &MessagePiece, key: &str) -> Result<MessageId, SendError> {
+        let id = event_id(key);
+        let Some(endpoint) = &self.reply_endpoint else { return Ok(MessageId(id)) };
+        let event = WebhookEvent::Message {
+            place: WebhookAddress::from_address(address),
+            text: &piece.formatted,
+            plain: &piece.plain,
+        };
+        let response = self.post_event(endpoint, &id, &event).await?;
+        let receiver_id = response.json()["id"].as_str().map(str::to_owned);
+        let fits = |id: &String| (1..=MAX_ID_BYTES).contains(&id.len()) && !id.chars().any(char::is_control);
+        Ok(MessageId(receiver_id.filter(fits).unwrap_or(id)))
+    }
+
+    async fn probe(&self) -> Result<String, NetworkError> {
+        let receive_text = format!("messages are taken at POST /api/channels/{}/messages", self.channel_name);
+        let Some(endpoint) = &self.reply_endpoint else {
+            return Ok(format!("{receive_text}; without reply_url answers are sent nowhere"));
+        };
+        let host = endpoint.url.host_str().unwrap_or_default();
+        let id = uuid::Uuid::now_v7().to_string();
+        match self.post_event(endpoint, &id, &WebhookEvent::Ping).await {
+            Ok(_) => Ok(format!("{receive_text}; the receiver at {host} takes answers")),
+            Err(error) => Err(NetworkError(format!("the receiver at {host} does not take answers: {error}"))),
         }
-        .boxed()
     }
-
-    fn send<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        piece: &'a MessagePiece,
-        key: &'a str,
-    ) -> BoxFuture<'a, Result<MessageId, SendError>> {
-        self.send_message(address, piece, key).boxed()
-    }
-
-    fn probe(&self) -> BoxFuture<'_, Result<String, NetworkError>> {
-        self.probe_receiver().boxed()
-    }
-
     fn drafts(&self) -> Option<&dyn Drafts> {
         self.reply_endpoint.as_ref().map(|_| self as &dyn Drafts)
     }
@@ -238,14 +200,16 @@ impl Network for WebhookNetwork {
     }
 }
 
+#[async_trait]
 impl Drafts for WebhookNetwork {
-    fn edit<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        message: &'a MessageId,
-        piece: &'a MessagePiece,
-    ) -> BoxFuture<'a, Result<(), SendError>> {
-        self.edit_message(address, message, piece).boxed()
+    async fn edit(&self, address: &ChatAddress, message: &MessageId, piece: &MessagePiece) -> Result<(), SendError> {
+        let Some(endpoint) = &self.reply_endpoint else { return Ok(()) };
+        let revision = self.next_revision();
+        let place = WebhookAddress::from_address(address);
+        let event =
+            WebhookEvent::Edit { place, message: &message.0, revision, text: &piece.formatted, plain: &piece.plain };
+        let id = event_id(&format!("{}.{revision}", message.0));
+        self.post_event(endpoint, &id, &event).await.map(drop)
     }
 }
 

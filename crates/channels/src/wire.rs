@@ -1,6 +1,8 @@
 //! Client transports shared by networks: HTTP, multipart, WebSocket, TCP and TLS. They know no network.
 
+pub(crate) mod attachments;
 pub(crate) mod byte_stream;
+pub(crate) mod call_error;
 pub(crate) mod http_client;
 pub(crate) mod multipart;
 pub(crate) mod text;

@@ -21,6 +21,7 @@ use super::message_parser;
 use super::payload::{self, GatewayEvent, GatewayPayload, SessionResumable};
 use super::rest_client;
 use crate::network::{InboundSink, ListenError};
+use crate::wire::call_error::CallError;
 use crate::wire::text::single_line;
 use crate::wire::websocket::{self, ClientWebSocket};
 
@@ -302,7 +303,7 @@ impl DiscordNetwork {
     /// Fetches the URL of the gateway, and checks that a session may be started.
     async fn fetch_gateway_url(&self, resuming: bool) -> Result<Url, ListenError> {
         let response = rest_client::call_api(self.rest_client.request(Method::GET, &["gateway", "bot"])).await;
-        let response = response.map_err(rest_client::DiscordCallError::into_listen_error)?;
+        let response = response.map_err(CallError::into_listen_error)?;
         let limit = &response["session_start_limit"];
         if !resuming && limit["remaining"] == 0 {
             // Discord: identifying. After more than 1000 session starts in a day the token is reset.

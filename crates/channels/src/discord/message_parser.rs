@@ -3,19 +3,18 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use quell_protocol::{Attachment, AttachmentKind};
 use serde_json::Value;
 
 use crate::network::{ChatAddress, InboundMessage, MessageId};
+use crate::wire::attachments::{AttachmentKeys, parse_attachments};
 use crate::wire::text::single_line;
 
 /// Discord: snowflakes are 64 bits.
 const MAX_ID_DIGITS: usize = 20;
-/// Discord: JSON error 30015: at most ten attachments.
-const MAX_ATTACHMENTS: usize = 10;
 /// Discord: a message mentions at most 100 users; further mentions are not replaced.
 const MAX_MENTIONS: usize = 100;
-const MAX_URL_BYTES: usize = 4096;
+/// Discord: attachment object.
+const ATTACHMENT_KEYS: AttachmentKeys = AttachmentKeys { url: &["url"], media_type: "content_type", name: "filename" };
 /// Discord: message types. No other type is written by a user.
 const MESSAGE_TYPE_DEFAULT: u64 = 0;
 const MESSAGE_TYPE_REPLY: u64 = 19;
@@ -39,7 +38,7 @@ pub(super) fn parse_message(event: &Value, own_id: &str, mention_only: bool) -> 
     let names: HashMap<&str, String> = names.collect();
     let text = replace_mentions(strip_leading_mentions(event["content"].as_str().unwrap_or_default(), own_id), &names)
         .into_owned();
-    let attachments = parse_attachments(&event["attachments"]);
+    let attachments = parse_attachments(&event["attachments"], &ATTACHMENT_KEYS);
     // A sticker, a forwarded message or a mention alone has nothing to answer.
     if text.is_empty() && attachments.is_empty() {
         return None;
@@ -113,22 +112,4 @@ fn parse_mention(text: &str) -> Option<(&str, &str)> {
     let inner = inner.strip_prefix('!').unwrap_or(inner);
     let end = inner.bytes().take(MAX_ID_DIGITS + 1).position(|byte| byte == b'>')?;
     Some((parse_snowflake(&inner[..end])?, &inner[end + 1..]))
-}
-
-fn parse_attachments(files_json: &Value) -> Vec<Attachment> {
-    let files = files_json.as_array().map_or(&[][..], Vec::as_slice);
-    files.iter().take(MAX_ATTACHMENTS).filter_map(parse_attachment).collect()
-}
-
-fn parse_attachment(file: &Value) -> Option<Attachment> {
-    let source = file["url"].as_str().filter(|url| url.len() <= MAX_URL_BYTES)?.to_owned();
-    let media_type = file["content_type"].as_str().map(single_line).filter(|kind| !kind.is_empty());
-    let kind = match media_type.as_deref().and_then(|kind| kind.split('/').next()) {
-        Some("image") => AttachmentKind::Image,
-        Some("audio") => AttachmentKind::Audio,
-        Some("video") => AttachmentKind::Video,
-        _ => AttachmentKind::File,
-    };
-    let name = file["filename"].as_str().map(single_line).filter(|name| !name.is_empty());
-    Some(Attachment { kind, source, name, media_type, bytes: file["size"].as_u64() })
 }

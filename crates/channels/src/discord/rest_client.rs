@@ -10,16 +10,15 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::Value;
 use url::Url;
 
-use crate::network::{ListenError, MessageId, NetworkError, SendError};
-use crate::wire::http_client::{self, HttpResponse, NoHttpResponse, Repeatable};
+use crate::network::{MessageId, NetworkError, SendError};
+use crate::wire::call_error::{CallError, DEFAULT_RETRY_AFTER};
+use crate::wire::http_client::{self, HttpResponse, Repeatable};
 use crate::wire::text::single_line;
 
 /// Time limit of a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Discord: reference, user agent. Without one of this form Cloudflare rejects the request.
 const USER_AGENT_TEXT: &str = concat!("DiscordBot (https://quell.invalid, ", env!("CARGO_PKG_VERSION"), ")");
-/// Pause after a rate limit without a given time.
-const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(5);
 /// Discord: JSON error codes, with a remedy for people.
 const ERROR_REMEDIES: &[(u64, &str)] = &[
     (50001, "the bot does not see this channel: give it the permission View Channel"),
@@ -38,20 +37,6 @@ pub(super) struct DiscordRestClient {
     base: Url,
     authorization: HeaderValue,
     token: SecretString,
-}
-
-/// A call that failed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum DiscordCallError {
-    #[error("{0}")]
-    NoResponse(NoHttpResponse),
-    #[error("Discord is asked too often: {why}")]
-    RateLimited { why: String, after: Duration },
-    #[error("{why}")]
-    Refused { status: StatusCode, code: u64, why: String },
-    /// Discord failed; the call may have had an effect.
-    #[error("Discord has failed: {0}")]
-    ServerError(String),
 }
 
 impl DiscordRestClient {
@@ -89,7 +74,7 @@ impl DiscordRestClient {
 ///
 /// # Cancel safety
 /// Safe: the request is abandoned; Discord may have acted on it.
-pub(super) async fn call_api(request: RequestBuilder) -> Result<Value, DiscordCallError> {
+pub(super) async fn call_api(request: RequestBuilder) -> Result<Value, CallError> {
     call_api_within(request, CALL_TIMEOUT).await
 }
 
@@ -97,11 +82,11 @@ pub(super) async fn call_api(request: RequestBuilder) -> Result<Value, DiscordCa
 ///
 /// # Cancel safety
 /// Like [`call_api`].
-pub(super) async fn call_api_within(request: RequestBuilder, time: Duration) -> Result<Value, DiscordCallError> {
-    interpret_response(&http_client::send_request(request, time).await.map_err(DiscordCallError::NoResponse)?)
+pub(super) async fn call_api_within(request: RequestBuilder, time: Duration) -> Result<Value, CallError> {
+    interpret_response(&http_client::send_request(request, time).await?)
 }
 
-fn interpret_response(response: &HttpResponse) -> Result<Value, DiscordCallError> {
+fn interpret_response(response: &HttpResponse) -> Result<Value, CallError> {
     let (status, body) = (response.status, response.json());
     if status.is_success() {
         return Ok(body);
@@ -117,17 +102,17 @@ fn interpret_response(response: &HttpResponse) -> Result<Value, DiscordCallError
             .and_then(http_client::retry_delay)
             .or_else(|| response.retry_after())
             .unwrap_or(DEFAULT_RETRY_AFTER);
-        return Err(DiscordCallError::RateLimited { why, after });
+        return Err(CallError::RateLimited { why: format!("Discord is asked too often: {why}"), after });
     }
     if status.is_server_error() || status == StatusCode::REQUEST_TIMEOUT {
-        return Err(DiscordCallError::ServerError(why));
+        return Err(CallError::ServerError(format!("Discord has failed: {why}")));
     }
     if status == StatusCode::UNAUTHORIZED {
         let why = "Discord does not take the token: reset it in the Developer Portal under Bot, and put the new one where \
                    token_env or token_file says";
-        return Err(DiscordCallError::Refused { status, code, why: why.to_owned() });
+        return Err(CallError::AccountRejected(why.to_owned()));
     }
-    Err(DiscordCallError::Refused { status, code, why })
+    Err(CallError::Refused { code: code.to_string(), why })
 }
 
 fn describe_error(message: &str, code: u64, errors: &Value) -> String {
@@ -141,27 +126,6 @@ fn describe_error(message: &str, code: u64, errors: &Value) -> String {
         text.push_str(remedy);
     }
     text
-}
-
-impl DiscordCallError {
-    pub(super) fn into_send_error(self, repeatable: Repeatable) -> SendError {
-        let why = self.to_string();
-        match self {
-            Self::NoResponse(no_response) => no_response.into_send_error(repeatable),
-            Self::RateLimited { after, .. } => SendError::NotDelivered { why, retry_after: Some(after) },
-            Self::Refused { .. } => SendError::Refused { why },
-            Self::ServerError(_) => SendError::Unknown { why, is_repeatable: repeatable == Repeatable::Yes },
-        }
-    }
-
-    pub(super) fn into_listen_error(self) -> ListenError {
-        let why = self.to_string();
-        match self {
-            Self::NoResponse(_) | Self::ServerError(_) => ListenError::Connection(why),
-            Self::RateLimited { after, .. } => ListenError::Busy { why, after },
-            Self::Refused { .. } => ListenError::Refused(why),
-        }
-    }
 }
 
 /// The id in the response to a sent message.

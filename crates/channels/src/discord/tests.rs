@@ -1,6 +1,7 @@
 //! Fixture: the channel against a fake Discord server, which is as strict as Discord.
 
 mod config;
+pub(crate) mod conformance;
 mod files;
 mod gateway;
 mod heartbeat;
@@ -8,7 +9,7 @@ mod hostile;
 mod receiving;
 mod sending;
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use quell_testkit::networks::discord::{DiscordRoute, FakeDiscord, FakeDiscordFault, RateLimitScope, TOKEN};
@@ -16,53 +17,28 @@ use serde_json::json;
 
 use super::*;
 use crate::config::ChannelKind;
-use crate::network::recording_sink::{RecordingInboundSink, run_while_listening_with};
+use crate::network::test_support::{
+    ListeningFixture, RecordingInboundSink, StrictServer, attachment_from, chat_address, message_piece,
+    run_while_listening_with,
+};
 
-/// A fake server, the channel under test, and a recording sink.
-struct DiscordFixture {
-    server: FakeDiscord,
-    discord: DiscordNetwork,
-    sink: RecordingInboundSink,
-    /// The errors with which listening has ended so far.
-    listen_errors: Mutex<Vec<ListenError>>,
-}
+type DiscordFixture = ListeningFixture<FakeDiscord, DiscordNetwork>;
 
 impl DiscordFixture {
     async fn new() -> Self {
         let server = FakeDiscord::start().await;
-        let discord = DiscordNetwork::new("discord", &discord_config(&server.base_url())).unwrap();
-        Self { server, discord, sink: RecordingInboundSink::new(), listen_errors: Mutex::default() }
-    }
-
-    /// Listens, and again after each lost connection, until `scenario` is over.
-    async fn run_while_listening<T>(&self, scenario: impl Future<Output = T>) -> T {
-        run_while_listening_with(&self.discord, &self.sink, &self.listen_errors, scenario).await
+        let network = DiscordNetwork::new("discord", &discord_config(&server.base_url())).unwrap();
+        Self::from_parts(server, network)
     }
 
     async fn send(&self, target: &str, text: &str, key: &str) -> Result<MessageId, SendError> {
-        Network::send(&self.discord, &chat_address(target), &message_piece(text), key).await
-    }
-
-    fn listen_errors(&self) -> Vec<ListenError> {
-        self.listen_errors.lock().unwrap().clone()
-    }
-
-    /// Waits for this number of connections since the start.
-    async fn wait_for_connections(&self, times: usize) {
-        self.sink.wait_for("the connection", |state| state.accounts.len() >= times).await;
-    }
-
-    /// Waits for this number of messages and returns their texts.
-    async fn wait_for_texts(&self, count: usize) -> Vec<String> {
-        let state = self.sink.wait_for("the message", |state| state.messages.len() >= count).await;
-        state.messages.into_iter().map(|inbound| inbound.text).collect()
+        Network::send(&*self.network, &chat_address(target), &message_piece(text), key).await
     }
 }
 
-impl Drop for DiscordFixture {
-    fn drop(&mut self) {
-        let client_errors = self.server.state().client_errors;
-        assert!(client_errors.is_empty() || std::thread::panicking(), "{client_errors:?}");
+impl StrictServer for FakeDiscord {
+    fn client_errors(&self) -> Vec<String> {
+        self.state().client_errors
     }
 }
 
@@ -72,12 +48,4 @@ fn discord_config(api_base: &str) -> ChannelConfig {
     assert_eq!(config.kind, ChannelKind::Discord);
     config.token = Some(TOKEN.into());
     config
-}
-
-fn chat_address(target: &str) -> ChatAddress {
-    ChatAddress { target: target.to_owned(), thread: None }
-}
-
-fn message_piece(text: &str) -> MessagePiece {
-    MessagePiece { formatted: text.to_owned(), plain: text.to_owned() }
 }

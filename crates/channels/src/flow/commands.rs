@@ -19,7 +19,7 @@ use crate::format::split_message;
 
 /// How long to wait for a stopped command: the engine rolls back what it had begun, and a hook process may have to be
 /// killed.
-const STOPPED_COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const STOPPED_COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Same as [`STOPPED_COMMAND_TIMEOUT`], during a shutdown.
 const SHUTDOWN_COMMAND_TIMEOUT: Duration = Duration::from_millis(500);
@@ -112,7 +112,7 @@ async fn change_until_stopped<T, E>(
             sleep(SHUTDOWN_COMMAND_TIMEOUT).await;
         };
         tokio::select! {
-            () = sleep(STOPPED_COMMAND_TIMEOUT) => {}
+            () = sleep(channels.0.stopped_command_timeout) => {}
             () = closing => {}
         }
     };

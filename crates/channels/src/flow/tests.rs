@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_engine::agent::{AgentConfig, Limits};
-use quell_engine::engine::{Retention, SessionSettings};
+use quell_engine::engine::{Retention, SessionSettings, StopTextMode, Submission};
 use quell_engine::hooks::HookSettings;
 use quell_engine::memory::MemorySettings;
 use quell_engine::{Engine, EngineConfig};
@@ -23,15 +23,18 @@ use quell_kernel::StopTimeouts;
 use quell_kernel::expiry::ExpiryLimits;
 use quell_llm::{ProviderConfig, ProviderKind};
 use quell_process::{WardenExe, base_environment};
-use quell_protocol::AgentId;
+use quell_protocol::api::OnBusy;
+use quell_protocol::{AgentId, SessionKey};
 use quell_scope::PointProbe;
 use quell_scope::clock::Clock;
 use quell_testkit::ScriptedModel;
+use quell_testkit::model::ScriptedResponse;
 use quell_tools::ToolSettings;
 use tempfile::TempDir;
 
 use self::fake_network::FakeNetwork;
 use super::Channels;
+use super::commands::STOPPED_COMMAND_TIMEOUT;
 use crate::config::ChannelConfig;
 use crate::network::Network;
 use crate::settings::{FlowSettings, LiveSettings};
@@ -61,9 +64,15 @@ impl FlowFixture {
     }
 
     /// Starts with an existing data directory and network.
-    async fn start_with_data(
+    async fn start_with_data(data: (TempDir, FakeNetwork), keys: &str, change: impl FnOnce(&mut EngineConfig)) -> Self {
+        Self::start_with_timeout(data, keys, STOPPED_COMMAND_TIMEOUT, change).await
+    }
+
+    /// Like [`Self::start_with_data`], with the time to wait for a stopped command.
+    async fn start_with_timeout(
         (dir, network): (TempDir, FakeNetwork),
         keys: &str,
+        stopped_command_timeout: Duration,
         change: impl FnOnce(&mut EngineConfig),
     ) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -75,17 +84,58 @@ impl FlowFixture {
         let network = Arc::new(network);
         let shared = Arc::clone(&network);
         let factory = Arc::new(move |_: &str, _: &ChannelConfig| Ok(Arc::clone(&shared) as Arc<dyn Network>));
-        let channels = Channels::start_with_factory(engine.clone(), live_settings.clone(), Arc::new(|| {}), factory);
+        let channels = Channels::start_with_command_timeout(
+            engine.clone(),
+            live_settings.clone(),
+            Arc::new(|| {}),
+            factory,
+            stopped_command_timeout,
+        );
         network.wait_for_connection().await;
         Self { engine, model, network, channels, live_settings, dir }
     }
 
+    /// Asks the model and waits for its answer in the chat.
+    async fn ask(&self, sender: &str, text: &str, answer: &str) {
+        self.model.script(ScriptedResponse::text(answer));
+        self.network.receive_text(sender, text);
+        self.network.wait_for_text(answer).await;
+    }
+
+    /// Starts a run of `ann`, the first one, whose model writes a word and then nothing more.
+    async fn start_silent_run(&self, text: &str, word: &str) {
+        self.model.script(ScriptedResponse::silent_mid_stream(word));
+        self.network.receive_text("ann", text);
+        self.model.request_at(0).wait_streaming().await;
+    }
+
+    async fn wait_for_active_runs(&self, count: usize) {
+        while self.engine.active_runs().len() < count {
+            tokio::task::yield_now().await;
+        }
+    }
+
     /// Shuts everything down and returns the data directory.
     async fn shut_down(self) -> TempDir {
+        self.network.end_hanging_calls();
         let deadline = tokio::time::sleep(Duration::from_secs(5));
         let (left, ()) = tokio::join!(self.engine.shut_down(), self.channels.shut_down(deadline));
         assert!(left.is_empty(), "{left:?}");
         self.dir
+    }
+}
+
+/// A request for a session that does not come from a chat.
+fn page_submission(session: &str, text: &str) -> Submission {
+    Submission {
+        session: SessionKey::parse(session).unwrap(),
+        text: text.to_owned(),
+        agent: None,
+        idempotency_key: None,
+        on_busy: OnBusy::Queue,
+        timeout: None,
+        stop_text_mode: StopTextMode::Literal,
+        channel_origin: None,
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Mentions are broken by a zero-width space. A backslash would not do, because the server reads the raw text.
 
-use super::document::{BlockSeparator, DocumentElement};
+use super::document::DocumentElement;
 use super::markdown::{escape_url, inline_code_delimiters, starts_block, url_start};
 use super::markup::{Delimiters, MarkupSyntax, OpenLevel, TextPosition, ZERO_WIDTH_SPACE};
 
@@ -62,17 +62,6 @@ impl MarkupSyntax for DiscordMarkup {
             }
             out.push(c);
         }
-    }
-
-    fn separator_text(&self, separator: BlockSeparator, _: TextPosition) -> &'static str {
-        match separator {
-            BlockSeparator::Block => "\n\n",
-            BlockSeparator::Heading | BlockSeparator::Item | BlockSeparator::Line => "\n",
-        }
-    }
-
-    fn horizontal_rule(&self) -> &'static str {
-        "———"
     }
 }
 

@@ -10,9 +10,16 @@ pub(super) trait MarkupSyntax: Sync {
     fn write_text(&self, text: &str, position: TextPosition, out: &mut String);
 
     /// Text of a separator. Each line break in it is followed by the line prefixes.
-    fn separator_text(&self, separator: BlockSeparator, position: TextPosition) -> &'static str;
+    fn separator_text(&self, separator: BlockSeparator, _: TextPosition) -> &'static str {
+        match separator {
+            BlockSeparator::Block => "\n\n",
+            BlockSeparator::Heading | BlockSeparator::Item | BlockSeparator::Line => "\n",
+        }
+    }
 
-    fn horizontal_rule(&self) -> &'static str;
+    fn horizontal_rule(&self) -> &'static str {
+        "———"
+    }
 
     /// Written before the last part of a longer text.
     fn continuation_mark(&self) -> &'static str {

@@ -1,6 +1,6 @@
 //! Plain text output for IRC, for notifications, and for messages whose markup a network rejected.
 
-use super::document::{BlockSeparator, DocumentElement};
+use super::document::DocumentElement;
 use super::markup::{Delimiters, MarkupSyntax, OpenLevel, TextPosition, list_bullet};
 
 /// Plain text; each link is followed by its address.
@@ -35,17 +35,6 @@ impl MarkupSyntax for PlainMarkup {
                 _ => out.push(c),
             }
         }
-    }
-
-    fn separator_text(&self, separator: BlockSeparator, _: TextPosition) -> &'static str {
-        match separator {
-            BlockSeparator::Block => "\n\n",
-            BlockSeparator::Heading | BlockSeparator::Item | BlockSeparator::Line => "\n",
-        }
-    }
-
-    fn horizontal_rule(&self) -> &'static str {
-        "———"
     }
 
     fn continuation_mark(&self) -> &'static str {

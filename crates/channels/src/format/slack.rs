@@ -3,7 +3,7 @@
 //! Only `&`, `<` and `>` can be escaped. Delimiters work only at the edge of a word. Links hold plain text, quotes hold
 //! neither quotes nor code, and code has no language.
 
-use super::document::{BlockSeparator, DocumentElement};
+use super::document::DocumentElement;
 use super::markup::{Delimiters, MarkupSyntax, OpenLevel, TextPosition, ZERO_WIDTH_SPACE, list_bullet};
 
 pub(super) struct SlackMarkup;
@@ -64,17 +64,6 @@ impl MarkupSyntax for SlackMarkup {
                 _ => out.push(c),
             }
         }
-    }
-
-    fn separator_text(&self, separator: BlockSeparator, _: TextPosition) -> &'static str {
-        match separator {
-            BlockSeparator::Block => "\n\n",
-            BlockSeparator::Heading | BlockSeparator::Item | BlockSeparator::Line => "\n",
-        }
-    }
-
-    fn horizontal_rule(&self) -> &'static str {
-        "———"
     }
 }
 

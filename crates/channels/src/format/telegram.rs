@@ -3,7 +3,7 @@
 //! It has few tags and no paragraphs, lists or tables. Quotes cannot be nested, and code can neither contain nor be
 //! inside other tags.
 
-use super::document::{BlockSeparator, DocumentElement};
+use super::document::DocumentElement;
 use super::markup::{Delimiters, MarkupSyntax, OpenLevel, TextPosition, list_bullet};
 
 pub(super) struct TelegramMarkup;
@@ -42,17 +42,6 @@ impl MarkupSyntax for TelegramMarkup {
 
     fn write_text(&self, text: &str, _: TextPosition, out: &mut String) {
         escape_html(text, out);
-    }
-
-    fn separator_text(&self, separator: BlockSeparator, _: TextPosition) -> &'static str {
-        match separator {
-            BlockSeparator::Block => "\n\n",
-            BlockSeparator::Heading | BlockSeparator::Item | BlockSeparator::Line => "\n",
-        }
-    }
-
-    fn horizontal_rule(&self) -> &'static str {
-        "———"
     }
 }
 

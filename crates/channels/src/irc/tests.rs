@@ -1,5 +1,6 @@
 //! Fixture for IRC tests, against a real ngircd and against an in-memory server.
 
+pub(crate) mod conformance;
 mod ngircd;
 mod scripted;
 
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::network::recording_sink::RecordingInboundSink;
+use crate::network::test_support::{RecordingInboundSink, chat_address, message_piece};
 
 /// A channel, a recording sink, and the task that listens.
 struct IrcFixture {
@@ -42,11 +43,6 @@ impl IrcFixture {
         self.sink.wait_for("a connection", |state| state.accounts.len() > before).await;
     }
 
-    /// Waits until listening ends and returns the error.
-    async fn wait_for_end(&mut self) -> ListenError {
-        self.tasks.join_next().await.unwrap().unwrap()
-    }
-
     /// Waits for a message with this text and returns the last one.
     async fn wait_for_text(&self, text: &str) -> crate::network::InboundMessage {
         let state = self.sink.wait_for(text, |state| state.messages.iter().any(|inbound| inbound.text == text)).await;
@@ -64,12 +60,4 @@ fn irc_network(address: &str, changes: Value, token: Option<&str>) -> IrcNetwork
     let mut config: ChannelConfig = serde_json::from_value(keys).unwrap();
     config.token = token.map(Into::into);
     IrcNetwork::new("chat", &config).unwrap()
-}
-
-fn chat_address(target: &str) -> ChatAddress {
-    ChatAddress { target: target.to_owned(), thread: None }
-}
-
-fn message_piece(text: &str) -> MessagePiece {
-    MessagePiece { formatted: text.to_owned(), plain: text.to_owned() }
 }

@@ -10,10 +10,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use url::Url;
 
-use super::call_error::MatrixCallError;
+use super::call_error::{invalid_response, response_error};
 use super::events::{EventPage, SyncResponse};
 use super::settings::{MatrixSettings, is_matrix_id, server_name};
 use crate::network::NetworkError;
+use crate::wire::call_error::CallError;
 use crate::wire::http_client::{self, HttpResponse};
 
 /// Time limit of a short call.
@@ -68,35 +69,31 @@ impl MatrixApi {
     }
 
     /// The id of this account.
-    pub(super) async fn whoami(&self) -> Result<String, MatrixCallError> {
+    pub(super) async fn whoami(&self) -> Result<String, CallError> {
         #[derive(Deserialize)]
         struct WhoamiResponse {
             user_id: String,
         }
         let WhoamiResponse { user_id } =
             self.call_api(self.get_request(&["v3", "account", "whoami"], &[]), CALL_TIMEOUT).await?;
-        if is_matrix_id(&user_id, '@') {
-            Ok(user_id)
-        } else {
-            Err(MatrixCallError::InvalidResponse("it names no user id".to_owned()))
-        }
+        if is_matrix_id(&user_id, '@') { Ok(user_id) } else { Err(invalid_response("it names no user id")) }
     }
 
     /// The display name of a user, if there is one.
-    pub(super) async fn display_name(&self, user: &str) -> Result<Option<String>, MatrixCallError> {
+    pub(super) async fn display_name(&self, user: &str) -> Result<Option<String>, CallError> {
         #[derive(Deserialize)]
         struct DisplayNameResponse {
             displayname: Option<String>,
         }
         match self.call_api(self.get_request(&["v3", "profile", user, "displayname"], &[]), CALL_TIMEOUT).await {
             Ok(DisplayNameResponse { displayname }) => Ok(displayname.filter(|name| !name.trim().is_empty())),
-            Err(MatrixCallError::Refused { .. }) => Ok(None),
+            Err(CallError::Refused { .. }) => Ok(None),
             Err(fault) => Err(fault),
         }
     }
 
     /// Number of rooms that the account has joined.
-    pub(super) async fn count_joined_rooms(&self) -> Result<usize, MatrixCallError> {
+    pub(super) async fn count_joined_rooms(&self) -> Result<usize, CallError> {
         #[derive(Deserialize)]
         struct JoinedRoomsResponse {
             joined_rooms: Vec<String>,
@@ -107,7 +104,7 @@ impl MatrixApi {
     }
 
     /// All rooms in their present state, without messages.
-    pub(super) async fn initial_sync(&self) -> Result<SyncResponse, MatrixCallError> {
+    pub(super) async fn initial_sync(&self) -> Result<SyncResponse, CallError> {
         // The initial sync never waits, so the timeout has no effect. Synapse answers an identical request from its
         // cache for two minutes, so send a different timeout each time.
         let timeout = (uuid::Uuid::now_v7().as_u128() % POLL_WAIT.as_millis()).to_string();
@@ -119,7 +116,7 @@ impl MatrixApi {
     }
 
     /// Waits for news since an earlier response.
-    pub(super) async fn poll(&self, since: &str) -> Result<SyncResponse, MatrixCallError> {
+    pub(super) async fn poll(&self, since: &str) -> Result<SyncResponse, CallError> {
         let wait = POLL_WAIT.as_millis().to_string();
         let query = [("filter", POLL_FILTER), ("timeout", wait.as_str()), ("since", since)];
         self.call_api(self.get_request(&["v3", "sync"], &query), POLL_WAIT + CALL_TIMEOUT).await
@@ -127,14 +124,14 @@ impl MatrixApi {
 
     /// Events that a poll left out, newest first: from the token before its timeline back to the token where the poll
     /// started.
-    pub(super) async fn fetch_gap_page(&self, room: &str, from: &str, to: &str) -> Result<EventPage, MatrixCallError> {
+    pub(super) async fn fetch_gap_page(&self, room: &str, from: &str, to: &str) -> Result<EventPage, CallError> {
         let query = [("dir", "b"), ("from", from), ("to", to), ("limit", GAP_PAGE_SIZE), ("filter", GAP_FILTER)];
         self.call_api(self.get_request(&["v3", "rooms", room, "messages"], &query), CALL_TIMEOUT).await
     }
 
     /// Joins a room by its id or alias. A server that does not know the room asks the server in its name, or
     /// `via_servers`.
-    pub(super) async fn join_room(&self, room: &str, via_servers: &[String]) -> Result<(), MatrixCallError> {
+    pub(super) async fn join_room(&self, room: &str, via_servers: &[String]) -> Result<(), CallError> {
         let servers = server_name(room).into_iter().chain(via_servers.iter().map(String::as_str));
         let via: Vec<_> = servers.flat_map(|server| [("via", server), ("server_name", server)]).collect();
         let request = self.request(Method::POST, &["v3", "join", room], &via).json(&json!({}));
@@ -149,25 +146,20 @@ impl MatrixApi {
         event_type: &str,
         transaction_id: &str,
         content: &Value,
-    ) -> Result<String, MatrixCallError> {
+    ) -> Result<String, CallError> {
         let request =
             self.request(Method::PUT, &["v3", "rooms", room, "send", event_type, transaction_id], &[]).json(content);
         self.call_api::<SendEventResponse>(request, CALL_TIMEOUT).await.map(|sent| sent.event_id)
     }
 
-    pub(super) async fn redact_event(
-        &self,
-        room: &str,
-        event: &str,
-        transaction_id: &str,
-    ) -> Result<(), MatrixCallError> {
+    pub(super) async fn redact_event(&self, room: &str, event: &str, transaction_id: &str) -> Result<(), CallError> {
         let request =
             self.request(Method::PUT, &["v3", "rooms", room, "redact", event, transaction_id], &[]).json(&json!({}));
         self.call_api::<Value>(request, CALL_TIMEOUT).await.map(drop)
     }
 
     /// Shows or hides the typing notification of this account.
-    pub(super) async fn set_typing(&self, room: &str, own_id: &str, content: &Value) -> Result<(), MatrixCallError> {
+    pub(super) async fn set_typing(&self, room: &str, own_id: &str, content: &Value) -> Result<(), CallError> {
         let request = self.request(Method::PUT, &["v3", "rooms", room, "typing", own_id], &[]).json(content);
         self.call_api::<Value>(request, CALL_TIMEOUT).await.map(drop)
     }
@@ -177,7 +169,7 @@ impl MatrixApi {
         room: &str,
         message: &str,
         from: Option<&str>,
-    ) -> Result<EventPage, MatrixCallError> {
+    ) -> Result<EventPage, CallError> {
         let path = ["v1", "rooms", room, "relations", message, "m.annotation", "m.reaction"];
         let query: Vec<_> =
             from.map(|from| ("from", from)).into_iter().chain([("limit", RELATIONS_PAGE_SIZE)]).collect();
@@ -185,7 +177,7 @@ impl MatrixApi {
     }
 
     /// Uploads a file and returns its `mxc` URI.
-    pub(super) async fn upload(&self, name: &str, media_type: &str, bytes: Vec<u8>) -> Result<String, MatrixCallError> {
+    pub(super) async fn upload(&self, name: &str, media_type: &str, bytes: Vec<u8>) -> Result<String, CallError> {
         #[derive(Deserialize)]
         struct UploadResponse {
             content_uri: String,
@@ -202,25 +194,18 @@ impl MatrixApi {
         server: &str,
         media: &str,
         max_bytes: usize,
-    ) -> Result<HttpResponse, MatrixCallError> {
+    ) -> Result<HttpResponse, CallError> {
         let request = self.get_request(&["v1", "media", "download", server, media], &[]);
         self.check_response(http_client::send_request_limited(request, SLOW_CALL_TIMEOUT, max_bytes).await?)
     }
 
-    async fn call_api<T: DeserializeOwned>(
-        &self,
-        request: RequestBuilder,
-        time: Duration,
-    ) -> Result<T, MatrixCallError> {
+    async fn call_api<T: DeserializeOwned>(&self, request: RequestBuilder, time: Duration) -> Result<T, CallError> {
         let response = self.check_response(http_client::send_request(request, time).await?)?;
-        serde_json::from_slice(&response.body).map_err(|error| MatrixCallError::InvalidResponse(error.to_string()))
+        serde_json::from_slice(&response.body).map_err(|error| invalid_response(&error.to_string()))
     }
 
-    fn check_response(&self, response: HttpResponse) -> Result<HttpResponse, MatrixCallError> {
-        match MatrixCallError::from_response(&response, &self.token_source) {
-            None => Ok(response),
-            Some(fault) => Err(fault),
-        }
+    fn check_response(&self, response: HttpResponse) -> Result<HttpResponse, CallError> {
+        response_error(&response, &self.token_source).map_or(Ok(response), Err)
     }
 
     fn get_request(&self, path: &[&str], query: &[(&str, &str)]) -> RequestBuilder {

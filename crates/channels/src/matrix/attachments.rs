@@ -1,56 +1,49 @@
 //! Download and upload of media by `mxc` URI.
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use quell_protocol::{Attachment, AttachmentKind};
 use serde_json::json;
 
 use super::MatrixNetwork;
-use super::call_error::MatrixCallError;
 use super::sending::{new_transaction_id, set_thread_relation};
-use crate::network::{ChatAddress, FileTransfer, MessageId, NetworkError, SendError};
+use crate::network::{ChatAddress, FileTransfer, MessageId, NetworkError, SendError, async_trait};
+use crate::wire::call_error::CallError;
 use crate::wire::http_client::Repeatable;
 
 const DEFAULT_MEDIA_TYPE: &str = "application/octet-stream";
 const DEFAULT_FILE_NAME: &str = "file";
 
+#[async_trait]
 impl FileTransfer for MatrixNetwork {
-    fn fetch<'a>(&'a self, attachment: &'a Attachment, max_bytes: u64) -> BoxFuture<'a, Result<Vec<u8>, NetworkError>> {
-        async move {
-            let Some((server, media)) = parse_mxc_uri(&attachment.source) else {
-                return Err(NetworkError(format!("{:?} names no file on a homeserver", attachment.source)));
-            };
-            if let Some(bytes) = attachment.bytes.filter(|bytes| *bytes > max_bytes) {
-                return Err(NetworkError(format!("the file has {bytes} bytes, more than {max_bytes}")));
-            }
-            let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
-            let response = self.api.download(server, media, max_bytes).await;
-            response.map(|response| response.body.into()).map_err(|fault| NetworkError(fault.to_string()))
+    async fn fetch(&self, attachment: &Attachment, max_bytes: u64) -> Result<Vec<u8>, NetworkError> {
+        let Some((server, media)) = parse_mxc_uri(&attachment.source) else {
+            return Err(NetworkError(format!("{:?} names no file on a homeserver", attachment.source)));
+        };
+        if let Some(bytes) = attachment.bytes.filter(|bytes| *bytes > max_bytes) {
+            return Err(NetworkError(format!("the file has {bytes} bytes, more than {max_bytes}")));
         }
-        .boxed()
+        let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
+        let response = self.api.download(server, media, max_bytes).await;
+        response.map(|response| response.body.into()).map_err(CallError::into_network_error)
     }
 
-    fn send<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        attachment: &'a Attachment,
+    async fn send(
+        &self,
+        address: &ChatAddress,
+        attachment: &Attachment,
         bytes: Vec<u8>,
-    ) -> BoxFuture<'a, Result<MessageId, SendError>> {
-        async move {
-            let name = attachment.name.as_deref().unwrap_or(DEFAULT_FILE_NAME);
-            let media_type = attachment.media_type.as_deref().filter(|media_type| is_media_type(media_type));
-            let (media_type, size) = (media_type.unwrap_or(DEFAULT_MEDIA_TYPE), bytes.len());
-            // Nobody sees an uploaded file until a message names it.
-            let uri = self.api.upload(name, media_type, bytes).await.map_err(upload_error)?;
-            let mut content = json!({
-                "msgtype": message_type(attachment.kind), "body": name, "filename": name, "url": uri,
-                "info": {"mimetype": media_type, "size": size}, "m.mentions": {},
-            });
-            set_thread_relation(&mut content, address);
-            let sent = self.api.send_event(&address.target, "m.room.message", &new_transaction_id(), &content).await;
-            sent.map(MessageId).map_err(|fault| fault.into_send_error(Repeatable::No))
-        }
-        .boxed()
+    ) -> Result<MessageId, SendError> {
+        let name = attachment.name.as_deref().unwrap_or(DEFAULT_FILE_NAME);
+        let media_type = attachment.media_type.as_deref().filter(|media_type| is_media_type(media_type));
+        let (media_type, size) = (media_type.unwrap_or(DEFAULT_MEDIA_TYPE), bytes.len());
+        // Nobody sees an uploaded file until a message names it.
+        let uri = self.api.upload(name, media_type, bytes).await.map_err(CallError::into_not_delivered)?;
+        let mut content = json!({
+            "msgtype": message_type(attachment.kind), "body": name, "filename": name, "url": uri,
+            "info": {"mimetype": media_type, "size": size}, "m.mentions": {},
+        });
+        set_thread_relation(&mut content, address);
+        let sent = self.api.send_event(&address.target, "m.room.message", &new_transaction_id(), &content).await;
+        sent.map(MessageId).map_err(|fault| fault.into_send_error(Repeatable::No))
     }
 }
 
@@ -75,13 +68,6 @@ fn message_type(kind: AttachmentKind) -> &'static str {
         AttachmentKind::Audio => "m.audio",
         AttachmentKind::Video => "m.video",
         AttachmentKind::File => "m.file",
-    }
-}
-
-fn upload_error(fault: MatrixCallError) -> SendError {
-    match fault.into_send_error(Repeatable::No) {
-        SendError::Unknown { why, .. } => SendError::NotDelivered { why, retry_after: None },
-        certain => certain,
     }
 }
 

@@ -10,7 +10,6 @@ use std::pin::pin;
 use futures_util::FutureExt;
 
 use super::MatrixNetwork;
-use super::call_error::MatrixCallError;
 use super::cursor_saver::CursorSaver;
 use super::events::{InvitedRoom, MatrixEvent, MembershipChange, SyncResponse};
 use super::known_rooms::KnownRooms;
@@ -20,6 +19,7 @@ use super::room_tasks::{join_room, mark_notified, send_encryption_notice};
 use super::settings::server_name;
 use super::timeline_gaps::{GaplessEvents, TimelineGap, TimelineGaps};
 use crate::network::{InboundSink, ListenError, OwnAccount};
+use crate::wire::call_error::CallError;
 
 /// Largest number of waiting room tasks: anybody may invite the account any number of times.
 const MAX_ROOM_TASKS: usize = 1_000;
@@ -33,7 +33,7 @@ pub(super) async fn listen(network: &MatrixNetwork, sink: &dyn InboundSink) -> L
     fault.into_listen_error()
 }
 
-async fn listen_until_error(network: &MatrixNetwork, sink: &dyn InboundSink) -> Result<Infallible, MatrixCallError> {
+async fn listen_until_error(network: &MatrixNetwork, sink: &dyn InboundSink) -> Result<Infallible, CallError> {
     let account = network.fetch_account().await?;
     let initial_sync = network.api.initial_sync().await?;
     let mut listener = MatrixListener {
@@ -55,11 +55,10 @@ async fn listen_until_error(network: &MatrixNetwork, sink: &dyn InboundSink) -> 
     // The server may not know a cursor that is very old or from another server. After the first poll the cursor is its
     // own.
     let first = match listener.poll_sync().await {
-        Err(MatrixCallError::Refused { code, why }) => {
+        Err(error @ CallError::Refused { .. }) => {
             tracing::warn!(
                 channel = network.channel_name,
-                code,
-                why,
+                %error,
                 "cannot sync from the saved position: messages since then are skipped"
             );
             listener.since_token = initial_sync.next_batch;
@@ -104,7 +103,7 @@ impl MatrixListener<'_> {
     }
 
     /// Waits for the next sync response and runs the slow work meanwhile.
-    async fn poll_sync(&mut self) -> Result<SyncResponse, MatrixCallError> {
+    async fn poll_sync(&mut self) -> Result<SyncResponse, CallError> {
         let (network, since) = (self.network, self.since_token.clone());
         let mut polling = pin!(network.api.poll(&since));
         loop {

@@ -5,15 +5,13 @@
 
 use std::collections::VecDeque;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use serde_json::json;
 
-use super::call_error::MatrixCallError;
 use super::events::{EventRelation, MatrixEvent};
 use super::sending::new_transaction_id;
 use super::{MatrixNetwork, lock};
-use crate::network::{ChatAddress, MessageId, Reactions, SendError};
+use crate::network::{ChatAddress, MessageId, Reactions, SendError, async_trait};
+use crate::wire::call_error::CallError;
 use crate::wire::http_client::Repeatable;
 
 /// Largest number of cached reactions. It is more than the number of runs at a time, and each run leaves one reaction.
@@ -50,37 +48,9 @@ impl ReactionCache {
     }
 }
 
+#[async_trait]
 impl Reactions for MatrixNetwork {
-    fn add<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        message: &'a MessageId,
-        emoji: &'a str,
-    ) -> BoxFuture<'a, Result<(), SendError>> {
-        self.add_reaction(address, message, emoji)
-            .map(|result| result.map_err(|fault| fault.into_send_error(Repeatable::Yes)))
-            .boxed()
-    }
-
-    fn remove<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        message: &'a MessageId,
-        emoji: &'a str,
-    ) -> BoxFuture<'a, Result<(), SendError>> {
-        self.remove_reaction(address, message, emoji)
-            .map(|result| result.map_err(|fault| fault.into_send_error(Repeatable::Yes)))
-            .boxed()
-    }
-}
-
-impl MatrixNetwork {
-    async fn add_reaction(
-        &self,
-        address: &ChatAddress,
-        message: &MessageId,
-        emoji: &str,
-    ) -> Result<(), MatrixCallError> {
+    async fn add(&self, address: &ChatAddress, message: &MessageId, emoji: &str) -> Result<(), SendError> {
         let content = json!({"m.relates_to": {"rel_type": "m.annotation", "event_id": message.0, "key": emoji}});
         match self.api.send_event(&address.target, "m.reaction", &new_transaction_id(), &content).await {
             Ok(event) => {
@@ -89,16 +59,18 @@ impl MatrixNetwork {
             }
             // It was added before, by a call whose response was lost.
             Err(fault) if fault.has_code("M_DUPLICATE_ANNOTATION") => Ok(()),
-            Err(fault) => Err(fault),
+            Err(fault) => Err(fault.into_send_error(Repeatable::Yes)),
         }
     }
 
-    async fn remove_reaction(
-        &self,
-        address: &ChatAddress,
-        message: &MessageId,
-        emoji: &str,
-    ) -> Result<(), MatrixCallError> {
+    async fn remove(&self, address: &ChatAddress, message: &MessageId, emoji: &str) -> Result<(), SendError> {
+        let removed = self.remove_reaction(address, message, emoji).await;
+        removed.map_err(|fault| fault.into_send_error(Repeatable::Yes))
+    }
+}
+
+impl MatrixNetwork {
+    async fn remove_reaction(&self, address: &ChatAddress, message: &MessageId, emoji: &str) -> Result<(), CallError> {
         let known = lock(&self.reaction_cache).find(message, emoji);
         let event = match known {
             Some(event) => event,
@@ -122,7 +94,7 @@ impl MatrixNetwork {
         address: &ChatAddress,
         message: &MessageId,
         emoji: &str,
-    ) -> Result<Option<String>, MatrixCallError> {
+    ) -> Result<Option<String>, CallError> {
         let own_id = self.account_id().await?;
         let mut from = None;
         for _ in 0..MAX_RELATION_PAGES {

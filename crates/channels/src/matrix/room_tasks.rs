@@ -2,9 +2,9 @@
 
 use serde_json::json;
 
-use super::call_error::MatrixCallError;
 use super::sending::transaction_id_for;
 use super::{MatrixNetwork, lock};
+use crate::wire::call_error::CallError;
 
 /// Largest number of tries to join a room, if the server limits the rate.
 const MAX_JOIN_TRIES: usize = 5;
@@ -24,10 +24,10 @@ pub(super) async fn join_room(network: &MatrixNetwork, room: String, via_servers
     }
 }
 
-async fn try_join_room(network: &MatrixNetwork, room: &str, via_servers: &[String]) -> Result<(), MatrixCallError> {
+async fn try_join_room(network: &MatrixNetwork, room: &str, via_servers: &[String]) -> Result<(), CallError> {
     for _ in 1..MAX_JOIN_TRIES {
         match network.api.join_room(room, via_servers).await {
-            Err(MatrixCallError::RateLimited(after)) => tokio::time::sleep(after).await,
+            Err(CallError::RateLimited { after, .. }) => tokio::time::sleep(after).await,
             result => return result,
         }
     }

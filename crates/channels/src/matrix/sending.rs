@@ -1,15 +1,13 @@
 //! Send and edit messages, send the typing notification.
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 
 use super::MatrixNetwork;
 use super::api::MatrixApi;
-use super::call_error::MatrixCallError;
 use crate::format::MessagePiece;
-use crate::network::{ChatAddress, Drafts, MessageId, SendError, TypingIndicator};
+use crate::network::{ChatAddress, Drafts, MessageId, SendError, TypingIndicator, async_trait};
+use crate::wire::call_error::CallError;
 use crate::wire::http_client::Repeatable;
 
 /// How long a typing notification lasts unless it is sent again, in milliseconds.
@@ -68,21 +66,13 @@ fn edit_content(piece: &MessagePiece, message: &MessageId) -> Value {
     })
 }
 
+#[async_trait]
 impl Drafts for MatrixNetwork {
-    fn edit<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        message: &'a MessageId,
-        piece: &'a MessagePiece,
-    ) -> BoxFuture<'a, Result<(), SendError>> {
-        async move {
-            let content = edit_content(piece, message);
-            // Do not derive the transaction id from the text: a return to an earlier text would be taken for a
-            // repetition.
-            self.api.send_event(&address.target, "m.room.message", &new_transaction_id(), &content).await
-        }
-        .map(|sent| sent.map(drop).map_err(|fault| fault.into_send_error(Repeatable::Yes)))
-        .boxed()
+    async fn edit(&self, address: &ChatAddress, message: &MessageId, piece: &MessagePiece) -> Result<(), SendError> {
+        let content = edit_content(piece, message);
+        // Do not derive the transaction id from the text: a return to an earlier text would be taken for a repetition.
+        let sent = self.api.send_event(&address.target, "m.room.message", &new_transaction_id(), &content).await;
+        sent.map(drop).map_err(|fault| fault.into_send_error(Repeatable::Yes))
     }
 }
 
@@ -92,16 +82,17 @@ impl MatrixNetwork {
             let own_id = self.account_id().await?;
             self.api.set_typing(&address.target, &own_id, &content).await
         };
-        sending.await.map_err(|fault: MatrixCallError| fault.into_send_error(Repeatable::Yes))
+        sending.await.map_err(|fault: CallError| fault.into_send_error(Repeatable::Yes))
     }
 }
 
+#[async_trait]
 impl TypingIndicator for MatrixNetwork {
-    fn show<'a>(&'a self, address: &'a ChatAddress) -> BoxFuture<'a, Result<(), SendError>> {
-        self.set_typing(address, json!({"typing": true, "timeout": TYPING_TIMEOUT_MS})).boxed()
+    async fn show(&self, address: &ChatAddress) -> Result<(), SendError> {
+        self.set_typing(address, json!({"typing": true, "timeout": TYPING_TIMEOUT_MS})).await
     }
 
-    fn hide<'a>(&'a self, address: &'a ChatAddress) -> BoxFuture<'a, Result<(), SendError>> {
-        self.set_typing(address, json!({"typing": false})).boxed()
+    async fn hide(&self, address: &ChatAddress) -> Result<(), SendError> {
+        self.set_typing(address, json!({"typing": false})).await
     }
 }

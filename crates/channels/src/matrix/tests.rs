@@ -1,5 +1,6 @@
 //! Helpers for tests against Synapse, against a scripted homeserver, and without a server.
 
+pub(crate) mod conformance;
 mod message_parser;
 mod outage;
 mod rooms;
@@ -7,15 +8,12 @@ mod scripted;
 mod scripted_homeserver;
 mod settings;
 
-use std::future::Future;
-
 use secrecy::SecretString;
 use serde_json::{Value, json};
 
 use super::MatrixNetwork;
 use crate::config::ChannelConfig;
 use crate::format::MessagePiece;
-use crate::network::{ChatAddress, InboundSink, Network as _};
 
 /// A configuration with these additional keys.
 fn matrix_config(base: &str, token: &str, extra_keys: Value) -> ChannelConfig {
@@ -32,18 +30,6 @@ fn matrix_network(base: &str, token: &str, extra_keys: Value) -> MatrixNetwork {
     MatrixNetwork::new("matrix", &matrix_config(base, token, extra_keys)).unwrap()
 }
 
-fn message_piece(formatted: &str, plain: &str) -> MessagePiece {
+fn html_piece(formatted: &str, plain: &str) -> MessagePiece {
     MessagePiece { formatted: formatted.to_owned(), plain: plain.to_owned() }
-}
-
-fn chat_address(room: &str) -> ChatAddress {
-    ChatAddress { target: room.to_owned(), thread: None }
-}
-
-/// Runs `scenario` while the network listens, which must not end meanwhile.
-async fn while_listening<T>(matrix: &MatrixNetwork, sink: &dyn InboundSink, scenario: impl Future<Output = T>) -> T {
-    tokio::select! {
-        output = scenario => output,
-        lost = matrix.listen(sink) => panic!("it listens no longer: {lost}"),
-    }
 }

@@ -8,9 +8,9 @@ use std::collections::{HashMap, VecDeque};
 use futures_util::FutureExt;
 
 use super::MatrixNetwork;
-use super::call_error::MatrixCallError;
 use super::events::MatrixEvent;
 use super::limiter::TaskLimiter;
+use crate::wire::call_error::CallError;
 
 /// Largest number of pages fetched for one gap, with a hundred events each. Older events are skipped.
 const MAX_GAP_PAGES: usize = 5;
@@ -20,7 +20,7 @@ const MAX_WAITING_EVENTS: usize = 2_000;
 /// All gaps of one connection.
 pub(super) struct TimelineGaps<'a> {
     network: &'a MatrixNetwork,
-    fill_tasks: TaskLimiter<'a, Result<FilledGap, MatrixCallError>>,
+    fill_tasks: TaskLimiter<'a, Result<FilledGap, CallError>>,
     /// Waiting events by room. Each room whose gap is being filled has an entry.
     waiting_by_room: HashMap<String, WaitingEvents>,
 }
@@ -100,7 +100,7 @@ impl<'a> TimelineGaps<'a> {
     ///
     /// # Cancel safety
     /// Safe: the next call continues the running requests.
-    pub(super) async fn next_gapless(&mut self) -> Result<GaplessEvents, MatrixCallError> {
+    pub(super) async fn next_gapless(&mut self) -> Result<GaplessEvents, CallError> {
         let FilledGap { room, writer_memberships, missing_events } = self.fill_tasks.next_outcome().await?;
         let WaitingEvents { newer_events, mut further_gaps } = self.waiting_by_room.remove(&room).unwrap_or_default();
         if let Some((gap, newer)) = further_gaps.pop_front() {
@@ -123,17 +123,13 @@ impl WaitingEvents {
 }
 
 /// Fetches the missing events of a gap.
-async fn fetch_missing_events(
-    network: &MatrixNetwork,
-    room: String,
-    gap: TimelineGap,
-) -> Result<FilledGap, MatrixCallError> {
+async fn fetch_missing_events(network: &MatrixNetwork, room: String, gap: TimelineGap) -> Result<FilledGap, CallError> {
     let TimelineGap { end_token: mut from, since_token: since } = gap;
     let (mut missing_events, mut writer_memberships, mut is_complete) = (Vec::new(), Vec::new(), false);
     for _ in 0..MAX_GAP_PAGES {
         let page = match network.api.fetch_gap_page(&room, &from, &since).await {
             // A room that cannot be read any more must not end listening.
-            Err(error @ (MatrixCallError::Refused { .. } | MatrixCallError::ServerError(_))) => {
+            Err(error @ (CallError::Refused { .. } | CallError::ServerError(_))) => {
                 tracing::warn!(channel = network.channel_name, room, %error, "cannot fetch missing messages");
                 break;
             }

@@ -9,15 +9,14 @@ use serde_json::{Value, json};
 use url::Url;
 use url::form_urlencoded::Serializer;
 
-use crate::network::{ListenError, NetworkError, SendError};
-use crate::wire::http_client::{self, HttpResponse, NoHttpResponse, Repeatable, parse_api_base, secret_header};
+use crate::network::NetworkError;
+use crate::wire::call_error::{CallError, DEFAULT_RETRY_AFTER};
+use crate::wire::http_client::{self, HttpResponse, parse_api_base, secret_header};
 use crate::wire::text::single_line;
 
 const PUBLIC_API_URL: &str = "https://slack.com/api";
 /// Time limit of a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// Pause after a rate limit without a given time.
-const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(5);
 /// Slack: Web API, `X-OAuth-Scopes` of each response.
 const SCOPES_HEADER: HeaderName = HeaderName::from_static("x-oauth-scopes");
 /// Key under which the scopes are added to the body of a response.
@@ -54,20 +53,6 @@ pub(super) struct SlackApi {
     app_authorization: HeaderValue,
 }
 
-/// A call that failed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum SlackCallError {
-    #[error("{0}")]
-    NoResponse(NoHttpResponse),
-    #[error("Slack is asked too often")]
-    RateLimited { after: Duration },
-    #[error("{why}")]
-    Refused { error: String, why: String },
-    /// Slack failed; the call may have had an effect.
-    #[error("Slack has failed: {0}")]
-    ServerError(String),
-}
-
 impl SlackApi {
     /// A client for the API at `base`, or for the public one. The error holds the wrong key.
     pub(super) fn new(
@@ -93,7 +78,7 @@ impl SlackApi {
     ///
     /// # Cancel safety
     /// Safe: the request is abandoned; Slack may have acted on it.
-    pub(super) async fn call_method(&self, method: &str, body: &Value) -> Result<Value, SlackCallError> {
+    pub(super) async fn call_method(&self, method: &str, body: &Value) -> Result<Value, CallError> {
         send_request(self.method_request(method, &self.bot_authorization).json(body)).await
     }
 
@@ -105,7 +90,7 @@ impl SlackApi {
         &self,
         method: &str,
         fields: &[(&str, &str)],
-    ) -> Result<Value, SlackCallError> {
+    ) -> Result<Value, CallError> {
         let form = Serializer::new(String::new()).extend_pairs(fields).finish();
         let request = self
             .method_request(method, &self.bot_authorization)
@@ -117,14 +102,14 @@ impl SlackApi {
     ///
     /// # Cancel safety
     /// Like [`Self::call_method`].
-    pub(super) async fn request_socket_url(&self) -> Result<Url, SlackCallError> {
+    pub(super) async fn request_socket_url(&self) -> Result<Url, CallError> {
         let response =
             send_request(self.method_request("apps.connections.open", &self.app_authorization).json(&json!({})))
                 .await?;
         let url = response["url"].as_str().and_then(|url| Url::parse(url).ok());
         // Messages are not received with less security than the token is sent.
         let url = url.filter(|url| url.scheme() == "wss" || (url.scheme() == "ws" && self.base.scheme() == "http"));
-        url.ok_or_else(|| SlackCallError::ServerError("it does not say where to connect".to_owned()))
+        url.ok_or_else(|| server_error("it does not say where to connect"))
     }
 
     /// A request with the bot's token for a file; none if the file is on a server that must not get the token.
@@ -167,15 +152,16 @@ fn bearer_header(token: &SecretString) -> Option<HeaderValue> {
     secret_header(&format!("Bearer {}", token.expose_secret()))
 }
 
-async fn send_request(request: RequestBuilder) -> Result<Value, SlackCallError> {
-    interpret_response(&http_client::send_request(request, CALL_TIMEOUT).await.map_err(SlackCallError::NoResponse)?)
+async fn send_request(request: RequestBuilder) -> Result<Value, CallError> {
+    interpret_response(&http_client::send_request(request, CALL_TIMEOUT).await?)
 }
 
-fn interpret_response(response: &HttpResponse) -> Result<Value, SlackCallError> {
+fn interpret_response(response: &HttpResponse) -> Result<Value, CallError> {
     let mut body = response.json();
     let error = body["error"].as_str().map(single_line).unwrap_or_default();
     if response.status == StatusCode::TOO_MANY_REQUESTS || matches!(error.as_str(), "ratelimited" | "rate_limited") {
-        return Err(SlackCallError::RateLimited { after: response.retry_after().unwrap_or(DEFAULT_RETRY_AFTER) });
+        let after = response.retry_after().unwrap_or(DEFAULT_RETRY_AFTER);
+        return Err(CallError::RateLimited { why: "Slack is asked too often".to_owned(), after });
     }
     if body["ok"] == true && response.status.is_success() {
         if let Some(scopes) = response.headers.get(SCOPES_HEADER).and_then(|scopes| scopes.to_str().ok()) {
@@ -184,15 +170,20 @@ fn interpret_response(response: &HttpResponse) -> Result<Value, SlackCallError> 
         return Ok(body);
     }
     if UNCERTAIN_ERRORS.contains(&error.as_str()) {
-        return Err(SlackCallError::ServerError(error));
+        return Err(server_error(&error));
     }
     if error.is_empty() {
         // The body is not from Slack but from a proxy and may hold anything: do not show it.
         let why = format!("HTTP {} without an answer of the API", response.status.as_u16());
         let is_refusal = response.status.is_client_error();
-        return Err(if is_refusal { SlackCallError::Refused { error, why } } else { SlackCallError::ServerError(why) });
+        return Err(if is_refusal { CallError::Refused { code: error, why } } else { server_error(&why) });
     }
-    Err(SlackCallError::Refused { why: describe_error(&error, &body), error })
+    Err(CallError::Refused { why: describe_error(&error, &body), code: error })
+}
+
+/// The error of a call that may have had an effect.
+pub(super) fn server_error(why: &str) -> CallError {
+    CallError::ServerError(format!("Slack has failed: {why}"))
 }
 
 fn describe_error(error: &str, body: &Value) -> String {
@@ -205,39 +196,4 @@ fn describe_error(error: &str, body: &Value) -> String {
         text.push_str(remedy);
     }
     text
-}
-
-impl SlackCallError {
-    pub(super) fn into_send_error(self, repeatable: Repeatable) -> SendError {
-        let why = self.to_string();
-        match self {
-            Self::NoResponse(no_response) => no_response.into_send_error(repeatable),
-            Self::RateLimited { after } => SendError::NotDelivered { why, retry_after: Some(after) },
-            Self::Refused { .. } => SendError::Refused { why },
-            Self::ServerError(_) => SendError::Unknown { why, is_repeatable: repeatable == Repeatable::Yes },
-        }
-    }
-
-    /// As an error of a step before the message is shown.
-    pub(super) fn into_not_delivered(self) -> SendError {
-        let why = self.to_string();
-        match self {
-            Self::NoResponse(_) | Self::ServerError(_) => SendError::NotDelivered { why, retry_after: None },
-            Self::RateLimited { after } => SendError::NotDelivered { why, retry_after: Some(after) },
-            Self::Refused { .. } => SendError::Refused { why },
-        }
-    }
-
-    pub(super) fn into_listen_error(self) -> ListenError {
-        let why = self.to_string();
-        match self {
-            Self::NoResponse(_) | Self::ServerError(_) => ListenError::Connection(why),
-            Self::RateLimited { after } => ListenError::Busy { why, after },
-            Self::Refused { .. } => ListenError::Refused(why),
-        }
-    }
-
-    pub(super) fn into_network_error(self) -> NetworkError {
-        NetworkError(self.to_string())
-    }
 }

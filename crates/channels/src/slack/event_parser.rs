@@ -1,17 +1,17 @@
 //! Parse Socket Mode frames and events into inbound messages. Pure; the input is untrusted.
 
-use quell_protocol::{Attachment, AttachmentKind};
 use serde_json::Value;
 
 use super::text;
 use crate::network::{ChatAddress, InboundMessage, MessageId, OwnAccount};
+use crate::wire::attachments::{AttachmentKeys, parse_attachments};
 use crate::wire::text::single_line;
 
 /// Slack's ids have about eleven characters, but no length is guaranteed.
 const MAX_ID_BYTES: usize = 64;
-const MAX_URL_BYTES: usize = 4096;
-/// Slack: a message has at most ten files.
-const MAX_ATTACHMENTS: usize = 10;
+/// Slack: file object.
+const ATTACHMENT_KEYS: AttachmentKeys =
+    AttachmentKeys { url: &["url_private_download", "url_private"], media_type: "mimetype", name: "name" };
 /// Subtypes of messages that a person wrote. All others are edits, joins and messages of apps.
 const USER_MESSAGE_SUBTYPES: &[&str] = &["file_share", "thread_broadcast"];
 
@@ -82,7 +82,8 @@ fn parse_message_event(event: &Value, account: &OwnAccount, mention_only: bool) 
     let ts = event["ts"].as_str().filter(|ts| is_message_timestamp(ts))?;
     let thread = event["thread_ts"].as_str().filter(|ts| is_message_timestamp(ts)).map(str::to_owned);
     let raw_text = event["text"].as_str().unwrap_or_default();
-    let (text, attachments) = (text::to_readable_text(raw_text, &account.id), parse_attachments(&event["files"]));
+    let (text, attachments) =
+        (text::to_readable_text(raw_text, &account.id), parse_attachments(&event["files"], &ATTACHMENT_KEYS));
     // A mention alone or a message of blocks alone has nothing to answer.
     if text.is_empty() && attachments.is_empty() {
         return None;
@@ -144,23 +145,4 @@ pub(super) fn is_message_timestamp(text: &str) -> bool {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     text.len() <= MAX_ID_BYTES
         && text.split_once('.').is_some_and(|(before, after)| is_number(before) && is_number(after))
-}
-
-fn parse_attachments(files_json: &Value) -> Vec<Attachment> {
-    let files = files_json.as_array().map_or(&[][..], Vec::as_slice);
-    files.iter().take(MAX_ATTACHMENTS).filter_map(parse_attachment).collect()
-}
-
-fn parse_attachment(file: &Value) -> Option<Attachment> {
-    let url = file["url_private_download"].as_str().or_else(|| file["url_private"].as_str());
-    let source = url.filter(|url| url.len() <= MAX_URL_BYTES)?.to_owned();
-    let media_type = file["mimetype"].as_str().map(single_line).filter(|kind| !kind.is_empty());
-    let kind = match media_type.as_deref().and_then(|kind| kind.split('/').next()) {
-        Some("image") => AttachmentKind::Image,
-        Some("audio") => AttachmentKind::Audio,
-        Some("video") => AttachmentKind::Video,
-        _ => AttachmentKind::File,
-    };
-    let name = file["name"].as_str().map(single_line).filter(|name| !name.is_empty());
-    Some(Attachment { kind, source, name, media_type, bytes: file["size"].as_u64() })
 }

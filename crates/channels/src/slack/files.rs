@@ -2,47 +2,23 @@
 //!
 //! A download needs the bot's token. An upload takes three steps, and only the last one shows the file.
 
-use std::time::Duration;
-
-use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
 use quell_protocol::Attachment;
 use reqwest::header::CONTENT_TYPE;
 use serde_json::json;
 
 use super::SlackNetwork;
-use super::api::SlackCallError;
-use crate::network::{ChatAddress, FileTransfer, MessageId, NetworkError, SendError};
-use crate::wire::http_client::{Repeatable, send_request, send_request_limited};
+use crate::network::{ChatAddress, FileTransfer, MessageId, NetworkError, SendError, async_trait};
+use crate::wire::call_error::CallError;
+use crate::wire::http_client::{FILE_TIMEOUT, Repeatable, fetch_file, send_request};
 use crate::wire::text::{safe_file_name, single_line};
 
-/// Time limit of one file, in either direction.
-const TRANSFER_TIMEOUT: Duration = Duration::from_secs(120);
-
+#[async_trait]
 impl FileTransfer for SlackNetwork {
-    fn fetch<'a>(&'a self, attachment: &'a Attachment, max_bytes: u64) -> BoxFuture<'a, Result<Vec<u8>, NetworkError>> {
-        self.download_attachment(attachment, max_bytes).boxed()
-    }
-
-    /// Returns the id of the file: Slack shows it a little later and does not tell the message.
-    fn send<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        attachment: &'a Attachment,
-        bytes: Vec<u8>,
-    ) -> BoxFuture<'a, Result<MessageId, SendError>> {
-        self.upload_attachment(address, attachment, bytes).boxed()
-    }
-}
-
-impl SlackNetwork {
-    async fn download_attachment(&self, attachment: &Attachment, max_bytes: u64) -> Result<Vec<u8>, NetworkError> {
+    async fn fetch(&self, attachment: &Attachment, max_bytes: u64) -> Result<Vec<u8>, NetworkError> {
         let request = self.api.file_request(&attachment.source);
         let request =
             request.ok_or_else(|| NetworkError("the file is not on Slack's servers, so it is not fetched".into()))?;
-        let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
-        let response = send_request_limited(request, TRANSFER_TIMEOUT, max_bytes).await;
-        let response = response.map_err(|none| NetworkError(format!("the file cannot be fetched: {none}")))?;
+        let response = fetch_file(request, max_bytes).await?;
         let media_type = response.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         let is_page = |kind: &str| kind.starts_with("text/html");
         let is_wanted = attachment.media_type.as_deref().is_some_and(is_page);
@@ -51,13 +27,11 @@ impl SlackNetwork {
             let remedy = "add the scope files:read under OAuth & Permissions, and install the app again";
             return Err(NetworkError(format!("Slack does not give the file to the app: {remedy}")));
         }
-        if !response.status.is_success() {
-            return Err(NetworkError(format!("the file cannot be fetched: HTTP {}", response.status.as_u16())));
-        }
-        Ok(response.body.into())
+        response.into_file()
     }
 
-    async fn upload_attachment(
+    /// Returns the id of the file: Slack shows it a little later and does not tell the message.
+    async fn send(
         &self,
         address: &ChatAddress,
         attachment: &Attachment,
@@ -69,14 +43,14 @@ impl SlackNetwork {
             .api
             .call_method_with_form("files.getUploadURLExternal", &fields)
             .await
-            .map_err(SlackCallError::into_not_delivered)?;
+            .map_err(CallError::into_not_delivered)?;
         let (target, id) = (upload_slot["upload_url"].as_str(), upload_slot["file_id"].as_str().map(single_line));
         let request = target.and_then(|target| self.api.upload_request(target, bytes));
         let (Some(request), Some(id)) = (request, id) else {
             let why = "Slack does not say where to put the file".to_owned();
             return Err(SendError::NotDelivered { why, retry_after: None });
         };
-        let upload = send_request(request, TRANSFER_TIMEOUT)
+        let upload = send_request(request, FILE_TIMEOUT)
             .await
             .map_err(|no_response| SendError::NotDelivered { why: no_response.to_string(), retry_after: None })?;
         if !upload.status.is_success() {

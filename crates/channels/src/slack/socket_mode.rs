@@ -21,9 +21,9 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 use tracing::debug;
 
 use super::SlackNetwork;
-use super::api::SlackCallError;
 use super::event_parser::{self, SocketModeFrame};
 use crate::network::{InboundSink, ListenError, OwnAccount};
+use crate::wire::call_error::CallError;
 use crate::wire::text::single_line;
 use crate::wire::websocket::{self, ClientWebSocket};
 
@@ -51,7 +51,7 @@ pub(super) async fn listen(slack: &SlackNetwork, sink: &dyn InboundSink) -> List
 }
 
 async fn listen_until_error(slack: &SlackNetwork, sink: &dyn InboundSink) -> Result<Infallible, ListenError> {
-    let (account, _) = slack.fetch_account().await.map_err(SlackCallError::into_listen_error)?;
+    let (account, _) = slack.fetch_account().await.map_err(CallError::into_listen_error)?;
     let listener = SocketModeListener { slack, sink, account };
     let mut current = Some(SocketModeConnection::open(&listener).await?);
     let mut closing: Option<SocketModeConnection<'_>> = None;
@@ -115,7 +115,7 @@ struct SocketModeConnection<'a> {
 
 impl<'a> SocketModeConnection<'a> {
     async fn open(listener: &'a SocketModeListener<'a>) -> Result<Self, ListenError> {
-        let url = listener.slack.api.request_socket_url().await.map_err(SlackCallError::into_listen_error)?;
+        let url = listener.slack.api.request_socket_url().await.map_err(CallError::into_listen_error)?;
         let unreached = |error: Error| ListenError::Connection(format!("Slack's socket cannot be reached: {error}"));
         let opened = timeout(HELLO_TIMEOUT, websocket::open_websocket(&url)).await;
         let socket = opened.map_err(|_| ListenError::Connection("Slack's socket does not answer".to_owned()))?;

@@ -1,4 +1,4 @@
-//! Bot API client; redacts the token in everything it reports.
+//! Bot API client; redacts the token in everything it reports. The code of a refusal is the HTTP status.
 //!
 //! The token is a part of every URL, so each text from outside passes through [`TelegramApi::redact_token`] or
 //! [`TelegramApi::redact_no_response`].
@@ -12,8 +12,9 @@ use serde::Deserialize;
 use serde_json::Value;
 use url::Url;
 
-use crate::network::{ListenError, NetworkError, SendError};
-use crate::wire::http_client::{HttpResponse, NoHttpResponse, Repeatable, build_client, send_request};
+use crate::network::{ListenError, NetworkError};
+use crate::wire::call_error::CallError;
+use crate::wire::http_client::{HttpResponse, NoHttpResponse, build_client, send_request};
 
 const PUBLIC_API_URL: &str = "https://api.telegram.org";
 /// Time limit of a call. Telegram answers most calls within a second, and nearly all within ten.
@@ -22,7 +23,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 const MIN_SECRET_BYTES: usize = 16;
 /// Characters of a text from outside that are shown.
 const MAX_SHOWN_CHARS: usize = 300;
-/// Pause after a conflict with another program that listens with the same token.
+/// Pause after a conflict with another program that listens with the same token, and after a rate limit without a
+/// given time.
 const CONFLICT_RETRY_AFTER: Duration = Duration::from_secs(30);
 
 /// The problem when a webhook is set, and the remedy.
@@ -34,22 +36,6 @@ pub(super) struct TelegramApi {
     client: Client,
     base: Url,
     token: SecretString,
-}
-
-/// A call that failed. Nothing in it holds the token.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum TelegramCallError {
-    NoResponse(NoHttpResponse),
-    Refused {
-        status: StatusCode,
-        /// In Telegram's words.
-        why: String,
-        retry_after: Option<Duration>,
-        /// The chat's new id, if that is the reason.
-        moved_to: Option<i64>,
-    },
-    /// The response is not from the Bot API or is not valid: the call may have had an effect.
-    InvalidResponse(String),
 }
 
 /// Bot API: "Making requests".
@@ -96,7 +82,7 @@ impl TelegramApi {
     ///
     /// # Cancel safety
     /// Safe: the call is abandoned; Telegram may have acted on it.
-    pub(super) async fn call_method(&self, method: &str, body: &Value) -> Result<Value, TelegramCallError> {
+    pub(super) async fn call_method(&self, method: &str, body: &Value) -> Result<Value, CallError> {
         self.call_method_with_wait(method, body, Duration::ZERO).await
     }
 
@@ -109,7 +95,7 @@ impl TelegramApi {
         method: &str,
         body: &Value,
         time: Duration,
-    ) -> Result<Value, TelegramCallError> {
+    ) -> Result<Value, CallError> {
         self.send_request(self.method_request(method).json(body), time).await
     }
 
@@ -139,11 +125,7 @@ impl TelegramApi {
     ///
     /// # Cancel safety
     /// Like [`Self::call_method`].
-    pub(super) async fn send_request(
-        &self,
-        request: RequestBuilder,
-        time: Duration,
-    ) -> Result<Value, TelegramCallError> {
+    pub(super) async fn send_request(&self, request: RequestBuilder, time: Duration) -> Result<Value, CallError> {
         let response =
             send_request(request, CALL_TIMEOUT + time).await.map_err(|lost| self.redact_no_response(lost))?;
         let body = serde_json::from_slice::<TelegramResponseBody>(&response.body).ok();
@@ -153,20 +135,27 @@ impl TelegramApi {
         }
     }
 
-    fn call_error(&self, response: &HttpResponse, body: TelegramResponseBody) -> TelegramCallError {
+    fn call_error(&self, response: &HttpResponse, body: TelegramResponseBody) -> CallError {
         let status = response.status;
         let why = body.description.map_or_else(|| self.describe_response(response), |why| self.redact_token(&why));
         // A server error may come from a proxy in front of Telegram after Telegram has acted.
         if !(status.is_client_error() || status.is_redirection()) {
-            return TelegramCallError::InvalidResponse(why);
+            return CallError::InvalidResponse(why);
         }
-        let after = body.parameters.retry_after.map(Duration::from_secs).or_else(|| response.retry_after());
-        TelegramCallError::Refused { status, why, retry_after: after, moved_to: body.parameters.migrate_to_chat_id }
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            let after = body.parameters.retry_after.map(Duration::from_secs).or_else(|| response.retry_after());
+            return CallError::RateLimited { why, after: after.unwrap_or(CONFLICT_RETRY_AFTER) };
+        }
+        let why = match body.parameters.migrate_to_chat_id {
+            Some(chat) => format!("{why}: it is chat {chat} now"),
+            None => why,
+        };
+        CallError::Refused { code: status.as_str().to_owned(), why }
     }
 
     /// Removes the token from the reason of a missing response.
-    pub(super) fn redact_no_response(&self, lost: NoHttpResponse) -> TelegramCallError {
-        TelegramCallError::NoResponse(match lost {
+    pub(super) fn redact_no_response(&self, lost: NoHttpResponse) -> CallError {
+        CallError::NoResponse(match lost {
             NoHttpResponse::ConnectFailed(why) => NoHttpResponse::ConnectFailed(self.redact_token(&why)),
             NoHttpResponse::ResponseLost(why) => NoHttpResponse::ResponseLost(self.redact_token(&why)),
         })
@@ -186,46 +175,26 @@ impl TelegramApi {
     }
 }
 
-impl TelegramCallError {
-    /// Only a refusal by Telegram is certain; after any other response the message may be shown.
-    pub(super) fn into_send_error(self, repeatable: Repeatable) -> SendError {
-        match self {
-            Self::NoResponse(lost) => lost.into_send_error(repeatable),
-            Self::InvalidResponse(why) => SendError::Unknown { why, is_repeatable: repeatable == Repeatable::Yes },
-            Self::Refused { status: StatusCode::TOO_MANY_REQUESTS, why, retry_after: after, .. } => {
-                SendError::NotDelivered { why, retry_after: after }
-            }
-            Self::Refused { why, moved_to: Some(chat), .. } => {
-                SendError::Refused { why: format!("{why}: it is chat {chat} now") }
-            }
-            Self::Refused { why, .. } => SendError::Refused { why },
-        }
+/// Why listening ends. Only some refusals concern the account; after any other it is tried again.
+pub(super) fn listen_error(failure: CallError) -> ListenError {
+    match failure {
+        CallError::Refused { code, why } => match code.as_str() {
+            "409" => ListenError::Busy { why: conflict_text(&why), after: CONFLICT_RETRY_AFTER },
+            // Telegram responds with "not found" to a token with an invalid form.
+            "401" | "404" => ListenError::Refused(token_refused_text(&why)),
+            _ => ListenError::Connection(why),
+        },
+        failure => failure.into_listen_error(),
     }
+}
 
-    pub(super) fn into_listen_error(self) -> ListenError {
-        match self {
-            Self::NoResponse(lost) => ListenError::Connection(lost.to_string()),
-            Self::InvalidResponse(why) => ListenError::Connection(why),
-            Self::Refused { status, why, retry_after: after, .. } => match status {
-                StatusCode::TOO_MANY_REQUESTS => {
-                    ListenError::Busy { why, after: after.unwrap_or(CONFLICT_RETRY_AFTER) }
-                }
-                StatusCode::CONFLICT => ListenError::Busy { why: conflict_text(&why), after: CONFLICT_RETRY_AFTER },
-                // Telegram responds with "not found" to a token with an invalid form.
-                StatusCode::UNAUTHORIZED | StatusCode::NOT_FOUND => ListenError::Refused(token_refused_text(&why)),
-                _ => ListenError::Connection(why),
-            },
-        }
-    }
+pub(super) fn network_error(failure: CallError) -> NetworkError {
+    NetworkError(listen_error(failure).to_string())
+}
 
-    pub(super) fn into_network_error(self) -> NetworkError {
-        NetworkError(self.into_listen_error().to_string())
-    }
-
-    /// True if Telegram refused the call with a reason that contains `words`.
-    pub(super) fn reason_contains(&self, words: &str) -> bool {
-        matches!(self, Self::Refused { why, .. } if why.contains(words))
-    }
+/// True if Telegram refused the call with a reason that contains `words`.
+pub(super) fn reason_contains(failure: &CallError, words: &str) -> bool {
+    matches!(failure, CallError::Refused { why, .. } if why.contains(words))
 }
 
 fn conflict_text(why: &str) -> String {

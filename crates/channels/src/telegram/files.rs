@@ -9,9 +9,11 @@ use quell_protocol::{Attachment, AttachmentKind};
 use reqwest::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 
-use super::api::{TelegramApi, TelegramCallError};
+use super::TelegramNetwork;
+use super::api::{TelegramApi, network_error, reason_contains};
 use super::messages::{chat_fields, parse_message_id};
-use crate::network::{ChatAddress, MessageId, NetworkError, SendError};
+use crate::network::{ChatAddress, FileTransfer, MessageId, NetworkError, SendError, async_trait};
+use crate::wire::call_error::CallError;
 use crate::wire::http_client::{Repeatable, send_request_limited};
 use crate::wire::multipart::Multipart;
 
@@ -26,60 +28,52 @@ const PHOTO_ERRORS: [&str; 2] = ["PHOTO_INVALID_DIMENSIONS", "IMAGE_PROCESS_FAIL
 /// Time for the transfer of a file.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Downloads a file of at most `max_bytes` bytes.
-///
-/// # Cancel safety
-/// Safe: the transfer is abandoned.
-pub(super) async fn fetch_file(
-    api: &TelegramApi,
-    attachment: &Attachment,
-    max_bytes: u64,
-) -> Result<Vec<u8>, NetworkError> {
-    let max_bytes = max_bytes.min(MAX_FETCH_BYTES);
-    let too_large =
-        |bytes: u64| NetworkError(format!("the file has {bytes} bytes, and {max_bytes} are the most that is fetched"));
-    if let Some(bytes) = attachment.bytes.filter(|bytes| *bytes > max_bytes) {
-        return Err(too_large(bytes));
+#[async_trait]
+impl FileTransfer for TelegramNetwork {
+    async fn fetch(&self, attachment: &Attachment, max_bytes: u64) -> Result<Vec<u8>, NetworkError> {
+        let max_bytes = max_bytes.min(MAX_FETCH_BYTES);
+        let too_large = |bytes: u64| {
+            NetworkError(format!("the file has {bytes} bytes, and {max_bytes} are the most that is fetched"))
+        };
+        if let Some(bytes) = attachment.bytes.filter(|bytes| *bytes > max_bytes) {
+            return Err(too_large(bytes));
+        }
+        let file =
+            self.api.call_method("getFile", &json!({"file_id": attachment.source})).await.map_err(network_error)?;
+        if let Some(bytes) = file["file_size"].as_u64().filter(|bytes| *bytes > max_bytes) {
+            return Err(too_large(bytes));
+        }
+        let path = file["file_path"]
+            .as_str()
+            .ok_or_else(|| NetworkError("Telegram does not say where the file is".to_owned()))?;
+        let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
+        let response = send_request_limited(self.api.file_request(path), TRANSFER_TIMEOUT, max_bytes).await;
+        let response = response.map_err(|lost| network_error(self.api.redact_no_response(lost)))?;
+        if !response.status.is_success() {
+            return Err(NetworkError(self.api.describe_response(&response)));
+        }
+        Ok(response.body.into())
     }
-    let file = api
-        .call_method("getFile", &json!({"file_id": attachment.source}))
-        .await
-        .map_err(|failure| failure.into_network_error())?;
-    if let Some(bytes) = file["file_size"].as_u64().filter(|bytes| *bytes > max_bytes) {
-        return Err(too_large(bytes));
-    }
-    let path =
-        file["file_path"].as_str().ok_or_else(|| NetworkError("Telegram does not say where the file is".to_owned()))?;
-    let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
-    let response = send_request_limited(api.file_request(path), TRANSFER_TIMEOUT, max_bytes).await;
-    let response = response.map_err(|lost| api.redact_no_response(lost).into_network_error())?;
-    if !response.status.is_success() {
-        return Err(NetworkError(api.describe_response(&response)));
-    }
-    Ok(response.body.into())
-}
 
-/// Sends a file.
-///
-/// # Cancel safety
-/// Not safe to repeat: a dropped call may or may not have sent the file.
-pub(super) async fn send_file(
-    api: &TelegramApi,
-    address: &ChatAddress,
-    attachment: &Attachment,
-    bytes: Vec<u8>,
-) -> Result<MessageId, SendError> {
-    if bytes.len() > MAX_SEND_BYTES {
-        let why = format!("the file has {} bytes, and Telegram takes {MAX_SEND_BYTES} at the most", bytes.len());
-        return Err(SendError::Refused { why });
+    async fn send(
+        &self,
+        address: &ChatAddress,
+        attachment: &Attachment,
+        bytes: Vec<u8>,
+    ) -> Result<MessageId, SendError> {
+        if bytes.len() > MAX_SEND_BYTES {
+            let why = format!("the file has {} bytes, and Telegram takes {MAX_SEND_BYTES} at the most", bytes.len());
+            return Err(SendError::Refused { why });
+        }
+        let fields = chat_fields(address)?;
+        let mut sent =
+            upload_file(&self.api, &fields, attachment, upload_method(attachment, bytes.len()), &bytes).await;
+        if sent.as_ref().is_err_and(|failure| PHOTO_ERRORS.iter().any(|words| reason_contains(failure, words))) {
+            // Nothing was shown yet, and a document may have any size and shape.
+            sent = upload_file(&self.api, &fields, attachment, DOCUMENT, &bytes).await;
+        }
+        parse_message_id(&sent.map_err(|failure| failure.into_send_error(Repeatable::No))?)
     }
-    let fields = chat_fields(address)?;
-    let mut sent = upload_file(api, &fields, attachment, upload_method(attachment, bytes.len()), &bytes).await;
-    if sent.as_ref().is_err_and(|failure| PHOTO_ERRORS.iter().any(|words| failure.reason_contains(words))) {
-        // Nothing was shown yet, and a document may have any size and shape.
-        sent = upload_file(api, &fields, attachment, DOCUMENT, &bytes).await;
-    }
-    parse_message_id(&sent.map_err(|failure| failure.into_send_error(Repeatable::No))?)
 }
 
 async fn upload_file(
@@ -88,7 +82,7 @@ async fn upload_file(
     attachment: &Attachment,
     upload: TelegramUploadMethod,
     bytes: &[u8],
-) -> Result<Value, TelegramCallError> {
+) -> Result<Value, CallError> {
     let mut multipart = Multipart::new();
     for (key, value) in fields.as_object().into_iter().flatten() {
         multipart.add_field(key, &form_value(value));

@@ -2,9 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::api::{TelegramApi, TelegramCallError};
+use super::TelegramNetwork;
+use super::api::{TelegramApi, reason_contains};
 use crate::format::MessagePiece;
-use crate::network::{ChatAddress, MessageId, SendError};
+use crate::network::{ChatAddress, Drafts, MessageId, SendError, TypingIndicator, async_trait};
+use crate::wire::call_error::CallError;
 use crate::wire::http_client::Repeatable;
 
 /// Error for markup that Telegram cannot parse.
@@ -26,36 +28,35 @@ pub(super) async fn send_message(
     parse_message_id(&shown)
 }
 
-/// Edits a message. An edit that changes nothing is no error.
-///
-/// # Cancel safety
-/// Safe to repeat; a dropped call may or may not have edited the message.
-pub(super) async fn edit_message(
-    api: &TelegramApi,
-    address: &ChatAddress,
-    message: &MessageId,
-    piece: &MessagePiece,
-) -> Result<(), SendError> {
-    let mut body = chat_fields(address)?;
-    body["message_id"] = message_number(message)?;
-    // An edit must not name the topic.
-    remove_topic(&mut body);
-    match send_with_markup(api, "editMessageText", body, piece).await {
-        Err(failure) if failure.reason_contains(NOT_MODIFIED_TEXT) => Ok(()),
-        Err(failure) => Err(failure.into_send_error(Repeatable::Yes)),
-        Ok(_) => Ok(()),
+#[async_trait]
+impl Drafts for TelegramNetwork {
+    /// An edit that changes nothing is no error.
+    async fn edit(&self, address: &ChatAddress, message: &MessageId, piece: &MessagePiece) -> Result<(), SendError> {
+        let mut body = chat_fields(address)?;
+        body["message_id"] = message_number(message)?;
+        // An edit must not name the topic.
+        remove_topic(&mut body);
+        match send_with_markup(&self.api, "editMessageText", body, piece).await {
+            Err(failure) if reason_contains(&failure, NOT_MODIFIED_TEXT) => Ok(()),
+            Err(failure) => Err(failure.into_send_error(Repeatable::Yes)),
+            Ok(_) => Ok(()),
+        }
     }
 }
 
-/// Shows the typing indicator for some seconds.
-///
-/// # Cancel safety
-/// Safe to repeat; a dropped call may or may not have shown it.
-pub(super) async fn send_typing(api: &TelegramApi, address: &ChatAddress) -> Result<(), SendError> {
-    let mut body = chat_fields(address)?;
-    body["action"] = json!("typing");
-    let result = api.call_method("sendChatAction", &body).await;
-    result.map(drop).map_err(|failure| failure.into_send_error(Repeatable::Yes))
+#[async_trait]
+impl TypingIndicator for TelegramNetwork {
+    async fn show(&self, address: &ChatAddress) -> Result<(), SendError> {
+        let mut body = chat_fields(address)?;
+        body["action"] = json!("typing");
+        let result = self.api.call_method("sendChatAction", &body).await;
+        result.map(drop).map_err(|failure| failure.into_send_error(Repeatable::Yes))
+    }
+
+    /// A message or a few seconds remove it; the Bot API has no call for it.
+    async fn hide(&self, _address: &ChatAddress) -> Result<(), SendError> {
+        Ok(())
+    }
 }
 
 /// Sends a text with markup. If Telegram cannot parse the markup, nothing was shown, and the plain text is sent.
@@ -64,13 +65,13 @@ async fn send_with_markup(
     method: &str,
     mut body: Value,
     piece: &MessagePiece,
-) -> Result<Value, TelegramCallError> {
+) -> Result<Value, CallError> {
     body["text"] = json!(piece.formatted);
     body["parse_mode"] = json!("HTML");
     // Answers often contain links, and the preview of one would push the answer off the screen.
     body["link_preview_options"] = json!({"is_disabled": true});
     match api.call_method(method, &body).await {
-        Err(failure) if failure.reason_contains(PARSE_ERROR_TEXT) => {
+        Err(failure) if reason_contains(&failure, PARSE_ERROR_TEXT) => {
             tracing::debug!(why = ?failure, "Telegram cannot parse the markup of a message: it is sent as plain text");
             body["text"] = json!(piece.plain);
             if let Some(body) = body.as_object_mut() {

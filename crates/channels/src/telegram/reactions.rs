@@ -8,9 +8,10 @@ use std::sync::{Mutex, PoisonError};
 
 use serde_json::{Value, json};
 
+use super::TelegramNetwork;
 use super::api::TelegramApi;
 use super::messages::{chat_fields, message_number, remove_topic};
-use crate::network::{ChatAddress, MessageId, SendError};
+use crate::network::{ChatAddress, MessageId, Reactions, SendError, async_trait};
 use crate::wire::http_client::Repeatable;
 
 /// Number of messages whose reaction is remembered. On a forgotten message any reaction is removed.
@@ -27,41 +28,24 @@ pub(super) struct TelegramReactions {
     latest: Mutex<VecDeque<(String, String, String)>>,
 }
 
-impl TelegramReactions {
-    /// Adds a reaction to a message.
-    ///
-    /// # Cancel safety
-    /// Safe to repeat; a dropped call may or may not have added it.
-    pub(super) async fn add(
-        &self,
-        api: &TelegramApi,
-        address: &ChatAddress,
-        message: &MessageId,
-        emoji: &str,
-    ) -> Result<(), SendError> {
+#[async_trait]
+impl Reactions for TelegramNetwork {
+    async fn add(&self, address: &ChatAddress, message: &MessageId, emoji: &str) -> Result<(), SendError> {
         let emoji = substitute_emoji(emoji);
         // Record it before the call, so that a concurrent removal of the old reaction does not remove this one.
-        self.record_reaction(address, message, &emoji);
-        set_reaction(api, address, message, json!([{"type": "emoji", "emoji": emoji}])).await
+        self.reactions.record_reaction(address, message, &emoji);
+        set_reaction(&self.api, address, message, json!([{"type": "emoji", "emoji": emoji}])).await
     }
 
-    /// Removes a reaction from a message, unless it was replaced by another one.
-    ///
-    /// # Cancel safety
-    /// Safe to repeat; a dropped call may or may not have removed it.
-    pub(super) async fn remove(
-        &self,
-        api: &TelegramApi,
-        address: &ChatAddress,
-        message: &MessageId,
-        emoji: &str,
-    ) -> Result<(), SendError> {
-        match self.take_reaction(address, message, &substitute_emoji(emoji)) {
+    async fn remove(&self, address: &ChatAddress, message: &MessageId, emoji: &str) -> Result<(), SendError> {
+        match self.reactions.take_reaction(address, message, &substitute_emoji(emoji)) {
             CurrentReaction::Another => Ok(()),
-            CurrentReaction::ThisOrUnknown => set_reaction(api, address, message, json!([])).await,
+            CurrentReaction::ThisOrUnknown => set_reaction(&self.api, address, message, json!([])).await,
         }
     }
+}
 
+impl TelegramReactions {
     fn record_reaction(&self, address: &ChatAddress, message: &MessageId, emoji: &str) {
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         latest.retain(|(chat, number, _)| *chat != address.target || *number != message.0);

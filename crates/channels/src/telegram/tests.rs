@@ -1,19 +1,17 @@
 //! Fixture: the bot against a fake Telegram server, which is as strict as Telegram.
 
 mod config;
+pub(crate) mod conformance;
 mod receiving;
 mod sending;
-
-use std::future::Future;
 
 use quell_testkit::networks::telegram::{FakeTelegram, TOKEN, TelegramTestUser};
 use serde_json::{Value, json};
 
 use super::TelegramNetwork;
 use crate::config::ChannelConfig;
-use crate::format::MessagePiece;
-use crate::network::recording_sink::{RecordedInbound, RecordingInboundSink};
-use crate::network::{ChatAddress, InboundSink, MessageId, Network};
+use crate::network::test_support::{self, RecordedInbound, RecordingInboundSink, while_listening};
+use crate::network::{ChatAddress, MessageId};
 
 const ANN: TelegramTestUser = TelegramTestUser { id: 7, name: "ann" };
 const BOB: TelegramTestUser = TelegramTestUser { id: 8, name: "bob" };
@@ -32,15 +30,6 @@ fn telegram_network(fake: &FakeTelegram) -> TelegramNetwork {
     TelegramNetwork::new("telegram", &telegram_config(json!({"api_base": fake.base_url()}))).unwrap()
 }
 
-/// Runs `scenario` while the bot listens, then drops the connection.
-async fn while_listening<T>(bot: &TelegramNetwork, sink: &dyn InboundSink, scenario: impl Future<Output = T>) -> T {
-    tokio::select! {
-        biased;
-        lost = bot.listen(sink) => panic!("listening ended: {lost}"),
-        output = scenario => output,
-    }
-}
-
 /// The recorded state after the bot has received this number of messages.
 async fn wait_for_messages(bot: &TelegramNetwork, count: usize) -> RecordedInbound {
     let sink = RecordingInboundSink::new();
@@ -48,11 +37,7 @@ async fn wait_for_messages(bot: &TelegramNetwork, count: usize) -> RecordedInbou
 }
 
 fn chat_address(chat: i64) -> ChatAddress {
-    ChatAddress { target: chat.to_string(), thread: None }
-}
-
-fn plain_piece(text: &str) -> MessagePiece {
-    MessagePiece { formatted: text.to_owned(), plain: text.to_owned() }
+    test_support::chat_address(&chat.to_string())
 }
 
 fn message_id(number: i64) -> MessageId {

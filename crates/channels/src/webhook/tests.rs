@@ -1,6 +1,7 @@
 //! Helpers for tests against a fake receiver, which accepts only what docs/channels/webhook.md describes.
 
 mod config;
+pub(crate) mod conformance;
 mod receiving;
 mod sending;
 
@@ -9,8 +10,6 @@ use serde_json::{Value, json};
 
 use super::WebhookNetwork;
 use crate::config::ChannelConfig;
-use crate::format::MessagePiece;
-use crate::network::ChatAddress;
 
 /// A configuration with a secret and these additional keys.
 fn webhook_config(keys: &Value) -> ChannelConfig {
@@ -23,14 +22,6 @@ fn webhook_config(keys: &Value) -> ChannelConfig {
 
 fn webhook_network(fake: &FakeWebhookReceiver) -> WebhookNetwork {
     WebhookNetwork::new("shop", &webhook_config(&json!({"reply_url": fake.reply_url()}))).unwrap()
-}
-
-fn chat_address(target: &str) -> ChatAddress {
-    ChatAddress { target: target.to_owned(), thread: None }
-}
-
-fn message_piece(formatted: &str, plain: &str) -> MessagePiece {
-    MessagePiece { formatted: formatted.to_owned(), plain: plain.to_owned() }
 }
 
 /// Checks that a text shows neither the secret nor the path of the receiver's URL.

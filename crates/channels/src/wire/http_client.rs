@@ -16,6 +16,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 /// HTTP/2 pings on a connection that carries a call: interval, and time limit of the response.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit of one file, in either direction.
+pub(crate) const FILE_TIMEOUT: Duration = Duration::from_secs(120);
 /// A larger response is an error and is not read to its end.
 const MAX_BODY_BYTES: usize = 32 * 1024 * 1024;
 /// Longest pause, in seconds, that a server can ask for.
@@ -131,6 +133,16 @@ pub(crate) async fn send_request_limited(
     tokio::time::timeout(time, call).await.unwrap_or_else(|_| Err(timed_out()))
 }
 
+/// Downloads a file of at most `max_bytes` bytes. See [`HttpResponse::into_file`].
+///
+/// # Cancel safety
+/// Safe: the download is abandoned.
+pub(crate) async fn fetch_file(request: RequestBuilder, max_bytes: u64) -> Result<HttpResponse, NetworkError> {
+    let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
+    let response = send_request_limited(request, FILE_TIMEOUT, max_bytes).await;
+    response.map_err(|none| NetworkError(format!("the file cannot be fetched: {none}")))
+}
+
 async fn read_body(mut response: reqwest::Response, max_bytes: usize) -> Result<Bytes, NoHttpResponse> {
     let too_large = || NoHttpResponse::ResponseLost(format!("it is larger than {max_bytes} bytes"));
     // Refuse by the announced length before anything is read. A wrong length is found below.
@@ -175,6 +187,14 @@ impl HttpResponse {
     /// The body as JSON; null if it is not valid JSON.
     pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body).unwrap_or(serde_json::Value::Null)
+    }
+
+    /// The body, if the status is a success.
+    pub(crate) fn into_file(self) -> Result<Vec<u8>, NetworkError> {
+        if self.status.is_success() {
+            return Ok(self.body.into());
+        }
+        Err(NetworkError(format!("the file cannot be fetched: HTTP {}", self.status.as_u16())))
     }
 
     /// The pause that the server asks for in `Retry-After`, in seconds.

@@ -1,26 +1,19 @@
 //! Download and upload of attachments.
 
-use quell_protocol::{Attachment, AttachmentKind};
+use quell_protocol::Attachment;
 use rstest::rstest;
 
 use super::*;
-
-fn attachment_from(source: &str) -> Attachment {
-    Attachment { kind: AttachmentKind::File, source: source.to_owned(), name: None, media_type: None, bytes: None }
-}
 
 #[tokio::test]
 async fn a_file_that_came_with_a_message_is_fetched_without_the_token() {
     let fixture = DiscordFixture::new().await;
     let (anna, channel) = (fixture.server.add_person("anna"), fixture.server.add_channel());
-    let scenario = async {
-        fixture.wait_for_connections(1).await;
-        fixture.server.post_message_with_file(&channel, &anna, "look", ("a.png", "image/png", b"picture"));
-        fixture.wait_for_texts(1).await
-    };
-    fixture.run_while_listening(scenario).await;
+    fixture.listen().await;
+    fixture.server.post_message_with_file(&channel, &anna, "look", ("a.png", "image/png", b"picture"));
+    fixture.wait_for_texts(1).await;
     let attachment = fixture.sink.state().messages[0].attachments[0].clone();
-    let files = fixture.discord.files().unwrap();
+    let files = fixture.network.files().unwrap();
     assert_eq!(files.fetch(&attachment, 7).await.unwrap(), b"picture");
     let NetworkError(why) = files.fetch(&attachment, 6).await.unwrap_err();
     assert!(why.contains("larger than 6 bytes"), "{why}");
@@ -40,7 +33,7 @@ async fn a_file_that_came_with_a_message_is_fetched_without_the_token() {
 #[tokio::test]
 async fn a_file_elsewhere_is_not_fetched(#[case] source: &str) {
     let fixture = DiscordFixture::new().await;
-    let NetworkError(why) = fixture.discord.files().unwrap().fetch(&attachment_from(source), 100).await.unwrap_err();
+    let NetworkError(why) = fixture.network.files().unwrap().fetch(&attachment_from(source), 100).await.unwrap_err();
     assert!(why.contains("not on Discord's servers"), "{why}");
 }
 
@@ -54,7 +47,7 @@ async fn a_file_is_sent_as_it_is() {
         media_type: Some("image/png\r\nx: y".to_owned()),
         ..attachment_from("")
     };
-    let id = fixture.discord.files().unwrap().send(&chat_address(&channel), &sent, bytes.clone()).await.unwrap();
+    let id = fixture.network.files().unwrap().send(&chat_address(&channel), &sent, bytes.clone()).await.unwrap();
     let shown = &fixture.server.messages(&channel)[0];
     assert_eq!((&shown.id, shown.files.len()), (&id.0, 1));
     let file = &shown.files[0];
@@ -68,7 +61,7 @@ async fn a_file_whose_answer_is_lost_is_not_sent_again() {
     let channel = fixture.server.add_channel();
     fixture.server.inject_fault(DiscordRoute::Send, FakeDiscordFault::LoseAnswer);
     let lost = fixture
-        .discord
+        .network
         .files()
         .unwrap()
         .send(&chat_address(&channel), &attachment_from(""), vec![1])

@@ -8,24 +8,16 @@ use super::*;
 async fn messages_during_a_lost_connection_are_received_once() {
     let fixture = DiscordFixture::new().await;
     let (anna, channel) = (fixture.server.add_person("anna"), fixture.server.add_channel());
-    fixture
-        .run_while_listening(async {
-            fixture.wait_for_connections(1).await;
-            fixture.server.post_message(&channel, &anna, "one");
-            fixture.wait_for_texts(1).await;
-        })
-        .await;
-    // Nothing listens now.
+    fixture.listen().await;
+    fixture.server.post_message(&channel, &anna, "one");
+    fixture.wait_for_texts(1).await;
+    fixture.end_listening().await;
     fixture.server.wait_for("the end of the connection", |state| state.connections == 0).await;
     fixture.server.post_message(&channel, &anna, "two");
     fixture.server.post_message(&channel, &anna, "three");
-    fixture
-        .run_while_listening(async {
-            fixture.wait_for_connections(2).await;
-            fixture.server.post_message(&channel, &anna, "four");
-            assert_eq!(fixture.wait_for_texts(4).await, ["one", "two", "three", "four"]);
-        })
-        .await;
+    fixture.listen().await;
+    fixture.server.post_message(&channel, &anna, "four");
+    assert_eq!(fixture.wait_for_texts(4).await, ["one", "two", "three", "four"]);
     let state = fixture.server.state();
     assert_eq!((state.identified, state.resumed, state.not_resumed), (1, 1, 0));
     assert!(
@@ -55,26 +47,23 @@ enum ConnectionBreak {
 async fn a_connection_that_breaks_goes_on_where_it_was(#[case] how: ConnectionBreak) {
     let fixture = DiscordFixture::new().await;
     let (anna, channel) = (fixture.server.add_person("anna"), fixture.server.add_channel());
-    let scenario = async {
-        fixture.wait_for_connections(1).await;
-        fixture.server.post_message(&channel, &anna, "before");
-        fixture.wait_for_texts(1).await;
-        match how {
-            ConnectionBreak::Drop => fixture.server.drop_connections(),
-            ConnectionBreak::Code(code) => fixture.server.close_connections(code),
-            ConnectionBreak::Reconnect => fixture.server.request_reconnect(),
-            ConnectionBreak::Resumable => fixture.server.send_raw_frame(r#"{"op":9,"d":true}"#),
-            ConnectionBreak::GoAway => {
-                fixture.server.stop_listening().await;
-                fixture.server.resume_listening();
-            }
+    fixture.listen().await;
+    fixture.server.post_message(&channel, &anna, "before");
+    fixture.wait_for_texts(1).await;
+    match how {
+        ConnectionBreak::Drop => fixture.server.drop_connections(),
+        ConnectionBreak::Code(code) => fixture.server.close_connections(code),
+        ConnectionBreak::Reconnect => fixture.server.request_reconnect(),
+        ConnectionBreak::Resumable => fixture.server.send_raw_frame(r#"{"op":9,"d":true}"#),
+        ConnectionBreak::GoAway => {
+            fixture.server.stop_listening().await;
+            fixture.server.resume_listening();
         }
-        fixture.server.post_message(&channel, &anna, "meanwhile");
-        fixture.wait_for_connections(2).await;
-        fixture.server.post_message(&channel, &anna, "after");
-        assert_eq!(fixture.wait_for_texts(3).await, ["before", "meanwhile", "after"]);
-    };
-    fixture.run_while_listening(scenario).await;
+    }
+    fixture.server.post_message(&channel, &anna, "meanwhile");
+    fixture.wait_for_connections(2).await;
+    fixture.server.post_message(&channel, &anna, "after");
+    assert_eq!(fixture.wait_for_texts(3).await, ["before", "meanwhile", "after"]);
     let state = fixture.server.state();
     assert_eq!((state.identified, state.resumed, state.not_resumed), (1, 1, 0));
 }
@@ -82,13 +71,14 @@ async fn a_connection_that_breaks_goes_on_where_it_was(#[case] how: ConnectionBr
 #[tokio::test]
 async fn an_unreachable_resume_url_falls_back_to_the_gateway_route() {
     let fixture = DiscordFixture::new().await;
-    fixture.run_while_listening(fixture.wait_for_connections(1)).await;
+    fixture.listen().await;
+    fixture.end_listening().await;
     fixture.server.stop_listening().await;
-    assert!(matches!(fixture.discord.listen(&fixture.sink).await, ListenError::Connection(_)));
+    assert!(matches!(fixture.network.listen(&*fixture.sink).await, ListenError::Connection(_)));
     fixture.server.resume_listening();
     // A resume starts no session, so it is allowed even if no session may be started.
     fixture.server.set_identifies_left(0, Duration::from_secs(3600));
-    fixture.run_while_listening(fixture.wait_for_connections(2)).await;
+    fixture.listen().await;
     let state = fixture.server.state();
     assert_eq!((state.call_count(DiscordRoute::Gateway), state.resumed), (2, 1));
 }
@@ -101,27 +91,20 @@ async fn an_unreachable_resume_url_falls_back_to_the_gateway_route() {
 async fn a_session_that_has_ended_is_begun_anew(#[case] end: fn(&DiscordFixture)) {
     let fixture = DiscordFixture::new().await;
     let (anna, channel) = (fixture.server.add_person("anna"), fixture.server.add_channel());
-    let scenario = async {
-        fixture.wait_for_connections(1).await;
-        end(&fixture);
-        fixture.wait_for_connections(2).await;
-        fixture.server.post_message(&channel, &anna, "hello again");
-        assert_eq!(fixture.wait_for_texts(1).await, ["hello again"]);
-    };
-    fixture.run_while_listening(scenario).await;
+    fixture.listen().await;
+    end(&fixture);
+    fixture.wait_for_connections(2).await;
+    fixture.server.post_message(&channel, &anna, "hello again");
+    assert_eq!(fixture.wait_for_texts(1).await, ["hello again"]);
     assert_eq!(fixture.server.state().identified, 2);
 }
 
 #[tokio::test]
 async fn a_session_that_has_ended_is_not_begun_anew_at_once() {
     let fixture = DiscordFixture::new().await;
-    fixture
-        .run_while_listening(async {
-            fixture.wait_for_connections(1).await;
-            fixture.server.end_sessions();
-            fixture.wait_for_connections(2).await;
-        })
-        .await;
+    fixture.listen().await;
+    fixture.server.end_sessions();
+    fixture.wait_for_connections(2).await;
     let lost = fixture.listen_errors();
     let ListenError::Busy { after, .. } = lost[0] else { panic!("{lost:?}") };
     assert!((Duration::from_secs(1)..=Duration::from_secs(5)).contains(&after), "{after:?}");
@@ -130,13 +113,9 @@ async fn a_session_that_has_ended_is_not_begun_anew_at_once() {
 #[tokio::test]
 async fn a_server_that_comes_back_without_its_sessions_gets_a_new_one() {
     let fixture = DiscordFixture::new().await;
-    fixture
-        .run_while_listening(async {
-            fixture.wait_for_connections(1).await;
-            fixture.server.restart().await;
-            fixture.wait_for_connections(2).await;
-        })
-        .await;
+    fixture.listen().await;
+    fixture.server.restart().await;
+    fixture.wait_for_connections(2).await;
     assert_eq!(fixture.server.state().identified, 2);
 }
 
@@ -149,13 +128,9 @@ async fn a_server_that_comes_back_without_its_sessions_gets_a_new_one() {
 #[tokio::test]
 async fn a_close_code_that_needs_a_person_names_the_remedy(#[case] code: u16, #[case] remedy: &str) {
     let fixture = DiscordFixture::new().await;
-    fixture
-        .run_while_listening(async {
-            fixture.wait_for_connections(1).await;
-            fixture.server.close_connections(code);
-            fixture.wait_for_connections(2).await;
-        })
-        .await;
+    fixture.listen().await;
+    fixture.server.close_connections(code);
+    fixture.wait_for_connections(2).await;
     let lost = fixture.listen_errors();
     let ListenError::Refused(why) = &lost[0] else { panic!("{lost:?}") };
     assert!(why.contains(remedy), "{why}");
@@ -165,9 +140,9 @@ async fn a_close_code_that_needs_a_person_names_the_remedy(#[case] code: u16, #[
 async fn an_account_that_may_not_read_messages_is_refused_and_the_remedy_named() {
     let fixture = DiscordFixture::new().await;
     fixture.server.disable_message_content();
-    let ListenError::Refused(why) = fixture.discord.listen(&fixture.sink).await else { panic!("it listens") };
+    let ListenError::Refused(why) = fixture.network.listen(&*fixture.sink).await else { panic!("it listens") };
     assert!(why.contains("Message Content Intent"), "{why}");
-    let NetworkError(why) = fixture.discord.probe().await.unwrap_err();
+    let NetworkError(why) = fixture.network.probe().await.unwrap_err();
     assert!(why.contains("Message Content Intent"), "{why}");
 }
 
@@ -176,8 +151,8 @@ async fn a_wrong_token_is_refused_and_not_shown() {
     let mut fixture = DiscordFixture::new().await;
     let mut config = discord_config(&fixture.server.base_url());
     config.token = Some("a-wrong-token".into());
-    fixture.discord = DiscordNetwork::new("discord", &config).unwrap();
-    let ListenError::Refused(why) = fixture.discord.listen(&fixture.sink).await else { panic!("it listens") };
+    fixture.network = Arc::new(DiscordNetwork::new("discord", &config).unwrap());
+    let ListenError::Refused(why) = fixture.network.listen(&*fixture.sink).await else { panic!("it listens") };
     assert!(why.contains("token") && !why.contains("a-wrong-token"), "{why}");
 }
 
@@ -185,7 +160,7 @@ async fn a_wrong_token_is_refused_and_not_shown() {
 async fn a_used_up_session_limit_waits_for_the_next_day() {
     let fixture = DiscordFixture::new().await;
     fixture.server.set_identifies_left(0, Duration::from_secs(3600));
-    let lost = fixture.discord.listen(&fixture.sink).await;
+    let lost = fixture.network.listen(&*fixture.sink).await;
     assert!(matches!(&lost, ListenError::Busy { after, .. } if *after == Duration::from_secs(3600)), "{lost:?}");
     assert_eq!(fixture.server.state().connections, 0);
 }
@@ -202,9 +177,9 @@ async fn a_gateway_that_is_asked_too_often_or_fails_is_tried_again() {
         FakeDiscordFault::Status { status: 502, code: 0, message: "bad gateway".to_owned() },
     );
     fixture.server.inject_fault(DiscordRoute::Gateway, FakeDiscordFault::CloseBefore);
-    let lost = fixture.discord.listen(&fixture.sink).await;
+    let lost = fixture.network.listen(&*fixture.sink).await;
     assert!(matches!(&lost, ListenError::Busy { after: told, .. } if *told == after), "{lost:?}");
-    assert!(matches!(fixture.discord.listen(&fixture.sink).await, ListenError::Connection(_)));
-    assert!(matches!(fixture.discord.listen(&fixture.sink).await, ListenError::Connection(_)));
-    fixture.run_while_listening(fixture.wait_for_connections(1)).await;
+    assert!(matches!(fixture.network.listen(&*fixture.sink).await, ListenError::Connection(_)));
+    assert!(matches!(fixture.network.listen(&*fixture.sink).await, ListenError::Connection(_)));
+    fixture.listen().await;
 }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use futures_util::future::BoxFuture;
-use futures_util::{SinkExt as _, StreamExt as _};
+use futures_util::{FutureExt as _, SinkExt as _, StreamExt as _};
 use tokio::sync::watch;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
@@ -17,45 +17,6 @@ use crate::wire::byte_stream::ByteStream;
 
 /// Short, so that a test sees several heartbeats. The server tolerates twice as much.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
-
-/// A sink whose database can be made to wait.
-struct DelayedInboundSink {
-    sink: RecordingInboundSink,
-    is_storing: watch::Sender<bool>,
-}
-
-impl DelayedInboundSink {
-    fn new() -> Self {
-        Self { sink: RecordingInboundSink::new(), is_storing: watch::Sender::new(true) }
-    }
-}
-
-impl InboundSink for DelayedInboundSink {
-    fn on_connected(&self, account: OwnAccount) {
-        self.sink.on_connected(account);
-    }
-
-    fn on_message(&self, inbound: InboundMessage) {
-        self.sink.on_message(inbound);
-    }
-
-    fn wait_until_stored(&self) -> BoxFuture<'_, ()> {
-        let mut open = self.is_storing.subscribe();
-        async move {
-            open.wait_for(|open| *open).await.unwrap();
-            self.sink.wait_until_stored().await;
-        }
-        .boxed()
-    }
-
-    fn load_cursor(&self) -> BoxFuture<'_, Option<String>> {
-        self.sink.load_cursor()
-    }
-
-    fn save_cursor(&self, cursor: String) -> BoxFuture<'_, ()> {
-        self.sink.save_cursor(cursor)
-    }
-}
 
 /// A sink that counts messages, for floods.
 struct CountingInboundSink {
@@ -109,7 +70,7 @@ async fn a_flood_of_messages_is_heard_once_and_in_order_and_loses_no_connection(
         }
         *received.wait_for(|received| *received == said).await.unwrap()
     };
-    let received = run_while_listening_with(&fixture.discord, &sink, &fixture.listen_errors, flood).await;
+    let received = run_while_listening_with(&*fixture.network, &sink, &fixture.lost, flood).await;
     assert!(received > 1000, "{received} messages are no flood");
     assert_eq!(
         fixture.server.with_state(|state| (state.identified, state.resumed, state.close_codes_sent.clone())),
@@ -162,15 +123,12 @@ async fn a_connection_that_answers_no_heartbeats_is_left_and_resumed() {
     let fixture = DiscordFixture::new().await;
     fixture.server.set_heartbeat_interval(Duration::from_millis(100));
     let (anna, channel) = (fixture.server.add_person("anna"), fixture.server.add_channel());
-    let scenario = async {
-        fixture.wait_for_connections(1).await;
-        fixture.server.stop_acknowledging_heartbeats();
-        fixture.server.wait_for("the end of the zombie", |state| !state.close_codes_received.is_empty()).await;
-        fixture.server.acknowledge_heartbeats();
-        fixture.server.post_message(&channel, &anna, "alive");
-        assert_eq!(fixture.wait_for_texts(1).await, ["alive"]);
-    };
-    fixture.run_while_listening(scenario).await;
+    fixture.listen().await;
+    fixture.server.stop_acknowledging_heartbeats();
+    fixture.server.wait_for("the end of the zombie", |state| !state.close_codes_received.is_empty()).await;
+    fixture.server.acknowledge_heartbeats();
+    fixture.server.post_message(&channel, &anna, "alive");
+    assert_eq!(fixture.wait_for_texts(1).await, ["alive"]);
     let lost = fixture.listen_errors();
     assert!(matches!(&lost[0], ListenError::Connection(why) if why.contains("heartbeats")), "{lost:?}");
     let state = fixture.server.state();
@@ -183,29 +141,23 @@ async fn a_heartbeat_that_is_wanted_comes_at_once() {
     let fixture = DiscordFixture::new().await;
     // Without the request the first heartbeat would come after five minutes, the upper bound of the interval.
     fixture.server.set_heartbeat_interval(Duration::from_secs(3600));
-    let scenario = async {
-        fixture.wait_for_connections(1).await;
-        fixture.server.request_heartbeat();
-        fixture.server.wait_for("the heartbeat", |state| state.heartbeats == 1).await;
-    };
-    fixture.run_while_listening(scenario).await;
+    fixture.listen().await;
+    fixture.server.request_heartbeat();
+    fixture.server.wait_for("the heartbeat", |state| state.heartbeats == 1).await;
 }
 
 #[tokio::test]
 async fn a_daemon_that_is_started_anew_resumes_the_session() {
     let fixture = DiscordFixture::new().await;
     let (anna, channel) = (fixture.server.add_person("anna"), fixture.server.add_channel());
-    fixture
-        .run_while_listening(async {
-            fixture.wait_for_connections(1).await;
-            fixture.sink.wait_for("the cursor", |state| !state.cursors.is_empty()).await;
-            fixture.server.post_message(&channel, &anna, "before");
-            fixture.wait_for_texts(1).await;
-        })
-        .await;
+    fixture.listen().await;
+    fixture.sink.wait_for("the cursor", |state| !state.cursors.is_empty()).await;
+    fixture.server.post_message(&channel, &anna, "before");
+    fixture.wait_for_texts(1).await;
+    fixture.end_listening().await;
     fixture.server.post_message(&channel, &anna, "meanwhile");
     let again = DiscordNetwork::new("discord", &discord_config(&fixture.server.base_url())).unwrap();
-    run_while_listening_with(&again, &fixture.sink, &fixture.listen_errors, fixture.wait_for_connections(2)).await;
+    run_while_listening_with(&again, &*fixture.sink, &fixture.lost, fixture.wait_for_connections(2)).await;
     // Messages that were not yet saved come again; the flow drops the duplicate.
     assert_eq!(fixture.sink.state().texts(), ["before", "before", "meanwhile"]);
     let received = fixture.sink.state().messages;
@@ -220,25 +172,25 @@ async fn unstored_messages_are_not_confirmed_and_block_nothing() {
     server.set_heartbeat_interval(Duration::from_millis(200));
     let discord = DiscordNetwork::new("discord", &discord_config(&server.base_url())).unwrap();
     let (anna, channel, sink, lost) =
-        (server.add_person("anna"), server.add_channel(), DelayedInboundSink::new(), Mutex::default());
+        (server.add_person("anna"), server.add_channel(), RecordingInboundSink::new(), Mutex::default());
     let scenario = async {
-        sink.sink.wait_for("the cursor", |state| !state.cursors.is_empty()).await;
-        sink.is_storing.send_replace(false);
+        sink.wait_for("the cursor", |state| !state.cursors.is_empty()).await;
+        sink.set_storing(false);
         server.post_message(&channel, &anna, "one");
-        sink.sink.wait_for("the first message", |state| state.messages.len() == 1).await;
+        sink.wait_for("the first message", |state| state.messages.len() == 1).await;
         let heartbeats = server.state().heartbeats;
         server.wait_for("heartbeats", |state| state.heartbeats >= heartbeats + 3).await;
         server.post_message(&channel, &anna, "two");
-        sink.sink.wait_for("the second message", |state| state.messages.len() == 2).await;
+        sink.wait_for("the second message", |state| state.messages.len() == 2).await;
     };
     run_while_listening_with(&discord, &sink, &lost, scenario).await;
     // The daemon dies before anything is saved, and restarts: Discord still has both messages.
-    sink.is_storing.send_replace(true);
+    sink.set_storing(true);
     let again = DiscordNetwork::new("discord", &discord_config(&server.base_url())).unwrap();
     let scenario = async {
-        let state = sink.sink.wait_for("both again", |state| state.messages.len() == 4).await;
+        let state = sink.wait_for("both again", |state| state.messages.len() == 4).await;
         assert_eq!(state.texts(), ["one", "two", "one", "two"]);
-        let state = sink.sink.wait_for("the cursor", |state| state.cursors.len() >= 2).await;
+        let state = sink.wait_for("the cursor", |state| state.cursors.len() >= 2).await;
         let saved = gateway_session::GatewaySession::from_cursor(state.cursors.last().unwrap()).unwrap();
         assert_eq!(saved.saved_seq, Some(4), "Ready, two messages, Resumed");
         let heartbeats = server.state().heartbeats;
@@ -254,7 +206,7 @@ async fn unstored_messages_are_not_confirmed_and_block_nothing() {
 async fn a_stop_of_the_daemon_in_the_middle_of_connecting_leaves_nothing_behind() {
     let fixture = DiscordFixture::new().await;
     for _ in 0..20 {
-        let listening = fixture.discord.listen(&fixture.sink);
+        let listening = fixture.network.listen(&*fixture.sink);
         let connecting = fixture.server.wait_for("a connection", |state| state.connections > 0);
         // Dropped as soon as there is a connection, wherever the listener is by then.
         tokio::select! {

@@ -13,9 +13,9 @@ const BOT_ID: &str = "1100000000000000001";
 async fn a_message_in_a_channel_is_heard_with_who_wrote_it_and_where() {
     let fixture = DiscordFixture::new().await;
     let (anna, channel) = (fixture.server.add_person("anna"), fixture.server.add_channel());
-    fixture.run_while_listening(fixture.wait_for_connections(1)).await;
+    fixture.listen().await;
     let id = fixture.server.post_message(&channel, &anna, "hello");
-    fixture.run_while_listening(fixture.wait_for_texts(1)).await;
+    fixture.wait_for_texts(1).await;
     let state = fixture.sink.state();
     assert_eq!(state.accounts[0], OwnAccount { id: fixture.server.bot_id(), name: "quell".to_owned() });
     let inbound = &state.messages[0];
@@ -31,13 +31,10 @@ async fn a_direct_chat_is_no_group_and_a_thread_is_a_channel_of_its_own() {
     let anna = fixture.server.add_person("anna");
     let (direct, thread) =
         (fixture.server.add_direct_channel(&anna), fixture.server.add_thread(&fixture.server.add_channel()));
-    let scenario = async {
-        fixture.wait_for_connections(1).await;
-        fixture.server.post_message(&direct, &anna, "psst");
-        fixture.server.post_message(&thread, &anna, "aloud");
-        fixture.wait_for_texts(2).await
-    };
-    fixture.run_while_listening(scenario).await;
+    fixture.listen().await;
+    fixture.server.post_message(&direct, &anna, "psst");
+    fixture.server.post_message(&thread, &anna, "aloud");
+    fixture.wait_for_texts(2).await;
     let inbound = fixture.sink.state().messages;
     assert_eq!((&inbound[0].address, inbound[0].is_group), (&chat_address(&direct), false));
     assert_eq!((&inbound[1].address, inbound[1].is_group), (&chat_address(&thread), true));
@@ -48,19 +45,14 @@ async fn own_messages_and_those_of_other_programs_are_not_heard() {
     let fixture = DiscordFixture::new().await;
     let (anna, bot, channel) =
         (fixture.server.add_person("anna"), fixture.server.add_other_bot("bot"), fixture.server.add_channel());
-    let scenario = async {
-        fixture.wait_for_connections(1).await;
-        fixture.send(&channel, "mine", "1").await.unwrap();
-        fixture.server.post_message(&channel, &bot, "beep");
-        fixture
-            .server
-            .dispatch_event("MESSAGE_CREATE", &message_create_event(|event| event["webhook_id"] = json!("7")));
-        fixture.server.dispatch_event("MESSAGE_CREATE", &message_create_event(|event| event["type"] = json!(7)));
-        fixture.server.dispatch_event("MESSAGE_UPDATE", &message_create_event(|_| {}));
-        fixture.server.post_message(&channel, &anna, "hello");
-        fixture.wait_for_texts(1).await
-    };
-    assert_eq!(fixture.run_while_listening(scenario).await, ["hello"]);
+    fixture.listen().await;
+    fixture.send(&channel, "mine", "1").await.unwrap();
+    fixture.server.post_message(&channel, &bot, "beep");
+    fixture.server.dispatch_event("MESSAGE_CREATE", &message_create_event(|event| event["webhook_id"] = json!("7")));
+    fixture.server.dispatch_event("MESSAGE_CREATE", &message_create_event(|event| event["type"] = json!(7)));
+    fixture.server.dispatch_event("MESSAGE_UPDATE", &message_create_event(|_| {}));
+    fixture.server.post_message(&channel, &anna, "hello");
+    assert_eq!(fixture.wait_for_texts(1).await, ["hello"]);
 }
 
 #[tokio::test]
@@ -68,20 +60,17 @@ async fn mention_only_accepts_replies_to_the_bot() {
     let mut fixture = DiscordFixture::new().await;
     let mut config = discord_config(&fixture.server.base_url());
     config.mention_only = true;
-    fixture.discord = DiscordNetwork::new("discord", &config).unwrap();
+    fixture.network = Arc::new(DiscordNetwork::new("discord", &config).unwrap());
     let (anna, channel) = (fixture.server.add_person("anna"), fixture.server.add_channel());
-    let scenario = async {
-        fixture.wait_for_connections(1).await;
-        let own = fixture.send(&channel, "what is it?", "1").await.unwrap();
-        let other = fixture.server.post_message(&channel, &anna, "to nobody");
-        fixture.server.post_message(&channel, &anna, &format!("<@{BOT_ID}> to you"));
-        fixture.server.post_message(&channel, &anna, &format!("also you, <@{BOT_ID}>"));
-        fixture.server.post_reply(&channel, &anna, &own.0, "an answer");
-        fixture.server.post_reply(&channel, &anna, &other, "to myself");
-        fixture.server.post_message(&fixture.server.add_direct_channel(&anna), &anna, "in private");
-        fixture.wait_for_texts(6).await
-    };
-    fixture.run_while_listening(scenario).await;
+    fixture.listen().await;
+    let own = fixture.send(&channel, "what is it?", "1").await.unwrap();
+    let other = fixture.server.post_message(&channel, &anna, "to nobody");
+    fixture.server.post_message(&channel, &anna, &format!("<@{BOT_ID}> to you"));
+    fixture.server.post_message(&channel, &anna, &format!("also you, <@{BOT_ID}>"));
+    fixture.server.post_reply(&channel, &anna, &own.0, "an answer");
+    fixture.server.post_reply(&channel, &anna, &other, "to myself");
+    fixture.server.post_message(&fixture.server.add_direct_channel(&anna), &anna, "in private");
+    fixture.wait_for_texts(6).await;
     let state = fixture.sink.state();
     let inbound: Vec<_> = state.messages.iter().map(|inbound| (inbound.text.as_str(), inbound.is_addressed)).collect();
     assert_eq!(

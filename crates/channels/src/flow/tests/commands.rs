@@ -1,6 +1,7 @@
 //! Chat commands that wait: stops, restarts and shutdown while one is running.
 
 use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
@@ -8,12 +9,12 @@ use quell_engine::hooks::{LifecycleHook, Veto};
 use quell_engine::live_run::RunProgress;
 use quell_protocol::SessionKey;
 use quell_protocol::hook::{HookBody, HookEvent};
-use quell_testkit::model::ScriptedResponse;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::fake_network::{FakeNetwork, FakeNetworkState};
 use super::{FlowFixture, WAIT_TIMEOUT};
+use crate::flow::commands::STOPPED_COMMAND_TIMEOUT;
 
 const COMMAND_STOPPED_TEXT: &str = "⏹ Stopped. The command has changed nothing.";
 const NEW_STOPPED_TEXT: &str = "⏹ Stopped. The conversation was not emptied; what was at work in it has been ended.";
@@ -83,8 +84,14 @@ impl LifecycleHook for HookGate {
 }
 
 async fn fixture_with_gate(gate: &Arc<HookGate>) -> FlowFixture {
+    fixture_with_gate_and_timeout(gate, STOPPED_COMMAND_TIMEOUT).await
+}
+
+/// A fixture that waits this long for a stopped command.
+async fn fixture_with_gate_and_timeout(gate: &Arc<HookGate>, stopped_command_timeout: Duration) -> FlowFixture {
     let hook = Arc::clone(gate) as Arc<dyn LifecycleHook>;
-    FlowFixture::start_with("", |config| {
+    let data = (tempfile::tempdir().unwrap(), FakeNetwork::new());
+    FlowFixture::start_with_timeout(data, "", stopped_command_timeout, |config| {
         config.lifecycle_hooks.push(hook);
         // Long enough that only the stop can end a hook.
         config.hooks.timeout_ms = 600_000;
@@ -99,10 +106,6 @@ async fn stored_model(fixture: &FlowFixture, sender: &str) -> Option<String> {
     Some(view.config.unwrap().model.value)
 }
 
-async fn wait_for_text(network: &FakeNetwork, text: &str) {
-    network.wait_for(text, |state| state.contains_text(text)).await;
-}
-
 /// Regression: a chat could not end such a command, and later messages waited for the hook's timeout.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_that_a_hook_holds_is_ended_by_a_stop_and_changes_nothing() {
@@ -113,20 +116,18 @@ async fn a_command_that_a_hook_holds_is_ended_by_a_stop_and_changes_nothing() {
     fixture.network.receive_text("ann", "what is the weather?");
     // Neither the command nor the message is bob's, and ann's stop in another room does not reach them.
     fixture.network.receive_text("bob", "/stop");
-    wait_for_text(&fixture.network, "Nothing of yours is running here.").await;
+    fixture.network.wait_for_text("Nothing of yours is running here.").await;
     fixture.network.receive_text_in("elsewhere", "ann", "/stop");
     let elsewhere = |state: &FakeNetworkState| state.messages.iter().any(|it| it.address.target == "elsewhere");
     let state = fixture.network.wait_for("the other answer", elsewhere).await;
     assert!(state.texts() == ["Nothing of yours is running here."; 2], "{:?}", state.texts());
     gate.wait_until_holding(1).await;
     fixture.network.receive_text("ann", "/stop");
-    wait_for_text(&fixture.network, "Stopping your command. 1 waiting message will not be answered.").await;
-    wait_for_text(&fixture.network, COMMAND_STOPPED_TEXT).await;
+    fixture.network.wait_for_text("Stopping your command. 1 waiting message will not be answered.").await;
+    fixture.network.wait_for_text(COMMAND_STOPPED_TEXT).await;
     gate.wait_until_holding(0).await;
     assert_eq!(stored_model(&fixture, "ann").await, None, "there is no such session");
-    fixture.model.script(ScriptedResponse::text("Here."));
-    fixture.network.receive_text("ann", "still there?");
-    wait_for_text(&fixture.network, "Here.").await;
+    fixture.ask("ann", "still there?", "Here.").await;
     assert_eq!(fixture.model.request_at(0).wait_arrived().await.body["model"], "model");
     assert_eq!(stored_model(&fixture, "ann").await.unwrap(), "scripted/model");
     fixture.shut_down().await;
@@ -141,12 +142,12 @@ async fn a_command_that_was_stopped_is_not_done_when_it_is_told_again() {
     first.network.receive_message(inbound.clone());
     gate.wait_until_holding(1).await;
     first.network.receive_text("ann", "/stop");
-    wait_for_text(&first.network, COMMAND_STOPPED_TEXT).await;
+    first.network.wait_for_text(COMMAND_STOPPED_TEXT).await;
     let network = FakeNetwork::with_state(first.network.state());
     let fixture = FlowFixture::start_with_data((first.shut_down().await, network), "", |_| {}).await;
     fixture.network.receive_message(inbound);
     fixture.network.receive_text("ann", "/model");
-    wait_for_text(&fixture.network, "This conversation is for scripted/model.").await;
+    fixture.network.wait_for_text("This conversation is for scripted/model.").await;
     assert_eq!(stored_model(&fixture, "ann").await, None);
     fixture.shut_down().await;
 }
@@ -159,10 +160,10 @@ async fn an_operator_ends_the_commands_of_others() {
     fixture.network.receive_text("bob", "/models scripted");
     gate.wait_until_holding(2).await;
     fixture.network.receive_text("root", "/stop");
-    wait_for_text(&fixture.network, "Nothing of yours is running here.").await;
+    fixture.network.wait_for_text("Nothing of yours is running here.").await;
     gate.wait_until_holding(2).await;
     fixture.network.receive_text("root", "/stop all");
-    wait_for_text(&fixture.network, "Stopping 2 commands.").await;
+    fixture.network.wait_for_text("Stopping 2 commands.").await;
     let both =
         |state: &FakeNetworkState| state.texts().iter().filter(|text| **text == COMMAND_STOPPED_TEXT).count() == 2;
     fixture.network.wait_for("both answers", both).await;
@@ -175,21 +176,16 @@ async fn an_operator_ends_the_commands_of_others() {
 async fn a_command_that_has_taken_effect_says_so_after_a_stop() {
     let gate = HookGate::new(HookEvent::Activate, Vec::new());
     let fixture = fixture_with_gate(&gate).await;
-    fixture.model.script(ScriptedResponse::text("Hello."));
-    fixture.network.receive_text("ann", "hello");
-    wait_for_text(&fixture.network, "Hello.").await;
+    fixture.ask("ann", "hello", "Hello.").await;
     gate.planned_waits.lock().unwrap().push(HookWait::Forever);
     fixture.network.receive_text("ann", "/model scripted/other");
     gate.wait_until_holding(1).await;
     fixture.network.receive_text("ann", "/stop");
-    wait_for_text(
-        &fixture.network,
-        "⏹ It was over before the stop. This conversation is for scripted/other from now on.",
-    )
-    .await;
-    fixture.model.script(ScriptedResponse::text("Here."));
-    fixture.network.receive_text("ann", "still there?");
-    wait_for_text(&fixture.network, "Here.").await;
+    fixture
+        .network
+        .wait_for_text("⏹ It was over before the stop. This conversation is for scripted/other from now on.")
+        .await;
+    fixture.ask("ann", "still there?", "Here.").await;
     assert_eq!(fixture.model.request_at(1).wait_arrived().await.body["model"], "other");
     fixture.shut_down().await;
 }
@@ -199,9 +195,7 @@ async fn a_command_that_has_taken_effect_says_so_after_a_stop() {
 async fn a_stop_keeps_the_history_that_a_command_was_about_to_empty() {
     let gate = HookGate::new(HookEvent::Activate, Vec::new());
     let fixture = fixture_with_gate(&gate).await;
-    fixture.model.script(ScriptedResponse::text("Noted."));
-    fixture.network.receive_text("ann", "my number is 4711");
-    wait_for_text(&fixture.network, "Noted.").await;
+    fixture.ask("ann", "my number is 4711", "Noted.").await;
     let (open, opened) = mpsc::channel();
     gate.planned_waits.lock().unwrap().push(HookWait::Blocked(opened));
     fixture.network.receive_text("ann", "and now?");
@@ -210,15 +204,13 @@ async fn a_stop_keeps_the_history_that_a_command_was_about_to_empty() {
     fixture.network.receive_text("ann", "/new");
     run.wait_for_progress(RunProgress::Ending).await;
     fixture.network.receive_text("ann", "/stop");
-    wait_for_text(&fixture.network, "Stopping your command.").await;
-    wait_for_text(&fixture.network, NEW_STOPPED_TEXT).await;
+    fixture.network.wait_for_text("Stopping your command.").await;
+    fixture.network.wait_for_text(NEW_STOPPED_TEXT).await;
     open.send(()).unwrap();
     run.wait_for_progress(RunProgress::Ended).await;
     // The live run keeps the channel alive.
     drop(run);
-    fixture.model.script(ScriptedResponse::text("4711."));
-    fixture.network.receive_text("ann", "what is my number?");
-    wait_for_text(&fixture.network, "4711.").await;
+    fixture.ask("ann", "what is my number?", "4711.").await;
     let request = fixture.model.request_at(1).wait_arrived().await;
     assert!(request.body.to_string().contains("my number is 4711"), "{:#}", request.body);
     fixture.shut_down().await;
@@ -229,17 +221,17 @@ async fn a_stop_keeps_the_history_that_a_command_was_about_to_empty() {
 async fn a_command_that_cannot_be_ended_says_that_nobody_knows_and_is_waited_for_no_longer() {
     let (open, opened) = mpsc::channel();
     let gate = HookGate::new(HookEvent::Create, vec![HookWait::Blocked(opened)]);
-    let fixture = fixture_with_gate(&gate).await;
+    let fixture = fixture_with_gate_and_timeout(&gate, Duration::from_millis(500)).await;
     fixture.network.receive_text("ann", "/model scripted/other");
     gate.wait_until_holding(1).await;
     fixture.network.receive_text("ann", "/stop");
-    wait_for_text(&fixture.network, "Stopping your command.").await;
+    fixture.network.wait_for_text("Stopping your command.").await;
     fixture.network.receive_text("ann", "/stop");
-    wait_for_text(&fixture.network, "Still stopping.").await;
+    fixture.network.wait_for_text("Still stopping.").await;
     let expected = "⚠️ Stopped, but something that the command had begun has not ended: it may still take effect.";
-    wait_for_text(&fixture.network, expected).await;
+    fixture.network.wait_for_text(expected).await;
     fixture.network.receive_text("ann", "/model");
-    wait_for_text(&fixture.network, "This conversation is for scripted/model.").await;
+    fixture.network.wait_for_text("This conversation is for scripted/model.").await;
     open.send(()).unwrap();
     gate.wait_until_holding(0).await;
     fixture.shut_down().await;

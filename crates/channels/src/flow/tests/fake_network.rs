@@ -4,8 +4,6 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use quell_protocol::Attachment;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
@@ -14,7 +12,7 @@ use super::WAIT_TIMEOUT;
 use crate::format::{LengthUnit, Markup, MessageFormat, MessagePiece};
 use crate::network::{
     ChatAddress, Drafts, FileTransfer, InboundMessage, InboundSink, ListenError, MessageId, Network, NetworkError,
-    NetworkLimits, OwnAccount, Reactions, SendError, TypingIndicator,
+    NetworkLimits, OwnAccount, Reactions, SendError, TypingIndicator, async_trait,
 };
 
 pub(super) struct FakeNetwork {
@@ -22,6 +20,9 @@ pub(super) struct FakeNetwork {
     inbound_sender: mpsc::Sender<InboundMessage>,
     inbound_receiver: tokio::sync::Mutex<mpsc::Receiver<InboundMessage>>,
     faults: watch::Sender<VecDeque<(FakeNetworkCall, FakeNetworkFault)>>,
+    typing_interval: Duration,
+    /// True when hanging calls end.
+    is_ending: watch::Sender<bool>,
     last_number: Mutex<u64>,
 }
 
@@ -37,6 +38,8 @@ pub(super) struct FakeNetworkState {
     pub(super) typing_calls: Vec<(ChatAddress, bool)>,
     /// Number of fetches in progress of files that never arrive.
     pub(super) fetching: usize,
+    /// Number of calls in progress that hang.
+    pub(super) hanging: usize,
     /// Number of messages that were given to the inbound sink.
     pub(super) inbound_count: usize,
 }
@@ -63,7 +66,7 @@ pub(super) enum FakeNetworkFault {
     LosesResponse,
     /// Same as [`FakeNetworkFault::LosesResponse`], and a repeated key shows the message once.
     LosesResponseKeepsKey,
-    /// Never completes.
+    /// Completes, without effect, when [`FakeNetwork::end_hanging_calls`] is called.
     Hangs,
 }
 
@@ -95,15 +98,23 @@ impl FakeNetwork {
             inbound_sender,
             inbound_receiver,
             faults: watch::Sender::default(),
+            typing_interval: Duration::from_secs(4),
+            is_ending: watch::Sender::default(),
             last_number: Mutex::default(),
         }
+    }
+
+    /// A network whose typing indicator disappears after this time.
+    pub(super) fn with_typing_interval(typing_interval: Duration) -> Self {
+        Self { typing_interval, ..Self::new() }
     }
 
     /// A network for the next daemon, with the recorded state of the one before.
     pub(super) fn with_state(state: FakeNetworkState) -> Self {
         let network = Self::new();
         *network.last_number.lock().unwrap() = 1000;
-        network.state.send_replace(FakeNetworkState { connections: 0, inbound_count: 0, ..state });
+        let state = FakeNetworkState { connections: 0, inbound_count: 0, fetching: 0, hanging: 0, ..state };
+        network.state.send_replace(state);
         network
     }
 
@@ -123,9 +134,18 @@ impl FakeNetwork {
         }
     }
 
+    /// Waits for a message that contains this text.
+    pub(super) async fn wait_for_text(&self, text: &str) -> FakeNetworkState {
+        self.wait_for(text, |state| state.contains_text(text)).await
+    }
+
     /// Makes the next call of this kind fail.
     pub(super) fn inject_fault(&self, call: FakeNetworkCall, fault: FakeNetworkFault) {
         self.faults.send_modify(|faults| faults.push_back((call, fault)));
+    }
+
+    pub(super) fn end_hanging_calls(&self) {
+        self.is_ending.send_replace(true);
     }
 
     /// Waits until every injected fault has been used.
@@ -199,7 +219,13 @@ impl FakeNetwork {
         match self.next_fault(call) {
             None => done().ok_or_else(lost),
             Some(FakeNetworkFault::Fails(error)) => Err(error),
-            Some(FakeNetworkFault::Hangs) => std::future::pending().await,
+            Some(FakeNetworkFault::Hangs) => {
+                self.state.send_modify(|state| state.hanging += 1);
+                let _over = InFlightGuard(self, |state| state.hanging -= 1);
+                let mut ending = self.is_ending.subscribe();
+                drop(ending.wait_for(|is_ending| *is_ending).await);
+                Err(lost())
+            }
             Some(FakeNetworkFault::LosesResponse) => {
                 done();
                 Err(lost())
@@ -212,55 +238,45 @@ impl FakeNetwork {
     }
 }
 
+#[async_trait]
 impl Network for FakeNetwork {
     fn limits(&self) -> NetworkLimits {
         let form = MessageFormat { markup: Markup::Markdown, max_length: 1000, length_unit: LengthUnit::Chars };
         NetworkLimits {
             message_format: form,
             edit_interval: Duration::from_millis(10),
-            typing_interval: Duration::from_secs(4),
+            typing_interval: self.typing_interval,
         }
     }
 
-    fn listen<'a>(&'a self, sink: &'a dyn InboundSink) -> BoxFuture<'a, ListenError> {
-        async move {
-            let mut inbound_messages = self.inbound_receiver.lock().await;
-            sink.on_connected(OwnAccount { id: "quell".to_owned(), name: "Quell".to_owned() });
-            self.state.send_modify(|state| state.connections += 1);
-            while let Some(inbound) = inbound_messages.recv().await {
-                sink.on_message(inbound);
-                self.state.send_modify(|state| state.inbound_count += 1);
-            }
-            ListenError::Connection("the fake network is gone".to_owned())
+    async fn listen(&self, sink: &dyn InboundSink) -> ListenError {
+        let mut inbound_messages = self.inbound_receiver.lock().await;
+        sink.on_connected(OwnAccount { id: "quell".to_owned(), name: "Quell".to_owned() });
+        self.state.send_modify(|state| state.connections += 1);
+        while let Some(inbound) = inbound_messages.recv().await {
+            sink.on_message(inbound);
+            self.state.send_modify(|state| state.inbound_count += 1);
         }
-        .boxed()
+        ListenError::Connection("the fake network is gone".to_owned())
     }
 
-    fn send<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        piece: &'a MessagePiece,
-        key: &'a str,
-    ) -> BoxFuture<'a, Result<MessageId, SendError>> {
-        async move {
-            if let Some(known) = self.state.borrow().message_by_key.get(key) {
-                return Ok(MessageId(known.clone()));
-            }
-            let id = format!("q{}", self.next_number());
-            let written = FakeMessage { id: id.clone(), address: address.clone(), text: piece.plain.clone(), edits: 0 };
-            let keyed = (key.to_owned(), id.clone());
-            self.apply_or_fail(FakeNetworkCall::Send, |state| {
-                state.messages.push(written);
-                state.message_by_key.extend([keyed]);
-            })
-            .await?;
-            Ok(MessageId(id))
+    async fn send(&self, address: &ChatAddress, piece: &MessagePiece, key: &str) -> Result<MessageId, SendError> {
+        if let Some(known) = self.state.borrow().message_by_key.get(key) {
+            return Ok(MessageId(known.clone()));
         }
-        .boxed()
+        let id = format!("q{}", self.next_number());
+        let written = FakeMessage { id: id.clone(), address: address.clone(), text: piece.plain.clone(), edits: 0 };
+        let keyed = (key.to_owned(), id.clone());
+        self.apply_or_fail(FakeNetworkCall::Send, |state| {
+            state.messages.push(written);
+            state.message_by_key.extend([keyed]);
+        })
+        .await?;
+        Ok(MessageId(id))
     }
 
-    fn probe(&self) -> BoxFuture<'_, Result<String, NetworkError>> {
-        async { Ok("paper".to_owned()) }.boxed()
+    async fn probe(&self) -> Result<String, NetworkError> {
+        Ok("paper".to_owned())
     }
 
     fn drafts(&self) -> Option<&dyn Drafts> {
@@ -280,106 +296,86 @@ impl Network for FakeNetwork {
     }
 }
 
+#[async_trait]
 impl Drafts for FakeNetwork {
-    fn edit<'a>(
-        &'a self,
-        _place: &'a ChatAddress,
-        message: &'a MessageId,
-        piece: &'a MessagePiece,
-    ) -> BoxFuture<'a, Result<(), SendError>> {
+    async fn edit(&self, _place: &ChatAddress, message: &MessageId, piece: &MessagePiece) -> Result<(), SendError> {
         self.apply_or_fail(FakeNetworkCall::Edit, |state| {
             if let Some(written) = state.messages.iter_mut().find(|written| written.id == message.0) {
                 written.text.clone_from(&piece.plain);
                 written.edits += 1;
             }
         })
-        .boxed()
+        .await
     }
 }
 
+#[async_trait]
 impl TypingIndicator for FakeNetwork {
-    fn show<'a>(&'a self, address: &'a ChatAddress) -> BoxFuture<'a, Result<(), SendError>> {
+    async fn show(&self, address: &ChatAddress) -> Result<(), SendError> {
         self.state.send_modify(|state| state.typing_calls.push((address.clone(), true)));
-        async { Ok(()) }.boxed()
+        Ok(())
     }
 
-    fn hide<'a>(&'a self, address: &'a ChatAddress) -> BoxFuture<'a, Result<(), SendError>> {
+    async fn hide(&self, address: &ChatAddress) -> Result<(), SendError> {
         self.state.send_modify(|state| state.typing_calls.push((address.clone(), false)));
-        async { Ok(()) }.boxed()
+        Ok(())
     }
 }
 
+#[async_trait]
 impl Reactions for FakeNetwork {
-    fn add<'a>(
-        &'a self,
-        _place: &'a ChatAddress,
-        message: &'a MessageId,
-        emoji: &'a str,
-    ) -> BoxFuture<'a, Result<(), SendError>> {
-        async move {
-            // Asynchronous like a real network: a removal that comes too early does not find the reaction.
-            tokio::task::yield_now().await;
-            self.state.send_modify(|state| state.reactions.push((message.0.clone(), emoji.to_owned(), false)));
-            Ok(())
-        }
-        .boxed()
+    async fn add(&self, _place: &ChatAddress, message: &MessageId, emoji: &str) -> Result<(), SendError> {
+        // Asynchronous like a real network: a removal that comes too early does not find the reaction.
+        tokio::task::yield_now().await;
+        self.state.send_modify(|state| state.reactions.push((message.0.clone(), emoji.to_owned(), false)));
+        Ok(())
     }
 
-    fn remove<'a>(
-        &'a self,
-        _place: &'a ChatAddress,
-        message: &'a MessageId,
-        emoji: &'a str,
-    ) -> BoxFuture<'a, Result<(), SendError>> {
+    async fn remove(&self, _place: &ChatAddress, message: &MessageId, emoji: &str) -> Result<(), SendError> {
         self.state.send_modify(|state| {
             let mut on = state.reactions.iter_mut();
             if let Some((_, _, off)) = on.find(|(id, there, off)| *id == message.0 && there == emoji && !off) {
                 *off = true;
             }
         });
-        async { Ok(()) }.boxed()
+        Ok(())
     }
 }
 
+#[async_trait]
 impl FileTransfer for FakeNetwork {
-    fn fetch<'a>(&'a self, attachment: &'a Attachment, _most: u64) -> BoxFuture<'a, Result<Vec<u8>, NetworkError>> {
-        async move {
-            match attachment.source.as_str() {
-                "slow" => {
-                    self.state.send_modify(|state| state.fetching += 1);
-                    let _given_up = FetchGuard(self);
-                    std::future::pending().await
-                }
-                "gone" => Err(NetworkError("it is gone".to_owned())),
-                source => Ok(source.as_bytes().to_vec()),
+    async fn fetch(&self, attachment: &Attachment, _most: u64) -> Result<Vec<u8>, NetworkError> {
+        match attachment.source.as_str() {
+            "slow" => {
+                self.state.send_modify(|state| state.fetching += 1);
+                let _given_up = InFlightGuard(self, |state| state.fetching -= 1);
+                std::future::pending().await
             }
+            "gone" => Err(NetworkError("it is gone".to_owned())),
+            source => Ok(source.as_bytes().to_vec()),
         }
-        .boxed()
     }
 
-    fn send<'a>(
-        &'a self,
-        address: &'a ChatAddress,
-        attachment: &'a Attachment,
+    async fn send(
+        &self,
+        address: &ChatAddress,
+        attachment: &Attachment,
         bytes: Vec<u8>,
-    ) -> BoxFuture<'a, Result<MessageId, SendError>> {
-        async move {
-            let text = format!("file {}: {}", attachment.source, String::from_utf8_lossy(&bytes));
-            let id = format!("q{}", self.next_number());
-            let written = FakeMessage { id: id.clone(), address: address.clone(), text, edits: 0 };
-            self.apply_or_fail(FakeNetworkCall::Send, |state| state.messages.push(written)).await?;
-            Ok(MessageId(id))
-        }
-        .boxed()
+    ) -> Result<MessageId, SendError> {
+        let text = format!("file {}: {}", attachment.source, String::from_utf8_lossy(&bytes));
+        let id = format!("q{}", self.next_number());
+        let written = FakeMessage { id: id.clone(), address: address.clone(), text, edits: 0 };
+        self.apply_or_fail(FakeNetworkCall::Send, |state| state.messages.push(written)).await?;
+        Ok(MessageId(id))
     }
 }
 
-/// Counts a fetch in progress until it is dropped.
-struct FetchGuard<'a>(&'a FakeNetwork);
+/// Corrects a count of calls in progress when the call ends or is dropped.
+struct InFlightGuard<'a>(&'a FakeNetwork, fn(&mut FakeNetworkState));
 
-impl Drop for FetchGuard<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
-        self.0.state.send_modify(|state| state.fetching -= 1);
+        self.0.state.send_modify(self.1);
     }
 }
 

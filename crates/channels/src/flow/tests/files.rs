@@ -6,13 +6,14 @@ use quell_kernel::approval::ApprovalPolicy;
 use quell_kernel::registry::StopRequest;
 use quell_protocol::api::AccessLevel;
 use quell_protocol::approval::Decision;
-use quell_protocol::{Attachment, AttachmentKind, SessionKey, StopReason, Surface};
+use quell_protocol::{Attachment, SessionKey, StopReason, Surface};
 use quell_testkit::model::ScriptedResponse;
 use quell_tools::attachment::attachment_folder;
 
 use super::FlowFixture;
 use super::operations::admin_caller;
 use crate::network::InboundMessage;
+use crate::network::test_support::attachment_from;
 
 /// The channel's limit of files in memory.
 const FILES_AT_ONCE: usize = 8;
@@ -20,13 +21,8 @@ const FILES_AT_ONCE: usize = 8;
 impl FlowFixture {
     fn inbound_with_file(&self, sender: &str, source: &str) -> InboundMessage {
         let mut inbound = self.network.inbound_message("room", sender, "look");
-        inbound.attachments.push(Attachment {
-            kind: AttachmentKind::File,
-            source: source.to_owned(),
-            name: Some("notes.txt".to_owned()),
-            media_type: None,
-            bytes: None,
-        });
+        let name = Some("notes.txt".to_owned());
+        inbound.attachments.push(Attachment { name, ..attachment_from(source) });
         inbound
     }
 
@@ -52,7 +48,7 @@ async fn only_so_many_files_are_fetched_at_the_same_time_and_a_stop_makes_room()
     while fixture.runs_fetching_files().await <= FILES_AT_ONCE {}
     assert_eq!(fixture.network.state().fetching, FILES_AT_ONCE, "the last one waits");
     fixture.network.receive_text("sender 0", "/stop");
-    fixture.network.wait_for("the receipt", |state| state.contains_text("1 delivery cancelled")).await;
+    fixture.network.wait_for_text("1 delivery cancelled").await;
     fixture.network.wait_for("the last one's turn", |state| state.fetching == FILES_AT_ONCE).await;
     let last = format!("sender {FILES_AT_ONCE}");
     fixture.network.receive_text(&last, "/stop");

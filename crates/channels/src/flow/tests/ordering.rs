@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
-use quell_engine::engine::{StopTextMode, Submission};
 use quell_engine::hooks::{LifecycleHook, MessageAnswer};
-use quell_protocol::SessionKey;
-use quell_protocol::api::{AccessLevel, OnBusy};
+use quell_protocol::Attachment;
+use quell_protocol::api::AccessLevel;
 use quell_protocol::hook::{HookBody, HookEvent};
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use serde_json::Value;
 
 use super::super::channel_caller;
-use super::FlowFixture;
+use super::{FlowFixture, page_submission};
+use crate::network::test_support::attachment_from;
 
 fn user_messages(request: &Value) -> Vec<String> {
     let messages = request["messages"].as_array().unwrap().iter();
@@ -67,16 +67,14 @@ async fn two_messages_share_the_prefix_of_their_prompts_byte_for_byte() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interruption_waits_for_the_whole_chain_before_it() {
     let fixture = FlowFixture::start_with("interrupt_on_new_message = true", |_| {}).await;
-    fixture.model.script(ScriptedResponse::silent_mid_stream("working"));
-    fixture.network.receive_text("ann", "a");
-    fixture.model.request_at(0).wait_streaming().await;
+    fixture.start_silent_run("a", "working").await;
     fixture.model.respond_by_prompt(|prompt, _| match prompt.ends_with('c') {
         true => ScriptedResponse::text("Done."),
         false => ScriptedResponse::silent_mid_stream("still working"),
     });
     fixture.network.receive_text("ann", "b");
     fixture.network.receive_text("ann", "c");
-    fixture.network.wait_for("the last answer", |state| state.contains_text("Done.")).await;
+    fixture.network.wait_for_text("Done.").await;
     fixture.model.request_at(0).wait_client_left().await;
     let requests = fixture.model.recorded_requests();
     let last = user_messages(&requests.last().unwrap().body);
@@ -91,9 +89,7 @@ async fn old_and_new_words_are_one_message_when_nothing_came_of_the_old_ones() {
     fixture.model.script(ScriptedStream::new().hold_headers("never"));
     fixture.network.receive_text("ann", "안녕");
     fixture.model.request_at(0).wait_arrived().await;
-    fixture.model.script(ScriptedResponse::text("네"));
-    fixture.network.receive_text("ann", "무시해");
-    fixture.network.wait_for("the answer", |state| state.contains_text("네")).await;
+    fixture.ask("ann", "무시해", "네").await;
     let prompts = user_messages(&fixture.model.request_at(1).wait_arrived().await.body);
     assert_eq!(prompts.len(), 1);
     assert!(prompts[0].ends_with("안녕\n\n무시해"), "{prompts:?}");
@@ -140,7 +136,7 @@ async fn a_steered_message_reaches_the_run_at_its_next_step() {
     // Only a stored message steers, and gets a reaction.
     fixture.network.wait_for("its first sign", |state| !state.reactions_on(&second).is_empty()).await;
     fixture.model.open_gate("steered");
-    fixture.network.wait_for("the answer", |state| state.contains_text("Both.")).await;
+    fixture.network.wait_for_text("Both.").await;
     let prompts = user_messages(&fixture.model.request_at(1).wait_arrived().await.body);
     assert!(prompts.last().unwrap().ends_with("and also this"), "{prompts:?}");
     fixture.network.wait_for("its sign", |state| state.reactions_on(&second) == ["✅"]).await;
@@ -155,21 +151,14 @@ async fn a_message_with_files_steers_nothing_and_is_answered_with_them() {
     fixture.network.receive_text("ann", "first");
     fixture.model.request_at(0).wait_arrived().await;
     let mut inbound = fixture.network.inbound_message("room", "ann", "look");
-    inbound.attachments.push(quell_protocol::Attachment {
-        kind: quell_protocol::AttachmentKind::File,
-        source: "contents".to_owned(),
-        name: Some("notes.txt".to_owned()),
-        media_type: None,
-        bytes: None,
-    });
+    let name = Some("notes.txt".to_owned());
+    inbound.attachments.push(Attachment { name, ..attachment_from("contents") });
     fixture.model.script(ScriptedResponse::text("Second."));
     fixture.network.receive_message(inbound);
     fixture.network.wait_for("both", |state| state.inbound_count == 2).await;
-    while fixture.engine.active_runs().len() < 2 {
-        tokio::task::yield_now().await;
-    }
+    fixture.wait_for_active_runs(2).await;
     fixture.model.open_gate("more");
-    fixture.network.wait_for("the second answer", |state| state.contains_text("Second.")).await;
+    fixture.network.wait_for_text("Second.").await;
     let prompts = user_messages(&fixture.model.request_at(1).wait_arrived().await.body);
     assert!(prompts.last().unwrap().contains("notes.txt]"), "{prompts:?}");
     fixture.shut_down().await;
@@ -188,18 +177,11 @@ async fn a_message_after_one_with_files_is_answered_after_it() {
     fixture.network.receive_text("ann", "first");
     fixture.model.request_at(0).wait_arrived().await;
     let mut inbound = fixture.network.inbound_message("room", "ann", "look");
-    inbound.attachments.push(quell_protocol::Attachment {
-        kind: quell_protocol::AttachmentKind::File,
-        source: "contents".to_owned(),
-        name: Some("notes.txt".to_owned()),
-        media_type: None,
-        bytes: None,
-    });
+    let name = Some("notes.txt".to_owned());
+    inbound.attachments.push(Attachment { name, ..attachment_from("contents") });
     fixture.network.receive_message(inbound);
     fixture.network.receive_text("ann", "no, the other one");
-    while fixture.engine.active_runs().len() < 3 {
-        tokio::task::yield_now().await;
-    }
+    fixture.wait_for_active_runs(3).await;
     fixture.model.open_gate("more");
     fixture.network.wait_for("all answers", |state| state.texts() == ["First.", "Second.", "Third."]).await;
     let prompts = user_messages(&fixture.model.request_at(3).wait_arrived().await.body);
@@ -218,23 +200,12 @@ async fn a_message_is_answered_in_its_chat_although_the_page_is_at_work_in_its_s
         .script(call)
         .script(ScriptedResponse::text("On the page."))
         .script(ScriptedResponse::text("In the chat."));
-    let submission = Submission {
-        session: SessionKey::parse("paper_room_ann").unwrap(),
-        text: "look after this".to_owned(),
-        agent: None,
-        idempotency_key: None,
-        on_busy: OnBusy::Queue,
-        timeout: None,
-        stop_text_mode: StopTextMode::Literal,
-        channel_origin: None,
-    };
+    let submission = page_submission("paper_room_ann", "look after this");
     // Submitted as ann, so that a missing right is not the reason that her message stays out of the run.
     fixture.engine.submit(&channel_caller("paper", "ann", AccessLevel::Write), submission).await.unwrap();
     fixture.model.request_at(0).wait_arrived().await;
     fixture.network.receive_text("ann", "book it");
-    while fixture.engine.active_runs().len() < 2 {
-        tokio::task::yield_now().await;
-    }
+    fixture.wait_for_active_runs(2).await;
     fixture.model.open_gate("more");
     fixture.network.wait_for("the answer", |state| state.texts() == ["In the chat."]).await;
     fixture.shut_down().await;
@@ -270,9 +241,7 @@ async fn a_message_that_hooks_want_to_see_steers_nothing_and_is_answered_as_they
     fixture.model.request_at(0).wait_arrived().await;
     fixture.network.receive_text("ann", "my number is 4711");
     fixture.network.wait_for("both", |state| state.inbound_count == 2).await;
-    while fixture.engine.active_runs().len() < 2 {
-        tokio::task::yield_now().await;
-    }
+    fixture.wait_for_active_runs(2).await;
     fixture.model.open_gate("more");
     fixture.network.wait_for("both answers", |state| state.texts() == ["First.", "Second."]).await;
     let requests = fixture.model.recorded_requests();
@@ -296,10 +265,7 @@ async fn a_flood_of_one_sender_keeps_nobody_else_waiting() {
     }
     let started_at = std::time::Instant::now();
     fixture.network.receive_text_in("urgent", "late", "/stop");
-    fixture
-        .network
-        .wait_for("the stop's answer", |state| state.contains_text("Nothing of yours is running here."))
-        .await;
+    fixture.network.wait_for_text("Nothing of yours is running here.").await;
     let answered = started_at.elapsed();
     let state = fixture
         .network

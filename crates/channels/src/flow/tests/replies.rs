@@ -7,7 +7,10 @@ use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use quell_tools::attachment::attachment_folder;
 
 use super::FlowFixture;
-use super::fake_network::{FakeNetworkCall, FakeNetworkFault, FakeNetworkState, rate_limit_fault, refusal_fault};
+use super::fake_network::{
+    FakeNetwork, FakeNetworkCall, FakeNetworkFault, FakeNetworkState, rate_limit_fault, refusal_fault,
+};
+use crate::network::test_support::attachment_from;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_grows_in_its_draft_and_is_signed() {
@@ -73,20 +76,22 @@ async fn a_draft_that_was_deleted_is_followed_by_the_answer_as_a_message() {
     fixture.network.wait_for("the draft", |state| state.texts() == ["Good"]).await;
     fixture.network.inject_fault(FakeNetworkCall::Edit, refusal_fault());
     fixture.model.open_gate("more");
-    fixture.network.wait_for("the answer", |state| state.contains_text("Good morning.")).await;
+    fixture.network.wait_for_text("Good morning.").await;
     fixture.shut_down().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_draft_is_not_changed_for_nothing() {
-    let fixture = FlowFixture::start().await;
+    let network = FakeNetwork::with_typing_interval(Duration::from_millis(20));
+    let fixture = FlowFixture::start_with_data((tempfile::tempdir().unwrap(), network), "", |_| {}).await;
     fixture.model.script(ScriptedStream::new().text("Working").wait_for_gate("more").text(" on it."));
     fixture.network.receive_text("ann", "hello");
     fixture.network.wait_for("the draft", |state| state.texts() == ["Working"]).await;
-    let edits = fixture.network.state().messages[0].edits;
-    // Far longer than the edit interval of the fake network.
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    assert_eq!(fixture.network.state().messages[0].edits, edits);
+    let before = fixture.network.state();
+    // An edit that is due comes before the second of them: the edit interval is half of the typing interval.
+    let typed = |state: &FakeNetworkState| state.typing_calls.len() >= before.typing_calls.len() + 5;
+    let state = fixture.network.wait_for("further typing", typed).await;
+    assert_eq!(state.messages, before.messages);
     fixture.model.open_gate("more");
     fixture.network.wait_for("the answer", |state| state.texts() == ["Working on it."]).await;
     fixture.shut_down().await;
@@ -99,7 +104,7 @@ async fn a_long_answer_is_cut_and_a_lost_answer_of_the_network_doubles_nothing()
     fixture.model.script(ScriptedResponse::text(paragraphs.join("\n\n")));
     fixture.network.inject_fault(FakeNetworkCall::Send, rate_limit_fault(Duration::from_millis(20)));
     fixture.network.receive_text("ann", "tell me much");
-    fixture.network.wait_for("the last piece", |state| state.contains_text("7 word")).await;
+    fixture.network.wait_for_text("7 word").await;
     let state = fixture.network.state();
     assert!(state.messages.len() >= 3 && state.messages.iter().all(|it| it.text.chars().count() <= 1000));
     for number in 0..8 {
@@ -119,9 +124,7 @@ async fn an_answer_waits_for_a_server_that_restarts() {
     for _ in 0..8 {
         fixture.network.inject_fault(FakeNetworkCall::Send, rate_limit_fault(Duration::from_millis(5)));
     }
-    fixture.model.script(ScriptedResponse::text("Patience."));
-    fixture.network.receive_text("ann", "hello");
-    fixture.network.wait_for("the answer", |state| state.texts() == ["Patience."]).await;
+    fixture.ask("ann", "hello", "Patience.").await;
     fixture.shut_down().await;
 }
 
@@ -130,16 +133,16 @@ async fn a_failure_is_told_and_never_an_empty_answer() {
     let fixture = FlowFixture::start().await;
     fixture.model.script(ScriptedResponse::status(400));
     let message_id = fixture.network.receive_text("ann", "hello");
-    fixture.network.wait_for("the failure", |state| state.contains_text("⚠️ This failed.")).await;
+    fixture.network.wait_for_text("⚠️ This failed.").await;
     fixture.network.wait_for("its sign", |state| state.reactions_on(&message_id) == ["⚠️"]).await;
     fixture.model.script(ScriptedResponse::text(""));
     fixture.network.receive_text("ann", "say nothing");
-    fixture.network.wait_for("a word", |state| state.contains_text("ended without an answer")).await;
+    fixture.network.wait_for_text("ended without an answer").await;
     fixture.model.script(ScriptedResponse::text(
         "<tool_call>{\"name\": \"shell\", \"arguments\": {\"command\": \"ls\"}}</tool_call>",
     ));
     fixture.network.receive_text("ann", "call a tool as text");
-    fixture.network.wait_for("a word", |state| state.contains_text("The model wrote a tool call as text")).await;
+    fixture.network.wait_for_text("The model wrote a tool call as text").await;
     fixture.model.assert_histories_valid();
     fixture.shut_down().await;
 }
@@ -153,7 +156,7 @@ async fn a_request_that_takes_too_long_is_stopped_and_says_so() {
     fixture.live_settings.replace(settings);
     fixture.model.script(ScriptedResponse::silent_mid_stream("Slowly"));
     let message_id = fixture.network.receive_text("ann", "hello");
-    let state = fixture.network.wait_for("the time-out", |state| state.contains_text("⚠️ Request timed out")).await;
+    let state = fixture.network.wait_for_text("⚠️ Request timed out").await;
     assert!(state.contains_text("Slowly\n\n⚠️"), "{state:#?}");
     fixture.network.wait_for("its sign", |state| state.reactions_on(&message_id) == ["⚠️"]).await;
     fixture.model.request_at(0).wait_client_left().await;
@@ -172,19 +175,16 @@ async fn tools_are_told_where_that_is_wanted() {
             state.contains_text("recall: boats") || state.contains_text("🔧 `recall`: boats")
         })
         .await;
-    fixture.network.wait_for("the answer", |state| state.contains_text("Nothing about boats.")).await;
+    fixture.network.wait_for_text("Nothing about boats.").await;
     fixture.shut_down().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_come_in_and_go_out_of_the_workdir_alone() {
     let fixture = FlowFixture::start().await;
-    let file = |kind, source: &str, name: &str| Attachment {
-        kind,
-        source: source.to_owned(),
-        name: Some(name.to_owned()),
-        media_type: None,
-        bytes: None,
+    let file = |kind, source: &str, name: &str| {
+        let name = Some(name.to_owned());
+        Attachment { kind, name, ..attachment_from(source) }
     };
     let mut inbound = fixture.network.inbound_message("room", "ann", "look at these");
     inbound.attachments =
@@ -221,24 +221,17 @@ async fn files_come_in_and_go_out_of_the_workdir_alone() {
 async fn commands_are_answered_without_a_model() {
     let fixture = FlowFixture::start().await;
     fixture.network.receive_text("ann", "/help");
-    fixture.network.wait_for("the help", |state| state.contains_text("/stop all")).await;
+    fixture.network.wait_for_text("/stop all").await;
     fixture.network.receive_text("ann", "/models");
-    fixture.network.wait_for("the providers", |state| state.contains_text("Providers: scripted.")).await;
+    fixture.network.wait_for_text("Providers: scripted.").await;
     fixture.network.receive_text("ann", "/model other");
-    fixture
-        .network
-        .wait_for("the choice", |state| state.contains_text("This conversation is for scripted/other from now on."))
-        .await;
+    fixture.network.wait_for_text("This conversation is for scripted/other from now on.").await;
     assert_eq!(fixture.model.request_count(), 0);
-    fixture.model.script(ScriptedResponse::text("Hello."));
-    fixture.network.receive_text("ann", "hello");
-    fixture.network.wait_for("the answer", |state| state.contains_text("Hello.")).await;
+    fixture.ask("ann", "hello", "Hello.").await;
     assert_eq!(fixture.model.request_at(0).wait_arrived().await.body["model"], "other");
     fixture.network.receive_text("ann", "/new");
-    fixture.network.wait_for("the new conversation", |state| state.contains_text("A new conversation begins.")).await;
-    fixture.model.script(ScriptedResponse::text("Who are you?"));
-    fixture.network.receive_text("ann", "do you know me?");
-    fixture.network.wait_for("the answer", |state| state.contains_text("Who are you?")).await;
+    fixture.network.wait_for_text("A new conversation begins.").await;
+    fixture.ask("ann", "do you know me?", "Who are you?").await;
     let request = fixture.model.request_at(1).wait_arrived().await.body.clone();
     assert!(!request.to_string().contains("Hello."), "{request}");
     assert_eq!(request["model"], "other", "the choice stays");
@@ -262,7 +255,7 @@ async fn a_conversation_keeps_its_prompt_until_it_begins_anew() {
         let answer = format!("Answer {index}.");
         fixture.model.script(ScriptedResponse::text(&answer));
         fixture.network.receive_text("ann", "hello");
-        fixture.network.wait_for("the answer", |state| state.contains_text(&answer)).await;
+        fixture.network.wait_for_text(&answer).await;
         fixture.model.request_at(index).wait_arrived().await.body["messages"][0]["content"].as_str().unwrap().to_owned()
     };
     add_skill("boats");
@@ -271,7 +264,7 @@ async fn a_conversation_keeps_its_prompt_until_it_begins_anew() {
     add_skill("trains");
     assert_eq!(prompt(1).await, first, "byte for byte");
     fixture.network.receive_text("ann", "/new");
-    fixture.network.wait_for("the new conversation", |state| state.contains_text("A new conversation begins.")).await;
+    fixture.network.wait_for_text("A new conversation begins.").await;
     assert_eq!(prompt(2).await, format!("{first}\n- trains: For trains. (skills/trains/SKILL.md)"));
     fixture.shut_down().await;
 }
@@ -280,12 +273,9 @@ async fn a_conversation_keeps_its_prompt_until_it_begins_anew() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_message_is_explained_to_its_sender() {
     let fixture = FlowFixture::start_with("on_busy = \"reject\"", |_| {}).await;
-    fixture.model.script(ScriptedResponse::silent_mid_stream("hm"));
-    fixture.network.receive_text("ann", "first");
-    fixture.model.request_at(0).wait_streaming().await;
+    fixture.start_silent_run("first", "hm").await;
     fixture.network.receive_text("ann", "second");
-    let state =
-        fixture.network.wait_for("a word", |state| state.contains_text("Your last request is still at work")).await;
+    let state = fixture.network.wait_for_text("Your last request is still at work").await;
     assert!(!state.texts().concat().contains("olicy"), "{:?}", state.texts());
     fixture.shut_down().await;
 }

@@ -123,7 +123,7 @@ async fn without_a_draft_a_repeated_message_is_told_of_once() {
     wait_until_repaired(&next).await;
     next.network.receive_message(InboundMessage { id: "new".to_owned(), text: "/help".to_owned(), ..inbound });
     // The repeated message was delivered before this one.
-    next.network.wait_for("an answer", |state| state.contains_text("/stop")).await;
+    next.network.wait_for_text("/stop").await;
     assert_eq!(restart_notices(&next.network.state()), 2);
     next.shut_down().await;
     fixture.shut_down().await;
@@ -236,9 +236,7 @@ async fn a_command_that_is_told_again_after_a_restart_has_acted() {
     for inbound in commands {
         next.network.receive_message(inbound);
     }
-    next.model.script(ScriptedResponse::text("It is 4711."));
-    next.network.receive_text("ann", "what is my number?");
-    next.network.wait_for("the answer", |state| state.contains_text("It is 4711.")).await;
+    next.ask("ann", "what is my number?", "It is 4711.").await;
     let request = next.model.request_at(0).wait_arrived().await.body.clone();
     assert!(request.to_string().contains("my number is 4711") && request["model"] == "model", "{request}");
     assert_eq!(next.network.state().messages.len(), state.messages.len() + 1, "nothing is said again");

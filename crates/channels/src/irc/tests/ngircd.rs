@@ -15,12 +15,18 @@ async fn join_as_ann(server: &IrcServer) -> IrcTestUser {
     ann
 }
 
-#[tokio::test]
-async fn messages_come_and_go() {
+/// A server, and a user and the account in one room.
+async fn meet_in_tea() -> (IrcServer, IrcTestUser, IrcFixture) {
     let server = IrcServer::start().await;
     let ann = join_as_ann(&server).await;
     let fixture = IrcFixture::connect(&server.address(), json!({})).await;
     ann.wait_join("quell", "#tea").await;
+    (server, ann, fixture)
+}
+
+#[tokio::test]
+async fn messages_come_and_go() {
+    let (_server, ann, fixture) = meet_in_tea().await;
     assert_eq!(
         fixture.sink.state().accounts[0],
         crate::network::OwnAccount { id: "quell".into(), name: "quell".into() }
@@ -43,10 +49,7 @@ async fn messages_come_and_go() {
 
 #[tokio::test]
 async fn a_stop_word_is_heard_without_the_nick() {
-    let server = IrcServer::start().await;
-    let ann = join_as_ann(&server).await;
-    let fixture = IrcFixture::connect(&server.address(), json!({})).await;
-    ann.wait_join("quell", "#tea").await;
+    let (_server, ann, fixture) = meet_in_tea().await;
     ann.send_raw("NOTICE #tea :quell: a notice");
     ann.send_message("#tea", "\u{1}VERSION\u{1}");
     ann.send_message("#tea", "tea, anybody?");
@@ -81,10 +84,7 @@ async fn a_nick_that_is_taken_is_taken_back_when_it_is_free() {
 
 #[tokio::test]
 async fn a_long_answer_arrives_whole_in_order_and_is_no_flood() {
-    let server = IrcServer::start().await;
-    let ann = join_as_ann(&server).await;
-    let fixture = IrcFixture::connect(&server.address(), json!({})).await;
-    ann.wait_join("quell", "#tea").await;
+    let (_server, ann, fixture) = meet_in_tea().await;
     // Two lines more than the server accepts at once: four of full length and one that has to be split.
     let longest = fixture.irc.limits().message_format.max_length;
     let whole = |n: usize| format!("{n}{}", "x".repeat(longest - 1));
@@ -102,10 +102,7 @@ async fn a_long_answer_arrives_whole_in_order_and_is_no_flood() {
 
 #[tokio::test]
 async fn a_send_that_is_dropped_leaves_no_line() {
-    let server = IrcServer::start().await;
-    let ann = join_as_ann(&server).await;
-    let fixture = IrcFixture::connect(&server.address(), json!({})).await;
-    ann.wait_join("quell", "#tea").await;
+    let (_server, ann, fixture) = meet_in_tea().await;
     // Together with the `JOIN` line it is what the server accepts at once.
     for n in 0..4 {
         fixture.send("#tea", &format!("{n}")).await.unwrap();
@@ -116,33 +113,6 @@ async fn a_send_that_is_dropped_leaves_no_line() {
     }
     fixture.send("#tea", "last").await.unwrap();
     assert_eq!(ann.wait_messages_from("quell", 5).await, ["0", "1", "2", "3", "last"]);
-}
-
-#[tokio::test]
-async fn a_server_that_comes_back_is_found_again() {
-    let mut server = IrcServer::start().await;
-    let mut fixture = IrcFixture::connect(&server.address(), json!({})).await;
-    let early = join_as_ann(&server).await;
-    early.send_message("quell", "before");
-    fixture.wait_for_text("before").await;
-
-    server.kill();
-    assert!(matches!(fixture.wait_for_end().await, ListenError::Connection(_)));
-    let sent = fixture.send("#tea", "into the void").await;
-    assert!(matches!(sent, Err(SendError::NotDelivered { retry_after: Some(_), .. })), "{sent:?}");
-    let lost = fixture.irc.listen(fixture.sink.as_ref()).await;
-    assert!(matches!(&lost, ListenError::Connection(why) if why.contains("cannot be reached")), "{lost:?}");
-
-    server.restart().await;
-    fixture.listen().await;
-    let ann = join_as_ann(&server).await;
-    ann.send_message("quell", "after");
-    fixture.wait_for_text("after").await;
-    assert!(fixture.send("#tea", "back again").await.is_ok());
-    assert_eq!(ann.wait_messages_from("quell", 1).await, ["back again"]);
-    let state = fixture.sink.state();
-    assert_eq!(state.texts(), ["before", "after"]);
-    assert_ne!(state.messages[0].id, state.messages[1].id);
 }
 
 #[tokio::test]

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use quell_testkit::networks::matrix::{MatrixTestUser, Synapse, is_skipped};
 use serde_json::json;
 
-use super::{chat_address, matrix_network, message_piece, while_listening};
-use crate::network::recording_sink::RecordingInboundSink;
+use super::{html_piece, matrix_network};
+use crate::network::test_support::{RecordingInboundSink, chat_address, while_listening};
 use crate::network::{InboundMessage, InboundSink as _, ListenError, Network as _, SendError};
 
 /// More messages than one poll returns.
@@ -53,7 +53,7 @@ async fn no_message_is_lost_or_doubled_by_a_restart_or_an_outage() {
         sink.wait_for("a later place", |state| state.cursors.len() >= 2 && state.store_waits >= 2).await;
     })
     .await;
-    let sent = network.send(&chat_address(&room), &message_piece("", "only once"), "key").await.unwrap();
+    let sent = network.send(&chat_address(&room), &html_piece("", "only once"), "key").await.unwrap();
     let (lost, ()) = tokio::join!(network.listen(&sink), async {
         sink.wait_for("the second connection", |state| state.accounts.len() == 2).await;
         alice.send_message(&room, "two").await;
@@ -63,7 +63,7 @@ async fn no_message_is_lost_or_doubled_by_a_restart_or_an_outage() {
     assert!(matches!(lost, ListenError::Connection(_)), "{lost:?}");
     let down = network.listen(&sink).await;
     assert!(matches!(down, ListenError::Connection(_)), "{down:?}");
-    let down = network.send(&chat_address(&room), &message_piece("", "hello"), "another key").await;
+    let down = network.send(&chat_address(&room), &html_piece("", "hello"), "another key").await;
     assert!(matches!(down, Err(SendError::NotDelivered { .. })), "nothing was sent to nobody: {down:?}");
 
     server.restart().await;
@@ -80,11 +80,11 @@ async fn no_message_is_lost_or_doubled_by_a_restart_or_an_outage() {
     );
 
     assert_eq!(
-        network.send(&chat_address(&room), &message_piece("", "only once"), "key").await,
+        network.send(&chat_address(&room), &html_piece("", "only once"), "key").await,
         Ok(sent),
         "keys are known after a restart"
     );
-    let last = network.send(&chat_address(&room), &message_piece("", "last"), "next key").await.unwrap();
+    let last = network.send(&chat_address(&room), &html_piece("", "last"), "next key").await.unwrap();
     let view = alice.wait_for("the last", |view| view.room(&room).messages.iter().any(|m| m.id == last.0)).await;
     assert_eq!(view.room(&room).texts_of(quell.id()), ["only once", "last"]);
     check_unknown_cursor_ignored(&server, &alice, &quell, &room).await;
@@ -110,7 +110,7 @@ async fn check_wrong_token_refused(server: &Synapse, room: &str) {
     let ListenError::Refused(why) = &lost else { panic!("{lost:?}") };
     assert!(why.contains("M_UNKNOWN_TOKEN") && why.contains("QUELL_MATRIX_TOKEN"), "{why}");
     let error = network.probe().await.unwrap_err();
-    let not_sent = network.send(&chat_address(room), &message_piece("", "hello"), "key").await.unwrap_err();
+    let not_sent = network.send(&chat_address(room), &html_piece("", "hello"), "key").await.unwrap_err();
     assert!(matches!(not_sent, SendError::Refused { .. }), "{not_sent:?}");
     let text = format!("{why} {error} {not_sent} {network:?}");
     assert!(!text.contains("syt_secret"), "{text}");

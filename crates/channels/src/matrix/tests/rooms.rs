@@ -4,10 +4,10 @@ use quell_protocol::{Attachment, AttachmentKind};
 use quell_testkit::networks::matrix::{MatrixTestUser, Synapse, is_skipped};
 use serde_json::{Value, json};
 
-use super::{chat_address, matrix_network, message_piece, while_listening};
+use super::{html_piece, matrix_network};
 use crate::matrix::MatrixNetwork;
-use crate::network::recording_sink::RecordingInboundSink;
-use crate::network::{ChatAddress, InboundMessage, Network as _, OwnAccount, SendError};
+use crate::network::test_support::{RecordingInboundSink, chat_address, thread_address, while_listening};
+use crate::network::{InboundMessage, Network as _, OwnAccount, SendError};
 
 /// Not a real picture; nothing decodes it.
 const NOT_A_PICTURE: &[u8] = b"only bytes";
@@ -76,11 +76,11 @@ async fn a_person_and_the_account_talk_in_a_room_and_its_threads() {
 
 async fn check_send_and_edit(fixture: &mut MatrixFixture, matrix: &MatrixNetwork, room: &str) {
     let address = chat_address(room);
-    let draft = message_piece("<p>one</p>", "one");
+    let draft = html_piece("<p>one</p>", "one");
     let sent = matrix.send(&address, &draft, "key 1").await.unwrap();
     assert_eq!(matrix.send(&address, &draft, "key 1").await, Ok(sent.clone()), "the same key is the same message");
-    let final_text = message_piece("<p><strong>one</strong> and <em>two</em></p>", "one and two");
-    for text in [message_piece("<p>one and</p>", "one and"), draft, final_text.clone(), final_text] {
+    let final_text = html_piece("<p><strong>one</strong> and <em>two</em></p>", "one and two");
+    for text in [html_piece("<p>one and</p>", "one and"), draft, final_text.clone(), final_text] {
         matrix.drafts().unwrap().edit(&address, &sent, &text).await.unwrap();
     }
     let own = fixture.quell.id().to_owned();
@@ -93,9 +93,9 @@ async fn check_send_and_edit(fixture: &mut MatrixFixture, matrix: &MatrixNetwork
     assert_eq!(shown[0].html(), "<p><strong>one</strong> and <em>two</em></p>");
     // The longest message, of characters whose escapes are the longest.
     let longest_text = "\"\n".repeat(matrix.limits().message_format.max_length / 2);
-    let long = matrix.send(&address, &message_piece(&longest_text, &longest_text), "key 2").await.unwrap();
+    let long = matrix.send(&address, &html_piece(&longest_text, &longest_text), "key 2").await.unwrap();
     assert_ne!(long, sent, "another key is another message");
-    matrix.drafts().unwrap().edit(&address, &long, &message_piece(&longest_text, &longest_text)).await.unwrap();
+    matrix.drafts().unwrap().edit(&address, &long, &html_piece(&longest_text, &longest_text)).await.unwrap();
 }
 
 async fn check_thread_replies(
@@ -107,10 +107,10 @@ async fn check_thread_replies(
 ) {
     fixture.alice.send_message_in_thread(room, root, "in a thread").await;
     let inbound = wait_for_text(sink, "in a thread").await;
-    let thread = ChatAddress { target: room.to_owned(), thread: Some(root.to_owned()) };
+    let thread = thread_address(room, root);
     assert_eq!((&inbound.address, inbound.scope_id.as_deref()), (&thread, Some(root)));
-    let sent = matrix.send(&inbound.address, &message_piece("<p>there</p>", "there"), "key 3").await.unwrap();
-    matrix.drafts().unwrap().edit(&inbound.address, &sent, &message_piece("<p>there!</p>", "there!")).await.unwrap();
+    let sent = matrix.send(&inbound.address, &html_piece("<p>there</p>", "there"), "key 3").await.unwrap();
+    matrix.drafts().unwrap().edit(&inbound.address, &sent, &html_piece("<p>there!</p>", "there!")).await.unwrap();
     let own = fixture.quell.id().to_owned();
     let view = fixture.alice.wait_for("the answer", |view| view.room(room).texts_of(&own).contains(&"there!")).await;
     let messages = view.room(room).messages;
@@ -273,7 +273,7 @@ async fn the_account_goes_only_where_it_may_and_answers_only_what_is_meant_for_i
     })
     .await;
     assert!(!sink.state().texts().contains(&"before it came"), "{:#?}", sink.state().texts());
-    let gone = matrix.send(&chat_address("!nowhere:quell.test"), &message_piece("", "hello"), "key").await;
+    let gone = matrix.send(&chat_address("!nowhere:quell.test"), &html_piece("", "hello"), "key").await;
     assert!(matches!(gone, Err(SendError::Refused { .. })), "{gone:?}");
 }
 

@@ -2,16 +2,14 @@
 
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::scripted_homeserver::{ScriptedHomeserver, ScriptedReply};
-use super::{chat_address, matrix_network, message_piece, while_listening};
+use super::{html_piece, matrix_network};
 use crate::matrix::MatrixNetwork;
-use crate::network::recording_sink::RecordingInboundSink;
-use crate::network::{InboundMessage, InboundSink, ListenError, MessageId, Network as _, OwnAccount, SendError};
+use crate::network::test_support::{RecordingInboundSink, chat_address, while_listening};
+use crate::network::{ListenError, MessageId, Network as _, SendError};
 
 const ROOM: &str = "!room:quell.test";
 
@@ -41,7 +39,7 @@ fn rate_limit_reply(after: &'static str, body: Value) -> ScriptedReply {
 }
 
 async fn send_message(server: &ScriptedHomeserver, matrix: &MatrixNetwork) -> Result<MessageId, SendError> {
-    server.serve_during(matrix.send(&chat_address(ROOM), &message_piece("<p>a</p>", "a"), "key")).await
+    server.serve_during(matrix.send(&chat_address(ROOM), &html_piece("<p>a</p>", "a"), "key")).await
 }
 
 #[rstest]
@@ -344,44 +342,20 @@ async fn a_room_that_was_replaced_while_nobody_listened_is_followed_later(
     server.serve_during(while_listening(&matrix, &RecordingInboundSink::new(), wait)).await;
 }
 
-/// A sink whose database is stuck.
-struct MatrixStuckSink(RecordingInboundSink);
-
-impl InboundSink for MatrixStuckSink {
-    fn on_connected(&self, account: OwnAccount) {
-        self.0.on_connected(account);
-    }
-
-    fn on_message(&self, inbound: InboundMessage) {
-        self.0.on_message(inbound);
-    }
-
-    fn wait_until_stored(&self) -> BoxFuture<'_, ()> {
-        std::future::pending().boxed()
-    }
-
-    fn load_cursor(&self) -> BoxFuture<'_, Option<String>> {
-        async { Some("s0".to_owned()) }.boxed()
-    }
-
-    fn save_cursor(&self, cursor: String) -> BoxFuture<'_, ()> {
-        self.0.save_cursor(cursor)
-    }
-}
-
 #[tokio::test]
 async fn a_stuck_database_holds_up_no_stop_and_no_place_is_kept_before_its_messages() {
     let (server, matrix) = start_homeserver().await;
-    let sink = MatrixStuckSink(RecordingInboundSink::new());
+    let sink = RecordingInboundSink::with_stuck_database();
+    sink.set_cursor("s0");
     server.script_reply("since=s0", sync_reply("s1", json!({"events": [message_event(1)]})));
     server.script_reply("since=s1", sync_reply("s2", json!({"events": [message_event(2)]})));
     server
         .serve_during(while_listening(&matrix, &sink, async {
-            sink.0.wait_for("both", |state| state.messages.len() == 2).await;
+            sink.wait_for("both", |state| state.messages.len() == 2).await;
             server.wait_for_call("since=s2").await;
         }))
         .await;
-    assert_eq!(sink.0.state().cursors, Vec::<String>::new());
+    assert_eq!(sink.state().cursors, Vec::<String>::new());
 }
 
 #[tokio::test]

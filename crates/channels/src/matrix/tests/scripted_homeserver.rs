@@ -1,9 +1,9 @@
-//! HTTP server with scripted replies, for responses that a real homeserver seldom sends.
+//! HTTP server with scripted replies, for responses that a real homeserver seldom sends. It holds a poll until the script
+//! has a reply for it.
 
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -39,14 +39,14 @@ pub(super) struct RecordedCall {
 #[derive(Debug)]
 pub(super) struct ScriptedHomeserver {
     listener: TcpListener,
-    script: Mutex<VecDeque<(&'static str, ScriptedReply)>>,
+    script: watch::Sender<VecDeque<(&'static str, ScriptedReply)>>,
     calls: watch::Sender<Vec<RecordedCall>>,
 }
 
 impl ScriptedHomeserver {
     pub(super) async fn start() -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        Self { listener, script: Mutex::default(), calls: watch::Sender::default() }
+        Self { listener, script: watch::Sender::default(), calls: watch::Sender::default() }
     }
 
     pub(super) fn base_url(&self) -> String {
@@ -54,9 +54,9 @@ impl ScriptedHomeserver {
     }
 
     /// Uses `reply` for the next call whose line contains `words`. Calls outside the script get default replies: the
-    /// account exists, it is in no room, and each poll is held.
+    /// account exists, it is in no room, each message is accepted, and each poll is held.
     pub(super) fn script_reply(&self, words: &'static str, reply: ScriptedReply) -> &Self {
-        self.script.lock().unwrap().push_back((words, reply));
+        self.script.send_modify(|script| script.push_back((words, reply)));
         self
     }
 
@@ -66,6 +66,10 @@ impl ScriptedHomeserver {
             output = scenario => output,
             () = self.serve() => unreachable!("it serves for ever"),
         }
+    }
+
+    pub(super) fn calls(&self) -> Vec<RecordedCall> {
+        self.calls.borrow().clone()
     }
 
     /// Waits for a call whose line contains these words and returns the first one.
@@ -83,7 +87,7 @@ impl ScriptedHomeserver {
         self.calls.borrow().iter().filter(|call| call.request_line.contains(words)).count()
     }
 
-    async fn serve(&self) {
+    pub(super) async fn serve(&self) {
         let mut connections = FuturesUnordered::new();
         loop {
             // Both may be dropped: accepting loses no connection, and the other connections stay in the set.
@@ -114,8 +118,12 @@ impl ScriptedHomeserver {
         stream.read_exact(&mut body).await?;
         let line = line.trim_end().trim_end_matches(" HTTP/1.1").to_owned();
         let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-        let reply = self.next_reply(&line);
-        self.calls.send_modify(|calls| calls.push(RecordedCall { request_line: line, body }));
+        self.calls.send_modify(|calls| calls.push(RecordedCall { request_line: line.clone(), body }));
+        let reply = tokio::select! {
+            reply = self.wait_for_reply(&line) => reply,
+            // The client has gone: the next one gets the reply.
+            _ = stream.fill_buf() => return Ok(()),
+        };
         let (status, headers, body) = match reply {
             ScriptedReply::Json(status, body) => (status, "", body.to_string()),
             ScriptedReply::Raw(status, headers, body) => (status, headers, body),
@@ -129,21 +137,40 @@ impl ScriptedHomeserver {
         stream.flush().await
     }
 
-    fn next_reply(&self, line: &str) -> ScriptedReply {
-        let mut script = self.script.lock().unwrap();
-        if let Some(index) = script.iter().position(|(words, _)| line.contains(words)) {
-            return script.remove(index).unwrap().1;
+    async fn wait_for_reply(&self, line: &str) -> ScriptedReply {
+        let mut script = self.script.subscribe();
+        loop {
+            if let Some(reply) = self.scripted_reply(line) {
+                return reply;
+            }
+            if !line.contains("since=") {
+                return default_reply(line);
+            }
+            let _ = script.changed().await;
         }
-        if line.contains("/account/whoami") {
-            ScriptedReply::Json(200, json!({"user_id": "@quell:quell.test", "device_id": "A"}))
-        } else if line.contains("/displayname") {
-            ScriptedReply::Json(404, json!({"errcode": "M_NOT_FOUND", "error": "no profile"}))
-        } else if line.contains("since=") {
-            ScriptedReply::NoResponse
-        } else if line.contains("/sync") {
-            ScriptedReply::Json(200, json!({"next_batch": "s0"}))
-        } else {
-            ScriptedReply::Json(404, json!({"errcode": "M_UNRECOGNIZED", "error": "not in the script"}))
-        }
+    }
+
+    fn scripted_reply(&self, line: &str) -> Option<ScriptedReply> {
+        let mut reply = None;
+        self.script.send_if_modified(|script| {
+            let index = script.iter().position(|(words, _)| line.contains(words));
+            reply = index.and_then(|index| script.remove(index)).map(|(_, reply)| reply);
+            reply.is_some()
+        });
+        reply
+    }
+}
+
+fn default_reply(line: &str) -> ScriptedReply {
+    if line.contains("/account/whoami") {
+        ScriptedReply::Json(200, json!({"user_id": "@quell:quell.test", "device_id": "A"}))
+    } else if line.contains("/displayname") {
+        ScriptedReply::Json(404, json!({"errcode": "M_NOT_FOUND", "error": "no profile"}))
+    } else if line.contains("/sync") {
+        ScriptedReply::Json(200, json!({"next_batch": "s0"}))
+    } else if let Some((_, transaction)) = line.split_once("/send/m.room.message/") {
+        ScriptedReply::Json(200, json!({"event_id": format!("${transaction}")}))
+    } else {
+        ScriptedReply::Json(404, json!({"errcode": "M_UNRECOGNIZED", "error": "not in the script"}))
     }
 }

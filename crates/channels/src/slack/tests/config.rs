@@ -40,13 +40,13 @@ fn valid_settings_are_accepted() {
 #[tokio::test]
 async fn a_probe_says_who_and_where() {
     let fixture = SlackFixture::new().await;
-    assert_eq!(fixture.slack.probe().await, Ok(format!("quell ({BOT}) in Fake")));
+    assert_eq!(fixture.network.probe().await, Ok(format!("quell ({BOT}) in Fake")));
     fixture.server.set_scopes("chat:write,files:write");
-    let line = fixture.slack.probe().await.unwrap();
+    let line = fixture.network.probe().await.unwrap();
     assert!(line.contains("without reactions on messages, because the scope reactions:write is missing"), "{line}");
     assert!(line.contains("files:read"), "{line}");
     fixture.server.set_scopes("files:write");
-    let NetworkError(problem) = fixture.slack.probe().await.unwrap_err();
+    let NetworkError(problem) = fixture.network.probe().await.unwrap_err();
     assert!(problem.contains("add the scope chat:write"), "{problem}");
 }
 
@@ -54,7 +54,7 @@ async fn a_probe_says_who_and_where() {
 async fn a_probe_sees_that_socket_mode_is_off() {
     let fixture = SlackFixture::new().await;
     fixture.server.disable_socket_mode();
-    let NetworkError(problem) = fixture.slack.probe().await.unwrap_err();
+    let NetworkError(problem) = fixture.network.probe().await.unwrap_err();
     assert!(problem.contains("switch on Socket Mode"), "{problem}");
 }
 
@@ -62,7 +62,7 @@ async fn a_probe_sees_that_socket_mode_is_off() {
 async fn a_probe_without_a_server_shows_no_token() {
     let fixture = SlackFixture::new().await;
     fixture.server.stop_listening().await;
-    let NetworkError(problem) = fixture.slack.probe().await.unwrap_err();
+    let NetworkError(problem) = fixture.network.probe().await.unwrap_err();
     assert!(problem.contains("cannot be reached") && !problem.contains("fakeToken"), "{problem}");
 }
 
@@ -70,6 +70,6 @@ async fn a_probe_without_a_server_shows_no_token() {
 async fn a_page_of_something_in_between_is_not_repeated() {
     let fixture = SlackFixture::new().await;
     fixture.server.inject_fault("auth.test", FakeSlackFault::HtmlPage(502));
-    let NetworkError(problem) = fixture.slack.probe().await.unwrap_err();
+    let NetworkError(problem) = fixture.network.probe().await.unwrap_err();
     assert_eq!(problem, "Slack has failed: HTTP 502 without an answer of the API");
 }

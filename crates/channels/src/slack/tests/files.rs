@@ -1,12 +1,8 @@
 //! Download and upload of attachments.
 
-use quell_protocol::{Attachment, AttachmentKind};
+use quell_protocol::Attachment;
 
 use super::*;
-
-fn attachment_from(source: &str) -> Attachment {
-    Attachment { kind: AttachmentKind::File, source: source.to_owned(), name: None, media_type: None, bytes: None }
-}
 
 #[tokio::test]
 async fn a_file_goes_into_its_thread() {
@@ -14,7 +10,7 @@ async fn a_file_goes_into_its_thread() {
     let (channel, ann) = (fixture.server.add_channel(), fixture.server.add_person("ann"));
     let parent = fixture.server.post_message(&channel, &ann, "send it");
     let file = Attachment { name: Some("../weird \"näme\".txt".to_owned()), ..attachment_from("") };
-    let files = fixture.slack.files().unwrap();
+    let files = fixture.network.files().unwrap();
     files.send(&thread_address(&channel, &parent), &file, b"hello".to_vec()).await.unwrap();
     let shown = fixture.server.messages(&channel)[1].clone();
     assert_eq!(shown.thread, Some(parent));
@@ -25,7 +21,7 @@ async fn a_file_goes_into_its_thread() {
 async fn only_the_last_step_can_have_shown_something() {
     let fixture = SlackFixture::new().await;
     let channel = fixture.server.add_channel();
-    let files = fixture.slack.files().unwrap();
+    let files = fixture.network.files().unwrap();
     let address = chat_address(&channel);
     for (method, fault) in [
         ("files.getUploadURLExternal", FakeSlackFault::LoseAnswer),
@@ -51,7 +47,7 @@ async fn a_file_without_the_scope_for_it_says_so() {
     let id = fixture.server.messages(&channel)[0].files[0].id.clone();
     let base = fixture.server.base_url().replace("/api", "");
     let file = attachment_from(&format!("{base}/files-pri/{id}/a.txt"));
-    let files = fixture.slack.files().unwrap();
+    let files = fixture.network.files().unwrap();
     assert_eq!(files.fetch(&file, 4).await, Ok(b"text".to_vec()));
     let NetworkError(problem) = files.fetch(&file, 3).await.unwrap_err();
     assert!(problem.contains("larger than 3 bytes"), "{problem}");
@@ -77,7 +73,7 @@ async fn nothing_is_fetched_from_elsewhere() {
     ];
     for source in sources {
         let NetworkError(problem) =
-            fixture.slack.files().unwrap().fetch(&attachment_from(&source), 10).await.unwrap_err();
+            fixture.network.files().unwrap().fetch(&attachment_from(&source), 10).await.unwrap_err();
         assert_eq!(problem, "the file is not on Slack's servers, so it is not fetched", "{source}");
     }
     assert!(other.state().client_errors.is_empty(), "somebody has asked the other server");

@@ -5,7 +5,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::{assert_token_hidden, telegram_config, telegram_network};
-use crate::network::recording_sink::RecordingInboundSink;
+use crate::network::test_support::RecordingInboundSink;
 use crate::network::{ListenError, Network};
 use crate::telegram::TelegramNetwork;
 

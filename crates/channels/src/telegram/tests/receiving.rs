@@ -1,7 +1,5 @@
 //! Which messages are received, when they are confirmed, and how listening ends.
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use quell_protocol::AttachmentKind;
 use quell_testkit::networks::telegram::{BOT_ID, BOT_NAME, FakeTelegram, FakeTelegramFault, FakeTelegramFile};
 use rstest::rstest;
@@ -9,38 +7,11 @@ use serde_json::{Value, json};
 
 use super::{
     ANN, BOB, GROUP, assert_token_hidden, chat_address, message_id, telegram_config, telegram_network,
-    wait_for_messages, while_listening,
+    wait_for_messages,
 };
-use crate::network::recording_sink::RecordingInboundSink;
-use crate::network::{ChatAddress, FileTransfer, InboundMessage, InboundSink, ListenError, Network, OwnAccount};
+use crate::network::test_support::{RecordingInboundSink, message_piece, while_listening};
+use crate::network::{ChatAddress, FileTransfer, InboundMessage, ListenError, Network, OwnAccount};
 use crate::telegram::TelegramNetwork;
-
-/// A sink whose database never stores anything.
-#[derive(Debug)]
-struct TelegramStuckSink(RecordingInboundSink);
-
-impl InboundSink for TelegramStuckSink {
-    fn on_connected(&self, account: OwnAccount) {
-        self.0.on_connected(account);
-    }
-
-    fn on_message(&self, inbound: InboundMessage) {
-        self.0.on_message(inbound);
-    }
-
-    fn wait_until_stored(&self) -> BoxFuture<'_, ()> {
-        drop(self.0.wait_until_stored());
-        std::future::pending().boxed()
-    }
-
-    fn load_cursor(&self) -> BoxFuture<'_, Option<String>> {
-        self.0.load_cursor()
-    }
-
-    fn save_cursor(&self, cursor: String) -> BoxFuture<'_, ()> {
-        self.0.save_cursor(cursor)
-    }
-}
 
 #[tokio::test]
 async fn a_message_is_heard_with_all_that_is_known_of_it() {
@@ -80,8 +51,8 @@ async fn a_listener_is_connected_before_the_first_message() {
 async fn a_message_is_confirmed_when_it_is_kept_and_told_again_until_then() {
     let fake = FakeTelegram::start().await;
     fake.post_message(7, ANN, "hello");
-    let (telegram, sink) = (telegram_network(&fake), TelegramStuckSink(RecordingInboundSink::new()));
-    let first = while_listening(&telegram, &sink, sink.0.wait_for("a wait", |state| state.store_waits == 1)).await;
+    let (telegram, sink) = (telegram_network(&fake), RecordingInboundSink::with_stuck_database());
+    let first = while_listening(&telegram, &sink, sink.wait_for("a wait", |state| state.store_waits == 1)).await;
     assert_eq!(fake.state().confirmed_update, 0, "it was confirmed and is not kept");
     assert_eq!(fake.calls("getUpdates").len(), 1);
     // As after a crash: nothing is known of the first delivery.
@@ -98,7 +69,7 @@ async fn a_message_is_heard_while_another_is_being_sent() {
     fake.post_message(7, ANN, "hello");
     fake.inject_fault("sendMessage", FakeTelegramFault::Silent);
     let (telegram, sink) = (telegram_network(&fake), RecordingInboundSink::new());
-    let (address, piece) = (chat_address(7), super::plain_piece("an answer"));
+    let (address, piece) = (chat_address(7), message_piece("an answer"));
     let scenario = async {
         fake.wait_for("the answer", |state| state.calls_of("sendMessage").count() == 1).await;
         fake.post_message(7, ANN, "/stop");
@@ -115,13 +86,13 @@ async fn a_message_is_heard_while_another_is_being_sent() {
 async fn a_stop_is_heard_while_nothing_can_be_kept() {
     let fake = FakeTelegram::start().await;
     fake.post_message(7, ANN, "hello");
-    let (telegram, sink) = (telegram_network(&fake), TelegramStuckSink(RecordingInboundSink::new()));
+    let (telegram, sink) = (telegram_network(&fake), RecordingInboundSink::with_stuck_database());
     let scenario = async {
-        sink.0.wait_for("a wait", |state| state.store_waits == 1).await;
+        sink.wait_for("a wait", |state| state.store_waits == 1).await;
         fake.post_message(7, ANN, "/stop");
-        sink.0.wait_for("the stop", |state| state.texts().contains(&"/stop")).await;
+        sink.wait_for("the stop", |state| state.texts().contains(&"/stop")).await;
         // Telegram sends them again and again; each is delivered once.
-        sink.0.wait_for("another wait", |state| state.store_waits >= 4).await
+        sink.wait_for("another wait", |state| state.store_waits >= 4).await
     };
     let state = while_listening(&telegram, &sink, scenario).await;
     assert_eq!(state.texts(), ["hello", "/stop"]);
@@ -136,8 +107,8 @@ async fn a_stop_is_heard_behind_more_than_telegram_tells_at_once() {
         fake.post_message(7, ANN, &number.to_string());
     }
     fake.post_message(8, BOB, "/stop");
-    let (telegram, sink) = (telegram_network(&fake), TelegramStuckSink(RecordingInboundSink::new()));
-    let stop = sink.0.wait_for("the stop", |state| state.texts().contains(&"/stop"));
+    let (telegram, sink) = (telegram_network(&fake), RecordingInboundSink::with_stuck_database());
+    let stop = sink.wait_for("the stop", |state| state.texts().contains(&"/stop"));
     let state = while_listening(&telegram, &sink, stop).await;
     assert_eq!(state.texts().len(), 251, "each is delivered once");
     assert_eq!(fake.state().confirmed_update, 200, "what fits on a page is told again");
@@ -184,7 +155,7 @@ async fn a_topic_is_a_thread_and_an_answer_is_none() {
     let in_topic = ChatAddress { target: GROUP.to_string(), thread: Some(topic.to_string()) };
     assert_eq!([&inbound[0].address, &inbound[1].address], [&in_topic, &chat_address(-5)]);
     assert!(inbound[0].is_group && inbound[1].is_group);
-    Network::send(&telegram_network(&fake), &in_topic, &super::plain_piece("there"), "key").await.unwrap();
+    Network::send(&telegram_network(&fake), &in_topic, &message_piece("there"), "key").await.unwrap();
     assert_eq!(fake.messages(GROUP).last().unwrap().thread, Some(topic));
 }
 
@@ -226,7 +197,7 @@ async fn an_answer_to_the_bot_names_it() {
         TelegramNetwork::new("t", &telegram_config(json!({"api_base": fake.base_url(), "mention_only": true})))
             .unwrap();
     let asked = fake.post_message(GROUP, ANN, "hello");
-    let answer = Network::send(&telegram, &chat_address(GROUP), &super::plain_piece("hi"), "key").await.unwrap();
+    let answer = Network::send(&telegram, &chat_address(GROUP), &message_piece("hi"), "key").await.unwrap();
     fake.post_reply(GROUP, BOB, asked, "to ann");
     fake.post_reply(GROUP, BOB, answer.0.parse().unwrap(), "to the bot");
     let topic = fake.open_topic(GROUP);
@@ -293,25 +264,6 @@ async fn a_file_that_is_too_large_or_gone_is_not_fetched() {
     assert!(error.contains("wrong file_id"), "{error}");
     fake.inject_fault("getFile", FakeTelegramFault::HtmlPage(404));
     assert_token_hidden(&telegram.fetch(&file, 100).await.unwrap_err().to_string());
-}
-
-#[tokio::test]
-async fn listening_ends_with_the_server_and_goes_on_with_it() {
-    let fake = FakeTelegram::start().await;
-    let (telegram, sink) = (telegram_network(&fake), RecordingInboundSink::new());
-    let stop = async {
-        fake.wait_for("a poll", |state| state.waiting_polls == 1).await;
-        fake.stop().await;
-    };
-    let (lost, ()) = tokio::join!(telegram.listen(&sink), stop);
-    assert!(matches!(lost, ListenError::Connection(_)), "{lost:?}");
-    fake.post_message(7, ANN, "while the server was away");
-    let lost = telegram.listen(&sink).await;
-    assert!(matches!(&lost, ListenError::Connection(why) if why.contains("cannot be reached")), "{lost:?}");
-    fake.start_again().await;
-    let received = sink.wait_for("the message", |state| state.messages.len() == 1);
-    let state = while_listening(&telegram, &sink, received).await;
-    assert_eq!((state.texts(), state.accounts.len()), (vec!["while the server was away"], 2));
 }
 
 #[tokio::test]

@@ -6,8 +6,9 @@ use quell_protocol::{Attachment, AttachmentKind};
 use quell_testkit::networks::telegram::{FakeTelegram, FakeTelegramFault};
 use rstest::rstest;
 
-use super::{ANN, GROUP, assert_token_hidden, chat_address, message_id, plain_piece, telegram_network};
+use super::{ANN, GROUP, assert_token_hidden, chat_address, message_id, telegram_network};
 use crate::format::MessagePiece;
+use crate::network::test_support::message_piece;
 use crate::network::{ChatAddress, Drafts, FileTransfer, Network, Reactions, SendError, TypingIndicator};
 use crate::telegram::TelegramNetwork;
 
@@ -47,30 +48,18 @@ async fn markup_that_telegram_cannot_read_goes_without() {
 #[tokio::test]
 async fn a_draft_grows_and_an_edit_that_changes_nothing_is_done() {
     let (fake, telegram) = start_with_message().await;
-    let id = Network::send(&telegram, &chat_address(7), &plain_piece("..."), "key").await.unwrap();
+    let id = Network::send(&telegram, &chat_address(7), &message_piece("..."), "key").await.unwrap();
     for text in ["He", "Hello", "Hello"] {
-        telegram.edit(&chat_address(7), &id, &plain_piece(text)).await.unwrap();
+        telegram.edit(&chat_address(7), &id, &message_piece(text)).await.unwrap();
     }
     assert_eq!(bot_texts(&fake), ["Hello"]);
-    let gone = telegram.edit(&chat_address(7), &message_id(99), &plain_piece("x")).await.unwrap_err();
+    let gone = telegram.edit(&chat_address(7), &message_id(99), &message_piece("x")).await.unwrap_err();
     assert!(matches!(&gone, SendError::Refused { why } if why.contains("message to edit not found")), "{gone:?}");
     fake.limit_edits(Duration::from_secs(60));
-    telegram.edit(&chat_address(7), &id, &plain_piece("Hello!")).await.unwrap_err();
+    telegram.edit(&chat_address(7), &id, &message_piece("Hello!")).await.unwrap_err();
     fake.inject_fault("editMessageText", FakeTelegramFault::LoseAnswer);
-    let lost = telegram.edit(&chat_address(7), &id, &plain_piece("Hello!")).await.unwrap_err();
+    let lost = telegram.edit(&chat_address(7), &id, &message_piece("Hello!")).await.unwrap_err();
     assert!(matches!(lost, SendError::Unknown { is_repeatable: true, .. }), "{lost:?}");
-}
-
-#[tokio::test]
-async fn a_rate_limit_answer_gives_the_time_to_wait() {
-    let (fake, telegram) = start_with_message().await;
-    fake.inject_fault("sendMessage", FakeTelegramFault::RateLimited(3));
-    let error = Network::send(&telegram, &chat_address(7), &plain_piece("x"), "key").await.unwrap_err();
-    assert!(
-        matches!(&error, SendError::NotDelivered { retry_after: Some(after), .. } if after.as_secs() == 3),
-        "{error:?}"
-    );
-    assert!(bot_texts(&fake).is_empty());
 }
 
 #[rstest]
@@ -91,22 +80,11 @@ async fn a_failure_says_whether_it_may_be_shown(
 ) {
     let (fake, telegram) = start_with_message().await;
     fake.inject_fault("sendMessage", fault);
-    let error = Network::send(&telegram, &chat_address(7), &plain_piece("x"), "key").await.unwrap_err();
+    let error = Network::send(&telegram, &chat_address(7), &message_piece("x"), "key").await.unwrap_err();
     assert!(format!("{error:?}").starts_with(kind), "{error:?}");
     assert!(!matches!(error, SendError::Unknown { is_repeatable: true, .. }), "a second try would show it twice");
     assert_token_hidden(&format!("{error} {error:?}"));
     assert_eq!((bot_texts(&fake).len(), fake.calls("sendMessage").len()), (count, 1));
-}
-
-#[tokio::test]
-async fn an_unreachable_send_may_be_repeated() {
-    let (fake, telegram) = start_with_message().await;
-    fake.stop().await;
-    let error = Network::send(&telegram, &chat_address(7), &plain_piece("x"), "key").await.unwrap_err();
-    assert!(matches!(error, SendError::NotDelivered { retry_after: None, .. }), "{error:?}");
-    fake.start_again().await;
-    Network::send(&telegram, &chat_address(7), &plain_piece("x"), "key").await.unwrap();
-    assert_eq!(bot_texts(&fake), ["x"]);
 }
 
 #[tokio::test]
@@ -127,7 +105,7 @@ async fn a_refusal_is_told_in_telegrams_words() {
         (ChatAddress { target: GROUP.to_string(), thread: Some("99".to_owned()) }, "x", "message thread not found"),
     ];
     for (address, text, words) in cases {
-        let error = Network::send(&telegram, &address, &plain_piece(text), "key").await.unwrap_err();
+        let error = Network::send(&telegram, &address, &message_piece(text), "key").await.unwrap_err();
         assert!(matches!(&error, SendError::Refused { why } if why.contains(words)), "{error:?}");
     }
 }
@@ -138,7 +116,7 @@ async fn typing_is_shown_until_a_message_comes() {
     telegram.show(&chat_address(7)).await.unwrap();
     assert!(fake.is_typing(7));
     telegram.hide(&chat_address(7)).await.unwrap();
-    Network::send(&telegram, &chat_address(7), &plain_piece("x"), "key").await.unwrap();
+    Network::send(&telegram, &chat_address(7), &message_piece("x"), "key").await.unwrap();
     assert!(!fake.is_typing(7));
     let topic = fake.open_topic(GROUP);
     let in_topic = ChatAddress { target: GROUP.to_string(), thread: Some(topic.to_string()) };

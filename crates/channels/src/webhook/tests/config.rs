@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{assert_secrets_hidden, webhook_config, webhook_network};
 use crate::network::Network;
-use crate::network::recording_sink::RecordingInboundSink;
+use crate::network::test_support::{RecordingInboundSink, chat_address, message_piece};
 use crate::webhook::WebhookNetwork;
 
 #[rstest]
@@ -65,5 +65,5 @@ async fn without_reply_url_answers_are_taken_and_go_nowhere() {
     let channel = WebhookNetwork::new("shop", &webhook_config(&json!({}))).unwrap();
     assert!(channel.probe().await.unwrap().contains("without reply_url"));
     assert!(channel.drafts().is_none());
-    assert!(Network::send(&channel, &super::chat_address("t"), &super::message_piece("a", "a"), "k").await.is_ok());
+    assert!(Network::send(&channel, &chat_address("t"), &message_piece("a"), "k").await.is_ok());
 }

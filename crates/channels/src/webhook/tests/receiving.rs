@@ -10,13 +10,13 @@ use super::webhook_config;
 use crate::network::{ChatAddress, InboundMessage, MessageId};
 use crate::webhook::{MAX_BODY_BYTES, WebhookNetwork, WebhookRejection};
 
-const NOW: i64 = 1_800_000_000;
+pub(super) const NOW: i64 = 1_800_000_000;
 
 fn webhook_network() -> WebhookNetwork {
     WebhookNetwork::new("shop", &webhook_config(&json!({}))).unwrap()
 }
 
-fn signed_headers(body: &str, at: i64) -> HeaderMap {
+pub(super) fn signed_headers(body: &str, at: i64) -> HeaderMap {
     let pairs = FakeWebhookReceiver::signed_headers(body, at).into_iter();
     pairs.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_str(&value).unwrap())).collect()
 }

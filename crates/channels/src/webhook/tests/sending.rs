@@ -2,21 +2,20 @@
 
 use std::time::Duration;
 
-use quell_protocol::{Attachment, AttachmentKind};
 use quell_testkit::networks::webhook::{FakeWebhookFault, FakeWebhookReceiver};
 use rstest::rstest;
 
-use super::{assert_secrets_hidden, chat_address, message_piece, webhook_network};
-use crate::network::{ChatAddress, Drafts as _, FileTransfer as _, MessageId, Network, SendError};
+use super::{assert_secrets_hidden, webhook_network};
+use crate::format::MessagePiece;
+use crate::network::test_support::{attachment_from, chat_address, message_piece, thread_address};
+use crate::network::{Drafts as _, FileTransfer as _, MessageId, Network, SendError};
 
 #[tokio::test]
 async fn a_message_goes_out_with_its_markdown_its_plain_words_and_its_thread() {
     let fake = FakeWebhookReceiver::start().await;
-    let room = ChatAddress { target: "room 7".to_owned(), thread: Some("t1".to_owned()) };
-    let id =
-        Network::send(&webhook_network(&fake), &room, &message_piece("**안녕** & \"you\"", "안녕 & \"you\""), "run-0")
-            .await
-            .unwrap();
+    let (formatted, plain) = ("**안녕** & \"you\"".to_owned(), "안녕 & \"you\"".to_owned());
+    let piece = MessagePiece { formatted, plain };
+    let id = Network::send(&webhook_network(&fake), &thread_address("room 7", "t1"), &piece, "run-0").await.unwrap();
     let shown = &fake.messages("room 7")[0];
     assert_eq!((&id.0, shown.thread.as_deref()), (&shown.id, Some("t1")));
     assert_eq!((shown.text.as_str(), shown.plain.as_str()), ("**안녕** & \"you\"", "안녕 & \"you\""));
@@ -25,26 +24,12 @@ async fn a_message_goes_out_with_its_markdown_its_plain_words_and_its_thread() {
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_unknown_and_the_same_key_again_shows_it_once() {
-    let fake = FakeWebhookReceiver::start().await;
-    fake.inject_fault(FakeWebhookFault::LoseAnswer);
-    let channel = webhook_network(&fake);
-    let (address, text) = (chat_address("t"), message_piece("a", "a"));
-    let lost = Network::send(&channel, &address, &text, "run-0").await.unwrap_err();
-    assert!(matches!(lost, SendError::Unknown { is_repeatable: true, .. }), "{lost:?}");
-    let id = Network::send(&channel, &address, &text, "run-0").await.unwrap();
-    Network::send(&channel, &address, &message_piece("b", "b"), "run-1").await.unwrap();
-    assert_eq!(fake.state().texts("t"), ["a", "b"]);
-    assert_eq!(fake.messages("t")[0].id, id.0);
-}
-
-#[tokio::test]
 async fn a_key_that_cannot_stand_in_a_header_has_a_name_of_its_own() {
     let fake = FakeWebhookReceiver::start().await;
     let channel = webhook_network(&fake);
     for key in ["with space", "with\nline", "", "안녕", &"k".repeat(500)] {
-        Network::send(&channel, &chat_address("t"), &message_piece("a", "a"), key).await.unwrap();
-        Network::send(&channel, &chat_address("t"), &message_piece("a", "a"), key).await.unwrap();
+        Network::send(&channel, &chat_address("t"), &message_piece("a"), key).await.unwrap();
+        Network::send(&channel, &chat_address("t"), &message_piece("a"), key).await.unwrap();
     }
     assert_eq!(fake.messages("t").len(), 5);
 }
@@ -60,15 +45,15 @@ async fn a_draft_changes_its_message_and_a_late_change_does_not_come_back(#[case
     }
     let channel = webhook_network(&fake);
     let address = chat_address("t");
-    let id = Network::send(&channel, &address, &message_piece("...", "..."), "run-draft").await.unwrap();
+    let id = Network::send(&channel, &address, &message_piece("..."), "run-draft").await.unwrap();
     for text in ["one", "two", "one"] {
-        channel.edit(&address, &id, &message_piece(text, text)).await.unwrap();
+        channel.edit(&address, &id, &message_piece(text)).await.unwrap();
     }
     let shown = &fake.messages("t")[0];
     assert_eq!((shown.text.as_str(), shown.edits), ("one", 3));
     let revisions: Vec<i64> = fake.state().deliveries.iter().filter_map(|it| it.body["revision"].as_i64()).collect();
     assert!(revisions.is_sorted_by(|one, other| one < other), "{revisions:?}");
-    let gone = channel.edit(&address, &MessageId("m99".to_owned()), &message_piece("x", "x")).await.unwrap_err();
+    let gone = channel.edit(&address, &MessageId("m99".to_owned()), &message_piece("x")).await.unwrap_err();
     assert!(matches!(gone, SendError::Refused { .. }), "{gone:?}");
 }
 
@@ -85,8 +70,7 @@ async fn a_draft_changes_its_message_and_a_late_change_does_not_come_back(#[case
 async fn the_receivers_answer_decides_the_send_error(#[case] fault: FakeWebhookFault, #[case] expected: SendError) {
     let fake = FakeWebhookReceiver::start().await;
     fake.inject_fault(fault);
-    let error =
-        Network::send(&webhook_network(&fake), &chat_address("t"), &message_piece("a", "a"), "k").await.unwrap_err();
+    let error = Network::send(&webhook_network(&fake), &chat_address("t"), &message_piece("a"), "k").await.unwrap_err();
     assert_secrets_hidden(&error.to_string());
     let without_reason = match error.clone() {
         SendError::NotDelivered { retry_after, .. } => SendError::NotDelivered { why: String::new(), retry_after },
@@ -103,7 +87,7 @@ async fn a_closed_port_is_certainly_not_delivered() {
     drop(fake);
     // The port is closed when the receiver's task has ended, and there is nothing to wait for.
     let error = loop {
-        match Network::send(&channel, &chat_address("t"), &message_piece("a", "a"), "k").await {
+        match Network::send(&channel, &chat_address("t"), &message_piece("a"), "k").await {
             Err(error @ SendError::NotDelivered { .. }) => break error,
             Err(SendError::Unknown { .. }) => {}
             other => panic!("{other:?}"),
@@ -116,19 +100,15 @@ async fn a_closed_port_is_certainly_not_delivered() {
 async fn files_come_from_the_receivers_own_server_alone_and_none_go_out() {
     let fake = FakeWebhookReceiver::start().await;
     let (channel, url) = (webhook_network(&fake), fake.add_file("/files/cat.png", b"a cat"));
-    let file = |source: &str| {
-        let source = source.to_owned();
-        Attachment { kind: AttachmentKind::Image, source, name: None, media_type: None, bytes: None }
-    };
-    assert_eq!(channel.fetch(&file(&url), 100).await.unwrap(), b"a cat");
-    assert!(channel.fetch(&file(&url), 4).await.is_err());
+    assert_eq!(channel.fetch(&attachment_from(&url), 100).await.unwrap(), b"a cat");
+    assert!(channel.fetch(&attachment_from(&url), 4).await.is_err());
     for elsewhere in
         ["http://127.0.0.1:1/x", "https://example.org/x", "/etc/passwd", &url.replace("127.0.0.1", "localhost")]
     {
-        let error = channel.fetch(&file(elsewhere), 100).await.unwrap_err();
+        let error = channel.fetch(&attachment_from(elsewhere), 100).await.unwrap_err();
         assert!(error.0.contains("reply_url"), "{error}");
     }
     let files = channel.files().unwrap();
-    let refused = files.send(&chat_address("t"), &file(&url), vec![1]).await.unwrap_err();
+    let refused = files.send(&chat_address("t"), &attachment_from(&url), vec![1]).await.unwrap_err();
     assert!(matches!(refused, SendError::Refused { .. }), "{refused:?}");
 }

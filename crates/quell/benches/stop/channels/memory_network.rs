@@ -5,12 +5,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use quell_channels::format::{LengthUnit, Markup, MessageFormat, MessagePiece};
 use quell_channels::network::{
     ChatAddress, Drafts, InboundMessage, InboundSink, ListenError, MessageId, Network, NetworkError, NetworkLimits,
-    OwnAccount, Reactions, SendError, TypingIndicator,
+    OwnAccount, Reactions, SendError, TypingIndicator, async_trait,
 };
 use tokio::sync::{Mutex, mpsc};
 
@@ -64,6 +62,7 @@ impl MemoryNetwork {
     }
 }
 
+#[async_trait]
 impl Network for MemoryNetwork {
     /// The limits of Telegram.
     fn limits(&self) -> NetworkLimits {
@@ -72,38 +71,29 @@ impl Network for MemoryNetwork {
         NetworkLimits { message_format, edit_interval: Duration::from_secs(1), typing_interval: Duration::from_secs(4) }
     }
 
-    fn listen<'a>(&'a self, sink: &'a dyn InboundSink) -> BoxFuture<'a, ListenError> {
-        async move {
-            let mut arrivals = self.arrivals.lock().await;
-            sink.on_connected(OwnAccount { id: "quell".to_owned(), name: "Quell".to_owned() });
-            self.emit(NetworkEventKind::Connected);
-            while let Some(arrival) = arrivals.recv().await {
-                match arrival {
-                    NetworkInput::Message(message) => sink.on_message(*message),
-                    NetworkInput::EndOfBatch => {
-                        sink.wait_until_stored().await;
-                        self.emit(NetworkEventKind::Settled);
-                    }
+    async fn listen(&self, sink: &dyn InboundSink) -> ListenError {
+        let mut arrivals = self.arrivals.lock().await;
+        sink.on_connected(OwnAccount { id: "quell".to_owned(), name: "Quell".to_owned() });
+        self.emit(NetworkEventKind::Connected);
+        while let Some(arrival) = arrivals.recv().await {
+            match arrival {
+                NetworkInput::Message(message) => sink.on_message(*message),
+                NetworkInput::EndOfBatch => {
+                    sink.wait_until_stored().await;
+                    self.emit(NetworkEventKind::Settled);
                 }
             }
-            ListenError::Connection("the bench is over".to_owned())
         }
-        .boxed()
+        ListenError::Connection("the bench is over".to_owned())
     }
 
-    fn send<'a>(
-        &'a self,
-        place: &'a ChatAddress,
-        piece: &'a MessagePiece,
-        _: &'a str,
-    ) -> BoxFuture<'a, Result<MessageId, SendError>> {
+    async fn send(&self, place: &ChatAddress, piece: &MessagePiece, _: &str) -> Result<MessageId, SendError> {
         self.emit(NetworkEventKind::Sent { place: place.clone(), text: piece.plain.clone() });
-        let number = self.sent.fetch_add(1, Ordering::Relaxed);
-        async move { Ok(MessageId(number.to_string())) }.boxed()
+        Ok(MessageId(self.sent.fetch_add(1, Ordering::Relaxed).to_string()))
     }
 
-    fn probe(&self) -> BoxFuture<'_, Result<String, NetworkError>> {
-        async { Ok("memory".to_owned()) }.boxed()
+    async fn probe(&self) -> Result<String, NetworkError> {
+        Ok("memory".to_owned())
     }
 
     fn drafts(&self) -> Option<&dyn Drafts> {
@@ -119,35 +109,33 @@ impl Network for MemoryNetwork {
     }
 }
 
+#[async_trait]
 impl Drafts for MemoryNetwork {
-    fn edit<'a>(
-        &'a self,
-        _: &'a ChatAddress,
-        _: &'a MessageId,
-        _: &'a MessagePiece,
-    ) -> BoxFuture<'a, Result<(), SendError>> {
+    async fn edit(&self, _: &ChatAddress, _: &MessageId, _: &MessagePiece) -> Result<(), SendError> {
         self.emit(NetworkEventKind::Edited);
-        async { Ok(()) }.boxed()
+        Ok(())
     }
 }
 
+#[async_trait]
 impl TypingIndicator for MemoryNetwork {
-    fn show<'a>(&'a self, _: &'a ChatAddress) -> BoxFuture<'a, Result<(), SendError>> {
-        async { Ok(()) }.boxed()
+    async fn show(&self, _: &ChatAddress) -> Result<(), SendError> {
+        Ok(())
     }
 
-    fn hide<'a>(&'a self, _: &'a ChatAddress) -> BoxFuture<'a, Result<(), SendError>> {
-        async { Ok(()) }.boxed()
+    async fn hide(&self, _: &ChatAddress) -> Result<(), SendError> {
+        Ok(())
     }
 }
 
+#[async_trait]
 impl Reactions for MemoryNetwork {
-    fn add<'a>(&'a self, _: &'a ChatAddress, _: &'a MessageId, sign: &'a str) -> BoxFuture<'a, Result<(), SendError>> {
+    async fn add(&self, _: &ChatAddress, _: &MessageId, sign: &str) -> Result<(), SendError> {
         self.emit(NetworkEventKind::Sign(sign.to_owned()));
-        async { Ok(()) }.boxed()
+        Ok(())
     }
 
-    fn remove<'a>(&'a self, _: &'a ChatAddress, _: &'a MessageId, _: &'a str) -> BoxFuture<'a, Result<(), SendError>> {
-        async { Ok(()) }.boxed()
+    async fn remove(&self, _: &ChatAddress, _: &MessageId, _: &str) -> Result<(), SendError> {
+        Ok(())
     }
 }

@@ -1,0 +1,216 @@
+//! For tests of networks: addresses and texts, an inbound sink that records what is delivered, and a listener beside a
+//! scenario.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use quell_protocol::{Attachment, AttachmentKind};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::{ChatAddress, InboundMessage, InboundSink, ListenError, Network, OwnAccount};
+use crate::format::MessagePiece;
+
+/// How long a test waits before it fails.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
+
+pub(crate) fn chat_address(target: &str) -> ChatAddress {
+    ChatAddress { target: target.to_owned(), thread: None }
+}
+
+pub(crate) fn thread_address(target: &str, thread: &str) -> ChatAddress {
+    ChatAddress { target: target.to_owned(), thread: Some(thread.to_owned()) }
+}
+
+/// A text without markup.
+pub(crate) fn message_piece(text: &str) -> MessagePiece {
+    MessagePiece { formatted: text.to_owned(), plain: text.to_owned() }
+}
+
+/// A file of which only the source is known.
+pub(crate) fn attachment_from(source: &str) -> Attachment {
+    Attachment { kind: AttachmentKind::File, source: source.to_owned(), name: None, media_type: None, bytes: None }
+}
+
+#[derive(Debug)]
+pub(crate) struct RecordingInboundSink {
+    state: watch::Sender<RecordedInbound>,
+    cursor: Mutex<Option<String>>,
+    /// False while the database stores nothing.
+    is_storing: watch::Sender<bool>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RecordedInbound {
+    /// One for each connect.
+    pub(crate) accounts: Vec<OwnAccount>,
+    /// In the order of delivery.
+    pub(crate) messages: Vec<InboundMessage>,
+    /// Number of calls of `wait_until_stored`.
+    pub(crate) store_waits: usize,
+    /// In the order in which they were saved.
+    pub(crate) cursors: Vec<String>,
+}
+
+impl RecordedInbound {
+    pub(crate) fn texts(&self) -> Vec<&str> {
+        self.messages.iter().map(|inbound| inbound.text.as_str()).collect()
+    }
+}
+
+impl RecordingInboundSink {
+    pub(crate) fn new() -> Self {
+        Self { state: watch::Sender::default(), cursor: Mutex::default(), is_storing: watch::Sender::new(true) }
+    }
+
+    /// A sink whose database never stores anything.
+    pub(crate) fn with_stuck_database() -> Self {
+        let sink = Self::new();
+        sink.set_storing(false);
+        sink
+    }
+
+    pub(crate) fn set_storing(&self, is_storing: bool) {
+        self.is_storing.send_replace(is_storing);
+    }
+
+    /// Sets the cursor of an earlier daemon.
+    pub(crate) fn set_cursor(&self, cursor: &str) {
+        *self.cursor.lock().unwrap() = Some(cursor.to_owned());
+    }
+
+    pub(crate) fn state(&self) -> RecordedInbound {
+        self.state.borrow().clone()
+    }
+
+    /// Waits until the recorded state fulfils a condition. `what` names it in the panic message.
+    pub(crate) async fn wait_for(&self, what: &str, condition: impl Fn(&RecordedInbound) -> bool) -> RecordedInbound {
+        let mut state = self.state.subscribe();
+        match timeout(WAIT_TIMEOUT, state.wait_for(condition)).await {
+            Ok(Ok(state)) => state.clone(),
+            _ => panic!("{what} did not come: {:#?}", self.state()),
+        }
+    }
+}
+
+impl InboundSink for RecordingInboundSink {
+    fn on_connected(&self, account: OwnAccount) {
+        self.state.send_modify(|state| state.accounts.push(account));
+    }
+
+    fn on_message(&self, inbound: InboundMessage) {
+        self.state.send_modify(|state| state.messages.push(inbound));
+    }
+
+    fn wait_until_stored(&self) -> BoxFuture<'_, ()> {
+        self.state.send_modify(|state| state.store_waits += 1);
+        let mut storing = self.is_storing.subscribe();
+        async move { drop(storing.wait_for(|is_storing| *is_storing).await) }.boxed()
+    }
+
+    fn load_cursor(&self) -> BoxFuture<'_, Option<String>> {
+        let cursor = self.cursor.lock().unwrap().clone();
+        async { cursor }.boxed()
+    }
+
+    fn save_cursor(&self, cursor: String) -> BoxFuture<'_, ()> {
+        self.set_cursor(&cursor);
+        self.state.send_modify(|state| state.cursors.push(cursor));
+        async {}.boxed()
+    }
+}
+
+/// Runs a scenario while the network listens, again after each loss of its connection, and collects why it was lost.
+pub(crate) async fn run_while_listening_with<T>(
+    network: &dyn Network,
+    sink: &dyn InboundSink,
+    lost: &Mutex<Vec<ListenError>>,
+    scenario: impl Future<Output = T>,
+) -> T {
+    let listening = async {
+        loop {
+            let why = network.listen(sink).await;
+            lost.lock().unwrap().push(why);
+        }
+    };
+    // The listener is dropped when the scenario is over, as the flow does it.
+    tokio::select! {
+        () = listening => unreachable!("it listens for ever"),
+        output = scenario => output,
+    }
+}
+
+/// Runs a scenario while the network listens, which must not end meanwhile.
+pub(crate) async fn while_listening<T>(
+    network: &dyn Network,
+    sink: &dyn InboundSink,
+    scenario: impl Future<Output = T>,
+) -> T {
+    tokio::select! {
+        biased;
+        lost = network.listen(sink) => panic!("listening ended: {lost}"),
+        output = scenario => output,
+    }
+}
+
+/// A fake server that records what a real one would not accept.
+pub(crate) trait StrictServer {
+    fn client_errors(&self) -> Vec<String>;
+}
+
+/// A fake server, the network under test, and a recording sink.
+pub(crate) struct ListeningFixture<S: StrictServer, N> {
+    pub(crate) server: S,
+    pub(crate) network: Arc<N>,
+    pub(crate) sink: Arc<RecordingInboundSink>,
+    /// The errors with which listening has ended so far.
+    pub(crate) lost: Arc<Mutex<Vec<ListenError>>>,
+    listening: Mutex<JoinSet<()>>,
+}
+
+impl<S: StrictServer, N: Network> ListeningFixture<S, N> {
+    pub(crate) fn from_parts(server: S, network: N) -> Self {
+        let (network, sink, lost) = (Arc::new(network), Arc::new(RecordingInboundSink::new()), Arc::default());
+        Self { server, network, sink, lost, listening: Mutex::default() }
+    }
+
+    /// Listens in the background, and again after each lost connection. Returns when it is connected.
+    pub(crate) async fn listen(&self) {
+        let connections = self.sink.state().accounts.len();
+        let (network, sink, lost) = (Arc::clone(&self.network), Arc::clone(&self.sink), Arc::clone(&self.lost));
+        let listening = async move { run_while_listening_with(&*network, &*sink, &lost, std::future::pending()).await };
+        self.listening.lock().unwrap().spawn(listening);
+        self.wait_for_connections(connections + 1).await;
+    }
+
+    /// Drops the listener, as the end of the daemon does.
+    pub(crate) async fn end_listening(&self) {
+        let mut listening = std::mem::take(&mut *self.listening.lock().unwrap());
+        listening.shutdown().await;
+    }
+
+    pub(crate) fn listen_errors(&self) -> Vec<ListenError> {
+        self.lost.lock().unwrap().clone()
+    }
+
+    /// Waits for this number of connections since the start.
+    pub(crate) async fn wait_for_connections(&self, times: usize) {
+        self.sink.wait_for("the connection", |state| state.accounts.len() >= times).await;
+    }
+
+    /// Waits for this number of messages and returns their texts.
+    pub(crate) async fn wait_for_texts(&self, count: usize) -> Vec<String> {
+        let state = self.sink.wait_for("the message", |state| state.messages.len() >= count).await;
+        state.messages.into_iter().map(|inbound| inbound.text).collect()
+    }
+}
+
+impl<S: StrictServer, N> Drop for ListeningFixture<S, N> {
+    fn drop(&mut self) {
+        let client_errors = self.server.client_errors();
+        assert!(client_errors.is_empty() || std::thread::panicking(), "{client_errors:?}");
+    }
+}
