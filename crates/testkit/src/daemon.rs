@@ -22,8 +22,6 @@ use tokio::sync::{oneshot, watch};
 
 use crate::WAIT_TIMEOUT;
 
-#[cfg(test)]
-pub(crate) use api::install_tls_provider;
 pub use api::{TestApiClient, TestApiResponse, http_client, percent_encode, poll_until};
 pub use events::{ReceivedEvent, TestRunEventLog, TestRunEventStream};
 

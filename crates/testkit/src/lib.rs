@@ -7,6 +7,7 @@
 pub mod browser;
 pub mod commands;
 pub mod daemon;
+mod fake_server;
 pub mod gateway_client;
 pub mod history_check;
 pub mod hostile;

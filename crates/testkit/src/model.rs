@@ -7,14 +7,12 @@
 mod blackhole;
 mod connection;
 mod frames;
-pub(crate) mod http1;
 mod recorded_request;
 mod request_checks;
 mod request_handle;
 mod respond;
-mod response_writer;
 mod scripted_response;
-pub(crate) mod server;
+mod server;
 mod shared_state;
 #[cfg(test)]
 mod tests;
@@ -23,24 +21,23 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 pub use blackhole::BlackHole;
 pub use recorded_request::{RecordedRequest, ResponseOutcome, ResponseProgress};
 pub use request_handle::{ExpectedRequest, ModelRequestHandle};
-pub use scripted_response::{
-    LineEnd, ScriptedResponse, ScriptedStream, StreamEnd, StreamStep, Transfer, UsageReporting,
-};
+pub use scripted_response::{ScriptedResponse, ScriptedStream, StreamStep, UsageReporting};
 
-use request_handle::{ConditionWaiter, IntoRequestHandle as _};
-use server::PortCommand;
+use crate::fake_server::FakePort;
+use request_handle::ConditionWaiter;
 
 /// The server. Dropping it closes every connection and ends its thread.
 #[derive(Debug)]
 pub struct ScriptedModel {
-    address: SocketAddr,
+    port: FakePort,
     waiter: ConditionWaiter,
-    port_commands: Option<mpsc::Sender<PortCommand>>,
+    /// The server ends when this is dropped.
+    stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -50,18 +47,17 @@ impl ScriptedModel {
     pub async fn start() -> Self {
         server::raise_open_file_limit();
         let stage = Arc::new(shared_state::ModelServerState::new());
-        let (orders, inbox) = mpsc::channel(4);
-        let (ready, started) = oneshot::channel();
+        let ((stop, stopped), (ready, started)) = (oneshot::channel(), oneshot::channel());
         let shared = Arc::clone(&stage);
         let thread = std::thread::Builder::new().name("scripted-model".into());
-        let thread = match thread.spawn(move || server::run_server(shared, inbox, ready)) {
+        let thread = match thread.spawn(move || server::run_server(shared, stopped, ready)) {
             Ok(thread) => thread,
             Err(error) => panic!("no thread for the scripted model: {error}"),
         };
         match started.await {
-            Ok((address, server)) => {
-                let waiting = ConditionWaiter { shared: stage, server_runtime: server };
-                Self { address, waiter: waiting, port_commands: Some(orders), thread: Some(thread) }
+            Ok((port, server_runtime)) => {
+                let waiter = ConditionWaiter { shared: stage, server_runtime };
+                Self { port, waiter, stop: Some(stop), thread: Some(thread) }
             }
             Err(_) => panic!("the scripted model did not start: {:?}", thread.join()),
         }
@@ -69,11 +65,11 @@ impl ScriptedModel {
 
     /// The base URL, with `/v1`.
     pub fn base_url(&self) -> String {
-        format!("http://{}/v1", self.address)
+        self.port.url() + "/v1"
     }
 
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.port.address()
     }
 
     /// Adds a response; each request takes the next one. A request with a broken history takes none and is answered
@@ -138,7 +134,7 @@ impl ScriptedModel {
     }
 
     pub fn recorded_requests(&self) -> Vec<ModelRequestHandle> {
-        self.waiter.shared.records().into_iter().map(|record| record.into_handle(&self.waiter)).collect()
+        self.waiter.shared.records().into_iter().map(|record| self.waiter.handle(record)).collect()
     }
 
     /// The request with this index in the order of arrival, from 0.
@@ -151,7 +147,7 @@ impl ScriptedModel {
         let stage = &self.waiter.shared;
         let find = |_: &usize| stage.records().into_iter().find(|r| r.markers.iter().any(|m| m == name));
         let record = self.waiter.wait_for(stage.watch_arrivals(), &format!("a request with marker:{name}"), find).await;
-        record.into_handle(&self.waiter)
+        self.waiter.handle(record)
     }
 
     /// Waits until exactly `n` connections are open, including kept-alive ones.
@@ -162,20 +158,11 @@ impl ScriptedModel {
 
     /// Closes the port: new connections are refused, open ones stay.
     pub async fn refuse_connections(&self) {
-        self.send_port_command(PortCommand::Close).await;
+        self.port.close().await;
     }
 
     pub async fn accept_connections(&self) {
-        self.send_port_command(PortCommand::Open).await;
-    }
-
-    async fn send_port_command(&self, order: impl FnOnce(oneshot::Sender<()>) -> PortCommand) {
-        let (done, carried_out) = oneshot::channel();
-        let sent = match &self.port_commands {
-            Some(orders) => orders.send(order(done)).await.is_ok(),
-            None => false,
-        };
-        assert!(sent && carried_out.await.is_ok(), "the scripted model is gone\n{}", self.waiter.shared.describe());
+        self.port.listen_again();
     }
 
     /// Fails the test if any request had a broken history or was unexpected.
@@ -192,8 +179,8 @@ impl ScriptedModel {
 
 impl Drop for ScriptedModel {
     fn drop(&mut self) {
-        // The server ends when its inbox closes. Join it, so that its descriptors are closed when this returns.
-        drop(self.port_commands.take());
+        // Joined, so that the server's descriptors are closed when this returns.
+        drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -1,7 +1,6 @@
 //! Chat networks for tests: real servers where one can be installed, strict fakes elsewhere, and test users in them.
 
 pub mod discord;
-mod http;
 pub mod irc;
 pub mod matrix;
 mod multipart;

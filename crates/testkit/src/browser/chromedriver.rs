@@ -79,11 +79,6 @@ impl ChromedriverProcess {
         self.profile.path()
     }
 
-    #[cfg(test)]
-    pub(super) fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     pub(super) fn output(&self) -> String {
         self.output.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -122,7 +117,7 @@ fn read_output(stdout: impl Read, kept: &Mutex<String>, announce: oneshot::Sende
 }
 
 /// Parses the port in `ChromeDriver was started successfully on port 40000.`
-pub(super) fn parse_port(line: &str) -> Option<u16> {
+fn parse_port(line: &str) -> Option<u16> {
     let (_, port) = line.split_once("started successfully on port ")?;
     port.trim_end_matches('.').parse().ok()
 }

@@ -4,6 +4,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use serde_json::Value;
 
+use crate::fake_server::http1::RawHttpRequest;
 use crate::history_check::corpus::ModelDialect;
 use crate::history_check::{self, HistoryRule, HistoryViolation};
 
@@ -20,14 +21,15 @@ pub(super) fn check_request_body(dialect: ModelDialect, body: &Value) -> Vec<His
 }
 
 /// Names a missing header without which the service refuses every request.
-pub(super) fn missing_header(dialect: ModelDialect, headers: &[(String, String)]) -> Option<&'static str> {
-    let value = |wanted: &str| headers.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str());
+pub(super) fn missing_header(dialect: ModelDialect, incoming: &RawHttpRequest) -> Option<&'static str> {
     match dialect {
         ModelDialect::OpenAi => None,
-        ModelDialect::Anthropic if value("anthropic-version") != Some("2023-06-01") => {
+        ModelDialect::Anthropic if incoming.header("anthropic-version") != Some("2023-06-01") => {
             Some("anthropic-version: header is required")
         }
-        ModelDialect::Anthropic if value("x-api-key").is_none_or(str::is_empty) => Some("x-api-key header is required"),
+        ModelDialect::Anthropic if incoming.header("x-api-key").is_none_or(str::is_empty) => {
+            Some("x-api-key header is required")
+        }
         ModelDialect::Anthropic => None,
     }
 }

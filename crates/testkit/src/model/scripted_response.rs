@@ -12,10 +12,6 @@ pub enum ScriptedResponse {
     Status { code: u16, headers: Vec<(String, String)>, body: String },
     /// Reads the request and sends nothing, not even a status line.
     SilentBeforeHeaders,
-    /// Reads the request and resets the connection.
-    Reset,
-    /// Sends these bytes unchanged, including headers, and closes.
-    Verbatim(Vec<u8>),
 }
 
 impl ScriptedResponse {
@@ -55,29 +51,9 @@ impl ScriptedResponse {
         ScriptedStream::new().text(text).step(StreamStep::Silent).into()
     }
 
-    /// Streams `text`, then half an event, then closes the socket.
-    pub fn cut_mid_event(text: impl Into<String>) -> Self {
-        ScriptedStream::new().text(text).end_with(StreamEnd::MidEvent).into()
-    }
-
-    /// Streams `text`, then ends the body correctly but without finish reason and `[DONE]`.
-    pub fn cut_without_terminal(text: impl Into<String>) -> Self {
-        ScriptedStream::new().text(text).end_with(StreamEnd::WithoutTerminal).into()
-    }
-
     /// At least `bytes` bytes of text in frames of 4 KiB.
     pub fn huge_output(bytes: usize) -> Self {
         ScriptedStream::new().step(StreamStep::HugeOutput { bytes }).into()
-    }
-
-    /// Two calls with the same id in one answer.
-    pub fn duplicate_call_ids(id: &str, name: &str, arguments: &Value) -> Self {
-        ScriptedStream::new().tool_call(id, name, arguments).tool_call(id, name, arguments).into()
-    }
-
-    /// A call whose arguments are not JSON.
-    pub fn bad_json_arguments(id: impl Into<String>, name: impl Into<String>) -> Self {
-        ScriptedStream::new().raw_tool_call(id, name, r#"{"command": "ls"#).into()
     }
 
     /// One token every `every`, until the client disconnects.
@@ -87,8 +63,7 @@ impl ScriptedResponse {
 
     /// Streams `text`, then an error object in place of a chunk, then ends.
     pub fn error_inside_stream(text: impl Into<String>, message: impl Into<String>) -> Self {
-        let broken = ScriptedStream::new().text(text).step(StreamStep::Error { message: message.into() });
-        broken.end_with(StreamEnd::WithoutTerminal).into()
+        ScriptedStream::new().text(text).step(StreamStep::Error { message: message.into() }).into()
     }
 }
 
@@ -121,61 +96,8 @@ pub enum StreamStep {
     TokensForever { every: Duration },
     /// Text frames of 4 KiB until this many bytes of text are sent.
     HugeOutput { bytes: usize },
-    /// One frame with this many bytes of text: a single line that a bounded decoder must refuse.
-    HugeFrame { bytes: usize },
-    /// An error object in place of a chunk.
+    /// An error object in place of a chunk; the last step.
     Error { message: String },
-    /// An SSE comment, as used for keep-alive.
-    Comment(String),
-    /// These bytes unchanged.
-    Raw(Vec<u8>),
-}
-
-/// How a stream ends after its steps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum StreamEnd {
-    /// Finish reason, usage as configured, end mark (`[DONE]` or `message_stop`), end of body.
-    #[default]
-    Complete,
-    /// Like `Complete`, without the end mark.
-    WithoutDone,
-    /// The end mark without a finish reason.
-    WithoutFinish,
-    /// The body ends correctly, without finish reason and end mark.
-    WithoutTerminal,
-    /// Half an event, then the socket closes.
-    MidEvent,
-    /// The socket closes after the last whole event.
-    Dropped,
-    /// The connection is reset after the last whole event.
-    Reset,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum LineEnd {
-    #[default]
-    Lf,
-    CrLf,
-    Cr,
-}
-
-impl LineEnd {
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Lf => "\n",
-            Self::CrLf => "\r\n",
-            Self::Cr => "\r",
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Transfer {
-    /// HTTP chunks; the connection can be used again.
-    #[default]
-    Chunked,
-    /// Until the connection closes, as old servers do: a cut looks like an end.
-    UntilClose,
 }
 
 /// When the usage frame is sent.
@@ -186,20 +108,15 @@ pub enum UsageReporting {
     #[default]
     AsAsked,
     Always,
-    /// Never, as some servers do even when asked.
-    Never,
 }
 
 #[derive(Debug, Clone, Default)]
 pub struct ScriptedStream {
     pub(super) hold_headers: Option<String>,
     pub(super) steps: Vec<StreamStep>,
-    pub(super) end: StreamEnd,
     pub(super) finish_reason: Option<String>,
     pub(super) write_size: Option<usize>,
     pub(super) arguments_chunk_size: Option<usize>,
-    pub(super) line_end: LineEnd,
-    pub(super) transfer: Transfer,
     pub(super) usage: UsageReporting,
     pub(super) tokens: (u64, u64),
 }
@@ -256,12 +173,6 @@ impl ScriptedStream {
         self
     }
 
-    #[must_use]
-    pub fn end_with(mut self, end: StreamEnd) -> Self {
-        self.end = end;
-        self
-    }
-
     /// Replaces the dialect's default finish reason.
     #[must_use]
     pub fn finish_reason(mut self, reason: impl Into<String>) -> Self {
@@ -280,18 +191,6 @@ impl ScriptedStream {
     #[must_use]
     pub fn split_arguments(mut self, chars: usize) -> Self {
         self.arguments_chunk_size = Some(chars.max(1));
-        self
-    }
-
-    #[must_use]
-    pub fn line_end(mut self, line_end: LineEnd) -> Self {
-        self.line_end = line_end;
-        self
-    }
-
-    #[must_use]
-    pub fn transfer(mut self, transfer: Transfer) -> Self {
-        self.transfer = transfer;
         self
     }
 

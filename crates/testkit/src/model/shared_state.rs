@@ -9,10 +9,10 @@ use std::time::Instant;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::http1::RawHttpRequest;
 use super::recorded_request::{RecordedRequest, ResponseProgress};
 use super::request_checks;
 use super::scripted_response::ScriptedResponse;
+use crate::fake_server::http1::RawHttpRequest;
 use crate::history_check::corpus::ModelDialect;
 
 type ResponseChooser = Box<dyn Fn(&str, &RecordedRequest) -> ScriptedResponse + Send + Sync>;
@@ -170,6 +170,9 @@ pub(super) struct ModelConnectionGuard(Arc<ModelServerState>);
 
 impl Drop for ModelConnectionGuard {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.report_unexpected("a connection failed".to_owned());
+        }
         self.0.connections.send_modify(|n| *n -= 1);
     }
 }

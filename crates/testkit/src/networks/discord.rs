@@ -5,7 +5,6 @@
 mod chat_data;
 mod gateway;
 mod gateway_sessions;
-mod multipart;
 mod rate_limits;
 mod rest_api;
 mod state;
@@ -13,19 +12,15 @@ mod state;
 mod tests;
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::future::ready;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
 
-use super::http::{accept_loop, serve_http, update_state, wait_for_state};
-use crate::model::server::{bind_free_port, bind_listener};
+use crate::fake_server::{FakePort, serve_http, update_state, wait_for_state};
 use gateway::FakeGatewayCommand;
-use rest_api::FakeDiscordAddresses;
 
 pub use chat_data::{FakeDiscordChannel, FakeDiscordData, FakeDiscordFile, FakeDiscordMessage, FakeDiscordUser};
 pub use rate_limits::DiscordRoute;
@@ -38,39 +33,39 @@ pub const TOKEN: &str = "MTEwMDAwMDAwMDAwMDAwMDAwMQ.fake.token-of-the-tests";
 #[derive(Debug)]
 pub struct FakeDiscord {
     shared: Arc<FakeDiscordShared>,
-    rest: SocketAddr,
-    gateway: SocketAddr,
-    tasks: Mutex<JoinSet<()>>,
+    rest: FakePort,
+    gateway: FakePort,
 }
 
 #[derive(Debug)]
 struct FakeDiscordShared {
     state: watch::Sender<FakeDiscordState>,
     connection_commands: Mutex<Vec<mpsc::UnboundedSender<FakeGatewayCommand>>>,
-    addresses: FakeDiscordAddresses,
 }
 
 impl FakeDiscord {
     pub async fn start() -> Self {
-        let (rest, gateway) = (bind_free_port(), bind_free_port());
-        let addresses = |listener: &TcpListener| match listener.local_addr() {
-            Ok(address) => address,
-            Err(error) => panic!("no address: {error}"),
-        };
-        let (rest_address, gateway_address) = (addresses(&rest), addresses(&gateway));
-        let addresses = FakeDiscordAddresses {
-            gateway: format!("ws://{gateway_address}"),
-            files: format!("http://{rest_address}/attachments"),
-        };
-        let state = watch::Sender::new(FakeDiscordState::new(addresses.files.clone()));
-        let shared = Arc::new(FakeDiscordShared { state, connection_commands: Mutex::default(), addresses });
-        let tasks = Mutex::new(serve_ports(rest, gateway, &shared));
-        Self { shared, rest: rest_address, gateway: gateway_address, tasks }
+        let state = watch::Sender::new(FakeDiscordState::new());
+        let shared = Arc::new(FakeDiscordShared { state, connection_commands: Mutex::default() });
+        let for_rest = Arc::clone(&shared);
+        let rest = FakePort::start(move |stream| {
+            let shared = Arc::clone(&for_rest);
+            serve_http(stream, move |incoming| {
+                ready(shared.update_state(|state| rest_api::answer_request(state, &incoming)).into())
+            })
+        });
+        let for_gateway = Arc::clone(&shared);
+        let gateway = FakePort::start(move |stream| gateway::serve_connection(stream, Arc::clone(&for_gateway)));
+        shared.update_state(|state| {
+            state.gateway_url = format!("ws://{}", gateway.address());
+            state.file_base_url = rest.url() + "/attachments";
+        });
+        Self { shared, rest, gateway }
     }
 
     /// Base URL of the REST API.
     pub fn base_url(&self) -> String {
-        format!("http://{}/api/v10", self.rest)
+        self.rest.url() + "/api/v10"
     }
 
     /// The id of the bot under test.
@@ -191,15 +186,6 @@ impl FakeDiscord {
         self.update_state(|state| state.limits = None);
     }
 
-    /// Forbids the bot to write in a channel.
-    pub fn mute_bot(&self, channel: &str) {
-        self.update_state(|state| {
-            if let Some(channel) = state.chat_data.channel_mut(channel) {
-                channel.muted = true;
-            }
-        });
-    }
-
     /// Sets the heartbeat interval of new connections.
     pub fn set_heartbeat_interval(&self, interval: Duration) {
         self.update_state(|state| state.heartbeat = interval);
@@ -272,16 +258,13 @@ impl FakeDiscord {
 
     /// Closes its ports and all connections; sessions stay.
     pub async fn stop_listening(&self) {
-        let mut tasks = std::mem::take(&mut *self.lock_tasks());
-        tasks.shutdown().await;
+        self.rest.stop().await;
+        self.gateway.stop().await;
     }
 
     pub fn resume_listening(&self) {
-        let listeners = (bind_listener(self.rest), bind_listener(self.gateway));
-        match listeners {
-            (Ok(rest), Ok(gateway)) => *self.lock_tasks() = serve_ports(rest, gateway, &self.shared),
-            (Err(error), _) | (_, Err(error)) => panic!("the ports are taken: {error}"),
-        }
+        self.rest.listen_again();
+        self.gateway.listen_again();
     }
 
     fn add_message(&self, channel: &str, message: FakeDiscordMessage) -> String {
@@ -296,22 +279,6 @@ impl FakeDiscord {
         // Drops the senders of closed connections.
         self.shared.lock_commands().retain(|orders| orders.send(order.clone()).is_ok());
     }
-
-    fn lock_tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Serves both ports until the set is dropped.
-fn serve_ports(rest: TcpListener, gateway: TcpListener, shared: &Arc<FakeDiscordShared>) -> JoinSet<()> {
-    let mut tasks = JoinSet::new();
-    tasks.spawn(accept_loop(rest, Arc::clone(shared), |stream, shared| {
-        serve_http(stream, move |incoming| {
-            shared.update_state(|state| rest_api::answer_request(state, incoming, &shared.addresses))
-        })
-    }));
-    tasks.spawn(accept_loop(gateway, Arc::clone(shared), gateway::serve_connection));
-    tasks
 }
 
 impl FakeDiscordShared {

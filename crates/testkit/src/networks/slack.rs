@@ -11,19 +11,15 @@ mod tests;
 mod web_api;
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::future::ready;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
 
-use super::http::{accept_loop, serve_http, update_state, wait_for_state};
-use crate::model::server::{bind_free_port, bind_listener};
+use crate::fake_server::{FakePort, serve_http, update_state, wait_for_state};
 use socket_mode::SocketModeCommand;
-use state::FakeSlackAddresses;
 
 pub use chat_data::{FakeSlackData, FakeSlackFile, FakeSlackMessage};
 pub use state::{FakeSlackFault, FakeSlackState, SlackCall};
@@ -39,9 +35,8 @@ pub const BOT: &str = "U0QUELL";
 #[derive(Debug)]
 pub struct FakeSlack {
     shared: Arc<FakeSlackShared>,
-    api: SocketAddr,
-    sockets: SocketAddr,
-    tasks: Mutex<JoinSet<()>>,
+    api: FakePort,
+    sockets: FakePort,
 }
 
 #[derive(Debug)]
@@ -52,23 +47,27 @@ struct FakeSlackShared {
 
 impl FakeSlack {
     pub async fn start() -> Self {
-        let (api, sockets) = (bind_free_port(), bind_free_port());
-        let address = |listener: &TcpListener| match listener.local_addr() {
-            Ok(address) => address,
-            Err(error) => panic!("no address: {error}"),
-        };
-        let (api_address, sockets_address) = (address(&api), address(&sockets));
-        let addresses =
-            FakeSlackAddresses { sockets: format!("ws://{sockets_address}"), api: format!("http://{api_address}") };
-        let state = watch::Sender::new(FakeSlackState::new(addresses));
+        let state = watch::Sender::new(FakeSlackState::new());
         let shared = Arc::new(FakeSlackShared { state, connection_commands: Mutex::default() });
-        let tasks = Mutex::new(serve_ports(api, sockets, &shared));
-        Self { shared, api: api_address, sockets: sockets_address, tasks }
+        let for_api = Arc::clone(&shared);
+        let api = FakePort::start(move |stream| {
+            let shared = Arc::clone(&for_api);
+            serve_http(stream, move |incoming| {
+                ready(shared.update_state(|state| web_api::answer_request(state, &incoming)).into())
+            })
+        });
+        let for_sockets = Arc::clone(&shared);
+        let sockets = FakePort::start(move |stream| socket_mode::serve_connection(stream, Arc::clone(&for_sockets)));
+        shared.update_state(|state| {
+            state.api_url = api.url();
+            state.socket_url = format!("ws://{}", sockets.address());
+        });
+        Self { shared, api, sockets }
     }
 
     /// Base URL of the Web API.
     pub fn base_url(&self) -> String {
-        format!("http://{}/api", self.api)
+        self.api.url() + "/api"
     }
 
     /// Adds a person; returns the id.
@@ -208,15 +207,13 @@ impl FakeSlack {
 
     /// Closes its ports and all connections.
     pub async fn stop_listening(&self) {
-        let mut tasks = std::mem::take(&mut *self.lock_tasks());
-        tasks.shutdown().await;
+        self.api.stop().await;
+        self.sockets.stop().await;
     }
 
     pub fn resume_listening(&self) {
-        match (bind_listener(self.api), bind_listener(self.sockets)) {
-            (Ok(api), Ok(sockets)) => *self.lock_tasks() = serve_ports(api, sockets, &self.shared),
-            (Err(error), _) | (_, Err(error)) => panic!("the ports are taken: {error}"),
-        }
+        self.api.listen_again();
+        self.sockets.listen_again();
     }
 
     fn add_message(&self, channel: &str, message: FakeSlackMessage) -> String {
@@ -231,20 +228,6 @@ impl FakeSlack {
         // Drops the senders of closed connections.
         self.shared.lock_commands().retain(|orders| orders.send(order.clone()).is_ok());
     }
-
-    fn lock_tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Serves both ports until the set is dropped.
-fn serve_ports(api: TcpListener, sockets: TcpListener, shared: &Arc<FakeSlackShared>) -> JoinSet<()> {
-    let mut tasks = JoinSet::new();
-    tasks.spawn(accept_loop(api, Arc::clone(shared), |stream, shared| {
-        serve_http(stream, move |incoming| shared.update_state(|state| web_api::answer_request(state, incoming)))
-    }));
-    tasks.spawn(accept_loop(sockets, Arc::clone(shared), socket_mode::serve_connection));
-    tasks
 }
 
 impl FakeSlackShared {

@@ -7,17 +7,15 @@ mod server;
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::future::ready;
 
 use bytes::Bytes;
 use ring::hmac;
 use serde_json::Value;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 
-use super::http::{accept_loop, serve_http, update_state, wait_for_state};
-use crate::model::server::bind_free_port;
+use crate::daemon::http_client;
+use crate::fake_server::{FakePort, serve_http, update_state, wait_for_state};
 
 /// The secret that both sides share.
 pub const TOKEN: &str = "the secret of the testkit's webhook";
@@ -84,21 +82,22 @@ impl FakeReceiverState {
 /// The receiver. Dropping it closes every connection.
 #[derive(Debug)]
 pub struct FakeWebhookReceiver {
-    address: SocketAddr,
-    state: Arc<watch::Sender<FakeReceiverState>>,
-    _task: JoinSet<()>,
+    port: FakePort,
+    state: watch::Sender<FakeReceiverState>,
 }
 
 impl FakeWebhookReceiver {
     /// Starts it on a free port.
     pub async fn start() -> Self {
-        let listener = bind_free_port();
-        let address = listener.local_addr().unwrap_or_else(|error| panic!("no address: {error}"));
-        let (state, mut task) = (Arc::new(watch::Sender::new(FakeReceiverState::default())), JoinSet::new());
-        task.spawn(accept_loop(listener, Arc::clone(&state), |stream, state| {
-            serve_http(stream, move |incoming| update_state(&state, |state| server::answer_request(state, incoming)))
-        }));
-        Self { address, state, _task: task }
+        let state = watch::Sender::new(FakeReceiverState::default());
+        let served = state.clone();
+        let port = FakePort::start(move |stream| {
+            let state = served.clone();
+            serve_http(stream, move |incoming| {
+                ready(update_state(&state, |state| server::answer_request(state, &incoming)).into())
+            })
+        });
+        Self { port, state }
     }
 
     /// Value for `reply_url`. Its path is secret, as it often is for real receivers.
@@ -107,7 +106,7 @@ impl FakeWebhookReceiver {
     }
 
     pub fn base_url(&self) -> String {
-        format!("http://{}", self.address)
+        self.port.url()
     }
 
     /// Injects a fault into the next post; several faults are queued.
@@ -162,13 +161,6 @@ impl FakeWebhookReceiver {
     pub async fn wait_for(&self, what: &str, condition: impl Fn(&FakeReceiverState) -> bool) -> FakeReceiverState {
         wait_for_state(&self.state, what, condition).await
     }
-}
-
-fn http_client() -> reqwest::Client {
-    // The first caller installs the provider; any provider works.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = reqwest::Client::builder().no_proxy().build();
-    client.unwrap_or_else(|error| panic!("no client: {error}"))
 }
 
 /// docs/channels/webhook.md: `v1=` and the HMAC-SHA256, hexadecimal, of the timestamp, a dot and the body.

@@ -25,8 +25,6 @@ pub struct FakeDiscordChannel {
     /// Current messages, oldest first.
     pub messages: Vec<FakeDiscordMessage>,
     pub typing: usize,
-    /// True when the bot may not write here.
-    pub muted: bool,
 }
 
 /// A message as the channel shows it now.

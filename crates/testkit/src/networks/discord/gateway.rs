@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_tungstenite::tungstenite::handshake::server::{Request, Response};
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
@@ -15,8 +15,8 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_tungstenite::{WebSocketStream, accept_hdr_async};
 
 use super::gateway_sessions::{FakeGatewaySession, MESSAGE_CONTENT};
-use super::state::FakeDiscordState;
 use super::{FakeDiscordShared, TOKEN};
+use crate::fake_server::CountGuard;
 
 /// Discord: a client's payload may have 4096 bytes.
 const MAX_PAYLOAD_BYTES: usize = 4096;
@@ -60,15 +60,6 @@ struct FakeGatewayConnection {
     payload_times: Vec<Instant>,
 }
 
-/// Counts one open connection while it lives.
-struct FakeGatewayConnectionGuard<'a>(&'a watch::Sender<FakeDiscordState>);
-
-impl Drop for FakeGatewayConnectionGuard<'_> {
-    fn drop(&mut self) {
-        self.0.send_modify(|state| state.connections -= 1);
-    }
-}
-
 /// Serves a connection until either side ends it.
 #[expect(clippy::result_large_err, reason = "the signature that the handshake callback requires")]
 pub(super) async fn serve_connection(stream: TcpStream, shared: Arc<FakeDiscordShared>) {
@@ -80,14 +71,11 @@ pub(super) async fn serve_connection(stream: TcpStream, shared: Arc<FakeDiscordS
     let Ok(socket) = accept_hdr_async(stream, look).await else { return };
     let (orders, inbox) = mpsc::unbounded_channel();
     shared.lock_commands().push(orders);
-    let mut number = 0;
-    shared.state.send_modify(|state| {
-        state.connections += 1;
+    let _open = CountGuard::new(&shared.state, |state| &mut state.connections);
+    let number = shared.update_state(|state| {
         state.next_connection += 1;
-        number = state.next_connection;
+        state.next_connection
     });
-    let open = Arc::clone(&shared);
-    let _open = FakeGatewayConnectionGuard(&open.state);
     let overdue = Instant::now() + 2 * shared.state.borrow().heartbeat;
     let mut connection = FakeGatewayConnection {
         socket,
@@ -258,7 +246,7 @@ impl FakeGatewayConnection {
                     "READY",
                     &json!({
                         "v": 10, "user": user, "guilds": [], "session_id": id,
-                        "resume_gateway_url": self.shared.addresses.gateway,
+                        "resume_gateway_url": state.gateway_url,
                         "application": {"id": super::chat_data::BOT, "flags": 0},
                     }),
                 );

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::super::http::FakeHttpReply;
 use super::chat_data::{BOT, FakeDiscordData, FakeDiscordMessage};
 use super::gateway_sessions::{DIRECT_MESSAGES, FakeGatewaySession, GUILD_MESSAGES, MESSAGE_CONTENT};
 use super::rate_limits::{DiscordRoute, RateLimitCounters, RateLimitStatus};
+use crate::fake_server::FakeHttpReply;
 
 /// Fault that is injected into the next call of a route.
 #[derive(Debug, Clone)]
@@ -71,11 +71,13 @@ pub struct FakeDiscordState {
     pub(super) message_content: bool,
     pub(super) identifies_left: u64,
     pub(super) identifies_reset: Duration,
+    pub(super) gateway_url: String,
+    /// Base URL of attachments.
     pub(super) file_base_url: String,
 }
 
 impl FakeDiscordState {
-    pub(super) fn new(file_base_url: String) -> Self {
+    pub(super) fn new() -> Self {
         Self {
             chat_data: FakeDiscordData::new(),
             calls: Vec::new(),
@@ -97,7 +99,8 @@ impl FakeDiscordState {
             message_content: true,
             identifies_left: 1000,
             identifies_reset: Duration::from_secs(86_400),
-            file_base_url,
+            gateway_url: String::new(),
+            file_base_url: String::new(),
         }
     }
 
@@ -109,10 +112,6 @@ impl FakeDiscordState {
     pub fn texts(&self, channel: &str) -> Vec<String> {
         let messages = self.chat_data.channel(channel).map_or(&[][..], |channel| channel.messages.as_slice());
         messages.iter().map(|message| message.text.clone()).collect()
-    }
-
-    pub(super) fn report_client_error(&mut self, what: String) {
-        self.client_errors.push(what);
     }
 
     pub(super) fn record_call(&mut self, route: DiscordRoute, body: &[u8]) {
@@ -194,12 +193,8 @@ pub(super) fn rate_limit_reply(after: Duration, scope: RateLimitScope) -> FakeHt
     let global = scope == RateLimitScope::Global;
     let seconds = after.as_secs_f64();
     let body = json!({"message": "You are being rate limited.", "retry_after": seconds, "global": global});
-    let mut headers = vec![
-        ("retry-after".to_owned(), format!("{}", seconds.ceil())),
-        ("x-ratelimit-scope".to_owned(), if global { "global" } else { "user" }.to_owned()),
-    ];
-    if global {
-        headers.push(("x-ratelimit-global".to_owned(), "true".to_owned()));
-    }
-    FakeHttpReply { status: 429, headers, body: body.to_string().into_bytes() }
+    let reply = FakeHttpReply::json(429, &body)
+        .with_header("retry-after", seconds.ceil().to_string())
+        .with_header("x-ratelimit-scope", if global { "global" } else { "user" });
+    if global { reply.with_header("x-ratelimit-global", "true") } else { reply }
 }

@@ -104,7 +104,7 @@ async fn run_connection(
             },
             message = socket.next() => match message {
                 Some(Ok(Message::Text(text))) => receive_frame(shared, &text),
-                Some(Ok(Message::Binary(_))) => shared.update_state(|state| state.report_client_error("a binary frame".to_owned())),
+                Some(Ok(Message::Binary(_))) => shared.update_state(|state| state.client_errors.push("a binary frame".to_owned())),
                 Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
                 Some(Ok(Message::Close(_))) | None => return Ok(()),
                 Some(Err(error)) => return Err(error),
@@ -119,7 +119,7 @@ fn receive_frame(shared: &FakeSlackShared, text: &str) {
     let told: Value = serde_json::from_str(text).unwrap_or_default();
     shared.update_state(|state| match told["envelope_id"].as_str() {
         Some(id) => state.acknowledge(id),
-        None => state.report_client_error(format!("a frame that acknowledges nothing: {text}")),
+        None => state.client_errors.push(format!("a frame that acknowledges nothing: {text}")),
     });
 }
 
@@ -156,7 +156,7 @@ impl FakeSlackState {
                 true
             }
             Some(_) | None => {
-                self.report_client_error(format!("a connection without a good ticket: {ticket}"));
+                self.client_errors.push(format!("a connection without a good ticket: {ticket}"));
                 false
             }
         }

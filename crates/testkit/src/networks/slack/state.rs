@@ -45,13 +45,6 @@ pub struct SlackCall {
     pub body: Value,
 }
 
-/// Addresses that the server hands out.
-#[derive(Debug, Clone)]
-pub(super) struct FakeSlackAddresses {
-    pub(super) sockets: String,
-    pub(super) api: String,
-}
-
 /// An envelope that one connection sends until it is acknowledged.
 #[derive(Debug, Clone)]
 struct FakeSlackEnvelope {
@@ -92,7 +85,8 @@ pub struct FakeSlackState {
     pub(super) socket_mode_enabled: bool,
     pub(super) tickets: Vec<String>,
     pub(super) uploads: BTreeMap<String, FakeSlackUpload>,
-    pub(super) addresses: FakeSlackAddresses,
+    pub(super) api_url: String,
+    pub(super) socket_url: String,
     /// Connections that were asked to reconnect.
     pub(super) leaving: Vec<u64>,
     call_times: BTreeMap<(String, String), Vec<Instant>>,
@@ -101,7 +95,7 @@ pub struct FakeSlackState {
 }
 
 impl FakeSlackState {
-    pub(super) fn new(addresses: FakeSlackAddresses) -> Self {
+    pub(super) fn new() -> Self {
         let tier_3 = ["chat.update", "reactions.add", "reactions.remove"].map(|method| (method.to_owned(), TIER_3));
         let mut limits = BTreeMap::from(tier_3);
         limits.insert("chat.postMessage".to_owned(), POST_LIMIT);
@@ -120,7 +114,8 @@ impl FakeSlackState {
             socket_mode_enabled: true,
             tickets: Vec::new(),
             uploads: BTreeMap::new(),
-            addresses,
+            api_url: String::new(),
+            socket_url: String::new(),
             leaving: Vec::new(),
             call_times: BTreeMap::new(),
             envelopes: Vec::new(),
@@ -134,10 +129,6 @@ impl FakeSlackState {
 
     pub fn unacknowledged(&self) -> usize {
         self.envelopes.len()
-    }
-
-    pub(super) fn report_client_error(&mut self, what: String) {
-        self.client_errors.push(what);
     }
 
     pub(super) fn take_fault(&mut self, method: &str) -> Option<FakeSlackFault> {
@@ -199,7 +190,7 @@ impl FakeSlackState {
     }
 
     fn file_json(&self, file: &FakeSlackFile) -> Value {
-        let url = format!("{}/files-pri/{}/{}", self.addresses.api, file.id, file.name);
+        let url = format!("{}/files-pri/{}/{}", self.api_url, file.id, file.name);
         json!({
             "id": file.id, "name": file.name, "mimetype": file.media_type, "size": file.bytes.len(), "mode": "hosted",
             "url_private": url, "url_private_download": url,
@@ -287,7 +278,7 @@ impl FakeSlackState {
             self.envelopes.retain(|envelope| envelope.id != id);
             self.acknowledged.push(id.to_owned());
         } else if !self.acknowledged.iter().any(|known| known == id) {
-            self.report_client_error(format!("an envelope is acknowledged that was not told: {id}"));
+            self.client_errors.push(format!("an envelope is acknowledged that was not told: {id}"));
         }
     }
 

@@ -23,7 +23,6 @@ pub struct FakeTelegramState {
     /// Number of `getUpdates` calls that wait now.
     pub waiting_polls: usize,
     pub connections: usize,
-    pub malformed_requests: Vec<String>,
     pub(super) updates: VecDeque<(i64, Value)>,
     /// Requested kinds of updates; all when empty.
     pub(super) allowed_updates: Vec<String>,

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Map, Value, json};
 
 use super::{FakeReceiverState, TOKEN, WebhookMessageView, sign};
-use crate::model::http1::RawHttpRequest;
+use crate::fake_server::http1::RawHttpRequest;
 
 /// Oldest accepted post, in seconds.
 const MAX_AGE_S: u64 = 300;
