@@ -1,8 +1,6 @@
 //! A real ngircd on its own port, and test users.
 
 mod test_user;
-#[cfg(test)]
-mod tests;
 
 use std::fs::Permissions;
 use std::io::{self, BufRead, BufReader, Read};

@@ -92,11 +92,6 @@ impl IrcTestUser {
         self.received.borrow().clone()
     }
 
-    /// Texts of the messages received from a user.
-    pub fn messages_from(&self, nick: &str) -> Vec<String> {
-        texts_of(&self.received.borrow(), nick)
-    }
-
     /// Waits until it has received this many messages from a user; returns their texts.
     pub async fn wait_messages_from(&self, nick: &str, count: usize) -> Vec<String> {
         let lines = self.wait_for("messages", |lines| texts_of(lines, nick).len() >= count).await;
@@ -137,7 +132,7 @@ async fn read_loop(reader: OwnedReadHalf, read: Arc<watch::Sender<Vec<IrcLine>>>
     }
 }
 
-pub(super) fn parse_line(line: &str) -> IrcLine {
+fn parse_line(line: &str) -> IrcLine {
     let (from, rest) = match line.strip_prefix(':') {
         Some(rest) => rest.split_once(' ').unwrap_or((rest, "")),
         None => ("", line),
