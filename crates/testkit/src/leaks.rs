@@ -17,12 +17,11 @@ use tokio::sync::oneshot;
 use crate::WAIT_TIMEOUT;
 
 pub use baseline::{LeakAllowance, ResourceBaseline, TaskBaseline};
-pub(crate) use proc_fs::has_marker;
 pub use proc_fs::{
-    DescriptorCounts, ObservedProcess, TcpSocketInfo, TcpState, children_of, count_descriptors, descendants_of,
-    group_members, processes_by_marker, processes_with_env, processes_with_marker, read_process, rss_bytes, sockets_of,
-    tcp_sockets, threads_of,
+    DescriptorCounts, ObservedProcess, children_of, count_descriptors, descendants_of, processes_by_marker,
+    processes_with_env, processes_with_marker, read_process, rss_bytes, threads_of,
 };
+pub(crate) use proc_fs::{count_connecting, group_members, has_marker};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 

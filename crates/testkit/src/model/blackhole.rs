@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-use crate::leaks::{self, TcpState};
+use crate::leaks;
 
 /// A listener with a full queue, so that the kernel leaves every further client waiting in its handshake.
 #[derive(Debug)]
@@ -42,8 +42,7 @@ impl BlackHole {
     pub async fn wait_for_connecting(&self, n: usize) {
         let port = self.address.port();
         leaks::wait_until(Duration::from_secs(20), move || {
-            let table = leaks::tcp_sockets();
-            let hanging = table.iter().filter(|s| s.remote.port() == port && s.state == TcpState::Connecting).count();
+            let hanging = leaks::count_connecting(port);
             if hanging == n { Ok(()) } else { Err(format!("{hanging} clients connecting to port {port}, not {n}")) }
         })
         .await;
