@@ -17,6 +17,7 @@ pub mod mcp;
 pub mod model;
 pub mod networks;
 pub mod pty;
+mod server_process;
 pub mod skip;
 mod sse;
 

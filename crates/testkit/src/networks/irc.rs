@@ -3,18 +3,14 @@
 mod test_user;
 
 use std::fs::Permissions;
-use std::io::{self, BufRead, BufReader, Read};
-use std::net::{Ipv4Addr, TcpListener};
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use tempfile::TempDir;
-use tokio::sync::oneshot;
-use tokio::time::timeout;
 
-use crate::WAIT_TIMEOUT;
+use crate::server_process::{ServerProcess, free_port};
 
 pub use test_user::{IrcLine, IrcTestUser};
 
@@ -42,7 +38,7 @@ pub struct IrcSettings {
 /// A running ngircd. Dropping it kills it.
 #[derive(Debug)]
 pub struct IrcServer {
-    process: NgircdProcess,
+    process: ServerProcess,
     home: TempDir,
     settings: IrcSettings,
     ports: IrcPorts,
@@ -52,13 +48,6 @@ pub struct IrcServer {
 struct IrcPorts {
     plain: u16,
     tls: Option<u16>,
-}
-
-/// The child process and its output.
-#[derive(Debug)]
-struct NgircdProcess {
-    child: Child,
-    output: Arc<Mutex<String>>,
 }
 
 impl IrcServer {
@@ -83,7 +72,7 @@ impl IrcServer {
             if let Err(error) = write_config(home.path(), ports, &settings) {
                 panic!("no configuration for ngircd: {error}");
             }
-            match NgircdProcess::start(home.path(), ports).await {
+            match start_process(home.path(), ports).await {
                 Ok(process) => return Self { process, home, settings, ports },
                 Err(output) => said = output,
             }
@@ -132,50 +121,21 @@ impl IrcServer {
     /// If dropped, the server may stay killed.
     pub async fn restart(&mut self) {
         self.kill();
-        match NgircdProcess::start(self.home.path(), self.ports).await {
+        match start_process(self.home.path(), self.ports).await {
             Ok(process) => self.process = process,
             Err(output) => panic!("ngircd does not start again\n{output}"),
         }
     }
 }
 
-impl NgircdProcess {
-    /// A listening process, or its output.
-    async fn start(home: &Path, ports: IrcPorts) -> Result<Self, String> {
-        let mut child = spawn(home);
-        let output = Arc::new(Mutex::new(String::new()));
-        let (announce, announced) = oneshot::channel();
-        let ports = if ports.tls.is_some() { 2 } else { 1 };
-        if let Some(stdout) = child.stdout.take() {
-            let kept = Arc::clone(&output);
-            // The thread ends with the server's output.
-            let reading = std::thread::Builder::new().name("ngircd-output".into());
-            if let Err(error) = reading.spawn(move || read_output(stdout, ports, &kept, announce)) {
-                panic!("no thread for ngircd: {error}");
-            }
-        }
-        let process = Self { child, output };
-        match timeout(WAIT_TIMEOUT, announced).await {
-            Ok(Ok(())) => Ok(process),
-            _ => Err(process.output()),
-        }
-    }
-
-    fn output(&self) -> String {
-        self.output.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn kill(&mut self) {
-        // An error means that it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Drop for NgircdProcess {
-    fn drop(&mut self) {
-        self.kill();
-    }
+/// A listening process, or its output.
+async fn start_process(home: &Path, ports: IrcPorts) -> Result<ServerProcess, String> {
+    let mut unopened = if ports.tls.is_some() { 2 } else { 1 };
+    let count_ports = move |line: &str| {
+        unopened -= i32::from(line.contains("Now listening on"));
+        (unopened == 0).then_some(())
+    };
+    Ok(ServerProcess::watch(spawn(home), count_ports).await?.0)
 }
 
 fn spawn(home: &Path) -> Child {
@@ -190,32 +150,6 @@ fn spawn(home: &Path) -> Child {
         }
     }
     panic!("{MISSING_NGIRCD_HELP} ({problem})");
-}
-
-/// Keeps the server's output, and reports when it listens on this number of ports.
-fn read_output(stdout: impl Read, mut ports: u32, kept: &Mutex<String>, announce: oneshot::Sender<()>) {
-    let mut announce = Some(announce);
-    for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-        if line.contains("Now listening on") {
-            ports = ports.saturating_sub(1);
-        }
-        if ports == 0
-            && let Some(announce) = announce.take()
-        {
-            let _ = announce.send(());
-        }
-        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.push_str(&line);
-        kept.push('\n');
-    }
-}
-
-fn free_port() -> u16 {
-    let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
-    match bound {
-        Ok(address) => address.port(),
-        Err(error) => panic!("no free port: {error}"),
-    }
 }
 
 fn write_config(home: &Path, ports: IrcPorts, settings: &IrcSettings) -> io::Result<()> {

@@ -9,7 +9,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::{IrcServer, WAIT_TIMEOUT};
+use super::IrcServer;
+use crate::WAIT_TIMEOUT;
 
 /// A line that a user received.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,10 +55,6 @@ impl IrcTestUser {
         person.send_raw(&format!("USER {nick} 0 * :a person"));
         person.wait_for("a welcome", |lines| lines.iter().any(|line| line.command == "376")).await;
         person
-    }
-
-    pub fn nick(&self) -> &str {
-        &self.nick
     }
 
     /// Joins a channel, and returns when it is in it.

@@ -1,7 +1,6 @@
 //! The Synapse process, its configuration and its data.
 
 use std::fs::{self, File};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -11,6 +10,7 @@ use tempfile::TempDir;
 
 use super::{MISSING_SYNAPSE_HELP, MatrixTestUser};
 use crate::daemon::http_client;
+use crate::server_process::free_port;
 
 /// Longest wait for the server to be ready. It decides only how late a failing test fails.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -90,13 +90,8 @@ impl Synapse {
         }
     }
 
-    /// Its process id, while it runs.
-    pub fn pid(&self) -> Option<u32> {
-        self.child.as_ref().map(Child::id)
-    }
-
     /// Its output since the last start.
-    pub fn output(&self) -> String {
+    fn output(&self) -> String {
         fs::read_to_string(self.log()).unwrap_or_default()
     }
 
@@ -106,11 +101,10 @@ impl Synapse {
 
     /// A directory with the configuration, for a port that is free now.
     fn prepare() -> Self {
-        let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
-        let folder = TempDir::with_prefix("quell-synapse-");
-        let (folder, port) = match (folder, port) {
-            (Ok(folder), Ok(address)) => (folder, address.port()),
-            (folder, port) => panic!("no place for a homeserver: {:?} {:?}", folder.err(), port.err()),
+        let port = free_port();
+        let folder = match TempDir::with_prefix("quell-synapse-") {
+            Ok(folder) => folder,
+            Err(error) => panic!("no folder for a homeserver: {error}"),
         };
         // YAML is a superset of JSON.
         if let Err(error) =
