@@ -62,14 +62,10 @@ impl FakePort {
         self.send_command(PortCommand::Close).await;
     }
 
-    pub(crate) async fn drop_connections(&self) {
-        self.send_command(PortCommand::DropConnections).await;
-    }
-
     /// Closes the port and every connection.
     pub(crate) async fn stop(&self) {
         self.close().await;
-        self.drop_connections().await;
+        self.send_command(PortCommand::DropConnections).await;
     }
 
     /// Listens again after [`Self::close`]. Connections are accepted when this returns.

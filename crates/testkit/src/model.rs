@@ -46,7 +46,7 @@ impl ScriptedModel {
     /// streams fit.
     pub async fn start() -> Self {
         server::raise_open_file_limit();
-        let stage = Arc::new(shared_state::ModelServerState::new());
+        let stage = Arc::<shared_state::ModelServerState>::default();
         let ((stop, stopped), (ready, started)) = (oneshot::channel(), oneshot::channel());
         let shared = Arc::clone(&stage);
         let thread = std::thread::Builder::new().name("scripted-model".into());
@@ -89,7 +89,7 @@ impl ScriptedModel {
         &self,
         choose: impl Fn(&str, &RecordedRequest) -> ScriptedResponse + Send + Sync + 'static,
     ) -> &Self {
-        self.waiter.shared.set_response_chooser(Box::new(choose));
+        self.waiter.shared.set_response_chooser(Arc::new(choose));
         self
     }
 
@@ -154,15 +154,6 @@ impl ScriptedModel {
     pub async fn wait_for_connections(&self, n: usize) {
         let open = self.waiter.shared.watch_connections();
         self.waiter.wait_for(open, &format!("{n} open connections"), |open| (*open == n).then_some(())).await;
-    }
-
-    /// Closes the port: new connections are refused, open ones stay.
-    pub async fn refuse_connections(&self) {
-        self.port.close().await;
-    }
-
-    pub async fn accept_connections(&self) {
-        self.port.listen_again();
     }
 
     /// Fails the test if any request had a broken history or was unexpected.

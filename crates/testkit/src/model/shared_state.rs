@@ -15,11 +15,12 @@ use super::scripted_response::ScriptedResponse;
 use crate::fake_server::http1::RawHttpRequest;
 use crate::history_check::corpus::ModelDialect;
 
-type ResponseChooser = Box<dyn Fn(&str, &RecordedRequest) -> ScriptedResponse + Send + Sync>;
+type ResponseChooser = Arc<dyn Fn(&str, &RecordedRequest) -> ScriptedResponse + Send + Sync>;
 
+#[derive(Default)]
 pub(super) struct ModelServerState {
     queue: Mutex<VecDeque<ScriptedResponse>>,
-    response_chooser: Mutex<Option<Arc<ResponseChooser>>>,
+    response_chooser: Mutex<Option<ResponseChooser>>,
     records: Mutex<Vec<Arc<RecordedRequest>>>,
     /// True when valid requests are counted without keeping them.
     discards_valid: AtomicBool,
@@ -41,25 +42,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ModelServerState {
-    pub(super) fn new() -> Self {
-        Self {
-            queue: Mutex::default(),
-            response_chooser: Mutex::default(),
-            records: Mutex::default(),
-            discards_valid: AtomicBool::new(false),
-            arrived: watch::Sender::new(0),
-            gates: watch::Sender::new(BTreeSet::new()),
-            connections: watch::Sender::new(0),
-            unexpected: Mutex::default(),
-        }
-    }
-
     pub(super) fn push_response(&self, behaviour: ScriptedResponse) {
         lock(&self.queue).push_back(behaviour);
     }
 
     pub(super) fn set_response_chooser(&self, choose: ResponseChooser) {
-        *lock(&self.response_chooser) = Some(Arc::new(choose));
+        *lock(&self.response_chooser) = Some(choose);
     }
 
     pub(super) fn discard_valid_requests(&self) {

@@ -13,11 +13,11 @@ mod tests;
 
 use std::collections::VecDeque;
 use std::future::ready;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{broadcast, watch};
 
 use crate::fake_server::{FakePort, serve_http, update_state, wait_for_state};
 use gateway::FakeGatewayCommand;
@@ -28,6 +28,9 @@ pub use state::{DiscordCall, FakeDiscordFault, FakeDiscordState, RateLimitScope}
 
 /// The bot's token, the only one that the server accepts.
 pub const TOKEN: &str = "MTEwMDAwMDAwMDAwMDAwMDAwMQ.fake.token-of-the-tests";
+
+/// Commands that a connection may have to take yet; more than any test sends.
+const MAX_COMMANDS: usize = 1024;
 
 /// The server. Dropping it closes every connection.
 #[derive(Debug)]
@@ -40,13 +43,14 @@ pub struct FakeDiscord {
 #[derive(Debug)]
 struct FakeDiscordShared {
     state: watch::Sender<FakeDiscordState>,
-    connection_commands: Mutex<Vec<mpsc::UnboundedSender<FakeGatewayCommand>>>,
+    /// Commands for every open connection.
+    commands: broadcast::Sender<FakeGatewayCommand>,
 }
 
 impl FakeDiscord {
     pub async fn start() -> Self {
         let state = watch::Sender::new(FakeDiscordState::new());
-        let shared = Arc::new(FakeDiscordShared { state, connection_commands: Mutex::default() });
+        let shared = Arc::new(FakeDiscordShared { state, commands: broadcast::Sender::new(MAX_COMMANDS) });
         let for_rest = Arc::clone(&shared);
         let rest = FakePort::start(move |stream| {
             let shared = Arc::clone(&for_rest);
@@ -101,24 +105,13 @@ impl FakeDiscord {
 
     /// A user writes a message; `<@id>` in the text mentions another user. Returns the message id.
     pub fn post_message(&self, channel: &str, user: &str, text: &str) -> String {
-        self.add_message(
-            channel,
-            FakeDiscordMessage { author: user.to_owned(), text: text.to_owned(), ..FakeDiscordMessage::default() },
-        )
+        self.add_message(channel, user, text, FakeDiscordMessage::default())
     }
 
     /// A user replies to a message.
     pub fn post_reply(&self, channel: &str, user: &str, to: &str, text: &str) -> String {
         let reply_to = Some(to.to_owned());
-        self.add_message(
-            channel,
-            FakeDiscordMessage {
-                author: user.to_owned(),
-                text: text.to_owned(),
-                reply_to,
-                ..FakeDiscordMessage::default()
-            },
-        )
+        self.add_message(channel, user, text, FakeDiscordMessage { reply_to, ..FakeDiscordMessage::default() })
     }
 
     /// A user writes a message with a file: its name, media type and content.
@@ -127,11 +120,7 @@ impl FakeDiscord {
         let id = self.update_state(|state| state.chat_data.new_id());
         let file =
             FakeDiscordFile { id, name: name.to_owned(), media_type: media_type.to_owned(), bytes: bytes.to_vec() };
-        let (author, text) = (user.to_owned(), text.to_owned());
-        self.add_message(
-            channel,
-            FakeDiscordMessage { author, text, files: vec![file], ..FakeDiscordMessage::default() },
-        )
+        self.add_message(channel, user, text, FakeDiscordMessage { files: vec![file], ..FakeDiscordMessage::default() })
     }
 
     pub fn delete_message(&self, channel: &str, id: &str) {
@@ -212,28 +201,28 @@ impl FakeDiscord {
 
     /// Breaks all gateway connections without a close frame.
     pub fn drop_connections(&self) {
-        self.send_command(&FakeGatewayCommand::Drop);
+        self.send_command(FakeGatewayCommand::Drop);
     }
 
     /// Closes all gateway connections with a code.
     pub fn close_connections(&self, code: u16) {
-        self.send_command(&FakeGatewayCommand::Close(code));
+        self.send_command(FakeGatewayCommand::Close(code));
     }
 
     /// Asks all clients to reconnect: opcode 7.
     pub fn request_reconnect(&self) {
-        self.send_command(&FakeGatewayCommand::Send(json!({"op": 7, "d": null}).to_string()));
+        self.send_command(FakeGatewayCommand::Send(json!({"op": 7, "d": null}).to_string()));
     }
 
     /// Asks all clients for a heartbeat: opcode 1.
     pub fn request_heartbeat(&self) {
-        self.send_command(&FakeGatewayCommand::Send(json!({"op": 1, "d": null}).to_string()));
+        self.send_command(FakeGatewayCommand::Send(json!({"op": 1, "d": null}).to_string()));
     }
 
     /// Ends all sessions and tells the clients: opcode 9.
     pub fn end_sessions(&self) {
         self.forget_sessions();
-        self.send_command(&FakeGatewayCommand::Send(json!({"op": 9, "d": false}).to_string()));
+        self.send_command(FakeGatewayCommand::Send(json!({"op": 9, "d": false}).to_string()));
     }
 
     /// Ends all sessions without telling the clients.
@@ -243,7 +232,7 @@ impl FakeDiscord {
 
     /// Sends an arbitrary frame on all gateway connections.
     pub fn send_raw_frame(&self, text: &str) {
-        self.send_command(&FakeGatewayCommand::Send(text.to_owned()));
+        self.send_command(FakeGatewayCommand::Send(text.to_owned()));
     }
 
     /// Stops and listens again on the same ports, without its sessions.
@@ -267,7 +256,8 @@ impl FakeDiscord {
         self.gateway.listen_again();
     }
 
-    fn add_message(&self, channel: &str, message: FakeDiscordMessage) -> String {
+    fn add_message(&self, channel: &str, user: &str, text: &str, message: FakeDiscordMessage) -> String {
+        let message = FakeDiscordMessage { author: user.to_owned(), text: text.to_owned(), ..message };
         self.update_state(|state| state.add_message(channel, message))
     }
 
@@ -275,18 +265,13 @@ impl FakeDiscord {
         self.shared.update_state(change)
     }
 
-    fn send_command(&self, order: &FakeGatewayCommand) {
-        // Drops the senders of closed connections.
-        self.shared.lock_commands().retain(|orders| orders.send(order.clone()).is_ok());
+    fn send_command(&self, command: FakeGatewayCommand) {
+        // Without a connection nobody receives it.
+        let _ = self.shared.commands.send(command);
     }
 }
 
 impl FakeDiscordShared {
-    /// A poisoned lock means that another thread of the same test has panicked; the list is still valid.
-    fn lock_commands(&self) -> MutexGuard<'_, Vec<mpsc::UnboundedSender<FakeGatewayCommand>>> {
-        self.connection_commands.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn update_state<T>(&self, change: impl FnOnce(&mut FakeDiscordState) -> T) -> T {
         update_state(&self.state, change)
     }

@@ -12,11 +12,11 @@ mod web_api;
 
 use std::collections::VecDeque;
 use std::future::ready;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{broadcast, watch};
 
 use crate::fake_server::{FakePort, serve_http, update_state, wait_for_state};
 use socket_mode::SocketModeCommand;
@@ -31,6 +31,9 @@ pub const APP_TOKEN: &str = "xapp-1-A1111-3333-fakeTokenOfTheTests";
 /// User id of the bot under test.
 pub const BOT: &str = "U0QUELL";
 
+/// Commands that a connection may have to take yet; more than any test sends.
+const MAX_COMMANDS: usize = 1024;
+
 /// The server. Dropping it closes every connection.
 #[derive(Debug)]
 pub struct FakeSlack {
@@ -42,13 +45,14 @@ pub struct FakeSlack {
 #[derive(Debug)]
 struct FakeSlackShared {
     state: watch::Sender<FakeSlackState>,
-    connection_commands: Mutex<Vec<mpsc::UnboundedSender<SocketModeCommand>>>,
+    /// Commands for every open connection.
+    commands: broadcast::Sender<SocketModeCommand>,
 }
 
 impl FakeSlack {
     pub async fn start() -> Self {
         let state = watch::Sender::new(FakeSlackState::new());
-        let shared = Arc::new(FakeSlackShared { state, connection_commands: Mutex::default() });
+        let shared = Arc::new(FakeSlackShared { state, commands: broadcast::Sender::new(MAX_COMMANDS) });
         let for_api = Arc::clone(&shared);
         let api = FakePort::start(move |stream| {
             let shared = Arc::clone(&for_api);
@@ -87,20 +91,13 @@ impl FakeSlack {
 
     /// A user writes a message; `<@ID>` in the text mentions a user, the rest is taken as typed. Returns the timestamp.
     pub fn post_message(&self, channel: &str, user: &str, text: &str) -> String {
-        self.add_message(
-            channel,
-            FakeSlackMessage {
-                author: user.to_owned(),
-                text: chat_data::escape_text(text),
-                ..FakeSlackMessage::default()
-            },
-        )
+        self.add_message(channel, user, text, FakeSlackMessage::default())
     }
 
     /// A user writes in a thread.
     pub fn post_in_thread(&self, (channel, thread): (&str, &str), user: &str, text: &str) -> String {
-        let (author, text, thread) = (user.to_owned(), chat_data::escape_text(text), Some(thread.to_owned()));
-        self.add_message(channel, FakeSlackMessage { author, text, thread, ..FakeSlackMessage::default() })
+        let thread = Some(thread.to_owned());
+        self.add_message(channel, user, text, FakeSlackMessage { thread, ..FakeSlackMessage::default() })
     }
 
     /// A user writes a message with a file: its name, media type and content.
@@ -109,8 +106,7 @@ impl FakeSlack {
         let id = self.update_state(|state| state.chat_data.new_id('F'));
         let file =
             FakeSlackFile { id, name: name.to_owned(), media_type: media_type.to_owned(), bytes: bytes.to_vec() };
-        let (author, text) = (user.to_owned(), chat_data::escape_text(text));
-        self.add_message(channel, FakeSlackMessage { author, text, files: vec![file], ..FakeSlackMessage::default() })
+        self.add_message(channel, user, text, FakeSlackMessage { files: vec![file], ..FakeSlackMessage::default() })
     }
 
     /// A user runs a slash command of the app.
@@ -156,11 +152,6 @@ impl FakeSlack {
         self.update_state(|state| state.limits.insert(method.to_owned(), (calls, within)));
     }
 
-    /// Switches rate limits off, for tests of other behaviour.
-    pub fn disable_rate_limits(&self) {
-        self.update_state(|state| state.limits.clear());
-    }
-
     /// Replaces the scopes of the bot.
     pub fn set_scopes(&self, scopes: &str) {
         self.update_state(|state| state.scopes = scopes.to_owned());
@@ -169,31 +160,31 @@ impl FakeSlack {
     /// Switches Socket Mode off: tells all connections, and opens no new one.
     pub fn disable_socket_mode(&self) {
         self.update_state(|state| state.socket_mode_enabled = false);
-        self.send_command(&SocketModeCommand::Disconnect("link_disabled"));
+        self.send_command(SocketModeCommand::Disconnect("link_disabled"));
     }
 
     /// Asks all connections to reconnect; each is closed when there is another one.
     pub fn request_reconnect(&self) {
-        self.send_command(&SocketModeCommand::Disconnect("refresh_requested"));
+        self.send_command(SocketModeCommand::Disconnect("refresh_requested"));
     }
 
     /// Breaks all connections without a close frame.
     pub fn drop_connections(&self) {
-        self.send_command(&SocketModeCommand::Drop);
+        self.send_command(SocketModeCommand::Drop);
     }
 
     /// Keeps all connections open but stops reading and writing on them.
     pub fn freeze_connections(&self) {
-        self.send_command(&SocketModeCommand::Freeze);
+        self.send_command(SocketModeCommand::Freeze);
     }
 
     pub fn close_connections(&self) {
-        self.send_command(&SocketModeCommand::Close);
+        self.send_command(SocketModeCommand::Close);
     }
 
     /// Sends an arbitrary frame on all connections.
     pub fn send_raw_frame(&self, text: &str) {
-        self.send_command(&SocketModeCommand::Send(text.to_owned()));
+        self.send_command(SocketModeCommand::Send(text.to_owned()));
     }
 
     /// Stops and listens again on the same ports. Unacknowledged envelopes are sent again.
@@ -216,7 +207,8 @@ impl FakeSlack {
         self.sockets.listen_again();
     }
 
-    fn add_message(&self, channel: &str, message: FakeSlackMessage) -> String {
+    fn add_message(&self, channel: &str, user: &str, text: &str, message: FakeSlackMessage) -> String {
+        let message = FakeSlackMessage { author: user.to_owned(), text: chat_data::escape_text(text), ..message };
         self.update_state(|state| state.add_message(channel, message))
     }
 
@@ -224,18 +216,13 @@ impl FakeSlack {
         self.shared.update_state(change)
     }
 
-    fn send_command(&self, order: &SocketModeCommand) {
-        // Drops the senders of closed connections.
-        self.shared.lock_commands().retain(|orders| orders.send(order.clone()).is_ok());
+    fn send_command(&self, command: SocketModeCommand) {
+        // Without a connection nobody receives it.
+        let _ = self.shared.commands.send(command);
     }
 }
 
 impl FakeSlackShared {
-    /// A poisoned lock means that another thread of the same test has panicked; the list is still valid.
-    fn lock_commands(&self) -> MutexGuard<'_, Vec<mpsc::UnboundedSender<SocketModeCommand>>> {
-        self.connection_commands.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn update_state<T>(&self, change: impl FnOnce(&mut FakeSlackState) -> T) -> T {
         update_state(&self.state, change)
     }

@@ -78,11 +78,6 @@ impl FakeTelegram {
         self.port.listen_again();
     }
 
-    /// Closes every connection and keeps listening.
-    pub async fn drop_connections(&self) {
-        self.port.drop_connections().await;
-    }
-
     /// Injects a fault into the next call of this method; several faults are queued.
     pub fn inject_fault(&self, method: &str, fault: FakeTelegramFault) -> &Self {
         self.state.send_modify(|state| state.faults.entry(method.to_owned()).or_default().push_back(fault));

@@ -54,7 +54,7 @@ pub struct FakeDiscordFile {
     pub bytes: Vec<u8>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct FakeDiscordData {
     users: BTreeMap<String, FakeDiscordUser>,
     channels: BTreeMap<String, FakeDiscordChannel>,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
+use tokio::sync::broadcast;
 use tokio::time::{Instant, sleep_until};
 use tokio_tungstenite::tungstenite::handshake::server::{Request, Response};
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
@@ -69,8 +69,7 @@ pub(super) async fn serve_connection(stream: TcpStream, shared: Arc<FakeDiscordS
         Ok(response)
     };
     let Ok(socket) = accept_hdr_async(stream, look).await else { return };
-    let (orders, inbox) = mpsc::unbounded_channel();
-    shared.lock_commands().push(orders);
+    let inbox = shared.commands.subscribe();
     let _open = CountGuard::new(&shared.state, |state| &mut state.connections);
     let number = shared.update_state(|state| {
         state.next_connection += 1;
@@ -94,7 +93,7 @@ pub(super) async fn serve_connection(stream: TcpStream, shared: Arc<FakeDiscordS
 }
 
 impl FakeGatewayConnection {
-    async fn run(&mut self, mut inbox: mpsc::UnboundedReceiver<FakeGatewayCommand>) -> Result<FakeGatewayEnd, Error> {
+    async fn run(&mut self, mut inbox: broadcast::Receiver<FakeGatewayCommand>) -> Result<FakeGatewayEnd, Error> {
         let mut changes = self.shared.state.subscribe();
         let interval = u64::try_from(self.shared.state.borrow().heartbeat.as_millis()).unwrap_or(u64::MAX);
         self.send_payload(&json!({"op": 10, "d": {"heartbeat_interval": interval}})).await?;
@@ -119,9 +118,9 @@ impl FakeGatewayConnection {
                 },
                 () = sleep_until(self.heartbeat_deadline) => return Ok(FakeGatewayEnd::Close(4009)),
                 order = inbox.recv() => match order {
-                    Some(FakeGatewayCommand::Send(text)) => self.socket.send(Message::text(text)).await?,
-                    Some(FakeGatewayCommand::Close(code)) => return Ok(FakeGatewayEnd::Close(code)),
-                    Some(FakeGatewayCommand::Drop) | None => return Ok(FakeGatewayEnd::Drop),
+                    Ok(FakeGatewayCommand::Send(text)) => self.socket.send(Message::text(text)).await?,
+                    Ok(FakeGatewayCommand::Close(code)) => return Ok(FakeGatewayEnd::Close(code)),
+                    Ok(FakeGatewayCommand::Drop) | Err(_) => return Ok(FakeGatewayEnd::Drop),
                 },
                 _ = changes.changed() => {}
             }

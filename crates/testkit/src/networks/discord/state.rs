@@ -42,7 +42,7 @@ pub struct DiscordCall {
     pub body: Value,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct FakeDiscordState {
     pub chat_data: FakeDiscordData,
     /// Calls of the REST API, in order.
@@ -80,27 +80,14 @@ impl FakeDiscordState {
     pub(super) fn new() -> Self {
         Self {
             chat_data: FakeDiscordData::new(),
-            calls: Vec::new(),
-            connections: 0,
-            identified: 0,
-            resumed: 0,
-            not_resumed: 0,
-            heartbeats: 0,
-            close_codes_sent: Vec::new(),
-            close_codes_received: Vec::new(),
-            client_errors: Vec::new(),
-            faults: Vec::new(),
             limits: Some(RateLimitCounters::default()),
-            sessions: Vec::new(),
-            next_connection: 0,
             // Discord: Hello. It sends 41.25 s.
             heartbeat: Duration::from_millis(41_250),
             acknowledges: true,
             message_content: true,
             identifies_left: 1000,
             identifies_reset: Duration::from_secs(86_400),
-            gateway_url: String::new(),
-            file_base_url: String::new(),
+            ..Self::default()
         }
     }
 

@@ -64,7 +64,7 @@ pub(super) struct FakeSlackUpload {
     pub(super) is_complete: bool,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct FakeSlackState {
     pub chat_data: FakeSlackData,
     /// Calls of the Web API, in order.
@@ -99,28 +99,7 @@ impl FakeSlackState {
         let tier_3 = ["chat.update", "reactions.add", "reactions.remove"].map(|method| (method.to_owned(), TIER_3));
         let mut limits = BTreeMap::from(tier_3);
         limits.insert("chat.postMessage".to_owned(), POST_LIMIT);
-        Self {
-            chat_data: FakeSlackData::default(),
-            calls: Vec::new(),
-            connections: 0,
-            opened: 0,
-            frozen: 0,
-            acknowledged: Vec::new(),
-            resent: 0,
-            client_errors: Vec::new(),
-            faults: BTreeMap::new(),
-            limits,
-            scopes: DEFAULT_SCOPES.to_owned(),
-            socket_mode_enabled: true,
-            tickets: Vec::new(),
-            uploads: BTreeMap::new(),
-            api_url: String::new(),
-            socket_url: String::new(),
-            leaving: Vec::new(),
-            call_times: BTreeMap::new(),
-            envelopes: Vec::new(),
-            last_payload: None,
-        }
+        Self { limits, scopes: DEFAULT_SCOPES.to_owned(), socket_mode_enabled: true, ..Self::default() }
     }
 
     pub fn call_count(&self, method: &str) -> usize {

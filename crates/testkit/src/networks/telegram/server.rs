@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::super::multipart::parse_parts;
 use super::methods::{
-    FakeBotApiError, FakeBotApiRequest, bad_request, check_known_parameters, run_method, too_many_requests,
+    FakeBotApiError, FakeBotApiRequest, bad_request, check_known_parameters, refusal, run_method, too_many_requests,
 };
 use super::state::{FakeTelegramFile, FakeTelegramState, TelegramCall};
 use super::{FakeTelegramFault, TOKEN};
@@ -36,12 +36,12 @@ async fn answer_request(stage: &SharedTelegramState, incoming: RawHttpRequest) -
         return Some(serve_download(stage, file));
     }
     let Some((token, method)) = path.strip_prefix("/bot").and_then(|rest| rest.split_once('/')) else {
-        return Some(refusal_reply(404, "Not Found"));
+        return Some(error_reply(&refusal(404, "Not Found")));
     };
     if token != TOKEN {
         // A malformed token is answered with 404, a wrong one with 401.
         let (code, description) = if token.contains(':') { (401, "Unauthorized") } else { (404, "Not Found") };
-        return Some(refusal_reply(code, description));
+        return Some(error_reply(&refusal(code, description)));
     }
     let request = match parse_request(method, &incoming) {
         Ok(request) => request,
@@ -61,7 +61,7 @@ async fn answer_request(stage: &SharedTelegramState, incoming: RawHttpRequest) -
             Ok(result) => FakeHttpReply::json(200, &json!({"ok": true, "result": result})),
             Err(refusal) => error_reply(&refusal),
         },
-        Some(FakeTelegramFault::Refuse(code, description)) => refusal_reply(code, description),
+        Some(FakeTelegramFault::Refuse(code, description)) => error_reply(&refusal(code, description)),
         Some(FakeTelegramFault::RateLimited(seconds)) => error_reply(&too_many_requests(seconds)),
         Some(FakeTelegramFault::HtmlPage(code) | FakeTelegramFault::ActThenHtmlPage(code)) => html_reply(code, &path),
         Some(FakeTelegramFault::Silent) => return std::future::pending().await,
@@ -139,7 +139,7 @@ async fn get_updates(stage: &SharedTelegramState, body: &Value) -> Result<Value,
     let state = states.borrow();
     if state.newest_poll != mine {
         let why = "Conflict: terminated by other getUpdates request; make sure that only one bot instance is running";
-        return Err(FakeBotApiError { code: 409, description: why.into(), parameters: None });
+        return Err(refusal(409, why));
     }
     let told = state.updates.iter().filter(|(id, _)| *id >= offset).take(limit);
     Ok(told.map(|(_, update)| update.clone()).collect())
@@ -158,7 +158,7 @@ fn begin_poll(stage: &SharedTelegramState, body: &Value, offset: i64) -> Result<
         if !state.webhook.is_empty() {
             let why = "Conflict: can't use getUpdates method while webhook is active; use deleteWebhook to delete the \
                 webhook first";
-            return Err(FakeBotApiError { code: 409, description: why.into(), parameters: None });
+            return Err(refusal(409, why));
         }
         state.confirm_updates(offset);
         state.allowed_updates = wanted.unwrap_or_else(|| state.allowed_updates.clone());
@@ -174,12 +174,8 @@ fn serve_download(stage: &SharedTelegramState, path: &str) -> FakeHttpReply {
         Some((_, bytes)) => {
             FakeHttpReply::new(200, bytes.to_vec()).with_header("content-type", "application/octet-stream")
         }
-        None => refusal_reply(404, "Not Found"),
+        None => error_reply(&refusal(404, "Not Found")),
     }
-}
-
-fn refusal_reply(code: u16, description: &str) -> FakeHttpReply {
-    error_reply(&FakeBotApiError { code, description: description.to_owned(), parameters: None })
 }
 
 fn error_reply(refusal: &FakeBotApiError) -> FakeHttpReply {
