@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::WAIT_TIMEOUT;
+use crate::or_fail::OrFail as _;
 use http1::{RawHttpRequest, read_request, response_head};
 
 /// A listening port. Dropping it closes the port and every connection.
@@ -42,7 +43,7 @@ impl FakePort {
         F: Future<Output = ()> + Send + 'static,
     {
         let listener = bind_listener(SocketAddr::from(([127, 0, 0, 1], 0)));
-        let address = listener.local_addr().unwrap_or_else(|error| panic!("no address: {error}"));
+        let address = listener.local_addr().or_fail("no address");
         let ((commands, inbox), mut task) = (mpsc::unbounded_channel(), JoinSet::new());
         task.spawn(accept_loop(listener, inbox, serve));
         Self { address, commands, _task: task }
@@ -83,12 +84,12 @@ impl FakePort {
 /// Binds a listener, also to a port that was just closed.
 fn bind_listener(address: SocketAddr) -> StdTcpListener {
     let bound = StdTcpListener::bind(address).and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
-    bound.unwrap_or_else(|error| panic!("{address} cannot be opened: {error}"))
+    bound.or_fail(format_args!("{address} cannot be opened"))
 }
 
 /// Registers the listener with the runtime of the caller, which need not be that of the test.
 fn register_listener(listener: StdTcpListener) -> TcpListener {
-    TcpListener::from_std(listener).unwrap_or_else(|error| panic!("the runtime takes no listener: {error}"))
+    TcpListener::from_std(listener).or_fail("the runtime takes no listener")
 }
 
 /// Serves each connection in a task; the tasks end with the loop.

@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::commands::ProcessMarker;
+use crate::or_fail::OrFail as _;
 
 /// Compiles one of the programs into `folder`, where the daemon's user may execute it.
 ///
@@ -20,11 +21,9 @@ pub fn compile(program: HostileProgram, folder: &Path) -> PathBuf {
     let mut compiler = std::process::Command::new("cc");
     compiler.args(["-O1", "-pthread", "-o"]).arg(&target).arg(&source);
     let built = written.and_then(|()| compiler.output());
-    match built {
-        Ok(output) if output.status.success() => target,
-        Ok(output) => panic!("{name}.c cannot be built: {}", String::from_utf8_lossy(&output.stderr)),
-        Err(error) => panic!("{name}.c cannot be built: {error}"),
-    }
+    let output = built.or_fail(format_args!("{name}.c cannot be built"));
+    assert!(output.status.success(), "{name}.c cannot be built: {}", String::from_utf8_lossy(&output.stderr));
+    target
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

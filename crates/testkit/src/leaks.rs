@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use crate::WAIT_TIMEOUT;
+use crate::or_fail::OrFail as _;
 
 pub use baseline::{LeakAllowance, ResourceBaseline, TaskBaseline};
 pub use proc_fs::{
@@ -45,13 +46,10 @@ pub async fn wait_until(limit: Duration, mut probe: impl FnMut() -> Result<(), S
             std::thread::sleep(POLL_INTERVAL);
         }
     };
-    if let Err(error) = std::thread::Builder::new().name("leak-check".into()).spawn(looking) {
-        panic!("no thread for looking at the system: {error}");
-    }
-    match verdict.await {
-        Ok(Ok(took)) => took,
-        Ok(Err(why)) => panic!("not settled after {limit:?}: {why}"),
-        Err(_) => panic!("the probe panicked"),
+    std::thread::Builder::new().name("leak-check".into()).spawn(looking).or_fail("no thread for looking at the system");
+    match verdict.await.or_fail("the probe panicked") {
+        Ok(took) => took,
+        Err(why) => panic!("not settled after {limit:?}: {why}"),
     }
 }
 

@@ -16,6 +16,7 @@ pub mod machine_speed;
 pub mod mcp;
 pub mod model;
 pub mod networks;
+mod or_fail;
 pub mod pty;
 mod server_process;
 pub mod skip;

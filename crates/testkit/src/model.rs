@@ -29,6 +29,7 @@ pub use request_handle::{ExpectedRequest, ModelRequestHandle};
 pub use scripted_response::{ScriptedResponse, ScriptedStream, StreamStep, UsageReporting};
 
 use crate::fake_server::FakePort;
+use crate::or_fail::OrFail as _;
 use request_handle::ConditionWaiter;
 
 /// The server. Dropping it closes every connection and ends its thread.
@@ -50,17 +51,12 @@ impl ScriptedModel {
         let ((stop, stopped), (ready, started)) = (oneshot::channel(), oneshot::channel());
         let shared = Arc::clone(&stage);
         let thread = std::thread::Builder::new().name("scripted-model".into());
-        let thread = match thread.spawn(move || server::run_server(shared, stopped, ready)) {
-            Ok(thread) => thread,
-            Err(error) => panic!("no thread for the scripted model: {error}"),
-        };
-        match started.await {
-            Ok((port, server_runtime)) => {
-                let waiter = ConditionWaiter { shared: stage, server_runtime };
-                Self { port, waiter, stop: Some(stop), thread: Some(thread) }
-            }
-            Err(_) => panic!("the scripted model did not start: {:?}", thread.join()),
-        }
+        let thread = thread
+            .spawn(move || server::run_server(shared, stopped, ready))
+            .or_fail("no thread for the scripted model");
+        let (port, server_runtime) = started.await.or_fail("the scripted model did not start");
+        let waiter = ConditionWaiter { shared: stage, server_runtime };
+        Self { port, waiter, stop: Some(stop), thread: Some(thread) }
     }
 
     /// The base URL, with `/v1`.

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 
 use crate::WAIT_TIMEOUT;
 use crate::leaks;
+use crate::or_fail::OrFail as _;
 
 /// The process and its output. Dropping it kills it with all its descendants.
 #[derive(Debug)]
@@ -30,9 +31,9 @@ impl ServerProcess {
         let process = Self { child, output };
         // The thread ends with the output.
         let reading = std::thread::Builder::new().name("server-output".into());
-        if let Err(error) = reading.spawn(move || stdout.map(|stdout| read_output(stdout, &kept, find, announce))) {
-            panic!("no thread for a server: {error}");
-        }
+        reading
+            .spawn(move || stdout.map(|stdout| read_output(stdout, &kept, find, announce)))
+            .or_fail("no thread for a server");
         match timeout(WAIT_TIMEOUT, announced).await {
             Ok(Ok(found)) => Ok((process, found)),
             _ => Err(process.output()),
@@ -87,5 +88,5 @@ fn read_output<T>(
 /// A port that is free now.
 pub(crate) fn free_port() -> u16 {
     let bound = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
-    bound.unwrap_or_else(|error| panic!("no free port: {error}")).port()
+    bound.or_fail("no free port").port()
 }

@@ -6,6 +6,7 @@ use std::process::Stdio;
 use tempfile::TempDir;
 
 use super::MISSING_BROWSER_HELP;
+use crate::or_fail::OrFail as _;
 use crate::server_process::ServerProcess;
 
 const START_ATTEMPTS: u32 = 5;
@@ -34,10 +35,7 @@ impl ChromedriverProcess {
 
     /// A listening driver, or its output.
     async fn try_start() -> Result<Self, String> {
-        let profile = match TempDir::with_prefix("quell-browser-") {
-            Ok(profile) => profile,
-            Err(error) => panic!("no folder for a profile: {error}"),
-        };
+        let profile = TempDir::with_prefix("quell-browser-").or_fail("no folder for a profile");
         #[expect(clippy::disallowed_methods, reason = "the test starts an external program")]
         let mut command = std::process::Command::new("chromedriver");
         command.arg("--port=0").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());

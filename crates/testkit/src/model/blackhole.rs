@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use crate::leaks;
+use crate::or_fail::OrFail as _;
 
 /// A listener with a full queue, so that the kernel leaves every further client waiting in its handshake.
 #[derive(Debug)]
@@ -27,10 +28,7 @@ impl BlackHole {
             let filler = TcpStream::connect(address).await?;
             std::io::Result::Ok(Self { address, _listener: listener, _fills_the_queue: filler })
         };
-        match made.await {
-            Ok(hole) => hole,
-            Err(error) => panic!("no black hole: {error}"),
-        }
+        made.await.or_fail("no black hole")
     }
 
     /// The base URL, with `/v1`.

@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 use super::connection::serve_connection;
 use super::shared_state::ModelServerState;
 use crate::fake_server::FakePort;
+use crate::or_fail::OrFail as _;
 
 /// Main function of the server's thread; returns when the sender of `stopped` is dropped.
 pub(super) fn run_server(
@@ -16,10 +17,7 @@ pub(super) fn run_server(
     stopped: oneshot::Receiver<()>,
     ready: oneshot::Sender<(FakePort, Handle)>,
 ) {
-    let runtime = match Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => panic!("no runtime for the scripted model: {error}"),
-    };
+    let runtime = Builder::new_current_thread().enable_all().build().or_fail("no runtime for the scripted model");
     runtime.block_on(async move {
         let port = FakePort::start(move |stream| serve_connection(stream, Arc::clone(&stage)));
         if ready.send((port, Handle::current())).is_ok() {

@@ -10,6 +10,7 @@ use std::process::{Child, Stdio};
 
 use tempfile::TempDir;
 
+use crate::or_fail::OrFail as _;
 use crate::server_process::{ServerProcess, free_port};
 
 pub use test_user::{IrcLine, IrcTestUser};
@@ -62,16 +63,11 @@ impl IrcServer {
     /// # Panics
     /// When ngircd is missing or does not start.
     pub async fn start_with(settings: IrcSettings) -> Self {
-        let home = match TempDir::with_prefix("quell-irc-") {
-            Ok(home) => home,
-            Err(error) => panic!("no folder for ngircd: {error}"),
-        };
+        let home = TempDir::with_prefix("quell-irc-").or_fail("no folder for ngircd");
         let mut said = String::new();
         for _ in 0..START_ATTEMPTS {
             let ports = IrcPorts { plain: free_port(), tls: settings.tls.then(free_port) };
-            if let Err(error) = write_config(home.path(), ports, &settings) {
-                panic!("no configuration for ngircd: {error}");
-            }
+            write_config(home.path(), ports, &settings).or_fail("no configuration for ngircd");
             match start_process(home.path(), ports).await {
                 Ok(process) => return Self { process, home, settings, ports },
                 Err(output) => said = output,
@@ -90,10 +86,7 @@ impl IrcServer {
     /// # Panics
     /// When it was started without TLS.
     pub fn tls_address(&self) -> String {
-        match self.ports.tls {
-            Some(port) => format!("127.0.0.1:{port}"),
-            None => panic!("this server was started without TLS"),
-        }
+        format!("127.0.0.1:{}", self.ports.tls.or_fail("this server was started without TLS"))
     }
 
     /// File with the certificate that a client must trust, for example by `SSL_CERT_FILE`.
@@ -121,10 +114,8 @@ impl IrcServer {
     /// If dropped, the server may stay killed.
     pub async fn restart(&mut self) {
         self.kill();
-        match start_process(self.home.path(), self.ports).await {
-            Ok(process) => self.process = process,
-            Err(output) => panic!("ngircd does not start again\n{output}"),
-        }
+        let started = start_process(self.home.path(), self.ports).await;
+        self.process = started.unwrap_or_else(|output| panic!("ngircd does not start again\n{output}"));
     }
 }
 

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 
 use crate::daemon::http_client;
 use crate::fake_server::{FakePort, serve_http, update_state, wait_for_state};
+use crate::or_fail::OrFail as _;
 
 /// The secret that both sides share.
 pub const TOKEN: &str = "the secret of the testkit's webhook";
@@ -144,7 +145,7 @@ impl FakeWebhookReceiver {
         for (name, value) in Self::signed_headers(&body, delivery_rules::unix_now()) {
             request = request.header(name, value);
         }
-        let answer = request.body(body).send().await.unwrap_or_else(|error| panic!("{url}: {error}"));
+        let answer = request.body(body).send().await.or_fail(url);
         (answer.status().as_u16(), answer.text().await.unwrap_or_default())
     }
 

@@ -9,6 +9,7 @@ use super::chat_data::{BOT, FakeDiscordData, FakeDiscordMessage};
 use super::gateway_sessions::{DIRECT_MESSAGES, FakeGatewaySession, GUILD_MESSAGES, MESSAGE_CONTENT};
 use super::rate_limits::{DiscordRoute, RateLimitCounters, RateLimitStatus};
 use crate::fake_server::FakeHttpReply;
+use crate::or_fail::OrFail as _;
 
 /// Fault that is injected into the next call of a route.
 #[derive(Debug, Clone)]
@@ -141,10 +142,8 @@ impl FakeDiscordState {
     pub(super) fn add_message(&mut self, channel: &str, mut message: FakeDiscordMessage) -> String {
         let id = self.chat_data.new_id();
         message.id.clone_from(&id);
-        match self.chat_data.channel_mut(channel) {
-            Some(channel) => channel.messages.push(message),
-            None => panic!("there is no channel {channel}"),
-        }
+        let shown = self.chat_data.channel_mut(channel).or_fail(format_args!("there is no channel {channel}"));
+        shown.messages.push(message);
         self.send_message_event("MESSAGE_CREATE", channel, &id);
         id
     }

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 
 use super::IrcServer;
 use crate::WAIT_TIMEOUT;
+use crate::or_fail::OrFail as _;
 
 /// A line that a user received.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,10 +38,7 @@ pub struct IrcTestUser {
 impl IrcTestUser {
     /// Connects with a free nick.
     pub async fn connect(server: &IrcServer, nick: &str) -> Self {
-        let stream = match TcpStream::connect(server.address()).await {
-            Ok(stream) => stream,
-            Err(error) => panic!("{nick} cannot connect: {error}"),
-        };
+        let stream = TcpStream::connect(server.address()).await.or_fail(format_args!("{nick} cannot connect"));
         let (reader, writer) = stream.into_split();
         let read = Arc::new(watch::Sender::new(Vec::new()));
         let (say, said) = mpsc::unbounded_channel();

@@ -10,6 +10,7 @@ use tempfile::TempDir;
 
 use super::{MISSING_SYNAPSE_HELP, MatrixTestUser};
 use crate::daemon::http_client;
+use crate::or_fail::OrFail as _;
 use crate::server_process::free_port;
 
 /// Longest wait for the server to be ready. It decides only how late a failing test fails.
@@ -85,9 +86,7 @@ impl Synapse {
     /// If dropped, the server is down or starting; another call makes it ready.
     pub async fn restart(&mut self) {
         self.kill();
-        if let Err(output) = self.start_process().await {
-            panic!("Synapse did not start again\n{output}");
-        }
+        self.start_process().await.unwrap_or_else(|output| panic!("Synapse did not start again\n{output}"));
     }
 
     /// Its output since the last start.
@@ -102,16 +101,10 @@ impl Synapse {
     /// A directory with the configuration, for a port that is free now.
     fn prepare() -> Self {
         let port = free_port();
-        let folder = match TempDir::with_prefix("quell-synapse-") {
-            Ok(folder) => folder,
-            Err(error) => panic!("no folder for a homeserver: {error}"),
-        };
+        let folder = TempDir::with_prefix("quell-synapse-").or_fail("no folder for a homeserver");
         // YAML is a superset of JSON.
-        if let Err(error) =
-            fs::write(folder.path().join("homeserver.yaml"), homeserver_config(folder.path(), port).to_string())
-        {
-            panic!("no configuration for a homeserver: {error}");
-        }
+        let config = homeserver_config(folder.path(), port).to_string();
+        fs::write(folder.path().join("homeserver.yaml"), config).or_fail("no configuration for a homeserver");
         Self { folder, port, child: None }
     }
 
@@ -143,18 +136,12 @@ impl Drop for Synapse {
 fn spawn(folder: &Path, log: &Path) -> Child {
     let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/synapse/bin/python");
     assert!(python.exists(), "{MISSING_SYNAPSE_HELP}");
-    let output = match File::create(log) {
-        Ok(output) => output,
-        Err(error) => panic!("no log for Synapse: {error}"),
-    };
+    let output = File::create(log).or_fail("no log for Synapse");
     #[expect(clippy::disallowed_methods, reason = "the test starts an external program")]
     let mut command = std::process::Command::new(python);
     command.args(["-c", LAUNCH_SCRIPT, "--config-path", "homeserver.yaml"]).current_dir(folder);
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(output);
-    match command.spawn() {
-        Ok(child) => child,
-        Err(error) => panic!("Synapse cannot be started: {error}"),
-    }
+    command.spawn().or_fail("Synapse cannot be started")
 }
 
 /// As little work as possible, no rate limits, no federation.

@@ -1,5 +1,6 @@
 //! People, channels, messages and files of the server.
 
+use crate::or_fail::OrFail as _;
 use std::collections::BTreeMap;
 
 /// A message as a channel shows it now.
@@ -80,10 +81,7 @@ impl FakeSlackData {
     }
 
     pub(super) fn messages_mut(&mut self, channel: &str) -> &mut Vec<FakeSlackMessage> {
-        match self.channels.get_mut(channel) {
-            Some(messages) => messages,
-            None => panic!("there is no channel {channel}"),
-        }
+        self.channels.get_mut(channel).or_fail(format_args!("there is no channel {channel}"))
     }
 
     pub(super) fn message_mut(&mut self, channel: &str, ts: &str) -> Option<&mut FakeSlackMessage> {

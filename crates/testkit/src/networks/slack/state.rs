@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::BOT;
 use super::chat_data::{FakeSlackData, FakeSlackFile, FakeSlackMessage};
+use crate::or_fail::OrFail as _;
 
 /// The account's bot id, which its own messages carry.
 pub(super) const BOT_ID: &str = "B0QUELL";
@@ -147,7 +148,7 @@ impl FakeSlackState {
 
     /// Slack: message event.
     fn message_event(&self, channel: &str, ts: &str) -> Value {
-        let Some(message) = self.chat_data.message(channel, ts) else { panic!("there is no message {ts}") };
+        let message = self.chat_data.message(channel, ts).or_fail(format_args!("there is no message {ts}"));
         let mut event = json!({
             "type": "message", "channel": channel, "user": message.author, "text": message.text, "ts": ts, "event_ts": ts,
             "team": "T0000001", "channel_type": if channel.starts_with('D') { "im" } else { "channel" },

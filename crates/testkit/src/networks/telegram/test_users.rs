@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::methods::send;
 use super::state::{FakeTelegramChat, FakeTelegramChatKind, FakeTelegramFile, FakeTelegramMessage, FakeTelegramState};
 use super::{BOT_ID, FakeTelegram};
+use crate::or_fail::OrFail as _;
 
 /// A user. A private chat has the id of its user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +37,7 @@ impl FakeTelegram {
     /// A user replies to a message.
     pub fn post_reply(&self, chat: i64, person: TelegramTestUser, to: i64, text: &str) -> i64 {
         let found = self.messages(chat).into_iter().find(|message| message.id == to);
-        let Some(found) = found else { panic!("chat {chat} shows no message {to}") };
+        let found = found.or_fail(format_args!("chat {chat} shows no message {to}"));
         let mut content = text_content(text);
         content["reply_to_message"] =
             json!({"message_id": to, "from": {"id": found.from, "is_bot": found.from == BOT_ID}, "text": found.text});
@@ -46,7 +47,7 @@ impl FakeTelegram {
     pub fn edit_message(&self, chat: i64, person: TelegramTestUser, message: i64, text: &str) {
         self.state.send_modify(|state| {
             let found = state.chat_mut(chat).messages.iter_mut().find(|shown| shown.id == message);
-            let Some(shown) = found else { panic!("chat {chat} shows no message {message}") };
+            let shown = found.or_fail(format_args!("chat {chat} shows no message {message}"));
             text.clone_into(&mut shown.text);
             shown.edits += 1;
             let mut content = message_json(state, (chat, message), person, text_content(text));
