@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::WAIT_TIMEOUT;
 use crate::or_fail::OrFail as _;
-use http1::{RawHttpRequest, read_request, response_head};
+use http1::{RawHttpRequest, read_request};
 
 /// A listening port. Dropping it closes the port and every connection.
 #[derive(Debug)]
@@ -178,7 +178,14 @@ impl FakeHttpReply {
     }
 
     pub(crate) fn into_bytes(self) -> Vec<u8> {
-        [response_head(self.status, &self.headers, self.body.len()).into_bytes(), self.body].concat()
+        let mut head = format!("HTTP/1.1 {} Scripted\r\ncontent-length: {}\r\n", self.status, self.body.len());
+        if !self.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type")) {
+            head.push_str("content-type: application/json\r\n");
+        }
+        for (name, value) in &self.headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        [head.as_bytes(), b"\r\n", self.body.as_slice()].concat()
     }
 }
 

@@ -32,7 +32,7 @@ pub enum HostileProgram {
     ZombieLeader,
     /// Reports to the daemon, in the warden's name, that everything has ended.
     ForgedReport,
-    /// Waits for a child that shares its memory and never continues.
+    /// Waits in the kernel for a child that shares its memory and never continues: SIGTERM does not reach it.
     WaitsForVfork,
     /// Has work in the kernel, shared with a child: an io_uring with its own thread and reads that never end.
     LeavesWork,
@@ -95,11 +95,6 @@ pub fn kills_its_daemon_and_hides(mark: &ProcessMarker) -> String {
          set -- $(cat /proc/$PPID/stat); kill -STOP $PPID; kill -9 $4 $PPID; sleep 600",
         mark.as_str()
     )
-}
-
-/// Waits in the kernel for its vfork child, which does not continue: SIGTERM does not reach it.
-pub fn waits_for_its_vfork(program: &Path, mark: &ProcessMarker) -> String {
-    format!("exec {} {}", program.display(), mark.as_str())
 }
 
 /// A process tree in its own user and PID namespaces.

@@ -12,7 +12,6 @@ mod request_checks;
 mod request_handle;
 mod respond;
 mod scripted_response;
-mod server;
 mod shared_state;
 #[cfg(test)]
 mod tests;
@@ -21,6 +20,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use rustix::process::{Resource, getrlimit, setrlimit};
+use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
 pub use blackhole::BlackHole;
@@ -30,7 +31,9 @@ pub use scripted_response::{ScriptedResponse, ScriptedStream, StreamStep, UsageR
 
 use crate::fake_server::FakePort;
 use crate::or_fail::OrFail as _;
+use connection::serve_connection;
 use request_handle::ConditionWaiter;
+use shared_state::ModelServerState;
 
 /// The server. Dropping it closes every connection and ends its thread.
 #[derive(Debug)]
@@ -46,14 +49,13 @@ impl ScriptedModel {
     /// Starts a server on a free port. It also raises the soft limit of open files of this process, so that a thousand
     /// streams fit.
     pub async fn start() -> Self {
-        server::raise_open_file_limit();
-        let stage = Arc::<shared_state::ModelServerState>::default();
+        raise_open_file_limit();
+        let stage = Arc::<ModelServerState>::default();
         let ((stop, stopped), (ready, started)) = (oneshot::channel(), oneshot::channel());
         let shared = Arc::clone(&stage);
         let thread = std::thread::Builder::new().name("scripted-model".into());
-        let thread = thread
-            .spawn(move || server::run_server(shared, stopped, ready))
-            .or_fail("no thread for the scripted model");
+        let thread =
+            thread.spawn(move || run_server(shared, stopped, ready)).or_fail("no thread for the scripted model");
         let (port, server_runtime) = started.await.or_fail("the scripted model did not start");
         let waiter = ConditionWaiter { shared: stage, server_runtime };
         Self { port, waiter, stop: Some(stop), thread: Some(thread) }
@@ -172,4 +174,28 @@ impl Drop for ScriptedModel {
             let _ = thread.join();
         }
     }
+}
+
+/// Main function of the server's thread; returns when the sender of `stopped` is dropped.
+fn run_server(
+    stage: Arc<ModelServerState>,
+    stopped: oneshot::Receiver<()>,
+    ready: oneshot::Sender<(FakePort, Handle)>,
+) {
+    let runtime = Builder::new_current_thread().enable_all().build().or_fail("no runtime for the scripted model");
+    runtime.block_on(async move {
+        let port = FakePort::start(move |stream| serve_connection(stream, Arc::clone(&stage)));
+        if ready.send((port, Handle::current())).is_ok() {
+            let _ = stopped.await;
+        }
+    });
+}
+
+/// Raises the soft limit of open files to the hard one: a thousand streams need two thousand descriptors in one
+/// process.
+fn raise_open_file_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Some sandboxes refuse this; then only tests with very many streams fail.
+    let _ = setrlimit(Resource::Nofile, limit);
 }

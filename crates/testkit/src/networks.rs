@@ -7,3 +7,12 @@ mod multipart;
 pub mod slack;
 pub mod telegram;
 pub mod webhook;
+
+/// A file of a message.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FakeChatFile {
+    pub id: String,
+    pub name: String,
+    pub media_type: String,
+    pub bytes: Vec<u8>,
+}

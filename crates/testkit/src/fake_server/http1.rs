@@ -84,33 +84,3 @@ fn body_length(headers: &[(String, String)]) -> io::Result<usize> {
 fn invalid_data(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
-
-/// A whole plain response.
-pub(crate) fn plain_response(code: u16, headers: &[(String, String)], body: &str) -> Vec<u8> {
-    let mut text = response_head(code, headers, body.len());
-    text.push_str(body);
-    text.into_bytes()
-}
-
-/// The head of a plain response with a body of `length` bytes.
-pub(crate) fn response_head(code: u16, headers: &[(String, String)], length: usize) -> String {
-    let mut text = format!("HTTP/1.1 {code} {}\r\n", reason_phrase(code));
-    let typed = headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type"));
-    if !typed {
-        text.push_str("content-type: application/json\r\n");
-    }
-    for (name, value) in headers {
-        text.push_str(&format!("{name}: {value}\r\n"));
-    }
-    text.push_str(&format!("content-length: {length}\r\n\r\n"));
-    text
-}
-
-fn reason_phrase(code: u16) -> &'static str {
-    match code {
-        200..=299 => "OK",
-        300..=399 => "Elsewhere",
-        400..=499 => "Refused",
-        _ => "Scripted",
-    }
-}

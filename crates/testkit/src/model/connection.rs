@@ -14,8 +14,8 @@ use super::request_checks;
 use super::respond::ScriptedResponseWriter;
 use super::scripted_response::ScriptedResponse;
 use super::shared_state::ModelServerState;
-use crate::fake_server::http1::{RawHttpRequest, plain_response, read_request};
-use crate::fake_server::wait_client_disconnect;
+use crate::fake_server::http1::{RawHttpRequest, read_request};
+use crate::fake_server::{FakeHttpReply, wait_client_disconnect};
 use crate::history_check::corpus::ModelDialect;
 
 /// Serves a connection until the client ends it.
@@ -41,11 +41,11 @@ async fn serve_requests(stream: &mut TcpStream, stage: &ModelServerState) -> io:
             }
             RoutedModelRequest::ModelList => {
                 let list = json!({"object": "list", "data": [{"id": "scripted", "object": "model"}]});
-                stream.write_all(&plain_response(200, &[], &list.to_string())).await?;
+                stream.write_all(&FakeHttpReply::json(200, &list).into_bytes()).await?;
             }
             RoutedModelRequest::Unsupported(code, why) => {
                 stage.report_unexpected(format!("{} {}: {why}", incoming.method, incoming.path));
-                stream.write_all(&plain_response(code, &[], &error_body(&why, None).to_string())).await?;
+                stream.write_all(&FakeHttpReply::json(code, &error_body(&why, None)).into_bytes()).await?;
             }
         }
     }

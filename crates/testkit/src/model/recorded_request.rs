@@ -5,8 +5,8 @@ use std::time::Instant;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use crate::history_check::HistoryViolation;
 use crate::history_check::corpus::ModelDialect;
+use crate::history_check::{HistoryViolation, list_of};
 
 /// How the response to a request ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl RecordedRequest {
     }
 
     pub fn messages(&self) -> &[Value] {
-        self.body.get("messages").and_then(Value::as_array).map_or(&[], Vec::as_slice)
+        list_of(&self.body, "messages")
     }
 
     pub fn progress(&self) -> ResponseProgress {

@@ -9,7 +9,7 @@ use super::frames::{FrameEncoder, frame_encoder};
 use super::recorded_request::{RecordedRequest, ResponseOutcome};
 use super::scripted_response::{ScriptedResponse, ScriptedStream, StreamStep};
 use super::shared_state::ModelServerState;
-use crate::fake_server::http1::plain_response;
+use crate::fake_server::FakeHttpReply;
 
 const STREAM_HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
 const STREAM_END: &[u8] = b"0\r\n\r\n";
@@ -32,7 +32,8 @@ impl<'a, W: AsyncWrite + Unpin> ScriptedResponseWriter<'a, W> {
         match response {
             ScriptedResponse::Stream(script) => self.send_stream(script).await,
             ScriptedResponse::Status { code, headers, body } => {
-                self.writer.write_all(&plain_response(*code, headers, body)).await?;
+                let reply = FakeHttpReply { status: *code, headers: headers.clone(), body: body.clone().into() };
+                self.writer.write_all(&reply.into_bytes()).await?;
                 self.request.update_progress(|progress| progress.first_byte = Some(Instant::now()));
                 Ok(ResponseOutcome::Status(*code))
             }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 #[derive(Debug, Clone)]
 pub enum ScriptedResponse {
@@ -26,24 +26,22 @@ impl ScriptedResponse {
 
     /// An error status with a body in the provider's form.
     pub fn status(code: u16) -> Self {
-        let body = serde_json::json!({"error": {"message": format!("scripted status {code}"), "type": "scripted"}});
-        Self::Status { code, headers: Vec::new(), body: body.to_string() }
+        Self::error(code, Vec::new(), &format!("scripted status {code}"), "scripted")
     }
 
     /// 529, the overload status of the Anthropic API.
     pub fn overloaded() -> Self {
-        let body = serde_json::json!({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}});
-        Self::Status { code: 529, headers: Vec::new(), body: body.to_string() }
+        Self::error(529, Vec::new(), "Overloaded", "overloaded_error")
     }
 
     /// 429 with `Retry-After`, as text so that dates and invalid values can be sent too.
     pub fn rate_limited(retry_after: impl Into<String>) -> Self {
-        match Self::status(429) {
-            Self::Status { code, body, .. } => {
-                Self::Status { code, headers: vec![("retry-after".into(), retry_after.into())], body }
-            }
-            other => other,
-        }
+        Self::error(429, vec![("retry-after".into(), retry_after.into())], "scripted status 429", "scripted")
+    }
+
+    fn error(code: u16, headers: Vec<(String, String)>, message: &str, kind: &str) -> Self {
+        let body = json!({"type": "error", "error": {"message": message, "type": kind}});
+        Self::Status { code, headers, body: body.to_string() }
     }
 
     /// Streams `text`, then is silent until the client disconnects.

@@ -14,6 +14,7 @@ use super::request_checks;
 use super::scripted_response::ScriptedResponse;
 use crate::fake_server::http1::RawHttpRequest;
 use crate::history_check::corpus::ModelDialect;
+use crate::history_check::{list_of, text_of};
 
 type ResponseChooser = Arc<dyn Fn(&str, &RecordedRequest) -> ScriptedResponse + Send + Sync>;
 
@@ -166,17 +167,16 @@ impl Drop for ModelConnectionGuard {
 }
 
 fn user_texts(body: &Value) -> Vec<String> {
-    let messages = body.get("messages").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let users = messages.iter().filter(|m| m.get("role").and_then(Value::as_str) == Some("user"));
+    let users = list_of(body, "messages").iter().filter(|message| text_of(message, "role") == "user");
     // In the Anthropic dialect tool results have the role `user` too, but no text of the user.
-    users.map(text_of).filter(|text| !text.is_empty()).collect()
+    users.map(message_text).filter(|text| !text.is_empty()).collect()
 }
 
-fn text_of(message: &Value) -> String {
+fn message_text(message: &Value) -> String {
     match message.get("content") {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Array(parts)) => {
-            let texts: Vec<&str> = parts.iter().filter_map(|p| p.get("text").and_then(Value::as_str)).collect();
+            let texts: Vec<&str> = parts.iter().filter_map(|part| part.get("text")?.as_str()).collect();
             texts.join("\n")
         }
         _ => String::new(),

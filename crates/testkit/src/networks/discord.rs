@@ -19,10 +19,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::{broadcast, watch};
 
+use super::FakeChatFile;
 use crate::fake_server::{FakePort, serve_http, update_state, wait_for_state};
 use gateway::FakeGatewayCommand;
 
-pub use chat_data::{FakeDiscordChannel, FakeDiscordData, FakeDiscordFile, FakeDiscordMessage, FakeDiscordUser};
+pub use chat_data::{FakeDiscordChannel, FakeDiscordData, FakeDiscordMessage};
 pub use rate_limits::DiscordRoute;
 pub use state::{DiscordCall, FakeDiscordFault, FakeDiscordState, RateLimitScope};
 
@@ -118,8 +119,7 @@ impl FakeDiscord {
     pub fn post_message_with_file(&self, channel: &str, user: &str, text: &str, file: (&str, &str, &[u8])) -> String {
         let (name, media_type, bytes) = file;
         let id = self.update_state(|state| state.chat_data.new_id());
-        let file =
-            FakeDiscordFile { id, name: name.to_owned(), media_type: media_type.to_owned(), bytes: bytes.to_vec() };
+        let file = FakeChatFile { id, name: name.to_owned(), media_type: media_type.to_owned(), bytes: bytes.to_vec() };
         self.add_message(channel, user, text, FakeDiscordMessage { files: vec![file], ..FakeDiscordMessage::default() })
     }
 

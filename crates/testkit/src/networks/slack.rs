@@ -18,10 +18,11 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::sync::{broadcast, watch};
 
+use super::FakeChatFile;
 use crate::fake_server::{FakePort, serve_http, update_state, wait_for_state};
 use socket_mode::SocketModeCommand;
 
-pub use chat_data::{FakeSlackData, FakeSlackFile, FakeSlackMessage};
+pub use chat_data::{FakeSlackData, FakeSlackMessage};
 pub use state::{FakeSlackFault, FakeSlackState, SlackCall};
 
 /// The bot token that the server accepts.
@@ -104,8 +105,7 @@ impl FakeSlack {
     pub fn post_message_with_file(&self, channel: &str, user: &str, text: &str, file: (&str, &str, &[u8])) -> String {
         let (name, media_type, bytes) = file;
         let id = self.update_state(|state| state.chat_data.new_id('F'));
-        let file =
-            FakeSlackFile { id, name: name.to_owned(), media_type: media_type.to_owned(), bytes: bytes.to_vec() };
+        let file = FakeChatFile { id, name: name.to_owned(), media_type: media_type.to_owned(), bytes: bytes.to_vec() };
         self.add_message(channel, user, text, FakeSlackMessage { files: vec![file], ..FakeSlackMessage::default() })
     }
 

@@ -2,7 +2,6 @@
 //! refuses all others. People write to Quell through it.
 
 mod delivery_rules;
-mod server;
 #[cfg(test)]
 mod tests;
 
@@ -95,7 +94,7 @@ impl FakeWebhookReceiver {
         let port = FakePort::start(move |stream| {
             let state = served.clone();
             serve_http(stream, move |incoming| {
-                ready(update_state(&state, |state| server::answer_request(state, &incoming)).into())
+                ready(update_state(&state, |state| delivery_rules::answer_request(state, &incoming)).into())
             })
         });
         Self { port, state }
@@ -103,7 +102,7 @@ impl FakeWebhookReceiver {
 
     /// Value for `reply_url`. Its path is secret, as it often is for real receivers.
     pub fn reply_url(&self) -> String {
-        format!("{}{}", self.base_url(), server::POST_PATH)
+        format!("{}{}", self.base_url(), delivery_rules::POST_PATH)
     }
 
     pub fn base_url(&self) -> String {

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use super::super::FakeChatFile;
+
 /// The guild of all channels that are not direct chats.
 const GUILD: u64 = 1_100_000_000_000_000_000;
 pub(super) const BOT: &str = "1100000000000000001";
@@ -11,10 +13,9 @@ pub(super) const BOT: &str = "1100000000000000001";
 const FIXED_TIMESTAMP: &str = "2026-01-01T00:00:00.000000+00:00";
 
 #[derive(Debug, Clone)]
-pub struct FakeDiscordUser {
-    pub id: String,
-    pub name: String,
-    pub bot: bool,
+struct FakeDiscordUser {
+    name: String,
+    bot: bool,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -37,21 +38,13 @@ pub struct FakeDiscordMessage {
     pub text: String,
     pub edits: usize,
     pub reactions: Vec<String>,
-    pub files: Vec<FakeDiscordFile>,
+    pub files: Vec<FakeChatFile>,
     /// The message that it replies to.
     pub reply_to: Option<String>,
     /// Ids of pinged users, and `everyone`.
     pub pinged: Vec<String>,
     /// As the sender gave it.
     pub nonce: Option<Value>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FakeDiscordFile {
-    pub id: String,
-    pub name: String,
-    pub media_type: String,
-    pub bytes: Vec<u8>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -64,8 +57,7 @@ pub struct FakeDiscordData {
 impl FakeDiscordData {
     pub(super) fn new() -> Self {
         let mut world = Self { users: BTreeMap::new(), channels: BTreeMap::new(), last_id: GUILD + 1 };
-        let bot = FakeDiscordUser { id: BOT.to_owned(), name: "quell".to_owned(), bot: true };
-        world.users.insert(bot.id.clone(), bot);
+        world.users.insert(BOT.to_owned(), FakeDiscordUser { name: "quell".to_owned(), bot: true });
         world
     }
 
@@ -76,7 +68,7 @@ impl FakeDiscordData {
 
     pub(super) fn add_user(&mut self, name: &str, bot: bool) -> String {
         let id = self.new_id();
-        self.users.insert(id.clone(), FakeDiscordUser { id: id.clone(), name: name.to_owned(), bot });
+        self.users.insert(id.clone(), FakeDiscordUser { name: name.to_owned(), bot });
         id
     }
 
@@ -111,7 +103,7 @@ impl FakeDiscordData {
         })
     }
 
-    pub(super) fn file(&self, id: &str) -> Option<&FakeDiscordFile> {
+    pub(super) fn file(&self, id: &str) -> Option<&FakeChatFile> {
         let messages = self.channels.values().flat_map(|channel| &channel.messages);
         messages.flat_map(|message| &message.files).find(|file| file.id == id)
     }
@@ -136,7 +128,7 @@ impl FakeDiscordData {
     pub(super) fn user_json(&self, id: &str) -> Value {
         let Some(user) = self.users.get(id) else { return Value::Null };
         json!({
-            "id": user.id, "username": user.name, "discriminator": "0", "global_name": null, "avatar": null,
+            "id": id, "username": user.name, "discriminator": "0", "global_name": null, "avatar": null,
             "bot": user.bot,
         })
     }
@@ -185,7 +177,7 @@ impl FakeDiscordData {
     }
 }
 
-fn attachment_json(file: &FakeDiscordFile, base: &str) -> Value {
+fn attachment_json(file: &FakeChatFile, base: &str) -> Value {
     let url = format!("{base}/{}/{}", file.id, file.name);
     json!({
         "id": file.id, "filename": file.name, "content_type": file.media_type, "size": file.bytes.len(),

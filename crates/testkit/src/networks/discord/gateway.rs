@@ -14,6 +14,7 @@ use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_tungstenite::{WebSocketStream, accept_hdr_async};
 
+use super::chat_data::BOT;
 use super::gateway_sessions::{FakeGatewaySession, MESSAGE_CONTENT};
 use super::{FakeDiscordShared, TOKEN};
 use crate::fake_server::CountGuard;
@@ -98,7 +99,7 @@ impl FakeGatewayConnection {
         let interval = u64::try_from(self.shared.state.borrow().heartbeat.as_millis()).unwrap_or(u64::MAX);
         self.send_payload(&json!({"op": 10, "d": {"heartbeat_interval": interval}})).await?;
         loop {
-            if self.send_pending_events().await?.is_none() {
+            if !self.send_pending_events().await? {
                 return Ok(FakeGatewayEnd::Drop);
             }
             // Cancel safe: each branch only takes what has arrived. The client's frames come first, so that a heartbeat
@@ -152,19 +153,19 @@ impl FakeGatewayConnection {
         self.socket.send(Message::text(payload.to_string())).await
     }
 
-    /// Sends pending events of the session; none when another connection has taken over the session.
-    async fn send_pending_events(&mut self) -> Result<Option<()>, Error> {
-        let Some(id) = &self.session else { return Ok(Some(())) };
+    /// Sends pending events of the session; false when another connection has taken over the session.
+    async fn send_pending_events(&mut self) -> Result<bool, Error> {
+        let Some(id) = &self.session else { return Ok(true) };
         let events = {
             let state = self.shared.state.borrow();
             match state.sessions.iter().find(|session| session.id == *id) {
                 Some(session) if session.connection == self.number => session.events_after(self.last_sent),
-                Some(_) => return Ok(None),
+                Some(_) => return Ok(false),
                 // The session has ended: there are no more events, and the client may start another session.
                 None => {
                     drop(state);
                     self.session = None;
-                    return Ok(Some(()));
+                    return Ok(true);
                 }
             }
         };
@@ -172,7 +173,7 @@ impl FakeGatewayConnection {
             self.socket.send(Message::text(text)).await?;
             self.last_sent = number;
         }
-        Ok(Some(()))
+        Ok(true)
     }
 
     async fn receive_payload(&mut self, text: &str) -> Result<(), FakeGatewayEnd> {
@@ -203,16 +204,13 @@ impl FakeGatewayConnection {
             Value::Null => None,
             seq => Some(seq.as_u64().ok_or(FakeGatewayEnd::Close(4002))?),
         };
-        let mut acknowledges = false;
-        let mut interval = Duration::ZERO;
-        self.shared.state.send_modify(|state| {
+        let (acknowledges, interval) = self.shared.update_state(|state| {
             state.heartbeats += 1;
-            acknowledges = state.acknowledges;
-            interval = state.heartbeat;
             let own = state.sessions.iter_mut().find(|session| session.connection == self.number);
             if let (Some(session), Some(seq)) = (own, seq) {
                 session.confirm_up_to(seq);
             }
+            (state.acknowledges, state.heartbeat)
         });
         self.heartbeat_deadline = Instant::now() + 2 * interval;
         Ok(acknowledges.then(|| json!({"op": 11})))
@@ -230,32 +228,28 @@ impl FakeGatewayConnection {
         if intents & !KNOWN_INTENTS != 0 {
             return Err(FakeGatewayEnd::Close(4013));
         }
-        let mut answer = Ok(None);
-        self.shared.state.send_modify(|state| {
+        let shared = Arc::clone(&self.shared);
+        shared.update_state(|state| {
             let privileged = PRIVILEGED_INTENTS | if state.message_content { 0 } else { MESSAGE_CONTENT };
             if intents & privileged != 0 {
-                answer = Err(FakeGatewayEnd::Close(4014));
-            } else if state.identifies_left == 0 {
-                answer = Ok(Some(json!({"op": 9, "d": false})));
-            } else {
-                let id = format!("session-{}", state.chat_data.new_id());
-                let mut session = FakeGatewaySession::new(id.clone(), intents, self.number);
-                let user = state.chat_data.user_json(super::chat_data::BOT);
-                session.push_event(
-                    "READY",
-                    &json!({
-                        "v": 10, "user": user, "guilds": [], "session_id": id,
-                        "resume_gateway_url": state.gateway_url,
-                        "application": {"id": super::chat_data::BOT, "flags": 0},
-                    }),
-                );
-                state.identifies_left -= 1;
-                state.identified += 1;
-                state.sessions.push(session);
-                (self.session, self.last_sent) = (Some(id), 0);
+                return Err(FakeGatewayEnd::Close(4014));
             }
-        });
-        answer
+            if state.identifies_left == 0 {
+                return Ok(Some(json!({"op": 9, "d": false})));
+            }
+            let id = format!("session-{}", state.chat_data.new_id());
+            let mut session = FakeGatewaySession::new(id.clone(), intents, self.number);
+            let ready = json!({
+                "v": 10, "user": state.chat_data.user_json(BOT), "guilds": [], "session_id": id,
+                "resume_gateway_url": state.gateway_url, "application": {"id": BOT, "flags": 0},
+            });
+            session.push_event("READY", &ready);
+            state.identifies_left -= 1;
+            state.identified += 1;
+            state.sessions.push(session);
+            (self.session, self.last_sent) = (Some(id), 0);
+            Ok(None)
+        })
     }
 
     fn on_resume(&mut self, data: &Value) -> Result<Option<Value>, FakeGatewayEnd> {
@@ -266,22 +260,21 @@ impl FakeGatewayConnection {
         let (Some(id), Some(seq)) = (data["session_id"].as_str(), data["seq"].as_u64()) else {
             return Err(FakeGatewayEnd::Close(4002));
         };
-        let mut answer = Ok(None);
-        self.shared.state.send_modify(|state| match state.sessions.iter_mut().find(|session| session.id == id) {
-            Some(session) if seq > session.last_seq => answer = Err(FakeGatewayEnd::Close(4007)),
+        let shared = Arc::clone(&self.shared);
+        shared.update_state(|state| match state.sessions.iter_mut().find(|session| session.id == id) {
+            Some(session) if seq > session.last_seq => Err(FakeGatewayEnd::Close(4007)),
             Some(session) if session.can_resume(seq) => {
                 session.connection = self.number;
                 session.push_event("RESUMED", &json!({}));
                 state.resumed += 1;
-                self.session = Some(id.to_owned());
-                self.last_sent = seq;
+                (self.session, self.last_sent) = (Some(id.to_owned()), seq);
+                Ok(None)
             }
             Some(_) | None => {
                 state.not_resumed += 1;
-                answer = Ok(Some(json!({"op": 9, "d": false})));
+                Ok(Some(json!({"op": 9, "d": false})))
             }
-        });
-        answer
+        })
     }
 }
 

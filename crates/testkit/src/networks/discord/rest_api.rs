@@ -4,9 +4,10 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
+use super::super::FakeChatFile;
 use super::super::multipart::{FormPart, parse_parts};
 use super::TOKEN;
-use super::chat_data::{BOT, FakeDiscordFile, FakeDiscordMessage};
+use super::chat_data::{BOT, FakeDiscordMessage};
 use super::rate_limits::{DiscordRoute, RateLimitStatus};
 use super::state::{FakeDiscordFault, FakeDiscordState};
 use crate::fake_server::http1::RawHttpRequest;
@@ -263,11 +264,11 @@ fn parse_form(incoming: &RawHttpRequest, content_type: &str) -> Result<(Value, V
     Ok((payload, files))
 }
 
-fn file_of(part: FormPart, id: String) -> FakeDiscordFile {
+fn file_of(part: FormPart, id: String) -> FakeChatFile {
     let media_type = if part.media_type.is_empty() { "application/octet-stream".to_owned() } else { part.media_type };
     // HTML, multipart/form-data encoding algorithm: `%22` stands for a quote.
     let name = part.file_name.unwrap_or_default().replace("%22", "\"");
-    FakeDiscordFile { id, name, media_type, bytes: part.bytes.to_vec() }
+    FakeChatFile { id, name, media_type, bytes: part.bytes.to_vec() }
 }
 
 fn check_content(payload: &Value) -> Result<&str, FakeHttpReply> {

@@ -1,5 +1,6 @@
 //! People, channels, messages and files of the server.
 
+use super::super::FakeChatFile;
 use crate::or_fail::OrFail as _;
 use std::collections::BTreeMap;
 
@@ -17,15 +18,7 @@ pub struct FakeSlackMessage {
     pub edits: usize,
     /// The app's reactions, by Slack's emoji names.
     pub reactions: Vec<String>,
-    pub files: Vec<FakeSlackFile>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct FakeSlackFile {
-    pub id: String,
-    pub name: String,
-    pub media_type: String,
-    pub bytes: Vec<u8>,
+    pub files: Vec<FakeChatFile>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -88,7 +81,7 @@ impl FakeSlackData {
         self.channels.get_mut(channel)?.iter_mut().find(|message| message.ts == ts)
     }
 
-    pub(super) fn file(&self, id: &str) -> Option<&FakeSlackFile> {
+    pub(super) fn file(&self, id: &str) -> Option<&FakeChatFile> {
         self.channels.values().flatten().flat_map(|message| &message.files).find(|file| file.id == id)
     }
 }

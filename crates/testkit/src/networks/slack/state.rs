@@ -6,8 +6,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::super::FakeChatFile;
 use super::BOT;
-use super::chat_data::{FakeSlackData, FakeSlackFile, FakeSlackMessage};
+use super::chat_data::{FakeSlackData, FakeSlackMessage};
 use crate::or_fail::OrFail as _;
 
 /// The account's bot id, which its own messages carry.
@@ -60,7 +61,7 @@ struct FakeSlackEnvelope {
 /// A file that is being uploaded.
 #[derive(Debug, Clone)]
 pub(super) struct FakeSlackUpload {
-    pub(super) file: FakeSlackFile,
+    pub(super) file: FakeChatFile,
     pub(super) length: usize,
     pub(super) is_complete: bool,
 }
@@ -169,7 +170,7 @@ impl FakeSlackState {
         event
     }
 
-    fn file_json(&self, file: &FakeSlackFile) -> Value {
+    fn file_json(&self, file: &FakeChatFile) -> Value {
         let url = format!("{}/files-pri/{}/{}", self.api_url, file.id, file.name);
         json!({
             "id": file.id, "name": file.name, "mimetype": file.media_type, "size": file.bytes.len(), "mode": "hosted",

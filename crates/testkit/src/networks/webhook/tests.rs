@@ -3,8 +3,7 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::delivery_rules::unix_now;
-use super::server::{POST_PATH, answer_request};
+use super::delivery_rules::{POST_PATH, answer_request, unix_now};
 use super::{FakeReceiverState, TOKEN, sign};
 use crate::fake_server::http1::RawHttpRequest;
 

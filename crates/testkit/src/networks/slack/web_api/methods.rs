@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
+use super::super::super::FakeChatFile;
 use super::super::BOT;
-use super::super::chat_data::{FakeSlackFile, FakeSlackMessage};
+use super::super::chat_data::FakeSlackMessage;
 use super::super::state::{BOT_ID, FakeSlackState, FakeSlackUpload};
 use super::FakeSlackError;
 
@@ -122,7 +123,7 @@ fn begin_upload(state: &mut FakeSlackState, body: &Value) -> Result<Value, FakeS
     let name = body["filename"].as_str().filter(|name| !name.is_empty()).ok_or("invalid_arguments")?;
     let length = body["length"].as_str().and_then(|length| length.parse().ok()).ok_or("invalid_arguments")?;
     let id = state.chat_data.new_id('F');
-    let file = FakeSlackFile { id: id.clone(), name: name.to_owned(), ..FakeSlackFile::default() };
+    let file = FakeChatFile { id: id.clone(), name: name.to_owned(), ..FakeChatFile::default() };
     state.uploads.insert(id.clone(), FakeSlackUpload { file, length, is_complete: false });
     Ok(json!({"upload_url": format!("{}/upload/v1/{id}", state.api_url), "file_id": id}))
 }
