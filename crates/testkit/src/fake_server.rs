@@ -38,14 +38,16 @@ enum PortCommand {
 
 impl FakePort {
     /// Listens on a free port, and serves each connection in a task of the caller's runtime.
-    pub(crate) fn start<F>(serve: impl Fn(TcpStream) -> F + Send + 'static) -> Self
+    pub(crate) fn start<S, F>(state: &S, serve: impl Fn(TcpStream, S) -> F + Send + 'static) -> Self
     where
+        S: Clone + Send + 'static,
         F: Future<Output = ()> + Send + 'static,
     {
+        let state = state.clone();
         let listener = bind_listener(SocketAddr::from(([127, 0, 0, 1], 0)));
         let address = listener.local_addr().or_fail("no address");
         let ((commands, inbox), mut task) = (mpsc::unbounded_channel(), JoinSet::new());
-        task.spawn(accept_loop(listener, inbox, serve));
+        task.spawn(accept_loop(listener, inbox, move |stream| serve(stream, state.clone())));
         Self { address, commands, _task: task }
     }
 
@@ -83,7 +85,12 @@ impl FakePort {
 
 /// Binds a listener, also to a port that was just closed.
 fn bind_listener(address: SocketAddr) -> StdTcpListener {
-    let bound = StdTcpListener::bind(address).and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
+    let bound = StdTcpListener::bind(address).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        // A thousand clients may come at once; the standard library's queue holds 128.
+        rustix::net::listen(&listener, 4096)?;
+        Ok(listener)
+    });
     bound.or_fail(format_args!("{address} cannot be opened"))
 }
 

@@ -7,6 +7,7 @@
 pub mod browser;
 pub mod commands;
 pub mod daemon;
+mod external_server;
 mod fake_server;
 pub mod gateway_client;
 pub mod history_check;
@@ -18,7 +19,6 @@ pub mod model;
 pub mod networks;
 mod or_fail;
 pub mod pty;
-mod server_process;
 pub mod skip;
 mod sse;
 

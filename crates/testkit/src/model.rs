@@ -18,6 +18,7 @@ mod tests;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -33,7 +34,7 @@ use crate::fake_server::FakePort;
 use crate::or_fail::OrFail as _;
 use connection::serve_connection;
 use request_handle::ConditionWaiter;
-use shared_state::ModelServerState;
+use shared_state::{ModelServerState, lock};
 
 /// The server. Dropping it closes every connection and ends its thread.
 #[derive(Debug)]
@@ -73,13 +74,13 @@ impl ScriptedModel {
     /// Adds a response; each request takes the next one. A request with a broken history takes none and is answered
     /// 400.
     pub fn script(&self, behaviour: impl Into<ScriptedResponse>) -> &Self {
-        self.waiter.shared.push_response(behaviour.into());
+        lock(&self.waiter.shared.queue).push_back(behaviour.into());
         self
     }
 
     /// Number of responses that no request has taken yet.
     pub fn unused_count(&self) -> usize {
-        self.waiter.shared.unused_count()
+        lock(&self.waiter.shared.queue).len()
     }
 
     /// Chooses the response by the last user text when the script is used up; useful for many runs at once.
@@ -87,14 +88,14 @@ impl ScriptedModel {
         &self,
         choose: impl Fn(&str, &RecordedRequest) -> ScriptedResponse + Send + Sync + 'static,
     ) -> &Self {
-        self.waiter.shared.set_response_chooser(Arc::new(choose));
+        *lock(&self.waiter.shared.response_chooser) = Some(Arc::new(choose));
         self
     }
 
     /// From now on counts requests with a valid history without keeping them, for servers that run long. Conditions on
     /// single requests no longer find them.
     pub fn discard_valid_requests(&self) -> &Self {
-        self.waiter.shared.discard_valid_requests();
+        self.waiter.shared.discards_valid.store(true, Ordering::Relaxed);
         self
     }
 
@@ -184,7 +185,7 @@ fn run_server(
 ) {
     let runtime = Builder::new_current_thread().enable_all().build().or_fail("no runtime for the scripted model");
     runtime.block_on(async move {
-        let port = FakePort::start(move |stream| serve_connection(stream, Arc::clone(&stage)));
+        let port = FakePort::start(&stage, serve_connection);
         if ready.send((port, Handle::current())).is_ok() {
             let _ = stopped.await;
         }

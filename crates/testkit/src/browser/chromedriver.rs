@@ -6,15 +6,15 @@ use std::process::Stdio;
 use tempfile::TempDir;
 
 use super::MISSING_BROWSER_HELP;
+use crate::external_server::ExternalServer;
 use crate::or_fail::OrFail as _;
-use crate::server_process::ServerProcess;
 
 const START_ATTEMPTS: u32 = 5;
 
 /// chromedriver on a free port. It stays in the process group of the test, so that killing a stuck test kills it too.
 #[derive(Debug)]
 pub(super) struct ChromedriverProcess {
-    process: ServerProcess,
+    process: ExternalServer,
     url: String,
     profile: TempDir,
 }
@@ -42,7 +42,7 @@ impl ChromedriverProcess {
         // Files that Chromium keeps outside of its profile are removed with the profile.
         command.env("HOME", profile.path()).env("TMPDIR", profile.path());
         let child = command.spawn().unwrap_or_else(|error| panic!("{MISSING_BROWSER_HELP} ({error})"));
-        let (process, port) = ServerProcess::watch(child, parse_port).await?;
+        let (process, port) = ExternalServer::watch(child, parse_port).await?;
         Ok(Self { process, url: format!("http://127.0.0.1:{port}"), profile })
     }
 

@@ -9,7 +9,7 @@ const STRICT_CONTENT_POLICY: &str = "default-src 'none'; script-src 'sha256-neve
 
 /// Serves one page.
 fn serve_page(html: &'static str, policy: &'static str) -> FakePort {
-    FakePort::start(move |stream| {
+    FakePort::start(&(), move |stream, ()| {
         serve_http(stream, move |incoming| {
             let page = FakeHttpReply::html(200, html).with_header("content-security-policy", policy);
             let reply = if incoming.path == "/" { page } else { FakeHttpReply::new(204, "") };

@@ -53,8 +53,7 @@ impl FakeMcpServer {
     /// Starts it on a free port.
     pub async fn start() -> Self {
         let state = watch::Sender::new(FakeMcpState::default());
-        let served = state.clone();
-        let port = FakePort::start(move |stream| serve_connection(stream, served.clone()));
+        let port = FakePort::start(&state, serve_connection);
         Self { port, state }
     }
 

@@ -109,6 +109,7 @@ pub enum UsageReporting {
 }
 
 #[derive(Debug, Clone, Default)]
+#[must_use]
 pub struct ScriptedStream {
     pub(super) hold_headers: Option<String>,
     pub(super) steps: Vec<StreamStep>,
@@ -125,75 +126,63 @@ impl ScriptedStream {
         Self { tokens: (10, 5), ..Self::default() }
     }
 
-    #[must_use]
     pub fn step(mut self, step: StreamStep) -> Self {
         self.steps.push(step);
         self
     }
 
-    #[must_use]
     pub fn text(self, text: impl Into<String>) -> Self {
         self.step(StreamStep::Text(text.into()))
     }
 
-    #[must_use]
     pub fn thinking(self, text: impl Into<String>) -> Self {
         self.step(StreamStep::Thinking(text.into()))
     }
 
     /// Adds reasoning that only the provider can read.
-    #[must_use]
     pub fn redacted(self, data: impl Into<String>) -> Self {
         self.step(StreamStep::Redacted(data.into()))
     }
 
-    #[must_use]
     pub fn tool_call(self, id: impl Into<String>, name: impl Into<String>, arguments: &Value) -> Self {
         self.raw_tool_call(id, name, arguments.to_string())
     }
 
     /// Adds a tool call whose arguments are this text, JSON or not.
-    #[must_use]
     pub fn raw_tool_call(self, id: impl Into<String>, name: impl Into<String>, arguments: impl Into<String>) -> Self {
         self.step(StreamStep::ToolCall { id: id.into(), name: name.into(), arguments: arguments.into() })
     }
 
     /// Waits here for the gate of this name.
-    #[must_use]
     pub fn wait_for_gate(self, gate: impl Into<String>) -> Self {
         self.step(StreamStep::WaitFor(gate.into()))
     }
 
     /// Sends nothing, not even the status line, until the gate of this name is open.
-    #[must_use]
     pub fn hold_headers(mut self, gate: impl Into<String>) -> Self {
         self.hold_headers = Some(gate.into());
         self
     }
 
     /// Replaces the dialect's default finish reason.
-    #[must_use]
     pub fn finish_reason(mut self, reason: impl Into<String>) -> Self {
         self.finish_reason = Some(reason.into());
         self
     }
 
     /// Splits everything into writes of `bytes` bytes: inside an event, a line end, a UTF-8 character.
-    #[must_use]
     pub fn split_writes(mut self, bytes: usize) -> Self {
         self.write_size = Some(bytes.max(1));
         self
     }
 
     /// Splits the arguments of tool calls into frames of `chars` characters.
-    #[must_use]
     pub fn split_arguments(mut self, chars: usize) -> Self {
         self.arguments_chunk_size = Some(chars.max(1));
         self
     }
 
     /// When usage is sent, and the token counts.
-    #[must_use]
     pub fn usage(mut self, frame: UsageReporting, input: u64, output: u64) -> Self {
         self.usage = frame;
         self.tokens = (input, output);

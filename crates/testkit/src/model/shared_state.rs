@@ -16,15 +16,15 @@ use crate::fake_server::http1::RawHttpRequest;
 use crate::history_check::corpus::ModelDialect;
 use crate::history_check::{list_of, text_of};
 
-type ResponseChooser = Arc<dyn Fn(&str, &RecordedRequest) -> ScriptedResponse + Send + Sync>;
+pub(super) type ResponseChooser = Arc<dyn Fn(&str, &RecordedRequest) -> ScriptedResponse + Send + Sync>;
 
 #[derive(Default)]
 pub(super) struct ModelServerState {
-    queue: Mutex<VecDeque<ScriptedResponse>>,
-    response_chooser: Mutex<Option<ResponseChooser>>,
+    pub(super) queue: Mutex<VecDeque<ScriptedResponse>>,
+    pub(super) response_chooser: Mutex<Option<ResponseChooser>>,
     records: Mutex<Vec<Arc<RecordedRequest>>>,
     /// True when valid requests are counted without keeping them.
-    discards_valid: AtomicBool,
+    pub(super) discards_valid: AtomicBool,
     arrived: watch::Sender<usize>,
     gates: watch::Sender<BTreeSet<String>>,
     connections: watch::Sender<usize>,
@@ -38,23 +38,11 @@ impl std::fmt::Debug for ModelServerState {
 }
 
 /// A poisoned lock means that another thread of the same test has panicked; the data is still valid.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ModelServerState {
-    pub(super) fn push_response(&self, behaviour: ScriptedResponse) {
-        lock(&self.queue).push_back(behaviour);
-    }
-
-    pub(super) fn set_response_chooser(&self, choose: ResponseChooser) {
-        *lock(&self.response_chooser) = Some(choose);
-    }
-
-    pub(super) fn discard_valid_requests(&self) {
-        self.discards_valid.store(true, Ordering::Relaxed);
-    }
-
     /// The script comes first, then the choice by prompt, then a short answer.
     pub(super) fn next_response(&self, request: &RecordedRequest) -> ScriptedResponse {
         if let Some(behaviour) = lock(&self.queue).pop_front() {
@@ -63,10 +51,6 @@ impl ModelServerState {
         // Clone, so that a slow or panicking chooser holds no lock.
         let choose = lock(&self.response_chooser).clone();
         choose.map_or_else(|| ScriptedResponse::text("Done."), |choose| choose(&request.last_user_text, request))
-    }
-
-    pub(super) fn unused_count(&self) -> usize {
-        lock(&self.queue).len()
     }
 
     pub(super) fn open_gate(&self, name: &str) {

@@ -52,15 +52,12 @@ impl FakeDiscord {
     pub async fn start() -> Self {
         let state = watch::Sender::new(FakeDiscordState::new());
         let shared = Arc::new(FakeDiscordShared { state, commands: broadcast::Sender::new(MAX_COMMANDS) });
-        let for_rest = Arc::clone(&shared);
-        let rest = FakePort::start(move |stream| {
-            let shared = Arc::clone(&for_rest);
+        let rest = FakePort::start(&shared, |stream, shared| {
             serve_http(stream, move |incoming| {
                 ready(shared.update_state(|state| rest_api::answer_request(state, &incoming)).into())
             })
         });
-        let for_gateway = Arc::clone(&shared);
-        let gateway = FakePort::start(move |stream| gateway::serve_connection(stream, Arc::clone(&for_gateway)));
+        let gateway = FakePort::start(&shared, gateway::serve_connection);
         shared.update_state(|state| {
             state.gateway_url = format!("ws://{}", gateway.address());
             state.file_base_url = rest.url() + "/attachments";

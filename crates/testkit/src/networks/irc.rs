@@ -10,8 +10,8 @@ use std::process::{Child, Stdio};
 
 use tempfile::TempDir;
 
+use crate::external_server::{ExternalServer, free_port};
 use crate::or_fail::OrFail as _;
-use crate::server_process::{ServerProcess, free_port};
 
 pub use test_user::{IrcLine, IrcTestUser};
 
@@ -39,7 +39,7 @@ pub struct IrcSettings {
 /// A running ngircd. Dropping it kills it.
 #[derive(Debug)]
 pub struct IrcServer {
-    process: ServerProcess,
+    process: ExternalServer,
     home: TempDir,
     settings: IrcSettings,
     ports: IrcPorts,
@@ -120,13 +120,13 @@ impl IrcServer {
 }
 
 /// A listening process, or its output.
-async fn start_process(home: &Path, ports: IrcPorts) -> Result<ServerProcess, String> {
+async fn start_process(home: &Path, ports: IrcPorts) -> Result<ExternalServer, String> {
     let mut unopened = if ports.tls.is_some() { 2 } else { 1 };
     let count_ports = move |line: &str| {
         unopened -= i32::from(line.contains("Now listening on"));
         (unopened == 0).then_some(())
     };
-    Ok(ServerProcess::watch(spawn(home), count_ports).await?.0)
+    Ok(ExternalServer::watch(spawn(home), count_ports).await?.0)
 }
 
 fn spawn(home: &Path) -> Child {

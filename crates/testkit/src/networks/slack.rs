@@ -54,15 +54,12 @@ impl FakeSlack {
     pub async fn start() -> Self {
         let state = watch::Sender::new(FakeSlackState::new());
         let shared = Arc::new(FakeSlackShared { state, commands: broadcast::Sender::new(MAX_COMMANDS) });
-        let for_api = Arc::clone(&shared);
-        let api = FakePort::start(move |stream| {
-            let shared = Arc::clone(&for_api);
+        let api = FakePort::start(&shared, |stream, shared| {
             serve_http(stream, move |incoming| {
                 ready(shared.update_state(|state| web_api::answer_request(state, &incoming)).into())
             })
         });
-        let for_sockets = Arc::clone(&shared);
-        let sockets = FakePort::start(move |stream| socket_mode::serve_connection(stream, Arc::clone(&for_sockets)));
+        let sockets = FakePort::start(&shared, socket_mode::serve_connection);
         shared.update_state(|state| {
             state.api_url = api.url();
             state.socket_url = format!("ws://{}", sockets.address());

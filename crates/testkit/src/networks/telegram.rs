@@ -59,8 +59,7 @@ impl FakeTelegram {
     /// Starts it on a free port.
     pub async fn start() -> Self {
         let state = watch::Sender::new(FakeTelegramState::default());
-        let served = state.clone();
-        let port = FakePort::start(move |stream| server::serve_connection(stream, served.clone()));
+        let port = FakePort::start(&state, server::serve_connection);
         Self { port, state }
     }
 

@@ -90,9 +90,7 @@ impl FakeWebhookReceiver {
     /// Starts it on a free port.
     pub async fn start() -> Self {
         let state = watch::Sender::new(FakeReceiverState::default());
-        let served = state.clone();
-        let port = FakePort::start(move |stream| {
-            let state = served.clone();
+        let port = FakePort::start(&state, |stream, state| {
             serve_http(stream, move |incoming| {
                 ready(update_state(&state, |state| delivery_rules::answer_request(state, &incoming)).into())
             })

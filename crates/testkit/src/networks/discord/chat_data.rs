@@ -95,11 +95,12 @@ impl FakeDiscordData {
         self.channels.get_mut(channel)?.messages.iter_mut().rev().find(|message| message.id == id)
     }
 
-    /// Channel and id of the first matching message.
-    pub(super) fn find_message(&self, fits: impl Fn(&FakeDiscordMessage) -> bool) -> Option<(String, String)> {
+    /// Channel and id of the bot's message with this nonce.
+    pub(super) fn find_by_nonce(&self, nonce: &Value) -> Option<(String, String)> {
         self.channels.iter().find_map(|(id, channel)| {
-            let message = channel.messages.iter().find(|message| fits(message))?;
-            Some((id.clone(), message.id.clone()))
+            let is_wanted =
+                |message: &&FakeDiscordMessage| message.author == BOT && message.nonce.as_ref() == Some(nonce);
+            Some((id.clone(), channel.messages.iter().find(is_wanted)?.id.clone()))
         })
     }
 

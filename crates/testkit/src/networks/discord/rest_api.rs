@@ -52,7 +52,7 @@ pub(super) fn answer_request(state: &mut FakeDiscordState, incoming: &RawHttpReq
         Some(FakeDiscordFault::LoseAnswer) | None => {}
     }
     let channel = asked.parts.first().map_or("", String::as_str);
-    let allowance = state.count_for_rate_limit(asked.route, channel, Instant::now());
+    let allowance = state.limits.as_mut().map(|limits| limits.count_call(asked.route, channel, Instant::now()));
     let reply = match allowance.filter(|allowance| allowance.exceeded) {
         Some(exceeded) => super::state::rate_limit_reply(exceeded.reset_after, super::RateLimitScope::User),
         None => perform_request(state, &asked, incoming).unwrap_or_else(|refusal| refusal),
@@ -122,7 +122,9 @@ fn perform_request(
         DiscordRoute::Edit => edit_message(state, part(0), part(1), incoming),
         DiscordRoute::React | DiscordRoute::Unreact => change_reaction(state, asked.route, [part(0), part(1), part(2)]),
         DiscordRoute::Typing => {
-            state.count_typing(part(0));
+            if let Some(channel) = state.chat_data.channel_mut(part(0)) {
+                channel.typing += 1;
+            }
             Ok(FakeHttpReply::new(204, ""))
         }
         DiscordRoute::File => Err(api_error(404, 0, "404: Not Found")),
@@ -145,7 +147,7 @@ fn create_message(
     let nonce = check_nonce(&payload)?;
     if payload["enforce_nonce"] == true {
         let wanted = nonce.as_ref().ok_or_else(|| invalid_field("enforce_nonce", "Requires a nonce."))?;
-        if let Some((channel, id)) = state.find_by_nonce(wanted) {
+        if let Some((channel, id)) = state.chat_data.find_by_nonce(wanted) {
             return Ok(message_reply(state, &channel, &id));
         }
     }

@@ -1,13 +1,13 @@
 //! State of the server and its received calls: one value that tests read and wait on.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::chat_data::{BOT, FakeDiscordData, FakeDiscordMessage};
 use super::gateway_sessions::{DIRECT_MESSAGES, FakeGatewaySession, GUILD_MESSAGES, MESSAGE_CONTENT};
-use super::rate_limits::{DiscordRoute, RateLimitCounters, RateLimitStatus};
+use super::rate_limits::{DiscordRoute, RateLimitCounters};
 use crate::fake_server::FakeHttpReply;
 use crate::or_fail::OrFail as _;
 
@@ -110,31 +110,11 @@ impl FakeDiscordState {
         self.faults.iter_mut().find(|(of, _)| *of == route)?.1.pop_front()
     }
 
-    pub(super) fn count_for_rate_limit(
-        &mut self,
-        route: DiscordRoute,
-        channel: &str,
-        now: Instant,
-    ) -> Option<RateLimitStatus> {
-        Some(self.limits.as_mut()?.count_call(route, channel, now))
-    }
-
     /// Discord ignores unknown keys; a client that sends one has an error.
     pub(super) fn check_keys(&mut self, payload: &Value, known: &[&str]) {
         let keys = payload.as_object().into_iter().flat_map(|object| object.keys());
         for key in keys.filter(|key| !known.contains(&key.as_str())) {
             self.client_errors.push(format!("an unknown key: {key}"));
-        }
-    }
-
-    /// Channel and id of the bot's message with this nonce.
-    pub(super) fn find_by_nonce(&self, nonce: &Value) -> Option<(String, String)> {
-        self.chat_data.find_message(|message| message.author == BOT && message.nonce.as_ref() == Some(nonce))
-    }
-
-    pub(super) fn count_typing(&mut self, channel: &str) {
-        if let Some(channel) = self.chat_data.channel_mut(channel) {
-            channel.typing += 1;
         }
     }
 

@@ -17,17 +17,9 @@ use crate::fake_server::http1::RawHttpRequest;
 /// A request to send a message, in a state with one channel.
 fn send_request(state: &mut FakeDiscordState, body: &Value) -> RawHttpRequest {
     let channel = state.chat_data.add_channel(FakeDiscordChannel::default());
-    let headers = [
-        ("user-agent", "DiscordBot (https://example.org, 1)".to_owned()),
-        ("authorization", format!("Bot {TOKEN}")),
-        ("content-type", "application/json".to_owned()),
-    ];
-    RawHttpRequest {
-        method: "POST".to_owned(),
-        path: format!("/api/v10/channels/{channel}/messages"),
-        headers: headers.map(|(name, value)| (name.to_owned(), value)).into(),
-        body: body.to_string().into(),
-    }
+    let agent = ("user-agent", "DiscordBot (https://example.org, 1)".to_owned());
+    let authorization = ("authorization", format!("Bot {TOKEN}"));
+    RawHttpRequest::post(&format!("/api/v10/channels/{channel}/messages"), &[agent, authorization], body)
 }
 
 #[rstest]

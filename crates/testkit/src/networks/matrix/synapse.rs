@@ -10,8 +10,8 @@ use tempfile::TempDir;
 
 use super::{MISSING_SYNAPSE_HELP, MatrixTestUser};
 use crate::daemon::http_client;
+use crate::external_server::free_port;
 use crate::or_fail::OrFail as _;
-use crate::server_process::free_port;
 
 /// Longest wait for the server to be ready. It decides only how late a failing test fails.
 const START_TIMEOUT: Duration = Duration::from_secs(60);

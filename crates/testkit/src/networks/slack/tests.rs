@@ -10,13 +10,8 @@ use super::{APP_TOKEN, BOT, BOT_TOKEN};
 use crate::fake_server::http1::RawHttpRequest;
 
 fn call_method(state: &mut FakeSlackState, method: &str, token: &str, body: &Value) -> Value {
-    let headers = [("authorization", format!("Bearer {token}")), ("content-type", "application/json".to_owned())];
-    let incoming = RawHttpRequest {
-        method: "POST".to_owned(),
-        path: format!("/api/{method}"),
-        headers: headers.map(|(name, value)| (name.to_owned(), value)).into(),
-        body: body.to_string().into(),
-    };
+    let authorization = [("authorization", format!("Bearer {token}"))];
+    let incoming = RawHttpRequest::post(&format!("/api/{method}"), &authorization, body);
     let reply = answer_request(state, &incoming).expect("an answer");
     serde_json::from_slice(&reply.body).expect("JSON")
 }

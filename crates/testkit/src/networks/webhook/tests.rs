@@ -12,14 +12,12 @@ fn signed_post(body: &Value, age: i64) -> RawHttpRequest {
     let (text, at) = (body.to_string(), (unix_now() - age).to_string());
     let of = |field: &str| body[field].as_str().unwrap_or_default().to_owned();
     let headers = [
-        ("content-type", "application/json".to_owned()),
         ("quell-event", of("type")),
         ("quell-delivery", of("id")),
         ("quell-signature", sign(TOKEN, &at, text.as_bytes())),
         ("quell-timestamp", at),
     ];
-    let headers = headers.map(|(name, value)| (name.to_owned(), value)).into();
-    RawHttpRequest { method: "POST".to_owned(), path: POST_PATH.to_owned(), headers, body: text.into() }
+    RawHttpRequest::post(POST_PATH, &headers, body)
 }
 
 fn message_body() -> Value {

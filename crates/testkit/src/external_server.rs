@@ -15,12 +15,12 @@ use crate::or_fail::OrFail as _;
 
 /// The process and its output. Dropping it kills it with all its descendants.
 #[derive(Debug)]
-pub(crate) struct ServerProcess {
+pub(crate) struct ExternalServer {
     child: Child,
     output: Arc<Mutex<String>>,
 }
 
-impl ServerProcess {
+impl ExternalServer {
     /// Waits until `find` finds something in a line of the output; returns the output when it does not.
     pub(crate) async fn watch<T: Send + 'static>(
         mut child: Child,
@@ -58,7 +58,7 @@ impl ServerProcess {
     }
 }
 
-impl Drop for ServerProcess {
+impl Drop for ExternalServer {
     fn drop(&mut self) {
         self.kill();
     }
