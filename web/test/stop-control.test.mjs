@@ -163,9 +163,8 @@ const network = () => Promise.reject(new TypeError("no network"));
 const noNetwork = () => {
   globalThis.fetch = network;
 };
-const stopsOf = (line) => line.requests.filter(({ method }) => method === "runs.stop");
-
-test("a stop without connection is sent first after reconnecting", async () => {
+/** A stop of run "a" that was pressed while nothing could be sent. */
+async function pressWithoutConnection() {
   const line = fakeConnection();
   await line.open();
   await line.lose();
@@ -174,6 +173,12 @@ test("a stop without connection is sent first after reconnecting", async () => {
   facts.now = [RUNNING];
   stop.press();
   await settled();
+  return { line, stop, settling, facts };
+}
+const stopsOf = (line) => line.requests.filter(({ method }) => method === "runs.stop");
+
+test("a stop without connection is sent first after reconnecting", async () => {
+  const { line, stop, settling, facts } = await pressWithoutConnection();
   assert.equal(stop.mode(), "force", "the stop is kept");
   assert.match(settling.textContent, /waits for the connection/);
   assert.deepEqual(facts.told, [], "nothing has failed");
@@ -193,14 +198,7 @@ test("a stop without connection is sent first after reconnecting", async () => {
 });
 
 test("a pending stop never stops a later run", async () => {
-  const line = fakeConnection();
-  await line.open();
-  await line.lose();
-  noNetwork();
-  const { stop, line: settling, facts } = control();
-  facts.now = [RUNNING];
-  stop.press();
-  await settled();
+  const { line, stop, settling, facts } = await pressWithoutConnection();
   facts.now = [{ runId: "b", state: "running", stopping: false }];
   const verdict = { kind: "completed" };
   line.answer("runs.stop", () => [
@@ -251,14 +249,7 @@ test("a pending stop survives another lost connection", async () => {
 });
 
 test("a second press without connection forces the pending stop", async () => {
-  const line = fakeConnection();
-  await line.open();
-  await line.lose();
-  noNetwork();
-  const { stop, facts } = control();
-  facts.now = [RUNNING];
-  stop.press();
-  await settled();
+  const { line, stop } = await pressWithoutConnection();
   stop.press();
   await settled();
   line.answer("runs.stop", () => [true, { runId: "a", state: "ending", aborted: true, withdrawn: [] }]);

@@ -18,6 +18,7 @@ use thirtyfour::{ChromeCapabilities, ChromiumLikeCapabilities, LoggingPrefsLogLe
 
 use crate::WAIT_TIMEOUT;
 use crate::daemon::http_client;
+use crate::or_fail::OrFail as _;
 
 use chromedriver::ChromedriverProcess;
 pub use page_log::ConsoleEntry;
@@ -83,9 +84,7 @@ impl Browser {
         let browser = Self { driver: Some(driver), process };
         browser.cdp("Page.addScriptToEvaluateOnNewDocument", json!({"source": page_log::PAGE_LOG_SCRIPT})).await;
         browser.set_viewport(screen).await;
-        if let Err(error) = browser.driver().set_script_timeout(SCRIPT_TIMEOUT).await {
-            panic!("no time for scripts: {error}");
-        }
+        browser.driver().set_script_timeout(SCRIPT_TIMEOUT).await.or_fail("no time for scripts");
         browser
     }
 
@@ -107,32 +106,22 @@ impl Browser {
 
     /// Opens a URL and waits until the document is loaded.
     pub async fn open(&self, url: &str) {
-        if let Err(error) = self.driver().goto(url).await {
-            panic!("{url} cannot be opened: {error}");
-        }
+        self.driver().goto(url).await.or_fail(format_args!("{url} cannot be opened"));
     }
 
     pub async fn reload(&self) {
-        if let Err(error) = self.driver().refresh().await {
-            panic!("the page cannot be loaded again: {error}");
-        }
+        self.driver().refresh().await.or_fail("the page cannot be loaded again");
     }
 
     /// Runs statements in the page and returns the value of their `return`; `arguments` holds `args`.
     pub async fn run_script(&self, script: &str, args: &[Value]) -> Value {
-        match self.driver().execute(script, args.to_vec()).await {
-            Ok(answer) => answer.json().clone(),
-            Err(error) => panic!("{script}\n{error}"),
-        }
+        self.driver().execute(script, args.to_vec()).await.or_fail(script).json().clone()
     }
 
     /// Runs statements that pass their result to `done`.
     pub async fn run_async_script(&self, script: &str, args: &[Value]) -> Value {
         let script = format!("const done = arguments[arguments.length - 1];\n{script}");
-        match self.driver().execute_async(script, args.to_vec()).await {
-            Ok(answer) => answer.json().clone(),
-            Err(error) => panic!("{error}"),
-        }
+        self.driver().execute_async(&script, args.to_vec()).await.or_fail(&script).json().clone()
     }
 
     /// Evaluates an expression in the page.
@@ -158,17 +147,11 @@ impl Browser {
     }
 
     pub async fn cdp(&self, method: &str, params: Value) -> Value {
-        match self.driver().cdp().send_raw(method, params).await {
-            Ok(answer) => answer,
-            Err(error) => panic!("{method}: {error}"),
-        }
+        self.driver().cdp().send_raw(method, params).await.or_fail(method)
     }
 
     fn driver(&self) -> &WebDriver {
-        match &self.driver {
-            Some(driver) => driver,
-            None => panic!("the browser has been closed"),
-        }
+        self.driver.as_ref().or_fail("the browser has been closed")
     }
 
     /// Describes the page as text, for the message of a failing test.
@@ -229,10 +212,8 @@ fn chrome_capabilities(process: &ChromedriverProcess) -> ChromeCapabilities {
     let mut capabilities = ChromeCapabilities::new();
     let filled = args.into_iter().try_for_each(|arg| capabilities.add_arg(arg));
     let filled = filled.and_then(|()| capabilities.set_browser_log_level(LoggingPrefsLogLevel::All));
-    match filled {
-        Ok(()) => capabilities,
-        Err(error) => panic!("no capabilities: {error}"),
-    }
+    filled.or_fail("no capabilities");
+    capabilities
 }
 
 /// A script that polls an expression until it is truthy.

@@ -6,7 +6,6 @@
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -175,11 +174,6 @@ pub fn closes_its_output(mark: &ProcessMarker) -> String {
     mark.exec_marked_shell(&format!("exec >/dev/null 2>&1; {SLEEP_LOOP}"))
 }
 
-/// Clears its environment; only its arguments carry the marker.
-pub fn clears_its_environment(mark: &ProcessMarker) -> String {
-    format!("exec env -i PATH=\"$PATH\" sh -c {} {}", shell_quote(SLEEP_LOOP), mark.as_str())
-}
-
 /// Exits at once with code 0 and leaves a server behind that keeps the output open.
 pub fn background_server(mark: &ProcessMarker) -> String {
     mark.exec_marked_shell(&format!("{} & echo started", mark.marked_shell(SLEEP_LOOP)))
@@ -203,11 +197,6 @@ pub fn prints_bytes(mark: &ProcessMarker, bytes: usize) -> String {
     mark.exec_marked_shell(&format!("yes {} | head -c {bytes}; :", mark.as_str()))
 }
 
-/// Prints bytes that are not UTF-8, and an incomplete character.
-pub fn prints_invalid_utf8(mark: &ProcessMarker) -> String {
-    mark.exec_marked_shell(r"printf 'ok \377\376 \303\050 \342\202'")
-}
-
 /// Prints `lines` numbered lines quickly, then waits: output of a command that is stopped.
 pub fn prints_then_waits(mark: &ProcessMarker, lines: u32) -> String {
     mark.exec_marked_shell(&format!("i=1; while [ $i -le {lines} ]; do echo line $i; i=$((i+1)); done; {SLEEP_LOOP}"))
@@ -223,15 +212,6 @@ pub fn sudo_like(mark: &ProcessMarker) -> String {
            drop='setpriv --reuid=65534 --clear-groups'; fi; \
          setsid $drop {payload} & wait $!; {SLEEP_LOOP}"
     ))
-}
-
-/// Writes the pids of a small tree to `file`, one per line, when all of it runs: the shell, a child, a `setsid`
-/// grandchild.
-pub fn writes_its_pids(mark: &ProcessMarker, file: &Path) -> String {
-    let file = shell_quote(&file.display().to_string());
-    let grandchild = mark.marked_shell(&format!("echo $$ >> {file}; {SLEEP_LOOP}"));
-    let child = mark.marked_shell(&format!("setsid {grandchild} & echo $$ >> {file}; {SLEEP_LOOP}"));
-    mark.exec_marked_shell(&format!("{child} & echo $$ >> {file}; {SLEEP_LOOP}"))
 }
 
 /// A fork storm: every process of `chains` chains starts its successor and exits, so that no pid lives long. At most

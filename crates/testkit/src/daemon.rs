@@ -21,9 +21,8 @@ use tempfile::TempDir;
 use tokio::sync::{oneshot, watch};
 
 use crate::WAIT_TIMEOUT;
+use crate::or_fail::OrFail as _;
 
-#[cfg(test)]
-pub(crate) use api::install_tls_provider;
 pub use api::{TestApiClient, TestApiResponse, http_client, percent_encode, poll_until};
 pub use events::{ReceivedEvent, TestRunEventLog, TestRunEventStream};
 
@@ -61,10 +60,7 @@ impl DaemonHome {
             fs::write(folder.path().join("quell.toml"), config_toml)?;
             Ok(folder)
         });
-        match made {
-            Ok(folder) => Self { folder: Arc::new(folder), environment: Vec::new(), user: None },
-            Err(error) => panic!("no home for a daemon: {error}"),
-        }
+        Self { folder: Arc::new(made.or_fail("no home for a daemon")), environment: Vec::new(), user: None }
     }
 
     /// Adds an environment variable for every daemon started here.
@@ -82,9 +78,8 @@ impl DaemonHome {
     pub fn owned_by_user(mut self, user: u32) -> Self {
         let paths = [self.folder.path().to_owned(), self.data_dir(), self.config_file()];
         for path in paths {
-            if let Err(error) = std::os::unix::fs::chown(&path, Some(user), Some(user)) {
-                panic!("{} cannot be given to user {user}: {error}", path.display());
-            }
+            std::os::unix::fs::chown(&path, Some(user), Some(user))
+                .or_fail(format_args!("{} cannot be given to user {user}", path.display()));
         }
         self.user = Some(user);
         self
@@ -94,10 +89,8 @@ impl DaemonHome {
     pub fn copy_executable(&self, exe: &Path) -> PathBuf {
         let copy = self.folder.path().join("quell");
         let made = fs::copy(exe, &copy).and_then(|_| fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)));
-        match made {
-            Ok(()) => copy,
-            Err(error) => panic!("{} cannot be copied: {error}", exe.display()),
-        }
+        made.or_fail(format_args!("{} cannot be copied", exe.display()));
+        copy
     }
 
     /// The directory that contains everything.
@@ -175,10 +168,7 @@ impl DaemonHome {
             let begin = Instant::now();
             Ok((command.spawn()?, log, begin))
         });
-        let (child, log, begin) = match spawned {
-            Ok(started) => started,
-            Err(error) => panic!("{} did not start: {error}", exe.display()),
-        };
+        let (child, log, begin) = spawned.or_fail(format_args!("{} did not start", exe.display()));
         TestDaemon::supervise(self.clone(), child, log, (begin, ready_status)).await
     }
 }
@@ -205,11 +195,8 @@ impl TestDaemon {
 
     async fn supervise(home: DaemonHome, mut child: Child, log: File, (begin, ready_status): (Instant, u16)) -> Self {
         let pid = child.id();
-        let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { panic!("process {pid}") };
-        let process = match pidfd_open(process, PidfdFlags::empty()) {
-            Ok(process) => process,
-            Err(error) => panic!("cannot watch process {pid}: {error}"),
-        };
+        let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
+            .or_fail(format_args!("cannot watch process {pid}"));
         let (address, announced) = oneshot::channel();
         let stdout = child.stdout.take();
         let reader = move || copy_output(stdout, log, address);
@@ -224,10 +211,7 @@ impl TestDaemon {
             // The reader ends with the output, which a warden may keep open a moment longer than the daemon lives.
             std::thread::Builder::new().name("daemon-wait".into()).spawn(waiter)
         });
-        let waiter = match threads {
-            Ok(waiter) => waiter,
-            Err(error) => panic!("no threads for a daemon: {error}"),
-        };
+        let waiter = threads.or_fail("no threads for a daemon");
         let (url, token) = (String::new(), String::new());
         let mut daemon = Self {
             home,
@@ -335,10 +319,7 @@ impl TestDaemon {
     /// Stops the daemon with SIGSTOP until the guard is dropped, even if another process sends SIGCONT.
     #[must_use]
     pub fn suspend(&self) -> SuspendGuard {
-        let process = match self.pidfd.try_clone() {
-            Ok(process) => process,
-            Err(error) => panic!("cannot hold process {}: {error}", self.pid),
-        };
+        let process = self.pidfd.try_clone().or_fail(format_args!("cannot hold process {}", self.pid));
         self.signal(Signal::STOP);
         let done = Arc::new(AtomicBool::new(false));
         let is_over = Arc::clone(&done);
@@ -349,10 +330,7 @@ impl TestDaemon {
             }
             let _ = pidfd_send_signal(&process, Signal::CONT);
         });
-        match thread {
-            Ok(thread) => SuspendGuard { done, thread: Some(thread) },
-            Err(error) => panic!("no thread that holds a daemon: {error}"),
-        }
+        SuspendGuard { done, thread: Some(thread.or_fail("no thread that holds a daemon")) }
     }
 
     /// Waits until the daemon has exited.

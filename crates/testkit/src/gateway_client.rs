@@ -9,6 +9,7 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async_with_config};
 
 use crate::daemon::TestDaemon;
+use crate::or_fail::OrFail as _;
 
 /// One connection. It panics when the gateway breaks the protocol; that is how a test fails.
 #[derive(Debug)]
@@ -27,10 +28,7 @@ impl GatewayTestClient {
     pub async fn connect_to(url: &str, token: &str) -> Self {
         let url = format!("{}/ws", url.replace("http://", "ws://"));
         // Without Nagle's delay: it sends small frames and measures their times.
-        let socket = match connect_async_with_config(url, None, true).await {
-            Ok((socket, _)) => socket,
-            Err(error) => panic!("the gateway takes no WebSocket: {error}"),
-        };
+        let (socket, _) = connect_async_with_config(url, None, true).await.or_fail("the gateway takes no WebSocket");
         let mut gateway = Self { socket, last_id: 0 };
         let client = json!({"id": "gateway-client", "version": "1", "platform": "test", "mode": "backend"});
         let auth = json!({"token": token});
@@ -44,9 +42,7 @@ impl GatewayTestClient {
         self.last_id += 1;
         let id = self.last_id.to_string();
         let frame = json!({"type": "req", "id": id, "method": method, "params": params}).to_string();
-        if let Err(error) = self.socket.send(Message::text(frame)).await {
-            panic!("the gateway is gone: {error}");
-        }
+        self.socket.send(Message::text(frame)).await.or_fail("the gateway is gone");
         id
     }
 
@@ -64,10 +60,8 @@ impl GatewayTestClient {
             let message = self.socket.next().await?.ok()?;
             let at = Instant::now();
             let Message::Text(text) = message else { continue };
-            match serde_json::from_str(text.as_str()) {
-                Ok(frame) => return Some((at, frame)),
-                Err(error) => panic!("a frame without JSON ({error}): {text}"),
-            }
+            let frame = serde_json::from_str(&text).or_fail(format_args!("a frame without JSON: {text}"));
+            return Some((at, frame));
         }
     }
 
@@ -77,10 +71,9 @@ impl GatewayTestClient {
     /// Not safe: frames read so far are lost.
     pub async fn wait_for_frame(&mut self, fits: impl Fn(&Value) -> bool) -> (Instant, Value) {
         loop {
-            match self.next_frame().await {
-                Some((at, frame)) if fits(&frame) => return (at, frame),
-                Some(_) => {}
-                None => panic!("the gateway closed the connection"),
+            let (at, frame) = self.next_frame().await.or_fail("the gateway closed the connection");
+            if fits(&frame) {
+                return (at, frame);
             }
         }
     }

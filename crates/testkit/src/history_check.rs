@@ -90,6 +90,12 @@ pub struct HistoryViolation {
     pub detail: String,
 }
 
+impl HistoryViolation {
+    pub(crate) fn new(rule: HistoryRule, place: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { rule, place: place.into(), detail: detail.into() }
+    }
+}
+
 impl fmt::Display for HistoryViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}: {}", self.place, self.rule.as_str(), self.detail)
@@ -101,7 +107,7 @@ struct HistoryFindings(Vec<HistoryViolation>);
 
 impl HistoryFindings {
     fn add(&mut self, rule: HistoryRule, place: impl Into<String>, detail: impl Into<String>) {
-        self.0.push(HistoryViolation { rule, place: place.into(), detail: detail.into() });
+        self.0.push(HistoryViolation::new(rule, place, detail));
     }
 
     fn check_unknown_fields(&mut self, object: &Map<String, Value>, known: &[&str], place: &str) {
@@ -129,6 +135,21 @@ impl HistoryFindings {
             None => {
                 self.add(HistoryRule::BodyShape, "body.messages", "is no list");
                 &[]
+            }
+        }
+    }
+
+    /// Checks that each tool has a legal name of its own. `name_of` names a tool that has the form of its dialect.
+    fn check_tools<'a>(&mut self, tools: &'a [Value], name_of: impl Fn(&'a Value) -> Option<&'a str>) {
+        let mut names = Vec::new();
+        for (at, tool) in tools.iter().enumerate() {
+            match name_of(tool).filter(|name| is_valid_tool_name(name) && !names.contains(name)) {
+                Some(name) => names.push(name),
+                None => self.add(
+                    HistoryRule::ToolDeclaration,
+                    format!("tools[{at}]"),
+                    "is no tool of this dialect with a legal name of its own",
+                ),
             }
         }
     }
@@ -172,6 +193,16 @@ impl HistoryFindings {
             }
         }
     }
+}
+
+/// A text field; empty if it is missing or no text.
+pub(crate) fn text_of<'a>(object: &'a Value, field: &str) -> &'a str {
+    object.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// A list field; empty if it is missing or no list.
+pub(crate) fn list_of<'a>(object: &'a Value, field: &str) -> &'a [Value] {
+    object.get(field).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
 fn message_place(message: usize) -> String {

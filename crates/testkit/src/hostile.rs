@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::commands::ProcessMarker;
+use crate::or_fail::OrFail as _;
 
 /// Compiles one of the programs into `folder`, where the daemon's user may execute it.
 ///
@@ -20,11 +21,9 @@ pub fn compile(program: HostileProgram, folder: &Path) -> PathBuf {
     let mut compiler = std::process::Command::new("cc");
     compiler.args(["-O1", "-pthread", "-o"]).arg(&target).arg(&source);
     let built = written.and_then(|()| compiler.output());
-    match built {
-        Ok(output) if output.status.success() => target,
-        Ok(output) => panic!("{name}.c cannot be built: {}", String::from_utf8_lossy(&output.stderr)),
-        Err(error) => panic!("{name}.c cannot be built: {error}"),
-    }
+    let output = built.or_fail(format_args!("{name}.c cannot be built"));
+    assert!(output.status.success(), "{name}.c cannot be built: {}", String::from_utf8_lossy(&output.stderr));
+    target
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +32,7 @@ pub enum HostileProgram {
     ZombieLeader,
     /// Reports to the daemon, in the warden's name, that everything has ended.
     ForgedReport,
-    /// Waits for a child that shares its memory and never continues.
+    /// Waits in the kernel for a child that shares its memory and never continues: SIGTERM does not reach it.
     WaitsForVfork,
     /// Has work in the kernel, shared with a child: an io_uring with its own thread and reads that never end.
     LeavesWork,
@@ -96,11 +95,6 @@ pub fn kills_its_daemon_and_hides(mark: &ProcessMarker) -> String {
          set -- $(cat /proc/$PPID/stat); kill -STOP $PPID; kill -9 $4 $PPID; sleep 600",
         mark.as_str()
     )
-}
-
-/// Waits in the kernel for its vfork child, which does not continue: SIGTERM does not reach it.
-pub fn waits_for_its_vfork(program: &Path, mark: &ProcessMarker) -> String {
-    format!("exec {} {}", program.display(), mark.as_str())
 }
 
 /// A process tree in its own user and PID namespaces.

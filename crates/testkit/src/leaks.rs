@@ -15,14 +15,14 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use crate::WAIT_TIMEOUT;
+use crate::or_fail::OrFail as _;
 
 pub use baseline::{LeakAllowance, ResourceBaseline, TaskBaseline};
-pub(crate) use proc_fs::has_marker;
 pub use proc_fs::{
-    DescriptorCounts, ObservedProcess, TcpSocketInfo, TcpState, children_of, count_descriptors, descendants_of,
-    group_members, processes_by_marker, processes_with_env, processes_with_marker, read_process, rss_bytes, sockets_of,
-    tcp_sockets, threads_of,
+    DescriptorCounts, ObservedProcess, children_of, count_descriptors, descendants_of, processes_by_marker,
+    processes_with_env, processes_with_marker, read_process, rss_bytes, threads_of,
 };
+pub(crate) use proc_fs::{count_connecting, group_members, has_marker};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
@@ -46,13 +46,10 @@ pub async fn wait_until(limit: Duration, mut probe: impl FnMut() -> Result<(), S
             std::thread::sleep(POLL_INTERVAL);
         }
     };
-    if let Err(error) = std::thread::Builder::new().name("leak-check".into()).spawn(looking) {
-        panic!("no thread for looking at the system: {error}");
-    }
-    match verdict.await {
-        Ok(Ok(took)) => took,
-        Ok(Err(why)) => panic!("not settled after {limit:?}: {why}"),
-        Err(_) => panic!("the probe panicked"),
+    std::thread::Builder::new().name("leak-check".into()).spawn(looking).or_fail("no thread for looking at the system");
+    match verdict.await.or_fail("the probe panicked") {
+        Ok(took) => took,
+        Err(why) => panic!("not settled after {limit:?}: {why}"),
     }
 }
 

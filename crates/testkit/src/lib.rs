@@ -7,6 +7,8 @@
 pub mod browser;
 pub mod commands;
 pub mod daemon;
+mod external_server;
+mod fake_server;
 pub mod gateway_client;
 pub mod history_check;
 pub mod hostile;
@@ -15,6 +17,7 @@ pub mod machine_speed;
 pub mod mcp;
 pub mod model;
 pub mod networks;
+mod or_fail;
 pub mod pty;
 pub mod skip;
 mod sse;

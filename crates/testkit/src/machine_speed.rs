@@ -22,15 +22,3 @@ fn measure_process_time() -> Duration {
     };
     (0..3).map(one).max().unwrap_or_default()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_idle_machine_has_its_limit_and_a_busy_one_more() {
-        let limit = Duration::from_millis(50);
-        let now = scaled_limit(limit);
-        assert!(now >= limit && now < limit * 10_000, "{now:?}");
-    }
-}

@@ -8,6 +8,7 @@
 
 mod http_server;
 
+use crate::or_fail::OrFail as _;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -47,8 +48,8 @@ pub fn received_messages_of(log: &Path, method: &str) -> Vec<McpReceivedMessage>
 }
 
 fn parse_log_line(line: &str) -> McpReceivedMessage {
-    let Some((at, message)) = line.split_once(' ') else { panic!("no time in {line:?}") };
-    let at = at.parse().unwrap_or_else(|_| panic!("no number of nanoseconds in {line:?}"));
-    let message = serde_json::from_str(message).unwrap_or_else(|_| panic!("no message in {line:?}"));
+    let (at, message) = line.split_once(' ').or_fail(format_args!("no time in {line:?}"));
+    let at = at.parse().or_fail(format_args!("no number of nanoseconds in {line:?}"));
+    let message = serde_json::from_str(message).or_fail(format_args!("no message in {line:?}"));
     McpReceivedMessage { at: UNIX_EPOCH + Duration::from_nanos(at), message }
 }

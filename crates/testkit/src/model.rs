@@ -7,40 +7,42 @@
 mod blackhole;
 mod connection;
 mod frames;
-pub(crate) mod http1;
 mod recorded_request;
 mod request_checks;
 mod request_handle;
 mod respond;
-mod response_writer;
 mod scripted_response;
-pub(crate) mod server;
 mod shared_state;
 #[cfg(test)]
 mod tests;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-use tokio::sync::{mpsc, oneshot};
+use rustix::process::{Resource, getrlimit, setrlimit};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
 
 pub use blackhole::BlackHole;
 pub use recorded_request::{RecordedRequest, ResponseOutcome, ResponseProgress};
 pub use request_handle::{ExpectedRequest, ModelRequestHandle};
-pub use scripted_response::{
-    LineEnd, ScriptedResponse, ScriptedStream, StreamEnd, StreamStep, Transfer, UsageReporting,
-};
+pub use scripted_response::{ScriptedResponse, ScriptedStream, StreamStep, UsageReporting};
 
-use request_handle::{ConditionWaiter, IntoRequestHandle as _};
-use server::PortCommand;
+use crate::fake_server::FakePort;
+use crate::or_fail::OrFail as _;
+use connection::serve_connection;
+use request_handle::ConditionWaiter;
+use shared_state::{ModelServerState, lock};
 
 /// The server. Dropping it closes every connection and ends its thread.
 #[derive(Debug)]
 pub struct ScriptedModel {
-    address: SocketAddr,
+    port: FakePort,
     waiter: ConditionWaiter,
-    port_commands: Option<mpsc::Sender<PortCommand>>,
+    /// The server ends when this is dropped.
+    stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -48,44 +50,37 @@ impl ScriptedModel {
     /// Starts a server on a free port. It also raises the soft limit of open files of this process, so that a thousand
     /// streams fit.
     pub async fn start() -> Self {
-        server::raise_open_file_limit();
-        let stage = Arc::new(shared_state::ModelServerState::new());
-        let (orders, inbox) = mpsc::channel(4);
-        let (ready, started) = oneshot::channel();
+        raise_open_file_limit();
+        let stage = Arc::<ModelServerState>::default();
+        let ((stop, stopped), (ready, started)) = (oneshot::channel(), oneshot::channel());
         let shared = Arc::clone(&stage);
         let thread = std::thread::Builder::new().name("scripted-model".into());
-        let thread = match thread.spawn(move || server::run_server(shared, inbox, ready)) {
-            Ok(thread) => thread,
-            Err(error) => panic!("no thread for the scripted model: {error}"),
-        };
-        match started.await {
-            Ok((address, server)) => {
-                let waiting = ConditionWaiter { shared: stage, server_runtime: server };
-                Self { address, waiter: waiting, port_commands: Some(orders), thread: Some(thread) }
-            }
-            Err(_) => panic!("the scripted model did not start: {:?}", thread.join()),
-        }
+        let thread =
+            thread.spawn(move || run_server(shared, stopped, ready)).or_fail("no thread for the scripted model");
+        let (port, server_runtime) = started.await.or_fail("the scripted model did not start");
+        let waiter = ConditionWaiter { shared: stage, server_runtime };
+        Self { port, waiter, stop: Some(stop), thread: Some(thread) }
     }
 
     /// The base URL, with `/v1`.
     pub fn base_url(&self) -> String {
-        format!("http://{}/v1", self.address)
+        self.port.url() + "/v1"
     }
 
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.port.address()
     }
 
     /// Adds a response; each request takes the next one. A request with a broken history takes none and is answered
     /// 400.
     pub fn script(&self, behaviour: impl Into<ScriptedResponse>) -> &Self {
-        self.waiter.shared.push_response(behaviour.into());
+        lock(&self.waiter.shared.queue).push_back(behaviour.into());
         self
     }
 
     /// Number of responses that no request has taken yet.
     pub fn unused_count(&self) -> usize {
-        self.waiter.shared.unused_count()
+        lock(&self.waiter.shared.queue).len()
     }
 
     /// Chooses the response by the last user text when the script is used up; useful for many runs at once.
@@ -93,14 +88,14 @@ impl ScriptedModel {
         &self,
         choose: impl Fn(&str, &RecordedRequest) -> ScriptedResponse + Send + Sync + 'static,
     ) -> &Self {
-        self.waiter.shared.set_response_chooser(Box::new(choose));
+        *lock(&self.waiter.shared.response_chooser) = Some(Arc::new(choose));
         self
     }
 
     /// From now on counts requests with a valid history without keeping them, for servers that run long. Conditions on
     /// single requests no longer find them.
     pub fn discard_valid_requests(&self) -> &Self {
-        self.waiter.shared.discard_valid_requests();
+        self.waiter.shared.discards_valid.store(true, Ordering::Relaxed);
         self
     }
 
@@ -138,7 +133,7 @@ impl ScriptedModel {
     }
 
     pub fn recorded_requests(&self) -> Vec<ModelRequestHandle> {
-        self.waiter.shared.records().into_iter().map(|record| record.into_handle(&self.waiter)).collect()
+        self.waiter.shared.records().into_iter().map(|record| self.waiter.handle(record)).collect()
     }
 
     /// The request with this index in the order of arrival, from 0.
@@ -151,31 +146,13 @@ impl ScriptedModel {
         let stage = &self.waiter.shared;
         let find = |_: &usize| stage.records().into_iter().find(|r| r.markers.iter().any(|m| m == name));
         let record = self.waiter.wait_for(stage.watch_arrivals(), &format!("a request with marker:{name}"), find).await;
-        record.into_handle(&self.waiter)
+        self.waiter.handle(record)
     }
 
     /// Waits until exactly `n` connections are open, including kept-alive ones.
     pub async fn wait_for_connections(&self, n: usize) {
         let open = self.waiter.shared.watch_connections();
         self.waiter.wait_for(open, &format!("{n} open connections"), |open| (*open == n).then_some(())).await;
-    }
-
-    /// Closes the port: new connections are refused, open ones stay.
-    pub async fn refuse_connections(&self) {
-        self.send_port_command(PortCommand::Close).await;
-    }
-
-    pub async fn accept_connections(&self) {
-        self.send_port_command(PortCommand::Open).await;
-    }
-
-    async fn send_port_command(&self, order: impl FnOnce(oneshot::Sender<()>) -> PortCommand) {
-        let (done, carried_out) = oneshot::channel();
-        let sent = match &self.port_commands {
-            Some(orders) => orders.send(order(done)).await.is_ok(),
-            None => false,
-        };
-        assert!(sent && carried_out.await.is_ok(), "the scripted model is gone\n{}", self.waiter.shared.describe());
     }
 
     /// Fails the test if any request had a broken history or was unexpected.
@@ -192,10 +169,34 @@ impl ScriptedModel {
 
 impl Drop for ScriptedModel {
     fn drop(&mut self) {
-        // The server ends when its inbox closes. Join it, so that its descriptors are closed when this returns.
-        drop(self.port_commands.take());
+        // Joined, so that the server's descriptors are closed when this returns.
+        drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
+}
+
+/// Main function of the server's thread; returns when the sender of `stopped` is dropped.
+fn run_server(
+    stage: Arc<ModelServerState>,
+    stopped: oneshot::Receiver<()>,
+    ready: oneshot::Sender<(FakePort, Handle)>,
+) {
+    let runtime = Builder::new_current_thread().enable_all().build().or_fail("no runtime for the scripted model");
+    runtime.block_on(async move {
+        let port = FakePort::start(&stage, serve_connection);
+        if ready.send((port, Handle::current())).is_ok() {
+            let _ = stopped.await;
+        }
+    });
+}
+
+/// Raises the soft limit of open files to the hard one: a thousand streams need two thousand descriptors in one
+/// process.
+fn raise_open_file_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Some sandboxes refuse this; then only tests with very many streams fail.
+    let _ = setrlimit(Resource::Nofile, limit);
 }

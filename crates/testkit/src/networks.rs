@@ -1,10 +1,18 @@
 //! Chat networks for tests: real servers where one can be installed, strict fakes elsewhere, and test users in them.
 
 pub mod discord;
-mod http;
 pub mod irc;
 pub mod matrix;
 mod multipart;
 pub mod slack;
 pub mod telegram;
 pub mod webhook;
+
+/// A file of a message.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FakeChatFile {
+    pub id: String,
+    pub name: String,
+    pub media_type: String,
+    pub bytes: Vec<u8>,
+}

@@ -14,6 +14,7 @@ use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
 use tokio::sync::watch;
 
 use crate::WAIT_TIMEOUT;
+use crate::or_fail::OrFail as _;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PtySize {
@@ -95,10 +96,7 @@ type SharedParser = Arc<Mutex<vt100::Parser>>;
 impl Pty {
     /// Starts a program as session leader on a new terminal of this size.
     pub fn start(command: &Command, size: PtySize) -> Self {
-        match Self::try_start(command, size) {
-            Ok(pty) => pty,
-            Err(error) => panic!("no program on a terminal: {error}"),
-        }
+        Self::try_start(command, size).or_fail("no program on a terminal")
     }
 
     fn try_start(command: &Command, size: PtySize) -> std::io::Result<Self> {
@@ -129,9 +127,7 @@ impl Pty {
 
     pub fn resize(&mut self, size: PtySize) {
         self.parser.lock().unwrap_or_else(PoisonError::into_inner).screen_mut().set_size(size.rows, size.columns);
-        if let Err(error) = tcsetwinsize(&self.master, winsize(size)) {
-            panic!("the window keeps its size: {error}");
-        }
+        tcsetwinsize(&self.master, winsize(size)).or_fail("the window keeps its size");
     }
 
     pub fn snapshot(&self) -> PtySnapshot {

@@ -51,35 +51,3 @@ impl TestSseDecoder {
         None
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn frames_are_the_same_however_the_bytes_are_cut_and_lines_end() {
-        let lines = [
-            "\u{fc}: comment",
-            "id: 7",
-            "event: a",
-            "data: one",
-            "data:two",
-            "",
-            "retry: 5",
-            "",
-            "data: three",
-            "",
-            "data: cut",
-        ];
-        let frame = |event: &str, data: &str| TestSseFrame { id: "7".into(), event: event.into(), data: data.into() };
-        for end in ["\n", "\r\n", "\r"] {
-            let text = lines.join(end);
-            for size in 1..=text.len() {
-                let mut decoder = TestSseDecoder::default();
-                let frames: Vec<TestSseFrame> =
-                    text.as_bytes().chunks(size).flat_map(|piece| decoder.push(piece)).collect();
-                assert_eq!(frames, [frame("a", "one\ntwo"), frame("", "three")], "{end:?} {size}");
-            }
-        }
-    }
-}

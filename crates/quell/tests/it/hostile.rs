@@ -282,7 +282,7 @@ async fn other_ways_to_be_out_of_reach_end_with_the_stop(
     let Some(fixture) = HostileFixture::start(user, isolate).await else { return };
     let daemon = fixture.start_daemon().await;
     let command = if vfork {
-        hostile::waits_for_its_vfork(&fixture.build_program(HostileProgram::WaitsForVfork), &fixture.marker)
+        hostile::runs_program(&fixture.build_program(HostileProgram::WaitsForVfork), &fixture.marker)
     } else {
         hostile::nests_namespaces(&fixture.marker)
     };

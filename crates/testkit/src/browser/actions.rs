@@ -9,6 +9,7 @@ use thirtyfour::By;
 use thirtyfour::error::WebDriverErrorInner;
 
 use super::{Browser, Key, WAIT_TIMEOUT, js_string_literal};
+use crate::or_fail::OrFail as _;
 
 const NO_KEY_DELAY: Duration = Duration::ZERO;
 
@@ -51,9 +52,7 @@ impl Browser {
             .send_keys(text)
             .perform()
             .await;
-        if let Err(error) = typed {
-            panic!("{text:?} cannot be typed: {error}");
-        }
+        typed.or_fail(format_args!("{text:?} cannot be typed"));
     }
 
     /// Presses a key that is not text.
@@ -65,9 +64,7 @@ impl Browser {
     pub async fn press_with_modifier(&self, held: Key, key: Key) {
         let chain = self.driver().action_chain_with_delay(Some(NO_KEY_DELAY), Some(NO_KEY_DELAY));
         let chain = chain.key_down(held.value()).send_keys(key.value().to_string()).key_up(held.value());
-        if let Err(error) = chain.perform().await {
-            panic!("{held:?} with {key:?} cannot be pressed: {error}");
-        }
+        chain.perform().await.or_fail(format_args!("{held:?} with {key:?} cannot be pressed"));
     }
 
     /// Presses Tab until a matching element has the focus.
@@ -124,14 +121,9 @@ impl Browser {
     /// If dropped, an incomplete file may be left.
     pub async fn screenshot(&self, path: &Path) {
         self.run_async_script(STABLE_LAYOUT_SCRIPT, &[]).await;
-        let picture = match self.driver().screenshot_as_png().await {
-            Ok(picture) => picture,
-            Err(error) => panic!("no picture: {error}"),
-        };
+        let picture = self.driver().screenshot_as_png().await.or_fail("no picture");
         let written = path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(path, picture));
-        if let Err(error) = written {
-            panic!("{} cannot be written: {error}", path.display());
-        }
+        written.or_fail(format_args!("{} cannot be written", path.display()));
     }
 
     /// Switches the network off or on. Open connections stay; new ones fail.

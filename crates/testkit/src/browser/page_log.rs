@@ -7,6 +7,7 @@ use std::time::Instant;
 use serde_json::Value;
 
 use super::{Browser, WAIT_TIMEOUT};
+use crate::or_fail::OrFail as _;
 
 /// Runs in every new document before its own scripts. `window.__pageLog` holds the record.
 pub(super) const PAGE_LOG_SCRIPT: &str = r#"
@@ -62,17 +63,13 @@ impl Browser {
     /// # Cancel safety
     /// Not safe: entries read so far are lost.
     pub async fn take_console_entries(&self) -> Vec<ConsoleEntry> {
-        match self.driver().browser_log().await {
-            Ok(entries) => entries
-                .into_iter()
-                .map(|entry| ConsoleEntry {
-                    source: entry.source.unwrap_or_default(),
-                    level: entry.level,
-                    text: entry.message,
-                })
-                .collect(),
-            Err(error) => panic!("no console: {error}"),
-        }
+        let entries = self.driver().browser_log().await.or_fail("no console");
+        let entries = entries.into_iter().map(|entry| ConsoleEntry {
+            source: entry.source.unwrap_or_default(),
+            level: entry.level,
+            text: entry.message,
+        });
+        entries.collect()
     }
 
     /// Collects console entries until each of these parts is in one: entries arrive a moment after their cause.

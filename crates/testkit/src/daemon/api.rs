@@ -8,14 +8,12 @@ use serde_json::{Value, json};
 
 use super::events::TestRunEventStream;
 use crate::WAIT_TIMEOUT;
+use crate::or_fail::OrFail as _;
 
 /// A client without proxy and pool: each request has its own connection, so that the daemon sees a dropped one.
 pub fn http_client() -> Client {
     install_tls_provider();
-    match Client::builder().no_proxy().pool_max_idle_per_host(0).build() {
-        Ok(client) => client,
-        Err(error) => panic!("no HTTP client: {error}"),
-    }
+    Client::builder().no_proxy().pool_max_idle_per_host(0).build().or_fail("no HTTP client")
 }
 
 pub(crate) fn install_tls_provider() {
@@ -103,10 +101,7 @@ impl TestApiClient {
             };
             Ok::<_, reqwest::Error>(TestApiResponse { status, content_type, body })
         };
-        match answered.await {
-            Ok(answer) => answer,
-            Err(error) => panic!("no answer: {error:?}"),
-        }
+        answered.await.or_fail("no answer")
     }
 
     /// Posts a message to a session.
@@ -117,10 +112,7 @@ impl TestApiClient {
     /// Posts a message that must be accepted; returns the id of its run.
     pub async fn start_run(&self, session: &str, body: &Value) -> String {
         let accepted = self.post_run(session, body).await.expect_status(202);
-        match accepted["runId"].as_str() {
-            Some(run) => run.to_owned(),
-            None => panic!("no run id: {accepted:#}"),
-        }
+        accepted["runId"].as_str().or_fail(format_args!("no run id: {accepted:#}")).to_owned()
     }
 
     /// Sends a text that must be accepted; returns the id of its run.
@@ -152,11 +144,9 @@ impl TestApiClient {
     /// Opens the events of a run after `seq` `after`; 0 is the beginning.
     pub async fn run_events(&self, run_id: &str, after: u64) -> TestRunEventStream {
         let path = format!("/api/runs/{run_id}/events?after={after}");
-        match self.request(Method::GET, &path).send().await {
-            Ok(response) if response.status() == 200 => TestRunEventStream::new(response, after),
-            Ok(response) => panic!("no events of run {run_id}: {}", response.status()),
-            Err(error) => panic!("no events of run {run_id}: {error:?}"),
-        }
+        let response = self.request(Method::GET, &path).send().await.or_fail(&path);
+        assert_eq!(response.status(), 200, "{path}");
+        TestRunEventStream::new(response, after)
     }
 }
 
@@ -177,8 +167,5 @@ pub async fn poll_until<T>(what: &str, mut attempt: impl AsyncFnMut() -> Option<
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    match tokio::time::timeout(WAIT_TIMEOUT, attempts).await {
-        Ok(found) => found,
-        Err(_) => panic!("waited {WAIT_TIMEOUT:?} for {what}"),
-    }
+    tokio::time::timeout(WAIT_TIMEOUT, attempts).await.or_fail(format_args!("waited {WAIT_TIMEOUT:?} for {what}"))
 }

@@ -7,6 +7,7 @@ use reqwest::Response;
 use serde_json::Value;
 
 use crate::WAIT_TIMEOUT;
+use crate::or_fail::OrFail as _;
 use crate::sse::{TestSseDecoder, TestSseFrame};
 
 /// Events that may come between `run.ending` and `run.ended`.
@@ -75,11 +76,9 @@ impl TestRunEventStream {
 }
 
 fn parse_event(frame: TestSseFrame) -> ReceivedEvent {
-    let Ok(seq) = frame.id.parse() else { panic!("an event without a number as id: {frame:?}") };
-    match serde_json::from_str(&frame.data) {
-        Ok(data) => ReceivedEvent { seq, kind: frame.event, data, at: Instant::now() },
-        Err(error) => panic!("an event without JSON ({error}): {frame:?}"),
-    }
+    let seq = frame.id.parse().or_fail(format_args!("an event without a number as id: {frame:?}"));
+    let data = serde_json::from_str(&frame.data).or_fail(format_args!("an event without JSON: {frame:?}"));
+    ReceivedEvent { seq, kind: frame.event, data, at: Instant::now() }
 }
 
 #[derive(Debug, Clone)]
@@ -106,17 +105,12 @@ impl TestRunEventLog {
     /// The verdict of the end, such as `aborted`.
     pub fn verdict(&self) -> &str {
         let ended = self.events.last().and_then(|event| event.data.pointer("/verdict/kind")?.as_str());
-        match ended {
-            Some(verdict) => verdict,
-            None => panic!("no verdict at the end of {:#?}", self.kinds()),
-        }
+        ended.or_fail(format_args!("no verdict at the end of {:#?}", self.events))
     }
 
     pub fn receipt(&self) -> &Value {
-        match self.events.last().and_then(|event| event.data.get("receipt")) {
-            Some(receipt) => receipt,
-            None => panic!("no receipt at the end of {:#?}", self.kinds()),
-        }
+        let receipt = self.events.last().and_then(|event| event.data.get("receipt"));
+        receipt.or_fail(format_args!("no receipt at the end of {:#?}", self.events))
     }
 
     /// Fails the test if the log breaks a rule.

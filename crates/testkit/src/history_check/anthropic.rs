@@ -3,8 +3,8 @@
 use serde_json::{Map, Value};
 
 use super::{
-    CallReference, HistoryFindings, HistoryRule, HistoryViolation, is_blank, is_valid_tool_name,
-    match_calls_to_results, message_place,
+    CallReference, HistoryFindings, HistoryRule, HistoryViolation, is_blank, is_valid_tool_name, list_of,
+    match_calls_to_results, message_place, text_of,
 };
 
 const BODY_FIELDS: &[&str] = &[
@@ -34,47 +34,19 @@ pub fn check(body: &Value) -> Vec<HistoryViolation> {
     if let Some(system) = body.get("system") {
         check_system_prompt(&mut findings, system, "body.system");
     }
-    if let Some(tools) = body.get("tools") {
-        check_tool_declarations(&mut findings, tools);
-    }
+    findings.check_tools(list_of(body, "tools"), |tool| {
+        tool.get("input_schema").is_some_and(Value::is_object).then(|| text_of(tool, "name"))
+    });
     if messages.is_empty() {
         return findings.0;
     }
     for (at, value) in messages.iter().enumerate() {
         check_message(&mut findings, at, value);
     }
-    let roles: Vec<(usize, &str)> = messages.iter().map(role_of).enumerate().collect();
+    let roles: Vec<(usize, &str)> = messages.iter().map(|message| text_of(message, "role")).enumerate().collect();
     findings.check_role_order(&roles);
     check_call_pairing(&mut findings, messages);
     findings.0
-}
-
-fn check_tool_declarations(findings: &mut HistoryFindings, tools: &Value) {
-    let mut names = Vec::new();
-    for (at, tool) in tools.as_array().map_or(&[][..], Vec::as_slice).iter().enumerate() {
-        let name = tool.get("name").and_then(Value::as_str).unwrap_or_default();
-        if !is_valid_tool_name(name) || !tool.get("input_schema").is_some_and(Value::is_object) || names.contains(&name)
-        {
-            findings.add(
-                HistoryRule::ToolDeclaration,
-                format!("tools[{at}]"),
-                "is no tool with a legal name of its own and an object as input_schema",
-            );
-        }
-        names.push(name);
-    }
-}
-
-fn role_of(message: &Value) -> &str {
-    message.get("role").and_then(Value::as_str).unwrap_or_default()
-}
-
-fn content_blocks(message: &Value) -> &[Value] {
-    message.get("content").and_then(Value::as_array).map_or(&[], Vec::as_slice)
-}
-
-fn block_type(block: &Value) -> &str {
-    block.get("type").and_then(Value::as_str).unwrap_or_default()
 }
 
 /// Checks the system prompt: text, or a list of text blocks.
@@ -93,7 +65,7 @@ fn check_system_prompt(findings: &mut HistoryFindings, content: &Value, at: &str
 
 fn check_message(findings: &mut HistoryFindings, at: usize, message: &Value) {
     let place = message_place(at);
-    let role = role_of(message);
+    let role = text_of(message, "role");
     let kinds: &[&str] = match role {
         "user" => &["text", "image", "document", "tool_result"],
         "assistant" => &["text", "thinking", "redacted_thinking", "tool_use"],
@@ -127,7 +99,7 @@ fn check_message(findings: &mut HistoryFindings, at: usize, message: &Value) {
 /// Checks the order of blocks in one message.
 fn check_block_order(findings: &mut HistoryFindings, role: &str, list: &[Value], place: &str) {
     if role == "assistant" {
-        let thinks = |block: &Value| matches!(block_type(block), "thinking" | "redacted_thinking");
+        let thinks = |block: &Value| matches!(text_of(block, "type"), "thinking" | "redacted_thinking");
         if list.iter().all(thinks) {
             findings.add(HistoryRule::EmptyAssistant, place, "neither says nor calls anything");
         } else if list.last().is_some_and(thinks) {
@@ -135,14 +107,14 @@ fn check_block_order(findings: &mut HistoryFindings, role: &str, list: &[Value],
         }
         return;
     }
-    let results_end = list.iter().position(|block| block_type(block) != "tool_result").unwrap_or(list.len());
-    if list.iter().skip(results_end).any(|block| block_type(block) == "tool_result") {
+    let results_end = list.iter().position(|block| text_of(block, "type") != "tool_result").unwrap_or(list.len());
+    if list.iter().skip(results_end).any(|block| text_of(block, "type") == "tool_result") {
         findings.add(HistoryRule::ResultsNotFirst, place, "a result stands behind another block");
     }
 }
 
 fn check_block(findings: &mut HistoryFindings, value: &Value, kinds: &[&str], place: &str) {
-    let kind = block_type(value);
+    let kind = text_of(value, "type");
     if !kinds.contains(&kind) {
         findings.add(HistoryRule::ContentType, place, format!("{kind:?} is no block of this role"));
         return;
@@ -208,7 +180,7 @@ fn check_block(findings: &mut HistoryFindings, value: &Value, kinds: &[&str], pl
 }
 
 fn is_valid_image_source(source: &Value) -> bool {
-    let field = |name: &str| source.get(name).and_then(Value::as_str).unwrap_or_default();
+    let field = |name: &str| text_of(source, name);
     let fields = source.as_object().map_or(0, Map::len);
     match field("type") {
         "base64" => {
@@ -224,9 +196,9 @@ fn check_call_pairing(findings: &mut HistoryFindings, messages: &[Value]) {
     let mut calls = Vec::new();
     let mut results = Vec::new();
     for (at, message) in messages.iter().enumerate() {
-        for (nth, block) in content_blocks(message).iter().enumerate() {
+        for (nth, block) in list_of(message, "content").iter().enumerate() {
             let place = format!("{}.content[{nth}]", message_place(at));
-            match block_type(block) {
+            match text_of(block, "type") {
                 "tool_use" => {
                     if let Some(id) = findings.check_call_id(block.get("id"), &place) {
                         calls.push(CallReference { message: at, place, id });

@@ -1,6 +1,7 @@
 //! Histories for tests of code that builds or checks one: broken ones, each with the report that it comes from and
 //! exactly the rules that it breaks, and valid ones.
 
+use crate::or_fail::OrFail as _;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -58,8 +59,5 @@ pub fn valid_histories(dialect: ModelDialect) -> Vec<HistoryCase> {
 }
 
 fn parse_cases(text: &str) -> Vec<HistoryCase> {
-    match serde_json::from_str(text) {
-        Ok(cases) => cases,
-        Err(error) => panic!("the corpus is not readable: {error}"),
-    }
+    serde_json::from_str(text).or_fail("the corpus is not readable")
 }

@@ -3,8 +3,8 @@
 use serde_json::{Map, Value};
 
 use super::{
-    CallReference, HistoryFindings, HistoryRule, HistoryViolation, is_blank, is_valid_tool_name,
-    match_calls_to_results, message_place,
+    CallReference, HistoryFindings, HistoryRule, HistoryViolation, is_blank, is_valid_tool_name, list_of,
+    match_calls_to_results, message_place, text_of,
 };
 
 const BODY_FIELDS: &[&str] = &[
@@ -38,9 +38,14 @@ pub fn check(body: &Value) -> Vec<HistoryViolation> {
     if body.get("stream_options").is_some() && body.get("stream") != Some(&Value::Bool(true)) {
         findings.add(HistoryRule::BodyShape, "body.stream_options", "is only for streams");
     }
-    if let Some(tools) = body.get("tools") {
-        check_tool_declarations(&mut findings, tools);
+    if body.get("tools").is_some() && list_of(body, "tools").is_empty() {
+        findings.add(HistoryRule::ToolDeclaration, "body.tools", "is no list with at least one tool");
     }
+    findings.check_tools(list_of(body, "tools"), |tool| {
+        let is_typed = text_of(tool, "type") == "function";
+        let is_described = tool.pointer("/function/parameters").is_none_or(Value::is_object);
+        tool.pointer("/function/name").and_then(Value::as_str).filter(|_| is_typed && is_described)
+    });
     if messages.is_empty() {
         return findings.0;
     }
@@ -52,47 +57,22 @@ pub fn check(body: &Value) -> Vec<HistoryViolation> {
     findings.0
 }
 
-fn check_tool_declarations(findings: &mut HistoryFindings, tools: &Value) {
-    let Some(tools) = tools.as_array().filter(|tools| !tools.is_empty()) else {
-        findings.add(HistoryRule::ToolDeclaration, "body.tools", "is no list with at least one tool");
-        return;
-    };
-    let mut names = Vec::new();
-    for (at, tool) in tools.iter().enumerate() {
-        let place = format!("tools[{at}]");
-        let name = tool.pointer("/function/name").and_then(Value::as_str).unwrap_or_default();
-        let parameters = tool.pointer("/function/parameters");
-        let typed = tool.get("type").and_then(Value::as_str) == Some("function");
-        if !typed || !is_valid_tool_name(name) || parameters.is_some_and(|p| !p.is_object()) {
-            findings.add(
-                HistoryRule::ToolDeclaration,
-                &place,
-                "is no function with a legal name and an object of parameters",
-            );
-        }
-        if names.contains(&name) {
-            findings.add(HistoryRule::ToolDeclaration, &place, format!("{name:?} is declared twice"));
-        }
-        names.push(name);
-    }
-}
-
-fn role_of(message: &Value) -> &str {
-    message.get("role").and_then(Value::as_str).unwrap_or_default()
-}
-
 fn is_system(role: &str) -> bool {
     matches!(role, "system" | "developer")
 }
 
 fn check_message_order(findings: &mut HistoryFindings, messages: &[Value]) {
     for (at, message) in messages.iter().enumerate().skip(1) {
-        if is_system(role_of(message)) {
+        if is_system(text_of(message, "role")) {
             findings.add(HistoryRule::SystemNotFirst, message_place(at), "a system message behind the first message");
         }
     }
-    let roles: Vec<(usize, &str)> =
-        messages.iter().map(role_of).enumerate().filter(|(_, role)| !is_system(role)).collect();
+    let roles: Vec<(usize, &str)> = messages
+        .iter()
+        .map(|message| text_of(message, "role"))
+        .enumerate()
+        .filter(|(_, role)| !is_system(role))
+        .collect();
     findings.check_role_order(&roles);
 }
 
@@ -100,7 +80,7 @@ fn check_message(findings: &mut HistoryFindings, at: usize, message: &Value) {
     let place = message_place(at);
     let empty = Map::new();
     let object = message.as_object().unwrap_or(&empty);
-    match role_of(message) {
+    match text_of(message, "role") {
         "system" | "developer" => {
             findings.check_unknown_fields(object, &["role", "content", "name"], &place);
             check_text_content(findings, object, &place, &["text"]);
@@ -137,7 +117,7 @@ fn check_text_content(findings: &mut HistoryFindings, message: &Map<String, Valu
 fn check_content_parts(findings: &mut HistoryFindings, parts: &[Value], place: &str, kinds: &[&str]) {
     for (at, part) in parts.iter().enumerate() {
         let place = format!("{place}.content[{at}]");
-        let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
+        let kind = text_of(part, "type");
         if !kinds.contains(&kind) || part.get(kind).is_none() {
             findings.add(
                 HistoryRule::ContentType,
@@ -150,7 +130,7 @@ fn check_content_parts(findings: &mut HistoryFindings, parts: &[Value], place: &
                 place,
                 "is a picture that is neither data of a known kind nor a URL",
             );
-        } else if kind == "text" && part.get("text").and_then(Value::as_str).is_none_or(is_blank) {
+        } else if kind == "text" && is_blank(text_of(part, "text")) {
             findings.add(HistoryRule::EmptyText, place, "says nothing");
         }
     }
@@ -208,7 +188,7 @@ fn check_assistant_message(findings: &mut HistoryFindings, message: &Map<String,
 
 fn check_tool_call(findings: &mut HistoryFindings, call: &Value, place: &str) {
     let name = call.pointer("/function/name").and_then(Value::as_str).unwrap_or_default();
-    if call.get("type").and_then(Value::as_str) != Some("function") || !is_valid_tool_name(name) {
+    if text_of(call, "type") != "function" || !is_valid_tool_name(name) {
         findings.add(HistoryRule::CallShape, place, "is no call of a function with a legal name");
     }
     if let Some(object) = call.as_object() {
@@ -230,7 +210,7 @@ fn check_call_pairing(findings: &mut HistoryFindings, messages: &[Value]) {
     // The assistant message whose results may follow here.
     let mut answered_message = None;
     for (at, message) in messages.iter().enumerate() {
-        if role_of(message) == "tool" {
+        if text_of(message, "role") == "tool" {
             let place = format!("{}.tool_call_id", message_place(at));
             if let Some(id) = findings.check_call_id(message.get("tool_call_id"), &place) {
                 results.push((CallReference { message: at, place, id }, answered_message));
@@ -238,8 +218,9 @@ fn check_call_pairing(findings: &mut HistoryFindings, messages: &[Value]) {
             continue;
         }
         answered_message = Some(at);
-        let made = message.get("tool_calls").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-        for (nth, call) in made.iter().enumerate().filter(|_| role_of(message) == "assistant") {
+        for (nth, call) in
+            list_of(message, "tool_calls").iter().enumerate().filter(|_| text_of(message, "role") == "assistant")
+        {
             let place = format!("{}.tool_calls[{nth}]", message_place(at));
             if let Some(id) = findings.check_call_id(call.get("id"), &place) {
                 calls.push(CallReference { message: at, place, id });

@@ -39,10 +39,6 @@ impl ResourceBaseline {
         }
     }
 
-    pub fn descriptors(&self) -> DescriptorCounts {
-        self.descriptors
-    }
-
     /// Waits until the process holds no more than at that moment; returns how long that took.
     pub async fn assert_restored(&self, limit: Duration) -> Duration {
         self.assert_restored_with(LeakAllowance::default(), limit).await

@@ -1,9 +1,8 @@
 //! Read `/proc`. A process that ends during the reading counts as gone.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObservedProcess {
@@ -123,7 +122,7 @@ pub fn children_of(pid: u32) -> Vec<ObservedProcess> {
 }
 
 /// Members of a process group, including zombies.
-pub fn group_members(group: u32) -> Vec<ObservedProcess> {
+pub(crate) fn group_members(group: u32) -> Vec<ObservedProcess> {
     list_pids().into_iter().filter_map(read_process).filter(|process| process.group == group).collect()
 }
 
@@ -167,7 +166,10 @@ impl DescriptorCounts {
 /// The process is gone, or may not be inspected (a non-dumpable one only by root).
 pub fn count_descriptors(pid: u32) -> io::Result<DescriptorCounts> {
     let mut found = DescriptorCounts::default();
-    for target in descriptor_targets(pid)? {
+    let folder = format!("/proc/{pid}/fd");
+    // The descriptor that reads this process's own directory is closed again when its link would be read.
+    let links = fs::read_dir(&folder)?.flatten().filter_map(|entry| fs::read_link(entry.path()).ok());
+    for target in links.map(|target| target.to_string_lossy().into_owned()).filter(|target| *target != folder) {
         let kind = match target.as_str() {
             t if t.starts_with("socket:") => &mut found.sockets,
             t if t.starts_with("pipe:") => &mut found.pipes,
@@ -180,83 +182,15 @@ pub fn count_descriptors(pid: u32) -> io::Result<DescriptorCounts> {
     Ok(found)
 }
 
-fn descriptor_targets(pid: u32) -> io::Result<Vec<String>> {
-    let folder = format!("/proc/{pid}/fd");
-    // The descriptor that reads this process's own directory is closed again when its link would be read.
-    let links = fs::read_dir(folder)?.flatten().filter_map(|entry| fs::read_link(entry.path()).ok());
-    let own = format!("/proc/{pid}/fd");
-    Ok(links.map(|target| target.to_string_lossy().into_owned()).filter(|target| *target != own).collect())
-}
-
-/// States of a TCP socket that tests ask about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TcpState {
-    Established,
-    /// The handshake has no answer yet.
-    Connecting,
-    Listening,
-    /// The other side has closed, this one has not.
-    CloseWait,
-    /// All other states.
-    Closing,
-}
-
-/// A TCP socket of this network namespace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TcpSocketInfo {
-    pub local: SocketAddr,
-    pub remote: SocketAddr,
-    pub state: TcpState,
-    /// Identifies it among the descriptors; 0 when no process holds it.
-    pub inode: u64,
-}
-
-/// Every TCP socket of this network namespace.
-pub fn tcp_sockets() -> Vec<TcpSocketInfo> {
-    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| fs::read_to_string(path).unwrap_or_default());
-    tables.iter().flat_map(|table| table.lines().skip(1)).filter_map(parse_socket_row).collect()
-}
-
-fn parse_socket_row(line: &str) -> Option<TcpSocketInfo> {
-    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-    let state = match *fields.get(3)? {
-        "01" => TcpState::Established,
-        "02" => TcpState::Connecting,
-        "08" => TcpState::CloseWait,
-        "0A" => TcpState::Listening,
-        _ => TcpState::Closing,
+/// Number of TCP connections to this local port whose handshake has no answer yet.
+pub(crate) fn count_connecting(port: u16) -> usize {
+    let table = fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+    let remote_port = format!(":{port:04X}");
+    let is_connecting = |row: &&str| {
+        let mut fields = row.split_ascii_whitespace().skip(2);
+        fields.next().is_some_and(|remote| remote.ends_with(&remote_port)) && fields.next() == Some("02")
     };
-    let inode = fields.get(9)?.parse().ok()?;
-    Some(TcpSocketInfo {
-        local: parse_socket_address(fields.get(1)?)?,
-        remote: parse_socket_address(fields.get(2)?)?,
-        state,
-        inode,
-    })
-}
-
-/// Addresses are words of 32 bits in the byte order of the machine.
-fn parse_socket_address(text: &str) -> Option<SocketAddr> {
-    let (host, port) = text.split_once(':')?;
-    let port = u16::from_str_radix(port, 16).ok()?;
-    let mut bytes = Vec::new();
-    for at in (0..host.len()).step_by(8) {
-        bytes.extend(u32::from_str_radix(host.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
-    }
-    if let Ok(four) = <[u8; 4]>::try_from(bytes.as_slice()) {
-        return Some((Ipv4Addr::from(four), port).into());
-    }
-    Some((Ipv6Addr::from(<[u8; 16]>::try_from(bytes.as_slice()).ok()?), port).into())
-}
-
-/// The TCP sockets that a process holds.
-///
-/// # Errors
-/// As [`count_descriptors`].
-pub fn sockets_of(pid: u32) -> io::Result<Vec<TcpSocketInfo>> {
-    let table: BTreeMap<String, TcpSocketInfo> =
-        tcp_sockets().into_iter().map(|row| (format!("socket:[{}]", row.inode), row)).collect();
-    Ok(descriptor_targets(pid)?.iter().filter_map(|target| table.get(target).copied()).collect())
+    table.lines().filter(is_connecting).count()
 }
 
 /// Resident memory in bytes; `None` when the process is gone.

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::*;
 use crate::WAIT_TIMEOUT;
-use crate::model::ScriptedModel;
 
 /// A shell that runs lines from its input and ends with it.
 struct TestShell {
@@ -36,16 +35,6 @@ impl TestShell {
     fn send_line(&mut self, line: &str) {
         writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
     }
-
-    /// Waits until the shell's descriptors match.
-    async fn wait_for_descriptors(&self, wanted: impl Fn(DescriptorCounts) -> bool + Send + 'static) {
-        let pid = self.pid();
-        wait_until(WAIT_TIMEOUT, move || {
-            let now = count_descriptors(pid).map_err(|error| error.to_string())?;
-            if wanted(now) { Ok(()) } else { Err(format!("{now:?}")) }
-        })
-        .await;
-    }
 }
 
 impl Drop for TestShell {
@@ -57,20 +46,6 @@ impl Drop for TestShell {
 }
 
 #[tokio::test]
-async fn processes_are_found_by_an_exact_entry_and_gone_when_reaped() {
-    let entry = format!("QUELL_RUN_ID=leak-test-{}", std::process::id());
-    let (name, value) = entry.split_once('=').unwrap();
-    let shell = TestShell::start(&[(name, value)]);
-    let found: Vec<u32> = processes_with_env(&entry).iter().map(|p| p.pid).collect();
-    assert_eq!(found, [shell.pid()]);
-    assert_eq!(processes_with_env(&entry[..entry.len() - 1]), []);
-    assert_eq!(processes_with_marker(value).len(), 1);
-    drop(shell);
-    wait_no_process_with_env(&entry, WAIT_TIMEOUT).await;
-    wait_no_process_with_marker(value, WAIT_TIMEOUT).await;
-}
-
-#[tokio::test]
 #[should_panic(expected = "1 processes with QUELL_RUN_ID=still-there")]
 async fn a_process_that_is_left_fails_the_check_with_its_name() {
     let _shell = TestShell::start(&[("QUELL_RUN_ID", "still-there")]);
@@ -78,47 +53,14 @@ async fn a_process_that_is_left_fails_the_check_with_its_name() {
 }
 
 #[tokio::test]
-async fn children_and_their_children_are_found() {
-    let mut shell = TestShell::start(&[]);
-    shell.send_line("(sleep 100 & sleep 100; :) & wait");
-    let pid = shell.pid();
-    wait_until(WAIT_TIMEOUT, move || {
-        let (children, all) = (children_of(pid), descendants_of(pid));
-        let sleeping = all.iter().filter(|p| p.command == "sleep 100").count();
-        if (children.len(), all.len(), sleeping) == (1, 3, 2) { Ok(()) } else { Err(format!("{all:#?}")) }
-    })
-    .await;
-    let parent = read_process(pid).unwrap();
-    assert_eq!((parent.parent, parent.command.as_str()), (std::process::id(), "sh"));
-    for descendant in descendants_of(pid) {
-        let id = rustix::process::Pid::from_raw(i32::try_from(descendant.pid).unwrap()).unwrap();
-        rustix::process::kill_process(id, rustix::process::Signal::KILL).unwrap();
-    }
-}
-
-#[tokio::test]
-async fn descriptors_are_counted_by_kind_and_a_baseline_is_returned_to() {
-    let mut shell = TestShell::start(&[]);
-    let before = ResourceBaseline::capture(shell.pid());
-    let then = before.descriptors();
-    assert!(then.pipes >= 1 && then.files >= 1 && then.total() >= 3, "{then:?}");
-    shell.send_line("exec 5</dev/null 6</");
-    shell.wait_for_descriptors(move |now| now == DescriptorCounts { files: then.files + 2, ..then }).await;
-    let allowance = LeakAllowance { other_descriptors: 2, ..LeakAllowance::default() };
-    before.assert_restored_with(allowance, Duration::ZERO).await;
-    shell.send_line("exec 5<&- 6<&-");
-    before.assert_restored(WAIT_TIMEOUT).await;
-    assert!(rss_bytes(shell.pid()).unwrap() > 100_000 && threads_of(shell.pid()) == Some(1));
-}
-
-#[tokio::test]
 #[should_panic(expected = "files, at most")]
 async fn a_descriptor_that_is_left_fails_the_check() {
     let mut shell = TestShell::start(&[]);
-    let before = ResourceBaseline::capture(shell.pid());
-    let then = before.descriptors();
+    let (pid, before) = (shell.pid(), ResourceBaseline::capture(shell.pid()));
+    let files = move || count_descriptors(pid).unwrap().files;
+    let then = files();
     shell.send_line("exec 5</dev/null");
-    shell.wait_for_descriptors(move |now| now.files == then.files + 1).await;
+    wait_for_value("open files", then + 1, files).await;
     before.assert_restored(Duration::from_millis(20)).await;
 }
 
@@ -133,20 +75,6 @@ async fn a_child_that_is_left_fails_the_check() {
     wait_until(WAIT_TIMEOUT, move || if children_of(pid).is_empty() { Err("no child yet".into()) } else { Ok(()) })
         .await;
     before.assert_restored(Duration::from_millis(20)).await;
-}
-
-#[tokio::test]
-async fn sockets_are_found_with_both_addresses() {
-    let model = ScriptedModel::start().await;
-    let listening = |row: &TcpSocketInfo| row.local == model.address() && row.state == TcpState::Listening;
-    assert!(sockets_of(std::process::id()).unwrap().iter().any(listening));
-    let stream = tokio::net::TcpStream::connect(model.address()).await.unwrap();
-    let local = stream.local_addr().unwrap();
-    let held =
-        |row: &TcpSocketInfo| (row.local, row.remote, row.state) == (local, model.address(), TcpState::Established);
-    assert!(sockets_of(std::process::id()).unwrap().iter().any(held));
-    drop(stream);
-    assert!(!sockets_of(std::process::id()).unwrap().iter().any(held));
 }
 
 #[tokio::test]

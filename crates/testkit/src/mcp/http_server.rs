@@ -1,22 +1,14 @@
 //! An MCP server over streamable HTTP that injects the faults of real servers.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::io;
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::future::pending;
 
-use bytes::BytesMut;
 use serde_json::{Value, json};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tokio::time::timeout;
 
-use crate::WAIT_TIMEOUT;
-use crate::leaks;
-use crate::model::http1::{RawHttpRequest, plain_response, read_request};
-use crate::model::server::{bind_free_port, bind_listener};
+use crate::fake_server::http1::RawHttpRequest;
+use crate::fake_server::{CountGuard, FakeAnswer, FakeHttpReply, FakePort, serve_http, update_state, wait_for_state};
 
 const EVENT_STREAM_HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
 /// More than 16 MiB.
@@ -40,29 +32,19 @@ pub enum McpFault {
 /// A server with one tool, `echo`, which returns its argument `text`. Each `initialize` opens a session.
 #[derive(Debug)]
 pub struct FakeMcpServer {
-    address: SocketAddr,
-    shared: Arc<FakeMcpShared>,
-    /// False while connections are refused.
-    accept_switch: watch::Sender<bool>,
-    accepting: watch::Receiver<bool>,
-    _task: JoinSet<()>,
+    port: FakePort,
+    state: watch::Sender<FakeMcpState>,
 }
 
-#[derive(Debug, Default)]
-struct FakeMcpShared {
-    state: Mutex<FakeMcpState>,
-    connections: watch::Sender<usize>,
-    /// Number of messages that are unanswered now.
-    unanswered: watch::Sender<usize>,
-}
-
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct FakeMcpState {
     queued_faults: HashMap<String, VecDeque<McpFault>>,
     default_faults: HashMap<String, McpFault>,
-    received: Vec<String>,
-    /// The `authorization` header of each received message.
-    authorizations: Vec<Option<String>>,
+    /// What each message was, and its `authorization` header.
+    received: Vec<(String, Option<String>)>,
+    connections: usize,
+    /// Number of messages that are unanswered now.
+    unanswered: usize,
     opened_sessions: usize,
     sessions: BTreeSet<String>,
 }
@@ -70,213 +52,132 @@ struct FakeMcpState {
 impl FakeMcpServer {
     /// Starts it on a free port.
     pub async fn start() -> Self {
-        let listener = bind_free_port();
-        let address = listener.local_addr().unwrap_or_else(|error| panic!("no address: {error}"));
-        let (stage, mut task) = (Arc::<FakeMcpShared>::default(), JoinSet::new());
-        let (listens, orders) = watch::channel(true);
-        let (is, listening) = watch::channel(true);
-        task.spawn(accept_loop(listener, Arc::clone(&stage), orders, is));
-        Self { address, shared: stage, accept_switch: listens, accepting: listening, _task: task }
+        let state = watch::Sender::new(FakeMcpState::default());
+        let port = FakePort::start(&state, serve_connection);
+        Self { port, state }
     }
 
     pub fn url(&self) -> String {
-        format!("http://{}/mcp", self.address)
+        self.port.url() + "/mcp"
     }
 
     /// Injects a fault into the next message of this method, or request of this HTTP method.
     pub fn fault_next(&self, what: &str, manner: McpFault) {
-        self.shared.lock_state().queued_faults.entry(what.to_owned()).or_default().push_back(manner);
+        self.state.send_modify(|state| state.queued_faults.entry(what.to_owned()).or_default().push_back(manner));
     }
 
     /// Injects a fault into every message of this method, or request of this HTTP method, after the queued ones.
     pub fn fault_always(&self, what: &str, manner: McpFault) {
-        self.shared.lock_state().default_faults.insert(what.to_owned(), manner);
+        update_state(&self.state, |state| state.default_faults.insert(what.to_owned(), manner));
     }
 
     /// Number of received messages of this method, or requests of this HTTP method.
     pub fn received_count(&self, what: &str) -> usize {
-        self.shared.lock_state().received.iter().filter(|got| *got == what).count()
+        self.state.borrow().received_count(what)
     }
 
     /// The `authorization` headers of the messages of this method.
     pub fn authorizations_of(&self, what: &str) -> Vec<Option<String>> {
-        let facts = self.shared.lock_state();
-        facts
-            .received
-            .iter()
-            .zip(&facts.authorizations)
-            .filter(|(got, _)| *got == what)
-            .map(|(_, key)| key.clone())
-            .collect()
+        let state = self.state.borrow();
+        state.received.iter().filter(|(got, _)| *got == what).map(|(_, authorization)| authorization.clone()).collect()
     }
 
     /// Waits until it has received this many of them.
     pub async fn wait_received(&self, what: &'static str, count: usize) {
-        let stage = Arc::clone(&self.shared);
-        leaks::wait_until(WAIT_TIMEOUT, move || {
-            let facts = stage.lock_state();
-            let got = facts.received.iter().filter(|got| *got == what).count();
-            if got >= count { Ok(()) } else { Err(format!("{got} of {what}: {:#?}", facts.received)) }
-        })
-        .await;
+        wait_for_state(&self.state, what, |state| state.received_count(what) >= count).await;
     }
 
     /// Waits until a message stays unanswered.
     pub async fn wait_unanswered(&self) {
-        let mut silences = self.shared.unanswered.subscribe();
-        let waited = timeout(WAIT_TIMEOUT, silences.wait_for(|count| *count > 0)).await;
-        assert!(matches!(waited, Ok(Ok(_))), "nobody talks to the MCP server");
+        wait_for_state(&self.state, "a message", |state| state.unanswered > 0).await;
     }
 
     /// Waits until no connection and no session is open.
     pub async fn wait_idle(&self) {
-        let stage = Arc::clone(&self.shared);
-        leaks::wait_until(WAIT_TIMEOUT, move || {
-            let (connections, sessions) = (*stage.connections.borrow(), stage.lock_state().sessions.clone());
-            let alone = connections == 0 && sessions.is_empty();
-            if alone { Ok(()) } else { Err(format!("{connections} connections, sessions {sessions:?}")) }
-        })
-        .await;
+        let is_idle = |state: &FakeMcpState| state.connections == 0 && state.sessions.is_empty();
+        wait_for_state(&self.state, "the end of connections and sessions", is_idle).await;
     }
 
     /// Refuses new connections; open ones stay.
     pub async fn refuse_connections(&self) {
-        self.set_accepting(false).await;
+        self.port.close().await;
     }
 
     pub async fn accept_connections(&self) {
-        self.set_accepting(true).await;
-    }
-
-    async fn set_accepting(&self, on: bool) {
-        self.accept_switch.send_replace(on);
-        let done = self.accepting.clone().wait_for(|listening| *listening == on).await.is_ok();
-        assert!(done, "the MCP server is gone");
+        self.port.listen_again();
     }
 }
 
-impl FakeMcpShared {
-    /// A poisoned lock means that another thread of the same test has panicked; the state is still valid.
-    fn lock_state(&self) -> MutexGuard<'_, FakeMcpState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+impl FakeMcpState {
+    fn received_count(&self, what: &str) -> usize {
+        self.received.iter().filter(|(got, _)| got == what).count()
+    }
+
+    /// Records a message; returns the fault of its answer.
+    fn receive(&mut self, what: &str, incoming: &RawHttpRequest) -> Option<McpFault> {
+        self.received.push((what.to_owned(), incoming.header("authorization").map(str::to_owned)));
+        let queued = self.queued_faults.get_mut(what).and_then(VecDeque::pop_front);
+        queued.or_else(|| self.default_faults.get(what).copied())
     }
 }
 
-async fn accept_loop(
-    listener: TcpListener,
-    stage: Arc<FakeMcpShared>,
-    mut orders: watch::Receiver<bool>,
-    listening: watch::Sender<bool>,
-) {
-    let address = listener.local_addr().unwrap_or_else(|error| panic!("no address: {error}"));
-    let (mut listener, mut connections) = (Some(listener), JoinSet::new());
-    loop {
-        let next = async {
-            match &listener {
-                Some(listener) => listener.accept().await,
-                None => std::future::pending().await,
-            }
-        };
-        // A dropped accept leaves the connection in the backlog; `changed` keeps an order until it is read.
-        tokio::select! {
-            accepted = next => if let Ok((stream, _)) = accepted {
-                connections.spawn(serve_connection(stream, Arc::clone(&stage)));
-            },
-            changed = orders.changed() => {
-                if changed.is_err() {
-                    return;
-                }
-                let on = *orders.borrow_and_update();
-                match (on, &listener) {
-                    (true, Some(_)) => {}
-                    (true, None) => match bind_listener(address) {
-                        Ok(opened) => listener = Some(opened),
-                        Err(error) => panic!("the port is taken: {error}"),
-                    },
-                    (false, _) => listener = None,
-                }
-                listening.send_replace(on);
-            }
-            Some(_) = connections.join_next() => {}
+async fn serve_connection(stream: TcpStream, state: watch::Sender<FakeMcpState>) {
+    let _connected = CountGuard::new(&state, |state| &mut state.connections);
+    serve_http(stream, move |incoming| {
+        let state = state.clone();
+        async move { answer_request(&state, &incoming).await }
+    })
+    .await;
+}
+
+async fn answer_request(state: &watch::Sender<FakeMcpState>, incoming: &RawHttpRequest) -> FakeAnswer {
+    let message: Value = serde_json::from_slice(&incoming.body).unwrap_or_default();
+    let what = message["method"].as_str().unwrap_or(&incoming.method);
+    let reply = match update_state(state, |state| state.receive(what, incoming)) {
+        None => update_state(state, |state| build_reply(state, incoming, &message)),
+        Some(McpFault::Status(code)) => text_reply(code, "as the test wants"),
+        Some(McpFault::Cut) => return FakeAnswer::SendAndClose(EVENT_STREAM_HEAD.into()),
+        Some(McpFault::CutResumable) => {
+            return FakeAnswer::SendAndClose(format!("{EVENT_STREAM_HEAD}id: 1\ndata:\n\n").into());
         }
-    }
-}
-
-async fn serve_connection(mut stream: TcpStream, stage: Arc<FakeMcpShared>) {
-    stage.connections.send_modify(|count| *count += 1);
-    // Many tests let the client disconnect in the middle.
-    let _ = serve_requests(&mut stream, &stage).await;
-    stage.connections.send_modify(|count| *count -= 1);
-}
-
-async fn serve_requests(stream: &mut TcpStream, stage: &FakeMcpShared) -> io::Result<()> {
-    let mut buffer = BytesMut::new();
-    while let Some(incoming) = read_request(stream, &mut buffer).await? {
-        let message: Value = serde_json::from_slice(&incoming.body).unwrap_or_default();
-        let what = message["method"].as_str().unwrap_or(&incoming.method).to_owned();
-        let manner = {
-            let mut facts = stage.lock_state();
-            facts.received.push(what.clone());
-            facts.authorizations.push(incoming.header("authorization").map(str::to_owned));
-            let queued = facts.queued_faults.get_mut(&what).and_then(VecDeque::pop_front);
-            queued.or_else(|| facts.default_faults.get(&what).copied())
-        };
-        match manner {
-            None => stream.write_all(&build_response(stage, &incoming, &message)).await?,
-            Some(McpFault::Status(code)) => {
-                stream.write_all(&plain_response(code, &text_plain_header(), "as the test wants")).await?
-            }
-            Some(McpFault::Cut) => return stream.write_all(EVENT_STREAM_HEAD.as_bytes()).await,
-            Some(McpFault::CutResumable) => {
-                return stream.write_all(format!("{EVENT_STREAM_HEAD}id: 1\ndata:\n\n").as_bytes()).await;
-            }
-            Some(McpFault::Huge) => stream.write_all(&plain_response(200, &[], &"x".repeat(HUGE_BODY_BYTES))).await?,
-            Some(McpFault::Silent) => {
-                stage.unanswered.send_modify(|count| *count += 1);
-                let left = wait_client_disconnect(stream, &mut buffer).await;
-                stage.unanswered.send_modify(|count| *count -= 1);
-                return left;
-            }
+        Some(McpFault::Huge) => FakeHttpReply::new(200, "x".repeat(HUGE_BODY_BYTES)),
+        Some(McpFault::Silent) => {
+            let _unanswered = CountGuard::new(state, |state| &mut state.unanswered);
+            pending().await
         }
-    }
-    Ok(())
+    };
+    FakeAnswer::Send(reply.into_bytes())
 }
 
-fn text_plain_header() -> [(String, String); 1] {
-    [("content-type".to_owned(), "text/plain".to_owned())]
-}
-
-async fn wait_client_disconnect(reader: &mut (impl AsyncRead + Unpin), buffer: &mut BytesMut) -> io::Result<()> {
-    while reader.read_buf(buffer).await? > 0 {}
-    Ok(())
+fn text_reply(status: u16, text: &str) -> FakeHttpReply {
+    FakeHttpReply::new(status, text).with_header("content-type", "text/plain")
 }
 
 /// The regular answer.
-fn build_response(stage: &FakeMcpShared, incoming: &RawHttpRequest, message: &Value) -> Vec<u8> {
-    let session = incoming.header("mcp-session-id");
+fn build_reply(state: &mut FakeMcpState, incoming: &RawHttpRequest, message: &Value) -> FakeHttpReply {
     match incoming.method.as_str() {
         "POST" => {}
         "DELETE" => {
-            let known = session.is_some_and(|session| stage.lock_state().sessions.remove(session));
-            return plain_response(if known { 200 } else { 404 }, &text_plain_header(), "");
+            let known = incoming.header("mcp-session-id").is_some_and(|session| state.sessions.remove(session));
+            return text_reply(if known { 200 } else { 404 }, "");
         }
         // It sends nothing on its own.
-        _ => return plain_response(405, &text_plain_header(), ""),
+        _ => return text_reply(405, ""),
     }
-    let result = match message["method"].as_str().unwrap_or_default() {
+    let answer =
+        |result: Value| FakeHttpReply::json(200, &json!({"jsonrpc": "2.0", "id": message["id"], "result": result}));
+    match message["method"].as_str().unwrap_or_default() {
         "initialize" => {
-            let mut facts = stage.lock_state();
-            facts.opened_sessions += 1;
-            let session = format!("session-{}", facts.opened_sessions);
-            facts.sessions.insert(session.clone());
-            let result = json!({"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "test", "version": "1"}});
-            let body = json!({"jsonrpc": "2.0", "id": message["id"], "result": result}).to_string();
-            return plain_response(200, &[("mcp-session-id".to_owned(), session)], &body);
+            state.opened_sessions += 1;
+            let session = format!("session-{}", state.opened_sessions);
+            state.sessions.insert(session.clone());
+            let server = json!({"name": "test", "version": "1"});
+            answer(json!({"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": server}))
+                .with_header("mcp-session-id", session)
         }
-        "tools/list" => json!({"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]}),
-        "tools/call" => json!({"content": [{"type": "text", "text": message["params"]["arguments"]["text"]}]}),
-        _ if message["id"].is_null() => return plain_response(202, &text_plain_header(), ""),
-        _ => json!({}),
-    };
-    plain_response(200, &[], &json!({"jsonrpc": "2.0", "id": message["id"], "result": result}).to_string())
+        "tools/list" => answer(json!({"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]})),
+        "tools/call" => answer(json!({"content": [{"type": "text", "text": message["params"]["arguments"]["text"]}]})),
+        _ if message["id"].is_null() => text_reply(202, ""),
+        _ => answer(json!({})),
+    }
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-use crate::leaks::{self, TcpState};
+use crate::leaks;
+use crate::or_fail::OrFail as _;
 
 /// A listener with a full queue, so that the kernel leaves every further client waiting in its handshake.
 #[derive(Debug)]
@@ -27,10 +28,7 @@ impl BlackHole {
             let filler = TcpStream::connect(address).await?;
             std::io::Result::Ok(Self { address, _listener: listener, _fills_the_queue: filler })
         };
-        match made.await {
-            Ok(hole) => hole,
-            Err(error) => panic!("no black hole: {error}"),
-        }
+        made.await.or_fail("no black hole")
     }
 
     /// The base URL, with `/v1`.
@@ -42,8 +40,7 @@ impl BlackHole {
     pub async fn wait_for_connecting(&self, n: usize) {
         let port = self.address.port();
         leaks::wait_until(Duration::from_secs(20), move || {
-            let table = leaks::tcp_sockets();
-            let hanging = table.iter().filter(|s| s.remote.port() == port && s.state == TcpState::Connecting).count();
+            let hanging = leaks::count_connecting(port);
             if hanging == n { Ok(()) } else { Err(format!("{hanging} clients connecting to port {port}, not {n}")) }
         })
         .await;

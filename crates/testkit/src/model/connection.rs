@@ -6,19 +6,19 @@ use std::time::Instant;
 
 use bytes::BytesMut;
 use serde_json::{Value, json};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use super::http1::{RawHttpRequest, plain_response, read_request};
 use super::recorded_request::{RecordedRequest, ResponseOutcome};
 use super::request_checks;
-use super::respond::{AfterResponse, send_scripted_response};
-use super::response_writer::ScriptedResponseWriter;
-use super::scripted_response::{ScriptedResponse, Transfer};
+use super::respond::ScriptedResponseWriter;
+use super::scripted_response::ScriptedResponse;
 use super::shared_state::ModelServerState;
+use crate::fake_server::http1::{RawHttpRequest, read_request};
+use crate::fake_server::{FakeHttpReply, wait_client_disconnect};
 use crate::history_check::corpus::ModelDialect;
 
-/// Serves a connection until either side ends it.
+/// Serves a connection until the client ends it.
 pub(super) async fn serve_connection(mut stream: TcpStream, stage: Arc<ModelServerState>) {
     let _connected = stage.count_connection();
     if let Err(error) = serve_requests(&mut stream, &stage).await {
@@ -29,30 +29,24 @@ pub(super) async fn serve_connection(mut stream: TcpStream, stage: Arc<ModelServ
     }
 }
 
-async fn serve_requests(stream: &mut TcpStream, stage: &Arc<ModelServerState>) -> io::Result<()> {
-    stream.set_nodelay(true)?;
+async fn serve_requests(stream: &mut TcpStream, stage: &ModelServerState) -> io::Result<()> {
     let mut buffer = BytesMut::new();
     while let Some(incoming) = read_request(stream, &mut buffer).await? {
-        let after = match route_request(&incoming) {
+        match route_request(&incoming) {
             RoutedModelRequest::Completion(dialect, body) => {
                 let request = stage.record_request(incoming, dialect, body);
-                send_response(stream, &mut buffer, &request, stage).await
+                if !send_response(stream, &mut buffer, &request, stage).await {
+                    return Ok(());
+                }
             }
             RoutedModelRequest::ModelList => {
                 let list = json!({"object": "list", "data": [{"id": "scripted", "object": "model"}]});
-                stream.write_all(&plain_response(200, &[], &list.to_string())).await?;
-                AfterResponse::KeepAlive
+                stream.write_all(&FakeHttpReply::json(200, &list).into_bytes()).await?;
             }
             RoutedModelRequest::Unsupported(code, why) => {
                 stage.report_unexpected(format!("{} {}: {why}", incoming.method, incoming.path));
-                stream.write_all(&plain_response(code, &[], &error_body(&why, None).to_string())).await?;
-                AfterResponse::KeepAlive
+                stream.write_all(&FakeHttpReply::json(code, &error_body(&why, None)).into_bytes()).await?;
             }
-        };
-        match after {
-            AfterResponse::KeepAlive => {}
-            AfterResponse::Close => return Ok(()),
-            AfterResponse::Reset => return stream.set_zero_linger(),
         }
     }
     Ok(())
@@ -74,7 +68,7 @@ fn route_request(incoming: &RawHttpRequest) -> RoutedModelRequest {
 }
 
 fn route_completion(incoming: &RawHttpRequest, dialect: ModelDialect) -> RoutedModelRequest {
-    if let Some(missing) = request_checks::missing_header(dialect, &incoming.headers) {
+    if let Some(missing) = request_checks::missing_header(dialect, incoming) {
         return RoutedModelRequest::Unsupported(401, missing.into());
     }
     match serde_json::from_slice::<Value>(&incoming.body) {
@@ -84,38 +78,31 @@ fn route_completion(incoming: &RawHttpRequest, dialect: ModelDialect) -> RoutedM
     }
 }
 
+/// Sends the response; false when the client has left.
 async fn send_response(
     stream: &mut TcpStream,
     buffer: &mut BytesMut,
     request: &RecordedRequest,
     stage: &ModelServerState,
-) -> AfterResponse {
-    let refused = history_error_response(request);
-    let behaviour = refused.clone().unwrap_or_else(|| stage.next_response(request));
+) -> bool {
+    let response = history_error_response(request).unwrap_or_else(|| stage.next_response(request));
     let (mut reader, writer) = stream.split();
-    let mut wire = ScriptedResponseWriter { writer, request, transfer: Transfer::Chunked, write_size: None };
+    let mut writer = ScriptedResponseWriter::new(writer, request, stage);
     // Cancel safe: the reader leaves what it read in the buffer, and the writer is dropped only after the client has
     // gone.
-    let done = tokio::select! {
+    let sent = tokio::select! {
         biased;
         () = wait_client_disconnect(&mut reader, buffer) => None,
-        done = send_scripted_response(&behaviour, stage, &mut wire) => done.ok(),
+        sent = writer.send(&response) => sent.ok(),
     };
-    let Some((finish, after)) = done else {
-        request.update_progress(|p| {
-            p.paused = false;
-            p.client_left = Some(Instant::now());
-            p.outcome = Some(ResponseOutcome::ClientLeft);
-        });
-        return AfterResponse::Close;
-    };
-    request.update_progress(|p| p.outcome = Some(if refused.is_some() { ResponseOutcome::Refused } else { finish }));
-    after
-}
-
-/// Returns when the client has closed or reset its side. Bytes that arrive meanwhile belong to its next request.
-async fn wait_client_disconnect(reader: &mut (impl AsyncRead + Unpin), buffer: &mut BytesMut) {
-    while let Ok(1..) = reader.read_buf(buffer).await {}
+    request.update_progress(|progress| {
+        if sent.is_none() {
+            progress.paused = false;
+            progress.client_left = Some(Instant::now());
+        }
+        progress.outcome = Some(sent.clone().unwrap_or(ResponseOutcome::ClientLeft));
+    });
+    sent.is_some()
 }
 
 /// Refuses a request with a broken history as a real provider does.

@@ -5,32 +5,24 @@ use std::time::Instant;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use crate::history_check::HistoryViolation;
 use crate::history_check::corpus::ModelDialect;
+use crate::history_check::{HistoryViolation, list_of};
 
 /// How the response to a request ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ResponseOutcome {
-    /// The whole response was sent.
+    /// The whole stream was sent.
     Complete,
-    /// The server broke off, as scripted.
-    Cut,
-    /// A plain status was sent.
+    /// A plain status was sent; 400 for an invalid history.
     Status(u16),
-    /// The history was invalid: 400.
-    Refused,
     /// The client closed its connection first.
     ClientLeft,
 }
 
 #[derive(Debug, Clone, Default)]
 pub struct ResponseProgress {
-    /// When the status line and headers were sent.
-    pub headers_sent: Option<Instant>,
     /// When the first byte of the body was sent.
     pub first_byte: Option<Instant>,
-    /// Bytes of the body written so far, without the framing of HTTP chunks.
-    pub bytes_sent: u64,
     /// True while the response waits at a gate or is silent; everything before that is sent.
     pub paused: bool,
     /// When the server noticed that the client had disconnected before the end of the response.
@@ -64,7 +56,7 @@ impl RecordedRequest {
     }
 
     pub fn messages(&self) -> &[Value] {
-        self.body.get("messages").and_then(Value::as_array).map_or(&[], Vec::as_slice)
+        list_of(&self.body, "messages")
     }
 
     pub fn progress(&self) -> ResponseProgress {

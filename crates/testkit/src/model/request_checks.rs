@@ -4,8 +4,9 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use serde_json::Value;
 
+use crate::fake_server::http1::RawHttpRequest;
 use crate::history_check::corpus::ModelDialect;
-use crate::history_check::{self, HistoryRule, HistoryViolation};
+use crate::history_check::{self, HistoryRule, HistoryViolation, list_of, text_of};
 
 pub(super) fn check_request_body(dialect: ModelDialect, body: &Value) -> Vec<HistoryViolation> {
     match dialect {
@@ -20,35 +21,31 @@ pub(super) fn check_request_body(dialect: ModelDialect, body: &Value) -> Vec<His
 }
 
 /// Names a missing header without which the service refuses every request.
-pub(super) fn missing_header(dialect: ModelDialect, headers: &[(String, String)]) -> Option<&'static str> {
-    let value = |wanted: &str| headers.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str());
+pub(super) fn missing_header(dialect: ModelDialect, incoming: &RawHttpRequest) -> Option<&'static str> {
     match dialect {
         ModelDialect::OpenAi => None,
-        ModelDialect::Anthropic if value("anthropic-version") != Some("2023-06-01") => {
+        ModelDialect::Anthropic if incoming.header("anthropic-version") != Some("2023-06-01") => {
             Some("anthropic-version: header is required")
         }
-        ModelDialect::Anthropic if value("x-api-key").is_none_or(str::is_empty) => Some("x-api-key header is required"),
+        ModelDialect::Anthropic if incoming.header("x-api-key").is_none_or(str::is_empty) => {
+            Some("x-api-key header is required")
+        }
         ModelDialect::Anthropic => None,
     }
 }
 
 /// Reasoning must come back unchanged in its place, or not at all: a signature covers one text after a number of calls.
 fn check_thinking_signatures(body: &Value) -> Vec<HistoryViolation> {
-    let list = |value: &Value, name: &str| value.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
     let mut found = Vec::new();
-    for (at, message) in list(body, "messages").iter().enumerate() {
+    for (at, message) in list_of(body, "messages").iter().enumerate() {
         let mut calls_before = 0;
-        for (nth, block) in list(message, "content").iter().enumerate() {
-            let text = |name: &str| block.get(name).and_then(Value::as_str);
-            calls_before += usize::from(text("type") == Some("tool_use"));
-            let (Some("thinking"), Some(thought), Some(signed)) = (text("type"), text("thinking"), text("signature"))
-            else {
-                continue;
-            };
-            if signed != thinking_signature(thought, calls_before) {
+        for (nth, block) in list_of(message, "content").iter().enumerate() {
+            calls_before += usize::from(text_of(block, "type") == "tool_use");
+            let signature = thinking_signature(text_of(block, "thinking"), calls_before);
+            if text_of(block, "type") == "thinking" && text_of(block, "signature") != signature {
                 let place = format!("messages[{at}].content[{nth}]");
-                let detail = "carries a signature that this server did not give to this text in this place".to_owned();
-                found.push(HistoryViolation { rule: HistoryRule::UnsignedThinking, place, detail });
+                let detail = "carries a signature that this server did not give to this text in this place";
+                found.push(HistoryViolation::new(HistoryRule::UnsignedThinking, place, detail));
             }
         }
     }
@@ -70,13 +67,8 @@ fn check_thinking_settings(body: &Value) -> Vec<HistoryViolation> {
     let most = body.get("max_tokens").and_then(Value::as_u64).unwrap_or_default();
     let warm = body.get("temperature").is_some_and(|temperature| temperature.as_f64() != Some(1.0));
     let mut found = Vec::new();
-    let mut wrong = |place: &str, detail: &str| {
-        found.push(HistoryViolation {
-            rule: HistoryRule::BodyShape,
-            place: place.to_owned(),
-            detail: detail.to_owned(),
-        });
-    };
+    let mut wrong =
+        |place: &str, detail: &str| found.push(HistoryViolation::new(HistoryRule::BodyShape, place, detail));
     if budget < 1024 || budget >= most {
         wrong("body.thinking.budget_tokens", "is below 1024 or not below max_tokens");
     }
@@ -90,11 +82,13 @@ fn check_thinking_settings(body: &Value) -> Vec<HistoryViolation> {
 }
 
 fn tool_loop_lacks_thinking(body: &Value) -> bool {
-    let messages = body.get("messages").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let kind =
-        |message: &Value| message.pointer("/content/0/type").and_then(Value::as_str).unwrap_or_default().to_owned();
-    match messages {
-        [.., said, heard] => kind(heard) == "tool_result" && !kind(said).ends_with("thinking"),
+    match list_of(body, "messages") {
+        [.., said, heard] => first_type(heard) == "tool_result" && !first_type(said).ends_with("thinking"),
         _ => false,
     }
+}
+
+/// Type of the first block of a message.
+fn first_type(message: &Value) -> &str {
+    list_of(message, "content").first().map_or("", |block| text_of(block, "type"))
 }

@@ -26,11 +26,6 @@ impl std::ops::Deref for ModelRequestHandle {
 }
 
 impl ModelRequestHandle {
-    /// Waits until the status line and headers are sent.
-    pub async fn wait_headers_sent(&self) -> Instant {
-        self.wait_progress("headers sent", |p| p.headers_sent).await
-    }
-
     /// Waits until the first byte of the body is sent.
     pub async fn wait_streaming(&self) -> Instant {
         self.wait_progress("streaming", |p| p.first_byte).await
@@ -39,11 +34,6 @@ impl ModelRequestHandle {
     /// Waits until the response waits at a gate or is silent.
     pub async fn wait_paused(&self) {
         self.wait_progress("resting", |p| p.paused.then_some(())).await;
-    }
-
-    /// Waits until this many bytes of the body are sent.
-    pub async fn wait_bytes_sent(&self, at_least: u64) {
-        self.wait_progress("that many bytes sent", |p| (p.bytes_sent >= at_least).then_some(())).await;
     }
 
     /// Waits until the client has disconnected; returns when the server noticed.
@@ -81,10 +71,8 @@ impl ExpectedRequest {
     pub async fn wait_arrived(self) -> ModelRequestHandle {
         let what = format!("request {} to arrive", self.index);
         let stage = &self.waiter.shared;
-        self.waiter
-            .wait_for(stage.watch_arrivals(), &what, |_| stage.record(self.index))
-            .await
-            .into_handle(&self.waiter)
+        let record = self.waiter.wait_for(stage.watch_arrivals(), &what, |_| stage.record(self.index)).await;
+        self.waiter.handle(record)
     }
 
     /// [`ModelRequestHandle::wait_streaming`] after its arrival.
@@ -108,16 +96,6 @@ impl ExpectedRequest {
     }
 }
 
-pub(super) trait IntoRequestHandle {
-    fn into_handle(self, waiting: &ConditionWaiter) -> ModelRequestHandle;
-}
-
-impl IntoRequestHandle for Arc<RecordedRequest> {
-    fn into_handle(self, waiting: &ConditionWaiter) -> ModelRequestHandle {
-        ModelRequestHandle { recorded: self, waiter: waiting.clone() }
-    }
-}
-
 /// Waits for conditions, with a limit on the server's clock: a test with a paused clock waits in real time too.
 #[derive(Debug, Clone)]
 pub(super) struct ConditionWaiter {
@@ -126,6 +104,10 @@ pub(super) struct ConditionWaiter {
 }
 
 impl ConditionWaiter {
+    pub(super) fn handle(&self, recorded: Arc<RecordedRequest>) -> ModelRequestHandle {
+        ModelRequestHandle { recorded, waiter: self.clone() }
+    }
+
     pub(super) async fn wait_for<S, T>(
         &self,
         mut facts: watch::Receiver<S>,

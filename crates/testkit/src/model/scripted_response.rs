@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 #[derive(Debug, Clone)]
 pub enum ScriptedResponse {
@@ -12,10 +12,6 @@ pub enum ScriptedResponse {
     Status { code: u16, headers: Vec<(String, String)>, body: String },
     /// Reads the request and sends nothing, not even a status line.
     SilentBeforeHeaders,
-    /// Reads the request and resets the connection.
-    Reset,
-    /// Sends these bytes unchanged, including headers, and closes.
-    Verbatim(Vec<u8>),
 }
 
 impl ScriptedResponse {
@@ -30,24 +26,22 @@ impl ScriptedResponse {
 
     /// An error status with a body in the provider's form.
     pub fn status(code: u16) -> Self {
-        let body = serde_json::json!({"error": {"message": format!("scripted status {code}"), "type": "scripted"}});
-        Self::Status { code, headers: Vec::new(), body: body.to_string() }
+        Self::error(code, Vec::new(), &format!("scripted status {code}"), "scripted")
     }
 
     /// 529, the overload status of the Anthropic API.
     pub fn overloaded() -> Self {
-        let body = serde_json::json!({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}});
-        Self::Status { code: 529, headers: Vec::new(), body: body.to_string() }
+        Self::error(529, Vec::new(), "Overloaded", "overloaded_error")
     }
 
     /// 429 with `Retry-After`, as text so that dates and invalid values can be sent too.
     pub fn rate_limited(retry_after: impl Into<String>) -> Self {
-        match Self::status(429) {
-            Self::Status { code, body, .. } => {
-                Self::Status { code, headers: vec![("retry-after".into(), retry_after.into())], body }
-            }
-            other => other,
-        }
+        Self::error(429, vec![("retry-after".into(), retry_after.into())], "scripted status 429", "scripted")
+    }
+
+    fn error(code: u16, headers: Vec<(String, String)>, message: &str, kind: &str) -> Self {
+        let body = json!({"type": "error", "error": {"message": message, "type": kind}});
+        Self::Status { code, headers, body: body.to_string() }
     }
 
     /// Streams `text`, then is silent until the client disconnects.
@@ -55,29 +49,9 @@ impl ScriptedResponse {
         ScriptedStream::new().text(text).step(StreamStep::Silent).into()
     }
 
-    /// Streams `text`, then half an event, then closes the socket.
-    pub fn cut_mid_event(text: impl Into<String>) -> Self {
-        ScriptedStream::new().text(text).end_with(StreamEnd::MidEvent).into()
-    }
-
-    /// Streams `text`, then ends the body correctly but without finish reason and `[DONE]`.
-    pub fn cut_without_terminal(text: impl Into<String>) -> Self {
-        ScriptedStream::new().text(text).end_with(StreamEnd::WithoutTerminal).into()
-    }
-
     /// At least `bytes` bytes of text in frames of 4 KiB.
     pub fn huge_output(bytes: usize) -> Self {
         ScriptedStream::new().step(StreamStep::HugeOutput { bytes }).into()
-    }
-
-    /// Two calls with the same id in one answer.
-    pub fn duplicate_call_ids(id: &str, name: &str, arguments: &Value) -> Self {
-        ScriptedStream::new().tool_call(id, name, arguments).tool_call(id, name, arguments).into()
-    }
-
-    /// A call whose arguments are not JSON.
-    pub fn bad_json_arguments(id: impl Into<String>, name: impl Into<String>) -> Self {
-        ScriptedStream::new().raw_tool_call(id, name, r#"{"command": "ls"#).into()
     }
 
     /// One token every `every`, until the client disconnects.
@@ -87,8 +61,7 @@ impl ScriptedResponse {
 
     /// Streams `text`, then an error object in place of a chunk, then ends.
     pub fn error_inside_stream(text: impl Into<String>, message: impl Into<String>) -> Self {
-        let broken = ScriptedStream::new().text(text).step(StreamStep::Error { message: message.into() });
-        broken.end_with(StreamEnd::WithoutTerminal).into()
+        ScriptedStream::new().text(text).step(StreamStep::Error { message: message.into() }).into()
     }
 }
 
@@ -121,61 +94,8 @@ pub enum StreamStep {
     TokensForever { every: Duration },
     /// Text frames of 4 KiB until this many bytes of text are sent.
     HugeOutput { bytes: usize },
-    /// One frame with this many bytes of text: a single line that a bounded decoder must refuse.
-    HugeFrame { bytes: usize },
-    /// An error object in place of a chunk.
+    /// An error object in place of a chunk; the last step.
     Error { message: String },
-    /// An SSE comment, as used for keep-alive.
-    Comment(String),
-    /// These bytes unchanged.
-    Raw(Vec<u8>),
-}
-
-/// How a stream ends after its steps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum StreamEnd {
-    /// Finish reason, usage as configured, end mark (`[DONE]` or `message_stop`), end of body.
-    #[default]
-    Complete,
-    /// Like `Complete`, without the end mark.
-    WithoutDone,
-    /// The end mark without a finish reason.
-    WithoutFinish,
-    /// The body ends correctly, without finish reason and end mark.
-    WithoutTerminal,
-    /// Half an event, then the socket closes.
-    MidEvent,
-    /// The socket closes after the last whole event.
-    Dropped,
-    /// The connection is reset after the last whole event.
-    Reset,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum LineEnd {
-    #[default]
-    Lf,
-    CrLf,
-    Cr,
-}
-
-impl LineEnd {
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Lf => "\n",
-            Self::CrLf => "\r\n",
-            Self::Cr => "\r",
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Transfer {
-    /// HTTP chunks; the connection can be used again.
-    #[default]
-    Chunked,
-    /// Until the connection closes, as old servers do: a cut looks like an end.
-    UntilClose,
 }
 
 /// When the usage frame is sent.
@@ -186,20 +106,16 @@ pub enum UsageReporting {
     #[default]
     AsAsked,
     Always,
-    /// Never, as some servers do even when asked.
-    Never,
 }
 
 #[derive(Debug, Clone, Default)]
+#[must_use]
 pub struct ScriptedStream {
     pub(super) hold_headers: Option<String>,
     pub(super) steps: Vec<StreamStep>,
-    pub(super) end: StreamEnd,
     pub(super) finish_reason: Option<String>,
     pub(super) write_size: Option<usize>,
     pub(super) arguments_chunk_size: Option<usize>,
-    pub(super) line_end: LineEnd,
-    pub(super) transfer: Transfer,
     pub(super) usage: UsageReporting,
     pub(super) tokens: (u64, u64),
 }
@@ -210,93 +126,63 @@ impl ScriptedStream {
         Self { tokens: (10, 5), ..Self::default() }
     }
 
-    #[must_use]
     pub fn step(mut self, step: StreamStep) -> Self {
         self.steps.push(step);
         self
     }
 
-    #[must_use]
     pub fn text(self, text: impl Into<String>) -> Self {
         self.step(StreamStep::Text(text.into()))
     }
 
-    #[must_use]
     pub fn thinking(self, text: impl Into<String>) -> Self {
         self.step(StreamStep::Thinking(text.into()))
     }
 
     /// Adds reasoning that only the provider can read.
-    #[must_use]
     pub fn redacted(self, data: impl Into<String>) -> Self {
         self.step(StreamStep::Redacted(data.into()))
     }
 
-    #[must_use]
     pub fn tool_call(self, id: impl Into<String>, name: impl Into<String>, arguments: &Value) -> Self {
         self.raw_tool_call(id, name, arguments.to_string())
     }
 
     /// Adds a tool call whose arguments are this text, JSON or not.
-    #[must_use]
     pub fn raw_tool_call(self, id: impl Into<String>, name: impl Into<String>, arguments: impl Into<String>) -> Self {
         self.step(StreamStep::ToolCall { id: id.into(), name: name.into(), arguments: arguments.into() })
     }
 
     /// Waits here for the gate of this name.
-    #[must_use]
     pub fn wait_for_gate(self, gate: impl Into<String>) -> Self {
         self.step(StreamStep::WaitFor(gate.into()))
     }
 
     /// Sends nothing, not even the status line, until the gate of this name is open.
-    #[must_use]
     pub fn hold_headers(mut self, gate: impl Into<String>) -> Self {
         self.hold_headers = Some(gate.into());
         self
     }
 
-    #[must_use]
-    pub fn end_with(mut self, end: StreamEnd) -> Self {
-        self.end = end;
-        self
-    }
-
     /// Replaces the dialect's default finish reason.
-    #[must_use]
     pub fn finish_reason(mut self, reason: impl Into<String>) -> Self {
         self.finish_reason = Some(reason.into());
         self
     }
 
     /// Splits everything into writes of `bytes` bytes: inside an event, a line end, a UTF-8 character.
-    #[must_use]
     pub fn split_writes(mut self, bytes: usize) -> Self {
         self.write_size = Some(bytes.max(1));
         self
     }
 
     /// Splits the arguments of tool calls into frames of `chars` characters.
-    #[must_use]
     pub fn split_arguments(mut self, chars: usize) -> Self {
         self.arguments_chunk_size = Some(chars.max(1));
         self
     }
 
-    #[must_use]
-    pub fn line_end(mut self, line_end: LineEnd) -> Self {
-        self.line_end = line_end;
-        self
-    }
-
-    #[must_use]
-    pub fn transfer(mut self, transfer: Transfer) -> Self {
-        self.transfer = transfer;
-        self
-    }
-
     /// When usage is sent, and the token counts.
-    #[must_use]
     pub fn usage(mut self, frame: UsageReporting, input: u64, output: u64) -> Self {
         self.usage = frame;
         self.tokens = (input, output);

@@ -9,20 +9,22 @@ use std::time::Instant;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::http1::RawHttpRequest;
 use super::recorded_request::{RecordedRequest, ResponseProgress};
 use super::request_checks;
 use super::scripted_response::ScriptedResponse;
+use crate::fake_server::http1::RawHttpRequest;
 use crate::history_check::corpus::ModelDialect;
+use crate::history_check::{list_of, text_of};
 
-type ResponseChooser = Box<dyn Fn(&str, &RecordedRequest) -> ScriptedResponse + Send + Sync>;
+pub(super) type ResponseChooser = Arc<dyn Fn(&str, &RecordedRequest) -> ScriptedResponse + Send + Sync>;
 
+#[derive(Default)]
 pub(super) struct ModelServerState {
-    queue: Mutex<VecDeque<ScriptedResponse>>,
-    response_chooser: Mutex<Option<Arc<ResponseChooser>>>,
+    pub(super) queue: Mutex<VecDeque<ScriptedResponse>>,
+    pub(super) response_chooser: Mutex<Option<ResponseChooser>>,
     records: Mutex<Vec<Arc<RecordedRequest>>>,
     /// True when valid requests are counted without keeping them.
-    discards_valid: AtomicBool,
+    pub(super) discards_valid: AtomicBool,
     arrived: watch::Sender<usize>,
     gates: watch::Sender<BTreeSet<String>>,
     connections: watch::Sender<usize>,
@@ -36,36 +38,11 @@ impl std::fmt::Debug for ModelServerState {
 }
 
 /// A poisoned lock means that another thread of the same test has panicked; the data is still valid.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ModelServerState {
-    pub(super) fn new() -> Self {
-        Self {
-            queue: Mutex::default(),
-            response_chooser: Mutex::default(),
-            records: Mutex::default(),
-            discards_valid: AtomicBool::new(false),
-            arrived: watch::Sender::new(0),
-            gates: watch::Sender::new(BTreeSet::new()),
-            connections: watch::Sender::new(0),
-            unexpected: Mutex::default(),
-        }
-    }
-
-    pub(super) fn push_response(&self, behaviour: ScriptedResponse) {
-        lock(&self.queue).push_back(behaviour);
-    }
-
-    pub(super) fn set_response_chooser(&self, choose: ResponseChooser) {
-        *lock(&self.response_chooser) = Some(Arc::new(choose));
-    }
-
-    pub(super) fn discard_valid_requests(&self) {
-        self.discards_valid.store(true, Ordering::Relaxed);
-    }
-
     /// The script comes first, then the choice by prompt, then a short answer.
     pub(super) fn next_response(&self, request: &RecordedRequest) -> ScriptedResponse {
         if let Some(behaviour) = lock(&self.queue).pop_front() {
@@ -74,10 +51,6 @@ impl ModelServerState {
         // Clone, so that a slow or panicking chooser holds no lock.
         let choose = lock(&self.response_chooser).clone();
         choose.map_or_else(|| ScriptedResponse::text("Done."), |choose| choose(&request.last_user_text, request))
-    }
-
-    pub(super) fn unused_count(&self) -> usize {
-        lock(&self.queue).len()
     }
 
     pub(super) fn open_gate(&self, name: &str) {
@@ -170,22 +143,24 @@ pub(super) struct ModelConnectionGuard(Arc<ModelServerState>);
 
 impl Drop for ModelConnectionGuard {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.report_unexpected("a connection failed".to_owned());
+        }
         self.0.connections.send_modify(|n| *n -= 1);
     }
 }
 
 fn user_texts(body: &Value) -> Vec<String> {
-    let messages = body.get("messages").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let users = messages.iter().filter(|m| m.get("role").and_then(Value::as_str) == Some("user"));
+    let users = list_of(body, "messages").iter().filter(|message| text_of(message, "role") == "user");
     // In the Anthropic dialect tool results have the role `user` too, but no text of the user.
-    users.map(text_of).filter(|text| !text.is_empty()).collect()
+    users.map(message_text).filter(|text| !text.is_empty()).collect()
 }
 
-fn text_of(message: &Value) -> String {
+fn message_text(message: &Value) -> String {
     match message.get("content") {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Array(parts)) => {
-            let texts: Vec<&str> = parts.iter().filter_map(|p| p.get("text").and_then(Value::as_str)).collect();
+            let texts: Vec<&str> = parts.iter().filter_map(|part| part.get("text")?.as_str()).collect();
             texts.join("\n")
         }
         _ => String::new(),

@@ -5,7 +5,6 @@
 mod chat_data;
 mod gateway;
 mod gateway_sessions;
-mod multipart;
 mod rate_limits;
 mod rest_api;
 mod state;
@@ -13,64 +12,62 @@ mod state;
 mod tests;
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::future::ready;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::sync::{broadcast, watch};
 
-use super::http::{accept_loop, serve_http, update_state, wait_for_state};
-use crate::model::server::{bind_free_port, bind_listener};
+use super::FakeChatFile;
+use crate::fake_server::{FakePort, serve_http, update_state, wait_for_state};
 use gateway::FakeGatewayCommand;
-use rest_api::FakeDiscordAddresses;
 
-pub use chat_data::{FakeDiscordChannel, FakeDiscordData, FakeDiscordFile, FakeDiscordMessage, FakeDiscordUser};
+pub use chat_data::{FakeDiscordChannel, FakeDiscordData, FakeDiscordMessage};
 pub use rate_limits::DiscordRoute;
 pub use state::{DiscordCall, FakeDiscordFault, FakeDiscordState, RateLimitScope};
 
 /// The bot's token, the only one that the server accepts.
 pub const TOKEN: &str = "MTEwMDAwMDAwMDAwMDAwMDAwMQ.fake.token-of-the-tests";
 
+/// Commands that a connection may have to take yet; more than any test sends.
+const MAX_COMMANDS: usize = 1024;
+
 /// The server. Dropping it closes every connection.
 #[derive(Debug)]
 pub struct FakeDiscord {
     shared: Arc<FakeDiscordShared>,
-    rest: SocketAddr,
-    gateway: SocketAddr,
-    tasks: Mutex<JoinSet<()>>,
+    rest: FakePort,
+    gateway: FakePort,
 }
 
 #[derive(Debug)]
 struct FakeDiscordShared {
     state: watch::Sender<FakeDiscordState>,
-    connection_commands: Mutex<Vec<mpsc::UnboundedSender<FakeGatewayCommand>>>,
-    addresses: FakeDiscordAddresses,
+    /// Commands for every open connection.
+    commands: broadcast::Sender<FakeGatewayCommand>,
 }
 
 impl FakeDiscord {
     pub async fn start() -> Self {
-        let (rest, gateway) = (bind_free_port(), bind_free_port());
-        let addresses = |listener: &TcpListener| match listener.local_addr() {
-            Ok(address) => address,
-            Err(error) => panic!("no address: {error}"),
-        };
-        let (rest_address, gateway_address) = (addresses(&rest), addresses(&gateway));
-        let addresses = FakeDiscordAddresses {
-            gateway: format!("ws://{gateway_address}"),
-            files: format!("http://{rest_address}/attachments"),
-        };
-        let state = watch::Sender::new(FakeDiscordState::new(addresses.files.clone()));
-        let shared = Arc::new(FakeDiscordShared { state, connection_commands: Mutex::default(), addresses });
-        let tasks = Mutex::new(serve_ports(rest, gateway, &shared));
-        Self { shared, rest: rest_address, gateway: gateway_address, tasks }
+        let state = watch::Sender::new(FakeDiscordState::new());
+        let shared = Arc::new(FakeDiscordShared { state, commands: broadcast::Sender::new(MAX_COMMANDS) });
+        let rest = FakePort::start(&shared, |stream, shared| {
+            serve_http(stream, move |incoming| {
+                ready(shared.update_state(|state| rest_api::answer_request(state, &incoming)).into())
+            })
+        });
+        let gateway = FakePort::start(&shared, gateway::serve_connection);
+        shared.update_state(|state| {
+            state.gateway_url = format!("ws://{}", gateway.address());
+            state.file_base_url = rest.url() + "/attachments";
+        });
+        Self { shared, rest, gateway }
     }
 
     /// Base URL of the REST API.
     pub fn base_url(&self) -> String {
-        format!("http://{}/api/v10", self.rest)
+        self.rest.url() + "/api/v10"
     }
 
     /// The id of the bot under test.
@@ -106,37 +103,21 @@ impl FakeDiscord {
 
     /// A user writes a message; `<@id>` in the text mentions another user. Returns the message id.
     pub fn post_message(&self, channel: &str, user: &str, text: &str) -> String {
-        self.add_message(
-            channel,
-            FakeDiscordMessage { author: user.to_owned(), text: text.to_owned(), ..FakeDiscordMessage::default() },
-        )
+        self.add_message(channel, user, text, FakeDiscordMessage::default())
     }
 
     /// A user replies to a message.
     pub fn post_reply(&self, channel: &str, user: &str, to: &str, text: &str) -> String {
         let reply_to = Some(to.to_owned());
-        self.add_message(
-            channel,
-            FakeDiscordMessage {
-                author: user.to_owned(),
-                text: text.to_owned(),
-                reply_to,
-                ..FakeDiscordMessage::default()
-            },
-        )
+        self.add_message(channel, user, text, FakeDiscordMessage { reply_to, ..FakeDiscordMessage::default() })
     }
 
     /// A user writes a message with a file: its name, media type and content.
     pub fn post_message_with_file(&self, channel: &str, user: &str, text: &str, file: (&str, &str, &[u8])) -> String {
         let (name, media_type, bytes) = file;
         let id = self.update_state(|state| state.chat_data.new_id());
-        let file =
-            FakeDiscordFile { id, name: name.to_owned(), media_type: media_type.to_owned(), bytes: bytes.to_vec() };
-        let (author, text) = (user.to_owned(), text.to_owned());
-        self.add_message(
-            channel,
-            FakeDiscordMessage { author, text, files: vec![file], ..FakeDiscordMessage::default() },
-        )
+        let file = FakeChatFile { id, name: name.to_owned(), media_type: media_type.to_owned(), bytes: bytes.to_vec() };
+        self.add_message(channel, user, text, FakeDiscordMessage { files: vec![file], ..FakeDiscordMessage::default() })
     }
 
     pub fn delete_message(&self, channel: &str, id: &str) {
@@ -191,15 +172,6 @@ impl FakeDiscord {
         self.update_state(|state| state.limits = None);
     }
 
-    /// Forbids the bot to write in a channel.
-    pub fn mute_bot(&self, channel: &str) {
-        self.update_state(|state| {
-            if let Some(channel) = state.chat_data.channel_mut(channel) {
-                channel.muted = true;
-            }
-        });
-    }
-
     /// Sets the heartbeat interval of new connections.
     pub fn set_heartbeat_interval(&self, interval: Duration) {
         self.update_state(|state| state.heartbeat = interval);
@@ -226,28 +198,28 @@ impl FakeDiscord {
 
     /// Breaks all gateway connections without a close frame.
     pub fn drop_connections(&self) {
-        self.send_command(&FakeGatewayCommand::Drop);
+        self.send_command(FakeGatewayCommand::Drop);
     }
 
     /// Closes all gateway connections with a code.
     pub fn close_connections(&self, code: u16) {
-        self.send_command(&FakeGatewayCommand::Close(code));
+        self.send_command(FakeGatewayCommand::Close(code));
     }
 
     /// Asks all clients to reconnect: opcode 7.
     pub fn request_reconnect(&self) {
-        self.send_command(&FakeGatewayCommand::Send(json!({"op": 7, "d": null}).to_string()));
+        self.send_command(FakeGatewayCommand::Send(json!({"op": 7, "d": null}).to_string()));
     }
 
     /// Asks all clients for a heartbeat: opcode 1.
     pub fn request_heartbeat(&self) {
-        self.send_command(&FakeGatewayCommand::Send(json!({"op": 1, "d": null}).to_string()));
+        self.send_command(FakeGatewayCommand::Send(json!({"op": 1, "d": null}).to_string()));
     }
 
     /// Ends all sessions and tells the clients: opcode 9.
     pub fn end_sessions(&self) {
         self.forget_sessions();
-        self.send_command(&FakeGatewayCommand::Send(json!({"op": 9, "d": false}).to_string()));
+        self.send_command(FakeGatewayCommand::Send(json!({"op": 9, "d": false}).to_string()));
     }
 
     /// Ends all sessions without telling the clients.
@@ -257,7 +229,7 @@ impl FakeDiscord {
 
     /// Sends an arbitrary frame on all gateway connections.
     pub fn send_raw_frame(&self, text: &str) {
-        self.send_command(&FakeGatewayCommand::Send(text.to_owned()));
+        self.send_command(FakeGatewayCommand::Send(text.to_owned()));
     }
 
     /// Stops and listens again on the same ports, without its sessions.
@@ -272,19 +244,17 @@ impl FakeDiscord {
 
     /// Closes its ports and all connections; sessions stay.
     pub async fn stop_listening(&self) {
-        let mut tasks = std::mem::take(&mut *self.lock_tasks());
-        tasks.shutdown().await;
+        self.rest.stop().await;
+        self.gateway.stop().await;
     }
 
     pub fn resume_listening(&self) {
-        let listeners = (bind_listener(self.rest), bind_listener(self.gateway));
-        match listeners {
-            (Ok(rest), Ok(gateway)) => *self.lock_tasks() = serve_ports(rest, gateway, &self.shared),
-            (Err(error), _) | (_, Err(error)) => panic!("the ports are taken: {error}"),
-        }
+        self.rest.listen_again();
+        self.gateway.listen_again();
     }
 
-    fn add_message(&self, channel: &str, message: FakeDiscordMessage) -> String {
+    fn add_message(&self, channel: &str, user: &str, text: &str, message: FakeDiscordMessage) -> String {
+        let message = FakeDiscordMessage { author: user.to_owned(), text: text.to_owned(), ..message };
         self.update_state(|state| state.add_message(channel, message))
     }
 
@@ -292,34 +262,13 @@ impl FakeDiscord {
         self.shared.update_state(change)
     }
 
-    fn send_command(&self, order: &FakeGatewayCommand) {
-        // Drops the senders of closed connections.
-        self.shared.lock_commands().retain(|orders| orders.send(order.clone()).is_ok());
+    fn send_command(&self, command: FakeGatewayCommand) {
+        // Without a connection nobody receives it.
+        let _ = self.shared.commands.send(command);
     }
-
-    fn lock_tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Serves both ports until the set is dropped.
-fn serve_ports(rest: TcpListener, gateway: TcpListener, shared: &Arc<FakeDiscordShared>) -> JoinSet<()> {
-    let mut tasks = JoinSet::new();
-    tasks.spawn(accept_loop(rest, Arc::clone(shared), |stream, shared| {
-        serve_http(stream, move |incoming| {
-            shared.update_state(|state| rest_api::answer_request(state, incoming, &shared.addresses))
-        })
-    }));
-    tasks.spawn(accept_loop(gateway, Arc::clone(shared), gateway::serve_connection));
-    tasks
 }
 
 impl FakeDiscordShared {
-    /// A poisoned lock means that another thread of the same test has panicked; the list is still valid.
-    fn lock_commands(&self) -> MutexGuard<'_, Vec<mpsc::UnboundedSender<FakeGatewayCommand>>> {
-        self.connection_commands.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn update_state<T>(&self, change: impl FnOnce(&mut FakeDiscordState) -> T) -> T {
         update_state(&self.state, change)
     }

@@ -1,22 +1,17 @@
 //! A real ngircd on its own port, and test users.
 
 mod test_user;
-#[cfg(test)]
-mod tests;
 
 use std::fs::Permissions;
-use std::io::{self, BufRead, BufReader, Read};
-use std::net::{Ipv4Addr, TcpListener};
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use tempfile::TempDir;
-use tokio::sync::oneshot;
-use tokio::time::timeout;
 
-use crate::WAIT_TIMEOUT;
+use crate::external_server::{ExternalServer, free_port};
+use crate::or_fail::OrFail as _;
 
 pub use test_user::{IrcLine, IrcTestUser};
 
@@ -44,7 +39,7 @@ pub struct IrcSettings {
 /// A running ngircd. Dropping it kills it.
 #[derive(Debug)]
 pub struct IrcServer {
-    process: NgircdProcess,
+    process: ExternalServer,
     home: TempDir,
     settings: IrcSettings,
     ports: IrcPorts,
@@ -54,13 +49,6 @@ pub struct IrcServer {
 struct IrcPorts {
     plain: u16,
     tls: Option<u16>,
-}
-
-/// The child process and its output.
-#[derive(Debug)]
-struct NgircdProcess {
-    child: Child,
-    output: Arc<Mutex<String>>,
 }
 
 impl IrcServer {
@@ -75,17 +63,12 @@ impl IrcServer {
     /// # Panics
     /// When ngircd is missing or does not start.
     pub async fn start_with(settings: IrcSettings) -> Self {
-        let home = match TempDir::with_prefix("quell-irc-") {
-            Ok(home) => home,
-            Err(error) => panic!("no folder for ngircd: {error}"),
-        };
+        let home = TempDir::with_prefix("quell-irc-").or_fail("no folder for ngircd");
         let mut said = String::new();
         for _ in 0..START_ATTEMPTS {
             let ports = IrcPorts { plain: free_port(), tls: settings.tls.then(free_port) };
-            if let Err(error) = write_config(home.path(), ports, &settings) {
-                panic!("no configuration for ngircd: {error}");
-            }
-            match NgircdProcess::start(home.path(), ports).await {
+            write_config(home.path(), ports, &settings).or_fail("no configuration for ngircd");
+            match start_process(home.path(), ports).await {
                 Ok(process) => return Self { process, home, settings, ports },
                 Err(output) => said = output,
             }
@@ -103,10 +86,7 @@ impl IrcServer {
     /// # Panics
     /// When it was started without TLS.
     pub fn tls_address(&self) -> String {
-        match self.ports.tls {
-            Some(port) => format!("127.0.0.1:{port}"),
-            None => panic!("this server was started without TLS"),
-        }
+        format!("127.0.0.1:{}", self.ports.tls.or_fail("this server was started without TLS"))
     }
 
     /// File with the certificate that a client must trust, for example by `SSL_CERT_FILE`.
@@ -134,50 +114,19 @@ impl IrcServer {
     /// If dropped, the server may stay killed.
     pub async fn restart(&mut self) {
         self.kill();
-        match NgircdProcess::start(self.home.path(), self.ports).await {
-            Ok(process) => self.process = process,
-            Err(output) => panic!("ngircd does not start again\n{output}"),
-        }
+        let started = start_process(self.home.path(), self.ports).await;
+        self.process = started.unwrap_or_else(|output| panic!("ngircd does not start again\n{output}"));
     }
 }
 
-impl NgircdProcess {
-    /// A listening process, or its output.
-    async fn start(home: &Path, ports: IrcPorts) -> Result<Self, String> {
-        let mut child = spawn(home);
-        let output = Arc::new(Mutex::new(String::new()));
-        let (announce, announced) = oneshot::channel();
-        let ports = if ports.tls.is_some() { 2 } else { 1 };
-        if let Some(stdout) = child.stdout.take() {
-            let kept = Arc::clone(&output);
-            // The thread ends with the server's output.
-            let reading = std::thread::Builder::new().name("ngircd-output".into());
-            if let Err(error) = reading.spawn(move || read_output(stdout, ports, &kept, announce)) {
-                panic!("no thread for ngircd: {error}");
-            }
-        }
-        let process = Self { child, output };
-        match timeout(WAIT_TIMEOUT, announced).await {
-            Ok(Ok(())) => Ok(process),
-            _ => Err(process.output()),
-        }
-    }
-
-    fn output(&self) -> String {
-        self.output.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn kill(&mut self) {
-        // An error means that it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Drop for NgircdProcess {
-    fn drop(&mut self) {
-        self.kill();
-    }
+/// A listening process, or its output.
+async fn start_process(home: &Path, ports: IrcPorts) -> Result<ExternalServer, String> {
+    let mut unopened = if ports.tls.is_some() { 2 } else { 1 };
+    let count_ports = move |line: &str| {
+        unopened -= i32::from(line.contains("Now listening on"));
+        (unopened == 0).then_some(())
+    };
+    Ok(ExternalServer::watch(spawn(home), count_ports).await?.0)
 }
 
 fn spawn(home: &Path) -> Child {
@@ -192,32 +141,6 @@ fn spawn(home: &Path) -> Child {
         }
     }
     panic!("{MISSING_NGIRCD_HELP} ({problem})");
-}
-
-/// Keeps the server's output, and reports when it listens on this number of ports.
-fn read_output(stdout: impl Read, mut ports: u32, kept: &Mutex<String>, announce: oneshot::Sender<()>) {
-    let mut announce = Some(announce);
-    for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-        if line.contains("Now listening on") {
-            ports = ports.saturating_sub(1);
-        }
-        if ports == 0
-            && let Some(announce) = announce.take()
-        {
-            let _ = announce.send(());
-        }
-        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.push_str(&line);
-        kept.push('\n');
-    }
-}
-
-fn free_port() -> u16 {
-    let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
-    match bound {
-        Ok(address) => address.port(),
-        Err(error) => panic!("no free port: {error}"),
-    }
 }
 
 fn write_config(home: &Path, ports: IrcPorts, settings: &IrcSettings) -> io::Result<()> {

@@ -5,8 +5,6 @@
 mod room_view;
 mod synapse;
 mod test_user;
-#[cfg(test)]
-mod tests;
 
 pub use room_view::{MatrixMessageView, MatrixRoomView, MatrixUserView};
 pub use synapse::Synapse;

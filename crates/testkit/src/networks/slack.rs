@@ -11,21 +11,18 @@ mod tests;
 mod web_api;
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::future::ready;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::sync::{broadcast, watch};
 
-use super::http::{accept_loop, serve_http, update_state, wait_for_state};
-use crate::model::server::{bind_free_port, bind_listener};
+use super::FakeChatFile;
+use crate::fake_server::{FakePort, serve_http, update_state, wait_for_state};
 use socket_mode::SocketModeCommand;
-use state::FakeSlackAddresses;
 
-pub use chat_data::{FakeSlackData, FakeSlackFile, FakeSlackMessage};
+pub use chat_data::{FakeSlackData, FakeSlackMessage};
 pub use state::{FakeSlackFault, FakeSlackState, SlackCall};
 
 /// The bot token that the server accepts.
@@ -35,40 +32,44 @@ pub const APP_TOKEN: &str = "xapp-1-A1111-3333-fakeTokenOfTheTests";
 /// User id of the bot under test.
 pub const BOT: &str = "U0QUELL";
 
+/// Commands that a connection may have to take yet; more than any test sends.
+const MAX_COMMANDS: usize = 1024;
+
 /// The server. Dropping it closes every connection.
 #[derive(Debug)]
 pub struct FakeSlack {
     shared: Arc<FakeSlackShared>,
-    api: SocketAddr,
-    sockets: SocketAddr,
-    tasks: Mutex<JoinSet<()>>,
+    api: FakePort,
+    sockets: FakePort,
 }
 
 #[derive(Debug)]
 struct FakeSlackShared {
     state: watch::Sender<FakeSlackState>,
-    connection_commands: Mutex<Vec<mpsc::UnboundedSender<SocketModeCommand>>>,
+    /// Commands for every open connection.
+    commands: broadcast::Sender<SocketModeCommand>,
 }
 
 impl FakeSlack {
     pub async fn start() -> Self {
-        let (api, sockets) = (bind_free_port(), bind_free_port());
-        let address = |listener: &TcpListener| match listener.local_addr() {
-            Ok(address) => address,
-            Err(error) => panic!("no address: {error}"),
-        };
-        let (api_address, sockets_address) = (address(&api), address(&sockets));
-        let addresses =
-            FakeSlackAddresses { sockets: format!("ws://{sockets_address}"), api: format!("http://{api_address}") };
-        let state = watch::Sender::new(FakeSlackState::new(addresses));
-        let shared = Arc::new(FakeSlackShared { state, connection_commands: Mutex::default() });
-        let tasks = Mutex::new(serve_ports(api, sockets, &shared));
-        Self { shared, api: api_address, sockets: sockets_address, tasks }
+        let state = watch::Sender::new(FakeSlackState::new());
+        let shared = Arc::new(FakeSlackShared { state, commands: broadcast::Sender::new(MAX_COMMANDS) });
+        let api = FakePort::start(&shared, |stream, shared| {
+            serve_http(stream, move |incoming| {
+                ready(shared.update_state(|state| web_api::answer_request(state, &incoming)).into())
+            })
+        });
+        let sockets = FakePort::start(&shared, socket_mode::serve_connection);
+        shared.update_state(|state| {
+            state.api_url = api.url();
+            state.socket_url = format!("ws://{}", sockets.address());
+        });
+        Self { shared, api, sockets }
     }
 
     /// Base URL of the Web API.
     pub fn base_url(&self) -> String {
-        format!("http://{}/api", self.api)
+        self.api.url() + "/api"
     }
 
     /// Adds a person; returns the id.
@@ -88,30 +89,21 @@ impl FakeSlack {
 
     /// A user writes a message; `<@ID>` in the text mentions a user, the rest is taken as typed. Returns the timestamp.
     pub fn post_message(&self, channel: &str, user: &str, text: &str) -> String {
-        self.add_message(
-            channel,
-            FakeSlackMessage {
-                author: user.to_owned(),
-                text: chat_data::escape_text(text),
-                ..FakeSlackMessage::default()
-            },
-        )
+        self.add_message(channel, user, text, FakeSlackMessage::default())
     }
 
     /// A user writes in a thread.
     pub fn post_in_thread(&self, (channel, thread): (&str, &str), user: &str, text: &str) -> String {
-        let (author, text, thread) = (user.to_owned(), chat_data::escape_text(text), Some(thread.to_owned()));
-        self.add_message(channel, FakeSlackMessage { author, text, thread, ..FakeSlackMessage::default() })
+        let thread = Some(thread.to_owned());
+        self.add_message(channel, user, text, FakeSlackMessage { thread, ..FakeSlackMessage::default() })
     }
 
     /// A user writes a message with a file: its name, media type and content.
     pub fn post_message_with_file(&self, channel: &str, user: &str, text: &str, file: (&str, &str, &[u8])) -> String {
         let (name, media_type, bytes) = file;
         let id = self.update_state(|state| state.chat_data.new_id('F'));
-        let file =
-            FakeSlackFile { id, name: name.to_owned(), media_type: media_type.to_owned(), bytes: bytes.to_vec() };
-        let (author, text) = (user.to_owned(), chat_data::escape_text(text));
-        self.add_message(channel, FakeSlackMessage { author, text, files: vec![file], ..FakeSlackMessage::default() })
+        let file = FakeChatFile { id, name: name.to_owned(), media_type: media_type.to_owned(), bytes: bytes.to_vec() };
+        self.add_message(channel, user, text, FakeSlackMessage { files: vec![file], ..FakeSlackMessage::default() })
     }
 
     /// A user runs a slash command of the app.
@@ -157,11 +149,6 @@ impl FakeSlack {
         self.update_state(|state| state.limits.insert(method.to_owned(), (calls, within)));
     }
 
-    /// Switches rate limits off, for tests of other behaviour.
-    pub fn disable_rate_limits(&self) {
-        self.update_state(|state| state.limits.clear());
-    }
-
     /// Replaces the scopes of the bot.
     pub fn set_scopes(&self, scopes: &str) {
         self.update_state(|state| state.scopes = scopes.to_owned());
@@ -170,31 +157,31 @@ impl FakeSlack {
     /// Switches Socket Mode off: tells all connections, and opens no new one.
     pub fn disable_socket_mode(&self) {
         self.update_state(|state| state.socket_mode_enabled = false);
-        self.send_command(&SocketModeCommand::Disconnect("link_disabled"));
+        self.send_command(SocketModeCommand::Disconnect("link_disabled"));
     }
 
     /// Asks all connections to reconnect; each is closed when there is another one.
     pub fn request_reconnect(&self) {
-        self.send_command(&SocketModeCommand::Disconnect("refresh_requested"));
+        self.send_command(SocketModeCommand::Disconnect("refresh_requested"));
     }
 
     /// Breaks all connections without a close frame.
     pub fn drop_connections(&self) {
-        self.send_command(&SocketModeCommand::Drop);
+        self.send_command(SocketModeCommand::Drop);
     }
 
     /// Keeps all connections open but stops reading and writing on them.
     pub fn freeze_connections(&self) {
-        self.send_command(&SocketModeCommand::Freeze);
+        self.send_command(SocketModeCommand::Freeze);
     }
 
     pub fn close_connections(&self) {
-        self.send_command(&SocketModeCommand::Close);
+        self.send_command(SocketModeCommand::Close);
     }
 
     /// Sends an arbitrary frame on all connections.
     pub fn send_raw_frame(&self, text: &str) {
-        self.send_command(&SocketModeCommand::Send(text.to_owned()));
+        self.send_command(SocketModeCommand::Send(text.to_owned()));
     }
 
     /// Stops and listens again on the same ports. Unacknowledged envelopes are sent again.
@@ -208,18 +195,17 @@ impl FakeSlack {
 
     /// Closes its ports and all connections.
     pub async fn stop_listening(&self) {
-        let mut tasks = std::mem::take(&mut *self.lock_tasks());
-        tasks.shutdown().await;
+        self.api.stop().await;
+        self.sockets.stop().await;
     }
 
     pub fn resume_listening(&self) {
-        match (bind_listener(self.api), bind_listener(self.sockets)) {
-            (Ok(api), Ok(sockets)) => *self.lock_tasks() = serve_ports(api, sockets, &self.shared),
-            (Err(error), _) | (_, Err(error)) => panic!("the ports are taken: {error}"),
-        }
+        self.api.listen_again();
+        self.sockets.listen_again();
     }
 
-    fn add_message(&self, channel: &str, message: FakeSlackMessage) -> String {
+    fn add_message(&self, channel: &str, user: &str, text: &str, message: FakeSlackMessage) -> String {
+        let message = FakeSlackMessage { author: user.to_owned(), text: chat_data::escape_text(text), ..message };
         self.update_state(|state| state.add_message(channel, message))
     }
 
@@ -227,32 +213,13 @@ impl FakeSlack {
         self.shared.update_state(change)
     }
 
-    fn send_command(&self, order: &SocketModeCommand) {
-        // Drops the senders of closed connections.
-        self.shared.lock_commands().retain(|orders| orders.send(order.clone()).is_ok());
+    fn send_command(&self, command: SocketModeCommand) {
+        // Without a connection nobody receives it.
+        let _ = self.shared.commands.send(command);
     }
-
-    fn lock_tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Serves both ports until the set is dropped.
-fn serve_ports(api: TcpListener, sockets: TcpListener, shared: &Arc<FakeSlackShared>) -> JoinSet<()> {
-    let mut tasks = JoinSet::new();
-    tasks.spawn(accept_loop(api, Arc::clone(shared), |stream, shared| {
-        serve_http(stream, move |incoming| shared.update_state(|state| web_api::answer_request(state, incoming)))
-    }));
-    tasks.spawn(accept_loop(sockets, Arc::clone(shared), socket_mode::serve_connection));
-    tasks
 }
 
 impl FakeSlackShared {
-    /// A poisoned lock means that another thread of the same test has panicked; the list is still valid.
-    fn lock_commands(&self) -> MutexGuard<'_, Vec<mpsc::UnboundedSender<SocketModeCommand>>> {
-        self.connection_commands.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn update_state<T>(&self, change: impl FnOnce(&mut FakeSlackState) -> T) -> T {
         update_state(&self.state, change)
     }

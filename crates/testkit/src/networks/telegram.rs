@@ -7,28 +7,22 @@
 
 mod html;
 mod methods;
-mod multipart;
 mod server;
 mod state;
 mod test_users;
 #[cfg(test)]
 mod tests;
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinSet;
+use tokio::sync::watch;
 
-use super::http::wait_for_state;
-use crate::model::server::bind_free_port;
+use crate::fake_server::{FakePort, wait_for_state};
 
 pub use state::{
     FakeTelegramChat, FakeTelegramChatKind, FakeTelegramFile, FakeTelegramMessage, FakeTelegramState, TelegramCall,
 };
 pub use test_users::TelegramTestUser;
-
-use server::TelegramServerCommand;
 
 pub const TOKEN: &str = "1234567:AAFakeTokenOfTheTestkit_0123456789ab";
 pub const BOT_ID: i64 = 1_234_567;
@@ -57,46 +51,30 @@ pub enum FakeTelegramFault {
 /// The server. Dropping it closes every connection.
 #[derive(Debug)]
 pub struct FakeTelegram {
-    address: SocketAddr,
+    port: FakePort,
     state: watch::Sender<FakeTelegramState>,
-    commands: mpsc::Sender<(TelegramServerCommand, oneshot::Sender<()>)>,
-    _task: JoinSet<()>,
 }
 
 impl FakeTelegram {
     /// Starts it on a free port.
     pub async fn start() -> Self {
-        let listener = bind_free_port();
-        let address = listener.local_addr().unwrap_or_else(|error| panic!("no address: {error}"));
-        let (state, mut task) = (watch::Sender::new(FakeTelegramState::default()), JoinSet::new());
-        let (orders, inbox) = mpsc::channel(4);
-        task.spawn(server::accept_loop(listener, state.clone(), inbox));
-        Self { address, state, commands: orders, _task: task }
+        let state = watch::Sender::new(FakeTelegramState::default());
+        let port = FakePort::start(&state, server::serve_connection);
+        Self { port, state }
     }
 
     /// Replaces `https://api.telegram.org`.
     pub fn base_url(&self) -> String {
-        format!("http://{}", self.address)
+        self.port.url()
     }
 
     /// Closes the port and every connection; new ones are refused.
     pub async fn stop(&self) {
-        self.send_command(TelegramServerCommand::Stop).await;
+        self.port.stop().await;
     }
 
     pub async fn start_again(&self) {
-        self.send_command(TelegramServerCommand::Start).await;
-    }
-
-    /// Closes every connection and keeps listening.
-    pub async fn drop_connections(&self) {
-        self.send_command(TelegramServerCommand::DropConnections).await;
-    }
-
-    async fn send_command(&self, order: TelegramServerCommand) {
-        let (done, carried_out) = oneshot::channel();
-        let sent = self.commands.send((order, done)).await.is_ok();
-        assert!(sent && carried_out.await.is_ok(), "the Telegram of this test is gone");
+        self.port.listen_again();
     }
 
     /// Injects a fault into the next call of this method; several faults are queued.

@@ -2,22 +2,20 @@
 //! refuses all others. People write to Quell through it.
 
 mod delivery_rules;
-mod server;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::future::ready;
 
 use bytes::Bytes;
 use ring::hmac;
 use serde_json::Value;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 
-use super::http::{accept_loop, serve_http, update_state, wait_for_state};
-use crate::model::server::bind_free_port;
+use crate::daemon::http_client;
+use crate::fake_server::{FakePort, serve_http, update_state, wait_for_state};
+use crate::or_fail::OrFail as _;
 
 /// The secret that both sides share.
 pub const TOKEN: &str = "the secret of the testkit's webhook";
@@ -84,30 +82,29 @@ impl FakeReceiverState {
 /// The receiver. Dropping it closes every connection.
 #[derive(Debug)]
 pub struct FakeWebhookReceiver {
-    address: SocketAddr,
-    state: Arc<watch::Sender<FakeReceiverState>>,
-    _task: JoinSet<()>,
+    port: FakePort,
+    state: watch::Sender<FakeReceiverState>,
 }
 
 impl FakeWebhookReceiver {
     /// Starts it on a free port.
     pub async fn start() -> Self {
-        let listener = bind_free_port();
-        let address = listener.local_addr().unwrap_or_else(|error| panic!("no address: {error}"));
-        let (state, mut task) = (Arc::new(watch::Sender::new(FakeReceiverState::default())), JoinSet::new());
-        task.spawn(accept_loop(listener, Arc::clone(&state), |stream, state| {
-            serve_http(stream, move |incoming| update_state(&state, |state| server::answer_request(state, incoming)))
-        }));
-        Self { address, state, _task: task }
+        let state = watch::Sender::new(FakeReceiverState::default());
+        let port = FakePort::start(&state, |stream, state| {
+            serve_http(stream, move |incoming| {
+                ready(update_state(&state, |state| delivery_rules::answer_request(state, &incoming)).into())
+            })
+        });
+        Self { port, state }
     }
 
     /// Value for `reply_url`. Its path is secret, as it often is for real receivers.
     pub fn reply_url(&self) -> String {
-        format!("{}{}", self.base_url(), server::POST_PATH)
+        format!("{}{}", self.base_url(), delivery_rules::POST_PATH)
     }
 
     pub fn base_url(&self) -> String {
-        format!("http://{}", self.address)
+        self.port.url()
     }
 
     /// Injects a fault into the next post; several faults are queued.
@@ -145,7 +142,7 @@ impl FakeWebhookReceiver {
         for (name, value) in Self::signed_headers(&body, delivery_rules::unix_now()) {
             request = request.header(name, value);
         }
-        let answer = request.body(body).send().await.unwrap_or_else(|error| panic!("{url}: {error}"));
+        let answer = request.body(body).send().await.or_fail(url);
         (answer.status().as_u16(), answer.text().await.unwrap_or_default())
     }
 
@@ -162,13 +159,6 @@ impl FakeWebhookReceiver {
     pub async fn wait_for(&self, what: &str, condition: impl Fn(&FakeReceiverState) -> bool) -> FakeReceiverState {
         wait_for_state(&self.state, what, condition).await
     }
-}
-
-fn http_client() -> reqwest::Client {
-    // The first caller installs the provider; any provider works.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = reqwest::Client::builder().no_proxy().build();
-    client.unwrap_or_else(|error| panic!("no client: {error}"))
 }
 
 /// docs/channels/webhook.md: `v1=` and the HMAC-SHA256, hexadecimal, of the timestamp, a dot and the body.

@@ -12,7 +12,7 @@ pub(crate) struct SlackConformance {
 impl SlackConformance {
     pub(crate) async fn start() -> Self {
         let fixture = SlackFixture::new().await;
-        fixture.server.disable_rate_limits();
+        fixture.server.set_rate_limit("chat.postMessage", usize::MAX, Duration::ZERO);
         let (ann, channel) = (fixture.server.add_person("ann"), fixture.server.add_channel());
         Self { fixture, ann, channel }
     }

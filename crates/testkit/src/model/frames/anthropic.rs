@@ -4,15 +4,13 @@ use serde_json::{Value, json};
 
 use super::super::recorded_request::RecordedRequest;
 use super::super::request_checks::thinking_signature;
-use super::super::scripted_response::{LineEnd, StreamEnd, UsageReporting};
-use super::{FrameEncoder, StreamEndFrames, sse_comment, sse_event};
+use super::{FrameEncoder, sse_event};
 
 pub(super) struct AnthropicFrameEncoder {
     id: String,
     model: Value,
-    line_end: LineEnd,
-    /// Input and output tokens, if they are sent.
-    usage: Option<(u64, u64)>,
+    /// Input and output tokens.
+    tokens: (u64, u64),
     started: bool,
     /// Index of the open block or of the next one.
     index: usize,
@@ -28,16 +26,15 @@ enum OpenBlock {
 }
 
 impl AnthropicFrameEncoder {
-    pub(super) fn new(request: &RecordedRequest, line_end: LineEnd, usage: (UsageReporting, (u64, u64))) -> Self {
-        let usage = (usage.0 != UsageReporting::Never).then_some(usage.1);
+    pub(super) fn new(request: &RecordedRequest, tokens: (u64, u64)) -> Self {
         let model = request.body.get("model").cloned().unwrap_or(Value::Null);
         let id = format!("msg_{}", request.index);
-        Self { id, model, line_end, usage, started: false, index: 0, open: None, calls: 0 }
+        Self { id, model, tokens, started: false, index: 0, open: None, calls: 0 }
     }
 
     fn encode_event(&self, event: &Value) -> Vec<u8> {
         let name = event.get("type").and_then(Value::as_str);
-        sse_event(self.line_end, name, &event.to_string())
+        sse_event(name, &event.to_string())
     }
 
     /// The first frames of a stream, sent once: the message without content, and a ping as the service sends it.
@@ -45,14 +42,12 @@ impl AnthropicFrameEncoder {
         if std::mem::replace(&mut self.started, true) {
             return Vec::new();
         }
-        let mut message = json!({
+        let usage = json!({"input_tokens": self.tokens.0, "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 0, "output_tokens": 1});
+        let message = json!({
             "id": self.id, "type": "message", "role": "assistant", "model": self.model, "content": [],
-            "stop_reason": null, "stop_sequence": null,
+            "stop_reason": null, "stop_sequence": null, "usage": usage,
         });
-        if let Some((input, _)) = self.usage {
-            message["usage"] = json!({"input_tokens": input, "cache_creation_input_tokens": 0,
-                "cache_read_input_tokens": 0, "output_tokens": 1});
-        }
         vec![
             self.encode_event(&json!({"type": "message_start", "message": message})),
             self.encode_event(&json!({"type": "ping"})),
@@ -141,25 +136,14 @@ impl FrameEncoder for AnthropicFrameEncoder {
         vec![self.encode_event(&error)]
     }
 
-    fn encode_comment(&self, text: &str) -> Vec<u8> {
-        sse_comment(self.line_end, text)
-    }
-
-    fn encode_end(&mut self, ending: &StreamEndFrames<'_>) -> Vec<Vec<u8>> {
+    fn encode_end(&mut self, reason: Option<&str>) -> Vec<Vec<u8>> {
         let mut frames = self.encode_message_start();
         frames.extend(self.encode_block_end());
-        if ending.end != StreamEnd::WithoutFinish {
-            let reason = ending.reason.unwrap_or(if self.calls > 0 { "tool_use" } else { "end_turn" });
-            let delta = json!({"stop_reason": reason, "stop_sequence": null});
-            let mut last = json!({"type": "message_delta", "delta": delta});
-            if let Some((_, output)) = self.usage {
-                last["usage"] = json!({"output_tokens": output});
-            }
-            frames.push(self.encode_event(&last));
-        }
-        if ending.end != StreamEnd::WithoutDone {
-            frames.push(self.encode_event(&json!({"type": "message_stop"})));
-        }
+        let reason = reason.unwrap_or(if self.calls > 0 { "tool_use" } else { "end_turn" });
+        let delta = json!({"stop_reason": reason, "stop_sequence": null});
+        let usage = json!({"output_tokens": self.tokens.1});
+        frames.push(self.encode_event(&json!({"type": "message_delta", "delta": delta, "usage": usage})));
+        frames.push(self.encode_event(&json!({"type": "message_stop"})));
         frames
     }
 }

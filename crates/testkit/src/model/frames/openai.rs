@@ -3,13 +3,12 @@
 use serde_json::{Value, json};
 
 use super::super::recorded_request::RecordedRequest;
-use super::super::scripted_response::{LineEnd, StreamEnd, UsageReporting};
-use super::{FrameEncoder, StreamEndFrames, sse_comment, sse_event};
+use super::super::scripted_response::UsageReporting;
+use super::{FrameEncoder, sse_event};
 
 pub(super) struct OpenAiFrameEncoder {
     id: String,
     model: Value,
-    line_end: LineEnd,
     /// Prompt and completion tokens, if they are sent.
     usage: Option<(u64, u64)>,
     started: bool,
@@ -17,16 +16,11 @@ pub(super) struct OpenAiFrameEncoder {
 }
 
 impl OpenAiFrameEncoder {
-    pub(super) fn new(request: &RecordedRequest, line_end: LineEnd, usage: (UsageReporting, (u64, u64))) -> Self {
+    pub(super) fn new(request: &RecordedRequest, usage: UsageReporting, tokens: (u64, u64)) -> Self {
         let asked = request.body.pointer("/stream_options/include_usage") == Some(&json!(true));
-        let wanted = match usage.0 {
-            UsageReporting::AsAsked => asked,
-            UsageReporting::Always => true,
-            UsageReporting::Never => false,
-        };
+        let usage = (asked || usage == UsageReporting::Always).then_some(tokens);
         let model = request.body.get("model").cloned().unwrap_or(Value::Null);
-        let id = format!("chatcmpl-{}", request.index);
-        Self { id, model, line_end, usage: wanted.then_some(usage.1), started: false, calls: 0 }
+        Self { id: format!("chatcmpl-{}", request.index), model, usage, started: false, calls: 0 }
     }
 
     /// A chunk with this delta, after the first chunk, which names the role.
@@ -49,7 +43,7 @@ impl OpenAiFrameEncoder {
         if !usage.is_null() {
             chunk["usage"] = usage;
         }
-        sse_event(self.line_end, None, &chunk.to_string())
+        sse_event(None, &chunk.to_string())
     }
 }
 
@@ -80,26 +74,18 @@ impl FrameEncoder for OpenAiFrameEncoder {
 
     fn encode_error(&mut self, message: &str) -> Vec<Vec<u8>> {
         let error = json!({"error": {"message": message, "type": "server_error", "code": null}});
-        vec![sse_event(self.line_end, None, &error.to_string())]
+        vec![sse_event(None, &error.to_string())]
     }
 
-    fn encode_comment(&self, text: &str) -> Vec<u8> {
-        sse_comment(self.line_end, text)
-    }
-
-    fn encode_end(&mut self, ending: &StreamEndFrames<'_>) -> Vec<Vec<u8>> {
-        let mut frames = Vec::new();
-        if ending.end != StreamEnd::WithoutFinish {
-            let reason = ending.reason.unwrap_or(if self.calls > 0 { "tool_calls" } else { "stop" });
-            frames.push(self.encode_chunk(json!([{"index": 0, "delta": {}, "finish_reason": reason}]), Value::Null));
-        }
+    fn encode_end(&mut self, reason: Option<&str>) -> Vec<Vec<u8>> {
+        let reason = reason.unwrap_or(if self.calls > 0 { "tool_calls" } else { "stop" });
+        let mut frames =
+            vec![self.encode_chunk(json!([{"index": 0, "delta": {}, "finish_reason": reason}]), Value::Null)];
         if let Some((input, output)) = self.usage {
             let usage = json!({"prompt_tokens": input, "completion_tokens": output, "total_tokens": input + output});
             frames.push(self.encode_chunk(json!([]), usage));
         }
-        if ending.end != StreamEnd::WithoutDone {
-            frames.push(sse_event(self.line_end, None, "[DONE]"));
-        }
+        frames.push(sse_event(None, "[DONE]"));
         frames
     }
 }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use super::super::FakeChatFile;
+
 /// The guild of all channels that are not direct chats.
 const GUILD: u64 = 1_100_000_000_000_000_000;
 pub(super) const BOT: &str = "1100000000000000001";
@@ -11,10 +13,9 @@ pub(super) const BOT: &str = "1100000000000000001";
 const FIXED_TIMESTAMP: &str = "2026-01-01T00:00:00.000000+00:00";
 
 #[derive(Debug, Clone)]
-pub struct FakeDiscordUser {
-    pub id: String,
-    pub name: String,
-    pub bot: bool,
+struct FakeDiscordUser {
+    name: String,
+    bot: bool,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -25,8 +26,6 @@ pub struct FakeDiscordChannel {
     /// Current messages, oldest first.
     pub messages: Vec<FakeDiscordMessage>,
     pub typing: usize,
-    /// True when the bot may not write here.
-    pub muted: bool,
 }
 
 /// A message as the channel shows it now.
@@ -39,7 +38,7 @@ pub struct FakeDiscordMessage {
     pub text: String,
     pub edits: usize,
     pub reactions: Vec<String>,
-    pub files: Vec<FakeDiscordFile>,
+    pub files: Vec<FakeChatFile>,
     /// The message that it replies to.
     pub reply_to: Option<String>,
     /// Ids of pinged users, and `everyone`.
@@ -48,15 +47,7 @@ pub struct FakeDiscordMessage {
     pub nonce: Option<Value>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FakeDiscordFile {
-    pub id: String,
-    pub name: String,
-    pub media_type: String,
-    pub bytes: Vec<u8>,
-}
-
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct FakeDiscordData {
     users: BTreeMap<String, FakeDiscordUser>,
     channels: BTreeMap<String, FakeDiscordChannel>,
@@ -66,8 +57,7 @@ pub struct FakeDiscordData {
 impl FakeDiscordData {
     pub(super) fn new() -> Self {
         let mut world = Self { users: BTreeMap::new(), channels: BTreeMap::new(), last_id: GUILD + 1 };
-        let bot = FakeDiscordUser { id: BOT.to_owned(), name: "quell".to_owned(), bot: true };
-        world.users.insert(bot.id.clone(), bot);
+        world.users.insert(BOT.to_owned(), FakeDiscordUser { name: "quell".to_owned(), bot: true });
         world
     }
 
@@ -78,7 +68,7 @@ impl FakeDiscordData {
 
     pub(super) fn add_user(&mut self, name: &str, bot: bool) -> String {
         let id = self.new_id();
-        self.users.insert(id.clone(), FakeDiscordUser { id: id.clone(), name: name.to_owned(), bot });
+        self.users.insert(id.clone(), FakeDiscordUser { name: name.to_owned(), bot });
         id
     }
 
@@ -105,15 +95,16 @@ impl FakeDiscordData {
         self.channels.get_mut(channel)?.messages.iter_mut().rev().find(|message| message.id == id)
     }
 
-    /// Channel and id of the first matching message.
-    pub(super) fn find_message(&self, fits: impl Fn(&FakeDiscordMessage) -> bool) -> Option<(String, String)> {
+    /// Channel and id of the bot's message with this nonce.
+    pub(super) fn find_by_nonce(&self, nonce: &Value) -> Option<(String, String)> {
         self.channels.iter().find_map(|(id, channel)| {
-            let message = channel.messages.iter().find(|message| fits(message))?;
-            Some((id.clone(), message.id.clone()))
+            let is_wanted =
+                |message: &&FakeDiscordMessage| message.author == BOT && message.nonce.as_ref() == Some(nonce);
+            Some((id.clone(), channel.messages.iter().find(is_wanted)?.id.clone()))
         })
     }
 
-    pub(super) fn file(&self, id: &str) -> Option<&FakeDiscordFile> {
+    pub(super) fn file(&self, id: &str) -> Option<&FakeChatFile> {
         let messages = self.channels.values().flat_map(|channel| &channel.messages);
         messages.flat_map(|message| &message.files).find(|file| file.id == id)
     }
@@ -138,7 +129,7 @@ impl FakeDiscordData {
     pub(super) fn user_json(&self, id: &str) -> Value {
         let Some(user) = self.users.get(id) else { return Value::Null };
         json!({
-            "id": user.id, "username": user.name, "discriminator": "0", "global_name": null, "avatar": null,
+            "id": id, "username": user.name, "discriminator": "0", "global_name": null, "avatar": null,
             "bot": user.bot,
         })
     }
@@ -187,7 +178,7 @@ impl FakeDiscordData {
     }
 }
 
-fn attachment_json(file: &FakeDiscordFile, base: &str) -> Value {
+fn attachment_json(file: &FakeChatFile, base: &str) -> Value {
     let url = format!("{base}/{}/{}", file.id, file.name);
     json!({
         "id": file.id, "filename": file.name, "content_type": file.media_type, "size": file.bytes.len(),

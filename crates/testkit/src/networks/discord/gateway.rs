@@ -7,16 +7,17 @@ use std::time::Duration;
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::broadcast;
 use tokio::time::{Instant, sleep_until};
 use tokio_tungstenite::tungstenite::handshake::server::{Request, Response};
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_tungstenite::{WebSocketStream, accept_hdr_async};
 
+use super::chat_data::BOT;
 use super::gateway_sessions::{FakeGatewaySession, MESSAGE_CONTENT};
-use super::state::FakeDiscordState;
 use super::{FakeDiscordShared, TOKEN};
+use crate::fake_server::CountGuard;
 
 /// Discord: a client's payload may have 4096 bytes.
 const MAX_PAYLOAD_BYTES: usize = 4096;
@@ -60,15 +61,6 @@ struct FakeGatewayConnection {
     payload_times: Vec<Instant>,
 }
 
-/// Counts one open connection while it lives.
-struct FakeGatewayConnectionGuard<'a>(&'a watch::Sender<FakeDiscordState>);
-
-impl Drop for FakeGatewayConnectionGuard<'_> {
-    fn drop(&mut self) {
-        self.0.send_modify(|state| state.connections -= 1);
-    }
-}
-
 /// Serves a connection until either side ends it.
 #[expect(clippy::result_large_err, reason = "the signature that the handshake callback requires")]
 pub(super) async fn serve_connection(stream: TcpStream, shared: Arc<FakeDiscordShared>) {
@@ -78,16 +70,12 @@ pub(super) async fn serve_connection(stream: TcpStream, shared: Arc<FakeDiscordS
         Ok(response)
     };
     let Ok(socket) = accept_hdr_async(stream, look).await else { return };
-    let (orders, inbox) = mpsc::unbounded_channel();
-    shared.lock_commands().push(orders);
-    let mut number = 0;
-    shared.state.send_modify(|state| {
-        state.connections += 1;
+    let inbox = shared.commands.subscribe();
+    let _open = CountGuard::new(&shared.state, |state| &mut state.connections);
+    let number = shared.update_state(|state| {
         state.next_connection += 1;
-        number = state.next_connection;
+        state.next_connection
     });
-    let open = Arc::clone(&shared);
-    let _open = FakeGatewayConnectionGuard(&open.state);
     let overdue = Instant::now() + 2 * shared.state.borrow().heartbeat;
     let mut connection = FakeGatewayConnection {
         socket,
@@ -106,12 +94,12 @@ pub(super) async fn serve_connection(stream: TcpStream, shared: Arc<FakeDiscordS
 }
 
 impl FakeGatewayConnection {
-    async fn run(&mut self, mut inbox: mpsc::UnboundedReceiver<FakeGatewayCommand>) -> Result<FakeGatewayEnd, Error> {
+    async fn run(&mut self, mut inbox: broadcast::Receiver<FakeGatewayCommand>) -> Result<FakeGatewayEnd, Error> {
         let mut changes = self.shared.state.subscribe();
         let interval = u64::try_from(self.shared.state.borrow().heartbeat.as_millis()).unwrap_or(u64::MAX);
         self.send_payload(&json!({"op": 10, "d": {"heartbeat_interval": interval}})).await?;
         loop {
-            if self.send_pending_events().await?.is_none() {
+            if !self.send_pending_events().await? {
                 return Ok(FakeGatewayEnd::Drop);
             }
             // Cancel safe: each branch only takes what has arrived. The client's frames come first, so that a heartbeat
@@ -131,9 +119,9 @@ impl FakeGatewayConnection {
                 },
                 () = sleep_until(self.heartbeat_deadline) => return Ok(FakeGatewayEnd::Close(4009)),
                 order = inbox.recv() => match order {
-                    Some(FakeGatewayCommand::Send(text)) => self.socket.send(Message::text(text)).await?,
-                    Some(FakeGatewayCommand::Close(code)) => return Ok(FakeGatewayEnd::Close(code)),
-                    Some(FakeGatewayCommand::Drop) | None => return Ok(FakeGatewayEnd::Drop),
+                    Ok(FakeGatewayCommand::Send(text)) => self.socket.send(Message::text(text)).await?,
+                    Ok(FakeGatewayCommand::Close(code)) => return Ok(FakeGatewayEnd::Close(code)),
+                    Ok(FakeGatewayCommand::Drop) | Err(_) => return Ok(FakeGatewayEnd::Drop),
                 },
                 _ = changes.changed() => {}
             }
@@ -165,19 +153,19 @@ impl FakeGatewayConnection {
         self.socket.send(Message::text(payload.to_string())).await
     }
 
-    /// Sends pending events of the session; none when another connection has taken over the session.
-    async fn send_pending_events(&mut self) -> Result<Option<()>, Error> {
-        let Some(id) = &self.session else { return Ok(Some(())) };
+    /// Sends pending events of the session; false when another connection has taken over the session.
+    async fn send_pending_events(&mut self) -> Result<bool, Error> {
+        let Some(id) = &self.session else { return Ok(true) };
         let events = {
             let state = self.shared.state.borrow();
             match state.sessions.iter().find(|session| session.id == *id) {
                 Some(session) if session.connection == self.number => session.events_after(self.last_sent),
-                Some(_) => return Ok(None),
+                Some(_) => return Ok(false),
                 // The session has ended: there are no more events, and the client may start another session.
                 None => {
                     drop(state);
                     self.session = None;
-                    return Ok(Some(()));
+                    return Ok(true);
                 }
             }
         };
@@ -185,7 +173,7 @@ impl FakeGatewayConnection {
             self.socket.send(Message::text(text)).await?;
             self.last_sent = number;
         }
-        Ok(Some(()))
+        Ok(true)
     }
 
     async fn receive_payload(&mut self, text: &str) -> Result<(), FakeGatewayEnd> {
@@ -216,16 +204,13 @@ impl FakeGatewayConnection {
             Value::Null => None,
             seq => Some(seq.as_u64().ok_or(FakeGatewayEnd::Close(4002))?),
         };
-        let mut acknowledges = false;
-        let mut interval = Duration::ZERO;
-        self.shared.state.send_modify(|state| {
+        let (acknowledges, interval) = self.shared.update_state(|state| {
             state.heartbeats += 1;
-            acknowledges = state.acknowledges;
-            interval = state.heartbeat;
             let own = state.sessions.iter_mut().find(|session| session.connection == self.number);
             if let (Some(session), Some(seq)) = (own, seq) {
                 session.confirm_up_to(seq);
             }
+            (state.acknowledges, state.heartbeat)
         });
         self.heartbeat_deadline = Instant::now() + 2 * interval;
         Ok(acknowledges.then(|| json!({"op": 11})))
@@ -243,32 +228,28 @@ impl FakeGatewayConnection {
         if intents & !KNOWN_INTENTS != 0 {
             return Err(FakeGatewayEnd::Close(4013));
         }
-        let mut answer = Ok(None);
-        self.shared.state.send_modify(|state| {
+        let shared = Arc::clone(&self.shared);
+        shared.update_state(|state| {
             let privileged = PRIVILEGED_INTENTS | if state.message_content { 0 } else { MESSAGE_CONTENT };
             if intents & privileged != 0 {
-                answer = Err(FakeGatewayEnd::Close(4014));
-            } else if state.identifies_left == 0 {
-                answer = Ok(Some(json!({"op": 9, "d": false})));
-            } else {
-                let id = format!("session-{}", state.chat_data.new_id());
-                let mut session = FakeGatewaySession::new(id.clone(), intents, self.number);
-                let user = state.chat_data.user_json(super::chat_data::BOT);
-                session.push_event(
-                    "READY",
-                    &json!({
-                        "v": 10, "user": user, "guilds": [], "session_id": id,
-                        "resume_gateway_url": self.shared.addresses.gateway,
-                        "application": {"id": super::chat_data::BOT, "flags": 0},
-                    }),
-                );
-                state.identifies_left -= 1;
-                state.identified += 1;
-                state.sessions.push(session);
-                (self.session, self.last_sent) = (Some(id), 0);
+                return Err(FakeGatewayEnd::Close(4014));
             }
-        });
-        answer
+            if state.identifies_left == 0 {
+                return Ok(Some(json!({"op": 9, "d": false})));
+            }
+            let id = format!("session-{}", state.chat_data.new_id());
+            let mut session = FakeGatewaySession::new(id.clone(), intents, self.number);
+            let ready = json!({
+                "v": 10, "user": state.chat_data.user_json(BOT), "guilds": [], "session_id": id,
+                "resume_gateway_url": state.gateway_url, "application": {"id": BOT, "flags": 0},
+            });
+            session.push_event("READY", &ready);
+            state.identifies_left -= 1;
+            state.identified += 1;
+            state.sessions.push(session);
+            (self.session, self.last_sent) = (Some(id), 0);
+            Ok(None)
+        })
     }
 
     fn on_resume(&mut self, data: &Value) -> Result<Option<Value>, FakeGatewayEnd> {
@@ -279,22 +260,21 @@ impl FakeGatewayConnection {
         let (Some(id), Some(seq)) = (data["session_id"].as_str(), data["seq"].as_u64()) else {
             return Err(FakeGatewayEnd::Close(4002));
         };
-        let mut answer = Ok(None);
-        self.shared.state.send_modify(|state| match state.sessions.iter_mut().find(|session| session.id == id) {
-            Some(session) if seq > session.last_seq => answer = Err(FakeGatewayEnd::Close(4007)),
+        let shared = Arc::clone(&self.shared);
+        shared.update_state(|state| match state.sessions.iter_mut().find(|session| session.id == id) {
+            Some(session) if seq > session.last_seq => Err(FakeGatewayEnd::Close(4007)),
             Some(session) if session.can_resume(seq) => {
                 session.connection = self.number;
                 session.push_event("RESUMED", &json!({}));
                 state.resumed += 1;
-                self.session = Some(id.to_owned());
-                self.last_sent = seq;
+                (self.session, self.last_sent) = (Some(id.to_owned()), seq);
+                Ok(None)
             }
             Some(_) | None => {
                 state.not_resumed += 1;
-                answer = Ok(Some(json!({"op": 9, "d": false})));
+                Ok(Some(json!({"op": 9, "d": false})))
             }
-        });
-        answer
+        })
     }
 }
 

@@ -53,22 +53,3 @@ impl FakeGatewaySession {
         seq <= self.last_seq && seq + 1 >= first
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn confirmed_events_cannot_be_replayed() {
-        let mut session = FakeGatewaySession::new("s".into(), GUILD_MESSAGES, 1);
-        for number in 1..=3 {
-            session.push_event("MESSAGE_CREATE", &json!({"id": number}));
-        }
-        assert_eq!(session.events_after(1).iter().map(|(number, _)| *number).collect::<Vec<_>>(), [2, 3]);
-        assert!(session.can_resume(0));
-        session.confirm_up_to(2);
-        assert!(!session.can_resume(1));
-        assert!(session.can_resume(2) && session.can_resume(3));
-        assert!(!session.can_resume(4), "it has not come so far");
-    }
-}

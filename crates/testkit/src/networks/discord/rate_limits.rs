@@ -80,31 +80,3 @@ fn rate_limit_of(route: DiscordRoute) -> FakeRateLimit {
 fn bucket_of(route: DiscordRoute) -> DiscordRoute {
     if route == DiscordRoute::Unreact { DiscordRoute::React } else { route }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_sixth_message_within_five_seconds_is_one_too_many() {
-        let (mut limits, now) = (RateLimitCounters::default(), Instant::now());
-        for left in (0..5).rev() {
-            let allowance = limits.count_call(DiscordRoute::Send, "1", now);
-            assert!(!allowance.exceeded);
-            assert_eq!(allowance.remaining, left);
-        }
-        let allowance = limits.count_call(DiscordRoute::Send, "1", now + Duration::from_secs(2));
-        assert!(allowance.exceeded);
-        assert_eq!(allowance.reset_after, Duration::from_secs(3));
-        assert!(!limits.count_call(DiscordRoute::Send, "2", now).exceeded, "another channel counts for itself");
-        assert!(!limits.count_call(DiscordRoute::Send, "1", now + Duration::from_secs(5)).exceeded);
-    }
-
-    #[test]
-    fn signs_put_there_and_taken_off_are_counted_together() {
-        let (mut limits, now) = (RateLimitCounters::default(), Instant::now());
-        assert!(!limits.count_call(DiscordRoute::React, "1", now).exceeded);
-        assert!(limits.count_call(DiscordRoute::Unreact, "1", now + Duration::from_millis(100)).exceeded);
-        assert!(!limits.count_call(DiscordRoute::Unreact, "1", now + Duration::from_millis(250)).exceeded);
-    }
-}

@@ -4,12 +4,14 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::super::http::{FakeHttpReply, percent_decode};
-use super::chat_data::{BOT, FakeDiscordFile, FakeDiscordMessage};
+use super::super::FakeChatFile;
+use super::super::multipart::{FormPart, parse_parts};
+use super::TOKEN;
+use super::chat_data::{BOT, FakeDiscordMessage};
 use super::rate_limits::{DiscordRoute, RateLimitStatus};
 use super::state::{FakeDiscordFault, FakeDiscordState};
-use super::{TOKEN, multipart};
-use crate::model::http1::RawHttpRequest;
+use crate::fake_server::http1::RawHttpRequest;
+use crate::fake_server::{FakeHttpReply, percent_decode};
 
 /// Discord: create message, `content` and `nonce`. The length counts code points (discord-api-docs issue 1315).
 const MAX_CONTENT_CHARS: usize = 2000;
@@ -24,41 +26,24 @@ struct DiscordRestRequest {
     parts: Vec<String>,
 }
 
-/// Discord: an error with its JSON code.
-pub(super) struct FakeDiscordError {
-    status: u16,
-    body: Value,
-}
-
-/// Addresses that the server hands out.
-#[derive(Debug, Clone)]
-pub(super) struct FakeDiscordAddresses {
-    pub(super) gateway: String,
-    pub(super) files: String,
-}
-
 /// Answers a request; none where the connection is closed instead.
-pub(super) fn answer_request(
-    state: &mut FakeDiscordState,
-    incoming: &RawHttpRequest,
-    addresses: &FakeDiscordAddresses,
-) -> Option<FakeHttpReply> {
+pub(super) fn answer_request(state: &mut FakeDiscordState, incoming: &RawHttpRequest) -> Option<FakeHttpReply> {
     let path = incoming.path.split('?').next().unwrap_or_default();
     let Some(asked) = parse_request(&incoming.method, path) else {
-        state.report_client_error(format!("no such route: {} {path}", incoming.method));
-        return Some(api_error(404, 0, "404: Not Found").into());
+        state.client_errors.push(format!("no such route: {} {path}", incoming.method));
+        return Some(api_error(404, 0, "404: Not Found"));
     };
     state.record_call(asked.route, &incoming.body);
     if asked.route == DiscordRoute::File {
         return Some(serve_file(state, incoming, &asked.parts));
     }
     if let Err(refusal) = check_headers(state, incoming) {
-        return Some(refusal.into());
+        return Some(refusal);
     }
     let fault = state.take_fault(asked.route);
     match fault {
         Some(FakeDiscordFault::Status { status, code, message }) => {
-            return Some(api_error(status, code, &message).into());
+            return Some(api_error(status, code, &message));
         }
         Some(FakeDiscordFault::RateLimited { after, scope }) => {
             return Some(super::state::rate_limit_reply(after, scope));
@@ -67,10 +52,10 @@ pub(super) fn answer_request(
         Some(FakeDiscordFault::LoseAnswer) | None => {}
     }
     let channel = asked.parts.first().map_or("", String::as_str);
-    let allowance = state.count_for_rate_limit(asked.route, channel, Instant::now());
+    let allowance = state.limits.as_mut().map(|limits| limits.count_call(asked.route, channel, Instant::now()));
     let reply = match allowance.filter(|allowance| allowance.exceeded) {
         Some(exceeded) => super::state::rate_limit_reply(exceeded.reset_after, super::RateLimitScope::User),
-        None => perform_request(state, &asked, incoming, addresses).unwrap_or_else(FakeHttpReply::from),
+        None => perform_request(state, &asked, incoming).unwrap_or_else(|refusal| refusal),
     };
     let lost = matches!(fault, Some(FakeDiscordFault::LoseAnswer));
     (!lost).then(|| add_rate_limit_headers(reply, allowance))
@@ -99,10 +84,10 @@ fn parse_request(method: &str, path: &str) -> Option<DiscordRestRequest> {
     Some(DiscordRestRequest { route, parts: kept.into_iter().map(str::to_owned).collect() })
 }
 
-fn check_headers(state: &mut FakeDiscordState, incoming: &RawHttpRequest) -> Result<(), FakeDiscordError> {
+fn check_headers(state: &mut FakeDiscordState, incoming: &RawHttpRequest) -> Result<(), FakeHttpReply> {
     // Discord: reference, user agent. Cloudflare refuses requests without one.
     if !incoming.header("user-agent").is_some_and(|agent| agent.starts_with("DiscordBot (")) {
-        state.report_client_error("no valid User-Agent".to_owned());
+        state.client_errors.push("no valid User-Agent".to_owned());
         return Err(api_error(403, 40333, "internal network error"));
     }
     if incoming.header("authorization") != Some(format!("Bot {TOKEN}").as_str()) {
@@ -115,34 +100,32 @@ fn perform_request(
     state: &mut FakeDiscordState,
     asked: &DiscordRestRequest,
     incoming: &RawHttpRequest,
-    addresses: &FakeDiscordAddresses,
-) -> Result<FakeHttpReply, FakeDiscordError> {
+) -> Result<FakeHttpReply, FakeHttpReply> {
     let part = |at: usize| asked.parts.get(at).map_or("", String::as_str);
-    if let Some(channel) = asked.parts.first() {
-        let channel = state.chat_data.channel(channel).ok_or_else(|| api_error(404, 10003, "Unknown Channel"))?;
-        if channel.muted {
-            return Err(api_error(403, 50013, "Missing Permissions"));
-        }
+    if asked.parts.first().is_some_and(|channel| state.chat_data.channel(channel).is_none()) {
+        return Err(api_error(404, 10003, "Unknown Channel"));
     }
     match asked.route {
-        DiscordRoute::Me => Ok(json_reply(&state.chat_data.user_json(BOT))),
+        DiscordRoute::Me => Ok(FakeHttpReply::json(200, &state.chat_data.user_json(BOT))),
         DiscordRoute::Application => {
             let flags = if state.message_content { MESSAGE_CONTENT_LIMITED } else { 0 };
-            Ok(json_reply(&json!({"id": BOT, "name": "quell", "flags": flags})))
+            Ok(FakeHttpReply::json(200, &json!({"id": BOT, "name": "quell", "flags": flags})))
         }
         DiscordRoute::Gateway => {
             let limit = json!({
                 "total": 1000, "remaining": state.identifies_left, "max_concurrency": 1,
                 "reset_after": u64::try_from(state.identifies_reset.as_millis()).unwrap_or(u64::MAX),
             });
-            Ok(json_reply(&json!({"url": addresses.gateway, "shards": 1, "session_start_limit": limit})))
+            Ok(FakeHttpReply::json(200, &json!({"url": state.gateway_url, "shards": 1, "session_start_limit": limit})))
         }
-        DiscordRoute::Send => create_message(state, part(0), incoming, &addresses.files),
-        DiscordRoute::Edit => edit_message(state, part(0), part(1), incoming, &addresses.files),
+        DiscordRoute::Send => create_message(state, part(0), incoming),
+        DiscordRoute::Edit => edit_message(state, part(0), part(1), incoming),
         DiscordRoute::React | DiscordRoute::Unreact => change_reaction(state, asked.route, [part(0), part(1), part(2)]),
         DiscordRoute::Typing => {
-            state.count_typing(part(0));
-            Ok(no_content())
+            if let Some(channel) = state.chat_data.channel_mut(part(0)) {
+                channel.typing += 1;
+            }
+            Ok(FakeHttpReply::new(204, ""))
         }
         DiscordRoute::File => Err(api_error(404, 0, "404: Not Found")),
     }
@@ -152,8 +135,7 @@ fn create_message(
     state: &mut FakeDiscordState,
     channel: &str,
     incoming: &RawHttpRequest,
-    files: &str,
-) -> Result<FakeHttpReply, FakeDiscordError> {
+) -> Result<FakeHttpReply, FakeHttpReply> {
     let (payload, parts) = parse_body(incoming)?;
     let known =
         ["content", "nonce", "enforce_nonce", "allowed_mentions", "message_reference", "attachments", "flags", "tts"];
@@ -165,8 +147,8 @@ fn create_message(
     let nonce = check_nonce(&payload)?;
     if payload["enforce_nonce"] == true {
         let wanted = nonce.as_ref().ok_or_else(|| invalid_field("enforce_nonce", "Requires a nonce."))?;
-        if let Some((channel, id)) = state.find_by_nonce(wanted) {
-            return Ok(json_reply(&state.chat_data.message_json(&channel, &id, files)));
+        if let Some((channel, id)) = state.chat_data.find_by_nonce(wanted) {
+            return Ok(message_reply(state, &channel, &id));
         }
     }
     let reply_to = match payload["message_reference"]["message_id"].as_str() {
@@ -176,22 +158,21 @@ fn create_message(
         reply_to => reply_to.map(str::to_owned),
     };
     let pinged = pinged_users(state, &payload, text);
-    let mut shown = Vec::new();
+    let mut files = Vec::new();
     for part in parts {
-        let id = state.chat_data.new_id();
-        shown.push(FakeDiscordFile { id, name: part.name, media_type: part.media_type, bytes: part.bytes });
+        files.push(file_of(part, state.chat_data.new_id()));
     }
     let message = FakeDiscordMessage {
         author: BOT.to_owned(),
         text: text.to_owned(),
-        files: shown,
+        files,
         reply_to,
         pinged,
         nonce,
         ..FakeDiscordMessage::default()
     };
     let id = state.add_message(channel, message);
-    Ok(json_reply(&state.chat_data.message_json(channel, &id, files)))
+    Ok(message_reply(state, channel, &id))
 }
 
 fn edit_message(
@@ -199,8 +180,7 @@ fn edit_message(
     channel: &str,
     id: &str,
     incoming: &RawHttpRequest,
-    files: &str,
-) -> Result<FakeHttpReply, FakeDiscordError> {
+) -> Result<FakeHttpReply, FakeHttpReply> {
     let (payload, _) = parse_body(incoming)?;
     state.check_keys(&payload, &["content", "allowed_mentions", "flags"]);
     let text = check_content(&payload)?.to_owned();
@@ -216,14 +196,14 @@ fn edit_message(
     message.edits += 1;
     message.pinged.extend(pinged);
     state.send_message_event("MESSAGE_UPDATE", channel, id);
-    Ok(json_reply(&state.chat_data.message_json(channel, id, files)))
+    Ok(message_reply(state, channel, id))
 }
 
 fn change_reaction(
     state: &mut FakeDiscordState,
     route: DiscordRoute,
     [channel, id, sign]: [&str; 3],
-) -> Result<FakeHttpReply, FakeDiscordError> {
+) -> Result<FakeHttpReply, FakeHttpReply> {
     let message = state.chat_data.message_mut(channel, id).ok_or_else(|| api_error(404, 10008, "Unknown Message"))?;
     // A Unicode emoji, or `name:id` of an emoji of the guild.
     if sign.is_ascii() && !sign.contains(':') {
@@ -236,34 +216,30 @@ fn change_reaction(
         (_, Some(_)) => {}
         (_, None) => message.reactions.push(sign.to_owned()),
     }
-    Ok(no_content())
+    Ok(FakeHttpReply::new(204, ""))
 }
 
 fn serve_file(state: &mut FakeDiscordState, incoming: &RawHttpRequest, parts: &[String]) -> FakeHttpReply {
     // The real CDN is another server: a token sent there is leaked.
     if incoming.header("authorization").is_some() {
-        state.report_client_error("the token was sent to the CDN".to_owned());
+        state.client_errors.push("the token was sent to the CDN".to_owned());
     }
     match parts.first().and_then(|id| state.chat_data.file(id)) {
-        Some(file) => FakeHttpReply {
-            status: 200,
-            headers: vec![("content-type".to_owned(), file.media_type.clone())],
-            body: file.bytes.clone(),
-        },
-        None => api_error(404, 0, "404: Not Found").into(),
+        Some(file) => FakeHttpReply::new(200, file.bytes.clone()).with_header("content-type", &file.media_type),
+        None => api_error(404, 0, "404: Not Found"),
     }
 }
 
-fn parse_body(incoming: &RawHttpRequest) -> Result<(Value, Vec<multipart::DiscordFormFile>), FakeDiscordError> {
+fn parse_body(incoming: &RawHttpRequest) -> Result<(Value, Vec<FormPart>), FakeHttpReply> {
     let content_type = incoming.header("content-type").unwrap_or_default();
     let broken = |why: &str| api_error(400, 50109, &format!("The request body contains invalid JSON: {why}"));
     if content_type.starts_with("multipart/form-data") {
-        let form = multipart::parse_form(content_type, &incoming.body).map_err(|why| broken(&why))?;
-        let declared = form.payload["attachments"].as_array().map_or(0, Vec::len);
-        if declared != form.files.len() {
+        let (payload, files) = parse_form(incoming, content_type).map_err(|why| broken(&why))?;
+        let declared = payload["attachments"].as_array().map_or(0, Vec::len);
+        if declared != files.len() {
             return Err(invalid_field("attachments", "Does not fit the files."));
         }
-        return Ok((form.payload, form.files));
+        return Ok((payload, files));
     }
     if content_type != "application/json" {
         return Err(broken("the content type is another"));
@@ -272,7 +248,32 @@ fn parse_body(incoming: &RawHttpRequest) -> Result<(Value, Vec<multipart::Discor
     Ok((payload, Vec::new()))
 }
 
-fn check_content(payload: &Value) -> Result<&str, FakeDiscordError> {
+/// A part `payload_json` and parts `files[n]`.
+fn parse_form(incoming: &RawHttpRequest, content_type: &str) -> Result<(Value, Vec<FormPart>), String> {
+    let (mut payload, mut files) = (Value::Null, Vec::new());
+    for part in parse_parts(content_type, &incoming.body)? {
+        let index = part.name.strip_prefix("files[").and_then(|rest| rest.strip_suffix(']'));
+        if part.name == "payload_json" {
+            payload = serde_json::from_slice(&part.bytes).map_err(|error| format!("payload_json: {error}"))?;
+        } else if index.is_none_or(|index| index.parse::<usize>().is_err()) {
+            return Err(format!("a part named {}", part.name));
+        } else if part.file_name.as_deref().is_none_or(str::is_empty) {
+            return Err("a file without name".to_owned());
+        } else {
+            files.push(part);
+        }
+    }
+    Ok((payload, files))
+}
+
+fn file_of(part: FormPart, id: String) -> FakeChatFile {
+    let media_type = if part.media_type.is_empty() { "application/octet-stream".to_owned() } else { part.media_type };
+    // HTML, multipart/form-data encoding algorithm: `%22` stands for a quote.
+    let name = part.file_name.unwrap_or_default().replace("%22", "\"");
+    FakeChatFile { id, name, media_type, bytes: part.bytes.to_vec() }
+}
+
+fn check_content(payload: &Value) -> Result<&str, FakeHttpReply> {
     let text = match &payload["content"] {
         Value::Null => "",
         Value::String(text) => text,
@@ -284,7 +285,7 @@ fn check_content(payload: &Value) -> Result<&str, FakeDiscordError> {
     Ok(text)
 }
 
-fn check_nonce(payload: &Value) -> Result<Option<Value>, FakeDiscordError> {
+fn check_nonce(payload: &Value) -> Result<Option<Value>, FakeHttpReply> {
     match &payload["nonce"] {
         Value::Null => Ok(None),
         Value::String(text) if text.len() > MAX_NONCE_BYTES => {
@@ -308,38 +309,24 @@ fn pinged_users(state: &FakeDiscordState, payload: &Value, text: &str) -> Vec<St
     pinged
 }
 
-fn api_error(status: u16, code: u64, message: &str) -> FakeDiscordError {
-    FakeDiscordError { status, body: json!({"message": message, "code": code}) }
+fn message_reply(state: &FakeDiscordState, channel: &str, id: &str) -> FakeHttpReply {
+    FakeHttpReply::json(200, &state.chat_data.message_json(channel, id, &state.file_base_url))
 }
 
-fn invalid_field(field: &str, message: &str) -> FakeDiscordError {
+/// Discord: an error with its JSON code.
+fn api_error(status: u16, code: u64, message: &str) -> FakeHttpReply {
+    FakeHttpReply::json(status, &json!({"message": message, "code": code}))
+}
+
+fn invalid_field(field: &str, message: &str) -> FakeHttpReply {
     let errors = json!({field: {"_errors": [{"code": "INVALID", "message": message}]}});
-    FakeDiscordError { status: 400, body: json!({"message": "Invalid Form Body", "code": 50035, "errors": errors}) }
+    FakeHttpReply::json(400, &json!({"message": "Invalid Form Body", "code": 50035, "errors": errors}))
 }
 
-fn json_reply(body: &Value) -> FakeHttpReply {
-    FakeHttpReply { status: 200, headers: Vec::new(), body: body.to_string().into_bytes() }
-}
-
-fn no_content() -> FakeHttpReply {
-    FakeHttpReply { status: 204, headers: Vec::new(), body: Vec::new() }
-}
-
-fn add_rate_limit_headers(mut reply: FakeHttpReply, allowance: Option<RateLimitStatus>) -> FakeHttpReply {
-    if let Some(allowance) = allowance {
-        let reset_after = format!("{:.3}", allowance.reset_after.as_secs_f64());
-        let headers = [
-            ("x-ratelimit-limit", allowance.limit.to_string()),
-            ("x-ratelimit-remaining", allowance.remaining.to_string()),
-            ("x-ratelimit-reset-after", reset_after),
-        ];
-        reply.headers.extend(headers.map(|(name, value)| (name.to_owned(), value)));
-    }
+fn add_rate_limit_headers(reply: FakeHttpReply, allowance: Option<RateLimitStatus>) -> FakeHttpReply {
+    let Some(allowance) = allowance else { return reply };
     reply
-}
-
-impl From<FakeDiscordError> for FakeHttpReply {
-    fn from(refusal: FakeDiscordError) -> Self {
-        Self { status: refusal.status, headers: Vec::new(), body: refusal.body.to_string().into_bytes() }
-    }
+        .with_header("x-ratelimit-limit", allowance.limit.to_string())
+        .with_header("x-ratelimit-remaining", allowance.remaining.to_string())
+        .with_header("x-ratelimit-reset-after", format!("{:.3}", allowance.reset_after.as_secs_f64()))
 }

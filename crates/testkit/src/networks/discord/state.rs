@@ -1,14 +1,15 @@
 //! State of the server and its received calls: one value that tests read and wait on.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::super::http::FakeHttpReply;
 use super::chat_data::{BOT, FakeDiscordData, FakeDiscordMessage};
 use super::gateway_sessions::{DIRECT_MESSAGES, FakeGatewaySession, GUILD_MESSAGES, MESSAGE_CONTENT};
-use super::rate_limits::{DiscordRoute, RateLimitCounters, RateLimitStatus};
+use super::rate_limits::{DiscordRoute, RateLimitCounters};
+use crate::fake_server::FakeHttpReply;
+use crate::or_fail::OrFail as _;
 
 /// Fault that is injected into the next call of a route.
 #[derive(Debug, Clone)]
@@ -42,7 +43,7 @@ pub struct DiscordCall {
     pub body: Value,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct FakeDiscordState {
     pub chat_data: FakeDiscordData,
     /// Calls of the REST API, in order.
@@ -71,33 +72,23 @@ pub struct FakeDiscordState {
     pub(super) message_content: bool,
     pub(super) identifies_left: u64,
     pub(super) identifies_reset: Duration,
+    pub(super) gateway_url: String,
+    /// Base URL of attachments.
     pub(super) file_base_url: String,
 }
 
 impl FakeDiscordState {
-    pub(super) fn new(file_base_url: String) -> Self {
+    pub(super) fn new() -> Self {
         Self {
             chat_data: FakeDiscordData::new(),
-            calls: Vec::new(),
-            connections: 0,
-            identified: 0,
-            resumed: 0,
-            not_resumed: 0,
-            heartbeats: 0,
-            close_codes_sent: Vec::new(),
-            close_codes_received: Vec::new(),
-            client_errors: Vec::new(),
-            faults: Vec::new(),
             limits: Some(RateLimitCounters::default()),
-            sessions: Vec::new(),
-            next_connection: 0,
             // Discord: Hello. It sends 41.25 s.
             heartbeat: Duration::from_millis(41_250),
             acknowledges: true,
             message_content: true,
             identifies_left: 1000,
             identifies_reset: Duration::from_secs(86_400),
-            file_base_url,
+            ..Self::default()
         }
     }
 
@@ -111,25 +102,12 @@ impl FakeDiscordState {
         messages.iter().map(|message| message.text.clone()).collect()
     }
 
-    pub(super) fn report_client_error(&mut self, what: String) {
-        self.client_errors.push(what);
-    }
-
     pub(super) fn record_call(&mut self, route: DiscordRoute, body: &[u8]) {
         self.calls.push(DiscordCall { route, body: serde_json::from_slice(body).unwrap_or_default() });
     }
 
     pub(super) fn take_fault(&mut self, route: DiscordRoute) -> Option<FakeDiscordFault> {
         self.faults.iter_mut().find(|(of, _)| *of == route)?.1.pop_front()
-    }
-
-    pub(super) fn count_for_rate_limit(
-        &mut self,
-        route: DiscordRoute,
-        channel: &str,
-        now: Instant,
-    ) -> Option<RateLimitStatus> {
-        Some(self.limits.as_mut()?.count_call(route, channel, now))
     }
 
     /// Discord ignores unknown keys; a client that sends one has an error.
@@ -140,25 +118,12 @@ impl FakeDiscordState {
         }
     }
 
-    /// Channel and id of the bot's message with this nonce.
-    pub(super) fn find_by_nonce(&self, nonce: &Value) -> Option<(String, String)> {
-        self.chat_data.find_message(|message| message.author == BOT && message.nonce.as_ref() == Some(nonce))
-    }
-
-    pub(super) fn count_typing(&mut self, channel: &str) {
-        if let Some(channel) = self.chat_data.channel_mut(channel) {
-            channel.typing += 1;
-        }
-    }
-
     /// Adds a message to a channel and sends it to every session that may see it.
     pub(super) fn add_message(&mut self, channel: &str, mut message: FakeDiscordMessage) -> String {
         let id = self.chat_data.new_id();
         message.id.clone_from(&id);
-        match self.chat_data.channel_mut(channel) {
-            Some(channel) => channel.messages.push(message),
-            None => panic!("there is no channel {channel}"),
-        }
+        let shown = self.chat_data.channel_mut(channel).or_fail(format_args!("there is no channel {channel}"));
+        shown.messages.push(message);
         self.send_message_event("MESSAGE_CREATE", channel, &id);
         id
     }
@@ -194,12 +159,8 @@ pub(super) fn rate_limit_reply(after: Duration, scope: RateLimitScope) -> FakeHt
     let global = scope == RateLimitScope::Global;
     let seconds = after.as_secs_f64();
     let body = json!({"message": "You are being rate limited.", "retry_after": seconds, "global": global});
-    let mut headers = vec![
-        ("retry-after".to_owned(), format!("{}", seconds.ceil())),
-        ("x-ratelimit-scope".to_owned(), if global { "global" } else { "user" }.to_owned()),
-    ];
-    if global {
-        headers.push(("x-ratelimit-global".to_owned(), "true".to_owned()));
-    }
-    FakeHttpReply { status: 429, headers, body: body.to_string().into_bytes() }
+    let reply = FakeHttpReply::json(429, &body)
+        .with_header("retry-after", seconds.ceil().to_string())
+        .with_header("x-ratelimit-scope", if global { "global" } else { "user" });
+    if global { reply.with_header("x-ratelimit-global", "true") } else { reply }
 }

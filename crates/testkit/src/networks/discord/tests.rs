@@ -1,57 +1,104 @@
 //! The fake refuses what Discord refuses.
 
+use std::time::Instant;
+
 use futures_util::{SinkExt as _, StreamExt as _};
-use reqwest::{Client, Method};
 use rstest::rstest;
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
+use tokio_tungstenite::connect_async;
 use tokio_tungstenite::tungstenite::Message;
-use tokio_tungstenite::tungstenite::protocol::CloseFrame;
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
 
+use super::gateway_sessions::{FakeGatewaySession, GUILD_MESSAGES};
+use super::rate_limits::RateLimitCounters;
+use super::rest_api::answer_request;
 use super::*;
+use crate::fake_server::http1::RawHttpRequest;
 
-const AGENT: &str = "DiscordBot (https://example.org, 1)";
-
-async fn call_api(discord: &FakeDiscord, method: Method, path: &str, body: Value) -> (u16, Value) {
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let request = Client::builder().user_agent(AGENT).build().unwrap().request(method, discord.base_url() + path);
-    let request = request.header("authorization", format!("Bot {TOKEN}")).json(&body);
-    let answer = request.send().await.unwrap();
-    (answer.status().as_u16(), answer.json().await.unwrap_or_default())
+/// A request to send a message, in a state with one channel.
+fn send_request(state: &mut FakeDiscordState, body: &Value) -> RawHttpRequest {
+    let channel = state.chat_data.add_channel(FakeDiscordChannel::default());
+    let agent = ("user-agent", "DiscordBot (https://example.org, 1)".to_owned());
+    let authorization = ("authorization", format!("Bot {TOKEN}"));
+    RawHttpRequest::post(&format!("/api/v10/channels/{channel}/messages"), &[agent, authorization], body)
 }
 
-async fn send_message(discord: &FakeDiscord, channel: &str, body: Value) -> (u16, Value) {
-    call_api(discord, Method::POST, &format!("/channels/{channel}/messages"), body).await
+#[rstest]
+#[case::too_long(json!({"content": "x".repeat(2001)}), 50035)]
+#[case::empty(json!({"content": ""}), 50006)]
+#[case::no_text(json!({"content": 1}), 50035)]
+#[case::long_nonce(json!({"content": "x", "nonce": "n".repeat(26)}), 50035)]
+#[case::no_nonce(json!({"content": "x", "enforce_nonce": true}), 50035)]
+#[case::no_such_message(json!({"content": "x", "message_reference": {"message_id": "7"}}), 50035)]
+fn a_message_that_discord_would_not_take_is_refused(#[case] body: Value, #[case] code: u64) {
+    let mut state = FakeDiscordState::new();
+    let request = send_request(&mut state, &body);
+    let reply = answer_request(&mut state, &request).unwrap();
+    let answer: Value = serde_json::from_slice(&reply.body).unwrap();
+    assert_eq!((reply.status, answer["code"].as_u64()), (400, Some(code)), "{answer}");
 }
 
-struct DiscordGatewayTestClient(WebSocketStream<MaybeTlsStream<TcpStream>>);
+#[rstest]
+#[case::no_agent("user-agent", 403)]
+#[case::no_token("authorization", 401)]
+fn without_token_or_user_agent_nothing_is_done(#[case] missing: &str, #[case] status: u16) {
+    let mut state = FakeDiscordState::new();
+    let mut request = send_request(&mut state, &json!({"content": "x"}));
+    assert_eq!(answer_request(&mut state, &request).unwrap().status, 200);
+    request.headers.retain(|(name, _)| name != missing);
+    assert_eq!(answer_request(&mut state, &request).unwrap().status, status);
+}
 
-impl DiscordGatewayTestClient {
-    async fn connect(discord: &FakeDiscord) -> Self {
-        let url = format!("{}/?v=10&encoding=json", discord.shared.addresses.gateway);
-        let mut client = Self(connect_async(url).await.unwrap().0);
-        assert_eq!(client.next_payload().await.unwrap()["op"], 10);
-        client
+#[rstest]
+#[case::enforced(true, 1)]
+#[case::not_enforced(false, 2)]
+fn only_a_nonce_that_is_enforced_shows_its_message_once(#[case] is_enforced: bool, #[case] shown: usize) {
+    let mut state = FakeDiscordState::new();
+    let request = send_request(&mut state, &json!({"content": "x", "nonce": "n", "enforce_nonce": is_enforced}));
+    for _ in 0..2 {
+        assert_eq!(answer_request(&mut state, &request).unwrap().status, 200);
     }
+    let channel = request.path.split('/').nth(4).unwrap();
+    assert_eq!(state.texts(channel).len(), shown);
+}
 
-    async fn connect_identified(discord: &FakeDiscord) -> (Self, Value) {
-        let mut client = Self::connect(discord).await;
-        client.send_payload(identify_payload(TOKEN, gateway_sessions::GUILD_MESSAGES)).await;
-        let ready = client.next_payload().await.unwrap();
-        assert_eq!(ready["t"], "READY");
-        (client, ready["d"].clone())
+#[test]
+fn the_sixth_message_within_five_seconds_is_one_too_many() {
+    let (mut limits, now) = (RateLimitCounters::default(), Instant::now());
+    for left in (0..5).rev() {
+        let allowance = limits.count_call(DiscordRoute::Send, "1", now);
+        assert_eq!((allowance.exceeded, allowance.remaining), (false, left));
     }
+    let sixth = limits.count_call(DiscordRoute::Send, "1", now + Duration::from_secs(2));
+    assert_eq!((sixth.exceeded, sixth.reset_after), (true, Duration::from_secs(3)));
+    assert!(!limits.count_call(DiscordRoute::Send, "2", now).exceeded, "another channel counts for itself");
+    assert!(!limits.count_call(DiscordRoute::Send, "1", now + Duration::from_secs(5)).exceeded);
+    assert!(!limits.count_call(DiscordRoute::React, "1", now).exceeded);
+    assert!(limits.count_call(DiscordRoute::Unreact, "1", now).exceeded, "both are in one bucket");
+}
 
-    async fn send_payload(&mut self, payload: Value) {
-        self.0.send(Message::text(payload.to_string())).await.unwrap();
+#[test]
+fn confirmed_events_cannot_be_replayed() {
+    let mut session = FakeGatewaySession::new("s".into(), GUILD_MESSAGES, 1);
+    for number in 1..=3 {
+        session.push_event("MESSAGE_CREATE", &json!({"id": number}));
     }
+    assert!(session.can_resume(0));
+    session.confirm_up_to(2);
+    assert!(!session.can_resume(1));
+    assert!(session.can_resume(2) && session.can_resume(3));
+    assert!(!session.can_resume(4), "it has not come so far");
+}
 
-    /// The next payload, or the close code of the server.
-    async fn next_payload(&mut self) -> Result<Value, u16> {
-        match self.0.next().await {
-            Some(Ok(Message::Text(text))) => Ok(serde_json::from_str(&text).unwrap()),
-            Some(Ok(Message::Close(Some(frame)))) => Err(frame.code.into()),
+/// The close code of the gateway after this payload.
+async fn close_code_after(discord: &FakeDiscord, payload: Value) -> u16 {
+    let url = format!("ws://{}/?v=10&encoding=json", discord.gateway.address());
+    let mut socket = connect_async(url).await.unwrap().0;
+    assert!(socket.next().await.unwrap().unwrap().is_text(), "it begins with Hello");
+    socket.send(Message::text(payload.to_string())).await.unwrap();
+    loop {
+        match socket.next().await.unwrap().unwrap() {
+            Message::Close(Some(frame)) => return frame.code.into(),
+            Message::Text(_) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -60,73 +107,6 @@ impl DiscordGatewayTestClient {
 fn identify_payload(token: &str, intents: u64) -> Value {
     let properties = json!({"os": "linux", "browser": "test", "device": "test"});
     json!({"op": 2, "d": {"token": token, "intents": intents, "properties": properties}})
-}
-
-#[rstest]
-#[case::too_long(json!({"content": "x".repeat(2001)}), 400, 50035)]
-#[case::empty(json!({"content": ""}), 400, 50006)]
-#[case::no_text(json!({"content": 1}), 400, 50035)]
-#[case::long_nonce(json!({"content": "x", "nonce": "n".repeat(26)}), 400, 50035)]
-#[case::no_nonce(json!({"content": "x", "enforce_nonce": true}), 400, 50035)]
-#[case::no_such_message(json!({"content": "x", "message_reference": {"message_id": "7"}}), 400, 50035)]
-#[tokio::test]
-async fn a_message_that_discord_would_not_take_is_refused(#[case] body: Value, #[case] status: u16, #[case] code: u64) {
-    let discord = FakeDiscord::start().await;
-    let channel = discord.add_channel();
-    let (got, answer) = send_message(&discord, &channel, body).await;
-    assert_eq!((got, answer["code"].as_u64()), (status, Some(code)), "{answer}");
-    assert!(discord.messages(&channel).is_empty());
-}
-
-#[tokio::test]
-async fn a_nonce_that_is_enforced_shows_its_message_once() {
-    let discord = FakeDiscord::start().await;
-    let channel = discord.add_channel();
-    let body = json!({"content": "once", "nonce": "n", "enforce_nonce": true});
-    let (first, second) =
-        (send_message(&discord, &channel, body.clone()).await, send_message(&discord, &channel, body).await);
-    assert_eq!(first.1["id"], second.1["id"]);
-    assert_eq!(discord.messages(&channel).len(), 1);
-    send_message(&discord, &channel, json!({"content": "again", "nonce": "n"})).await;
-    assert_eq!(discord.messages(&channel).len(), 2, "without enforce_nonce it is shown");
-}
-
-#[tokio::test]
-async fn missing_rights_and_missing_objects_have_different_codes() {
-    let discord = FakeDiscord::start().await;
-    let (anna, channel) = (discord.add_person("anna"), discord.add_channel());
-    let message = discord.post_message(&channel, &anna, "hello");
-    let edit = |message: &str| format!("/channels/{channel}/messages/{message}");
-    let body = || json!({"content": "x"});
-    assert_eq!(call_api(&discord, Method::PATCH, &edit(&message), body()).await.1["code"], 50005);
-    assert_eq!(call_api(&discord, Method::PATCH, &edit("7"), body()).await.1["code"], 10008);
-    assert_eq!(send_message(&discord, "7", body()).await.1["code"], 10003);
-    discord.mute_bot(&channel);
-    assert_eq!(send_message(&discord, &channel, body()).await.1["code"], 50013);
-}
-
-#[tokio::test]
-async fn without_token_or_user_agent_nothing_is_done() {
-    let discord = FakeDiscord::start().await;
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let url = discord.base_url() + "/users/@me";
-    let client = Client::builder().build().unwrap();
-    let answer = client.get(&url).header("authorization", format!("Bot {TOKEN}")).send().await.unwrap();
-    assert_eq!(answer.status().as_u16(), 403);
-    let answer = client.get(&url).header("user-agent", AGENT).header("authorization", TOKEN).send().await.unwrap();
-    assert_eq!(answer.status().as_u16(), 401);
-}
-
-#[tokio::test]
-async fn the_sixth_message_in_a_row_has_to_wait() {
-    let discord = FakeDiscord::start().await;
-    let channel = discord.add_channel();
-    for _ in 0..5 {
-        assert_eq!(send_message(&discord, &channel, json!({"content": "x"})).await.0, 200);
-    }
-    let (status, answer) = send_message(&discord, &channel, json!({"content": "x"})).await;
-    assert_eq!((status, &answer["global"]), (429, &json!(false)));
-    assert!(answer["retry_after"].as_f64().is_some_and(|seconds| seconds > 0.0 && seconds <= 5.0), "{answer}");
 }
 
 #[rstest]
@@ -139,59 +119,12 @@ async fn the_sixth_message_in_a_row_has_to_wait() {
 #[case::resume_with_another_token(json!({"op": 6, "d": {"token": "another", "session_id": "s", "seq": 1}}), 4004)]
 #[tokio::test]
 async fn an_invalid_payload_closes_the_connection(#[case] payload: Value, #[case] code: u16) {
-    let discord = FakeDiscord::start().await;
-    let mut client = DiscordGatewayTestClient::connect(&discord).await;
-    client.send_payload(payload).await;
-    assert_eq!(client.next_payload().await, Err(code));
-    discord.wait_for("the code", |state| state.close_codes_sent == [code]).await;
+    assert_eq!(close_code_after(&FakeDiscord::start().await, payload).await, code);
 }
 
 #[tokio::test]
 async fn a_client_without_heartbeats_is_closed() {
     let discord = FakeDiscord::start().await;
     discord.set_heartbeat_interval(Duration::from_millis(10));
-    let mut client = DiscordGatewayTestClient::connect(&discord).await;
-    assert_eq!(client.next_payload().await, Err(4009));
-}
-
-#[tokio::test]
-async fn a_session_goes_on_where_it_was_and_not_before_what_was_confirmed() {
-    let discord = FakeDiscord::start().await;
-    let (anna, channel) = (discord.add_person("anna"), discord.add_channel());
-    let (mut client, ready) = DiscordGatewayTestClient::connect_identified(&discord).await;
-    let resume = |seq: u64| json!({"op": 6, "d": {"token": TOKEN, "session_id": ready["session_id"], "seq": seq}});
-    discord.post_message(&channel, &anna, "one");
-    assert_eq!(client.next_payload().await.unwrap()["s"], 2);
-    client.send_payload(json!({"op": 1, "d": 2})).await;
-    assert_eq!(client.next_payload().await.unwrap()["op"], 11);
-    discord.drop_connections();
-    discord.wait_for("the end", |state| state.connections == 0).await;
-    discord.post_message(&channel, &anna, "two");
-
-    let mut client = DiscordGatewayTestClient::connect(&discord).await;
-    client.send_payload(resume(1)).await;
-    assert_eq!(client.next_payload().await.unwrap(), json!({"op": 9, "d": false}), "event 2 was confirmed");
-    let mut client = DiscordGatewayTestClient::connect(&discord).await;
-    client.send_payload(resume(99)).await;
-    assert_eq!(client.next_payload().await, Err(4007));
-    let mut client = DiscordGatewayTestClient::connect(&discord).await;
-    client.send_payload(resume(2)).await;
-    let (missed, resumed) = (client.next_payload().await.unwrap(), client.next_payload().await.unwrap());
-    // Without the message content intent, the content of guild messages is empty.
-    assert_eq!((&missed["t"], &missed["d"]["content"]), (&json!("MESSAGE_CREATE"), &json!("")));
-    assert_eq!((&missed["s"], &resumed["t"]), (&json!(3), &json!("RESUMED")));
-}
-
-#[tokio::test]
-async fn only_a_close_with_1000_or_1001_ends_the_session() {
-    let discord = FakeDiscord::start().await;
-    for (code, goes_on) in [(4000, true), (1000, false)] {
-        let (mut client, ready) = DiscordGatewayTestClient::connect_identified(&discord).await;
-        let left = discord.state().close_codes_received.len();
-        client.0.close(Some(CloseFrame { code: code.into(), reason: "".into() })).await.unwrap();
-        discord.wait_for("the end", |state| state.close_codes_received.len() > left).await;
-        let mut client = DiscordGatewayTestClient::connect(&discord).await;
-        client.send_payload(json!({"op": 6, "d": {"token": TOKEN, "session_id": ready["session_id"], "seq": 1}})).await;
-        assert_eq!(client.next_payload().await.unwrap()["op"], if goes_on { 0 } else { 9 }, "{code}");
-    }
+    assert_eq!(close_code_after(&discord, json!({"op": 1, "d": null})).await, 4009);
 }

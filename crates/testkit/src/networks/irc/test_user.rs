@@ -1,15 +1,14 @@
 //! An IRC user: a plain client that keeps every line that it reads.
 
-use std::sync::Arc;
-
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 
-use super::{IrcServer, WAIT_TIMEOUT};
+use super::IrcServer;
+use crate::fake_server::wait_for_state;
+use crate::or_fail::OrFail as _;
 
 /// A line that a user received.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +27,7 @@ pub struct IrcLine {
 #[derive(Debug)]
 pub struct IrcTestUser {
     nick: String,
-    received: Arc<watch::Sender<Vec<IrcLine>>>,
+    received: watch::Sender<Vec<IrcLine>>,
     outgoing: mpsc::UnboundedSender<String>,
     _tasks: JoinSet<()>,
 }
@@ -36,16 +35,13 @@ pub struct IrcTestUser {
 impl IrcTestUser {
     /// Connects with a free nick.
     pub async fn connect(server: &IrcServer, nick: &str) -> Self {
-        let stream = match TcpStream::connect(server.address()).await {
-            Ok(stream) => stream,
-            Err(error) => panic!("{nick} cannot connect: {error}"),
-        };
+        let stream = TcpStream::connect(server.address()).await.or_fail(format_args!("{nick} cannot connect"));
         let (reader, writer) = stream.into_split();
-        let read = Arc::new(watch::Sender::new(Vec::new()));
+        let read = watch::Sender::new(Vec::new());
         let (say, said) = mpsc::unbounded_channel();
         let mut tasks = JoinSet::new();
         tasks.spawn(write_loop(writer, said));
-        tasks.spawn(read_loop(reader, Arc::clone(&read), say.clone()));
+        tasks.spawn(read_loop(reader, read.clone(), say.clone()));
         let person = Self { nick: nick.to_owned(), received: read, outgoing: say, _tasks: tasks };
         if let Some(password) = server.password() {
             person.send_raw(&format!("PASS {password}"));
@@ -54,10 +50,6 @@ impl IrcTestUser {
         person.send_raw(&format!("USER {nick} 0 * :a person"));
         person.wait_for("a welcome", |lines| lines.iter().any(|line| line.command == "376")).await;
         person
-    }
-
-    pub fn nick(&self) -> &str {
-        &self.nick
     }
 
     /// Joins a channel, and returns when it is in it.
@@ -92,11 +84,6 @@ impl IrcTestUser {
         self.received.borrow().clone()
     }
 
-    /// Texts of the messages received from a user.
-    pub fn messages_from(&self, nick: &str) -> Vec<String> {
-        texts_of(&self.received.borrow(), nick)
-    }
-
     /// Waits until it has received this many messages from a user; returns their texts.
     pub async fn wait_messages_from(&self, nick: &str, count: usize) -> Vec<String> {
         let lines = self.wait_for("messages", |lines| texts_of(lines, nick).len() >= count).await;
@@ -105,11 +92,7 @@ impl IrcTestUser {
 
     /// Waits until the received lines fulfil a condition.
     pub async fn wait_for(&self, what: &str, condition: impl Fn(&[IrcLine]) -> bool) -> Vec<IrcLine> {
-        let mut read = self.received.subscribe();
-        match timeout(WAIT_TIMEOUT, read.wait_for(|lines| condition(lines))).await {
-            Ok(Ok(lines)) => lines.clone(),
-            _ => panic!("{} waits for {what}: {:#?}", self.nick, self.lines()),
-        }
+        wait_for_state(&self.received, &format!("{what} for {}", self.nick), |lines| condition(lines)).await
     }
 }
 
@@ -126,7 +109,7 @@ async fn write_loop(mut writer: OwnedWriteHalf, mut said: mpsc::UnboundedReceive
     }
 }
 
-async fn read_loop(reader: OwnedReadHalf, read: Arc<watch::Sender<Vec<IrcLine>>>, say: mpsc::UnboundedSender<String>) {
+async fn read_loop(reader: OwnedReadHalf, read: watch::Sender<Vec<IrcLine>>, say: mpsc::UnboundedSender<String>) {
     let mut lines = BufReader::new(reader).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         let line = parse_line(&line);
@@ -137,7 +120,7 @@ async fn read_loop(reader: OwnedReadHalf, read: Arc<watch::Sender<Vec<IrcLine>>>
     }
 }
 
-pub(super) fn parse_line(line: &str) -> IrcLine {
+fn parse_line(line: &str) -> IrcLine {
     let (from, rest) = match line.strip_prefix(':') {
         Some(rest) => rest.split_once(' ').unwrap_or((rest, "")),
         None => ("", line),

@@ -1,7 +1,6 @@
 //! The Synapse process, its configuration and its data.
 
 use std::fs::{self, File};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -11,6 +10,8 @@ use tempfile::TempDir;
 
 use super::{MISSING_SYNAPSE_HELP, MatrixTestUser};
 use crate::daemon::http_client;
+use crate::external_server::free_port;
+use crate::or_fail::OrFail as _;
 
 /// Longest wait for the server to be ready. It decides only how late a failing test fails.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -85,18 +86,11 @@ impl Synapse {
     /// If dropped, the server is down or starting; another call makes it ready.
     pub async fn restart(&mut self) {
         self.kill();
-        if let Err(output) = self.start_process().await {
-            panic!("Synapse did not start again\n{output}");
-        }
-    }
-
-    /// Its process id, while it runs.
-    pub fn pid(&self) -> Option<u32> {
-        self.child.as_ref().map(Child::id)
+        self.start_process().await.unwrap_or_else(|output| panic!("Synapse did not start again\n{output}"));
     }
 
     /// Its output since the last start.
-    pub fn output(&self) -> String {
+    fn output(&self) -> String {
         fs::read_to_string(self.log()).unwrap_or_default()
     }
 
@@ -106,18 +100,11 @@ impl Synapse {
 
     /// A directory with the configuration, for a port that is free now.
     fn prepare() -> Self {
-        let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
-        let folder = TempDir::with_prefix("quell-synapse-");
-        let (folder, port) = match (folder, port) {
-            (Ok(folder), Ok(address)) => (folder, address.port()),
-            (folder, port) => panic!("no place for a homeserver: {:?} {:?}", folder.err(), port.err()),
-        };
+        let port = free_port();
+        let folder = TempDir::with_prefix("quell-synapse-").or_fail("no folder for a homeserver");
         // YAML is a superset of JSON.
-        if let Err(error) =
-            fs::write(folder.path().join("homeserver.yaml"), homeserver_config(folder.path(), port).to_string())
-        {
-            panic!("no configuration for a homeserver: {error}");
-        }
+        let config = homeserver_config(folder.path(), port).to_string();
+        fs::write(folder.path().join("homeserver.yaml"), config).or_fail("no configuration for a homeserver");
         Self { folder, port, child: None }
     }
 
@@ -149,18 +136,12 @@ impl Drop for Synapse {
 fn spawn(folder: &Path, log: &Path) -> Child {
     let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/synapse/bin/python");
     assert!(python.exists(), "{MISSING_SYNAPSE_HELP}");
-    let output = match File::create(log) {
-        Ok(output) => output,
-        Err(error) => panic!("no log for Synapse: {error}"),
-    };
+    let output = File::create(log).or_fail("no log for Synapse");
     #[expect(clippy::disallowed_methods, reason = "the test starts an external program")]
     let mut command = std::process::Command::new(python);
     command.args(["-c", LAUNCH_SCRIPT, "--config-path", "homeserver.yaml"]).current_dir(folder);
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(output);
-    match command.spawn() {
-        Ok(child) => child,
-        Err(error) => panic!("Synapse cannot be started: {error}"),
-    }
+    command.spawn().or_fail("Synapse cannot be started")
 }
 
 /// As little work as possible, no rate limits, no federation.

@@ -9,6 +9,7 @@ use super::room_view::MatrixUserView;
 use super::synapse::SERVER_NAME;
 use crate::WAIT_TIMEOUT;
 use crate::daemon::http_client;
+use crate::or_fail::OrFail as _;
 
 /// How long the server waits for new events, in milliseconds.
 const LONG_POLL_MS: &str = "10000";
@@ -166,10 +167,7 @@ impl MatrixTestUser {
     }
 
     fn api_url(&self, path: &[&str]) -> Url {
-        let mut url = match Url::parse(&self.base) {
-            Ok(url) => url,
-            Err(error) => panic!("{}: {error}", self.base),
-        };
+        let mut url = Url::parse(&self.base).or_fail(&self.base);
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().extend(["_matrix", "client"]).extend(path);
         }
@@ -178,20 +176,13 @@ impl MatrixTestUser {
 }
 
 async fn send_request(request: reqwest::RequestBuilder, what: &str) -> Value {
-    match request.send().await {
-        Ok(answer) => {
-            let status = answer.status();
-            let body = answer.json().await.unwrap_or(Value::Null);
-            assert_eq!(status, 200, "{what}: {body}");
-            body
-        }
-        Err(error) => panic!("{what}: {error}"),
-    }
+    let answer = request.send().await.or_fail(what);
+    let status = answer.status();
+    let body = answer.json().await.unwrap_or(Value::Null);
+    assert_eq!(status, 200, "{what}: {body}");
+    body
 }
 
 fn text_field(answer: &Value, name: &str) -> String {
-    match answer[name].as_str() {
-        Some(text) => text.to_owned(),
-        None => panic!("no {name} in {answer}"),
-    }
+    answer[name].as_str().or_fail(format_args!("no {name} in {answer}")).to_owned()
 }

@@ -1,5 +1,7 @@
 //! People, channels, messages and files of the server.
 
+use super::super::FakeChatFile;
+use crate::or_fail::OrFail as _;
 use std::collections::BTreeMap;
 
 /// A message as a channel shows it now.
@@ -16,15 +18,7 @@ pub struct FakeSlackMessage {
     pub edits: usize,
     /// The app's reactions, by Slack's emoji names.
     pub reactions: Vec<String>,
-    pub files: Vec<FakeSlackFile>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct FakeSlackFile {
-    pub id: String,
-    pub name: String,
-    pub media_type: String,
-    pub bytes: Vec<u8>,
+    pub files: Vec<FakeChatFile>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -80,17 +74,14 @@ impl FakeSlackData {
     }
 
     pub(super) fn messages_mut(&mut self, channel: &str) -> &mut Vec<FakeSlackMessage> {
-        match self.channels.get_mut(channel) {
-            Some(messages) => messages,
-            None => panic!("there is no channel {channel}"),
-        }
+        self.channels.get_mut(channel).or_fail(format_args!("there is no channel {channel}"))
     }
 
     pub(super) fn message_mut(&mut self, channel: &str, ts: &str) -> Option<&mut FakeSlackMessage> {
         self.channels.get_mut(channel)?.iter_mut().find(|message| message.ts == ts)
     }
 
-    pub(super) fn file(&self, id: &str) -> Option<&FakeSlackFile> {
+    pub(super) fn file(&self, id: &str) -> Option<&FakeChatFile> {
         self.channels.values().flatten().flat_map(|message| &message.files).find(|file| file.id == id)
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
+use tokio::sync::broadcast;
 use tokio::time::{Instant, sleep_until};
 use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
 use tokio_tungstenite::tungstenite::http::StatusCode;
@@ -60,8 +60,7 @@ pub(super) async fn serve_connection(stream: TcpStream, shared: Arc<FakeSlackSha
         Err(refusal)
     };
     let Ok(mut socket) = accept_hdr_async(stream, look).await else { return };
-    let (orders, inbox) = mpsc::unbounded_channel();
-    shared.lock_commands().push(orders);
+    let inbox = shared.commands.subscribe();
     let number = shared.update_state(FakeSlackState::register_connection);
     let open = SocketModeConnectionGuard { shared: Arc::clone(&shared), number };
     // Many tests let the client disconnect in the middle.
@@ -73,7 +72,7 @@ async fn run_connection(
     socket: &mut WebSocketStream<TcpStream>,
     shared: &FakeSlackShared,
     number: u64,
-    mut inbox: mpsc::UnboundedReceiver<SocketModeCommand>,
+    mut inbox: broadcast::Receiver<SocketModeCommand>,
 ) -> Result<(), Error> {
     let mut changes = shared.state.subscribe();
     let connections = shared.state.borrow().connections;
@@ -90,21 +89,21 @@ async fn run_connection(
         // Cancel safe: each branch only takes what has arrived.
         tokio::select! {
             order = inbox.recv() => match order {
-                Some(SocketModeCommand::Send(text)) => socket.send(Message::text(text)).await?,
-                Some(SocketModeCommand::Disconnect(reason)) => {
+                Ok(SocketModeCommand::Send(text)) => socket.send(Message::text(text)).await?,
+                Ok(SocketModeCommand::Disconnect(reason)) => {
                     shared.update_state(|state| state.leaving.push(number));
                     send_json(socket, &json!({"type": "disconnect", "reason": reason, "debug_info": {"host": "fake"}})).await?;
                 }
-                Some(SocketModeCommand::Close) => return close_socket(socket).await,
-                Some(SocketModeCommand::Freeze) => {
+                Ok(SocketModeCommand::Close) => return close_socket(socket).await,
+                Ok(SocketModeCommand::Freeze) => {
                     shared.update_state(|state| state.frozen += 1);
                     pending::<()>().await;
                 }
-                Some(SocketModeCommand::Drop) | None => return Ok(()),
+                Ok(SocketModeCommand::Drop) | Err(_) => return Ok(()),
             },
             message = socket.next() => match message {
                 Some(Ok(Message::Text(text))) => receive_frame(shared, &text),
-                Some(Ok(Message::Binary(_))) => shared.update_state(|state| state.report_client_error("a binary frame".to_owned())),
+                Some(Ok(Message::Binary(_))) => shared.update_state(|state| state.client_errors.push("a binary frame".to_owned())),
                 Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
                 Some(Ok(Message::Close(_))) | None => return Ok(()),
                 Some(Err(error)) => return Err(error),
@@ -119,7 +118,7 @@ fn receive_frame(shared: &FakeSlackShared, text: &str) {
     let told: Value = serde_json::from_str(text).unwrap_or_default();
     shared.update_state(|state| match told["envelope_id"].as_str() {
         Some(id) => state.acknowledge(id),
-        None => state.report_client_error(format!("a frame that acknowledges nothing: {text}")),
+        None => state.client_errors.push(format!("a frame that acknowledges nothing: {text}")),
     });
 }
 
@@ -156,7 +155,7 @@ impl FakeSlackState {
                 true
             }
             Some(_) | None => {
-                self.report_client_error(format!("a connection without a good ticket: {ticket}"));
+                self.client_errors.push(format!("a connection without a good ticket: {ticket}"));
                 false
             }
         }

@@ -6,8 +6,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::super::FakeChatFile;
 use super::BOT;
-use super::chat_data::{FakeSlackData, FakeSlackFile, FakeSlackMessage};
+use super::chat_data::{FakeSlackData, FakeSlackMessage};
+use crate::or_fail::OrFail as _;
 
 /// The account's bot id, which its own messages carry.
 pub(super) const BOT_ID: &str = "B0QUELL";
@@ -45,13 +47,6 @@ pub struct SlackCall {
     pub body: Value,
 }
 
-/// Addresses that the server hands out.
-#[derive(Debug, Clone)]
-pub(super) struct FakeSlackAddresses {
-    pub(super) sockets: String,
-    pub(super) api: String,
-}
-
 /// An envelope that one connection sends until it is acknowledged.
 #[derive(Debug, Clone)]
 struct FakeSlackEnvelope {
@@ -66,12 +61,12 @@ struct FakeSlackEnvelope {
 /// A file that is being uploaded.
 #[derive(Debug, Clone)]
 pub(super) struct FakeSlackUpload {
-    pub(super) file: FakeSlackFile,
+    pub(super) file: FakeChatFile,
     pub(super) length: usize,
     pub(super) is_complete: bool,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct FakeSlackState {
     pub chat_data: FakeSlackData,
     /// Calls of the Web API, in order.
@@ -92,7 +87,8 @@ pub struct FakeSlackState {
     pub(super) socket_mode_enabled: bool,
     pub(super) tickets: Vec<String>,
     pub(super) uploads: BTreeMap<String, FakeSlackUpload>,
-    pub(super) addresses: FakeSlackAddresses,
+    pub(super) api_url: String,
+    pub(super) socket_url: String,
     /// Connections that were asked to reconnect.
     pub(super) leaving: Vec<u64>,
     call_times: BTreeMap<(String, String), Vec<Instant>>,
@@ -101,31 +97,11 @@ pub struct FakeSlackState {
 }
 
 impl FakeSlackState {
-    pub(super) fn new(addresses: FakeSlackAddresses) -> Self {
+    pub(super) fn new() -> Self {
         let tier_3 = ["chat.update", "reactions.add", "reactions.remove"].map(|method| (method.to_owned(), TIER_3));
         let mut limits = BTreeMap::from(tier_3);
         limits.insert("chat.postMessage".to_owned(), POST_LIMIT);
-        Self {
-            chat_data: FakeSlackData::default(),
-            calls: Vec::new(),
-            connections: 0,
-            opened: 0,
-            frozen: 0,
-            acknowledged: Vec::new(),
-            resent: 0,
-            client_errors: Vec::new(),
-            faults: BTreeMap::new(),
-            limits,
-            scopes: DEFAULT_SCOPES.to_owned(),
-            socket_mode_enabled: true,
-            tickets: Vec::new(),
-            uploads: BTreeMap::new(),
-            addresses,
-            leaving: Vec::new(),
-            call_times: BTreeMap::new(),
-            envelopes: Vec::new(),
-            last_payload: None,
-        }
+        Self { limits, scopes: DEFAULT_SCOPES.to_owned(), socket_mode_enabled: true, ..Self::default() }
     }
 
     pub fn call_count(&self, method: &str) -> usize {
@@ -134,10 +110,6 @@ impl FakeSlackState {
 
     pub fn unacknowledged(&self) -> usize {
         self.envelopes.len()
-    }
-
-    pub(super) fn report_client_error(&mut self, what: String) {
-        self.client_errors.push(what);
     }
 
     pub(super) fn take_fault(&mut self, method: &str) -> Option<FakeSlackFault> {
@@ -177,7 +149,7 @@ impl FakeSlackState {
 
     /// Slack: message event.
     fn message_event(&self, channel: &str, ts: &str) -> Value {
-        let Some(message) = self.chat_data.message(channel, ts) else { panic!("there is no message {ts}") };
+        let message = self.chat_data.message(channel, ts).or_fail(format_args!("there is no message {ts}"));
         let mut event = json!({
             "type": "message", "channel": channel, "user": message.author, "text": message.text, "ts": ts, "event_ts": ts,
             "team": "T0000001", "channel_type": if channel.starts_with('D') { "im" } else { "channel" },
@@ -198,8 +170,8 @@ impl FakeSlackState {
         event
     }
 
-    fn file_json(&self, file: &FakeSlackFile) -> Value {
-        let url = format!("{}/files-pri/{}/{}", self.addresses.api, file.id, file.name);
+    fn file_json(&self, file: &FakeChatFile) -> Value {
+        let url = format!("{}/files-pri/{}/{}", self.api_url, file.id, file.name);
         json!({
             "id": file.id, "name": file.name, "mimetype": file.media_type, "size": file.bytes.len(), "mode": "hosted",
             "url_private": url, "url_private_download": url,
@@ -287,7 +259,7 @@ impl FakeSlackState {
             self.envelopes.retain(|envelope| envelope.id != id);
             self.acknowledged.push(id.to_owned());
         } else if !self.acknowledged.iter().any(|known| known == id) {
-            self.report_client_error(format!("an envelope is acknowledged that was not told: {id}"));
+            self.client_errors.push(format!("an envelope is acknowledged that was not told: {id}"));
         }
     }
 

@@ -3,24 +3,15 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::chat_data::{FakeSlackMessage, escape_text};
-use super::state::{FakeSlackAddresses, FakeSlackState};
+use super::chat_data::FakeSlackMessage;
+use super::state::FakeSlackState;
 use super::web_api::answer_request;
 use super::{APP_TOKEN, BOT, BOT_TOKEN};
-use crate::model::http1::RawHttpRequest;
-
-fn empty_state() -> FakeSlackState {
-    FakeSlackState::new(FakeSlackAddresses { sockets: "ws://here".to_owned(), api: "http://here".to_owned() })
-}
+use crate::fake_server::http1::RawHttpRequest;
 
 fn call_method(state: &mut FakeSlackState, method: &str, token: &str, body: &Value) -> Value {
-    let headers = [("authorization", format!("Bearer {token}")), ("content-type", "application/json".to_owned())];
-    let incoming = RawHttpRequest {
-        method: "POST".to_owned(),
-        path: format!("/api/{method}"),
-        headers: headers.map(|(name, value)| (name.to_owned(), value)).into(),
-        body: body.to_string().into(),
-    };
+    let authorization = [("authorization", format!("Bearer {token}"))];
+    let incoming = RawHttpRequest::post(&format!("/api/{method}"), &authorization, body);
     let reply = answer_request(state, &incoming).expect("an answer");
     serde_json::from_slice(&reply.body).expect("JSON")
 }
@@ -47,7 +38,7 @@ fn call_method(state: &mut FakeSlackState, method: &str, token: &str, body: &Val
 #[case::form_only("files.getUploadURLExternal", BOT_TOKEN, json!({"filename": "a", "length": 1}), "invalid_arguments")]
 #[case::unknown("chat.shout", BOT_TOKEN, json!({}), "unknown_method")]
 fn it_refuses(#[case] method: &str, #[case] token: &str, #[case] body: Value, #[case] error: &str) {
-    let mut state = empty_state();
+    let mut state = FakeSlackState::new();
     let channel = state.chat_data.add_channel('C');
     for author in ["U1", BOT] {
         state
@@ -59,26 +50,9 @@ fn it_refuses(#[case] method: &str, #[case] token: &str, #[case] body: Value, #[
 }
 
 #[test]
-fn the_sixty_first_message_of_a_minute_is_one_too_many() {
-    let mut state = empty_state();
-    let channel = state.chat_data.add_channel('C');
-    let body = json!({"channel": channel, "text": "x"});
-    for _ in 0..60 {
-        assert_eq!(call_method(&mut state, "chat.postMessage", BOT_TOKEN, &body)["ok"], true);
-    }
-    assert_eq!(call_method(&mut state, "chat.postMessage", BOT_TOKEN, &body)["error"], "ratelimited");
-    assert_eq!(state.chat_data.messages(&channel).len(), 60);
-}
-
-#[test]
 fn an_unknown_key_is_complained_about() {
-    let mut state = empty_state();
+    let mut state = FakeSlackState::new();
     let channel = state.chat_data.add_channel('C');
     call_method(&mut state, "chat.postMessage", BOT_TOKEN, &json!({"channel": channel, "text": "x", "loud": true}));
     assert_eq!(state.client_errors, ["chat.postMessage: an unknown key: loud"]);
-}
-
-#[test]
-fn typed_text_is_escaped_except_mentions() {
-    assert_eq!(escape_text("<@U1> a < b & <b> <@not one>"), "<@U1> a &lt; b &amp; &lt;b&gt; &lt;@not one&gt;");
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::super::http::{FakeHttpReply, percent_decode};
 use super::state::{FakeSlackFault, FakeSlackState};
 use super::{APP_TOKEN, BOT_TOKEN};
-use crate::model::http1::RawHttpRequest;
+use crate::fake_server::http1::RawHttpRequest;
+use crate::fake_server::{FakeHttpReply, percent_decode};
 
 /// Methods that accept JSON, and those that accept only a form.
 const JSON_METHODS: &[&str] = &[
@@ -35,7 +35,7 @@ pub(super) fn answer_request(state: &mut FakeSlackState, incoming: &RawHttpReque
         ("GET", ["files-pri", id, _name]) => apply_fault(state, "files", |state| serve_file(state, id, incoming)),
         ("POST", ["upload", "v1", id]) => apply_fault(state, "upload", |state| receive_upload(state, id, incoming)),
         _ => {
-            state.report_client_error(format!("no such route: {} {path}", incoming.method));
+            state.client_errors.push(format!("no such route: {} {path}", incoming.method));
             Some(html_reply(404))
         }
     }
@@ -45,7 +45,7 @@ fn call_method(state: &mut FakeSlackState, method: &str, incoming: &RawHttpReque
     let body = match parse_body(method, incoming) {
         Ok(body) => body,
         Err(refusal) => {
-            state.report_client_error(format!("{method}: {refusal}"));
+            state.client_errors.push(format!("{method}: {refusal}"));
             return Some(error_reply(refusal));
         }
     };
@@ -58,11 +58,11 @@ fn call_method(state: &mut FakeSlackState, method: &str, incoming: &RawHttpReque
         if let Err(after) = state.count_call(method, channel, Instant::now()) {
             return rate_limit_reply(after);
         }
-        let scopes = ("x-oauth-scopes".to_owned(), state.scopes.clone());
+        let scopes = state.scopes.clone();
         match methods::run_method(state, method, &body) {
             Ok(mut told) => {
                 told["ok"] = json!(true);
-                FakeHttpReply { status: 200, headers: vec![scopes], body: told.to_string().into_bytes() }
+                FakeHttpReply::json(200, &told).with_header("x-oauth-scopes", scopes)
             }
             Err(refusal) => error_reply(refusal),
         }
@@ -125,27 +125,23 @@ fn serve_file(state: &mut FakeSlackState, id: &str, incoming: &RawHttpRequest) -
     let is_bot = incoming.header("authorization") == Some(&format!("Bearer {BOT_TOKEN}"));
     if !is_bot || !state.scopes.contains("files:read") {
         // Slack redirects a client without access to its sign-in page.
-        let place = ("location".to_owned(), "https://slack.com/signin".to_owned());
-        return FakeHttpReply { status: 302, headers: vec![place], body: Vec::new() };
+        return FakeHttpReply::new(302, "").with_header("location", "https://slack.com/signin");
     }
     match state.chat_data.file(id) {
-        Some(file) => {
-            let headers = vec![("content-type".to_owned(), file.media_type.clone())];
-            FakeHttpReply { status: 200, headers, body: file.bytes.clone() }
-        }
+        Some(file) => FakeHttpReply::new(200, file.bytes.clone()).with_header("content-type", &file.media_type),
         None => html_reply(404),
     }
 }
 
 fn receive_upload(state: &mut FakeSlackState, id: &str, incoming: &RawHttpRequest) -> FakeHttpReply {
     if incoming.header("authorization").is_some() {
-        state.report_client_error("a token was sent to where files go".to_owned());
+        state.client_errors.push("a token was sent to where files go".to_owned());
     }
     match state.uploads.get_mut(id) {
         Some(upload) if upload.length == incoming.body.len() => {
             upload.file.bytes = incoming.body.to_vec();
             upload.is_complete = true;
-            FakeHttpReply { status: 200, headers: Vec::new(), body: format!("OK - {}", upload.length).into_bytes() }
+            FakeHttpReply::new(200, format!("OK - {}", upload.length))
         }
         _ => html_reply(400),
     }
@@ -156,17 +152,16 @@ fn error_reply(error: &str) -> FakeHttpReply {
     if error == "missing_scope" {
         body["needed"] = json!("chat:write");
     }
-    FakeHttpReply { status: 200, headers: Vec::new(), body: body.to_string().into_bytes() }
+    FakeHttpReply::json(200, &body)
 }
 
 /// Slack: rate limits. Whole seconds.
 fn rate_limit_reply(after: Duration) -> FakeHttpReply {
     let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
-    let headers = vec![("retry-after".to_owned(), seconds.to_string())];
-    FakeHttpReply { status: 429, headers, body: json!({"ok": false, "error": "ratelimited"}).to_string().into_bytes() }
+    FakeHttpReply::json(429, &json!({"ok": false, "error": "ratelimited"}))
+        .with_header("retry-after", seconds.to_string())
 }
 
 fn html_reply(status: u16) -> FakeHttpReply {
-    let headers = vec![("content-type".to_owned(), "text/html".to_owned())];
-    FakeHttpReply { status, headers, body: b"<html><body>Something went wrong.</body></html>".to_vec() }
+    FakeHttpReply::html(status, "<html><body>Something went wrong.</body></html>")
 }

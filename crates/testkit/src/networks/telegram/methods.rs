@@ -32,9 +32,13 @@ pub(super) struct FakeBotApiError {
     pub(super) parameters: Option<Value>,
 }
 
+pub(super) fn refusal(code: u16, description: impl Into<String>) -> FakeBotApiError {
+    FakeBotApiError { code, description: description.into(), parameters: None }
+}
+
 /// 400 with a description.
 pub(super) fn bad_request(description: impl std::fmt::Display) -> FakeBotApiError {
-    FakeBotApiError { code: 400, description: format!("Bad Request: {description}"), parameters: None }
+    refusal(400, format!("Bad Request: {description}"))
 }
 
 pub(super) fn too_many_requests(seconds: u64) -> FakeBotApiError {
@@ -64,7 +68,7 @@ pub(super) fn run_method(state: &mut FakeTelegramState, request: &FakeBotApiRequ
         "sendChatAction" => send_chat_action(state, body),
         "setMessageReaction" => set_message_reaction(state, body),
         "getFile" => get_file(state, body),
-        _ => Err(FakeBotApiError { code: 404, description: "Not Found: method not found".into(), parameters: None }),
+        _ => Err(refusal(404, "Not Found: method not found")),
     }
 }
 

@@ -1,148 +1,51 @@
-//! HTTP server of the fake: connections, paths with tokens, long polls, and injected faults.
+//! HTTP server of the fake: paths with tokens, long polls, and injected faults.
 
 use std::collections::VecDeque;
-use std::io;
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
-use serde_json::{Value, json};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinSet;
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::super::multipart::parse_parts;
 use super::methods::{
-    FakeBotApiError, FakeBotApiRequest, bad_request, check_known_parameters, run_method, too_many_requests,
+    FakeBotApiError, FakeBotApiRequest, bad_request, check_known_parameters, refusal, run_method, too_many_requests,
 };
-use super::state::{FakeTelegramState, TelegramCall};
-use super::{FakeTelegramFault, TOKEN, multipart};
-use crate::model::http1::{RawHttpRequest, plain_response, read_request};
-use crate::model::server::bind_listener;
-
-/// Command of a test for the port.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum TelegramServerCommand {
-    /// Close it and every connection.
-    Stop,
-    Start,
-    /// Close every connection.
-    DropConnections,
-}
+use super::state::{FakeTelegramFile, FakeTelegramState, TelegramCall};
+use super::{FakeTelegramFault, TOKEN};
+use crate::fake_server::http1::RawHttpRequest;
+use crate::fake_server::{CountGuard, FakeHttpReply, serve_http, update_state};
 
 type SharedTelegramState = watch::Sender<FakeTelegramState>;
 
-/// Accepts connections until the inbox closes.
-pub(super) async fn accept_loop(
-    listener: TcpListener,
-    stage: SharedTelegramState,
-    mut inbox: mpsc::Receiver<(TelegramServerCommand, oneshot::Sender<()>)>,
-) {
-    let address = listener.local_addr().unwrap_or_else(|error| panic!("no address: {error}"));
-    let (mut listener, mut connections) = (Some(listener), JoinSet::new());
-    loop {
-        let next = async {
-            match &listener {
-                Some(listener) => listener.accept().await,
-                None => std::future::pending().await,
-            }
-        };
-        // Cancel safe: a dropped accept leaves the connection in the backlog; commands and join results are received
-        // whole or not at all.
-        tokio::select! {
-            order = inbox.recv() => {
-                let Some((order, done)) = order else { return };
-                match order {
-                    TelegramServerCommand::Stop => {
-                        listener = None;
-                        connections.shutdown().await;
-                    }
-                    TelegramServerCommand::DropConnections => connections.shutdown().await,
-                    TelegramServerCommand::Start => match bind_listener(address) {
-                        Ok(opened) => listener = Some(opened),
-                        Err(error) => panic!("the port is taken: {error}"),
-                    },
-                }
-                let _ = done.send(());
-            }
-            accepted = next => if let Ok((stream, _)) = accepted {
-                connections.spawn(serve_connection(stream, stage.clone()));
-            },
-            Some(_) = connections.join_next() => {}
-        }
-    }
+pub(super) async fn serve_connection(stream: TcpStream, stage: SharedTelegramState) {
+    let _connected = CountGuard::new(&stage, |state| &mut state.connections);
+    serve_http(stream, move |incoming| {
+        let stage = stage.clone();
+        async move { answer_request(&stage, incoming).await.into() }
+    })
+    .await;
 }
 
-/// Increments a counter while it lives, also when its task is dropped.
-struct StateCountGuard {
-    state: SharedTelegramState,
-    count: fn(&mut FakeTelegramState) -> &mut usize,
-}
-
-impl StateCountGuard {
-    fn new(stage: &SharedTelegramState, count: fn(&mut FakeTelegramState) -> &mut usize) -> Self {
-        stage.send_modify(|state| *count(state) += 1);
-        Self { state: stage.clone(), count }
-    }
-}
-
-impl Drop for StateCountGuard {
-    fn drop(&mut self) {
-        self.state.send_modify(|state| *(self.count)(state) -= 1);
-    }
-}
-
-async fn serve_connection(mut stream: TcpStream, stage: SharedTelegramState) {
-    let _connected = StateCountGuard::new(&stage, |state| &mut state.connections);
-    if let Err(error) = serve_requests(&mut stream, &stage).await
-        && error.kind() == io::ErrorKind::InvalidData
-    {
-        stage.send_modify(|state| state.malformed_requests.push(error.to_string()));
-    }
-}
-
-async fn serve_requests(stream: &mut TcpStream, stage: &SharedTelegramState) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let mut buffer = BytesMut::new();
-    while let Some(incoming) = read_request(stream, &mut buffer).await? {
-        let (mut reader, mut writer) = stream.split();
-        // Cancel safe: the reader leaves what it read in the buffer, and the answer is dropped only after the client
-        // has gone.
-        let answer = tokio::select! {
-            biased;
-            () = wait_client_disconnect(&mut reader, &mut buffer) => return Ok(()),
-            answer = answer_request(stage, incoming) => answer,
-        };
-        match answer {
-            Some(bytes) => writer.write_all(&bytes).await?,
-            None => return Ok(()),
-        }
-    }
-    Ok(())
-}
-
-/// Returns when the client has closed its side. Bytes that arrive meanwhile belong to its next request.
-async fn wait_client_disconnect(reader: &mut (impl AsyncRead + Unpin), buffer: &mut BytesMut) {
-    while let Ok(1..) = reader.read_buf(buffer).await {}
-}
-
-/// The bytes of an answer; `None` when the connection is closed instead.
-async fn answer_request(stage: &SharedTelegramState, incoming: RawHttpRequest) -> Option<Vec<u8>> {
+/// The answer; `None` when the connection is closed instead.
+async fn answer_request(stage: &SharedTelegramState, incoming: RawHttpRequest) -> Option<FakeHttpReply> {
     let path = incoming.path.clone();
     if let Some(file) = path.strip_prefix("/file/bot") {
         return Some(serve_download(stage, file));
     }
     let Some((token, method)) = path.strip_prefix("/bot").and_then(|rest| rest.split_once('/')) else {
-        return Some(error_response(&FakeBotApiError { code: 404, description: "Not Found".into(), parameters: None }));
+        return Some(error_reply(&refusal(404, "Not Found")));
     };
     if token != TOKEN {
         // A malformed token is answered with 404, a wrong one with 401.
         let (code, description) = if token.contains(':') { (401, "Unauthorized") } else { (404, "Not Found") };
-        return Some(error_response(&FakeBotApiError { code, description: description.into(), parameters: None }));
+        return Some(error_reply(&refusal(code, description)));
     }
     let request = match parse_request(method, &incoming) {
         Ok(request) => request,
-        Err(refusal) => return Some(error_response(&refusal)),
+        Err(refusal) => return Some(error_reply(&refusal)),
     };
     let (index, fault) = record_call(stage, &request);
     let acts = matches!(fault, None | Some(FakeTelegramFault::LoseAnswer | FakeTelegramFault::ActThenHtmlPage(_)));
@@ -151,38 +54,30 @@ async fn answer_request(stage: &SharedTelegramState, incoming: RawHttpRequest) -
     } else if request.method == "getUpdates" {
         get_updates(stage, &request.body).await
     } else {
-        let mut result = Ok(Value::Null);
-        stage.send_modify(|state| result = run_method(state, &request));
-        result
+        update_state(stage, |state| run_method(state, &request))
     };
-    let (code, bytes) = match fault {
+    let reply = match fault {
         None => match result {
-            Ok(result) => (200, plain_response(200, &[], &json!({"ok": true, "result": result}).to_string())),
-            Err(refusal) => (refusal.code, error_response(&refusal)),
+            Ok(result) => FakeHttpReply::json(200, &json!({"ok": true, "result": result})),
+            Err(refusal) => error_reply(&refusal),
         },
-        Some(FakeTelegramFault::Refuse(code, description)) => {
-            (code, error_response(&FakeBotApiError { code, description: description.into(), parameters: None }))
-        }
-        Some(FakeTelegramFault::RateLimited(seconds)) => (429, error_response(&too_many_requests(seconds))),
-        Some(FakeTelegramFault::HtmlPage(code) | FakeTelegramFault::ActThenHtmlPage(code)) => {
-            (code, html_response(code, &path))
-        }
+        Some(FakeTelegramFault::Refuse(code, description)) => error_reply(&refusal(code, description)),
+        Some(FakeTelegramFault::RateLimited(seconds)) => error_reply(&too_many_requests(seconds)),
+        Some(FakeTelegramFault::HtmlPage(code) | FakeTelegramFault::ActThenHtmlPage(code)) => html_reply(code, &path),
         Some(FakeTelegramFault::Silent) => return std::future::pending().await,
         Some(FakeTelegramFault::Drop | FakeTelegramFault::LoseAnswer) => return None,
     };
-    stage.send_modify(|state| state.calls[index].answered = Some(code));
-    Some(bytes)
+    stage.send_modify(|state| state.calls[index].answered = Some(reply.status));
+    Some(reply)
 }
 
 fn record_call(stage: &SharedTelegramState, request: &FakeBotApiRequest) -> (usize, Option<FakeTelegramFault>) {
-    let (mut index, mut fault) = (0, None);
-    stage.send_modify(|state| {
-        index = state.calls.len();
+    update_state(stage, |state| {
         let (method, body) = (request.method.clone(), request.body.clone());
         state.calls.push(TelegramCall { method, body, at: Instant::now(), answered: None });
-        fault = state.faults.get_mut(&request.method).and_then(VecDeque::pop_front);
-    });
-    (index, fault)
+        let fault = state.faults.get_mut(&request.method).and_then(VecDeque::pop_front);
+        (state.calls.len() - 1, fault)
+    })
 }
 
 fn parse_request(method: &str, incoming: &RawHttpRequest) -> Result<FakeBotApiRequest, FakeBotApiError> {
@@ -194,13 +89,31 @@ fn parse_request(method: &str, incoming: &RawHttpRequest) -> Result<FakeBotApiRe
             (body.map_err(|_| bad_request("can't parse JSON object"))?, None)
         }
         ("POST", form) if form.starts_with("multipart/form-data") => {
-            let form = multipart::parse_form(form, &incoming.body).map_err(bad_request)?;
-            (form.fields, form.file)
+            parse_form(form, &incoming.body).map_err(bad_request)?
         }
         ("POST", "") if incoming.body.is_empty() => (Value::Null, None),
         _ => return Err(bad_request(format!("{} with {content_type:?} is not understood", incoming.method))),
     };
     Ok(FakeBotApiRequest { method: method.to_owned(), body, file })
+}
+
+/// The fields of a form, and its file.
+fn parse_form(content_type: &str, body: &Bytes) -> Result<(Value, Option<FakeTelegramFile>), &'static str> {
+    let (mut fields, mut file) = (Map::new(), None);
+    for part in parse_parts(content_type, body)? {
+        match part.file_name {
+            Some(_) if file.is_some() => return Err("two files"),
+            Some(name) => {
+                file = Some(FakeTelegramFile { kind: part.name, name, media_type: part.media_type, bytes: part.bytes });
+            }
+            None => {
+                let text = std::str::from_utf8(&part.bytes).map_err(|_| "a field that is no UTF-8")?;
+                // In a form, numbers and objects are sent as text.
+                fields.insert(part.name, serde_json::from_str(text).unwrap_or_else(|_| Value::from(text)));
+            }
+        }
+    }
+    Ok((Value::Object(fields), file))
 }
 
 /// Bot API: getUpdates. Of two waiting calls, the older is ended.
@@ -219,14 +132,14 @@ async fn get_updates(stage: &SharedTelegramState, body: &Value) -> Result<Value,
     let due =
         |state: &FakeTelegramState| state.newest_poll != mine || state.updates.iter().any(|(id, _)| *id >= offset);
     let time = Duration::from_secs(body["timeout"].as_u64().unwrap_or(0));
-    let waiting = (!time.is_zero()).then(|| StateCountGuard::new(stage, |state| &mut state.waiting_polls));
+    let waiting = (!time.is_zero()).then(|| CountGuard::new(stage, |state| &mut state.waiting_polls));
     // A timeout is no error: no update arrived.
     let _ = timeout(time, states.wait_for(due)).await;
     drop(waiting);
     let state = states.borrow();
     if state.newest_poll != mine {
         let why = "Conflict: terminated by other getUpdates request; make sure that only one bot instance is running";
-        return Err(FakeBotApiError { code: 409, description: why.into(), parameters: None });
+        return Err(refusal(409, why));
     }
     let told = state.updates.iter().filter(|(id, _)| *id >= offset).take(limit);
     Ok(told.map(|(_, update)| update.clone()).collect())
@@ -241,43 +154,40 @@ fn begin_poll(stage: &SharedTelegramState, body: &Value, offset: i64) -> Result<
             Some(names.map_err(|_| bad_request("can't parse allowed updates JSON array"))?)
         }
     };
-    let mut begun = Err(());
-    stage.send_modify(|state| {
-        if state.webhook.is_empty() {
-            state.confirm_updates(offset);
-            state.allowed_updates = wanted.unwrap_or_else(|| state.allowed_updates.clone());
-            state.newest_poll += 1;
-            begun = Ok(state.newest_poll);
+    update_state(stage, |state| {
+        if !state.webhook.is_empty() {
+            let why = "Conflict: can't use getUpdates method while webhook is active; use deleteWebhook to delete the \
+                webhook first";
+            return Err(refusal(409, why));
         }
-    });
-    let why =
-        "Conflict: can't use getUpdates method while webhook is active; use deleteWebhook to delete the webhook first";
-    begun.map_err(|()| FakeBotApiError { code: 409, description: why.into(), parameters: None })
+        state.confirm_updates(offset);
+        state.allowed_updates = wanted.unwrap_or_else(|| state.allowed_updates.clone());
+        state.newest_poll += 1;
+        Ok(state.newest_poll)
+    })
 }
 
-fn serve_download(stage: &SharedTelegramState, path: &str) -> Vec<u8> {
+fn serve_download(stage: &SharedTelegramState, path: &str) -> FakeHttpReply {
     let state = stage.borrow();
     let wanted = path.strip_prefix(TOKEN).and_then(|rest| rest.strip_prefix('/'));
-    let found = wanted.and_then(|wanted| state.files.values().find(|(path, _)| path == wanted));
-    let Some((_, bytes)) = found else {
-        return error_response(&FakeBotApiError { code: 404, description: "Not Found".into(), parameters: None });
-    };
-    let length = bytes.len();
-    let head = format!("HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\ncontent-length: {length}\r\n\r\n");
-    [head.as_bytes(), bytes].concat()
+    match wanted.and_then(|wanted| state.files.values().find(|(path, _)| path == wanted)) {
+        Some((_, bytes)) => {
+            FakeHttpReply::new(200, bytes.to_vec()).with_header("content-type", "application/octet-stream")
+        }
+        None => error_reply(&refusal(404, "Not Found")),
+    }
 }
 
-fn error_response(refusal: &FakeBotApiError) -> Vec<u8> {
+fn error_reply(refusal: &FakeBotApiError) -> FakeHttpReply {
     let mut body = json!({"ok": false, "error_code": refusal.code, "description": refusal.description});
     if let Some(parameters) = &refusal.parameters {
         body["parameters"] = parameters.clone();
     }
-    plain_response(refusal.code, &[], &body.to_string())
+    FakeHttpReply::json(refusal.code, &body)
 }
 
-fn html_response(code: u16, path: &str) -> Vec<u8> {
-    let kind = [("content-type".to_owned(), "text/html".to_owned())];
+fn html_reply(code: u16, path: &str) -> FakeHttpReply {
     // Real pages have a head too. This one is so long that a page cut at 300 characters contains a cut token.
     let head = format!("<head><style>{}</style></head>", " ".repeat(190));
-    plain_response(code, &kind, &format!("<html>{head}<h1>{code}</h1><p>The requested URL {path} failed.</p></html>"))
+    FakeHttpReply::html(code, format!("<html>{head}<h1>{code}</h1><p>The requested URL {path} failed.</p></html>"))
 }

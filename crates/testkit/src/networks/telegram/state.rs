@@ -23,7 +23,6 @@ pub struct FakeTelegramState {
     /// Number of `getUpdates` calls that wait now.
     pub waiting_polls: usize,
     pub connections: usize,
-    pub malformed_requests: Vec<String>,
     pub(super) updates: VecDeque<(i64, Value)>,
     /// Requested kinds of updates; all when empty.
     pub(super) allowed_updates: Vec<String>,
@@ -49,7 +48,7 @@ pub struct TelegramCall {
     pub answered: Option<u16>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct FakeTelegramChat {
     pub kind: FakeTelegramChatKind,
     /// True when it has topics.
@@ -67,9 +66,10 @@ pub struct FakeTelegramChat {
     last_message: i64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FakeTelegramChatKind {
     /// One user and the bot.
+    #[default]
     Private,
     /// A small group.
     Group,
@@ -120,17 +120,8 @@ impl FakeTelegramState {
 
     /// Creates a chat on first use; its id decides its kind.
     pub(super) fn chat_mut(&mut self, id: i64) -> &mut FakeTelegramChat {
-        self.chats.entry(id).or_insert_with(|| FakeTelegramChat {
-            kind: FakeTelegramChatKind::of_chat_id(id),
-            forum: false,
-            topics: Vec::new(),
-            messages: Vec::new(),
-            typing: Vec::new(),
-            bot_blocked: false,
-            migrated_to: None,
-            last_edit: None,
-            last_message: 0,
-        })
+        let kind = FakeTelegramChatKind::of_chat_id(id);
+        self.chats.entry(id).or_insert_with(|| FakeTelegramChat { kind, ..FakeTelegramChat::default() })
     }
 
     /// The next message id of a chat.

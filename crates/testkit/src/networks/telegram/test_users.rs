@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 use super::methods::send;
 use super::state::{FakeTelegramChat, FakeTelegramChatKind, FakeTelegramFile, FakeTelegramMessage, FakeTelegramState};
 use super::{BOT_ID, FakeTelegram};
+use crate::fake_server::update_state;
+use crate::or_fail::OrFail as _;
 
 /// A user. A private chat has the id of its user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +38,7 @@ impl FakeTelegram {
     /// A user replies to a message.
     pub fn post_reply(&self, chat: i64, person: TelegramTestUser, to: i64, text: &str) -> i64 {
         let found = self.messages(chat).into_iter().find(|message| message.id == to);
-        let Some(found) = found else { panic!("chat {chat} shows no message {to}") };
+        let found = found.or_fail(format_args!("chat {chat} shows no message {to}"));
         let mut content = text_content(text);
         content["reply_to_message"] =
             json!({"message_id": to, "from": {"id": found.from, "is_bot": found.from == BOT_ID}, "text": found.text});
@@ -46,7 +48,7 @@ impl FakeTelegram {
     pub fn edit_message(&self, chat: i64, person: TelegramTestUser, message: i64, text: &str) {
         self.state.send_modify(|state| {
             let found = state.chat_mut(chat).messages.iter_mut().find(|shown| shown.id == message);
-            let Some(shown) = found else { panic!("chat {chat} shows no message {message}") };
+            let shown = found.or_fail(format_args!("chat {chat} shows no message {message}"));
             text.clone_into(&mut shown.text);
             shown.edits += 1;
             let mut content = message_json(state, (chat, message), person, text_content(text));
@@ -58,9 +60,7 @@ impl FakeTelegram {
     /// A user sends a file: a `photo`, `document`, `voice`, `audio` or `video`.
     pub fn post_file(&self, chat: i64, person: TelegramTestUser, file: &FakeTelegramFile, caption: &str) -> i64 {
         let mut content = json!({});
-        self.state.send_modify(|state| {
-            content[file.kind.as_str()] = store_file(state, file);
-        });
+        content[file.kind.as_str()] = update_state(&self.state, |state| store_file(state, file));
         if !caption.is_empty() {
             content["caption"] = json!(caption);
             content["caption_entities"] = find_entities(caption);
@@ -74,30 +74,27 @@ impl FakeTelegram {
     /// When the user writes in another user's private chat.
     pub fn post_content(&self, chat: i64, person: TelegramTestUser, content: Value) -> i64 {
         assert!(chat < 0 || chat == person.id, "{person:?} writes in the private chat of {chat}");
-        let mut id = 0;
-        self.state.send_modify(|state| {
-            id = state.next_message_id(chat);
+        update_state(&self.state, |state| {
+            let id = state.next_message_id(chat);
             let text = content["text"].as_str().or(content["caption"].as_str()).unwrap_or_default().to_owned();
-            let thread = content["message_thread_id"].as_i64();
             let mut shown = FakeTelegramMessage::new(id, person.id, text);
-            shown.thread = thread;
+            shown.thread = content["message_thread_id"].as_i64();
             state.chat_mut(chat).messages.push(shown);
             let content = message_json(state, (chat, id), person, content);
             state.queue_update("message", content);
-        });
-        id
+            id
+        })
     }
 
     /// Turns a group into a forum and opens a topic. Returns the topic id.
     pub fn open_topic(&self, chat: i64) -> i64 {
-        let mut id = 0;
-        self.state.send_modify(|state| {
-            id = state.next_message_id(chat);
+        update_state(&self.state, |state| {
+            let id = state.next_message_id(chat);
             let chat = state.chat_mut(chat);
             chat.forum = true;
             chat.topics.push(id);
-        });
-        id
+            id
+        })
     }
 
     /// The user of a private chat blocks the bot, or the bot is removed from a group.

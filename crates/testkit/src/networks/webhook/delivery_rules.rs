@@ -1,20 +1,71 @@
-//! Check posts and execute them.
+//! Check posts, execute them and answer, with injected faults.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
 
-use super::{FakeReceiverState, TOKEN, WebhookMessageView, sign};
-use crate::model::http1::RawHttpRequest;
+use super::{FakeReceiverState, FakeWebhookFault, RecordedDelivery, TOKEN, WebhookMessageView, sign};
+use crate::fake_server::FakeHttpReply;
+use crate::fake_server::http1::RawHttpRequest;
 
+pub(super) const POST_PATH: &str = "/hook/a-secret-of-the-receiver";
 /// Oldest accepted post, in seconds.
 const MAX_AGE_S: u64 = 300;
 
 #[derive(Debug)]
-pub(super) struct SignedPost {
-    pub(super) event: String,
-    pub(super) id: String,
-    pub(super) body: Value,
+struct SignedPost {
+    event: String,
+    id: String,
+    body: Value,
+}
+
+/// Answers a request; none where the connection is closed instead.
+pub(super) fn answer_request(state: &mut FakeReceiverState, incoming: &RawHttpRequest) -> Option<FakeHttpReply> {
+    if incoming.method == "GET" { Some(serve_file(state, &incoming.path)) } else { receive_post(state, incoming) }
+}
+
+fn serve_file(state: &FakeReceiverState, path: &str) -> FakeHttpReply {
+    let Some(bytes) = state.files.get(path) else { return error_reply(404, "there is no such file") };
+    FakeHttpReply::new(200, bytes.to_vec())
+}
+
+fn receive_post(state: &mut FakeReceiverState, incoming: &RawHttpRequest) -> Option<FakeHttpReply> {
+    if incoming.path != POST_PATH {
+        return Some(error_reply(404, "there is nothing here"));
+    }
+    let post = match parse_post(incoming) {
+        Ok(post) => post,
+        Err((code, why)) => {
+            state.refusals.push(why.clone());
+            return Some(error_reply(code, &why));
+        }
+    };
+    let fault = state.faults.pop_front();
+    let acts = matches!(fault, None | Some(FakeWebhookFault::LoseAnswer));
+    let result = if acts { apply_post(state, &post) } else { Ok(json!({})) };
+    let reply = match (fault, result) {
+        (Some(FakeWebhookFault::Drop | FakeWebhookFault::LoseAnswer), _) => None,
+        (Some(FakeWebhookFault::Status(code, after)), _) => {
+            let reply = error_reply(code, "as the test wants");
+            Some(after.iter().fold(reply, |reply, after| reply.with_header("retry-after", after.to_string())))
+        }
+        (Some(FakeWebhookFault::HtmlPage(code)), _) => {
+            Some(FakeHttpReply::html(code, format!("<p>Cannot POST {POST_PATH}</p>")))
+        }
+        (None, Ok(body)) => Some(FakeHttpReply::json(200, &body)),
+        (None, Err((code, why))) => {
+            let reply = error_reply(code, &why);
+            state.refusals.push(why);
+            Some(reply)
+        }
+    };
+    let answered = reply.as_ref().map(|reply| reply.status);
+    state.deliveries.push(RecordedDelivery { event: post.event, id: post.id, body: post.body, answered });
+    reply
+}
+
+fn error_reply(code: u16, why: &str) -> FakeHttpReply {
+    FakeHttpReply::json(code, &json!({"reason": why}))
 }
 
 pub(super) fn unix_now() -> i64 {
@@ -23,7 +74,7 @@ pub(super) fn unix_now() -> i64 {
 }
 
 /// Parses a post; else returns the status and the reason of its refusal.
-pub(super) fn parse_post(incoming: &RawHttpRequest) -> Result<SignedPost, (u16, String)> {
+fn parse_post(incoming: &RawHttpRequest) -> Result<SignedPost, (u16, String)> {
     let bad = |why: String| (400, why);
     let header = |wanted: &str| {
         let mut found = incoming.headers.iter().filter(|(name, _)| name == wanted);
@@ -52,7 +103,7 @@ pub(super) fn parse_post(incoming: &RawHttpRequest) -> Result<SignedPost, (u16, 
 }
 
 /// Executes a post; returns the body of the answer. A repeated post has no further effect.
-pub(super) fn apply_post(state: &mut FakeReceiverState, post: &SignedPost) -> Result<Value, (u16, String)> {
+fn apply_post(state: &mut FakeReceiverState, post: &SignedPost) -> Result<Value, (u16, String)> {
     let Some(fields) = post.body.as_object() else { return Err((400, "the body is no object".to_owned())) };
     match post.event.as_str() {
         "ping" => check_known_fields(fields, &["type", "channel", "id"]).map(|()| json!({})),

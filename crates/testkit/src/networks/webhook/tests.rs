@@ -1,70 +1,65 @@
 //! The receiver refuses what docs/channels/webhook.md does not allow.
 
+use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::delivery_rules::unix_now;
-use super::{FakeWebhookReceiver, TOKEN, http_client, sign};
+use super::delivery_rules::{POST_PATH, answer_request, unix_now};
+use super::{FakeReceiverState, TOKEN, sign};
+use crate::fake_server::http1::RawHttpRequest;
 
-/// Posts a signed body; `change` edits the headers first.
-async fn post_signed(fake: &FakeWebhookReceiver, body: &Value, change: impl Fn(&mut Vec<(String, String)>)) -> u16 {
-    let (text, at) = (body.to_string(), unix_now().to_string());
+/// A signed post of this age in seconds.
+fn signed_post(body: &Value, age: i64) -> RawHttpRequest {
+    let (text, at) = (body.to_string(), (unix_now() - age).to_string());
     let of = |field: &str| body[field].as_str().unwrap_or_default().to_owned();
-    let mut headers = vec![
-        ("content-type".to_owned(), "application/json".to_owned()),
-        ("quell-event".to_owned(), of("type")),
-        ("quell-delivery".to_owned(), of("id")),
-        ("quell-signature".to_owned(), sign(TOKEN, &at, text.as_bytes())),
-        ("quell-timestamp".to_owned(), at),
+    let headers = [
+        ("quell-event", of("type")),
+        ("quell-delivery", of("id")),
+        ("quell-signature", sign(TOKEN, &at, text.as_bytes())),
+        ("quell-timestamp", at),
     ];
-    change(&mut headers);
-    let request =
-        headers.iter().fold(http_client().post(fake.reply_url()), |request, (name, value)| request.header(name, value));
-    request.body(text).send().await.unwrap().status().as_u16()
+    RawHttpRequest::post(POST_PATH, &headers, body)
 }
 
-fn message_body(id: &str) -> Value {
-    json!({"type": "message", "channel": "c", "id": id, "target": "t", "text": "**a**", "plain": "a"})
+fn message_body() -> Value {
+    json!({"type": "message", "channel": "c", "id": "1", "target": "t", "text": "**a**", "plain": "a"})
 }
 
-#[tokio::test]
-async fn a_message_is_shown_once_and_its_changes_in_their_order() {
-    let fake = FakeWebhookReceiver::start().await;
-    for _ in 0..2 {
-        assert_eq!(post_signed(&fake, &message_body("1"), |_| ()).await, 200);
-    }
-    let edit = |revision: i64, text: &str| {
-        json!({"type": "edit", "channel": "c", "id": format!("1.{revision}"), "target": "t", "message": "m1", "revision": revision,
-            "text": text, "plain": text})
-    };
-    for (revision, text) in [(2, "second"), (1, "first")] {
-        assert_eq!(post_signed(&fake, &edit(revision, text), |_| ()).await, 200);
-    }
-    assert_eq!(fake.state().texts("t"), ["second"]);
+fn edit_body(message: &str, revision: i64, text: &str) -> Value {
+    json!({"type": "edit", "channel": "c", "id": format!("1.{revision}"), "target": "t", "message": message,
+        "revision": revision, "text": text, "plain": text})
 }
 
-#[tokio::test]
-async fn an_undocumented_delivery_is_refused() {
-    let fake = FakeWebhookReceiver::start().await;
-    for name in ["content-type", "quell-event", "quell-delivery", "quell-signature", "quell-timestamp"] {
-        assert_eq!(
-            post_signed(&fake, &message_body("1"), |headers| headers.retain(|(other, _)| other != name)).await,
-            400,
-            "{name}"
-        );
+#[rstest]
+#[case::no_type("content-type", None, 400)]
+#[case::no_event("quell-event", None, 400)]
+#[case::no_id("quell-delivery", None, 400)]
+#[case::no_signature("quell-signature", None, 400)]
+#[case::no_time("quell-timestamp", None, 400)]
+#[case::wrong_signature("quell-signature", Some("v1=00"), 401)]
+fn a_post_without_its_headers_is_refused(#[case] name: &str, #[case] value: Option<&str>, #[case] status: u16) {
+    let (mut state, mut post) = (FakeReceiverState::default(), signed_post(&message_body(), 0));
+    assert_eq!(answer_request(&mut state, &post).unwrap().status, 200);
+    post.headers.retain(|(other, _)| other != name);
+    post.headers.extend(value.map(|value| (name.to_owned(), value.to_owned())));
+    assert_eq!(answer_request(&mut state, &post).unwrap().status, status);
+}
+
+#[rstest]
+#[case::too_old(message_body(), 1000, 401)]
+#[case::unknown_field(json!({"type": "message", "channel": "c", "id": "1", "target": "t", "text": "a", "plain": "a", "x": 1}), 0, 400)]
+#[case::unknown_event(json!({"type": "typing", "channel": "c", "id": "1"}), 0, 400)]
+#[case::no_such_message(edit_body("m9", 1, "a"), 0, 404)]
+fn an_undocumented_post_is_refused(#[case] body: Value, #[case] age: i64, #[case] status: u16) {
+    let mut state = FakeReceiverState::default();
+    assert_eq!(answer_request(&mut state, &signed_post(&body, age)).unwrap().status, status);
+    assert_eq!(state.messages_by_target.values().flatten().count(), 0);
+}
+
+#[test]
+fn an_edit_that_comes_late_changes_nothing() {
+    let mut state = FakeReceiverState::default();
+    for body in [message_body(), edit_body("m1", 2, "second"), edit_body("m1", 1, "first")] {
+        assert_eq!(answer_request(&mut state, &signed_post(&body, 0)).unwrap().status, 200);
     }
-    let wrong = |headers: &mut Vec<(String, String)>| headers[3].1 = sign("other", &headers[4].1, b"{}");
-    assert_eq!(post_signed(&fake, &message_body("1"), wrong).await, 401);
-    let old = |headers: &mut Vec<(String, String)>| {
-        let then = (unix_now() - 1000).to_string();
-        headers[3].1 = sign(TOKEN, &then, message_body("1").to_string().as_bytes());
-        headers[4].1 = then;
-    };
-    assert_eq!(post_signed(&fake, &message_body("1"), old).await, 401);
-    let unknown =
-        json!({"type": "message", "channel": "c", "id": "1", "target": "t", "text": "a", "plain": "a", "x": 1});
-    assert_eq!(post_signed(&fake, &unknown, |_| ()).await, 400);
-    assert_eq!(post_signed(&fake, &json!({"type": "typing", "channel": "c", "id": "1"}), |_| ()).await, 400);
-    let nowhere = json!({"type": "edit", "channel": "c", "id": "2", "target": "t", "message": "m9", "revision": 1, "text": "a", "plain": "a"});
-    assert_eq!(post_signed(&fake, &nowhere, |_| ()).await, 404);
-    assert_eq!(fake.state().messages_by_target.values().flatten().count(), 0);
+    assert_eq!(state.texts("t"), ["second"]);
 }

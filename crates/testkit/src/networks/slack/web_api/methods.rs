@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
+use super::super::super::FakeChatFile;
 use super::super::BOT;
-use super::super::chat_data::{FakeSlackFile, FakeSlackMessage};
+use super::super::chat_data::FakeSlackMessage;
 use super::super::state::{BOT_ID, FakeSlackState, FakeSlackUpload};
 use super::FakeSlackError;
 
@@ -42,7 +43,7 @@ fn check_keys(state: &mut FakeSlackState, method: &str, body: &Value) {
     };
     let keys = body.as_object().into_iter().flat_map(|object| object.keys());
     for key in keys.filter(|key| !known.contains(&key.as_str())) {
-        state.report_client_error(format!("{method}: an unknown key: {key}"));
+        state.client_errors.push(format!("{method}: an unknown key: {key}"));
     }
 }
 
@@ -51,7 +52,7 @@ fn open_connection(state: &mut FakeSlackState) -> Result<Value, FakeSlackError> 
         return Err("socket_mode_disabled");
     }
     let ticket = state.chat_data.new_id('K');
-    let url = format!("{}/link/?ticket={ticket}", state.addresses.sockets);
+    let url = format!("{}/link/?ticket={ticket}", state.socket_url);
     state.tickets.push(ticket);
     Ok(json!({"url": url}))
 }
@@ -78,7 +79,7 @@ fn post_message(state: &mut FakeSlackState, body: &Value) -> Result<Value, FakeS
     let thread = check_thread(state, channel, body)?;
     let text = body["text"].as_str().filter(|text| !text.trim().is_empty()).ok_or("no_text")?;
     if text.chars().count() > MAX_MESSAGE_CHARS {
-        state.report_client_error("chat.postMessage: a text that Slack cuts in two".to_owned());
+        state.client_errors.push("chat.postMessage: a text that Slack cuts in two".to_owned());
     }
     let message =
         FakeSlackMessage { author: BOT.to_owned(), text: text.to_owned(), thread, ..FakeSlackMessage::default() };
@@ -122,9 +123,9 @@ fn begin_upload(state: &mut FakeSlackState, body: &Value) -> Result<Value, FakeS
     let name = body["filename"].as_str().filter(|name| !name.is_empty()).ok_or("invalid_arguments")?;
     let length = body["length"].as_str().and_then(|length| length.parse().ok()).ok_or("invalid_arguments")?;
     let id = state.chat_data.new_id('F');
-    let file = FakeSlackFile { id: id.clone(), name: name.to_owned(), ..FakeSlackFile::default() };
+    let file = FakeChatFile { id: id.clone(), name: name.to_owned(), ..FakeChatFile::default() };
     state.uploads.insert(id.clone(), FakeSlackUpload { file, length, is_complete: false });
-    Ok(json!({"upload_url": format!("{}/upload/v1/{id}", state.addresses.api), "file_id": id}))
+    Ok(json!({"upload_url": format!("{}/upload/v1/{id}", state.api_url), "file_id": id}))
 }
 
 fn complete_upload(state: &mut FakeSlackState, body: &Value) -> Result<Value, FakeSlackError> {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::super::html::{self, ParsedEntity};
 use super::super::state::{FakeTelegramChat, FakeTelegramChatKind, FakeTelegramMessage, FakeTelegramState};
 use super::super::{BOT_ID, BOT_NAME};
-use super::{FakeBotApiError, FakeBotApiRequest, bad_request, check_known_parameters};
+use super::{FakeBotApiError, FakeBotApiRequest, bad_request, check_known_parameters, refusal};
 
 /// Bot API: sendMessage, "1-4096 characters after entities parsing".
 pub(in super::super) const MAX_TEXT_UNITS: usize = 4096;
@@ -44,7 +44,7 @@ pub(in super::super) fn send_file(
     }
     let largest = if kind == "photo" { MAX_PHOTO_BYTES } else { MAX_FILE_BYTES };
     if file.bytes.len() > largest {
-        return Err(FakeBotApiError { code: 413, description: "Request Entity Too Large".into(), parameters: None });
+        return Err(refusal(413, "Request Entity Too Large"));
     }
     let (caption, entities) = parse_marked_text(body, "caption", MAX_CAPTION_UNITS)?;
     let mut shown = FakeTelegramMessage::new(0, BOT_ID, caption);
@@ -87,7 +87,7 @@ pub(in super::super) fn check_reachable_chat(state: &FakeTelegramState, body: &V
             FakeTelegramChatKind::Group => "Forbidden: bot was kicked from the group chat",
             FakeTelegramChatKind::Supergroup => "Forbidden: bot was kicked from the supergroup chat",
         };
-        return Err(FakeBotApiError { code: 403, description: description.into(), parameters: None });
+        return Err(refusal(403, description));
     }
     Ok(id)
 }
