@@ -6,6 +6,7 @@ mod data_dir;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use quell_engine::access::RequestOrigin;
 use quell_engine::agent::{AgentConfig, Limits};
@@ -29,7 +30,7 @@ use quell_scope::clock::Clock;
 use quell_scope::{Point, PointProbe};
 use quell_testkit::{ScriptedModel, ScriptedResponse, leaks};
 use quell_tools::{FetchSettings, ToolSettings};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, watch};
 
 pub(crate) use data_dir::{TestDataDir, work_dir_beside};
@@ -84,8 +85,26 @@ impl TestDir {
     }
 }
 
-/// Answers of the model by the last marker of the request, in order.
-type ResponsesByMarker = Arc<Mutex<HashMap<String, VecDeque<ScriptedResponse>>>>;
+/// Answers of a model by the last marker of the request, in order.
+#[derive(Clone, Default)]
+pub(crate) struct ResponsesByMarker(Arc<Mutex<HashMap<String, VecDeque<ScriptedResponse>>>>);
+
+impl ResponsesByMarker {
+    /// From now on, once its general script is used up, the model answers with these; else with a short text.
+    pub(crate) fn install(&self, model: &ScriptedModel) {
+        let scripts = self.clone();
+        model.respond_by_prompt(move |_, request| {
+            let marker = request.markers.last().cloned().unwrap_or_default();
+            let scripted = scripts.0.lock().unwrap().get_mut(&marker).and_then(VecDeque::pop_front);
+            scripted.unwrap_or_else(|| ScriptedResponse::text("That is done."))
+        });
+    }
+
+    /// Sets the answers to requests whose last marker is this, in order.
+    pub(crate) fn script(&self, marker: &str, answers: impl IntoIterator<Item = ScriptedResponse>) {
+        self.0.lock().unwrap().insert(marker.to_owned(), answers.into_iter().collect());
+    }
+}
 
 impl TestEngine {
     /// Starts with the default configuration, beside other tests.
@@ -128,17 +147,12 @@ impl TestEngine {
     /// From now on, once the general script is used up, the model answers by the last marker of the request: as given
     /// to [`TestEngine::script_marker`], else with a short text.
     pub(crate) fn answer_by_marker(&self) {
-        let scripts = Arc::clone(&self.scripts);
-        self.model.respond_by_prompt(move |_, request| {
-            let marker = request.markers.last().cloned().unwrap_or_default();
-            let scripted = scripts.lock().unwrap().get_mut(&marker).and_then(VecDeque::pop_front);
-            scripted.unwrap_or_else(|| ScriptedResponse::text("That is done."))
-        });
+        self.scripts.install(&self.model);
     }
 
     /// Sets the answers to requests whose last marker is this, in order.
     pub(crate) fn script_marker(&self, marker: &str, answers: impl IntoIterator<Item = ScriptedResponse>) {
-        self.scripts.lock().unwrap().insert(marker.to_owned(), answers.into_iter().collect());
+        self.scripts.script(marker, answers);
     }
 
     /// The work directory of the agent `main`.
@@ -193,6 +207,34 @@ impl TestEngine {
     /// Stops a run gently, as Alice, its owner.
     pub(crate) fn stop(&self, run: &RunId) -> StopResult {
         self.engine.stop(&alice(), &run_stop_scope(run), &stop_ask(StopLevel::Gentle))
+    }
+
+    /// Stops a run gently and waits until it has left the memory.
+    pub(crate) async fn stop_and_wait(&self, run: &RunId) -> RunView {
+        self.stop(run);
+        self.wait_ended(run).await
+    }
+
+    /// Checks that nothing has stopped a run.
+    pub(crate) fn assert_running(&self, run: &RunId) {
+        assert_eq!(self.engine.live_run(run).unwrap().verdict(), None);
+    }
+
+    /// The active runs of a session, in order.
+    pub(crate) fn active_runs_of(&self, session: &str) -> Vec<RunId> {
+        self.engine.active_run_ids_of_session(&parse_session_key(session))
+    }
+
+    /// Checks that a session still works: its next message is answered.
+    pub(crate) async fn assert_next_message_works(&self, session: &str) {
+        let next = self.run_message(session, "and now? marker:next").await;
+        assert_eq!(next.verdict, Some(Verdict::Completed), "{next:#?}");
+    }
+
+    /// Deletes a session as Alice, after a gentle stop; true if it existed.
+    pub(crate) async fn delete_session(&self, session: &str) -> bool {
+        let (alice, key, ask) = (alice(), parse_session_key(session), stop_ask(StopLevel::Gentle));
+        self.engine.delete_session(&alice, &key, &ask).await.unwrap()
     }
 
     /// Stops a session gently with its queue, as Alice, its owner.
@@ -376,6 +418,13 @@ impl NoticeRecorder {
     }
 }
 
+/// Lets this much time pass at once for a runtime with one thread, that of `#[tokio::test]` without a flavour.
+pub(crate) async fn skip_time(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
 /// The owner of the test's runs, over HTTP, with all rights except those of an admin.
 pub(crate) fn alice() -> Caller {
     Caller {
@@ -450,6 +499,16 @@ pub(crate) fn abort_reason(verdict: Option<&Verdict>) -> StopReason {
         Some(Verdict::Aborted { reason, .. }) => reason.clone(),
         other => panic!("not aborted: {other:?}"),
     }
+}
+
+/// A call of the tool `shell`.
+pub(crate) fn shell_call(command: impl AsRef<str>) -> ScriptedResponse {
+    ScriptedResponse::tool_call("c1", "shell", &json!({"command": command.as_ref()}))
+}
+
+/// A call of the tool `shell` that leaves its command running.
+pub(crate) fn background_call(command: impl AsRef<str>) -> ScriptedResponse {
+    ScriptedResponse::tool_call("c1", "shell", &json!({"command": command.as_ref(), "background": true}))
 }
 
 /// All messages of a request as text, to search in.
