@@ -115,9 +115,7 @@ async fn a_stop_ends_the_run_with_and_without_the_nick_and_nobody_elses() {
     assert_eq!(wait_agent_lines(&bob, ROOM, 3).await[2], "Nothing of yours is running here.");
     fixture.model.open_gate("more");
     assert_eq!(wait_agent_lines(&ann, ROOM, 4).await[3], "Here it is.");
-    fixture.model.assert_histories_valid();
-    let request = fixture.model.request_at(2).wait_arrived().await;
-    assert!(request.body.to_string().contains("was stopped on purpose by the user"), "{}", request.body);
+    fixture.assert_stop_told(2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -146,9 +146,7 @@ async fn check_stop(fixture: &mut MatrixDaemonFixture) {
     fixture.base.model.script(ScriptedResponse::text("Here I am."));
     fixture.send_message("and now?").await;
     fixture.wait_text_starting("Here I am.").await;
-    fixture.base.model.assert_histories_valid();
-    let request = fixture.base.model.request_at(2).wait_arrived().await;
-    assert!(request.body.to_string().contains("was stopped on purpose by the user"), "{}", request.body);
+    fixture.base.assert_stop_told(2).await;
 }
 
 async fn check_room_upgrade(fixture: &mut MatrixDaemonFixture) {

@@ -2,14 +2,15 @@
 
 use quell_store::sqlite::test_support::{CountedRows, OtherProgram};
 use quell_testkit::commands::{self, ProcessMarker};
+use quell_testkit::daemon::poll_until;
 use quell_testkit::leaks;
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use quell_testkit::networks::telegram::{FakeTelegram, TOKEN, TelegramTestUser};
 use serde_json::{Value, json};
 
-use super::{CLOSED_WITHIN, ChannelDaemonFixture, WAIT_TIMEOUT};
+use super::{CLOSED_WITHIN, ChannelDaemonFixture};
 use crate::test_daemon::quell_exe;
-use crate::test_engine::ProcessLock;
+use crate::test_engine::{ProcessLock, WAIT_TIMEOUT};
 
 const ANN: TelegramTestUser = TelegramTestUser { id: 77, name: "ann" };
 /// A private chat has the id of its user.
@@ -82,9 +83,7 @@ async fn a_stop_from_the_chat_ends_the_run_and_says_so() {
     fixture.model.script(ScriptedResponse::text("Here I am."));
     telegram.post_message(CHAT, ANN, "and now?");
     telegram.wait_for("the next answer", |it| it.bot_texts(CHAT).contains(&"Here I am.")).await;
-    fixture.model.assert_histories_valid();
-    let request = fixture.model.request_at(1).wait_arrived().await;
-    assert!(request.body.to_string().contains("was stopped on purpose by the user"), "{}", request.body);
+    fixture.assert_stop_told(1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -100,12 +99,11 @@ async fn a_stop_word_reaches_what_waits_and_nothing_else_is_said_of_nothing() {
     }
     // Both wait in the queue.
     let http = fixture.daemon.api();
-    loop {
+    poll_until("three active runs", async || {
         let runs = http.get("/api/runs?state=active").await.expect_status(200);
-        if runs["items"].as_array().unwrap().len() == 3 {
-            break;
-        }
-    }
+        (runs["items"].as_array().unwrap().len() == 3).then_some(())
+    })
+    .await;
     telegram.post_message(CHAT, ANN, "Stop!");
     let text = "Stopping your request. 2 waiting messages will not be answered.";
     telegram.wait_for("the stop", |it| it.bot_texts(CHAT).contains(&text)).await;
