@@ -44,10 +44,7 @@ async fn a_reset_stops_what_runs_first() {
 #[tokio::test(flavor = "multi_thread")]
 async fn lists_come_in_pages() {
     let server = TestServer::start().await;
-    let mut runs = Vec::new();
-    for _ in 0..3 {
-        runs.push(server.run_to_end("s").await);
-    }
+    let mut runs = [server.run_to_end("s").await, server.run_to_end("s").await, server.run_to_end("s").await];
     let mut found = Vec::new();
     let mut path = "/api/runs?limit=2".to_owned();
     loop {

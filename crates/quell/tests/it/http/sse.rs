@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use quell_testkit::ScriptedResponse;
 use quell_testkit::model::{ScriptedStream, StreamStep};
 use reqwest::Method;
 use serde_json::json;
@@ -109,12 +108,8 @@ const LARGE_TEXT_BYTES: usize = 8 * 1024 * 1024;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_that_does_not_read_gets_a_snapshot_and_the_end() {
     let server = TestServer::start().await;
-    server.model.script(
-        ScriptedStream::new()
-            .text("begun")
-            .wait_for_gate("go")
-            .step(StreamStep::HugeOutput { bytes: LARGE_TEXT_BYTES }),
-    );
+    let begun = ScriptedStream::new().text("begun").wait_for_gate("go");
+    server.model.script(begun.step(StreamStep::HugeOutput { bytes: LARGE_TEXT_BYTES }));
     let run = server.send_message("s", "x").await;
     server.model.request_at(0).wait_paused().await;
     let slow = tokio::net::TcpSocket::new_v4().unwrap();
@@ -151,5 +146,4 @@ async fn many_readers_see_the_same() {
         seen.push(log.events.iter().map(|event| event.data.clone()).collect::<Vec<_>>());
     }
     assert_eq!(seen[0], seen[1]);
-    server.model.script(ScriptedResponse::text("unused"));
 }
