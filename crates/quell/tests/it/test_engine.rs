@@ -243,7 +243,6 @@ impl TestEngine {
         self.engine.stop(&alice(), &scope, &stop_ask(StopLevel::Gentle))
     }
 
-    /// Waits until the run holds a resource of this kind.
     pub(crate) async fn wait_resource_held(&self, run: &RunId, kind: ResourceKind) {
         let (engine, run) = (self.engine.clone(), run.clone());
         leaks::wait_until(WAIT_TIMEOUT, move || {
@@ -256,27 +255,25 @@ impl TestEngine {
 
     /// Waits until the run has received text, not only until the model has sent it.
     pub(crate) async fn wait_text(&self, run: &RunId) {
-        let Some(live_run) = self.engine.live_run(run) else { panic!("run {run} is over") };
-        let mut follower = live_run.follow(0);
-        while let Some(event) = follower.next().await {
-            if matches!(event.kind, EventKind::TextDelta { .. }) {
-                return;
-            }
-        }
-        panic!("run {run} ended without text");
+        self.follow_until(run, "text", |event| matches!(event.kind, EventKind::TextDelta { .. })).await;
     }
 
     /// Waits until a command of the run has printed this text.
     pub(crate) async fn wait_printed(&self, run: &RunId, text: &str) {
+        let has_text = |event: &RunEvent| matches!(&event.kind, EventKind::ToolOutput { text: printed, .. } if printed.contains(text));
+        self.follow_until(run, &format!("output {text:?}"), has_text).await;
+    }
+
+    /// Follows a run from its first event to a wanted one; `what` names it in the failure.
+    async fn follow_until(&self, run: &RunId, what: &str, wanted: impl Fn(&RunEvent) -> bool) {
         let Some(live_run) = self.engine.live_run(run) else { panic!("run {run} is over") };
-        // The follower starts at the first event, so no output is missed.
         let mut follower = live_run.follow(0);
         while let Some(event) = follower.next().await {
-            if matches!(&event.kind, EventKind::ToolOutput { text: printed, .. } if printed.contains(text)) {
+            if wanted(&event) {
                 return;
             }
         }
-        panic!("run {run} ended and its command did not print {text:?}");
+        panic!("run {run} ended without {what}");
     }
 
     /// The compute status of the agent `main`.
@@ -294,7 +291,6 @@ impl TestEngine {
         .await;
     }
 
-    /// The messages of the last model request.
     pub(crate) fn last_messages(&self) -> Vec<Value> {
         self.model.recorded_requests().last().map(|request| request.messages().to_vec()).unwrap_or_default()
     }
@@ -436,12 +432,10 @@ pub(crate) fn alice() -> Caller {
     }
 }
 
-/// Another user over HTTP.
 pub(crate) fn bob() -> Caller {
     Caller { principal: parse_principal("bob"), ..alice() }
 }
 
-/// An admin over WebSocket.
 pub(crate) fn root() -> Caller {
     Caller { principal: parse_principal("root"), scope: AccessLevel::Admin, surface: Surface::Ws, ..alice() }
 }
