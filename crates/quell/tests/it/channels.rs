@@ -22,7 +22,6 @@ use crate::test_engine::ProcessLock;
 /// benchmark measures the real figure.
 const CLOSED_WITHIN: Duration = Duration::from_millis(500);
 
-/// A model and a daemon with one channel.
 struct ChannelDaemonFixture {
     model: ScriptedModel,
     daemon: TestDaemon,

@@ -23,7 +23,6 @@ const ENTER: &str = "\r";
 
 const DEFAULT_SIZE: PtySize = PtySize { rows: 24, columns: 80 };
 
-/// A model, a daemon and a connected chat.
 struct ChatFixture {
     model: ScriptedModel,
     daemon: TestDaemon,
@@ -54,19 +53,16 @@ impl ChatFixture {
         self.chat.type_keys(ENTER);
     }
 
-    /// Types keys and waits until the screen shows this text.
     async fn type_until(&mut self, keys: &str, shown: &str) -> PtySnapshot {
         self.chat.type_keys(keys);
         self.chat.wait_text(shown).await
     }
 
-    /// Sends a line and waits until the screen shows this text.
     async fn send_until(&mut self, line: &str, shown: &str) -> PtySnapshot {
         self.send_line(line);
         self.chat.wait_text(shown).await
     }
 
-    /// Types keys and waits until the screen no longer shows this text.
     async fn type_until_gone(&mut self, keys: &str, text: &str) {
         self.chat.type_keys(keys);
         self.chat.wait_text_gone(text).await;
@@ -78,7 +74,6 @@ impl ChatFixture {
         self.send_until("first", begin.trim_end()).await;
     }
 
-    /// The active runs of the daemon.
     async fn count_active_runs(&self) -> usize {
         let list = self.daemon.api().get("/api/runs?state=active").await.expect_status(200);
         list["items"].as_array().unwrap().len()
@@ -99,7 +94,6 @@ fn open_chat(home: &DaemonHome, args: &[&str], size: PtySize) -> Pty {
     open_chat_with_env(home, args, size, &[("LANG", "C.UTF-8")])
 }
 
-/// Opens a chat with this environment.
 fn open_chat_with_env(home: &DaemonHome, args: &[&str], size: PtySize, environment: &[(&str, &str)]) -> Pty {
     let mut command = home.command(quell_exe() as &Path);
     command.arg("chat").args(args);

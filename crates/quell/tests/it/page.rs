@@ -57,7 +57,6 @@ struct PageConfig<'a> {
     main: &'a str,
     /// Other agents: id and lines.
     others: &'a [(&'a str, &'a str)],
-    /// Other tables.
     tables: &'a str,
 }
 
@@ -116,6 +115,24 @@ impl PageFixture {
         self.wait_visible("#message").await;
     }
 
+    /// Clicks and waits until another element is visible.
+    async fn click_until_visible(&self, css: &str, then: &str) {
+        self.click(css).await;
+        self.wait_visible(then).await;
+    }
+
+    /// Clicks and waits until another element, or the clicked one itself, is hidden.
+    async fn click_until_hidden(&self, css: &str, then: &str) {
+        self.click(css).await;
+        self.wait_hidden(then).await;
+    }
+
+    /// Clicks and waits for a text in another element.
+    async fn click_until_text(&self, css: &str, then: &str, text: &str) {
+        self.click(css).await;
+        self.wait_text(then, text).await;
+    }
+
     /// Waits until the page is connected to its daemon.
     async fn wait_live(&self) {
         self.wait_visible("[data-fact=connection][data-state=live]").await;
@@ -130,7 +147,6 @@ impl PageFixture {
         self.wait_text(&format!("[data-fact={fact}]"), text).await;
     }
 
-    /// What is typed in the composer.
     async fn draft(&self) -> Value {
         self.eval("document.querySelector('#message').value").await
     }
@@ -178,7 +194,6 @@ impl PageFixture {
         self.wait_visible("#message").await;
     }
 
-    /// Types a message and sends it with Enter.
     async fn send_message(&self, text: &str) {
         self.fill("#message", text).await;
         self.press_key(Key::Enter).await;
@@ -197,7 +212,6 @@ impl PageFixture {
         self.wait_send_mode("stop").await;
     }
 
-    /// Waits for a toast of this kind with this text.
     async fn wait_toast(&self, kind: &str, text: &str) {
         self.wait_text(&format!("#toasts .toast.{kind}"), text).await;
     }

@@ -38,7 +38,6 @@ struct RecordingProgram {
     hook_events: Mutex<Vec<(HookEvent, String)>>,
     /// What the stages did, in order: `begin a`, `undo a`.
     stage_events: Mutex<Vec<String>>,
-    /// The names of the stages, in their order.
     stage_names: Vec<&'static str>,
     /// How often `begin` of the stage with this name fails.
     begin_failures: Mutex<Vec<(&'static str, usize)>>,
@@ -51,7 +50,6 @@ struct RecordingProgram {
     begin_gate: Option<Arc<Semaphore>>,
     /// Each undo takes one permit, if set.
     undo_gate: Option<Arc<Semaphore>>,
-    /// How many undos have begun.
     undo_count: AtomicUsize,
     alive_count: AtomicUsize,
     max_alive: AtomicUsize,
@@ -215,12 +213,25 @@ impl SessionFixture {
         Self { test_engine, program, clock: time }
     }
 
+    /// Starts with these stages, of which as many may begin as the semaphore has permits.
+    async fn start_gated(stages: &[&'static str], permits: usize) -> (Self, Arc<Semaphore>) {
+        let gate = Arc::new(Semaphore::new(permits));
+        let program = RecordingProgram::with_stages(stages).begin_gate(&gate);
+        (Self::start_with(program, |_| {}).await, gate)
+    }
+
+    /// Starts with one stage that is not undone before the semaphore gets permits.
+    async fn start_undo_gated() -> (Self, Arc<Semaphore>) {
+        let gate = Arc::new(Semaphore::new(0));
+        let program = RecordingProgram::with_stages(&["a"]).undo_gate(&gate);
+        (Self::start_with(program, |_| {}).await, gate)
+    }
+
     /// Starts with one stage and this configuration.
     async fn start_configured(change: impl FnOnce(&mut EngineConfig)) -> Self {
         Self::start_with(RecordingProgram::with_stages(&["a"]), change).await
     }
 
-    /// Opens a session as Alice.
     async fn open(&self, asked: SessionRequest) -> Result<(SessionKey, OpenSessionOutcome), OpenSessionError> {
         self.engine.open_session(&alice(), asked).await
     }
@@ -238,18 +249,15 @@ impl SessionFixture {
         run
     }
 
-    /// Waits for the end of a run, which must have completed.
     async fn assert_completes(&self, run: &RunId) {
         assert_eq!(self.wait_ended(run).await.verdict.unwrap().as_str(), "completed");
     }
 
-    /// Waits until this many callers wait for a session.
     async fn wait_waiting_callers(&self, count: usize) {
         let engine = self.engine.clone();
         leaks::wait_for_value("waiting callers", count, move || engine.count_session_waiters()).await;
     }
 
-    /// Waits until the program has seen this event of a session.
     async fn wait_hook_event(&self, session: &'static str, event: HookEvent) {
         let program = Arc::clone(&self.program);
         leaks::wait_for_true("the hook event", move || program.hook_events_of(session).contains(&event)).await;
@@ -259,10 +267,15 @@ impl SessionFixture {
         self.test_engine.close().await;
     }
 
-    /// Skips this much time, then starts a sweep of expired sessions.
     fn advance_time(&self, time: Duration) {
         self.clock.skip(time);
         self.engine.sweep_sessions();
+    }
+
+    /// Lets all idle sessions expire, and waits until nothing of them is left.
+    async fn expire_all(&self) {
+        self.advance_time(PAST_IDLE_LIMIT);
+        self.wait_alive(0).await;
     }
 
     /// Waits until this many stages have begun and are not undone.

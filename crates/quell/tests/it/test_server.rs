@@ -44,6 +44,13 @@ impl TestServer {
         Self::start_with(|_| {}).await
     }
 
+    /// Starts with a run in the session `s` as [`TestServer::start_streaming_run`] does; returns the run, too.
+    pub(crate) async fn start_streaming() -> (Self, String) {
+        let server = Self::start().await;
+        let run = server.start_streaming_run("s").await;
+        (server, run)
+    }
+
     pub(crate) async fn start_with(change: impl FnOnce(&mut TestServerConfig)) -> Self {
         let process_lock = ProcessLock::shared().await;
         let model = ScriptedModel::start().await;
@@ -90,18 +97,15 @@ impl TestServer {
         Self { model, engine, state, address, token, http, data, process_lock }
     }
 
-    /// Creates a token; returns its secret.
     pub(crate) async fn create_token(&self, name: &str, scope: &str) -> String {
         let made = self.http.post("/api/tokens", &json!({"name": name, "scope": scope})).await.expect_status(201);
         made["token"].as_str().unwrap().to_owned()
     }
 
-    /// An HTTP client with a new token of this scope.
     pub(crate) async fn api_with_new_token(&self, name: &str, scope: &str) -> TestApiClient {
         self.http.with_token(&self.create_token(name, scope).await)
     }
 
-    /// Sends a text; returns the id of its run.
     pub(crate) async fn send_message(&self, session: &str, text: &str) -> String {
         self.http.send_message(session, text).await
     }
@@ -139,7 +143,6 @@ impl TestServer {
         assert_eq!(view["state"], "running", "the run was stopped: {view:#}");
     }
 
-    /// Waits for the end of a run; returns its view.
     pub(crate) async fn wait_ended(&self, run: &str) -> Value {
         self.http.wait_ended(run).await
     }

@@ -37,7 +37,6 @@ pub(crate) struct WsTestClient {
 }
 
 impl WsTestClient {
-    /// Opens a socket without the handshake.
     pub(crate) async fn open_socket(server: &TestServer) -> Self {
         Self::open(format!("ws://{}/ws", server.address).into_client_request().unwrap()).await
     }
@@ -66,7 +65,6 @@ impl WsTestClient {
         Self::open(request).await
     }
 
-    /// Connects as an operator to a daemon at this URL.
     pub(crate) async fn connect_to(url: &str, token: &str) -> Self {
         let url = format!("{}/ws", url.replace("http://", "ws://"));
         Self::open(url.into_client_request().unwrap()).await.authenticated(token).await
@@ -129,12 +127,10 @@ impl WsTestClient {
         error
     }
 
-    /// Sends a message with `chat.send`.
     pub(crate) async fn send_chat(&mut self, session: &str, text: &str, key: &str) -> Value {
         self.call("chat.send", chat_send_params(session, text, key)).await
     }
 
-    /// Sends a request; returns its id.
     pub(crate) async fn send_request(&mut self, method: &str, params: Value) -> String {
         self.last_id += 1;
         let id = format!("q{}", self.last_id);
@@ -150,12 +146,10 @@ impl WsTestClient {
         self.socket.send(frame).await.unwrap();
     }
 
-    /// Waits for the response with this id.
     pub(crate) async fn wait_response(&mut self, id: &str) -> Value {
         self.wait_frame(&format!("answer {id}"), |frame| frame["type"] == "res" && frame["id"] == id).await
     }
 
-    /// Waits for the next event of this name.
     pub(crate) async fn wait_event(&mut self, name: &str) -> Value {
         self.wait_frame(name, |frame| frame["event"] == name).await
     }
@@ -231,6 +225,13 @@ async fn start_connected() -> (TestServer, WsTestClient) {
     (server, client)
 }
 
+/// As [`TestServer::start_streaming`], with a client that connects afterwards.
+async fn start_streaming_and_connect() -> (TestServer, String, WsTestClient) {
+    let (server, run) = TestServer::start_streaming().await;
+    let client = WsTestClient::connect_operator(&server, &server.token).await;
+    (server, run, client)
+}
+
 /// A server and a socket before its handshake.
 async fn start_with_socket() -> (TestServer, WsTestClient) {
     let server = TestServer::start().await;
@@ -238,7 +239,6 @@ async fn start_with_socket() -> (TestServer, WsTestClient) {
     (server, client)
 }
 
-/// Params of `chat.send`.
 pub(crate) fn chat_send_params(session: &str, text: &str, key: &str) -> Value {
     json!({"sessionKey": session, "message": text, "idempotencyKey": key})
 }

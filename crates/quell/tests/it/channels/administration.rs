@@ -24,7 +24,6 @@ fn telegram_config(telegram: &FakeTelegram) -> String {
 }
 
 impl ChannelDaemonFixture {
-    /// Waits until the only channel is in this state.
     async fn wait_channel_state(&self, state: &str) -> Value {
         poll_until("the state of the channel", async || {
             let rows = self.daemon.api().get("/api/channels").await.expect_status(200);
@@ -128,7 +127,6 @@ async fn a_wrong_token_is_said_everywhere_and_shown_nowhere() {
     }
 }
 
-/// A daemon with a webhook channel.
 pub(super) struct WebhookDaemonFixture {
     pub(super) receiver: FakeWebhookReceiver,
     pub(super) base: ChannelDaemonFixture,

@@ -22,7 +22,6 @@ pub(super) enum DraftNetwork {
     Slack(FakeSlack),
 }
 
-/// A message as its channel shows it.
 #[derive(Debug, Clone)]
 pub(super) struct ShownMessage {
     id: String,
@@ -114,12 +113,10 @@ impl DraftNetworkFixture {
         }
     }
 
-    /// The bot's messages in the channel now.
     pub(super) async fn bot_messages(&self) -> Vec<ShownMessage> {
         self.wait_messages("the channel", |_| true).await.into_iter().filter(|message| message.by_bot).collect()
     }
 
-    /// Waits until these are the bot's messages in the channel.
     pub(super) async fn wait_texts(&self, texts: &[&str]) {
         let fit = |shown: &[ShownMessage]| shown.iter().filter(|it| it.by_bot).map(|it| &it.text).eq(texts);
         self.wait_messages("all that was said", fit).await;

@@ -44,7 +44,6 @@ async fn connect_user(server: &IrcServer, nick: &str) -> IrcTestUser {
     person
 }
 
-/// The agent's lines to a room or a nick.
 fn agent_lines(lines: &[IrcLine], target: &str) -> Vec<String> {
     let by_agent = lines.iter().filter(|line| line.command == "PRIVMSG" && line.from == NICK && line.words == [target]);
     by_agent.map(|line| line.text.clone()).collect()

@@ -64,7 +64,6 @@ impl MatrixDaemonFixture {
         self.wait_room("somebody at work", at_work).await;
     }
 
-    /// Waits until a text of the agent begins with `begin`.
     async fn wait_text_starting(&mut self, begin: &str) -> MatrixRoomView {
         let quell = self.agent_id.clone();
         self.wait_room(begin, |room| room.texts_of(&quell).iter().any(|text| text.starts_with(begin))).await

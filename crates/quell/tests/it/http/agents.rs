@@ -28,8 +28,7 @@ async fn agents_form_a_tree() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_abort_answers_when_the_agent_is_idle_again() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     assert_eq!(compute_status(&server.http, "main").await, "waiting_llm");
     let answer = server.http.post("/api/agent/main/abort", &json!({})).await.expect_status(200);
     assert_eq!(answer, json!({"ok": true, "agentId": "main", "aborted": true, "runIds": [run]}));

@@ -71,8 +71,7 @@ async fn a_refusal_says_how_to_come_in() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_looks_and_does_nothing_else() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let reader = server.api_with_new_token("looker", "read").await;
     for path in ["/api/runs", "/api/agents", "/api/sessions", "/api/hold", "/metrics", &format!("/api/runs/{run}")] {
         assert_ne!(reader.get(path).await.status, 403, "{path}");
@@ -96,8 +95,7 @@ async fn a_reader_looks_and_does_nothing_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_writer_stops_its_own_runs_and_no_others() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let writer = server.api_with_new_token("anna", "write").await;
     let path = format!("/api/runs/{run}/stop");
     assert_problem(&writer.post(&path, &json!({})).await, 403, "forbidden");
@@ -164,8 +162,7 @@ async fn browsers_are_checked_for_their_origin(#[case] origin: &str, #[case] sta
 
 #[tokio::test(flavor = "multi_thread")]
 async fn first_party_clients_name_their_surface() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let request = server.http.request(Method::POST, &format!("/api/runs/{run}/stop?wait=1"));
     let answer = server.http.send(request.header("x-quell-surface", "cli")).await.expect_status(200);
     assert_eq!(answer["verdict"]["by"]["surface"], "cli");

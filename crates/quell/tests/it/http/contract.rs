@@ -26,8 +26,7 @@ async fn routes_with_a_body(server: &TestServer) -> Vec<(Method, String)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_array_is_no_body_on_any_route() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let routes = routes_with_a_body(&server).await;
     assert!(routes.len() >= 14, "the document has lost routes: {routes:?}");
     for (method, path) in routes {
@@ -64,8 +63,7 @@ async fn request_with_host(server: &TestServer, host: &str, head: &str) -> Strin
 #[case::user("localhost@evil.example")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_foreign_host_is_misdirected_on_every_door(#[case] host: &str) {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     for head in [
         "GET /".to_owned(),
         "GET /api/runs".to_owned(),

@@ -35,8 +35,7 @@ async fn sessions_are_listed_shown_reset_and_deleted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reset_stops_what_runs_first() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let _ = server.http.post("/api/sessions/s/reset", &json!({"reason": "anew"})).await.expect_status(200);
     assert_eq!(server.wait_ended(&run).await["verdict"]["reason"], "anew");
 }

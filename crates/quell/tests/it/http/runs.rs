@@ -106,8 +106,7 @@ async fn by_default_a_message_waits_its_turn() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reject_refuses_while_busy() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let body = json!({"text": "two", "onBusy": "reject"});
     assert_problem(&server.post_run("s", &body).await, 409, "busy");
     server.http.stop_run(&run).await;
@@ -129,8 +128,7 @@ async fn interrupt_aborts_the_old_run_and_then_starts() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_steered_message_reaches_the_active_run_or_the_next() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let body = json!({"text": "also this", "onBusy": "steer", "idempotencyKey": "steer-1"});
     let answer = server.post_run("s", &body).await.expect_status(202);
     let want = json!({"runId": run, "sessionKey": "s", "state": "steered", "messageId": "steer-1"});
@@ -181,8 +179,7 @@ async fn a_full_queue_refuses() {
 #[case::korean("멈춰")]
 #[tokio::test(flavor = "multi_thread")]
 async fn stop_text_stops_and_makes_no_run(#[case] text: &str) {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let queued = server.send_message("s", "later").await;
     let answer = server.post_run("s", &json!({"text": text})).await.expect_status(200);
     assert_fields(&answer, &json!({"aborted": true, "withdrawn": [{"runId": queued, "text": "later"}]}));

@@ -18,8 +18,7 @@ async fn a_closing_daemon_says_so() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_is_told_the_end_before_the_daemon_goes() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let events = server.http.run_events(&run, 0).await;
     server.engine.shut_down().await;
     let log = events.read_to_end().await;

@@ -27,8 +27,7 @@ async fn a_run_is_told_from_its_beginning_to_its_end() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_answer_is_an_event_stream_that_nobody_buffers() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let answer = server.http.request(Method::GET, &format!("/api/runs/{run}/events")).send().await.unwrap();
     let _ = server.http.post("/api/stop", &json!({})).await.expect_status(200);
     assert_eq!(answer.headers()["content-type"], "text/event-stream");
@@ -135,8 +134,7 @@ async fn a_reader_that_does_not_read_gets_a_snapshot_and_the_end() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_readers_see_the_same() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let logs = [server.http.run_events(&run, 0).await, server.http.run_events(&run, 0).await];
     let _ = server.http.post("/api/stop", &json!({})).await.expect_status(200);
     let mut seen = Vec::new();

@@ -16,8 +16,7 @@ use crate::test_server::{TestServer, assert_fields, assert_problem, gated_respon
 #[case::object(Some("{}"))]
 #[tokio::test(flavor = "multi_thread")]
 async fn stop_bodies_may_be_absent_empty_or_an_empty_object(#[case] body: Option<&'static str>) {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let fill = |request: reqwest::RequestBuilder| match body {
         Some(body) => request.body(body),
         None => request,
@@ -33,8 +32,7 @@ async fn stop_bodies_may_be_absent_empty_or_an_empty_object(#[case] body: Option
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_stop_bodies_are_refused_and_stop_nothing() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     for path in [format!("/api/runs/{run}/stop"), "/api/sessions/s/stop".into(), "/api/stop".into()] {
         for (body, code) in [
             ("{", "malformed_json"),
@@ -51,8 +49,7 @@ async fn bad_stop_bodies_are_refused_and_stop_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_wait_the_ticket_is_answered_at_once() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     for wait in ["", "?wait=0", "?wait=false"] {
         let answer = server.http.post(&format!("/api/runs/{run}/stop{wait}"), &json!({"reason": "enough"})).await;
         // The run may be over already: then the answer is 200 with the receipt.
@@ -66,8 +63,7 @@ async fn without_wait_the_ticket_is_answered_at_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn with_wait_the_receipt_is_answered() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let answer = server.http.stop_run(&run).await;
     let receipt = &answer["receipt"];
     assert_fields(receipt, &json!({"runId": run, "rung": "cancel", "leftovers": []}));
@@ -120,8 +116,7 @@ async fn a_stop_that_comes_first_is_kept_for_its_run() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_key_is_checked_against_the_run() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let path = format!("/api/runs/{run}/stop?wait=1");
     assert_problem(&server.http.post(&path, &json!({"sessionKey": "t"})).await, 404, "run_not_found");
     assert_problem(&server.http.post(&path, &json!({"sessionKey": ""})).await, 400, "invalid_request");
@@ -133,8 +128,7 @@ async fn a_session_key_is_checked_against_the_run() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_of_a_run_leaves_its_queue() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     server.model.script(ScriptedResponse::text("second"));
     let next = server.send_message("s", "two").await;
     server.http.post(&format!("/api/runs/{run}/stop"), &json!({})).await;
@@ -143,8 +137,7 @@ async fn a_stop_of_a_run_leaves_its_queue() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queued_run_is_stopped_and_leaves_no_turn() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let queued = server.send_message("s", "two").await;
     let answer = server.http.post(&format!("/api/runs/{queued}/stop"), &json!({})).await.expect_status(200);
     assert_fields(&answer, &json!({"aborted": true, "receipt": {"turn": {"recorded": false}}}));
@@ -156,8 +149,7 @@ async fn a_queued_run_is_stopped_and_leaves_no_turn() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_stop_covers_its_queue_unless_told_not_to() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     server.model.script(gated_response("go"));
     let queued = server.send_message("s", "two").await;
     let kept = server.http.post("/api/sessions/s/stop?wait=1", &json!({"keepQueued": true, "force": true})).await;

@@ -164,7 +164,6 @@ async fn another_agent_brings_its_own_model() {
     assert_eq!(requested_models(&server)[1..], ["own-model", "scout-model"]);
 }
 
-/// The models of all requests so far.
 fn requested_models(server: &TestServer) -> Vec<String> {
     server.model.recorded_requests().iter().map(|request| request.body["model"].as_str().unwrap().to_owned()).collect()
 }

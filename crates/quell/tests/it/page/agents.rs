@@ -125,7 +125,6 @@ async fn check_stale_list_ignored(fixture: &PageFixture, proxy: &PageProxy) {
     }
 }
 
-/// One action on an agent of the daemon.
 #[derive(Debug, Clone, Copy)]
 enum AgentAction {
     /// Start a run that waits for the model.
@@ -135,7 +134,6 @@ enum AgentAction {
     Answer,
     /// Click the abort button, if it is visible.
     Click,
-    /// Stop all runs of the session over HTTP.
     Stop,
 }
 
@@ -150,7 +148,6 @@ fn any_action() -> impl Strategy<Value = (usize, AgentAction)> {
     (0..AGENTS.len(), actions)
 }
 
-/// What the session of an agent does.
 #[derive(Debug, Clone, Default)]
 enum SessionActivity {
     #[default]

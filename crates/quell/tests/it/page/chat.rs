@@ -57,8 +57,7 @@ async fn a_message_streams_and_its_markdown_is_rendered() {
 async fn check_call_unfolds(fixture: &PageFixture) {
     fixture.wait_text("details.call[data-call] summary", "shell").await;
     assert_eq!(fixture.eval("document.querySelector('details.call').open").await, false);
-    fixture.click("details.call summary").await;
-    fixture.wait_text("details.call .call-output", "line one\nline two").await;
+    fixture.click_until_text("details.call summary", "details.call .call-output", "line one\nline two").await;
     assert_eq!(fixture.eval("document.querySelector('details.thinking').open").await, false);
     fixture.wait_text("details.thinking", "Let me see what is here.").await;
 }
@@ -120,8 +119,7 @@ async fn an_answer_that_comes_late_leaves_the_session_alone_that_is_open_by_then
     fixture.wait_toast("error", "first: Not sent").await;
     assert_eq!(fixture.eval("document.querySelector('#send').dataset.mode").await, "stop");
     assert_eq!(fixture.draft().await, "", "the text is not the second's");
-    fixture.click("#send").await;
-    fixture.wait_text("article.turn.stopped .receipt-line", "stopped in ").await;
+    fixture.click_until_text("#send", "article.turn.stopped .receipt-line", "stopped in ").await;
     fixture.open_session("first").await;
     fixture.wait_for("document.querySelector('#message').value === 'for the first'").await;
     fixture.assert_no_page_errors(&[]).await;

@@ -22,20 +22,21 @@ async fn one_run_is_stopped_then_all_and_the_hold_stays_until_it_is_lifted() {
     let row = fixture.text(&format!("#runs tr[data-run='{}']", runs[0])).await;
     assert!(row.contains("one") && row.contains("main"), "{row}");
 
-    fixture.click(&format!("#runs tr[data-run='{}'] .stop-run", runs[0])).await;
-    fixture.wait_hidden(&format!("#runs tr[data-run='{}'] .stop-run", runs[0])).await;
+    fixture
+        .click_until_hidden(
+            &format!("#runs tr[data-run='{}'] .stop-run", runs[0]),
+            &format!("#runs tr[data-run='{}'] .stop-run", runs[0]),
+        )
+        .await;
     assert_eq!(fixture.http.wait_ended(&runs[0]).await["verdict"]["kind"], "aborted");
     fixture.wait_fact("runs", "2").await;
 
     // The stop of everything has two steps, and the first one can be cancelled.
-    fixture.click("#stop-all").await;
-    fixture.wait_visible("#stop-all-dialog").await;
-    fixture.click("#stop-all-cancel").await;
-    fixture.wait_hidden("#stop-all-dialog").await;
+    fixture.click_until_visible("#stop-all", "#stop-all-dialog").await;
+    fixture.click_until_hidden("#stop-all-cancel", "#stop-all-dialog").await;
     fixture.click("#stop-all").await;
     fixture.click("#stop-all-hold").await;
-    fixture.click("#stop-all-confirm").await;
-    fixture.wait_hidden("#stop-all-dialog").await;
+    fixture.click_until_hidden("#stop-all-confirm", "#stop-all-dialog").await;
     fixture.wait_text("#toasts .toast.success", "stopped").await;
     for run in &runs[1..] {
         assert_eq!(fixture.http.wait_ended(run).await["verdict"]["kind"], "aborted");
@@ -44,8 +45,7 @@ async fn one_run_is_stopped_then_all_and_the_hold_stays_until_it_is_lifted() {
     fixture.wait_visible("#hold[aria-checked=true]").await;
     check_hold_on_every_view(&fixture).await;
 
-    fixture.click("#hold").await;
-    fixture.wait_visible("#hold[aria-checked=false]").await;
+    fixture.click_until_visible("#hold", "#hold[aria-checked=false]").await;
     let hold = fixture.http.get("/api/hold").await.expect_status(200);
     assert_eq!(hold["held"], false);
     // A hold set over HTTP appears by itself.
@@ -76,13 +76,10 @@ async fn leftovers_of_a_stop_of_everything_are_shown_and_forced() {
     let run = fixture.http.send_message("stubborn", "work").await;
     let mut events = fixture.http.run_events(&run, 0).await;
     while !events.wait_for("tool.output").await.data.to_string().contains("deaf") {}
-    fixture.click("#stop-all").await;
-    fixture.wait_text("#stop-all-dialog", "1 run").await;
-    fixture.click("#stop-all-confirm").await;
-    fixture.wait_text("#stop-all-dialog", "still settling").await;
+    fixture.click_until_text("#stop-all", "#stop-all-dialog", "1 run").await;
+    fixture.click_until_text("#stop-all-confirm", "#stop-all-dialog", "still settling").await;
     assert!(!marker.marked_processes().is_empty(), "the first stop is gentle");
-    fixture.click("#stop-all-confirm").await;
-    fixture.wait_hidden("#stop-all-dialog").await;
+    fixture.click_until_hidden("#stop-all-confirm", "#stop-all-dialog").await;
     assert_eq!(fixture.http.wait_ended(&run).await["verdict"]["kind"], "aborted");
     assert!(marker.marked_processes().is_empty(), "{:?}", marker.marked_processes());
     fixture.assert_no_page_errors(&[]).await;
@@ -100,8 +97,9 @@ async fn a_process_in_the_background_is_seen_and_ended() {
     fixture.go_to("#/runs").await;
     fixture.wait_fact("processes", "1").await;
     fixture.wait_visible("#processes [data-process]").await;
-    fixture.click("#processes [data-process] .end-process").await;
-    fixture.wait_hidden("#processes [data-process] .end-process").await;
+    fixture
+        .click_until_hidden("#processes [data-process] .end-process", "#processes [data-process] .end-process")
+        .await;
     fixture.wait_fact("processes", "0").await;
     assert!(marker.marked_processes().is_empty(), "{:?}", marker.marked_processes());
     fixture.assert_no_page_errors(&[]).await;
@@ -122,8 +120,7 @@ async fn approvals_are_answered_once_and_shown_as_they_are() {
     let shown = fixture.text("#approvals [data-approval]").await;
     assert!(shown.contains("echo allowed") && shown.contains("shell"), "{shown}");
     assert!(!shown.contains(['\u{202e}', '\u{200b}']), "invisible characters are written as escapes: {shown}");
-    fixture.click("#approvals .allow").await;
-    fixture.wait_hidden("#approvals [data-approval]").await;
+    fixture.click_until_hidden("#approvals .allow", "#approvals [data-approval]").await;
     assert_eq!(fixture.http.wait_ended(&allowed).await["output"], "Thank you.");
 
     // In the open session, the chat shows the approval, too.
@@ -131,8 +128,7 @@ async fn approvals_are_answered_once_and_shown_as_they_are() {
     let denied = fixture.http.send_message("asker", "and this?").await;
     fixture.open_session("asker").await;
     fixture.wait_visible("[data-approval] .deny").await;
-    fixture.click("[data-approval] .deny").await;
-    fixture.wait_hidden("[data-approval] .deny").await;
+    fixture.click_until_hidden("[data-approval] .deny", "[data-approval] .deny").await;
     assert_eq!(fixture.http.wait_ended(&denied).await["output"], "As you wish.");
 
     check_late_answer(&fixture, shell_call("echo late")).await;

@@ -21,8 +21,7 @@ async fn a_page_outlives_its_daemon() {
     fixture.wait_text("article.turn[data-role=assistant]", "what was said before").await;
     assert_eq!(fixture.draft().await, "half a thou");
     // A stop that cannot be sent is shown as waiting, neither ignored nor reported as failed.
-    fixture.click("#send").await;
-    fixture.wait_text("#settling", "waits for the connection").await;
+    fixture.click_until_text("#send", "#settling", "waits for the connection").await;
     assert_eq!(fixture.count_matches("#toasts .toast.error").await, 0);
 
     fixture.restart_daemon().await;

@@ -35,8 +35,7 @@ async fn a_reload_shows_what_was_seen_live() {
     fixture.model.script(ScriptedStream::new().thinking("A long thought").text("half an ans").wait_for_gate("never"));
     fixture.send_message("more").await;
     fixture.wait_text("article.turn[data-role=assistant] .markdown", "half an ans").await;
-    fixture.click("#send").await;
-    fixture.wait_text("article.turn.stopped .partial-note", "model").await;
+    fixture.click_until_text("#send", "article.turn.stopped .partial-note", "model").await;
     fixture.wait_text("article.turn.stopped .receipt-line", "stopped in").await;
     let live = visible_turns(&fixture).await;
     let text = live.to_string();

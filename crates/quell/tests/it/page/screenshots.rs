@@ -9,7 +9,6 @@ use serde_json::json;
 use super::{PageConfig, PageFixture, axe, screenshot_dir};
 use crate::test_engine::{background_call, shell_call};
 
-/// Takes screenshots and collects the findings about the views on them.
 struct ScreenshotReview {
     axe_source: String,
     findings: Vec<String>,
@@ -68,14 +67,12 @@ impl ScreenshotReview {
     }
 }
 
-/// Parts of the page whose content is wider than the part.
 const TOO_WIDE_SCRIPT: &str =
     "['html', '#header', '#rail', '#turns', '#composer', '#inspector', 'main > .view', '#stop-all-dialog']
     .flatMap((css) => [...document.querySelectorAll(css)].map((e) => [css, e]))
     .filter(([, e]) => e.checkVisibility() && e.scrollWidth > e.clientWidth + 1)
     .map(([css, e]) => `${css}: ${e.scrollWidth} in ${e.clientWidth}`)";
 
-/// Pairs of header parts that overlap.
 const OVERLAPPING_SCRIPT: &str = "(() => {
   const parts = [...document.querySelectorAll('#header a, #header button, #header select, #header [data-fact]')]
     .filter((e) => e.checkVisibility({ visibilityProperty: true })).map((e) => [e, e.getBoundingClientRect()]);
@@ -131,8 +128,7 @@ async fn the_chat_looks_right_and_is_accessible() {
     fixture.send_message("And tell me when it is done.").await;
     fixture.wait_visible("#queue [data-run]").await;
     review.capture_view(&fixture, "chat-streaming").await;
-    fixture.click("#send").await;
-    fixture.wait_text("article.turn.stopped .receipt-line", "stopped in ").await;
+    fixture.click_until_text("#send", "article.turn.stopped .receipt-line", "stopped in ").await;
     fixture.wait_send_mode("send").await;
     review.capture_view(&fixture, "chat-stopped").await;
     review.assert_no_findings();
@@ -184,8 +180,7 @@ async fn everything_else_looks_right_and_is_accessible() {
     fixture.wait_for("document.querySelectorAll('#runs tr[data-run]').length >= 3").await;
     fixture.wait_visible("#processes [data-process]").await;
     review.capture_view(&fixture, "everything").await;
-    fixture.click("#stop-all").await;
-    fixture.wait_visible("#stop-all-dialog").await;
+    fixture.click_until_visible("#stop-all", "#stop-all-dialog").await;
     review.capture_view(&fixture, "stop-all").await;
     fixture.click("#stop-all-cancel").await;
     fixture.go_to("#/approvals").await;
@@ -205,8 +200,7 @@ async fn everything_else_looks_right_and_is_accessible() {
     fixture.wait_visible("#agents [data-agent='research/web'] .compute-status.stopping").await;
     review.capture_view(&fixture, "agents").await;
     fixture.go_to("#/runs").await;
-    fixture.click("#hold").await;
-    fixture.wait_visible("#hold[aria-checked=true]").await;
+    fixture.click_until_visible("#hold", "#hold[aria-checked=true]").await;
     review.capture_view(&fixture, "held").await;
     review.assert_no_findings();
 }

@@ -64,8 +64,7 @@ async fn esc_stops_from_anywhere_and_keeps_what_is_typed() {
 async fn esc_for_a_dialog_or_the_search_field_stops_nothing() {
     let Some(fixture) = PageFixture::start_signed_in().await else { return };
     fixture.start_streaming("It goes on").await;
-    fixture.click("#stop-all").await;
-    fixture.wait_visible("#stop-all-dialog").await;
+    fixture.click_until_visible("#stop-all", "#stop-all-dialog").await;
     fixture.press_key(Key::Escape).await;
     fixture.wait_hidden("#stop-all-dialog").await;
     fixture.wait_send_mode("stop").await;
@@ -111,8 +110,13 @@ async fn a_second_press_forces_and_says_so() {
         let marker = ProcessMarker::new();
         fixture.model.script(shell_call(commands::ignores_signals(&marker)));
         fixture.send_message("work").await;
-        fixture.click(".turn:last-child details.call:not([open]) summary").await;
-        fixture.wait_text(".turn:last-child .call-output", "deaf").await;
+        fixture
+            .click_until_text(
+                ".turn:last-child details.call:not([open]) summary",
+                ".turn:last-child .call-output",
+                "deaf",
+            )
+            .await;
         let press_stop = async || match press {
             "button" => fixture.click("#send").await,
             _ => fixture.press_key(Key::Escape).await,
@@ -142,12 +146,10 @@ async fn a_run_of_the_command_line_is_seen_and_stopped_on_the_page() {
     let send = tokio::process::Command::from(send).kill_on_drop(true).spawn().unwrap();
     // The session appears in the list by itself.
     fixture.wait_visible("#sessions [data-session='cli/시험:1']").await;
-    fixture.click("#sessions [data-session='cli/시험:1']").await;
-    fixture.wait_text("article.turn[data-role=user]", "go on").await;
+    fixture.click_until_text("#sessions [data-session='cli/시험:1']", "article.turn[data-role=user]", "go on").await;
     fixture.wait_text("article.turn[data-role=assistant]", "from the terminal").await;
     fixture.wait_send_mode("stop").await;
-    fixture.click("#send").await;
-    fixture.wait_text("article.turn.stopped .receipt-line", "stopped in ").await;
+    fixture.click_until_text("#send", "article.turn.stopped .receipt-line", "stopped in ").await;
     let ended = tokio::time::timeout(WAIT_TIMEOUT, send.wait_with_output()).await.unwrap().unwrap();
     let output = String::from_utf8(ended.stderr).unwrap();
     assert!(!ended.status.success() && output.contains("stopped"), "{output}");

@@ -17,9 +17,7 @@ use crate::test_engine::{parse_session_key, skip_time, submission};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_callers_at_once_make_one_session() {
-    let gate = Arc::new(Semaphore::new(0));
-    let program = RecordingProgram::with_stages(&["a"]).begin_gate(&gate);
-    let fixture = SessionFixture::start_with(program, |_| {}).await;
+    let (fixture, gate) = SessionFixture::start_gated(&["a"], 0).await;
     let callers = (0..1000).map(|_| fixture.open(session_request("u", "c")));
     let (opened, ()) = tokio::join!(join_all(callers), async {
         fixture.wait_waiting_callers(999).await;
@@ -87,9 +85,7 @@ async fn a_veto_leaves_no_session_and_fails_a_run_with_its_reason() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_ends_the_making_and_the_next_one_makes_it() {
-    let gate = Arc::new(Semaphore::new(1));
-    let program = RecordingProgram::with_stages(&["a", "b"]).begin_gate(&gate);
-    let fixture = SessionFixture::start_with(program, |_| {}).await;
+    let (fixture, gate) = SessionFixture::start_gated(&["a", "b"], 1).await;
     let run = fixture.send(submission("s", "hello")).await;
     let program = Arc::clone(&fixture.program);
     leaks::wait_for_true("the first stage has begun", move || program.recorded_stages() == ["begin a"]).await;
@@ -107,9 +103,7 @@ async fn a_stop_ends_the_making_and_the_next_one_makes_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_takes_over_a_creation_whose_run_was_stopped() {
-    let gate = Arc::new(Semaphore::new(0));
-    let program = RecordingProgram::with_stages(&["a"]).begin_gate(&gate);
-    let fixture = SessionFixture::start_with(program, |_| {}).await;
+    let (fixture, gate) = SessionFixture::start_gated(&["a"], 0).await;
     let run = fixture.send(submission("u:c:scripted", "hello")).await;
     fixture.wait_hook_event("u:c:scripted", HookEvent::Create).await;
     let stopper = async {
@@ -170,9 +164,7 @@ async fn a_panic_in_the_drop_of_a_stage_bars_nobody_from_its_session() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_is_deleted_while_it_is_made_is_cleaned_up() {
-    let gate = Arc::new(Semaphore::new(0));
-    let program = RecordingProgram::with_stages(&["a"]).begin_gate(&gate);
-    let fixture = SessionFixture::start_with(program, |_| {}).await;
+    let (fixture, gate) = SessionFixture::start_gated(&["a"], 0).await;
     let run = fixture.send(submission("s", "hello")).await;
     fixture.wait_hook_event("s", HookEvent::Create).await;
     assert!(fixture.delete_session("s").await);
@@ -185,9 +177,7 @@ async fn a_session_that_is_deleted_while_it_is_made_is_cleaned_up() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_during_a_deletion_gets_a_new_session() {
-    let gate = Arc::new(Semaphore::new(0));
-    let program = RecordingProgram::with_stages(&["a"]).begin_gate(&gate);
-    let fixture = SessionFixture::start_with(program, |_| {}).await;
+    let (fixture, gate) = SessionFixture::start_gated(&["a"], 0).await;
     let mut asked = session_request("u", "c");
     asked.instruction = Some("Speak like a pirate.".to_owned());
     let delete = async {
@@ -209,9 +199,7 @@ async fn a_request_during_a_deletion_gets_a_new_session() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_successor_waits_until_what_was_known_of_the_deleted_one_is_gone() {
-    let undo_gate = Arc::new(Semaphore::new(0));
-    let program = RecordingProgram::with_stages(&["a"]).undo_gate(&undo_gate);
-    let fixture = SessionFixture::start_with(program, |_| {}).await;
+    let (fixture, undo_gate) = SessionFixture::start_undo_gated().await;
     let mut asked = session_request("u", "c");
     asked.instruction = Some("Speak like a pirate.".to_owned());
     fixture.open(asked).await.unwrap();

@@ -30,8 +30,7 @@ async fn a_session_is_ready_active_ready_expired_and_ready_again_with_its_histor
     fixture.wait_ended(&run).await;
     fixture.run_message("u:c:scripted", "remember the number 4711").await;
     assert_eq!(fixture.session_state("u:c:scripted").await, "ready");
-    fixture.advance_time(PAST_IDLE_LIMIT);
-    fixture.wait_alive(0).await;
+    fixture.expire_all().await;
     assert_eq!(fixture.session_state("u:c:scripted").await, "expired");
     fixture.run_message("u:c:scripted", "and now").await;
     assert!(messages_as_text(&fixture.last_messages()).contains("4711"), "the history is gone");
@@ -117,8 +116,7 @@ async fn a_background_process_keeps_its_session_until_it_ends() {
     fixture.advance_time(PAST_IDLE_LIMIT);
     assert_eq!(fixture.program.count_alive(), 1, "a session with a background process has expired");
     fixture.stop_session("s").wait_settled().await;
-    fixture.advance_time(PAST_IDLE_LIMIT);
-    fixture.wait_alive(0).await;
+    fixture.expire_all().await;
     fixture.close().await;
 }
 

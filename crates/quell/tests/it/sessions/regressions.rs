@@ -1,7 +1,6 @@
 //! Known defects of the original design, each by its symptom. Their causes were: check, wait, then act on a table
 //! without a lock; count only the start of a run as a use; share one history object between all tabs.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -10,9 +9,8 @@ use quell_protocol::hook::HookEvent;
 use quell_testkit::commands::ProcessMarker;
 use quell_testkit::{ScriptedResponse, leaks};
 use serde_json::json;
-use tokio::sync::Semaphore;
 
-use super::{PAST_IDLE_LIMIT, RecordingProgram, SessionFixture, session_request};
+use super::{PAST_IDLE_LIMIT, SessionFixture, session_request};
 use crate::mcp::test_server_config;
 use crate::test_engine::{WAIT_TIMEOUT, messages_as_text, submission};
 use crate::test_server::gated_response;
@@ -25,17 +23,14 @@ async fn two_messages_at_once_on_one_chat_leak_no_second_session() {
         fixture.wait_ended(run).await;
     }
     assert_eq!(fixture.program.recorded_stages(), ["begin a"]);
-    fixture.advance_time(PAST_IDLE_LIMIT);
-    fixture.wait_alive(0).await;
+    fixture.expire_all().await;
     assert_eq!(fixture.program.recorded_stages(), ["begin a", "undo a"]);
     fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_in_clean_up_is_given_to_no_caller() {
-    let undo_gate = Arc::new(Semaphore::new(0));
-    let program = RecordingProgram::with_stages(&["a"]).undo_gate(&undo_gate);
-    let fixture = SessionFixture::start_with(program, |_| {}).await;
+    let (fixture, undo_gate) = SessionFixture::start_undo_gated().await;
     fixture.run_message("s", "hello").await;
     fixture.advance_time(PAST_IDLE_LIMIT);
     fixture.wait_hook_event("s", HookEvent::Terminate).await;
@@ -192,8 +187,7 @@ async fn an_mcp_connection_that_another_task_opened_is_really_closed() {
         fixture.run_message(session, &format!("marker:{session}")).await;
     }
     assert_eq!(fixture.engine.mcp().count_live(), 2, "a server for each session");
-    fixture.advance_time(PAST_IDLE_LIMIT);
-    fixture.wait_alive(0).await;
+    fixture.expire_all().await;
     let engine = fixture.engine.clone();
     leaks::wait_for_value("live MCP servers", 0, move || engine.mcp().count_live()).await;
     mark.wait_gone(Duration::from_secs(10)).await;

@@ -1,7 +1,6 @@
 //! Settings that a session brings along: its MCP endpoint, settings that do not fit its agent, a provider that
 //! is gone. Their errors belong to that session alone.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -12,10 +11,9 @@ use quell_testkit::mcp::FakeMcpServer;
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use rstest::rstest;
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 
 use super::http::get_session;
-use super::{PAST_IDLE_LIMIT, RecordingProgram, SessionFixture, session_request};
+use super::{PAST_IDLE_LIMIT, SessionFixture, session_request};
 use crate::test_engine::{parse_agent_id, submission};
 use crate::test_server::{TestServer, assert_problem};
 
@@ -94,9 +92,7 @@ async fn a_change_that_its_agent_cannot_work_with_is_refused_and_not_stored(#[ca
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_callers_invalid_request_is_no_error_for_other_callers() {
-    let undo_gate = Arc::new(Semaphore::new(0));
-    let program = RecordingProgram::with_stages(&["a"]).undo_gate(&undo_gate);
-    let fixture = SessionFixture::start_with(program, |_| {}).await;
+    let (fixture, undo_gate) = SessionFixture::start_undo_gated().await;
     fixture.open(session_request("u", "c")).await.unwrap();
     fixture.advance_time(PAST_IDLE_LIMIT);
     // All callers wait for the cleanup; the first one then asks for an invalid configuration.

@@ -18,13 +18,11 @@ pub(super) struct StoppableState {
     pub(super) started: bool,
     /// Scripts the model, and sets up what must exist before the message.
     pub(super) prepare: PrepareStep,
-    /// Waits until the state is reached.
     pub(super) reached: ReachedStep,
 }
 
 type StateStepFuture<'a> = LocalBoxFuture<'a, ()>;
 
-/// A run that is brought into its state.
 pub(super) struct StateRun {
     /// The run id. For runs that a client starts, it is set once the run exists.
     pub(super) run: String,
@@ -173,7 +171,6 @@ pub(super) fn tool_call(tool: &str, arguments: &Value) -> ScriptedResponse {
     ScriptedResponse::tool_call("c1", tool, arguments)
 }
 
-/// Adds a new marker for processes of this run.
 fn add_marker(state_run: &mut StateRun) -> &ProcessMarker {
     state_run.marks.push(ProcessMarker::new());
     state_run.marks.last().unwrap()

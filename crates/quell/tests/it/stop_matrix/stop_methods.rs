@@ -35,7 +35,6 @@ pub(super) enum MatrixStopMethod {
 const RUN_TIME_MS: u64 = 6000;
 
 impl MatrixStopMethod {
-    /// True when one stop ends all runs.
     pub(super) fn stops_all_at_once(self) -> bool {
         matches!(self, Self::HttpAll | Self::TimeOut | Self::Sigterm | Self::Kill9)
     }

@@ -44,7 +44,6 @@ pub(super) enum StopMoment {
     AtPoint(Point, u32),
 }
 
-/// How the run must have ended.
 #[derive(Clone, Copy)]
 pub(super) enum ExpectedOutcome {
     /// Aborted by one of the callers of the stop.
@@ -149,7 +148,6 @@ pub(super) struct SweepEngine {
     pub(super) silent_mcp_server: FakeMcpServer,
     /// Accepts connections and never answers: for `fetch_url`.
     pub(super) silent_listener: TcpListener,
-    /// Serves a page: for `fetch_url`.
     pub(super) page_url: String,
     /// A second connection to the database. SQLite keeps its file open while the engine's are open, so all cases share
     /// one.
@@ -274,7 +272,6 @@ pub(super) struct CaseRun<'a> {
     pub(super) text: String,
     /// Carried by the processes of this case.
     pub(super) mark: ProcessMarker,
-    /// The connection of `fetch_url`.
     pub(super) fetch_connection: Mutex<Option<TcpStream>>,
 }
 

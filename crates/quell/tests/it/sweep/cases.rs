@@ -209,7 +209,6 @@ fn script_everything<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
     script_model(case_run, [ScriptedResponse::rate_limited("0"), batch.into()])
 }
 
-/// Scripts one call.
 pub(super) fn script_call<'a>(case_run: &'a CaseRun<'a>, tool: &str, arguments: &Value) -> CaseStepFuture<'a> {
     script_model(case_run, [ScriptedResponse::tool_call("c1", tool, arguments)])
 }

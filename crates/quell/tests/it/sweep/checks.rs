@@ -15,10 +15,8 @@ use crate::test_engine::{NoticeRecorder, WAIT_TIMEOUT, abort_reason, alice, mess
 pub(super) const BLOCKING_POOL_ALLOWANCE: LeakAllowance =
     LeakAllowance { sockets: 0, other_descriptors: 0, threads: 64 };
 
-/// The note to the model about a request that a person stopped.
 const STOP_NOTE: &str = "[The request above was stopped on purpose by the user";
 
-/// The figures of a checked stop.
 #[derive(Debug)]
 pub(super) struct StopFigures {
     pub(super) verdict: &'static str,
@@ -27,7 +25,6 @@ pub(super) struct StopFigures {
     pub(super) released_ms: Option<f64>,
 }
 
-/// Checks all properties; returns the figures.
 pub(super) async fn check_stop(
     case_run: &CaseRun<'_>,
     case: &SweepCase,

@@ -26,7 +26,6 @@ use crate::test_engine::{TestDir, TestEngine, WAIT_TIMEOUT, abort_reason, messag
 const GONE_LIMIT: Duration = Duration::from_secs(2);
 /// A sequence number that an event of a killed run may have had without a line in the journal.
 const UNJOURNALED_SEQ: u64 = 65_000;
-/// The note to the model about a request whose daemon died.
 const CRASH_NOTE: &str = "[The request above was stopped because the service went down";
 
 /// What the process that will be killed has to do; it is passed in a file.

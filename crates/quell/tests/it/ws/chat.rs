@@ -6,10 +6,9 @@ use quell_testkit::ScriptedResponse;
 use quell_testkit::model::ScriptedStream;
 use serde_json::{Value, json};
 
-use super::{WsTestClient, chat_send_params, start_connected};
+use super::{WsTestClient, chat_send_params, start_connected, start_streaming_and_connect};
 use crate::test_server::{TestServer, assert_fields, gated_response};
 
-/// The `chat` payloads of a run so far, in order.
 fn chat_payloads(client: &WsTestClient, run: &str) -> Vec<Value> {
     let mine = client.events.iter().filter(|event| event["event"] == "chat" && event["payload"]["runId"] == run);
     mine.map(|event| event["payload"].clone()).collect()
@@ -155,9 +154,7 @@ async fn a_hold_is_unavailable_and_can_be_set_from_here() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn steer_answers_and_closes_its_own_id() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let (_server, run, mut client) = start_streaming_and_connect().await;
     let mut params = chat_send_params("s", "this too", "m1");
     params["queueMode"] = json!("steer");
     let sent = client.call("chat.send", params).await;
@@ -168,9 +165,7 @@ async fn steer_answers_and_closes_its_own_id() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn waiting_for_a_run() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let (_server, run, mut client) = start_streaming_and_connect().await;
     let pending = client.call("agent.wait", json!({"runId": run, "timeoutMs": 10})).await;
     assert_eq!(pending, json!({"runId": run, "status": "pending"}));
     let waiting = client.send_request("agent.wait", json!({"runId": run})).await;
@@ -183,8 +178,7 @@ async fn waiting_for_a_run() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn history_shows_what_is_queued_and_how_the_last_run_ended() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let queued = server.send_message("s", "later").await;
     let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     let history = client.call("chat.history", json!({"sessionKey": "s", "limit": 200})).await;

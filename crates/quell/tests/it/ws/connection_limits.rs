@@ -7,7 +7,7 @@ use quell_testkit::{ScriptedResponse, leaks};
 use serde_json::json;
 use tokio_tungstenite::tungstenite::Message;
 
-use super::{WsTestClient, start_connected};
+use super::{WsTestClient, start_connected, start_streaming_and_connect};
 use crate::test_engine::skip_time;
 use crate::test_server::{TestServer, assert_fields};
 
@@ -73,9 +73,7 @@ async fn a_client_that_does_not_read_is_given_up_and_harms_nobody() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_closing_daemon_says_so_and_stops_the_runs() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let (server, run, mut client) = start_streaming_and_connect().await;
     server.engine.shut_down().await;
     let (code, why, before) = client.wait_close().await;
     assert_eq!((code, why.as_str()), (1012, "service restart"));

@@ -5,14 +5,12 @@ use quell_testkit::model::ScriptedStream;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::{WsTestClient, chat_send_params, start_connected, start_with_socket};
+use super::{WsTestClient, chat_send_params, start_connected, start_streaming_and_connect, start_with_socket};
 use crate::test_server::{TestServer, assert_fields};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_array_is_no_frame_and_no_params() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let (server, run, mut client) = start_streaming_and_connect().await;
     client.send_text(r#"["req", "a1", "stop.all", {}, null, null]"#).await;
     assert_eq!(client.wait_response("").await["error"]["code"], "INVALID_REQUEST");
     for (method, params) in [
@@ -226,9 +224,7 @@ async fn a_path_is_no_command() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn status_and_help_are_answered_without_a_model() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let (server, run, mut client) = start_streaming_and_connect().await;
     let sent = client.send_chat("s", "/status", "k1").await;
     assert_fields(&sent, &json!({"runId": "k1", "status": "ok"}));
     let status = client.wait_chat("k1", "final").await["message"]["content"][0]["text"].as_str().unwrap().to_owned();
@@ -328,9 +324,7 @@ async fn history_begins_at_the_last_reset() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_note_for_the_model_is_not_shown_to_people() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let (server, run, mut client) = start_streaming_and_connect().await;
     client.call("chat.abort", json!({"sessionKey": "s"})).await;
     server.wait_forgotten(&run).await;
     let notes = server.http.get("/api/sessions/s/history").await.expect_status(200);

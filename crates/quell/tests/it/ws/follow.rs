@@ -102,8 +102,7 @@ async fn a_follower_behind_the_ring_gets_a_snapshot() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_is_followed_anew_takes_no_second_place() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let mut client = connect_page(&server).await;
     for _ in 0..70 {
         client.call("runs.follow", json!({"runId": run})).await;
@@ -150,8 +149,7 @@ async fn the_cookie_of_the_page_opens_the_socket_from_its_own_origin_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_open_socket_and_an_open_stream_end_with_what_let_them_in() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let own = format!("http://{}", server.address);
     let signed_in = server.engine.access().sign_in_with_token(&server.token).await.unwrap().unwrap();
     let cookie = secrecy::ExposeSecret::expose_secret(&signed_in.cookie).to_owned();
@@ -172,8 +170,7 @@ async fn an_open_socket_and_an_open_stream_end_with_what_let_them_in() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_follow_that_is_taken_back_at_once_follows_nothing() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let mut client = connect_page(&server).await;
     let follow = client.send_request("runs.follow", json!({"runId": run})).await;
     let unfollow = client.send_request("runs.unfollow", json!({"runId": run})).await;

@@ -7,7 +7,7 @@ use quell_testkit::{ScriptedResponse, leaks};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::{WAIT_TIMEOUT, WsTestClient, chat_send_params, start_connected};
+use super::{WAIT_TIMEOUT, WsTestClient, chat_send_params, start_connected, start_streaming_and_connect};
 use crate::test_server::{TestServer, assert_fields};
 
 #[rstest]
@@ -24,8 +24,7 @@ use crate::test_server::{TestServer, assert_fields};
 #[case::no_object(json!(["s"]))]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_malformed_abort_is_refused_and_stops_nothing(#[case] params: Value) {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let params: Value = serde_json::from_str(&params.to_string().replace("RUN", &run)).unwrap();
     let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     let error = client.call_refused("chat.abort", params).await;
@@ -36,8 +35,7 @@ async fn a_malformed_abort_is_refused_and_stops_nothing(#[case] params: Value) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_abort_needs_the_scope() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let mut client = WsTestClient::open_socket(&server).await;
     client.handshake(&server.token, json!({"scopes": ["operator.read"]})).await;
     for (method, params) in [
@@ -127,8 +125,7 @@ async fn an_abort_before_any_text_has_number_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stop_text_stops_the_session_and_says_command() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let queued = server.send_message("s", "later").await;
     let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     let answer = client.send_chat("s", "Please stop!", "k").await;
@@ -143,9 +140,7 @@ async fn stop_text_stops_the_session_and_says_command() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_abort_has_the_gateways_shape() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let (_server, run, mut client) = start_streaming_and_connect().await;
     for bad in [json!({}), json!({"key": ""}), json!({"key": "s", "runId": null}), json!({"key": "s", "runId": ""})] {
         client.call_refused_as("INVALID_REQUEST", "sessions.abort", bad).await;
     }
@@ -157,9 +152,7 @@ async fn sessions_abort_has_the_gateways_shape() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn runs_stop_waits_for_the_receipt_when_asked() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let (_server, run, mut client) = start_streaming_and_connect().await;
     client.call_refused_as("INVALID_REQUEST", "runs.stop", json!({"runId": "nobody"})).await;
     let wrong = client.call_refused("runs.stop", json!({"runId": run, "sessionKey": "t"})).await;
     assert_eq!(wrong["code"], "INVALID_REQUEST");
@@ -221,7 +214,6 @@ async fn every_status_of_an_agent_is_told() {
     assert!(statuses.windows(2).any(|pair| pair == ["processing", "waiting_llm"]), "{statuses:?}");
 }
 
-/// The statuses of `main` that a client has received, in order.
 fn received_statuses(client: &WsTestClient) -> Vec<String> {
     let of_main = |event: &&Value| event["event"] == "agents.changed" && event["payload"]["agentId"] == "main";
     let status = |event: &Value| event["payload"]["computeStatus"].as_str().map(str::to_owned);
@@ -253,8 +245,7 @@ async fn the_time_that_a_stop_takes_to_reach_a_client() {
 /// A caller who may not stop a run may not remove its history either.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_with_somebody_elses_run_is_neither_reset_nor_deleted() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let anna = server.create_token("anna", "write").await;
     let mut client = WsTestClient::connect_operator(&server, &anna).await;
     for method in ["sessions.reset", "sessions.delete"] {

@@ -46,7 +46,6 @@ async fn wait_deaf_call(case_run: &CaseRun<'_>) {
     case_run.sweep.test_engine.wait_printed(&case_run.run, "progress").await;
 }
 
-/// Waits until the server has the request.
 async fn wait_url_server_reached(case_run: &CaseRun<'_>) {
     wait_held(case_run, ResourceKind::McpCall).await;
     case_run.sweep.silent_mcp_server.wait_unanswered().await;
