@@ -28,6 +28,7 @@ use quell_protocol::{AgentId, EventKind, Principal, ResourceKind, RunEvent, RunI
 use quell_protocol::{Receipt, Verdict};
 use quell_scope::clock::Clock;
 use quell_scope::{Point, PointProbe};
+use quell_testkit::model::ModelRequestHandle;
 use quell_testkit::{ScriptedModel, ScriptedResponse, leaks};
 use quell_tools::{FetchSettings, ToolSettings};
 use serde_json::{Value, json};
@@ -414,6 +415,27 @@ impl NoticeRecorder {
     }
 }
 
+/// Waits until `wanted` finds a request among those that the model has received.
+pub(crate) async fn wait_for_request(
+    model: &ScriptedModel,
+    wanted: impl Fn(&[ModelRequestHandle]) -> Option<ModelRequestHandle>,
+) -> ModelRequestHandle {
+    loop {
+        let seen = model.recorded_requests();
+        match wanted(&seen) {
+            Some(request) => return request,
+            None => drop(model.wait_for_requests(seen.len() + 1).await),
+        }
+    }
+}
+
+/// Waits for the request that summarises the turn with this marker: it shows that turn, with more than two messages, and
+/// nothing newer.
+pub(crate) async fn wait_summary_request(model: &ScriptedModel, marker: &str) -> ModelRequestHandle {
+    let is_summary = |request: &&ModelRequestHandle| request.markers == [marker] && request.messages().len() > 2;
+    wait_for_request(model, |seen| seen.iter().rev().find(is_summary).cloned()).await
+}
+
 /// Lets this much time pass at once for a runtime with one thread, that of `#[tokio::test]` without a flavour.
 pub(crate) async fn skip_time(time: Duration) {
     tokio::time::pause();
@@ -503,6 +525,11 @@ pub(crate) fn shell_call(command: impl AsRef<str>) -> ScriptedResponse {
 /// A call of the tool `shell` that leaves its command running.
 pub(crate) fn background_call(command: impl AsRef<str>) -> ScriptedResponse {
     ScriptedResponse::tool_call("c1", "shell", &json!({"command": command.as_ref(), "background": true}))
+}
+
+/// A call of a tool that needs no process.
+pub(crate) fn list_files_call() -> ScriptedResponse {
+    ScriptedResponse::tool_call("c1", "list_files", &json!({"path": "."}))
 }
 
 /// All messages of a request as text, to search in.

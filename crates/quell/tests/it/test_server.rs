@@ -16,6 +16,8 @@ use quell_testkit::{ScriptedModel, leaks};
 use quell_tools::ToolSettings;
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 
 use crate::test_engine::{ProcessLock, TestDataDir, engine_config, parse_agent_id, parse_run_id};
 
@@ -108,6 +110,21 @@ impl TestServer {
 
     pub(crate) async fn send_message(&self, session: &str, text: &str) -> String {
         self.http.send_message(session, text).await
+    }
+
+    /// Sends the head of a request with this exact path, which a client library would normalise.
+    pub(crate) async fn open_request(&self, method: &str, path: &str, headers: &str) -> TcpStream {
+        let mut socket = TcpStream::connect(self.address).await.unwrap();
+        self.write_head(&mut socket, method, path, headers).await;
+        socket
+    }
+
+    /// Writes the head of a request with the token and these headers.
+    pub(crate) async fn write_head(&self, socket: &mut TcpStream, method: &str, path: &str, headers: &str) {
+        let (address, token) = (self.address, &self.token);
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n");
+        let head = format!("{head}content-type: application/json\r\n{headers}\r\n\r\n");
+        socket.write_all(head.as_bytes()).await.unwrap();
     }
 
     pub(crate) async fn post_run(&self, session: &str, body: &Value) -> TestApiResponse {

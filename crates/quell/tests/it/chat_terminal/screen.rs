@@ -3,7 +3,7 @@
 use quell_testkit::ScriptedModel;
 use quell_testkit::daemon::TestDaemon;
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
-use quell_testkit::pty::PtySize;
+use quell_testkit::pty::{PtySize, PtySnapshot};
 
 use super::{CTRL_C, ChatFixture, DEFAULT_SIZE, ENTER, ESC, open_chat_with_env};
 use crate::test_daemon::{config_toml, quell_exe};
@@ -11,12 +11,8 @@ use crate::test_daemon::{config_toml, quell_exe};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_window_may_change_its_size_while_a_run_streams() {
     let mut fixture = ChatFixture::start().await;
-    fixture.model.script(
-        ScriptedStream::new()
-            .text("one two three four five six seven eight nine ten ")
-            .wait_for_gate("go")
-            .text("eleven"),
-    );
+    let ten = ScriptedStream::new().text("one two three four five six seven eight nine ten ");
+    fixture.model.script(ten.wait_for_gate("go").text("eleven"));
     fixture.send_until("count", "nine ten").await;
     for (rows, columns) in [(5, 20), (60, 200), (1, 1), (3, 10), (24, 80)] {
         fixture.chat.resize(PtySize { rows, columns });
@@ -84,10 +80,8 @@ async fn a_paste_of_several_lines_waits_for_enter() {
     let mut fixture = ChatFixture::start().await;
     fixture.model.script(ScriptedResponse::text("Two lines, I see."));
     fixture.chat.type_keys("\x1b[200~one\rtwo\x1b[201~");
-    fixture
-        .chat
-        .wait_until("the pasted lines", |shown| shown.rows().windows(2).any(|rows| rows == ["› one", "  two"]))
-        .await;
+    let pasted = |shown: &PtySnapshot| shown.rows().windows(2).any(|rows| rows == ["› one", "  two"]);
+    fixture.chat.wait_until("the pasted lines", pasted).await;
     fixture.chat.type_keys("\x1b\r");
     fixture.type_until("three\nfour", "  four").await;
     assert_eq!(fixture.model.request_count(), 0);

@@ -62,10 +62,8 @@ async fn an_idle_agent_is_not_aborted(#[case] body: &'static str) {
         let request = server.http.request(Method::POST, "/api/agent/team%2Fwriter/abort").body(body);
         let answer = server.http.send(request).await.expect_status(200);
         let why = "not_waiting_llm";
-        assert_eq!(
-            answer,
-            json!({"ok": true, "agentId": "team/writer", "aborted": false, "runIds": [], "reason": why})
-        );
+        let nothing = json!({"ok": true, "agentId": "team/writer", "aborted": false, "runIds": [], "reason": why});
+        assert_eq!(answer, nothing);
     }
     assert_eq!(compute_status(&server.http, "team%2Fwriter").await, "idle");
 }

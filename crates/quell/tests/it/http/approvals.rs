@@ -1,16 +1,16 @@
 //! Approvals over HTTP and WebSocket: listed, answered once, refused to callers without the right.
 
 use quell_kernel::approval::ApprovalPolicy;
-use quell_protocol::AgentId;
 use quell_testkit::ScriptedResponse;
 use serde_json::{Value, json};
 
+use crate::test_engine::{list_files_call, parse_agent_id};
 use crate::test_server::{TestServer, assert_fields, assert_problem};
 use crate::ws::WsTestClient;
 
 async fn start_server() -> TestServer {
     TestServer::start_with(|plan| {
-        let main = plan.engine.agents.get_mut(&AgentId::parse("main").unwrap()).unwrap();
+        let main = plan.engine.agents.get_mut(&parse_agent_id("main")).unwrap();
         main.approvals.insert("list_files".to_owned(), ApprovalPolicy::Ask);
     })
     .await
@@ -18,10 +18,7 @@ async fn start_server() -> TestServer {
 
 /// Starts a run whose call waits for approval, and returns the run id and the approval.
 async fn start_asking_run(server: &TestServer, session: &str) -> (String, Value) {
-    server
-        .model
-        .script(ScriptedResponse::tool_call("c1", "list_files", &json!({"path": "."})))
-        .script(ScriptedResponse::text("done"));
+    server.model.script(list_files_call()).script(ScriptedResponse::text("done"));
     let run = server.send_message(session, "list").await;
     server.http.run_events(&run, 0).await.wait_for("approval.requested").await;
     let list = server.http.get("/api/approvals").await.expect_status(200);

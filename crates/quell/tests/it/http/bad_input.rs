@@ -84,14 +84,14 @@ async fn a_huge_body_with_its_length_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_length_beyond_the_limit_is_refused_before_the_body_comes() {
     let server = start_with_body_limit().await;
-    let mut socket = open_request(&server, "POST", "/api/sessions/s/runs", "content-length: 999999999").await;
+    let mut socket = server.open_request("POST", "/api/sessions/s/runs", "content-length: 999999999").await;
     assert_refused_as_too_large(&mut socket).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_huge_body_in_chunks_is_refused() {
     let server = start_with_body_limit().await;
-    let mut socket = open_request(&server, "POST", "/api/stop", "transfer-encoding: chunked").await;
+    let mut socket = server.open_request("POST", "/api/stop", "transfer-encoding: chunked").await;
     let chunk = format!("{BODY_LIMIT:x}\r\n{}\r\n", " ".repeat(BODY_LIMIT));
     socket.write_all(chunk.as_bytes()).await.unwrap();
     // The server may have refused and closed by now.
@@ -105,20 +105,10 @@ async fn assert_refused_as_too_large(socket: &mut TcpStream) {
     assert_eq!(String::from_utf8_lossy(&answer), "HTTP/1.1 413");
 }
 
-/// Sends the head of a request with this exact path, which a client library would normalise.
-async fn open_request(server: &TestServer, method: &str, path: &str, headers: &str) -> TcpStream {
-    let mut socket = TcpStream::connect(server.address).await.unwrap();
-    let (address, token) = (server.address, &server.token);
-    let head = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n");
-    let head = format!("{head}content-type: application/json\r\n{headers}\r\n\r\n");
-    socket.write_all(head.as_bytes()).await.unwrap();
-    socket
-}
-
 /// Sends a request with this exact path; returns the whole answer.
 async fn raw_request(server: &TestServer, method: &str, path: &str, body: &str) -> String {
     let headers = format!("connection: close\r\ncontent-length: {}", body.len());
-    let mut socket = open_request(server, method, path, &headers).await;
+    let mut socket = server.open_request(method, path, &headers).await;
     socket.write_all(body.as_bytes()).await.unwrap();
     let mut answer = String::new();
     socket.read_to_string(&mut answer).await.unwrap();

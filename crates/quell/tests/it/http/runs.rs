@@ -17,10 +17,8 @@ async fn a_message_is_taken_answered_and_kept() {
     assert!(["queued", "running"].contains(&answer["state"].as_str().unwrap()), "{answer}");
     server.model.open_gate("go");
     let view = server.wait_ended(run).await;
-    assert_fields(
-        &view,
-        &json!({"output": "begun and done", "receipt": {"leftovers": [], "turn": {"recorded": true}}}),
-    );
+    let receipt = json!({"leftovers": [], "turn": {"recorded": true}});
+    assert_fields(&view, &json!({"output": "begun and done", "receipt": receipt}));
     assert_eq!(view["result"], json!({"success": true, "cancelled": false, "loopCount": 1}));
     let history = server.http.get("/api/sessions/s/history").await.expect_status(200);
     let texts: Vec<_> = history["items"].as_array().unwrap().iter().map(|row| row["text"].clone()).collect();
@@ -144,10 +142,8 @@ async fn a_steered_message_reaches_the_active_run_or_the_next() {
 async fn the_events_of_a_message_that_a_run_took_over_do_not_hang() {
     let server = TestServer::start().await;
     let first = ScriptedStream::new().text("begun").wait_for_gate("go");
-    server
-        .model
-        .script(first.tool_call("c1", "list_files", &json!({"path": "."})))
-        .script(ScriptedResponse::text("both"));
+    server.model.script(first.tool_call("c1", "list_files", &json!({"path": "."})));
+    server.model.script(ScriptedResponse::text("both"));
     let run = server.send_message("s", "one").await;
     server.model.request_at(0).wait_paused().await;
     let body = json!({"text": "two", "onBusy": "steer", "idempotencyKey": "steer-2"});

@@ -5,7 +5,7 @@ use std::time::Duration;
 use quell_testkit::model::{ScriptedStream, StreamStep};
 use reqwest::Method;
 use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 
 use crate::test_server::{TestServer, assert_problem, gated_response};
 
@@ -114,9 +114,7 @@ async fn a_reader_that_does_not_read_gets_a_snapshot_and_the_end() {
     let slow = tokio::net::TcpSocket::new_v4().unwrap();
     slow.set_recv_buffer_size(32 * 1024).unwrap();
     let mut slow = slow.connect(server.address).await.unwrap();
-    let (address, token) = (server.address, &server.token);
-    let head = format!("GET /api/runs/{run}/events HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n");
-    slow.write_all(format!("{head}connection: close\r\n\r\n").as_bytes()).await.unwrap();
+    server.write_head(&mut slow, "GET", &format!("/api/runs/{run}/events"), "connection: close").await;
     let mut first = [0; 12];
     slow.read_exact(&mut first).await.unwrap();
     server.model.open_gate("go");

@@ -105,11 +105,8 @@ const STRUCTURE_SCRIPT: &str =
 async fn check_calls_and_approvals(fixture: &PageFixture, all: &str) {
     fixture.open_session("calls").await;
     let command = format!("cat <<'END'\n{}\nEND\n", all.replace('\u{1}', ""));
-    fixture.model.script(ScriptedResponse::tool_call(
-        "<b onclick=window.__xss=95>",
-        "shell",
-        &json!({"command": command}),
-    ));
+    let arguments = json!({"command": command});
+    fixture.model.script(ScriptedResponse::tool_call("<b onclick=window.__xss=95>", "shell", &arguments));
     fixture.model.script(ScriptedResponse::tool_call("c2", HOSTILE_NAME, &json!({HOSTILE_NAME: all})));
     fixture.model.script(ScriptedResponse::status(400));
     fixture.send_message("call").await;

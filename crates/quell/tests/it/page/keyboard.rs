@@ -54,14 +54,8 @@ async fn everything_is_reached_and_stopped_with_the_keyboard_alone() {
     fixture.wait_visible("#stop-all-dialog").await;
     // The focus stays inside the dialog.
     for _ in 0..6 {
-        assert_eq!(
-            fixture
-                .eval(
-                    "!!document.activeElement.closest('#stop-all-dialog') || document.activeElement === document.body"
-                )
-                .await,
-            true
-        );
+        let inside = "!!document.activeElement.closest('#stop-all-dialog') || document.activeElement === document.body";
+        assert_eq!(fixture.eval(inside).await, true);
         fixture.press_key(Key::Tab).await;
     }
     fixture.tab_until_focused("#stop-all-confirm").await;

@@ -22,12 +22,8 @@ async fn one_run_is_stopped_then_all_and_the_hold_stays_until_it_is_lifted() {
     let row = fixture.text(&format!("#runs tr[data-run='{}']", runs[0])).await;
     assert!(row.contains("one") && row.contains("main"), "{row}");
 
-    fixture
-        .click_until_hidden(
-            &format!("#runs tr[data-run='{}'] .stop-run", runs[0]),
-            &format!("#runs tr[data-run='{}'] .stop-run", runs[0]),
-        )
-        .await;
+    let stop_first = format!("#runs tr[data-run='{}'] .stop-run", runs[0]);
+    fixture.click_until_hidden(&stop_first, &stop_first).await;
     assert_eq!(fixture.http.wait_ended(&runs[0]).await["verdict"]["kind"], "aborted");
     fixture.wait_fact("runs", "2").await;
 
@@ -97,9 +93,8 @@ async fn a_process_in_the_background_is_seen_and_ended() {
     fixture.go_to("#/runs").await;
     fixture.wait_fact("processes", "1").await;
     fixture.wait_visible("#processes [data-process]").await;
-    fixture
-        .click_until_hidden("#processes [data-process] .end-process", "#processes [data-process] .end-process")
-        .await;
+    let end = "#processes [data-process] .end-process";
+    fixture.click_until_hidden(end, end).await;
     fixture.wait_fact("processes", "0").await;
     assert!(marker.marked_processes().is_empty(), "{:?}", marker.marked_processes());
     fixture.assert_no_page_errors(&[]).await;
@@ -109,10 +104,8 @@ async fn a_process_in_the_background_is_seen_and_ended() {
 async fn approvals_are_answered_once_and_shown_as_they_are() {
     let asks = PageConfig::main("approvals = { shell = \"ask\" }");
     let Some(fixture) = PageFixture::start_signed_in_with(&asks).await else { return };
-    fixture
-        .model
-        .script(shell_call("echo allowed \u{202e}gnitirw\u{200b}"))
-        .script(ScriptedResponse::text("Thank you."));
+    fixture.model.script(shell_call("echo allowed \u{202e}gnitirw\u{200b}"));
+    fixture.model.script(ScriptedResponse::text("Thank you."));
     let allowed = fixture.http.send_message("asker", "please").await;
     fixture.go_to("#/approvals").await;
     fixture.wait_visible("#approvals [data-approval]").await;

@@ -28,10 +28,8 @@ async fn the_page_is_light_and_loads_fast() {
     println!("cold: {cold}");
     assert!(cold["files"].as_u64().unwrap() > 10, "not all of the page is counted: {cold}");
     assert!(cold["bytes"].as_u64().unwrap() < 150_000, "too heavy: {cold}");
-    assert!(
-        cold["bytes"].as_u64().unwrap() * 2 < cold["unpacked"].as_u64().unwrap(),
-        "compressed to less than half: {cold}"
-    );
+    let (bytes, unpacked) = (cold["bytes"].as_u64().unwrap(), cold["unpacked"].as_u64().unwrap());
+    assert!(bytes * 2 < unpacked, "compressed to less than half: {cold}");
     assert!(cold["loaded"].as_u64().unwrap() < 3000, "too slow: {cold}");
     fixture.reload().await;
     fixture.wait_live().await;
@@ -39,6 +37,9 @@ async fn the_page_is_light_and_loads_fast() {
     println!("warm: {warm}");
     assert!(warm["bytes"].as_u64().unwrap() * 2 < cold["bytes"].as_u64().unwrap(), "files are cached: {warm}");
 }
+
+const ANSWER_LENGTH_SCRIPT: &str =
+    "document.querySelector('article.turn[data-role=assistant] .markdown')?.textContent.length";
 
 /// A script that collects the times between frames until the condition is true.
 fn frame_times_script(condition: &str) -> String {
@@ -64,15 +65,13 @@ async fn five_hundred_tokens_per_second_do_not_freeze_the_tab() {
     fixture.model.script(ScriptedResponse::tokens_forever(Duration::from_millis(2)));
     fixture.send_message("as fast as you can").await;
     fixture.wait_send_mode("stop").await;
-    fixture
-        .wait_for("document.querySelector('article.turn[data-role=assistant] .markdown')?.textContent.length > 100")
-        .await;
+    fixture.wait_for(&format!("{ANSWER_LENGTH_SCRIPT} > 100")).await;
     fixture.run_script("window.__pageLog.longTasks.length = 0", &[]).await;
     // Two seconds by the page's own clock.
     let end = "now > (window.__end ??= now + 2000)";
-    let before = fixture.text("article.turn[data-role=assistant] .markdown").await.len();
+    let before = fixture.eval(ANSWER_LENGTH_SCRIPT).await.as_u64().unwrap();
     let [median, p95, longest] = percentiles(&fixture.run_async_script(&frame_times_script(end), &[]).await);
-    let grown = fixture.text("article.turn[data-role=assistant] .markdown").await.len() - before;
+    let grown = fixture.eval(ANSWER_LENGTH_SCRIPT).await.as_u64().unwrap() - before;
     let tasks = fixture.long_tasks().await;
     println!(
         "frames: median {median:.1} ms, 95 % {p95:.1} ms, longest {longest:.1} ms; {grown} characters in 2 s; long tasks {tasks:?}"
@@ -108,9 +107,7 @@ async fn a_key_press_stops_at_once_while_a_hundred_other_runs_stream() {
     fixture.open_session("mine").await;
     fixture.send_message("go on").await;
     fixture.wait_send_mode("stop").await;
-    fixture
-        .wait_for("document.querySelector('article.turn[data-role=assistant] .markdown')?.textContent.length > 20")
-        .await;
+    fixture.wait_for(&format!("{ANSWER_LENGTH_SCRIPT} > 20")).await;
     fixture.run_script(STOP_TIMING_SCRIPT, &[]).await;
     fixture.press_key(Key::Escape).await;
     let times = fixture.wait_for("window.__times.stopped && window.__times.stopping && window.__times").await;

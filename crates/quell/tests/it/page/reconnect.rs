@@ -2,7 +2,7 @@
 //! and continues where it was.
 
 use quell_testkit::browser::Key;
-use quell_testkit::model::ScriptedResponse;
+use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 
 use super::{PageConfig, PageFixture};
 
@@ -40,14 +40,8 @@ async fn a_page_outlives_its_daemon() {
     fixture.wait_text("article.turn[data-role=user]", "half a thought").await;
     fixture.wait_text("article.turn[data-role=assistant]", "I am back.").await;
     fixture.model.assert_histories_valid();
-    fixture
-        .assert_no_page_errors(&[
-            "ERR_CONNECTION",
-            "WebSocket connection to",
-            "ERR_EMPTY_RESPONSE",
-            "Failed to load resource",
-        ])
-        .await;
+    let lost = ["ERR_CONNECTION", "WebSocket connection to", "ERR_EMPTY_RESPONSE", "Failed to load resource"];
+    fixture.assert_no_page_errors(&lost).await;
 }
 
 /// The connection breaks in the middle of a stream, and the model continues meanwhile.
@@ -55,7 +49,7 @@ async fn a_page_outlives_its_daemon() {
 async fn a_stream_goes_on_where_it_was() {
     let Some((fixture, proxy)) = PageFixture::start_behind_proxy(&PageConfig::default()).await else { return };
     fixture.open_session("resumed").await;
-    let stream = quell_testkit::model::ScriptedStream::new().text("one ").wait_for_gate("two").text("two ");
+    let stream = ScriptedStream::new().text("one ").wait_for_gate("two").text("two ");
     fixture.model.script(stream.wait_for_gate("three").text("three"));
     fixture.send_message("count").await;
     fixture.wait_text("article.turn[data-role=assistant]", "one").await;
@@ -92,8 +86,7 @@ async fn a_stop_without_a_connection_is_sent_when_it_is_back() {
         fixture.model.request_at(times - 1).wait_client_left().await;
         fixture.wait_send_mode("send").await;
         fixture.wait_text("#settling", "stopped in ").await;
-        let stopped = format!("document.querySelectorAll('article.turn.stopped .receipt-line').length === {times}");
-        fixture.wait_for(&stopped).await;
+        fixture.wait_receipts(times).await;
     }
     // None of these stops affects the next message.
     fixture.model.script(ScriptedResponse::text("I am not stopped."));

@@ -64,12 +64,8 @@ fn abort_answer(aborted: bool, reason: Option<&str>) -> Value {
 
 /// A failed stop: an error toast with the reason, one console entry, and a button that can be used again.
 async fn check_refused_stop(fixture: &PageFixture, parts: &[&str], network: &str) {
-    fixture
-        .run_script(
-            "document.querySelectorAll('#toasts .toast.error').forEach(toast => { toast.dataset.old = 1; });",
-            &[],
-        )
-        .await;
+    let forget = "document.querySelectorAll('#toasts .toast.error').forEach(toast => { toast.dataset.old = 1; });";
+    fixture.run_script(forget, &[]).await;
     fixture.click(ABORT_BUTTON).await;
     let text = fixture.wait_for("document.querySelector('#toasts .toast.error:not([data-old])')?.textContent").await;
     let text = text.as_str().unwrap();

@@ -11,11 +11,11 @@ use quell_protocol::session::{Secret, SessionRequest};
 use quell_store::sqlite::test_support::{OtherProgram, RefusedWrite};
 use quell_testkit::ScriptedResponse;
 use quell_tools::attachment::attachment_folder;
-use serde_json::json;
 
 use super::{PAST_IDLE_LIMIT, SessionFixture, session_request};
 use crate::test_engine::{
-    WAIT_TIMEOUT, alice, background_call, messages_as_text, parse_agent_id, parse_session_key, stop_ask, submission,
+    WAIT_TIMEOUT, alice, background_call, list_files_call, messages_as_text, parse_agent_id, parse_session_key,
+    stop_ask, submission,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -93,10 +93,7 @@ async fn a_pending_approval_keeps_its_session() {
         main.approvals.insert("*".to_owned(), quell_kernel::approval::ApprovalPolicy::Ask);
     })
     .await;
-    fixture.script_marker(
-        "ask",
-        [ScriptedResponse::tool_call("c1", "list_files", &json!({})), ScriptedResponse::text("done")],
-    );
+    fixture.script_marker("ask", [list_files_call(), ScriptedResponse::text("done")]);
     let run = fixture.send(submission("s", "marker:ask")).await;
     fixture.wait_resource_held(&run, ResourceKind::Approval).await;
     fixture.advance_time(Duration::from_secs(800));

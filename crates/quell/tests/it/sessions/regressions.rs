@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::{PAST_IDLE_LIMIT, SessionFixture, session_request};
 use crate::mcp::test_server_config;
-use crate::test_engine::{WAIT_TIMEOUT, messages_as_text, submission};
+use crate::test_engine::{WAIT_TIMEOUT, list_files_call, messages_as_text, submission};
 use crate::test_server::gated_response;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -50,10 +50,7 @@ async fn a_session_in_clean_up_is_given_to_no_caller() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_that_is_longer_than_the_idle_limit_keeps_its_session_and_its_model() {
     let fixture = SessionFixture::start().await;
-    fixture.script_marker(
-        "long",
-        [ScriptedResponse::tool_call("c1", "list_files", &json!({})), gated_response("half a day later")],
-    );
+    fixture.script_marker("long", [list_files_call(), gated_response("half a day later")]);
     let run = fixture.send(submission("s", "marker:long")).await;
     fixture.model.wait_for_marked_request("long").await;
     for _ in 0..24 {
@@ -79,11 +76,8 @@ async fn a_session_that_is_asked_for_during_a_long_run_is_not_torn_down_under_it
         fixture.clock.skip(PAST_IDLE_LIMIT);
         fixture.open(asked.clone()).await.unwrap();
     }
-    assert_eq!(
-        fixture.program.recorded_stages(),
-        ["begin a"],
-        "a session was cleaned up while a run was at work in it"
-    );
+    let stages = fixture.program.recorded_stages();
+    assert_eq!(stages, ["begin a"], "a session was cleaned up while a run was at work in it");
     assert_eq!(fixture.session_state("u:c:scripted").await, "active");
     fixture.model.open_gate("an hour later");
     fixture.assert_completes(&run).await;

@@ -10,7 +10,7 @@ use quell_testkit::{ScriptedModel, mcp};
 use serde_json::{Value, json};
 
 use super::StopMatrixDaemon;
-use crate::test_engine::{background_call, shell_call};
+use crate::test_engine::{background_call, shell_call, wait_for_request, wait_summary_request};
 
 pub(super) struct StoppableState {
     pub(super) name: &'static str,
@@ -125,7 +125,7 @@ pub(super) const STOPPABLE_STATES: &[StoppableState] = &[
     StoppableState::new(
         "compaction",
         |fixture, state_run| fill_window(fixture, state_run).boxed_local(),
-        |fixture, state_run| async { wait_summary_request(fixture, state_run).await.wait_paused().await }.boxed_local(),
+        |fixture, state_run| wait_summarising(fixture, state_run).boxed_local(),
     ),
 ];
 
@@ -198,23 +198,8 @@ async fn wait_streaming(fixture: &StopMatrixDaemon, state_run: &StateRun) {
 }
 
 pub(super) async fn wait_second_request(fixture: &StopMatrixDaemon, state_run: &StateRun) -> ModelRequestHandle {
-    wait_for_request(fixture, |seen| {
-        seen.iter().filter(|request| request.markers.last() == Some(&state_run.marker)).nth(1).cloned()
-    })
-    .await
-}
-
-async fn wait_for_request(
-    fixture: &StopMatrixDaemon,
-    wanted: impl Fn(&[ModelRequestHandle]) -> Option<ModelRequestHandle>,
-) -> ModelRequestHandle {
-    loop {
-        let seen = fixture.model.recorded_requests();
-        match wanted(&seen) {
-            Some(request) => return request,
-            None => drop(fixture.model.wait_for_requests(seen.len() + 1).await),
-        }
-    }
+    let of_run = |request: &&ModelRequestHandle| request.markers.last() == Some(&state_run.marker);
+    wait_for_request(&fixture.model, |seen| seen.iter().filter(of_run).nth(1).cloned()).await
 }
 
 /// Starts another run in the session that streams a little and then stays silent.
@@ -250,13 +235,6 @@ async fn fill_window(fixture: &StopMatrixDaemon, state_run: &mut StateRun) {
     fixture.script_marker(&before, [ScriptedResponse::silent_mid_stream("So far")]);
 }
 
-/// Waits for the request of the summary: it shows the long turn alone.
-async fn wait_summary_request(fixture: &StopMatrixDaemon, state_run: &StateRun) -> ModelRequestHandle {
-    let before = format!("before-{}", state_run.marker);
-    wait_for_request(fixture, |seen| {
-        let is_summary =
-            |request: &&ModelRequestHandle| request.markers == [before.clone()] && request.messages().len() > 2;
-        seen.iter().rev().find(is_summary).cloned()
-    })
-    .await
+async fn wait_summarising(fixture: &StopMatrixDaemon, state_run: &StateRun) {
+    wait_summary_request(&fixture.model, &format!("before-{}", state_run.marker)).await.wait_paused().await;
 }

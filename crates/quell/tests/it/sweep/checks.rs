@@ -141,12 +141,7 @@ async fn check_late_stop(case_run: &CaseRun<'_>, view: &RunView) {
 
 /// The next message of the session is answered, on a valid history that tells the model about the stop.
 async fn check_next_message(case_run: &CaseRun<'_>, case: &SweepCase) {
-    let test_engine = &case_run.sweep.test_engine;
-    let marker = format!("next-{}", case_run.run);
-    let next = test_engine.run_message(&case_run.session, &format!("and now? marker:{marker}")).await;
-    assert_eq!(next.verdict, Some(Verdict::Completed), "{}", case.name);
-    test_engine.model.assert_histories_valid();
-    let seen = messages_as_text(test_engine.model.wait_for_marked_request(&marker).await.messages());
+    let seen = send_next_message(case_run, case).await;
     let stopped = case.started && !matches!(case.expected, ExpectedOutcome::Completed);
     assert_eq!(seen.contains(STOP_NOTE), stopped, "{}: {seen}", case.name);
     assert_eq!(seen.contains(&case_run.text), case.started, "{}: {seen}", case.name);
@@ -156,4 +151,14 @@ async fn check_next_message(case_run: &CaseRun<'_>, case: &SweepCase) {
     for text in case.hidden_next {
         assert!(!seen.contains(text), "{}: the model sees {text:?} in {seen}", case.name);
     }
+}
+
+/// Sends the next message of the session, which must be answered on a valid history; returns what the model sees.
+pub(super) async fn send_next_message(case_run: &CaseRun<'_>, case: &SweepCase) -> String {
+    let test_engine = &case_run.sweep.test_engine;
+    let marker = format!("next-{}", case_run.run);
+    let next = test_engine.run_message(&case_run.session, &format!("and now? marker:{marker}")).await;
+    assert_eq!(next.verdict, Some(Verdict::Completed), "{}", case.name);
+    test_engine.model.assert_histories_valid();
+    messages_as_text(test_engine.model.wait_for_marked_request(&marker).await.messages())
 }

@@ -1,12 +1,12 @@
 //! The parameters of the gateway protocol: each is supported, or refused by its name.
 
 use quell_testkit::ScriptedResponse;
-use quell_testkit::model::ScriptedStream;
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::{WsTestClient, chat_send_params, start_connected, start_streaming_and_connect, start_with_socket};
-use crate::test_server::{TestServer, assert_fields};
+use crate::test_engine::list_files_call;
+use crate::test_server::{TestServer, assert_fields, gated_response};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_array_is_no_frame_and_no_params() {
@@ -245,10 +245,7 @@ async fn status_and_help_are_answered_without_a_model() {
 
 /// Runs a message whose model first calls a tool: four rows of history.
 async fn run_with_call(server: &TestServer, session: &str, text: &str) {
-    server
-        .model
-        .script(ScriptedResponse::tool_call("c1", "list_files", &json!({"path": "."})))
-        .script(ScriptedResponse::text(text));
+    server.model.script(list_files_call()).script(ScriptedResponse::text(text));
     let run = server.send_message(session, text).await;
     server.wait_forgotten(&run).await;
 }
@@ -340,10 +337,7 @@ async fn the_note_for_the_model_is_not_shown_to_people() {
 async fn a_message_is_in_the_history_while_its_run_works() {
     let server = TestServer::start().await;
     server.run_to_end("s").await;
-    server
-        .model
-        .script(ScriptedResponse::tool_call("c1", "list_files", &json!({"path": "."})))
-        .script(ScriptedStream::new().text("begun").wait_for_gate("go").text(" and done"));
+    server.model.script(list_files_call()).script(gated_response("go"));
     let run = server.send_message("s", "now this").await;
     server.http.run_events(&run, 0).await.wait_for("text.delta").await;
     let mut client = WsTestClient::connect_operator(&server, &server.token).await;
