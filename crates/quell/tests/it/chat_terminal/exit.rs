@@ -60,8 +60,8 @@ async fn a_run_can_be_stopped_on_the_way_out() {
 }
 
 #[rstest]
-#[case(Signal::TERM)]
-#[case(Signal::HUP)]
+#[case::term(Signal::TERM)]
+#[case::hup(Signal::HUP)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_signal_gives_the_terminal_back_and_leaves_the_run_alone(#[case] signal: Signal) {
     let mut fixture = ChatFixture::start().await;

@@ -1,8 +1,11 @@
 //! The rows of the matrix: ways to stop, and how each is carried out.
 
 use std::process::Stdio;
+use std::sync::LazyLock;
+use std::time::Duration;
 
 use quell_testkit::commands::{self, ProcessMarker};
+use quell_testkit::machine_speed::scaled_limit;
 use quell_testkit::model::ScriptedStream;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -31,8 +34,9 @@ pub(super) enum MatrixStopMethod {
     Kill9,
 }
 
-/// Timeout, in milliseconds, of runs that are stopped by it: long enough to bring all runs into their states.
-const RUN_TIME_MS: u64 = 6000;
+/// Timeout of runs that are stopped by it, in milliseconds: long enough to bring all runs into their states.
+static RUN_TIME_MS: LazyLock<u64> =
+    LazyLock::new(|| scaled_limit(Duration::from_secs(3)).as_millis().try_into().unwrap());
 
 impl MatrixStopMethod {
     pub(super) fn stops_all_at_once(self) -> bool {
@@ -79,7 +83,7 @@ pub(super) async fn start_in_state(
     (state.prepare)(fixture, &mut state_run).await;
     match method {
         MatrixStopMethod::CtrlC => send_by_client(fixture, state, &mut state_run).await,
-        MatrixStopMethod::TimeOut => send_message(fixture, state, &state_run, &json!(RUN_TIME_MS)).await,
+        MatrixStopMethod::TimeOut => send_message(fixture, state, &state_run, &json!(*RUN_TIME_MS)).await,
         _ => send_message(fixture, state, &state_run, &Value::Null).await,
     }
     (state.reached)(fixture, &state_run).await;
