@@ -152,6 +152,7 @@ impl BusyDaemon {
 }
 
 /// Sends a signal; the daemon must exit with success within the limit of the contract.
+#[expect(clippy::print_stdout, reason = "shows the figure")]
 async fn assert_ends_in_time(daemon: &TestDaemon, signal: Signal) {
     let begun = Instant::now();
     daemon.signal(signal);

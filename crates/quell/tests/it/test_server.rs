@@ -99,6 +99,7 @@ impl TestServer {
         Self { model, engine, state, address, token, http, data, process_lock }
     }
 
+    /// Creates a token; returns its secret.
     pub(crate) async fn create_token(&self, name: &str, scope: &str) -> String {
         let made = self.http.post("/api/tokens", &json!({"name": name, "scope": scope})).await.expect_status(201);
         made["token"].as_str().unwrap().to_owned()
@@ -108,6 +109,7 @@ impl TestServer {
         self.http.with_token(&self.create_token(name, scope).await)
     }
 
+    /// Sends a text; returns the id of its run.
     pub(crate) async fn send_message(&self, session: &str, text: &str) -> String {
         self.http.send_message(session, text).await
     }

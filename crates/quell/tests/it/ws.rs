@@ -37,6 +37,7 @@ pub(crate) struct WsTestClient {
 }
 
 impl WsTestClient {
+    /// Opens a socket without the handshake.
     pub(crate) async fn open_socket(server: &TestServer) -> Self {
         Self::open(format!("ws://{}/ws", server.address).into_client_request().unwrap()).await
     }
@@ -131,6 +132,7 @@ impl WsTestClient {
         self.call("chat.send", chat_send_params(session, text, key)).await
     }
 
+    /// Sends a request; returns its id.
     pub(crate) async fn send_request(&mut self, method: &str, params: Value) -> String {
         self.last_id += 1;
         let id = format!("q{}", self.last_id);

@@ -64,7 +64,7 @@ async fn a_channel_is_listed_tested_and_written_to() {
 
     let audit = fixture.daemon.api().get("/api/audit").await.expect_status(200);
     let entry = audit["items"].as_array().unwrap().iter().find(|row| row["action"] == "send_to_channel").unwrap();
-    assert_fields(&entry, &json!({"target": "channel tg", "detail": "to: 77"}));
+    assert_fields(entry, &json!({"target": "channel tg", "detail": "to: 77"}));
     assert!(!audit.to_string().contains("backup"), "the audit log has message text");
     let metrics = fixture.daemon.api().get("/metrics").await.expect_status(200);
     let metrics = metrics.as_str().unwrap();

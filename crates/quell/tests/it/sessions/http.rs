@@ -40,7 +40,7 @@ async fn a_session_is_created_once_and_got_from_then_on() {
     assert_eq!(got, json!({"key": ENCODED_KEY, "state": "ready", "created": false}));
     let listed = server.http.get("/api/sessions").await.expect_status(200);
     let row = &listed["items"][0];
-    assert_fields(&row, &json!({"key": ENCODED_KEY, "state": "ready", "turns": 0}));
+    assert_fields(row, &json!({"key": ENCODED_KEY, "state": "ready", "turns": 0}));
     assert!(row["lastUsedAt"].is_string());
 }
 

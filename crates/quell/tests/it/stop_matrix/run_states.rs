@@ -66,7 +66,7 @@ pub(super) const STOPPABLE_STATES: &[StoppableState] = &[
     StoppableState::new(
         "back-off",
         |fixture, state_run| script_responses(fixture, state_run, [ScriptedResponse::rate_limited("50")]),
-        |fixture, state_run| async { drop(wait_request(fixture, state_run).await.wait_finished().await) }.boxed_local(),
+        |fixture, state_run| wait_refused(fixture, state_run).boxed_local(),
     ),
     StoppableState::new(
         "plain tool",
@@ -195,6 +195,10 @@ async fn wait_request(fixture: &StopMatrixDaemon, state_run: &StateRun) -> Model
 
 async fn wait_streaming(fixture: &StopMatrixDaemon, state_run: &StateRun) {
     wait_request(fixture, state_run).await.wait_streaming().await;
+}
+
+async fn wait_refused(fixture: &StopMatrixDaemon, state_run: &StateRun) {
+    wait_request(fixture, state_run).await.wait_finished().await;
 }
 
 pub(super) async fn wait_second_request(fixture: &StopMatrixDaemon, state_run: &StateRun) -> ModelRequestHandle {

@@ -100,7 +100,7 @@ impl SweepCase {
         Self { agent, ..self }
     }
 
-    pub(super) fn from_channel(self) -> Self {
+    pub(super) fn sent_by_channel(self) -> Self {
         Self { origin: MessageOrigin::Channel, ..self }
     }
 

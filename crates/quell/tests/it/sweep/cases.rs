@@ -170,7 +170,7 @@ fn point_cases() -> Vec<SweepCase> {
             Point::Pictures => case.agent("seeing").prepare(|case_run| send_picture_turn(case_run).boxed()),
             Point::KeepPictures => case.prepare(script_picture),
             Point::Skills => case.agent("skilled").prepare(script_short_answer),
-            Point::Attachments | Point::Delivery => case.from_channel().prepare(script_short_answer),
+            Point::Attachments | Point::Delivery => case.sent_by_channel().prepare(script_short_answer),
             Point::ProcessWait => case.prepare(script_process_wait),
             Point::Approval => case.agent("asking").prepare(script_setsid_child),
             _ => case.prepare(script_everything),
