@@ -2,6 +2,7 @@
 
 mod administration;
 mod discord;
+mod draft_networks;
 mod irc;
 mod matrix;
 mod sender_memory;
@@ -12,18 +13,15 @@ mod webhook;
 use std::time::Duration;
 
 use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::{DaemonHome, TestDaemon};
-use tokio::time::timeout;
+use quell_testkit::daemon::{DaemonHome, TestDaemon, poll_until};
 
 use crate::test_daemon::{config_toml, quell_exe};
 use crate::test_engine::ProcessLock;
-use crate::test_engine::WAIT_TIMEOUT;
 
 /// How soon the model's socket must be closed after a stop. The contract is 5 ms; a loaded machine gets more, and the
 /// benchmark measures the real figure.
 const CLOSED_WITHIN: Duration = Duration::from_millis(500);
 
-/// A model and a daemon with one channel.
 struct ChannelDaemonFixture {
     model: ScriptedModel,
     daemon: TestDaemon,
@@ -45,6 +43,13 @@ impl ChannelDaemonFixture {
         let daemon = home.start(quell_exe()).await;
         Self { model, daemon, process_lock }
     }
+
+    /// Checks that this model request tells of the stop before it.
+    async fn assert_stop_told(&self, request: usize) {
+        self.model.assert_histories_valid();
+        let request = self.model.request_at(request).wait_arrived().await;
+        assert!(request.body.to_string().contains("was stopped on purpose by the user"), "{}", request.body);
+    }
 }
 
 /// How often a channel lost its connection or failed to connect.
@@ -54,14 +59,5 @@ fn connection_losses(fixture: &ChannelDaemonFixture) -> usize {
 
 /// Waits until the count of lost connections is greater than `more_than`.
 async fn wait_connection_lost(fixture: &ChannelDaemonFixture, more_than: usize) {
-    let http = fixture.daemon.api();
-    let looking = async {
-        while connection_losses(fixture) <= more_than {
-            // Each iteration waits for an HTTP answer, so this is not a busy loop.
-            let runs = http.get("/api/runs").await.expect_status(200);
-            assert!(runs["items"].is_array(), "{runs}");
-        }
-    };
-    let seen = timeout(WAIT_TIMEOUT, looking).await;
-    assert!(seen.is_ok(), "no connection was lost: {}", fixture.daemon.output());
+    poll_until("a lost connection", async || (connection_losses(fixture) > more_than).then_some(())).await;
 }

@@ -12,7 +12,8 @@ use std::process::ExitStatus;
 
 use quell_testkit::ScriptedModel;
 use quell_testkit::daemon::{DaemonHome, TestDaemon};
-use quell_testkit::pty::{Pty, PtySize};
+use quell_testkit::model::ScriptedStream;
+use quell_testkit::pty::{Pty, PtySize, PtySnapshot};
 
 use crate::test_daemon::{config_toml, quell_exe};
 
@@ -22,7 +23,6 @@ const ENTER: &str = "\r";
 
 const DEFAULT_SIZE: PtySize = PtySize { rows: 24, columns: 80 };
 
-/// A model, a daemon and a connected chat.
 struct ChatFixture {
     model: ScriptedModel,
     daemon: TestDaemon,
@@ -36,8 +36,13 @@ impl ChatFixture {
 
     /// With more configuration, and other arguments of `quell chat`.
     async fn start_with(more: &str, args: &[&str]) -> Self {
+        Self::start_configured(args, |model| config_toml(model, more)).await
+    }
+
+    /// With this configuration for the model, and other arguments of `quell chat`.
+    async fn start_configured(args: &[&str], config: impl FnOnce(&ScriptedModel) -> String) -> Self {
         let model = ScriptedModel::start().await;
-        let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, more)).await;
+        let daemon = TestDaemon::start(quell_exe(), &config(&model)).await;
         let chat = open_chat(daemon.home(), args, DEFAULT_SIZE);
         chat.wait_text("● live").await;
         Self { model, daemon, chat }
@@ -48,11 +53,36 @@ impl ChatFixture {
         self.chat.type_keys(ENTER);
     }
 
+    async fn type_until(&mut self, keys: &str, shown: &str) -> PtySnapshot {
+        self.chat.type_keys(keys);
+        self.chat.wait_text(shown).await
+    }
+
+    async fn send_until(&mut self, line: &str, shown: &str) -> PtySnapshot {
+        self.send_line(line);
+        self.chat.wait_text(shown).await
+    }
+
+    async fn type_until_gone(&mut self, keys: &str, text: &str) {
+        self.chat.type_keys(keys);
+        self.chat.wait_text_gone(text).await;
+    }
+
+    /// Starts a run whose answer begins with this text and never ends.
+    async fn start_endless_run(&mut self, begin: &str) {
+        self.model.script(ScriptedStream::new().text(begin).wait_for_gate("never"));
+        self.send_until("first", begin.trim_end()).await;
+    }
+
+    async fn count_active_runs(&self) -> usize {
+        let list = self.daemon.api().get("/api/runs?state=active").await.expect_status(200);
+        list["items"].as_array().unwrap().len()
+    }
+
     /// Leaves the chat once it is idle, and returns its exit status and last screen.
     async fn exit(mut self) -> (ExitStatus, String) {
         self.chat.wait_text("○ ready").await;
-        self.chat.type_keys(CTRL_C);
-        self.chat.wait_text("Leave?").await;
+        self.type_until(CTRL_C, "Leave?").await;
         self.chat.type_keys(ENTER);
         let status = self.chat.wait_exit().await;
         (status, self.chat.snapshot().text())
@@ -64,7 +94,6 @@ fn open_chat(home: &DaemonHome, args: &[&str], size: PtySize) -> Pty {
     open_chat_with_env(home, args, size, &[("LANG", "C.UTF-8")])
 }
 
-/// Opens a chat with this environment.
 fn open_chat_with_env(home: &DaemonHome, args: &[&str], size: PtySize, environment: &[(&str, &str)]) -> Pty {
     let mut command = home.command(quell_exe() as &Path);
     command.arg("chat").args(args);

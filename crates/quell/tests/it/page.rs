@@ -24,15 +24,17 @@ mod stops;
 mod toasts;
 
 use std::fmt::Write as _;
+use std::ops::Deref;
 use std::path::PathBuf;
 
-use quell_testkit::browser::{Browser, Viewport, is_skipped};
+use quell_testkit::browser::{Browser, Key, Viewport, is_skipped};
 use quell_testkit::daemon::{DaemonHome, TestApiClient, TestDaemon};
 use quell_testkit::{ScriptedModel, ScriptedResponse};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::test_daemon::{provider_toml, quell_exe};
 use crate::test_server::percent_encode;
+use proxy::PageProxy;
 
 /// Part of the console entry that the browser itself writes for an answer `401`: a signed-out page asks who it is.
 const UNAUTHORIZED_ENTRY: &str = "status of 401";
@@ -55,8 +57,17 @@ struct PageConfig<'a> {
     main: &'a str,
     /// Other agents: id and lines.
     others: &'a [(&'a str, &'a str)],
-    /// Other tables.
     tables: &'a str,
+}
+
+impl<'a> PageConfig<'a> {
+    fn main(main: &'a str) -> Self {
+        Self { main, ..Self::default() }
+    }
+
+    fn tables(tables: &'a str) -> Self {
+        Self { tables, ..Self::default() }
+    }
 }
 
 impl PageFixture {
@@ -76,11 +87,92 @@ impl PageFixture {
         Some(Self { browser, daemon, model, http })
     }
 
+    /// Starts with one agent that has every tool, and signs in.
+    async fn start_signed_in() -> Option<Self> {
+        Self::start_signed_in_with(&PageConfig::default()).await
+    }
+
+    async fn start_signed_in_with(config: &PageConfig<'_>) -> Option<Self> {
+        let page = Self::start_with(config).await?;
+        page.sign_in().await;
+        Some(page)
+    }
+
+    /// Starts with a proxy between browser and daemon, and signs in through it.
+    async fn start_behind_proxy(config: &PageConfig<'_>) -> Option<(Self, PageProxy)> {
+        let page = Self::start_with(config).await?;
+        let proxy = PageProxy::start_before(page.daemon.url()).await;
+        page.open(&page.sign_in_link().replace(page.daemon.url(), &proxy.url)).await;
+        page.wait_live().await;
+        Some((page, proxy))
+    }
+
     /// Opens the one-time link from the daemon's output, and waits for the chat.
     async fn sign_in(&self) {
-        self.browser.open(&self.sign_in_link()).await;
-        self.browser.wait_for("document.body.dataset.view === 'chat'").await;
-        self.browser.wait_visible("[data-fact=connection][data-state=live]").await;
+        self.open(&self.sign_in_link()).await;
+        self.wait_view("chat").await;
+        self.wait_live().await;
+        self.wait_visible("#message").await;
+    }
+
+    /// Clicks and waits until another element is visible.
+    async fn click_until_visible(&self, css: &str, then: &str) {
+        self.click(css).await;
+        self.wait_visible(then).await;
+    }
+
+    /// Clicks and waits until another element, or the clicked one itself, is hidden.
+    async fn click_until_hidden(&self, css: &str, then: &str) {
+        self.click(css).await;
+        self.wait_hidden(then).await;
+    }
+
+    /// Clicks and waits for a text in another element.
+    async fn click_until_text(&self, css: &str, then: &str, text: &str) {
+        self.click(css).await;
+        self.wait_text(then, text).await;
+    }
+
+    /// Waits until the page is connected to its daemon.
+    async fn wait_live(&self) {
+        self.wait_visible("[data-fact=connection][data-state=live]").await;
+    }
+
+    async fn wait_view(&self, view: &str) {
+        self.wait_for(&format!("document.body.dataset.view === '{view}'")).await;
+    }
+
+    /// Waits until a number in the header contains this text.
+    async fn wait_fact(&self, fact: &str, text: &str) {
+        self.wait_text(&format!("[data-fact={fact}]"), text).await;
+    }
+
+    async fn draft(&self) -> Value {
+        self.eval("document.querySelector('#message').value").await
+    }
+
+    async fn clear_draft(&self) {
+        self.run_script("document.querySelector('#message').value = ''", &[]).await;
+    }
+
+    /// Waits until the page shows the receipts of this many stopped runs.
+    async fn wait_receipts(&self, count: usize) {
+        let receipts = "document.querySelectorAll('article.turn.stopped .receipt-line')";
+        self.wait_for(&format!("{receipts}.length === {count}")).await;
+    }
+
+    /// Kills the daemon and waits until the page has noticed.
+    async fn kill_daemon(&self) {
+        self.daemon.kill9().await;
+        self.wait_for("document.body.classList.contains('stale')").await;
+    }
+
+    /// Starts the next daemon on the address of the killed one, and waits until the page is connected to it.
+    async fn restart_daemon(&mut self) {
+        let (home, address) = (self.daemon.home().clone(), self.daemon.address().to_owned());
+        self.daemon = home.start_on(quell_exe(), &address).await;
+        self.http = self.daemon.api();
+        self.wait_live().await;
     }
 
     /// The sign-in link that `quell serve` has printed last.
@@ -92,38 +184,44 @@ impl PageFixture {
 
     /// Goes to a view by its route, such as `#/runs`.
     async fn go_to(&self, route: &str) {
-        self.browser.run_script("location.hash = arguments[0];", &[json!(route)]).await;
+        self.run_script("location.hash = arguments[0];", &[json!(route)]).await;
     }
 
     /// Goes to a session and waits until it is open.
     async fn open_session(&self, key: &str) {
         self.go_to(&format!("#/s/{}", percent_encode(key))).await;
-        self.browser.wait_for("document.body.dataset.view === 'chat'").await;
-        self.browser.wait_visible("#message").await;
+        self.wait_view("chat").await;
+        self.wait_visible("#message").await;
     }
 
-    /// Types a message and sends it with Enter.
     async fn send_message(&self, text: &str) {
-        self.browser.fill("#message", text).await;
-        self.browser.press_key(quell_testkit::browser::Key::Enter).await;
+        self.fill("#message", text).await;
+        self.press_key(Key::Enter).await;
     }
 
     /// Waits until the button of the composer is in the mode `send`, `stop` or `force`.
     async fn wait_send_mode(&self, mode: &str) {
-        self.browser.wait_for(&format!("document.querySelector('#send').dataset.mode === '{mode}'")).await;
+        self.wait_for(&format!("document.querySelector('#send').dataset.mode === '{mode}'")).await;
     }
 
     /// Starts an answer that never ends, and waits until the page shows its beginning.
     async fn start_streaming(&self, begun: &str) {
         self.model.script(ScriptedResponse::silent_mid_stream(begun));
         self.send_message("tell me everything").await;
-        self.browser.wait_text("article.turn[data-role=assistant]", begun).await;
+        self.wait_text("article.turn[data-role=assistant]", begun).await;
         self.wait_send_mode("stop").await;
     }
 
-    /// Waits for a toast of this kind with this text.
     async fn wait_toast(&self, kind: &str, text: &str) {
-        self.browser.wait_text(&format!("#toasts .toast.{kind}"), text).await;
+        self.wait_text(&format!("#toasts .toast.{kind}"), text).await;
+    }
+}
+
+impl Deref for PageFixture {
+    type Target = Browser;
+
+    fn deref(&self) -> &Browser {
+        &self.browser
     }
 }
 

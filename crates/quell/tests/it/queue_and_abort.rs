@@ -4,13 +4,13 @@
 use std::slice::from_ref;
 use std::time::Duration;
 
-use quell_engine::engine::{EngineNotice, StopTextMode, Submission, SubmitError, SubmitOutcome};
+use quell_engine::engine::{Caller, EngineNotice, StopResult, StopTextMode, Submission, SubmitError, SubmitOutcome};
 use quell_engine::live_run::RunProgress;
 use quell_kernel::StopLevel;
 use quell_kernel::admission::AdmissionError;
 use quell_kernel::expiry::ExpiryLimits;
 use quell_kernel::registry::{AgentRunFilter, StopRequest, StopScope};
-use quell_protocol::api::{ComputeStatus, OnBusy};
+use quell_protocol::api::{AgentAbortAnswer, ComputeStatus, OnBusy};
 use quell_protocol::{ErrorCode, ResourceKind, RunId, StopReason, Surface, Verdict};
 use quell_testkit::{ScriptedResponse, model::ScriptedStream};
 use rstest::rstest;
@@ -18,8 +18,8 @@ use serde_json::json;
 
 use crate::test_engine::{
     NoticeRecorder, ProcessLock, TestEngine, WAIT_TIMEOUT, abort_reason, alice, messages_as_text, parse_agent_id,
-    parse_principal, parse_run_id, parse_session_key, receipt_of, root, run_stop_scope, stop_ask, submission,
-    submission_as,
+    parse_principal, parse_run_id, parse_session_key, receipt_of, root, run_stop_scope, shell_call, skip_time,
+    stop_ask, submission, submission_as,
 };
 
 /// Starts a run that waits for the model's headers.
@@ -31,14 +31,11 @@ async fn start_waiting_run(test: &TestEngine, session: &str) -> RunId {
     run
 }
 
-fn abort_main_agent(
-    test: &TestEngine,
-    phase: AgentRunFilter,
-) -> (quell_protocol::api::AgentAbortAnswer, quell_engine::engine::StopResult) {
+fn abort_main_agent(test: &TestEngine, phase: AgentRunFilter) -> (AgentAbortAnswer, StopResult) {
     test.engine.abort_agent(&alice(), &parse_agent_id("main"), phase, &stop_ask(StopLevel::Gentle))
 }
 
-async fn wait_settled(stop: &quell_engine::engine::StopResult) {
+async fn wait_settled(stop: &StopResult) {
     for ticket in &stop.tickets {
         tokio::time::timeout(WAIT_TIMEOUT, ticket.wait_settled()).await.expect("the stop does not settle");
     }
@@ -111,8 +108,8 @@ async fn b5_the_text_of_an_aborted_call_is_shown_to_people_and_no_answer_to_the_
 async fn a_message_to_an_unknown_agent_is_refused() {
     let test = TestEngine::start_shared().await;
     assert_eq!(test.engine.find_agent(&parse_agent_id("nobody")), None);
-    let error =
-        test.expect_refusal(Submission { agent: Some(parse_agent_id("nobody")), ..submission("s", "hello") }).await;
+    let agent = Some(parse_agent_id("nobody"));
+    let error = test.expect_refusal(Submission { agent, ..submission("s", "hello") }).await;
     assert!(matches!(&error, SubmitError::UnknownAgent(id) if *id == parse_agent_id("nobody")), "{error:?}");
     assert_eq!(error.code(), ErrorCode::AgentNotFound);
     test.close().await;
@@ -121,7 +118,7 @@ async fn a_message_to_an_unknown_agent_is_refused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn b4_only_runs_that_wait_for_the_model_are_aborted_and_scope_run_takes_all() {
     let test = TestEngine::start_shared().await;
-    test.model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": "sleep 600"})));
+    test.model.script(shell_call("sleep 600"));
     let in_tool = test.send(submission("tool", "run it")).await;
     test.wait_resource_held(&in_tool, ResourceKind::Process).await;
     let (answer, _) = abort_main_agent(&test, AgentRunFilter::WaitingLlm);
@@ -131,7 +128,7 @@ async fn b4_only_runs_that_wait_for_the_model_are_aborted_and_scope_run_takes_al
     let (answer, stop) = abort_main_agent(&test, AgentRunFilter::WaitingLlm);
     assert_eq!(answer.run_ids, [at_model]);
     wait_settled(&stop).await;
-    assert_eq!(test.engine.active_run_ids_of_session(&parse_session_key("tool")), from_ref(&in_tool));
+    assert_eq!(test.active_runs_of("tool"), from_ref(&in_tool));
     let (answer, stop) = abort_main_agent(&test, AgentRunFilter::Any);
     assert_eq!(answer.run_ids, [in_tool]);
     wait_settled(&stop).await;
@@ -149,18 +146,14 @@ async fn b3_the_status_is_pushed_as_it_changes_back_off_included() {
     assert_eq!(test.agent_status(), ComputeStatus::WaitingLlm);
     wait_settled(&test.stop(&run)).await;
     test.wait_ended(&run).await;
-    let statuses: Vec<ComputeStatus> = watcher
-        .read_notices()
-        .iter()
-        .filter_map(|notice| match notice {
-            EngineNotice::Agent { status, .. } => Some(*status),
-            _ => None,
-        })
-        .collect();
-    let mut order = statuses.clone();
-    order.dedup();
-    let (waiting, stopping) = (ComputeStatus::WaitingLlm, ComputeStatus::Stopping);
-    assert!(order.ends_with(&[ComputeStatus::Processing, waiting, stopping, ComputeStatus::Idle]), "{statuses:?}");
+    let status = |notice: &EngineNotice| match notice {
+        EngineNotice::Agent { status, .. } => Some(*status),
+        _ => None,
+    };
+    let mut statuses: Vec<ComputeStatus> = watcher.read_notices().iter().filter_map(status).collect();
+    statuses.dedup();
+    use ComputeStatus::{Idle, Processing, Stopping, WaitingLlm};
+    assert!(statuses.ends_with(&[Processing, WaitingLlm, Stopping, Idle]), "{statuses:?}");
     test.close().await;
 }
 
@@ -181,8 +174,7 @@ async fn b3_who_comes_back_hears_of_a_status_that_somebody_else_saw_before() {
     test.model.request_at(1).wait_arrived().await;
     let waits = |notice: &EngineNotice| matches!(notice, EngineNotice::Agent { status: ComputeStatus::WaitingLlm, .. });
     assert!(second.read_notices().iter().any(waits), "{:#?}", second.read_notices());
-    test.stop(&run);
-    test.wait_ended(&run).await;
+    test.stop_and_wait(&run).await;
     test.close().await;
 }
 
@@ -190,12 +182,12 @@ async fn b3_who_comes_back_hears_of_a_status_that_somebody_else_saw_before() {
 async fn a2_a_stop_reveals_nothing_of_runs_that_are_not_the_callers() {
     let test = TestEngine::start_shared().await;
     let run = start_waiting_run(&test, "s").await;
-    let mallory = quell_engine::engine::Caller { principal: parse_principal("mallory"), ..alice() };
+    let mallory = Caller { principal: parse_principal("mallory"), ..alice() };
     let others = test.engine.stop(&mallory, &run_stop_scope(&run), &stop_ask(StopLevel::Forced));
     assert!(others.aborted.is_empty() && others.tickets.is_empty(), "{others:?}");
     let other_key = StopScope::Run { id: run.clone(), session: Some(parse_session_key("another")) };
     assert!(test.engine.stop(&alice(), &other_key, &stop_ask(StopLevel::Forced)).tickets.is_empty());
-    assert_eq!(test.engine.active_run_ids_of_session(&parse_session_key("s")), from_ref(&run));
+    assert_eq!(test.active_runs_of("s"), from_ref(&run));
     let admin = StopRequest { surface: Surface::Ws, ..stop_ask(StopLevel::Gentle) };
     assert_eq!(test.engine.stop(&root(), &run_stop_scope(&run), &admin).aborted, from_ref(&run));
     test.wait_ended(&run).await;
@@ -208,10 +200,7 @@ async fn queued_messages_run_in_order_and_go_on_after_a_stop_of_the_run_before()
     let first = start_waiting_run(&test, "s").await;
     let second = test.send(submission("s", "second")).await;
     let third = test.send(submission("s", "third")).await;
-    assert_eq!(
-        test.engine.active_run_ids_of_session(&parse_session_key("s")),
-        [first.clone(), second.clone(), third.clone()]
-    );
+    assert_eq!(test.active_runs_of("s"), [first.clone(), second.clone(), third.clone()]);
     test.model.script(ScriptedResponse::text("2"));
     test.model.script(ScriptedResponse::text("3"));
     test.stop(&first);
@@ -232,12 +221,11 @@ async fn a_stop_of_a_session_withdraws_its_queue_and_gives_the_texts_back() {
     for run in [&first, &second] {
         assert_eq!(abort_reason(test.wait_ended(run).await.verdict.as_ref()), StopReason::User);
     }
-    assert_eq!(test.engine.active_run_ids_of_session(&parse_session_key("other")), from_ref(&other));
+    assert_eq!(test.active_runs_of("other"), from_ref(&other));
     test.model.script(ScriptedResponse::text("ok"));
     test.run_message("s", "and now?").await;
     assert!(!messages_as_text(&test.last_messages()).contains("second text"), "a withdrawn message leaves no turn");
-    test.stop(&other);
-    test.wait_ended(&other).await;
+    test.stop_and_wait(&other).await;
     test.close().await;
 }
 
@@ -296,7 +284,7 @@ async fn a_hold_refuses_new_runs_lets_queued_ones_wait_and_active_ones_go_on() {
     assert_eq!(refused.code(), ErrorCode::Held);
     test.model.open_gate("go");
     assert_eq!(test.wait_ended(&first).await.output.as_deref(), Some("first"));
-    assert_eq!(test.engine.active_run_ids_of_session(&parse_session_key("s")), from_ref(&second));
+    assert_eq!(test.active_runs_of("s"), from_ref(&second));
     assert_eq!(test.engine.live_run(&second).unwrap().progress(), RunProgress::Durable);
     test.model.script(ScriptedResponse::text("second"));
     test.engine.set_hold(&root(), false, None).await.unwrap();
@@ -345,7 +333,7 @@ async fn a_used_up_budget_is_a_stop_with_that_reason(#[case] budget: StopReason,
         _ => {}
     })
     .await;
-    let call = ScriptedResponse::tool_call("c1", "shell", &json!({"command": "true"}));
+    let call = shell_call("true");
     let mut asked = submission("s", "go on and on");
     if budget == StopReason::Timeout {
         // Not by script: on a busy machine the time is over before the model is asked.
@@ -360,7 +348,7 @@ async fn a_used_up_budget_is_a_stop_with_that_reason(#[case] budget: StopReason,
     assert_eq!(view.result.as_ref().unwrap().error.as_deref(), Some(error));
     assert!(receipt_of(&view).leftovers.is_empty() && receipt_of(&view).turn.recorded, "{view:#?}");
     test.model.script(ScriptedResponse::text("fine"));
-    assert_eq!(test.run_message("s", "and now?").await.verdict, Some(Verdict::Completed), "the session still works");
+    test.assert_next_message_works("s").await;
     test.close().await;
 }
 
@@ -372,9 +360,7 @@ async fn an_expired_run_is_ended_by_the_maintenance() {
     test.model.script(ScriptedStream::new().text("half an answer").wait_for_gate("never"));
     let run = test.send(submission("s", "go on and on")).await;
     test.wait_text(&run).await;
-    tokio::time::pause();
-    tokio::time::advance(Duration::from_secs(11)).await;
-    tokio::time::resume();
+    skip_time(Duration::from_secs(11)).await;
     let view = test.wait_ended(&run).await;
     assert_eq!(view.verdict, Some(Verdict::Aborted { reason: StopReason::Timeout, by: None }));
     assert!(receipt_of(&view).leftovers.is_empty(), "{view:#?}");

@@ -7,6 +7,8 @@ mod regressions;
 mod session_settings;
 mod simulated_day;
 
+use std::future::ready;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,14 +16,16 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use quell_engine::EngineConfig;
+use quell_engine::engine::{OpenSessionError, OpenSessionOutcome};
 use quell_engine::hooks::{LifecycleHook, SessionStage, StageUndo, Veto};
 use quell_protocol::hook::{HookBody, HookEvent, SessionFacts};
 use quell_protocol::session::SessionRequest;
+use quell_protocol::{RunId, SessionKey};
 use quell_scope::clock::{Clock, SkippedTime};
-use quell_testkit::leaks;
+use quell_testkit::{ScriptedResponse, leaks};
 use tokio::sync::Semaphore;
 
-use crate::test_engine::{ProcessLock, TestEngine, WAIT_TIMEOUT, parse_session_key};
+use crate::test_engine::{ProcessLock, TestEngine, alice, parse_session_key, submission};
 
 /// One second more than the default idle limit.
 const PAST_IDLE_LIMIT: Duration = Duration::from_secs(1801);
@@ -34,7 +38,6 @@ struct RecordingProgram {
     hook_events: Mutex<Vec<(HookEvent, String)>>,
     /// What the stages did, in order: `begin a`, `undo a`.
     stage_events: Mutex<Vec<String>>,
-    /// The names of the stages, in their order.
     stage_names: Vec<&'static str>,
     /// How often `begin` of the stage with this name fails.
     begin_failures: Mutex<Vec<(&'static str, usize)>>,
@@ -47,6 +50,7 @@ struct RecordingProgram {
     begin_gate: Option<Arc<Semaphore>>,
     /// Each undo takes one permit, if set.
     undo_gate: Option<Arc<Semaphore>>,
+    undo_count: AtomicUsize,
     alive_count: AtomicUsize,
     max_alive: AtomicUsize,
 }
@@ -131,6 +135,7 @@ impl StageUndo for RecordingStageUndo {
             if RecordingProgram::take_one(&self.0.undo_failures, self.1) {
                 return Err("not possible now".to_owned());
             }
+            self.0.undo_count.fetch_add(1, Ordering::SeqCst);
             if let Some(gate) = &self.0.undo_gate {
                 gate.acquire().await.unwrap().forget();
             }
@@ -165,17 +170,17 @@ impl LifecycleHook for RecordingProgramHook {
 
     fn on_activate<'a>(&'a self, body: &'a HookBody) -> BoxFuture<'a, ()> {
         self.record_event(body);
-        async {}.boxed()
+        ready(()).boxed()
     }
 
     fn on_expire<'a>(&'a self, body: &'a HookBody) -> BoxFuture<'a, ()> {
         self.record_event(body);
-        async {}.boxed()
+        ready(()).boxed()
     }
 
     fn on_terminate<'a>(&'a self, body: &'a HookBody) -> BoxFuture<'a, ()> {
         self.record_event(body);
-        async {}.boxed()
+        ready(()).boxed()
     }
 
     fn stages(&self) -> Vec<Arc<dyn SessionStage>> {
@@ -193,7 +198,7 @@ struct SessionFixture {
 
 impl SessionFixture {
     async fn start() -> Self {
-        Self::start_with(RecordingProgram::with_stages(&["a"]), |_| {}).await
+        Self::start_configured(|_| {}).await
     }
 
     async fn start_with(program: RecordingProgram, change: impl FnOnce(&mut EngineConfig)) -> Self {
@@ -211,29 +216,84 @@ impl SessionFixture {
         Self { test_engine, program, clock: time }
     }
 
+    /// Starts with these stages, of which as many may begin as the semaphore has permits.
+    async fn start_gated(stages: &[&'static str], permits: usize) -> (Self, Arc<Semaphore>) {
+        let gate = Arc::new(Semaphore::new(permits));
+        let program = RecordingProgram::with_stages(stages).begin_gate(&gate);
+        (Self::start_with(program, |_| {}).await, gate)
+    }
+
+    /// Starts with one stage that is not undone before the semaphore gets permits.
+    async fn start_undo_gated() -> (Self, Arc<Semaphore>) {
+        let gate = Arc::new(Semaphore::new(0));
+        let program = RecordingProgram::with_stages(&["a"]).undo_gate(&gate);
+        (Self::start_with(program, |_| {}).await, gate)
+    }
+
+    /// Starts with one stage and this configuration.
+    async fn start_configured(change: impl FnOnce(&mut EngineConfig)) -> Self {
+        Self::start_with(RecordingProgram::with_stages(&["a"]), change).await
+    }
+
+    async fn open(&self, asked: SessionRequest) -> Result<(SessionKey, OpenSessionOutcome), OpenSessionError> {
+        self.engine.open_session(&alice(), asked).await
+    }
+
     async fn session_state(&self, session: &str) -> String {
-        self.test_engine
-            .engine
-            .find_session(&parse_session_key(session))
-            .await
-            .unwrap()
-            .map_or("none".to_owned(), |row| row.state)
+        let row = self.engine.find_session(&parse_session_key(session)).await.unwrap();
+        row.map_or("none".to_owned(), |row| row.state)
+    }
+
+    /// Starts a run whose answer never ends, and waits until its text arrives. The text has the marker `hang`.
+    async fn start_hanging(&self, session: &str) -> RunId {
+        self.script_marker("hang", [ScriptedResponse::silent_mid_stream("begun")]);
+        let run = self.send(submission(session, "marker:hang")).await;
+        self.wait_text(&run).await;
+        run
+    }
+
+    async fn assert_completes(&self, run: &RunId) {
+        assert_eq!(self.wait_ended(run).await.verdict.unwrap().as_str(), "completed");
+    }
+
+    async fn wait_waiting_callers(&self, count: usize) {
+        let engine = self.engine.clone();
+        leaks::wait_for_value("waiting callers", count, move || engine.count_session_waiters()).await;
+    }
+
+    async fn wait_hook_event(&self, session: &'static str, event: HookEvent) {
+        let program = Arc::clone(&self.program);
+        leaks::wait_for_true("the hook event", move || program.hook_events_of(session).contains(&event)).await;
+    }
+
+    async fn close(self) {
+        self.test_engine.close().await;
     }
 
     /// Skips this much time, then starts a sweep of expired sessions.
     fn advance_time(&self, time: Duration) {
         self.clock.skip(time);
-        self.test_engine.engine.sweep_sessions();
+        self.engine.sweep_sessions();
+    }
+
+    /// Lets all idle sessions expire, and waits until nothing of them is left.
+    async fn expire_all(&self) {
+        self.advance_time(PAST_IDLE_LIMIT);
+        self.wait_alive(0).await;
     }
 
     /// Waits until this many stages have begun and are not undone.
     async fn wait_alive(&self, count: usize) {
         let program = Arc::clone(&self.program);
-        leaks::wait_until(WAIT_TIMEOUT, move || {
-            let alive = program.count_alive();
-            if alive == count { Ok(()) } else { Err(format!("{alive} stages are alive, not {count}")) }
-        })
-        .await;
+        leaks::wait_for_value("stages alive", count, move || program.count_alive()).await;
+    }
+}
+
+impl Deref for SessionFixture {
+    type Target = TestEngine;
+
+    fn deref(&self) -> &TestEngine {
+        &self.test_engine
     }
 }
 

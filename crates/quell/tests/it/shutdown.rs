@@ -1,7 +1,5 @@
 //! A signal ends the daemon in time, whatever it holds, and the next start finds every history valid.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use quell_store::sqlite::test_support::OtherProgram;
@@ -17,7 +15,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::test_daemon::{config_toml, provider_toml, quell_exe};
-use crate::test_engine::{ProcessLock, WAIT_TIMEOUT};
+use crate::test_engine::{ProcessLock, ResponsesByMarker, WAIT_TIMEOUT, background_call, shell_call};
+use crate::test_server::assert_fields;
 use crate::ws::{self, WsTestClient};
 
 /// The limit of the stop contract.
@@ -51,37 +50,33 @@ fn busy_config(model: &ScriptedModel, mark: &ProcessMarker) -> String {
     )
 }
 
-/// The model's answers by the marker of a message, in order.
-fn responses_by_marker(mark: &ProcessMarker) -> HashMap<String, VecDeque<ScriptedResponse>> {
+fn responses_by_marker(mark: &ProcessMarker) -> ResponsesByMarker {
     let call = |tool: &str, given: Value| ScriptedResponse::tool_call("c1", tool, &given);
-    let stubborn = json!({"command": commands::signal_ignoring_setsid_child(mark)});
-    let in_background = json!({"command": commands::ignores_signals(mark), "background": true});
+    let stubborn = || shell_call(commands::signal_ignoring_setsid_child(mark));
     let flood =
         ScriptedStream::new().step(StreamStep::HugeOutput { bytes: MORE_THAN_SOCKET_BUFFERS }).step(StreamStep::Silent);
-    let scripts = [
-        ("command", call("shell", stubborn.clone())),
-        ("background", call("shell", in_background)),
+    let responses = ResponsesByMarker::default();
+    for (marker, answer) in [
+        ("command", stubborn()),
+        ("background", background_call(commands::ignores_signals(mark))),
         ("server", call("test__fork", json!({"text": "child"}))),
         ("idle-server", call("test__pid", json!({}))),
         ("asked", call("write_file", json!({"path": "x", "content": "y"}))),
         ("parent", call("spawn_agent", json!({"agent": "scout", "prompt": "look marker:child"}))),
-        ("child", call("shell", stubborn)),
+        ("child", stubborn()),
         ("flood", flood.into()),
         ("long", ScriptedResponse::huge_output(MORE_THAN_SOCKET_BUFFERS / 6)),
-    ];
-    scripts.into_iter().map(|(name, answer)| (name.to_owned(), VecDeque::from([answer]))).collect()
+    ] {
+        responses.script(marker, [answer]);
+    }
+    responses
 }
 
 impl BusyDaemon {
     async fn start() -> Self {
         let (process_lock, model, mark) =
             (ProcessLock::shared().await, ScriptedModel::start().await, ProcessMarker::new());
-        let answers = Arc::new(Mutex::new(responses_by_marker(&mark)));
-        model.respond_by_prompt(move |_, request| {
-            let marker = request.markers.last().cloned().unwrap_or_default();
-            let scripted = answers.lock().unwrap().get_mut(&marker).and_then(VecDeque::pop_front);
-            scripted.unwrap_or_else(|| ScriptedResponse::text("That is done."))
-        });
+        responses_by_marker(&mark).install(&model);
         let daemon = TestDaemon::start(quell_exe(), &busy_config(&model, &mark)).await;
         let mut busy = Self {
             daemon,
@@ -99,7 +94,7 @@ impl BusyDaemon {
     async fn start_everything(&mut self) {
         for session in ["long", "background", "idle-server"] {
             let run = self.send_message(session).await;
-            drop(self.daemon.api().run_events(&run, 0).await.wait_for("run.ended").await);
+            self.daemon.api().wait_ended(&run).await;
         }
         for session in ["command", "server", "asked", "parent", "flood"] {
             let run = self.send_message(session).await;
@@ -107,10 +102,7 @@ impl BusyDaemon {
         }
         // The background command, two MCP servers and the child of one, and two commands with a child each.
         self.mark.wait_for_count(8).await;
-        let http = self.daemon.api();
-        while http.get("/api/approvals").await.expect_status(200)["items"].as_array().unwrap().is_empty() {
-            // Ask again: no event announces a change of this list.
-        }
+        self.daemon.api().wait_approval().await;
         self.model.wait_for_marked_request("flood").await.wait_paused().await;
         self.open_silent_connections().await;
     }
@@ -159,16 +151,23 @@ impl BusyDaemon {
     }
 }
 
+/// Sends a signal; the daemon must exit with success within the limit of the contract.
+#[expect(clippy::print_stdout, reason = "shows the figure")]
+async fn assert_ends_in_time(daemon: &TestDaemon, signal: Signal) {
+    let begun = Instant::now();
+    daemon.signal(signal);
+    let status = daemon.wait_exit().await;
+    let took = begun.elapsed();
+    println!("ended {took:?} after {signal:?}");
+    assert!(took < SHUTDOWN_LIMIT, "{took:?}\n{}", daemon.output());
+    assert!(status.success(), "{status:?}\n{}", daemon.output());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn sigterm_ends_everything_at_once_within_five_seconds() {
     let busy = BusyDaemon::start().await;
-    let begun = Instant::now();
-    let status = busy.daemon.stop().await;
-    let took = begun.elapsed();
-    println!("ended {took:?} after SIGTERM");
-    assert!(took < SHUTDOWN_LIMIT, "{took:?}\n{}", busy.daemon.output());
-    assert!(status.success(), "{status:?}\n{}", busy.daemon.output());
-    assert_eq!(busy.mark.marked_processes().len(), 0, "{:#?}", busy.mark.marked_processes());
+    assert_ends_in_time(&busy.daemon, Signal::TERM).await;
+    assert_eq!(busy.mark.marked_processes(), []);
     busy.model.wait_for_connections(0).await;
     busy.assert_restart_recovers().await;
 }
@@ -179,16 +178,10 @@ async fn a_second_signal_forces_everything_at_once() {
     let mut watching = busy.daemon.api().run_events(&busy.runs[0].1, 0).await;
     busy.daemon.signal(Signal::TERM);
     watching.wait_for("run.ending").await;
-    let begun = Instant::now();
-    busy.daemon.signal(Signal::INT);
-    let status = busy.daemon.wait_exit().await;
-    let took = begun.elapsed();
-    println!("ended {took:?} after the second signal");
     // On a busy machine the forced end may take longer than the grace of the shutdown. A test in `cli` shows that the
     // second signal itself forces.
-    assert!(took < SHUTDOWN_LIMIT, "{took:?}\n{}", busy.daemon.output());
-    assert!(status.success(), "{status:?}\n{}", busy.daemon.output());
-    assert_eq!(busy.mark.marked_processes().len(), 0, "{:#?}", busy.mark.marked_processes());
+    assert_ends_in_time(&busy.daemon, Signal::INT).await;
+    assert_eq!(busy.mark.marked_processes(), []);
     busy.assert_restart_recovers().await;
 }
 
@@ -197,7 +190,7 @@ async fn start_slow_daemon() -> (TestDaemon, ScriptedModel, ProcessMarker, Strin
     let (model, mark) = (ScriptedModel::start().await, ProcessMarker::new());
     let config = config_toml(&model, "[stop]\nterm_ms = 20000\ngrace_ms = 30000\n");
     let daemon = TestDaemon::start(quell_exe(), &config).await;
-    model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": commands::ignores_signals(&mark)})));
+    model.script(shell_call(commands::ignores_signals(&mark)));
     let body = json!({"text": "do it", "agent": "main"});
     let run = daemon.api().start_run("s", &body).await;
     // The command prints a text once it ignores signals.
@@ -223,7 +216,7 @@ async fn requests_during_a_shutdown_are_refused_and_a_force_is_not() {
         assert_eq!((answer.status, answer.problem_code()), (503, Some("shutting_down")), "{what}: {answer:?}");
     }
     let seen = new_client().run_view(&run).await;
-    assert_eq!((&seen["state"], &seen["verdict"]["reason"]), (&json!("ending"), &json!("shutdown")), "{seen:#}");
+    assert_fields(&seen, &json!({"state": "ending", "verdict": {"reason": "shutdown"}}));
     let forced = new_client().post(&format!("/api/runs/{run}/stop"), &json!({"force": true})).await;
     assert!(forced.status < 300, "{forced:?}");
     let begun = Instant::now();
@@ -248,20 +241,14 @@ async fn a_database_that_another_program_keeps_does_not_keep_the_daemon() {
     let (daemon, model, mark, run) = start_slow_daemon().await;
     let database = OtherProgram::connect(&daemon.home().data_dir());
     database.lock_writes();
-    let begun = Instant::now();
-    daemon.signal(Signal::TERM);
-    let status = daemon.wait_exit().await;
-    let took = begun.elapsed();
-    println!("ended {took:?} after SIGTERM");
-    assert!(took < SHUTDOWN_LIMIT, "{took:?}\n{}", daemon.output());
     // No process is left, so the exit code is a success. The missing turn is logged, and sealed at the next start.
-    assert!(status.success(), "{status:?}\n{}", daemon.output());
+    assert_ends_in_time(&daemon, Signal::TERM).await;
     assert!(daemon.output().contains("turn could not be recorded"), "{}", daemon.output());
     mark.wait_gone(WAIT_TIMEOUT).await;
     drop(database);
     let next = daemon.home().start(quell_exe()).await;
     let view = next.api().run_view(&run).await;
-    assert_eq!((&view["state"], &view["verdict"]["kind"]), (&json!("ended"), &json!("aborted")), "{view:#}");
+    assert_fields(&view, &json!({"state": "ended", "verdict": {"kind": "aborted"}}));
     model.script(ScriptedResponse::text("here again"));
     let sent = next.api().send_message("s", "and now?").await;
     let log = next.api().run_events(&sent, 0).await.read_to_end().await;

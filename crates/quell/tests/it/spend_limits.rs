@@ -2,19 +2,18 @@
 //! is neither lost nor counted twice.
 
 use quell_engine::agent::AgentConfig;
-use quell_protocol::AgentId;
 use quell_protocol::agents::Price;
-use quell_testkit::ScriptedResponse;
 use quell_testkit::model::{ScriptedStream, UsageReporting};
+use quell_testkit::{ScriptedResponse, leaks};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::test_server::{TestServer, TestServerConfig, assert_problem, percent_encode};
+use crate::test_engine::{ProcessLock, TestDir, TestEngine, copy_data_dir, parse_agent_id, parse_run_id, submission};
+use crate::test_server::{TestServer, TestServerConfig, assert_fields, assert_problem, percent_encode};
 use crate::ws::{WsTestClient, chat_send_params};
 
-/// Changes the agent `main`.
 fn with_main_agent(change: impl Fn(&mut AgentConfig)) -> impl FnOnce(&mut TestServerConfig) {
-    move |config| change(config.engine.agents.get_mut(&AgentId::parse("main").unwrap()).unwrap())
+    move |config| change(config.engine.agents.get_mut(&parse_agent_id("main")).unwrap())
 }
 
 fn with_token_limit(tokens: u64) -> impl FnOnce(&mut TestServerConfig) {
@@ -38,9 +37,12 @@ async fn agent_spend(server: &TestServer, agent: &str) -> Value {
 
 /// Sends a message to `main` and expects its run to complete.
 async fn run_completed(server: &TestServer, session: &str, answer: ScriptedResponse) {
-    server.model.script(answer);
-    let run = server.send_message(session, "go").await;
-    assert_eq!(server.wait_ended(&run).await["verdict"]["kind"], "completed");
+    assert_eq!(server.run_scripted(session, "go", answer).await["verdict"]["kind"], "completed");
+}
+
+/// Sends a message and expects it to be refused by the limit.
+async fn assert_over_limit(server: &TestServer, body: &Value) {
+    assert_problem(&server.post_run("s", body).await, 429, "spend_limit");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -51,11 +53,10 @@ async fn a_run_stops_at_the_limit_and_new_messages_are_refused_until_tomorrow() 
     let run = server.send_message("s", "look around").await;
     let view = server.wait_ended(&run).await;
     assert_eq!(view["verdict"], json!({"kind": "aborted", "reason": "daily_limit"}));
-    assert_eq!(view["result"]["error"], "Daily limit reached");
-    assert_eq!(view["receipt"]["leftovers"], json!([]));
+    assert_fields(&view, &json!({"result": {"error": "Daily limit reached"}, "receipt": {"leftovers": []}}));
     assert_eq!(server.model.recorded_requests().len(), 3, "99 were spent before the third call, 101 after it");
     let today = agent_spend(&server, "main").await;
-    assert_eq!((&today["tokens"], &today["dailyTokens"]), (&json!(101), &json!(100)));
+    assert_fields(&today, &json!({"tokens": 101, "dailyTokens": 100}));
     let refused = server.post_run("s", &json!({"text": "and now?"})).await;
     assert_problem(&refused, 429, "spend_limit");
     let detail = refused.body["detail"].as_str().unwrap();
@@ -73,9 +74,8 @@ async fn a_run_stops_at_the_limit_and_new_messages_are_refused_until_tomorrow() 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_next_model_is_told_why_the_run_was_stopped() {
     let server = TestServer::start_with(with_token_limit(50)).await;
-    server.model.script(step_costing(60, 0));
-    let run = server.send_message("s", "look around").await;
-    assert_eq!(server.wait_ended(&run).await["verdict"]["reason"], "daily_limit");
+    let view = server.run_scripted("s", "look around", step_costing(60, 0)).await;
+    assert_eq!(view["verdict"]["reason"], "daily_limit");
     // Another agent continues in the same session.
     server.model.script(answer_costing(1, 1));
     let next = server.post_run("s", &json!({"text": "you do it", "agent": "team/writer"})).await.expect_status(202);
@@ -88,8 +88,7 @@ async fn the_next_model_is_told_why_the_run_was_stopped() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limit_touches_no_other_agent() {
     let server = TestServer::start_with(|config| {
-        let writer = AgentId::parse("team/writer").unwrap();
-        config.engine.agents.get_mut(&writer).unwrap().daily_tokens = Some(10);
+        config.engine.agents.get_mut(&parse_agent_id("team/writer")).unwrap().daily_tokens = Some(10);
     })
     .await;
     let spawn =
@@ -156,9 +155,9 @@ async fn spend_survives_restarts_and_is_counted_once() {
         assert_eq!(agent_spend(&server, "main").await["tokens"], 500);
     }
     run_completed(&server, "u", answer_costing(500, 0)).await;
-    assert_problem(&server.post_run("u", &json!({"text": "x"})).await, 429, "spend_limit");
+    assert_over_limit(&server, &json!({"text": "x"})).await;
     let server = server.restart_with(with_token_limit(1000)).await;
-    assert_problem(&server.post_run("u", &json!({"text": "x"})).await, 429, "spend_limit");
+    assert_over_limit(&server, &json!({"text": "x"})).await;
     // A higher limit lets messages through again.
     let server = server.restart_with(with_token_limit(2000)).await;
     run_completed(&server, "u", answer_costing(1, 0)).await;
@@ -176,20 +175,11 @@ async fn a_session_deleted_under_its_run_gives_nothing_back() {
     assert_eq!(server.http.delete("/api/sessions/s").await.status, 204);
     let before = agent_spend(&server, "main").await["tokens"].as_u64().unwrap();
     assert!(before > 400, "the interrupted step is estimated: {before}");
-    wait_forgotten(&server, &run).await;
+    let (engine, id) = (server.engine.clone(), parse_run_id(&run));
+    leaks::wait_for_true("the run has left the memory", move || engine.live_run(&id).is_none()).await;
     assert_eq!(agent_spend(&server, "main").await["tokens"], before);
     let server = server.restart_with(with_token_limit(1000)).await;
     assert_eq!(agent_spend(&server, "main").await["tokens"], before);
-}
-
-/// Waits until a run is no longer in memory.
-async fn wait_forgotten(server: &TestServer, run: &str) {
-    let (engine, id) = (server.engine.clone(), quell_protocol::RunId::parse(run).unwrap());
-    quell_testkit::leaks::wait_until(crate::test_engine::WAIT_TIMEOUT, move || match engine.live_run(&id) {
-        Some(_) => Err(format!("{id} is in memory")),
-        None => Ok(()),
-    })
-    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -201,9 +191,9 @@ async fn a_limit_in_money_counts_by_the_price() {
     let today = agent_spend(&server, "main").await;
     let cost = today["cost"].as_f64().unwrap();
     assert!((cost - 0.018).abs() < 1e-12, "{today}");
-    assert_eq!((&today["dailyCost"], &today["tokens"]), (&json!(0.02), &json!(2000)));
+    assert_fields(&today, &json!({"dailyCost": 0.02, "tokens": 2000}));
     run_completed(&server, "s", answer_costing(0, 200)).await;
-    assert_problem(&server.post_run("s", &json!({"text": "x"})).await, 429, "spend_limit");
+    assert_over_limit(&server, &json!({"text": "x"})).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -218,13 +208,13 @@ async fn an_agent_made_at_run_time_has_its_limit_and_does_not_lose_its_day_by_be
     let sent = server.post_run("s", &json!({"text": "x", "agent": "guest"})).await.expect_status(202);
     server.wait_ended(sent["runId"].as_str().unwrap()).await;
     let today = agent_spend(&server, "guest").await;
-    assert_eq!((&today["tokens"], &today["dailyTokens"], &today["dailyCost"]), (&json!(25), &json!(20), &json!(5.0)));
-    assert_problem(&server.post_run("s", &json!({"text": "x", "agent": "guest"})).await, 429, "spend_limit");
+    assert_fields(&today, &json!({"tokens": 25, "dailyTokens": 20, "dailyCost": 5.0}));
+    assert_over_limit(&server, &json!({"text": "x", "agent": "guest"})).await;
     let _ = server.http.delete("/api/agents/guest?force").await.expect_status(200);
     let _ = server.http.post("/api/agents", &body).await.expect_status(201);
-    assert_problem(&server.post_run("s", &json!({"text": "x", "agent": "guest"})).await, 429, "spend_limit");
+    assert_over_limit(&server, &json!({"text": "x", "agent": "guest"})).await;
     let server = server.restart().await;
-    assert_problem(&server.post_run("s", &json!({"text": "x", "agent": "guest"})).await, 429, "spend_limit");
+    assert_over_limit(&server, &json!({"text": "x", "agent": "guest"})).await;
 }
 
 #[rstest]
@@ -246,28 +236,23 @@ async fn a_limit_that_cannot_work_is_refused(#[case] more: Value, #[case] why: &
 /// The next daemon counts what the journal knows about the interrupted run, and counts it once.
 #[tokio::test]
 async fn a_crash_forgets_nothing_that_was_spent_and_counts_it_once() {
-    use crate::test_engine::{ProcessLock, TestDir, TestEngine, copy_data_dir, parse_agent_id, submission};
     let tokens_spent = |test: &TestEngine| test.engine.agent_view(&parse_agent_id("main")).unwrap().spend.tokens;
     let test = TestEngine::start_shared().await;
     test.model.script(step_costing(4000, 7)).script(ScriptedResponse::silent_mid_stream("begun"));
     let run = test.send(submission("s", "go")).await;
     // The tool starts only after all journal lines before it, its own included, are written.
     test.wait_text(&run).await;
-    let after = TestEngine::start_in(
-        TestDir::Temporary(copy_data_dir(test.test_dir.path())),
-        ProcessLock::shared().await,
-        |_| {},
-    )
-    .await;
+    let after = start_on_copy(&test).await;
     let found = tokens_spent(&after);
     assert!((4007..=tokens_spent(&test)).contains(&found), "{found} of {}", tokens_spent(&test));
-    let again = TestEngine::start_in(
-        TestDir::Temporary(copy_data_dir(after.test_dir.path())),
-        ProcessLock::shared().await,
-        |_| {},
-    )
-    .await;
+    let again = start_on_copy(&after).await;
     assert_eq!(tokens_spent(&again), found);
     test.stop(&run).wait_settled().await;
     test.close().await;
+}
+
+/// Starts another engine on a copy of the data, as after a crash.
+async fn start_on_copy(test: &TestEngine) -> TestEngine {
+    let copy = TestDir::Temporary(copy_data_dir(test.test_dir.path()));
+    TestEngine::start_in(copy, ProcessLock::shared().await, |_| {}).await
 }

@@ -4,18 +4,15 @@
 mod run_states;
 mod stop_methods;
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex};
-
 use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::{DaemonHome, TestDaemon, TestRunEventStream};
+use quell_testkit::daemon::{DaemonHome, TestDaemon, TestRunEventStream, poll_until};
 use quell_testkit::model::{BlackHole, ScriptedResponse};
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::test_daemon::quell_exe;
-use crate::test_engine::WAIT_TIMEOUT;
-use crate::test_server::percent_encode;
+use crate::test_engine::{ResponsesByMarker, WAIT_TIMEOUT};
+use crate::test_server::has_fields;
 use run_states::{STOPPABLE_STATES, StateRun, StoppableState};
 use stop_methods::MatrixStopMethod;
 
@@ -25,29 +22,21 @@ pub(super) struct StopMatrixDaemon {
     pub(super) daemon: TestDaemon,
     pub(super) model: ScriptedModel,
     pub(super) black_hole: BlackHole,
-    scripts: StopMatrixResponses,
+    scripts: ResponsesByMarker,
 }
-
-/// Answers of the model by the last marker of the request, in order.
-type StopMatrixResponses = Arc<Mutex<HashMap<String, VecDeque<ScriptedResponse>>>>;
 
 impl StopMatrixDaemon {
     async fn start(more: &str) -> Self {
         let (model, hole) = (ScriptedModel::start().await, BlackHole::open().await);
-        let scripts = StopMatrixResponses::default();
-        let answers = Arc::clone(&scripts);
-        model.respond_by_prompt(move |_, request| {
-            let marker = request.markers.last().cloned().unwrap_or_default();
-            let scripted = answers.lock().unwrap().get_mut(&marker).and_then(VecDeque::pop_front);
-            scripted.unwrap_or_else(|| ScriptedResponse::text("That is done."))
-        });
+        let scripts = ResponsesByMarker::default();
+        scripts.install(&model);
         let home = DaemonHome::new(&format!("{}{more}", run_states::config_toml(&model, &hole)));
         let daemon = home.start(quell_exe()).await;
         Self { home, daemon, model, black_hole: hole, scripts }
     }
 
     pub(super) fn script_marker(&self, marker: &str, answers: impl IntoIterator<Item = ScriptedResponse>) {
-        self.scripts.lock().unwrap().insert(marker.to_owned(), answers.into_iter().collect());
+        self.scripts.script(marker, answers);
     }
 
     async fn run_events(&self, run: &str) -> TestRunEventStream {
@@ -58,31 +47,39 @@ impl StopMatrixDaemon {
         self.daemon.api().run_view(run).await
     }
 
+    /// Waits until a list of the API has an item with these fields; returns it.
+    async fn wait_item(&self, path: &str, fields: &Value) -> Value {
+        poll_until(path, async || {
+            let list = self.daemon.api().get(path).await.expect_status(200);
+            list["items"].as_array().unwrap().iter().find(|item| has_fields(item, fields)).cloned()
+        })
+        .await
+    }
+
     /// Sends the next message of the session and expects an answer on a valid history.
     async fn assert_next_message_works(&self, state: &StoppableState, state_run: &StateRun) {
         let marker = format!("next-{}", state_run.run);
         let body = json!({"text": format!("and now? marker:{marker}"), "agent": "main"});
-        let path = format!("/api/sessions/{}/runs", percent_encode(&state_run.session));
-        let sent = self.daemon.api().post(&path, &body).await.expect_status(202);
-        let log = self.run_events(sent["runId"].as_str().unwrap()).await.read_to_end().await;
+        let next = self.daemon.api().start_run(&state_run.session, &body).await;
+        let log = self.run_events(&next).await.read_to_end().await;
         log.assert_valid();
         assert_eq!(log.verdict(), "completed", "{}: the message after it", state.name);
     }
 }
 
 #[rstest]
-#[case(MatrixStopMethod::HttpRun)]
-#[case(MatrixStopMethod::HttpSession)]
-#[case(MatrixStopMethod::HttpAll)]
-#[case(MatrixStopMethod::AgentAbort)]
-#[case(MatrixStopMethod::WsRun)]
-#[case(MatrixStopMethod::WsSession)]
-#[case(MatrixStopMethod::WsSessionsAbort)]
-#[case(MatrixStopMethod::StopText)]
-#[case(MatrixStopMethod::CtrlC)]
-#[case(MatrixStopMethod::TimeOut)]
-#[case(MatrixStopMethod::Sigterm)]
-#[case(MatrixStopMethod::Kill9)]
+#[case::http_run(MatrixStopMethod::HttpRun)]
+#[case::http_session(MatrixStopMethod::HttpSession)]
+#[case::http_all(MatrixStopMethod::HttpAll)]
+#[case::agent_abort(MatrixStopMethod::AgentAbort)]
+#[case::ws_run(MatrixStopMethod::WsRun)]
+#[case::ws_session(MatrixStopMethod::WsSession)]
+#[case::ws_sessions_abort(MatrixStopMethod::WsSessionsAbort)]
+#[case::stop_text(MatrixStopMethod::StopText)]
+#[case::ctrl_c(MatrixStopMethod::CtrlC)]
+#[case::time_out(MatrixStopMethod::TimeOut)]
+#[case::sigterm(MatrixStopMethod::Sigterm)]
+#[case::kill9(MatrixStopMethod::Kill9)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_works_in_every_state(#[case] method: MatrixStopMethod) {
     let mut fixture = StopMatrixDaemon::start("").await;
@@ -155,10 +152,10 @@ async fn assert_stopped(
         mark.wait_gone(WAIT_TIMEOUT).await;
     }
     let view = fixture.run_view(&state_run.run).await;
-    assert_eq!((&view["state"], &view["verdict"]["kind"]), (&json!("ended"), &json!("aborted")), "{what}: {view:#}");
-    assert_eq!(view["verdict"]["reason"], method.reason(), "{what}: {view:#}");
-    assert_eq!(view["receipt"]["leftovers"], json!([]), "{what}: {view:#}");
-    assert_eq!(view["receipt"]["turn"]["recorded"], json!(state.started), "{what}: {view:#}");
+    let verdict = json!({"kind": "aborted", "reason": method.reason()});
+    let receipt = json!({"leftovers": [], "turn": {"recorded": state.started}});
+    let expected = json!({"state": "ended", "verdict": verdict, "receipt": receipt});
+    assert!(has_fields(&view, &expected), "{what}: {view:#}");
     for row in view["receipt"]["resources"].as_array().unwrap() {
         assert!(row["releasedAt"].is_object(), "{what}: {row:#}");
     }

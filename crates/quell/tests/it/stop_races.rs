@@ -4,23 +4,23 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use quell_engine::agent::AgentConfig;
+use quell_engine::engine::Submission;
 use quell_kernel::StopLevel;
 use quell_kernel::approval::ApprovalPolicy;
 use quell_protocol::approval::Decision;
 use quell_protocol::{EventKind, ResourceKind, RunId, StopReason, Verdict};
 use quell_scope::Point;
+use quell_testkit::ScriptedResponse;
 use quell_testkit::commands::{self, ProcessMarker};
 use quell_testkit::model::ScriptedStream;
-use quell_testkit::{ScriptedResponse, leaks};
 use rstest::rstest;
 use serde_json::json;
 
 use crate::test_engine::{
-    NoticeRecorder, ProcessLock, TestEngine, WAIT_TIMEOUT, abort_reason, alice, messages_as_text, parse_agent_id,
-    parse_session_key, receipt_of, run_stop_scope, stop_ask, submission,
+    NoticeRecorder, ProcessLock, TestEngine, WAIT_TIMEOUT, abort_reason, alice, background_call, messages_as_text,
+    parse_agent_id, parse_session_key, receipt_of, run_stop_scope, shell_call, stop_ask, submission,
 };
 
-/// How often each race is repeated.
 const ROUNDS: usize = 50;
 
 fn endless_tokens() -> ScriptedResponse {
@@ -40,17 +40,15 @@ async fn a_late_stop_of_the_run_before_leaves_the_one_at_work_alone() {
     test.model.script(ScriptedResponse::text("one"));
     let before = test.run_message("s", "first").await;
     let stopped = start_streaming_run(&test, "s").await;
-    test.stop(&stopped);
-    test.wait_ended(&stopped).await;
+    test.stop_and_wait(&stopped).await;
     let now = start_streaming_run(&test, "s").await;
     for late in [&before.run_id, &stopped] {
         let stop = test.engine.stop(&alice(), &run_stop_scope(late), &stop_ask(StopLevel::Forced));
         assert!(!stop.stopped_anything(), "{stop:?}");
     }
-    assert_eq!(test.engine.live_run(&now).unwrap().verdict(), None);
+    test.assert_running(&now);
     assert_eq!(test.engine.find_run(&before.run_id).await.unwrap().unwrap().verdict, Some(Verdict::Completed));
-    test.stop(&now);
-    test.wait_ended(&now).await;
+    test.stop_and_wait(&now).await;
     test.close().await;
 }
 
@@ -58,11 +56,7 @@ async fn a_late_stop_of_the_run_before_leaves_the_one_at_work_alone() {
 async fn the_next_message_starts_when_the_last_process_of_the_stopped_run_is_dead() {
     let test = TestEngine::start_shared().await;
     let marker = ProcessMarker::new();
-    test.model.script(ScriptedResponse::tool_call(
-        "c1",
-        "shell",
-        &json!({"command": commands::signal_ignoring_setsid_child(&marker)}),
-    ));
+    test.model.script(shell_call(commands::signal_ignoring_setsid_child(&marker)));
     let run = test.send(submission("s", "run it")).await;
     marker.wait_for_count(2).await;
     test.wait_printed(&run, "deaf").await;
@@ -72,13 +66,9 @@ async fn the_next_message_starts_when_the_last_process_of_the_stopped_run_is_dea
     test.point_hook.arm(Point::LoadHistory, 1, move || *seen.lock().unwrap() = Some(marker.marked_processes()));
     assert!(test.stop(&run).stopped_anything());
     test.model.script(ScriptedResponse::text("fine"));
-    let next = test.run_message("s", "and now?").await;
-    assert_eq!(next.verdict, Some(Verdict::Completed));
-    assert_eq!(
-        survivors.lock().unwrap().take(),
-        Some(Vec::new()),
-        "processes of the stopped run were alive beside the next run"
-    );
+    test.assert_next_message_works("s").await;
+    let alive = survivors.lock().unwrap().take();
+    assert_eq!(alive, Some(Vec::new()), "processes of the stopped run were alive beside the next run");
     test.close().await;
 }
 
@@ -90,9 +80,8 @@ async fn a_run_that_waits_for_a_place_is_stopped_at_once_and_takes_none() {
     let stop = test.stop(&waiting);
     assert_eq!(stop.withdrawn, [(waiting.clone(), "wait".to_owned())]);
     assert_eq!(abort_reason(test.wait_ended(&waiting).await.verdict.as_ref()), StopReason::User);
-    assert_eq!(test.engine.live_run(&working).unwrap().verdict(), None);
-    test.stop(&working);
-    test.wait_ended(&working).await;
+    test.assert_running(&working);
+    test.stop_and_wait(&working).await;
     test.model.script(ScriptedResponse::text("here"));
     assert_eq!(test.run_message("two", "and now?").await.output.as_deref(), Some("here"), "the permit is free");
     test.close().await;
@@ -102,15 +91,13 @@ async fn a_run_that_waits_for_a_place_is_stopped_at_once_and_takes_none() {
 async fn a_queued_run_whose_time_is_over_ends_where_it_waits() {
     let test = TestEngine::start_shared().await;
     let working = start_streaming_run(&test, "s").await;
-    let timed =
-        quell_engine::engine::Submission { timeout: Some(Duration::from_millis(50)), ..submission("s", "too late") };
-    let waiting = test.send(timed).await;
+    let timeout = Some(Duration::from_millis(50));
+    let waiting = test.send(Submission { timeout, ..submission("s", "too late") }).await;
     let view = test.wait_ended(&waiting).await;
     assert_eq!(abort_reason(view.verdict.as_ref()), StopReason::Timeout);
     assert!(!receipt_of(&view).turn.recorded, "{view:#?}");
-    assert_eq!(test.engine.live_run(&working).unwrap().verdict(), None);
-    test.stop(&working);
-    test.wait_ended(&working).await;
+    test.assert_running(&working);
+    test.stop_and_wait(&working).await;
     assert_eq!(test.model.recorded_requests().len(), 1);
     test.close().await;
 }
@@ -122,28 +109,15 @@ async fn a_deleted_session_stays_deleted_whatever_ran_in_it() {
         let session = format!("s{crossing}");
         let run = start_streaming_run(&test, &session).await;
         let queued = test.send(submission(&session, "later")).await;
-        assert!(
-            test.engine
-                .delete_session(&alice(), &parse_session_key(&session), &stop_ask(StopLevel::Gentle))
-                .await
-                .unwrap()
-        );
+        assert!(test.delete_session(&session).await);
         for run in [&run, &queued] {
-            let (engine, id) = (test.engine.clone(), run.clone());
-            leaks::wait_until(WAIT_TIMEOUT, move || match engine.live_run(&id) {
-                Some(_) => Err(format!("run {id} of the deleted session is kept")),
-                None => Ok(()),
-            })
-            .await;
             // The streaming run leaves its receipt, without its texts.
-            let left = test.engine.find_run(run).await.unwrap().expect("its receipt is kept");
+            let left = test.wait_ended(run).await;
             assert_eq!((left.text.as_str(), left.output), ("", None));
             assert!(left.receipt.is_some());
         }
-        assert!(
-            test.engine.find_session(&parse_session_key(&session)).await.unwrap().is_none(),
-            "session {session} came back"
-        );
+        let found = test.engine.find_session(&parse_session_key(&session)).await.unwrap();
+        assert!(found.is_none(), "session {session} came back");
     }
     test.model.script(ScriptedResponse::text("anew"));
     test.run_message("s0", "and now?").await;
@@ -170,7 +144,7 @@ async fn a_message_that_crosses_the_end_of_its_session_is_stopped_with_the_rest(
     .await;
     let mut watcher = NoticeRecorder::subscribe(&test.engine);
     let command = "trap '' TERM; echo deaf; while [ ! -e go ]; do sleep 0.01; done";
-    test.model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": command})));
+    test.model.script(shell_call(command));
     let run = test.send(submission("s", "the old one")).await;
     test.wait_printed(&run, "deaf").await;
     test.answer_by_marker();
@@ -195,7 +169,7 @@ async fn a_message_that_crosses_the_end_of_its_session_is_stopped_with_the_rest(
     let Some(EventKind::Ended { verdict, .. }) = events.last().map(|event| &event.kind) else { panic!("{events:#?}") };
     assert_eq!(abort_reason(Some(verdict)), StopReason::User, "it continues in a session that has ended");
     assert_eq!(test.engine.find_session(&session).await.unwrap().is_some(), end == SessionEndKind::Reset);
-    assert_eq!(test.run_message("s", "and now? marker:next").await.verdict, Some(Verdict::Completed));
+    test.assert_next_message_works("s").await;
     let seen = messages_as_text(&test.last_messages());
     assert!(!seen.contains("the old one") && !seen.contains("the late one"), "{seen}");
     test.close().await;
@@ -205,16 +179,14 @@ async fn a_message_that_crosses_the_end_of_its_session_is_stopped_with_the_rest(
 async fn a_deleted_session_takes_its_background_commands_along() {
     let test = TestEngine::start_shared().await;
     let marker = ProcessMarker::new();
-    let command = json!({"command": commands::signal_ignoring_setsid_child(&marker), "background": true});
-    test.model.script(ScriptedResponse::tool_call("c1", "shell", &command)).script(ScriptedResponse::text("It runs."));
+    let call = background_call(commands::signal_ignoring_setsid_child(&marker));
+    test.model.script(call).script(ScriptedResponse::text("It runs."));
     let view = test.run_message_in_memory("s", "serve").await;
     marker.wait_for_count(2).await;
-    assert!(test.engine.delete_session(&alice(), &parse_session_key("s"), &stop_ask(StopLevel::Gentle)).await.unwrap());
+    assert!(test.delete_session("s").await);
     assert_eq!(marker.marked_processes(), [], "the command of a deleted session is alive");
     assert!(test.engine.session_processes(&parse_session_key("s")).is_empty());
-    assert!(
-        !test.engine.stop(&alice(), &run_stop_scope(&view.run_id), &stop_ask(StopLevel::Gentle)).stopped_anything()
-    );
+    assert!(!test.stop(&view.run_id).stopped_anything());
     test.close().await;
 }
 
@@ -222,16 +194,15 @@ async fn a_deleted_session_takes_its_background_commands_along() {
 async fn a_run_whose_work_panics_fails_alone_and_its_session_goes_on() {
     let test = TestEngine::start_shared().await;
     let beside = start_streaming_run(&test, "beside").await;
-    test.model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": "true"})));
+    test.model.script(shell_call("true"));
     test.point_hook.arm(Point::BeforeTool, 1, || panic!("as the test wants"));
     let view = test.run_message("s", "break").await;
     assert!(matches!(&view.verdict, Some(Verdict::Failed { code, .. }) if code == "bug"), "{view:#?}");
     assert!(receipt_of(&view).leftovers.is_empty() && receipt_of(&view).turn.recorded, "{view:#?}");
     test.model.script(ScriptedResponse::text("fine"));
     assert_eq!(test.run_message("s", "and now?").await.output.as_deref(), Some("fine"));
-    assert_eq!(test.engine.live_run(&beside).unwrap().verdict(), None);
-    test.stop(&beside);
-    test.wait_ended(&beside).await;
+    test.assert_running(&beside);
+    test.stop_and_wait(&beside).await;
     test.close().await;
 }
 
@@ -288,7 +259,7 @@ async fn a_call_that_is_cut_in_the_middle_of_its_arguments_never_runs_and_breaks
     test.wait_ended(&run).await;
     assert!(!test.workdir().join("half").exists());
     test.model.script(ScriptedResponse::text("fine"));
-    assert_eq!(test.run_message("s", "and now?").await.verdict, Some(Verdict::Completed));
+    test.assert_next_message_works("s").await;
     assert!(!messages_as_text(&test.last_messages()).contains("tool_calls"), "an incomplete call is shown");
     test.close().await;
 }

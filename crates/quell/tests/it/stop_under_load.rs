@@ -12,10 +12,11 @@ use std::process::Stdio;
 use quell_testkit::ScriptedModel;
 use quell_testkit::daemon::{DaemonHome, TestDaemon};
 use quell_testkit::model::ScriptedResponse;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::test_daemon::{QuellCliOutput, config_toml, quell_exe};
 use crate::test_engine::WAIT_TIMEOUT;
+use crate::test_server::assert_fields;
 
 /// A daemon with a run whose model stays silent in the middle of its answer.
 struct EndlessRunDaemon {
@@ -53,18 +54,20 @@ impl EndlessRunDaemon {
     /// Checks that the run was stopped and nothing of it is left.
     async fn assert_stopped(&self) {
         let view = self.daemon.api().run_view(&self.run).await;
-        assert_eq!((&view["state"], &view["verdict"]["kind"]), (&json!("ended"), &json!("aborted")), "{view:#}");
-        assert_eq!(view["receipt"]["leftovers"], json!([]), "{view:#}");
+        assert_fields(&view, &json!({"state": "ended", "verdict": {"kind": "aborted"}, "receipt": {"leftovers": []}}));
         self.model.wait_for_connections(0).await;
     }
 
     /// Stops the run over HTTP, within the time limit.
     async fn stop_over_http(&self) {
-        let path = format!("/api/runs/{}/stop?wait=1", self.run);
-        let http = self.daemon.api();
-        let stopped = tokio::time::timeout(WAIT_TIMEOUT, http.post(&path, &json!({}))).await;
-        let _ = stopped.expect("the stop is answered in time").expect_status(200);
+        let _ = self.request_stop().await;
         self.assert_stopped().await;
+    }
+
+    /// The answer to a stop of the run over HTTP, within the time limit.
+    async fn request_stop(&self) -> Value {
+        let http = self.daemon.api();
+        tokio::time::timeout(WAIT_TIMEOUT, http.stop_run(&self.run)).await.expect("the stop is answered in time")
     }
 
     /// Stops all runs with `quell stop`, as a person at a terminal of the same user.
@@ -75,7 +78,6 @@ impl EndlessRunDaemon {
     }
 }
 
-/// A script that runs a shell line and then the binary.
 fn write_wrapper(home: &DaemonHome, first: &str) -> PathBuf {
     let path = home.data_dir().join("wrapper");
     std::fs::write(&path, format!("#!/bin/sh\n{first}\nexec '{}' \"$@\"\n", quell_exe().display())).unwrap();

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_engine::EngineConfig;
+use quell_engine::agent::AgentConfig;
 use quell_engine::live_run::{LiveRun, RunProgress};
 use quell_kernel::StopLevel;
 use quell_kernel::registry::{BackgroundPolicy, QueuedPolicy, StopScope};
+use quell_protocol::api::RunView;
 use quell_protocol::{CallEnd, EventKind, ResourceKind, RunId, StopReason, Verdict};
 use quell_testkit::commands::{self, ProcessMarker};
 use quell_testkit::model::ScriptedStream;
@@ -17,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::test_engine::{
     NoticeRecorder, ProcessLock, TestEngine, WAIT_TIMEOUT, abort_reason, alice, messages_as_text, parse_agent_id,
-    parse_session_key, receipt_of, stop_ask, submission,
+    parse_session_key, receipt_of, shell_call, stop_ask, submission,
 };
 
 fn spawn_call(marker: &str) -> ScriptedResponse {
@@ -43,16 +45,34 @@ async fn start_engine() -> TestEngine {
 async fn start_engine_with(change: impl FnOnce(&mut EngineConfig)) -> TestEngine {
     let test = TestEngine::start_with(ProcessLock::shared().await, |config| {
         change(config);
-        let scout = quell_engine::agent::AgentConfig {
-            role: Some("scout".to_owned()),
-            parent: Some(parse_agent_id("main")),
-            ..config.agents.get(&parse_agent_id("main")).unwrap().clone()
-        };
+        let (role, parent) = (Some("scout".to_owned()), Some(parse_agent_id("main")));
+        let scout = AgentConfig { role, parent, ..config.agents[&parse_agent_id("main")].clone() };
         config.agents.insert(parse_agent_id("scout"), scout);
     })
     .await;
     test.answer_by_marker();
     test
+}
+
+/// Starts a run with the marker `top` that ends while the agent `below` that it has started works on; returns its view
+/// and the sub-run.
+async fn run_with_background_agent(test: &TestEngine, below: impl Into<ScriptedResponse>) -> (RunView, Arc<LiveRun>) {
+    test.script_marker("top", [spawn_background_call("below"), ScriptedResponse::text("It is under way.")]);
+    test.script_marker("below", [below.into()]);
+    let view = test.run_message_in_memory("s", "go marker:top").await;
+    let child = wait_child(test, &view.run_id).await;
+    (view, child)
+}
+
+/// The request of the next message of the session `s`.
+async fn next_request(test: &TestEngine) -> String {
+    test.run_message("s", "and now? marker:next").await;
+    messages_as_text(test.model.wait_for_marked_request("next").await.messages())
+}
+
+/// How the receipt says that the sub-run was released.
+fn sub_run_release(view: &RunView) -> &str {
+    &receipt_of(view).resources.iter().find(|row| row.kind == ResourceKind::Run).unwrap().how
 }
 
 /// Waits for a run of another agent that this run started.
@@ -85,8 +105,7 @@ async fn the_answer_of_another_agent_is_the_result_of_the_call() {
     let view = test.run_message("s", "go marker:top").await;
     assert_eq!(view.output.as_deref(), Some("All is well."));
     assert_eq!(ended_call(&mut watcher, &view.run_id), (CallEnd::Ok, "I saw three files.".to_owned()));
-    let row = receipt_of(&view).resources.iter().find(|row| row.kind == ResourceKind::Run).unwrap().clone();
-    assert_eq!(row.how, "finished");
+    assert_eq!(sub_run_release(&view), "finished");
     // The sub-run has its own system prompt and tools, and does not see the caller's conversation.
     let asked = test.model.wait_for_marked_request("below").await;
     assert!(!messages_as_text(asked.messages()).contains("marker:top"));
@@ -105,10 +124,8 @@ async fn send_message_keeps_a_conversation_with_that_agent() {
     assert!(second.contains("remember seven") && second.contains("which was it?"), "{second}");
     test.script_marker("three", [send("hello marker:third"), ScriptedResponse::text("Told.")]);
     test.run_message("another session", "go marker:three").await;
-    assert!(
-        !messages_as_text(test.model.wait_for_marked_request("third").await.messages()).contains("remember seven"),
-        "sessions share nothing"
-    );
+    let third = messages_as_text(test.model.wait_for_marked_request("third").await.messages());
+    assert!(!third.contains("remember seven"), "sessions share nothing");
     test.close().await;
 }
 
@@ -118,8 +135,7 @@ async fn a_stop_of_the_parent_stops_its_subtree_with_all_processes() {
     let process_marker = ProcessMarker::new();
     test.script_marker("top", [spawn_call("middle")]);
     test.script_marker("middle", [spawn_call("low")]);
-    let command = json!({"command": commands::setsid_child(&process_marker)});
-    test.script_marker("low", [tool_call("shell", &command)]);
+    test.script_marker("low", [shell_call(commands::setsid_child(&process_marker))]);
     let top = test.send(submission("s", "go marker:top")).await;
     let middle = wait_child(&test, &top).await;
     let low = wait_child(&test, middle.id()).await;
@@ -134,11 +150,11 @@ async fn a_stop_of_the_parent_stops_its_subtree_with_all_processes() {
     process_marker.wait_gone(WAIT_TIMEOUT).await;
     let receipt = receipt_of(&view);
     assert!(receipt.leftovers.is_empty() && receipt.rung == low.receipt().unwrap().rung, "{receipt:#?}");
-    let next = test.run_message("s", "and now? marker:next").await;
-    assert_eq!(next.verdict, Some(Verdict::Completed));
+    test.assert_next_message_works("s").await;
     test.close().await;
 }
 
+/// The interrupted text of the child is shown neither to its parent nor to its own model (row X8).
 #[tokio::test]
 async fn one_child_is_stopped_alone_and_its_parent_goes_on_but_cannot_start_it_again() {
     let test = start_engine().await;
@@ -147,7 +163,7 @@ async fn one_child_is_stopped_alone_and_its_parent_goes_on_but_cannot_start_it_a
         "top",
         [spawn_call("below"), spawn_call("again"), ScriptedResponse::text("I go on without it.")],
     );
-    test.script_marker("below", [endless_tokens()]);
+    test.script_marker("below", [ScriptedResponse::silent_mid_stream("half an answer")]);
     let top = test.send(submission("s", "go marker:top")).await;
     let child = wait_child(&test, &top).await;
     test.wait_text(child.id()).await;
@@ -157,6 +173,7 @@ async fn one_child_is_stopped_alone_and_its_parent_goes_on_but_cannot_start_it_a
     let (end, output) = ended_call(&mut watcher, &top);
     assert_eq!(end, CallEnd::Error);
     assert!(output.contains("was stopped by a person. Do not start it again"), "{output}");
+    assert!(!output.contains("half an answer"), "{output}");
     let outputs = messages_as_text(&test.last_messages());
     assert!(outputs.contains("a person stopped the agent \\\"scout\\\" in this turn"), "{outputs}");
     test.close().await;
@@ -166,17 +183,11 @@ async fn one_child_is_stopped_alone_and_its_parent_goes_on_but_cannot_start_it_a
 async fn a_background_agent_outlives_its_parent_and_its_answer_is_news_for_the_session() {
     let test = start_engine().await;
     let answer = ScriptedStream::new().wait_for_gate("ready").text("Forty-two.");
-    test.script_marker("top", [spawn_background_call("below"), ScriptedResponse::text("It is under way.")]);
-    test.script_marker("below", [answer.into()]);
-    let view = test.run_message_in_memory("s", "go marker:top").await;
-    assert_eq!(view.output.as_deref(), Some("It is under way."));
-    let row = receipt_of(&view).resources.iter().find(|row| row.kind == ResourceKind::Run).unwrap().clone();
-    assert_eq!(row.how, "kept");
-    let child = wait_child(&test, &view.run_id).await;
+    let (view, child) = run_with_background_agent(&test, answer).await;
+    assert_eq!((view.output.as_deref(), sub_run_release(&view)), (Some("It is under way."), "kept"));
     test.model.open_gate("ready");
     test.wait_ended(child.id()).await;
-    test.run_message("s", "what did it say? marker:next").await;
-    let seen = messages_as_text(test.model.wait_for_marked_request("next").await.messages());
+    let seen = next_request(&test).await;
     assert!(seen.contains("has answered:]") && seen.contains("Forty-two."), "{seen}");
     test.close().await;
 }
@@ -203,8 +214,7 @@ async fn news_of_an_agent_that_is_over_goes_to_the_session_above(#[case] late: b
     }
     // A run is forgotten together with those that it started, and the answer is stored before that.
     test.wait_ended(top.id()).await;
-    test.run_message("s", "what did it say? marker:next").await;
-    let seen = messages_as_text(test.model.wait_for_marked_request("next").await.messages());
+    let seen = next_request(&test).await;
     assert!(seen.contains("has answered:]") && seen.contains("Forty-two."), "{seen}");
     test.close().await;
 }
@@ -213,11 +223,8 @@ async fn news_of_an_agent_that_is_over_goes_to_the_session_above(#[case] late: b
 #[tokio::test]
 async fn a_message_that_waits_for_a_place_does_not_keep_the_sub_run_that_would_free_one() {
     let test = start_engine_with(|config| config.limits.in_flight_runs = 1).await;
-    let call = ScriptedStream::new().wait_for_gate("go").tool_call(
-        "c1",
-        "send_message",
-        &json!({"to": "scout", "text": "and? marker:below"}),
-    );
+    let message = json!({"to": "scout", "text": "and? marker:below"});
+    let call = ScriptedStream::new().wait_for_gate("go").tool_call("c1", "send_message", &message);
     test.script_marker("top", [call.into(), ScriptedResponse::text("It has answered.")]);
     let top = test.send(submission("s", "go marker:top")).await;
     test.model.wait_for_marked_request("top").await;
@@ -228,30 +235,10 @@ async fn a_message_that_waits_for_a_place_does_not_keep_the_sub_run_that_would_f
     test.close().await;
 }
 
-/// The interrupted text is not shown to the child's own model either (row X8).
-#[tokio::test]
-async fn the_text_of_a_child_that_was_stopped_reaches_its_parent_only_where_partial_text_is_kept() {
-    let test = start_engine().await;
-    let mut watcher = NoticeRecorder::subscribe(&test.engine);
-    test.script_marker("top", [spawn_call("below"), ScriptedResponse::text("I go on without it.")]);
-    test.script_marker("below", [ScriptedResponse::silent_mid_stream("half an answer")]);
-    let top = test.send(submission("s", "go marker:top")).await;
-    let child = wait_child(&test, &top).await;
-    test.wait_text(child.id()).await;
-    assert_eq!(test.stop(child.id()).aborted, [child.id().clone()]);
-    test.wait_ended(&top).await;
-    let (_, output) = ended_call(&mut watcher, &top);
-    assert!(output.contains("was stopped by a person") && !output.contains("half an answer"), "{output}");
-    test.close().await;
-}
-
 #[tokio::test]
 async fn a_stop_of_an_ended_run_stops_what_it_left_and_keeps_its_receipt() {
     let test = start_engine().await;
-    test.script_marker("top", [spawn_background_call("below"), ScriptedResponse::text("It is under way.")]);
-    test.script_marker("below", [endless_tokens()]);
-    let view = test.run_message_in_memory("s", "go marker:top").await;
-    let child = wait_child(&test, &view.run_id).await;
+    let (view, child) = run_with_background_agent(&test, endless_tokens()).await;
     test.wait_text(child.id()).await;
     let stop = test.stop(&view.run_id);
     assert_eq!(stop.aborted, [child.id().clone()]);
@@ -265,20 +252,13 @@ async fn a_stop_of_an_ended_run_stops_what_it_left_and_keeps_its_receipt() {
 #[tokio::test]
 async fn a_stop_of_the_session_covers_its_background_agents_unless_they_are_to_be_kept() {
     let test = start_engine().await;
-    test.script_marker("top", [spawn_background_call("below"), ScriptedResponse::text("It is under way.")]);
-    test.script_marker("below", [endless_tokens()]);
-    let view = test.run_message_in_memory("s", "go marker:top").await;
-    let child = wait_child(&test, &view.run_id).await;
-    let scope = StopScope::Session {
-        key: parse_session_key("s"),
-        queued: QueuedPolicy::Withdraw,
-        background: BackgroundPolicy::Keep,
-    };
+    let (_, child) = run_with_background_agent(&test, endless_tokens()).await;
+    let (queued, background) = (QueuedPolicy::Withdraw, BackgroundPolicy::Keep);
+    let scope = StopScope::Session { key: parse_session_key("s"), queued, background };
     assert!(test.engine.stop(&alice(), &scope, &stop_ask(StopLevel::Gentle)).aborted.is_empty());
     assert_eq!(test.stop_session("s").aborted, [child.id().clone()]);
     test.wait_ended(child.id()).await;
-    test.run_message("s", "and now? marker:next").await;
-    let seen = messages_as_text(test.model.wait_for_marked_request("next").await.messages());
+    let seen = next_request(&test).await;
     assert!(seen.contains("is over. The agent scout was stopped by a person. Side effects"), "{seen}");
     assert!(!seen.contains("Do not start it again"), "the person may want it started again: {seen}");
     test.close().await;
@@ -295,8 +275,7 @@ async fn a_stop_of_a_running_parent_stops_its_background_agents_too() {
     test.wait_text(child.id()).await;
     assert_eq!(test.stop(&top).aborted.len(), 2);
     let view = test.wait_ended(&top).await;
-    let row = receipt_of(&view).resources.iter().find(|row| row.kind == ResourceKind::Run).unwrap().clone();
-    assert_eq!(row.how, "cancelled", "the receipt of the parent waits for what it had left behind");
+    assert_eq!(sub_run_release(&view), "cancelled", "the receipt of the parent waits for what it had left behind");
     test.close().await;
 }
 

@@ -44,7 +44,6 @@ async fn a_stop_at_any_moment_ends_the_run_for_good(
     sweep.close().await;
 }
 
-/// Runs one case with one stop mode and checks the stop.
 async fn run_case(sweep: &SweepEngine, case: &SweepCase, mode: SweepStopMode) -> StopFigures {
     let case_run = CaseRun::new(sweep, case, &format!("{mode:?}"));
     let (baseline, tasks) = (ResourceBaseline::capture(std::process::id()), TaskBaseline::capture());

@@ -10,7 +10,6 @@ pub(crate) fn quell_exe() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_quell"))
 }
 
-/// The output of a command that has exited.
 #[derive(Debug)]
 pub(crate) struct QuellCliOutput {
     pub(crate) code: i32,

@@ -6,6 +6,7 @@ mod data_dir;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use quell_engine::access::RequestOrigin;
 use quell_engine::agent::{AgentConfig, Limits};
@@ -27,9 +28,10 @@ use quell_protocol::{AgentId, EventKind, Principal, ResourceKind, RunEvent, RunI
 use quell_protocol::{Receipt, Verdict};
 use quell_scope::clock::Clock;
 use quell_scope::{Point, PointProbe};
+use quell_testkit::model::ModelRequestHandle;
 use quell_testkit::{ScriptedModel, ScriptedResponse, leaks};
 use quell_tools::{FetchSettings, ToolSettings};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, watch};
 
 pub(crate) use data_dir::{TestDataDir, work_dir_beside};
@@ -84,8 +86,26 @@ impl TestDir {
     }
 }
 
-/// Answers of the model by the last marker of the request, in order.
-type ResponsesByMarker = Arc<Mutex<HashMap<String, VecDeque<ScriptedResponse>>>>;
+/// Answers of a model by the last marker of the request, in order.
+#[derive(Clone, Default)]
+pub(crate) struct ResponsesByMarker(Arc<Mutex<HashMap<String, VecDeque<ScriptedResponse>>>>);
+
+impl ResponsesByMarker {
+    /// From now on, once its general script is used up, the model answers with these; else with a short text.
+    pub(crate) fn install(&self, model: &ScriptedModel) {
+        let scripts = self.clone();
+        model.respond_by_prompt(move |_, request| {
+            let marker = request.markers.last().cloned().unwrap_or_default();
+            let scripted = scripts.0.lock().unwrap().get_mut(&marker).and_then(VecDeque::pop_front);
+            scripted.unwrap_or_else(|| ScriptedResponse::text("That is done."))
+        });
+    }
+
+    /// Sets the answers to requests whose last marker is this, in order.
+    pub(crate) fn script(&self, marker: &str, answers: impl IntoIterator<Item = ScriptedResponse>) {
+        self.0.lock().unwrap().insert(marker.to_owned(), answers.into_iter().collect());
+    }
+}
 
 impl TestEngine {
     /// Starts with the default configuration, beside other tests.
@@ -128,17 +148,12 @@ impl TestEngine {
     /// From now on, once the general script is used up, the model answers by the last marker of the request: as given
     /// to [`TestEngine::script_marker`], else with a short text.
     pub(crate) fn answer_by_marker(&self) {
-        let scripts = Arc::clone(&self.scripts);
-        self.model.respond_by_prompt(move |_, request| {
-            let marker = request.markers.last().cloned().unwrap_or_default();
-            let scripted = scripts.lock().unwrap().get_mut(&marker).and_then(VecDeque::pop_front);
-            scripted.unwrap_or_else(|| ScriptedResponse::text("That is done."))
-        });
+        self.scripts.install(&self.model);
     }
 
     /// Sets the answers to requests whose last marker is this, in order.
     pub(crate) fn script_marker(&self, marker: &str, answers: impl IntoIterator<Item = ScriptedResponse>) {
-        self.scripts.lock().unwrap().insert(marker.to_owned(), answers.into_iter().collect());
+        self.scripts.script(marker, answers);
     }
 
     /// The work directory of the agent `main`.
@@ -195,13 +210,40 @@ impl TestEngine {
         self.engine.stop(&alice(), &run_stop_scope(run), &stop_ask(StopLevel::Gentle))
     }
 
+    /// Stops a run gently and waits until it has left the memory.
+    pub(crate) async fn stop_and_wait(&self, run: &RunId) -> RunView {
+        self.stop(run);
+        self.wait_ended(run).await
+    }
+
+    /// Checks that nothing has stopped a run.
+    pub(crate) fn assert_running(&self, run: &RunId) {
+        assert_eq!(self.engine.live_run(run).unwrap().verdict(), None);
+    }
+
+    /// The active runs of a session, in order.
+    pub(crate) fn active_runs_of(&self, session: &str) -> Vec<RunId> {
+        self.engine.active_run_ids_of_session(&parse_session_key(session))
+    }
+
+    /// Checks that a session still works: its next message is answered.
+    pub(crate) async fn assert_next_message_works(&self, session: &str) {
+        let next = self.run_message(session, "and now? marker:next").await;
+        assert_eq!(next.verdict, Some(Verdict::Completed), "{next:#?}");
+    }
+
+    /// Deletes a session as Alice, after a gentle stop; true if it existed.
+    pub(crate) async fn delete_session(&self, session: &str) -> bool {
+        let (alice, key, ask) = (alice(), parse_session_key(session), stop_ask(StopLevel::Gentle));
+        self.engine.delete_session(&alice, &key, &ask).await.unwrap()
+    }
+
     /// Stops a session gently with its queue, as Alice, its owner.
     pub(crate) fn stop_session(&self, session: &str) -> StopResult {
         let scope = StopScope::whole_session(parse_session_key(session));
         self.engine.stop(&alice(), &scope, &stop_ask(StopLevel::Gentle))
     }
 
-    /// Waits until the run holds a resource of this kind.
     pub(crate) async fn wait_resource_held(&self, run: &RunId, kind: ResourceKind) {
         let (engine, run) = (self.engine.clone(), run.clone());
         leaks::wait_until(WAIT_TIMEOUT, move || {
@@ -214,27 +256,25 @@ impl TestEngine {
 
     /// Waits until the run has received text, not only until the model has sent it.
     pub(crate) async fn wait_text(&self, run: &RunId) {
-        let Some(live_run) = self.engine.live_run(run) else { panic!("run {run} is over") };
-        let mut follower = live_run.follow(0);
-        while let Some(event) = follower.next().await {
-            if matches!(event.kind, EventKind::TextDelta { .. }) {
-                return;
-            }
-        }
-        panic!("run {run} ended without text");
+        self.follow_until(run, "text", |event| matches!(event.kind, EventKind::TextDelta { .. })).await;
     }
 
     /// Waits until a command of the run has printed this text.
     pub(crate) async fn wait_printed(&self, run: &RunId, text: &str) {
+        let has_text = |event: &RunEvent| matches!(&event.kind, EventKind::ToolOutput { text: printed, .. } if printed.contains(text));
+        self.follow_until(run, &format!("output {text:?}"), has_text).await;
+    }
+
+    /// Follows a run from its first event to a wanted one; `what` names it in the failure.
+    async fn follow_until(&self, run: &RunId, what: &str, wanted: impl Fn(&RunEvent) -> bool) {
         let Some(live_run) = self.engine.live_run(run) else { panic!("run {run} is over") };
-        // The follower starts at the first event, so no output is missed.
         let mut follower = live_run.follow(0);
         while let Some(event) = follower.next().await {
-            if matches!(&event.kind, EventKind::ToolOutput { text: printed, .. } if printed.contains(text)) {
+            if wanted(&event) {
                 return;
             }
         }
-        panic!("run {run} ended and its command did not print {text:?}");
+        panic!("run {run} ended without {what}");
     }
 
     /// The compute status of the agent `main`.
@@ -252,7 +292,6 @@ impl TestEngine {
         .await;
     }
 
-    /// The messages of the last model request.
     pub(crate) fn last_messages(&self) -> Vec<Value> {
         self.model.recorded_requests().last().map(|request| request.messages().to_vec()).unwrap_or_default()
     }
@@ -376,6 +415,34 @@ impl NoticeRecorder {
     }
 }
 
+/// Waits until `wanted` finds a request among those that the model has received.
+pub(crate) async fn wait_for_request(
+    model: &ScriptedModel,
+    wanted: impl Fn(&[ModelRequestHandle]) -> Option<ModelRequestHandle>,
+) -> ModelRequestHandle {
+    loop {
+        let seen = model.recorded_requests();
+        match wanted(&seen) {
+            Some(request) => return request,
+            None => drop(model.wait_for_requests(seen.len() + 1).await),
+        }
+    }
+}
+
+/// Waits for the request that summarises the turn with this marker: it shows that turn, with more than two messages, and
+/// nothing newer.
+pub(crate) async fn wait_summary_request(model: &ScriptedModel, marker: &str) -> ModelRequestHandle {
+    let is_summary = |request: &&ModelRequestHandle| request.markers == [marker] && request.messages().len() > 2;
+    wait_for_request(model, |seen| seen.iter().rev().find(is_summary).cloned()).await
+}
+
+/// Lets this much time pass at once for a runtime with one thread, that of `#[tokio::test]` without a flavour.
+pub(crate) async fn skip_time(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
 /// The owner of the test's runs, over HTTP, with all rights except those of an admin.
 pub(crate) fn alice() -> Caller {
     Caller {
@@ -387,12 +454,10 @@ pub(crate) fn alice() -> Caller {
     }
 }
 
-/// Another user over HTTP.
 pub(crate) fn bob() -> Caller {
     Caller { principal: parse_principal("bob"), ..alice() }
 }
 
-/// An admin over WebSocket.
 pub(crate) fn root() -> Caller {
     Caller { principal: parse_principal("root"), scope: AccessLevel::Admin, surface: Surface::Ws, ..alice() }
 }
@@ -450,6 +515,21 @@ pub(crate) fn abort_reason(verdict: Option<&Verdict>) -> StopReason {
         Some(Verdict::Aborted { reason, .. }) => reason.clone(),
         other => panic!("not aborted: {other:?}"),
     }
+}
+
+/// A call of the tool `shell`.
+pub(crate) fn shell_call(command: impl AsRef<str>) -> ScriptedResponse {
+    ScriptedResponse::tool_call("c1", "shell", &json!({"command": command.as_ref()}))
+}
+
+/// A call of the tool `shell` that leaves its command running.
+pub(crate) fn background_call(command: impl AsRef<str>) -> ScriptedResponse {
+    ScriptedResponse::tool_call("c1", "shell", &json!({"command": command.as_ref(), "background": true}))
+}
+
+/// A call of a tool that needs no process.
+pub(crate) fn list_files_call() -> ScriptedResponse {
+    ScriptedResponse::tool_call("c1", "list_files", &json!({"path": "."}))
 }
 
 /// All messages of a request as text, to search in.

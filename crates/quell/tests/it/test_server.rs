@@ -1,21 +1,13 @@
 //! Test support: an engine in this process, served over HTTP and WebSocket on a free port, with a scripted model.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::Path;
 
 use quell_engine::Engine;
-use quell_engine::agent::{AgentConfig, Limits};
-use quell_engine::engine::{EngineConfig, Retention, SessionSettings};
-use quell_engine::hooks::HookSettings;
-use quell_engine::memory::MemorySettings;
-use quell_kernel::StopTimeouts;
-use quell_kernel::expiry::ExpiryLimits;
-use quell_llm::{ProviderConfig, ProviderKind};
+use quell_engine::agent::AgentConfig;
+use quell_engine::engine::EngineConfig;
 use quell_process::{WardenExe, base_environment};
-use quell_protocol::AgentId;
 use quell_scope::PointProbe;
-use quell_scope::clock::Clock;
 use quell_server::serve::Listeners;
 use quell_server::{ServerSettings, ServerState};
 use quell_testkit::daemon::{TestApiClient, TestApiResponse};
@@ -24,8 +16,10 @@ use quell_testkit::{ScriptedModel, leaks};
 use quell_tools::ToolSettings;
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 
-use crate::test_engine::{ProcessLock, TestDataDir, work_dir_beside};
+use crate::test_engine::{ProcessLock, TestDataDir, engine_config, parse_agent_id, parse_run_id};
 
 pub(crate) use quell_testkit::daemon::percent_encode;
 
@@ -52,13 +46,18 @@ impl TestServer {
         Self::start_with(|_| {}).await
     }
 
+    /// Starts with a run in the session `s` as [`TestServer::start_streaming_run`] does; returns the run, too.
+    pub(crate) async fn start_streaming() -> (Self, String) {
+        let server = Self::start().await;
+        let run = server.start_streaming_run("s").await;
+        (server, run)
+    }
+
     pub(crate) async fn start_with(change: impl FnOnce(&mut TestServerConfig)) -> Self {
         let process_lock = ProcessLock::shared().await;
         let model = ScriptedModel::start().await;
         let data = TestDataDir::new();
-        let mut config = default_config(&model, data.path().to_path_buf());
-        change(&mut config);
-        Self::build(model, data, config, process_lock).await
+        Self::build(model, data, change, process_lock).await
     }
 
     /// Starts a server whose runs may start processes.
@@ -72,27 +71,24 @@ impl TestServer {
 
     /// Shuts the engine down and starts a new one on the same data and model.
     pub(crate) async fn restart(self) -> Self {
-        self.engine.shut_down().await;
-        let Self { model, data, process_lock, .. } = self;
-        let config = default_config(&model, data.path().to_path_buf());
-        Self::build(model, data, config, process_lock).await
+        self.restart_with(|_| {}).await
     }
 
     /// Like [`TestServer::restart`], with a changed configuration.
     pub(crate) async fn restart_with(self, change: impl FnOnce(&mut TestServerConfig)) -> Self {
         self.engine.shut_down().await;
         let Self { model, data, process_lock, .. } = self;
-        let mut config = default_config(&model, data.path().to_path_buf());
-        change(&mut config);
-        Self::build(model, data, config, process_lock).await
+        Self::build(model, data, change, process_lock).await
     }
 
     async fn build(
         model: ScriptedModel,
         data: TestDataDir,
-        config: TestServerConfig,
+        change: impl FnOnce(&mut TestServerConfig),
         process_lock: ProcessLock,
     ) -> Self {
+        let mut config = default_config(&model, data.path());
+        change(&mut config);
         // The binary installs the TLS provider; here the test client does.
         drop(quell_testkit::daemon::http_client());
         let engine = Engine::start(config.engine).await.unwrap();
@@ -109,7 +105,6 @@ impl TestServer {
         made["token"].as_str().unwrap().to_owned()
     }
 
-    /// An HTTP client with a new token of this scope.
     pub(crate) async fn api_with_new_token(&self, name: &str, scope: &str) -> TestApiClient {
         self.http.with_token(&self.create_token(name, scope).await)
     }
@@ -117,6 +112,21 @@ impl TestServer {
     /// Sends a text; returns the id of its run.
     pub(crate) async fn send_message(&self, session: &str, text: &str) -> String {
         self.http.send_message(session, text).await
+    }
+
+    /// Sends the head of a request with this exact path, which a client library would normalise.
+    pub(crate) async fn open_request(&self, method: &str, path: &str, headers: &str) -> TcpStream {
+        let mut socket = TcpStream::connect(self.address).await.unwrap();
+        self.write_head(&mut socket, method, path, headers).await;
+        socket
+    }
+
+    /// Writes the head of a request with the token and these headers.
+    pub(crate) async fn write_head(&self, socket: &mut TcpStream, method: &str, path: &str, headers: &str) {
+        let (address, token) = (self.address, &self.token);
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n");
+        let head = format!("{head}content-type: application/json\r\n{headers}\r\n\r\n");
+        socket.write_all(head.as_bytes()).await.unwrap();
     }
 
     pub(crate) async fn post_run(&self, session: &str, body: &Value) -> TestApiResponse {
@@ -135,13 +145,23 @@ impl TestServer {
 
     /// Runs a message to its end; returns the id of the run.
     pub(crate) async fn run_to_end(&self, session: &str) -> String {
-        self.model.script(ScriptedResponse::text("done"));
-        let run = self.send_message(session, "say done").await;
-        self.wait_ended(&run).await;
-        run
+        let view = self.run_scripted(session, "say done", ScriptedResponse::text("done")).await;
+        view["runId"].as_str().unwrap().to_owned()
     }
 
-    /// Waits for the end of a run; returns its view.
+    /// Sends a text that the model answers in this way, and waits for the end of the run; returns its view.
+    pub(crate) async fn run_scripted(&self, session: &str, text: &str, answer: impl Into<ScriptedResponse>) -> Value {
+        self.model.script(answer);
+        let run = self.send_message(session, text).await;
+        self.wait_ended(&run).await
+    }
+
+    /// Checks that nothing has stopped a run.
+    pub(crate) async fn assert_running(&self, run: &str) {
+        let view = self.http.run_view(run).await;
+        assert_eq!(view["state"], "running", "the run was stopped: {view:#}");
+    }
+
     pub(crate) async fn wait_ended(&self, run: &str) -> Value {
         self.http.wait_ended(run).await
     }
@@ -150,7 +170,7 @@ impl TestServer {
     /// end.
     pub(crate) async fn wait_forgotten(&self, run: &str) {
         self.wait_ended(run).await;
-        let id = quell_protocol::RunId::parse(run).unwrap();
+        let id = parse_run_id(run);
         let engine = self.engine.clone();
         leaks::wait_for_true("the run has left the memory", move || engine.live_run(&id).is_none()).await;
     }
@@ -166,41 +186,16 @@ pub(crate) async fn serve(state: ServerState) -> SocketAddr {
     address
 }
 
-fn default_config(model: &ScriptedModel, data_dir: PathBuf) -> TestServerConfig {
-    let mut provider = ProviderConfig::new(ProviderKind::OPENAI);
-    provider.base_url = Some(model.base_url());
-    let agent = |tools: &[&str]| AgentConfig {
-        model: "scripted/model".to_owned(),
-        tools: tools.iter().map(|tool| (*tool).to_owned()).collect(),
-        ..AgentConfig::default()
-    };
-    let id = |name: &str| AgentId::parse(name).unwrap();
-    let child = AgentConfig { parent: Some(id("main")), role: Some("writer".to_owned()), ..agent(&[]) };
-    let agents = BTreeMap::from([(id("main"), agent(&["*"])), (id("team/writer"), child)]);
-    let engine = EngineConfig {
-        clock: Clock::start(),
-        token_file: data_dir.join("token"),
-        work_dir: work_dir_beside(&data_dir),
-        data_dir,
-        store_file: "quell.db".to_owned(),
-        stop_timeouts: StopTimeouts::default(),
-        expiry: ExpiryLimits::default(),
-        limits: Limits::default(),
-        sessions: SessionSettings::default(),
-        memory: MemorySettings::default(),
-        retention: Retention::default(),
-        agents,
-        providers: BTreeMap::from([("scripted".to_owned(), provider)]),
-        mcp: BTreeMap::new(),
-        hooks: HookSettings::default(),
-        lifecycle_hooks: Vec::new(),
-        tools: ToolSettings::default(),
-        environment: Vec::new(),
-        // Runs of most of these tests start no processes.
-        open_files_limit: None,
-        warden_exe: WardenExe::Path("/bin/true".into()),
-        probe: PointProbe::default(),
-    };
+/// One agent `main` with every tool and its child `team/writer` without tools. Runs of most of these tests start no
+/// processes, so there is no warden.
+fn default_config(model: &ScriptedModel, data_dir: &Path) -> TestServerConfig {
+    let mut engine = engine_config(data_dir, &model.base_url(), PointProbe::default());
+    let (parent, role) = (Some(parse_agent_id("main")), Some("writer".to_owned()));
+    let child = AgentConfig { parent, role, tools: Vec::new(), ..engine.agents[&parse_agent_id("main")].clone() };
+    engine.agents.insert(parse_agent_id("team/writer"), child);
+    engine.tools = ToolSettings::default();
+    engine.environment = Vec::new();
+    engine.warden_exe = WardenExe::Path("/bin/true".into());
     TestServerConfig { engine, server: ServerSettings::default() }
 }
 
@@ -218,6 +213,21 @@ pub(crate) fn assert_problem(answer: &TestApiResponse, status: u16, code: &str) 
     assert_eq!(answer.body["error"], code);
     assert_eq!(answer.body["status"], status);
     assert!(answer.body["title"].is_string() && answer.body["detail"].is_string(), "{:#}", answer.body);
+}
+
+/// Fails unless `actual` has all fields of `expected`, in depth and with these values; it may have others. A field that
+/// is expected to be null may be missing.
+#[track_caller]
+pub(crate) fn assert_fields(actual: &Value, expected: &Value) {
+    assert!(has_fields(actual, expected), "expected {expected:#}\nin {actual:#}");
+}
+
+/// Like [`assert_fields`], for a failure with words of its own.
+pub(crate) fn has_fields(actual: &Value, expected: &Value) -> bool {
+    match expected {
+        Value::Object(fields) => fields.iter().all(|(name, value)| has_fields(&actual[name], value)),
+        other => actual == other,
+    }
 }
 
 /// Sends a request with this text as its body.

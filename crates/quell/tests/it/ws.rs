@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::handshake::client::Request;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async_with_config};
 
 use crate::test_engine::WAIT_TIMEOUT;
@@ -38,16 +39,20 @@ pub(crate) struct WsTestClient {
 impl WsTestClient {
     /// Opens a socket without the handshake.
     pub(crate) async fn open_socket(server: &TestServer) -> Self {
-        let (socket, _) = connect_async_with_config(format!("ws://{}/ws", server.address), None, true).await.unwrap();
+        Self::open(format!("ws://{}/ws", server.address).into_client_request().unwrap()).await
+    }
+
+    async fn open(request: Request) -> Self {
+        Self::over(connect_async_with_config(request, None, true).await.unwrap().0)
+    }
+
+    fn over(socket: WebSocketStream<MaybeTlsStream<TcpStream>>) -> Self {
         Self { socket, unread: VecDeque::new(), last_id: 0, events: Vec::new() }
     }
 
     /// Connects as an operator with this token and all its scopes.
     pub(crate) async fn connect_operator(server: &TestServer, token: &str) -> Self {
-        let mut client = Self::open_socket(server).await;
-        let hello = client.handshake(token, json!({})).await;
-        assert_eq!(hello["ok"], true, "{hello}");
-        client
+        Self::connect_to(&format!("http://{}", server.address), token).await
     }
 
     /// Opens a socket as a browser does, with the page's cookie and this origin.
@@ -58,18 +63,12 @@ impl WsTestClient {
         if let Some(origin) = origin {
             request.headers_mut().insert("origin", origin.parse().unwrap());
         }
-        let (socket, _) = connect_async_with_config(request, None, true).await.unwrap();
-        Self { socket, unread: VecDeque::new(), last_id: 0, events: Vec::new() }
+        Self::open(request).await
     }
 
-    /// Connects as an operator to a daemon at this URL.
     pub(crate) async fn connect_to(url: &str, token: &str) -> Self {
-        let url = url.replace("http://", "ws://");
-        let (socket, _) = connect_async_with_config(format!("{url}/ws"), None, true).await.unwrap();
-        let mut client = Self { socket, unread: VecDeque::new(), last_id: 0, events: Vec::new() };
-        let hello = client.handshake(token, json!({})).await;
-        assert_eq!(hello["ok"], true, "{hello}");
-        client
+        let url = format!("{}/ws", url.replace("http://", "ws://"));
+        Self::open(url.into_client_request().unwrap()).await.authenticated(token).await
     }
 
     /// Like [`WsTestClient::connect_to`], with a small receive buffer, so that little is sent while the client does not read.
@@ -77,10 +76,14 @@ impl WsTestClient {
         let address = url.trim_start_matches("http://");
         let stream = MaybeTlsStream::Plain(connect_with_small_buffer(address).await);
         let (socket, _) = tokio_tungstenite::client_async(format!("ws://{address}/ws"), stream).await.unwrap();
-        let mut client = Self { socket, unread: VecDeque::new(), last_id: 0, events: Vec::new() };
-        let hello = client.handshake(token, json!({})).await;
+        Self::over(socket).authenticated(token).await
+    }
+
+    /// The client after a handshake that must succeed.
+    async fn authenticated(mut self, token: &str) -> Self {
+        let hello = self.handshake(token, json!({})).await;
         assert_eq!(hello["ok"], true, "{hello}");
-        client
+        self
     }
 
     /// Sends `connect` with the default params changed by `changed`; returns the response.
@@ -118,6 +121,17 @@ impl WsTestClient {
         answer["error"].clone()
     }
 
+    /// Sends a request that must fail with this code; returns its error.
+    pub(crate) async fn call_refused_as(&mut self, code: &str, method: &str, params: Value) -> Value {
+        let error = self.call_refused(method, params.clone()).await;
+        assert_eq!(error["code"], code, "{method} {params}: {error:#}");
+        error
+    }
+
+    pub(crate) async fn send_chat(&mut self, session: &str, text: &str, key: &str) -> Value {
+        self.call("chat.send", chat_send_params(session, text, key)).await
+    }
+
     /// Sends a request; returns its id.
     pub(crate) async fn send_request(&mut self, method: &str, params: Value) -> String {
         self.last_id += 1;
@@ -134,12 +148,10 @@ impl WsTestClient {
         self.socket.send(frame).await.unwrap();
     }
 
-    /// Waits for the response with this id.
     pub(crate) async fn wait_response(&mut self, id: &str) -> Value {
         self.wait_frame(&format!("answer {id}"), |frame| frame["type"] == "res" && frame["id"] == id).await
     }
 
-    /// Waits for the next event of this name.
     pub(crate) async fn wait_event(&mut self, name: &str) -> Value {
         self.wait_frame(name, |frame| frame["event"] == name).await
     }
@@ -208,7 +220,27 @@ impl WsTestClient {
     }
 }
 
-/// Params of `chat.send`.
+/// A server, and a client that is connected to it as its admin.
+async fn start_connected() -> (TestServer, WsTestClient) {
+    let server = TestServer::start().await;
+    let client = WsTestClient::connect_operator(&server, &server.token).await;
+    (server, client)
+}
+
+/// As [`TestServer::start_streaming`], with a client that connects afterwards.
+async fn start_streaming_and_connect() -> (TestServer, String, WsTestClient) {
+    let (server, run) = TestServer::start_streaming().await;
+    let client = WsTestClient::connect_operator(&server, &server.token).await;
+    (server, run, client)
+}
+
+/// A server and a socket before its handshake.
+async fn start_with_socket() -> (TestServer, WsTestClient) {
+    let server = TestServer::start().await;
+    let client = WsTestClient::open_socket(&server).await;
+    (server, client)
+}
+
 pub(crate) fn chat_send_params(session: &str, text: &str, key: &str) -> Value {
     json!({"sessionKey": session, "message": text, "idempotencyKey": key})
 }

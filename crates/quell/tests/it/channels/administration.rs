@@ -1,6 +1,6 @@
 //! Operate channels from outside: list, test and send; wrong tokens; the endpoint of the webhook channel.
 
-use quell_testkit::daemon::TestApiResponse;
+use quell_testkit::daemon::{TestApiResponse, poll_until};
 use quell_testkit::model::ScriptedResponse;
 use quell_testkit::networks::telegram::{BOT_NAME, FakeTelegram, TOKEN, TelegramTestUser};
 use quell_testkit::networks::webhook::{self, FakeWebhookReceiver};
@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::{CLOSED_WITHIN, ChannelDaemonFixture};
 use crate::test_daemon::run_cli;
 use crate::test_engine::ProcessLock;
+use crate::test_server::assert_fields;
 
 const ANN: TelegramTestUser = TelegramTestUser { id: 77, name: "ann" };
 /// A private chat has the id of its user.
@@ -23,14 +24,12 @@ fn telegram_config(telegram: &FakeTelegram) -> String {
 }
 
 impl ChannelDaemonFixture {
-    /// Waits until the only channel is in this state.
     async fn wait_channel_state(&self, state: &str) -> Value {
-        loop {
+        poll_until("the state of the channel", async || {
             let rows = self.daemon.api().get("/api/channels").await.expect_status(200);
-            if rows["items"][0]["state"] == state {
-                return rows["items"][0].clone();
-            }
-        }
+            Some(rows["items"][0].clone()).filter(|row| row["state"] == state)
+        })
+        .await
     }
 }
 
@@ -60,15 +59,12 @@ async fn a_channel_is_listed_tested_and_written_to() {
     telegram.block_bot(CHAT);
     let closed = run_cli(home, &["channels", "send", "tg:77", "anybody there?", "--json"]);
     let result: Value = serde_json::from_str(&closed.out).unwrap();
-    assert_eq!(
-        (closed.code, &result["delivery"], &result["sent"]),
-        (1, &json!("undelivered"), &json!(0)),
-        "{result:#}"
-    );
+    assert_eq!(closed.code, 1, "{result:#}");
+    assert_fields(&result, &json!({"delivery": "undelivered", "sent": 0}));
 
     let audit = fixture.daemon.api().get("/api/audit").await.expect_status(200);
     let entry = audit["items"].as_array().unwrap().iter().find(|row| row["action"] == "send_to_channel").unwrap();
-    assert_eq!((&entry["target"], &entry["detail"]), (&json!("channel tg"), &json!("to: 77")));
+    assert_fields(entry, &json!({"target": "channel tg", "detail": "to: 77"}));
     assert!(!audit.to_string().contains("backup"), "the audit log has message text");
     let metrics = fixture.daemon.api().get("/metrics").await.expect_status(200);
     let metrics = metrics.as_str().unwrap();
@@ -128,7 +124,6 @@ async fn a_wrong_token_is_said_everywhere_and_shown_nowhere() {
     }
 }
 
-/// A daemon with a webhook channel.
 pub(super) struct WebhookDaemonFixture {
     pub(super) receiver: FakeWebhookReceiver,
     pub(super) base: ChannelDaemonFixture,

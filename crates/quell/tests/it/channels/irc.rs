@@ -44,7 +44,6 @@ async fn connect_user(server: &IrcServer, nick: &str) -> IrcTestUser {
     person
 }
 
-/// The agent's lines to a room or a nick.
 fn agent_lines(lines: &[IrcLine], target: &str) -> Vec<String> {
     let by_agent = lines.iter().filter(|line| line.command == "PRIVMSG" && line.from == NICK && line.words == [target]);
     by_agent.map(|line| line.text.clone()).collect()
@@ -115,9 +114,7 @@ async fn a_stop_ends_the_run_with_and_without_the_nick_and_nobody_elses() {
     assert_eq!(wait_agent_lines(&bob, ROOM, 3).await[2], "Nothing of yours is running here.");
     fixture.model.open_gate("more");
     assert_eq!(wait_agent_lines(&ann, ROOM, 4).await[3], "Here it is.");
-    fixture.model.assert_histories_valid();
-    let request = fixture.model.request_at(2).wait_arrived().await;
-    assert!(request.body.to_string().contains("was stopped on purpose by the user"), "{}", request.body);
+    fixture.assert_stop_told(2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -156,41 +153,60 @@ async fn a_new_message_interrupts() {
     fixture.model.assert_histories_valid();
 }
 
+// Each of these restarts the server once: the daemon waits longer before each further attempt.
+
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_comes_back_is_found_and_each_question_is_answered_once() {
+async fn a_server_that_restarts_while_nothing_runs_is_found_and_each_question_is_answered_once() {
     let (mut server, fixture) = start("").await;
     let ann = connect_user(&server, ANN).await;
     fixture.model.script(ScriptedResponse::text("One."));
     ann.send_message(ROOM, "quell: first");
     assert_eq!(wait_agent_lines(&ann, ROOM, 1).await, ["One."]);
-
-    // The server restarts while nothing runs.
     server.restart().await;
     let ann = connect_user(&server, ANN).await;
-    fixture.model.script(ScriptedStream::new().text("Two ").wait_for_gate("two").text("and a half."));
+    fixture.model.script(ScriptedResponse::text("Two."));
     ann.send_message(ROOM, "quell: second");
-    fixture.model.request_at(1).wait_streaming().await;
+    assert_eq!(wait_agent_lines(&ann, ROOM, 1).await, ["Two."]);
+    assert_eq!(fixture.model.request_count(), 2);
+}
 
-    // The server restarts during an answer, which is ready once the server is back.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_is_ready_after_a_restart_of_the_server_comes_once() {
+    let (mut server, fixture) = start("").await;
+    ask_for_gated_answer(&connect_user(&server, ANN).await, &fixture).await;
     server.restart().await;
     let ann = connect_user(&server, ANN).await;
-    fixture.model.open_gate("two");
-    assert_eq!(wait_agent_lines(&ann, ROOM, 1).await, ["Two and a half."]);
+    fixture.model.open_gate("rest");
+    assert_eq!(wait_agent_lines(&ann, ROOM, 1).await, ["One and a half."]);
+    assert_answers_next(&ann, &fixture, "One and a half.").await;
+}
 
-    // An answer becomes ready while the server is away.
-    fixture.model.script(ScriptedStream::new().text("Three ").wait_for_gate("three").text("at last."));
-    ann.send_message(ROOM, "quell: third");
-    fixture.model.request_at(2).wait_streaming().await;
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_is_ready_while_the_server_is_away_comes_once() {
+    let (mut server, fixture) = start("").await;
+    ask_for_gated_answer(&connect_user(&server, ANN).await, &fixture).await;
     let before = connection_losses(&fixture);
     server.kill();
     wait_connection_lost(&fixture, before).await;
-    fixture.model.open_gate("three");
-    fixture.model.request_at(2).wait_finished().await;
+    fixture.model.open_gate("rest");
+    fixture.model.request_at(0).wait_finished().await;
     server.restart().await;
     let ann = connect_user(&server, ANN).await;
-    assert_eq!(wait_agent_lines(&ann, ROOM, 1).await, ["Three at last."]);
-    fixture.model.script(ScriptedResponse::text("Four."));
-    ann.send_message(ROOM, "quell: fourth");
-    assert_eq!(wait_agent_lines(&ann, ROOM, 2).await, ["Three at last.", "Four."]);
-    assert_eq!(fixture.model.request_count(), 4);
+    assert_eq!(wait_agent_lines(&ann, ROOM, 1).await, ["One and a half."]);
+    assert_answers_next(&ann, &fixture, "One and a half.").await;
+}
+
+/// Asks a question whose answer ends when the gate `rest` opens, and waits until it has begun.
+async fn ask_for_gated_answer(ann: &IrcTestUser, fixture: &ChannelDaemonFixture) {
+    fixture.model.script(ScriptedStream::new().text("One ").wait_for_gate("rest").text("and a half."));
+    ann.send_message(ROOM, "quell: first");
+    fixture.model.request_at(0).wait_streaming().await;
+}
+
+/// A second answer to the question before would come before the answer to this one.
+async fn assert_answers_next(ann: &IrcTestUser, fixture: &ChannelDaemonFixture, before: &str) {
+    fixture.model.script(ScriptedResponse::text("Two."));
+    ann.send_message(ROOM, "quell: second");
+    assert_eq!(wait_agent_lines(ann, ROOM, 2).await, [before, "Two."]);
+    assert_eq!(fixture.model.request_count(), 2);
 }

@@ -64,7 +64,6 @@ impl MatrixDaemonFixture {
         self.wait_room("somebody at work", at_work).await;
     }
 
-    /// Waits until a text of the agent begins with `begin`.
     async fn wait_text_starting(&mut self, begin: &str) -> MatrixRoomView {
         let quell = self.agent_id.clone();
         self.wait_room(begin, |room| room.texts_of(&quell).iter().any(|text| text.starts_with(begin))).await
@@ -146,9 +145,7 @@ async fn check_stop(fixture: &mut MatrixDaemonFixture) {
     fixture.base.model.script(ScriptedResponse::text("Here I am."));
     fixture.send_message("and now?").await;
     fixture.wait_text_starting("Here I am.").await;
-    fixture.base.model.assert_histories_valid();
-    let request = fixture.base.model.request_at(2).wait_arrived().await;
-    assert!(request.body.to_string().contains("was stopped on purpose by the user"), "{}", request.body);
+    fixture.base.assert_stop_told(2).await;
 }
 
 async fn check_room_upgrade(fixture: &mut MatrixDaemonFixture) {

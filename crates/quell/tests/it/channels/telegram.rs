@@ -2,14 +2,15 @@
 
 use quell_store::sqlite::test_support::{CountedRows, OtherProgram};
 use quell_testkit::commands::{self, ProcessMarker};
+use quell_testkit::daemon::poll_until;
 use quell_testkit::leaks;
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
-use quell_testkit::networks::telegram::{FakeTelegram, TOKEN, TelegramTestUser};
+use quell_testkit::networks::telegram::{FakeTelegram, FakeTelegramMessage, TOKEN, TelegramTestUser};
 use serde_json::{Value, json};
 
-use super::{CLOSED_WITHIN, ChannelDaemonFixture, WAIT_TIMEOUT};
+use super::{CLOSED_WITHIN, ChannelDaemonFixture};
 use crate::test_daemon::quell_exe;
-use crate::test_engine::ProcessLock;
+use crate::test_engine::{ProcessLock, WAIT_TIMEOUT, background_call};
 
 const ANN: TelegramTestUser = TelegramTestUser { id: 77, name: "ann" };
 /// A private chat has the id of its user.
@@ -29,6 +30,12 @@ async fn start(more: &str) -> (FakeTelegram, ChannelDaemonFixture) {
     (telegram, fixture)
 }
 
+/// Waits until this is the only reaction to a message.
+async fn wait_reaction(telegram: &FakeTelegram, message: i64, reaction: &str) {
+    let shown = |it: &FakeTelegramMessage| it.id == message && it.reactions == [reaction];
+    telegram.wait_for(reaction, |it| it.messages(CHAT).iter().any(shown)).await;
+}
+
 fn reactions(telegram: &FakeTelegram, message: i64) -> Vec<String> {
     let messages = telegram.messages(CHAT);
     messages.iter().find(|shown| shown.id == message).map(|shown| shown.reactions.clone()).unwrap_or_default()
@@ -44,7 +51,7 @@ async fn an_answer_grows_in_one_message_and_is_signed() {
     telegram.wait_for("somebody who is writing", |it| it.chats.get(&CHAT).is_some_and(|chat| chat.is_typing())).await;
     fixture.model.open_gate("more");
     telegram.wait_for("the answer", |it| it.bot_texts(CHAT) == ["Good morning"]).await;
-    telegram.wait_for("the last sign", |it| it.messages(CHAT)[0].reactions == ["👍"]).await;
+    wait_reaction(&telegram, asked, "👍").await;
     assert_eq!(telegram.messages(CHAT).len(), 2, "the answer must replace the draft");
     let request = fixture.model.request_at(0).wait_arrived().await;
     let text = request.body["messages"].as_array().unwrap().last().unwrap()["content"].as_str().unwrap().to_owned();
@@ -74,17 +81,14 @@ async fn a_stop_from_the_chat_ends_the_run_and_says_so() {
         .await;
     let notice = state.bot_texts(CHAT).into_iter().find(|text| text.starts_with("⏹ stopped in")).unwrap().to_owned();
     assert!(notice.contains("model closed after") && notice.contains("history valid"), "{notice}");
-    telegram.wait_for("the last sign", |it| it.messages(CHAT)[0].reactions == ["🫡"]).await;
-    assert_eq!(reactions(&telegram, asked), ["🫡"]);
+    wait_reaction(&telegram, asked, "🫡").await;
     assert!(!telegram.is_typing(CHAT), "the bot is still shown as typing");
 
     // The next message works, and the model learns of the stop.
     fixture.model.script(ScriptedResponse::text("Here I am."));
     telegram.post_message(CHAT, ANN, "and now?");
     telegram.wait_for("the next answer", |it| it.bot_texts(CHAT).contains(&"Here I am.")).await;
-    fixture.model.assert_histories_valid();
-    let request = fixture.model.request_at(1).wait_arrived().await;
-    assert!(request.body.to_string().contains("was stopped on purpose by the user"), "{}", request.body);
+    fixture.assert_stop_told(1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -100,12 +104,11 @@ async fn a_stop_word_reaches_what_waits_and_nothing_else_is_said_of_nothing() {
     }
     // Both wait in the queue.
     let http = fixture.daemon.api();
-    loop {
+    poll_until("three active runs", async || {
         let runs = http.get("/api/runs?state=active").await.expect_status(200);
-        if runs["items"].as_array().unwrap().len() == 3 {
-            break;
-        }
-    }
+        (runs["items"].as_array().unwrap().len() == 3).then_some(())
+    })
+    .await;
     telegram.post_message(CHAT, ANN, "Stop!");
     let text = "Stopping your request. 2 waiting messages will not be answered.";
     telegram.wait_for("the stop", |it| it.bot_texts(CHAT).contains(&text)).await;
@@ -139,17 +142,12 @@ async fn a_new_message_interrupts_and_both_are_read_as_one() {
 async fn a_stop_ends_a_command_that_was_left_in_the_background_and_says_so() {
     let (telegram, fixture) = start("").await;
     let marker = ProcessMarker::new();
-    let command = json!({"command": commands::setsid_child(&marker), "background": true});
-    fixture
-        .model
-        .script(ScriptedResponse::tool_call("c1", "shell", &command))
-        .script(ScriptedResponse::text("It runs."));
+    let call = background_call(commands::setsid_child(&marker));
+    fixture.model.script(call).script(ScriptedResponse::text("It runs."));
     let asked = telegram.post_message(CHAT, ANN, "serve it");
     // The run is not over when its answer is shown: until its reaction is set, a stop aborts the run itself.
     telegram.wait_for("the end of the request", |it| it.bot_texts(CHAT) == ["It runs."]).await;
-    telegram
-        .wait_for("its sign", |it| it.messages(CHAT).iter().any(|it| it.id == asked && it.reactions == ["👍"]))
-        .await;
+    wait_reaction(&telegram, asked, "👍").await;
     marker.wait_for_count(2).await;
     telegram.post_message(CHAT, ANN, "/stop");
     let replies = ["Ending 1 background command.", "⏹ 1 background command ended"];
@@ -195,14 +193,12 @@ async fn the_next_daemon_ends_the_reply_that_a_killed_one_left() {
     fixture.daemon = next;
     let ended = "I have begun\n\n⚠️ Quell was restarted before this was answered. Ask again.";
     telegram.wait_for("the end of the draft", |it| it.bot_texts(CHAT) == [ended]).await;
-    telegram.wait_for("the sign", |it| it.messages(CHAT)[0].reactions == ["🫡"]).await;
+    wait_reaction(&telegram, asked, "🫡").await;
 
     fixture.model.script(ScriptedResponse::text("Here I am."));
     let again = telegram.post_message(CHAT, ANN, "and now?");
     telegram.wait_for("the next answer", |it| it.bot_texts(CHAT) == [ended, "Here I am."]).await;
-    telegram
-        .wait_for("its sign", |it| it.messages(CHAT).iter().any(|it| it.id == again && it.reactions == ["👍"]))
-        .await;
+    wait_reaction(&telegram, again, "👍").await;
     fixture.model.assert_histories_valid();
     assert!(fixture.daemon.stop().await.success(), "{}", fixture.daemon.output());
     assert_eq!(connect_database(&fixture).count(CountedRows::PendingReplies), 0);

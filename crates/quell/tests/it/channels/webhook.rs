@@ -13,7 +13,6 @@ use crate::test_engine::ProcessLock;
 
 const DOC_PAGE: &str = include_str!("../../../../../docs/channels/webhook.md");
 
-/// The program and its channel, with a free port.
 fn doc_example() -> (String, String, u16) {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let (program, channel) = (code_blocks(DOC_PAGE, "python")[0], code_blocks(DOC_PAGE, "toml")[1]);

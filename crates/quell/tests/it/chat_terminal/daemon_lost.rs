@@ -24,8 +24,7 @@ async fn a_killed_daemon_is_waited_for_and_its_run_is_told_to_be_over() {
     let mut chat = open_chat(&home, &["--session", "s"], DEFAULT_SIZE);
     chat.wait_text("● live").await;
     model.script(ScriptedStream::new().text("half an ans").wait_for_gate("never"));
-    chat.type_keys("question");
-    chat.type_keys(ENTER);
+    chat.type_keys("question\r");
     chat.wait_text("half an ans").await;
     daemon.kill9().await;
     chat.wait_text("not connected").await;

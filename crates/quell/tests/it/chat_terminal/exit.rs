@@ -1,17 +1,16 @@
 //! Leave the chat: the three steps of Ctrl-C, signals, and a restored terminal.
 
-use quell_testkit::model::ScriptedStream;
 use rstest::rstest;
 use rustix::process::Signal;
 
 use super::{CTRL_C, ChatFixture, DEFAULT_SIZE, is_terminal_restored, open_chat};
+use crate::test_daemon::run_cli;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_chat_is_left_and_says_how_to_come_back() {
     let mut fixture = ChatFixture::start_with("", &[]).await;
     fixture.model.script(quell_testkit::ScriptedResponse::text("Good day."));
-    fixture.send_line("hello");
-    fixture.chat.wait_text("Good day.").await;
+    fixture.send_until("hello", "Good day.").await;
     fixture.chat.wait_text("ready").await;
     let key = fixture.chat.snapshot().rows()[0].split(' ').next().unwrap().to_owned();
     assert!(key.starts_with("cli:20"), "{key}");
@@ -23,22 +22,14 @@ async fn an_idle_chat_is_left_and_says_how_to_come_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ctrl_c_clears_then_stops_then_asks_and_leaves_the_terminal_as_it_was() {
     let mut fixture = ChatFixture::start().await;
-    fixture.model.script(ScriptedStream::new().text("working").wait_for_gate("never"));
-    fixture.send_line("first");
-    fixture.chat.wait_text("working").await;
-    fixture.chat.type_keys("half a thought");
-    fixture.chat.wait_text("› half a thought").await;
-    fixture.chat.type_keys(CTRL_C);
-    fixture.chat.wait_text_gone("half a thought").await;
-    fixture.chat.type_keys(CTRL_C);
-    fixture.chat.wait_text("Execution paused").await;
+    fixture.start_endless_run("working").await;
+    fixture.type_until("half a thought", "› half a thought").await;
+    fixture.type_until_gone(CTRL_C, "half a thought").await;
+    fixture.type_until(CTRL_C, "Execution paused").await;
     fixture.chat.wait_text("ready").await;
-    fixture.chat.type_keys("\x1b[A");
-    fixture.chat.wait_text("› half a thought").await;
-    fixture.chat.type_keys(CTRL_C);
-    fixture.chat.wait_text_gone("› half a thought").await;
-    fixture.chat.type_keys(CTRL_C);
-    fixture.chat.wait_text("Leave?").await;
+    fixture.type_until("\x1b[A", "› half a thought").await;
+    fixture.type_until_gone(CTRL_C, "› half a thought").await;
+    fixture.type_until(CTRL_C, "Leave?").await;
     fixture.chat.type_keys(CTRL_C);
     assert_eq!(fixture.chat.wait_exit().await.code(), Some(0));
     assert!(is_terminal_restored(&fixture.chat));
@@ -47,61 +38,48 @@ async fn ctrl_c_clears_then_stops_then_asks_and_leaves_the_terminal_as_it_was() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_can_be_left_running_and_is_named() {
     let mut fixture = ChatFixture::start().await;
-    fixture.model.script(ScriptedStream::new().text("working").wait_for_gate("never"));
-    fixture.send_line("first");
-    fixture.chat.wait_text("working").await;
-    fixture.chat.type_keys("\x04");
-    fixture.chat.wait_text("1 run not over. Leave?").await;
+    fixture.start_endless_run("working").await;
+    fixture.type_until("\x04", "1 run not over. Leave?").await;
     fixture.chat.type_keys(CTRL_C);
     fixture.chat.type_keys("l");
     assert_eq!(fixture.chat.wait_exit().await.code(), Some(0));
     let shown = fixture.chat.snapshot().text();
     assert!(shown.contains("1 run not over · stop with: quell stop --session s"), "{shown}");
-    let list = fixture.daemon.api().get("/api/runs?state=active").await.expect_status(200);
-    assert_eq!(list["items"].as_array().unwrap().len(), 1, "{list:#}");
+    assert_eq!(fixture.count_active_runs().await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_can_be_stopped_on_the_way_out() {
     let mut fixture = ChatFixture::start().await;
-    fixture.model.script(ScriptedStream::new().text("working").wait_for_gate("never"));
-    fixture.send_line("first");
-    fixture.chat.wait_text("working").await;
-    fixture.send_line("/quit");
-    fixture.chat.wait_text("s     stop it").await;
+    fixture.start_endless_run("working").await;
+    fixture.send_until("/quit", "s     stop it").await;
     fixture.chat.type_keys("s");
     assert_eq!(fixture.chat.wait_exit().await.code(), Some(0));
     fixture.model.request_at(0).wait_client_left().await;
-    let list = fixture.daemon.api().get("/api/runs?state=active").await.expect_status(200);
-    assert_eq!(list["items"].as_array().unwrap().len(), 0, "{list:#}");
+    assert_eq!(fixture.count_active_runs().await, 0);
 }
 
 #[rstest]
-#[case(Signal::TERM)]
-#[case(Signal::HUP)]
+#[case::term(Signal::TERM)]
+#[case::hup(Signal::HUP)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_signal_gives_the_terminal_back_and_leaves_the_run_alone(#[case] signal: Signal) {
     let mut fixture = ChatFixture::start().await;
-    fixture.model.script(ScriptedStream::new().text("working").wait_for_gate("never"));
-    fixture.send_line("first");
-    fixture.chat.wait_text("working").await;
-    fixture.chat.type_keys("not yet sent");
-    fixture.chat.wait_text("› not yet sent").await;
+    fixture.start_endless_run("working").await;
+    fixture.type_until("not yet sent", "› not yet sent").await;
     assert!(!is_terminal_restored(&fixture.chat));
     fixture.chat.signal(signal);
     assert_eq!(fixture.chat.wait_exit().await.code(), Some(143));
     assert!(is_terminal_restored(&fixture.chat));
     let shown = fixture.chat.snapshot().text();
     assert!(shown.contains("quell stop --session s") && shown.contains("not yet sent"), "{shown}");
-    let list = fixture.daemon.api().get("/api/runs?state=active").await.expect_status(200);
-    assert_eq!(list["items"].as_array().unwrap().len(), 1, "{list:#}");
+    assert_eq!(fixture.count_active_runs().await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pipe_is_told_to_use_send() {
     let fixture = ChatFixture::start().await;
-    let ran =
-        crate::test_daemon::run_to_exit(fixture.daemon.home().command(crate::test_daemon::quell_exe()).arg("chat"));
+    let ran = run_cli(fixture.daemon.home(), &["chat"]);
     assert_eq!(ran.code, 1);
     assert!(ran.err.contains("needs a terminal") && ran.err.contains("quell send"), "{ran:?}");
 }

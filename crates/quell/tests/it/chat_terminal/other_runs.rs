@@ -4,47 +4,42 @@ use quell_testkit::commands::{self, ProcessMarker};
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use serde_json::json;
 
-use super::{ChatFixture, ENTER, ESC};
+use super::{CTRL_C, ChatFixture, ENTER, ESC};
+use crate::test_engine::shell_call;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_of_this_session_that_was_sent_over_http_is_seen_and_stopped() {
     let mut fixture = ChatFixture::start().await;
     fixture.model.script(ScriptedStream::new().text("for somebody else").wait_for_gate("never"));
-    let body = json!({"text": "from elsewhere"});
-    let _ = fixture.daemon.api().post_run("s", &body).await.expect_status(202);
+    fixture.daemon.api().send_message("s", "from elsewhere").await;
     fixture.chat.wait_text("› from elsewhere").await;
     fixture.chat.wait_text("for somebody else").await;
-    fixture.chat.type_keys(ESC);
-    fixture.chat.wait_text("Execution paused").await;
+    fixture.type_until(ESC, "Execution paused").await;
     fixture.model.request_at(0).wait_client_left().await;
+}
+
+/// Starts beside a run of another session, and selects it in the list of runs.
+async fn start_beside_run_of_others() -> ChatFixture {
+    let mut fixture = ChatFixture::start().await;
+    fixture.model.script(ScriptedStream::new().text("far away").wait_for_gate("never"));
+    fixture.daemon.api().send_message("other", "a task of others").await;
+    fixture.model.request_at(0).wait_paused().await;
+    fixture.send_until("/runs", "▸ a task of others").await;
+    fixture
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_of_another_session_is_picked_attached_to_and_stopped() {
-    let mut fixture = ChatFixture::start().await;
-    fixture.model.script(ScriptedStream::new().text("far away").wait_for_gate("never"));
-    let body = json!({"text": "a task of others"});
-    let _ = fixture.daemon.api().post_run("other", &body).await.expect_status(202);
-    fixture.model.request_at(0).wait_paused().await;
-    fixture.send_line("/runs");
-    fixture.chat.wait_text("▸ a task of others").await;
-    fixture.chat.type_keys(ENTER);
-    fixture.chat.wait_text("far away").await;
+    let mut fixture = start_beside_run_of_others().await;
+    fixture.type_until(ENTER, "far away").await;
     let shown = fixture.chat.snapshot().rows();
     assert!(shown[0].starts_with("other · main"), "{shown:?}");
-    fixture.chat.type_keys(ESC);
-    fixture.chat.wait_text("Execution paused").await;
+    fixture.type_until(ESC, "Execution paused").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_is_stopped_from_the_list_without_going_there() {
-    let mut fixture = ChatFixture::start().await;
-    fixture.model.script(ScriptedStream::new().text("far away").wait_for_gate("never"));
-    let body = json!({"text": "a task of others"});
-    let _ = fixture.daemon.api().post_run("other", &body).await.expect_status(202);
-    fixture.model.request_at(0).wait_paused().await;
-    fixture.send_line("/runs");
-    fixture.chat.wait_text("▸ a task of others").await;
+    let mut fixture = start_beside_run_of_others().await;
     fixture.chat.type_keys("\x1b[3~");
     fixture.model.request_at(0).wait_client_left().await;
     fixture.chat.wait_text("nothing runs").await;
@@ -54,15 +49,13 @@ async fn a_run_is_stopped_from_the_list_without_going_there() {
 async fn an_approval_is_shown_in_full_and_answered_in_place() {
     let mut fixture = ChatFixture::start_with("approvals.shell = \"ask\"\n", &["--session", "s"]).await;
     let command = format!("echo {}; : the-very-end", "long ".repeat(40));
-    fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": command})));
+    fixture.model.script(shell_call(command));
     fixture.model.script(ScriptedResponse::text("It ran."));
-    fixture.send_line("run it");
-    fixture.chat.wait_text("shell asks whether it may run, for agent main").await;
+    fixture.send_until("run it", "shell asks whether it may run, for agent main").await;
     let shown = fixture.chat.wait_text("the-very-end").await.text();
     assert!(shown.contains("command: echo long long"), "{shown}");
     fixture.chat.wait_text("y allow").await;
-    fixture.chat.type_keys("y");
-    fixture.chat.wait_text("It ran.").await;
+    fixture.type_until("y", "It ran.").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -70,18 +63,14 @@ async fn typing_does_not_approve_a_call_by_accident() {
     let mut fixture = ChatFixture::start_with("approvals.shell = \"ask\"\n", &["--session", "s"]).await;
     let marker = ProcessMarker::new();
     let command = commands::setsid_child(&marker);
-    fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": command})));
+    fixture.model.script(shell_call(command));
     fixture.model.script(ScriptedResponse::text("Then not."));
     fixture.send_line("run it");
-    fixture.chat.type_keys("ye");
-    fixture.chat.wait_text("asks whether it may run").await;
-    fixture.chat.type_keys("yes");
-    fixture.chat.wait_text("› yeyes").await;
+    fixture.type_until("ye", "asks whether it may run").await;
+    fixture.type_until("yes", "› yeyes").await;
     fixture.chat.wait_text("/approve · /deny").await;
-    fixture.chat.type_keys(super::CTRL_C);
-    fixture.chat.wait_text("n deny").await;
-    fixture.chat.type_keys("n");
-    fixture.chat.wait_text("Then not.").await;
+    fixture.type_until(CTRL_C, "n deny").await;
+    fixture.type_until("n", "Then not.").await;
     fixture.chat.wait_text("denied").await;
 }
 
@@ -92,43 +81,34 @@ async fn a_sub_agent_is_a_line_of_its_own_while_it_works() {
     let start = json!({"agent": "scout", "prompt": "look around", "wait": true});
     fixture.model.script(ScriptedResponse::tool_call("c1", "spawn_agent", &start));
     fixture.model.script(ScriptedStream::new().text("I look").wait_for_gate("never"));
-    fixture.send_line("send a scout");
-    fixture.chat.wait_text("└ scout  waiting for the model").await;
-    fixture.chat.type_keys(ESC);
-    fixture.chat.wait_text("1 sub-run stopped").await;
+    fixture.send_until("send a scout", "└ scout  waiting for the model").await;
+    fixture.type_until(ESC, "1 sub-run stopped").await;
     fixture.model.request_at(1).wait_client_left().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hold_is_shown_and_lifted() {
     let mut fixture = ChatFixture::start().await;
-    fixture.send_line("/hold on");
-    fixture.chat.wait_text("⚑ hold").await;
-    fixture.send_line("hello");
-    fixture.chat.wait_text("not sent, the text is back in the input").await;
+    fixture.send_until("/hold on", "⚑ hold").await;
+    fixture.send_until("hello", "not sent, the text is back in the input").await;
     fixture.chat.wait_text("› hello").await;
-    fixture.chat.type_keys(super::CTRL_C);
+    fixture.chat.type_keys(CTRL_C);
     fixture.send_line("/hold off");
     fixture.chat.wait_text_gone("⚑ hold").await;
     fixture.model.script(ScriptedResponse::text("Here I am."));
-    fixture.chat.type_keys("\x1b[A\x1b[A");
-    fixture.chat.wait_text("› hello").await;
-    fixture.chat.type_keys(ENTER);
-    fixture.chat.wait_text("Here I am.").await;
+    fixture.type_until("\x1b[A\x1b[A", "› hello").await;
+    fixture.type_until(ENTER, "Here I am.").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_model_answers_from_the_next_run_on() {
     let mut fixture = ChatFixture::start().await;
-    fixture.send_line("/model scripted/other");
-    fixture.chat.wait_text("s · main · scripted/other").await;
+    fixture.send_until("/model scripted/other", "s · main · scripted/other").await;
     fixture.model.script(ScriptedResponse::text("As the other."));
-    fixture.send_line("who are you?");
-    fixture.chat.wait_text("As the other.").await;
+    fixture.send_until("who are you?", "As the other.").await;
     let request = fixture.model.request_at(0).wait_arrived().await;
     assert_eq!(request.body["model"], "other");
-    fixture.send_line("/model nowhere/none");
-    fixture.chat.wait_text("▲ ").await;
+    fixture.send_until("/model nowhere/none", "▲ ").await;
     let shown = fixture.chat.snapshot().rows();
     assert!(shown[0].starts_with("s · main · scripted/other"), "{shown:?}");
 }

@@ -1,13 +1,12 @@
 //! A reopened chat shows what was seen live, and failing model calls show their retries.
 
 use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::TestDaemon;
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use quell_testkit::pty::{Pty, PtySize};
 use serde_json::json;
 
 use super::{CTRL_C, ChatFixture, ENTER, ESC, open_chat};
-use crate::test_daemon::{config_toml, quell_exe};
+use crate::test_daemon::config_toml;
 
 const LARGE_SIZE: PtySize = PtySize { rows: 50, columns: 100 };
 /// Unfolds output and thinking.
@@ -35,14 +34,11 @@ async fn a_chat_that_is_opened_again_shows_what_was_seen_live() {
         ScriptedStream::new().thinking("First I look around.").text("I look.").tool_call("c1", "shell", &command),
     );
     fixture.model.script(ScriptedStream::new().thinking("Now I know.").text("It failed."));
-    fixture.send_line("try it");
-    fixture.chat.wait_text("It failed.").await;
+    fixture.send_until("try it", "It failed.").await;
     fixture.chat.wait_text("○").await;
     fixture.model.script(ScriptedStream::new().thinking("A long thought").text("half an ans").wait_for_gate("never"));
-    fixture.send_line("more");
-    fixture.chat.wait_text("half an ans").await;
-    fixture.chat.type_keys(ESC);
-    fixture.chat.wait_text("Execution paused").await;
+    fixture.send_until("more", "half an ans").await;
+    fixture.type_until(ESC, "Execution paused").await;
     let live = transcript_rows(&fixture.chat.wait_text("not seen by the model").await.text());
     let text = live.join("\n");
     for part in ["First I look around.", "A long thought", "exit 3", " ms  "] {
@@ -60,30 +56,22 @@ async fn a_chat_that_is_opened_again_shows_what_was_seen_live() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_model_call_that_fails_says_when_it_is_tried_again() {
-    let model = ScriptedModel::start().await;
-    let config = config_toml(&model, "").replace("max_retries = 0", "max_retries = 5");
-    let daemon = TestDaemon::start(quell_exe(), &config).await;
-    let mut chat = open_chat(daemon.home(), &["--session", "s"], LARGE_SIZE);
-    chat.wait_text("● live").await;
-    model.script(ScriptedResponse::rate_limited("50"));
-    chat.type_keys("hello");
-    chat.type_keys(ENTER);
-    chat.wait_text("attempt 1 of 6 failed, next in ").await;
-    chat.type_keys(ESC);
-    let shown = chat.wait_text("Execution paused").await;
+    let retrying = |model: &ScriptedModel| config_toml(model, "").replace("max_retries = 0", "max_retries = 5");
+    let mut fixture = ChatFixture::start_configured(&["--session", "s"], retrying).await;
+    fixture.chat.resize(LARGE_SIZE);
+    fixture.model.script(ScriptedResponse::rate_limited("50"));
+    fixture.send_until("hello", "attempt 1 of 6 failed, next in ").await;
+    let shown = fixture.type_until(ESC, "Execution paused").await;
     assert!(!shown.text().contains("attempt 1"), "{}", shown.text());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn text_typed_at_the_exit_question_is_kept() {
     let mut fixture = ChatFixture::start().await;
-    fixture.chat.type_keys(CTRL_C);
-    fixture.chat.wait_text("Leave?").await;
-    fixture.chat.type_keys("hello there");
-    fixture.chat.wait_text("› hello there").await;
+    fixture.type_until(CTRL_C, "Leave?").await;
+    fixture.type_until("hello there", "› hello there").await;
     fixture.model.script(ScriptedResponse::text("I am still here."));
-    fixture.chat.type_keys(ENTER);
-    fixture.chat.wait_text("I am still here.").await;
+    fixture.type_until(ENTER, "I am still here.").await;
     let (status, _) = fixture.exit().await;
     assert!(status.success());
 }

@@ -3,22 +3,17 @@
 use quell_testkit::ScriptedModel;
 use quell_testkit::daemon::TestDaemon;
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
-use quell_testkit::pty::PtySize;
+use quell_testkit::pty::{PtySize, PtySnapshot};
 
-use super::{ChatFixture, DEFAULT_SIZE, ENTER, ESC, open_chat_with_env};
+use super::{CTRL_C, ChatFixture, DEFAULT_SIZE, ENTER, ESC, open_chat_with_env};
 use crate::test_daemon::{config_toml, quell_exe};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_window_may_change_its_size_while_a_run_streams() {
     let mut fixture = ChatFixture::start().await;
-    fixture.model.script(
-        ScriptedStream::new()
-            .text("one two three four five six seven eight nine ten ")
-            .wait_for_gate("go")
-            .text("eleven"),
-    );
-    fixture.send_line("count");
-    fixture.chat.wait_text("nine ten").await;
+    let ten = ScriptedStream::new().text("one two three four five six seven eight nine ten ");
+    fixture.model.script(ten.wait_for_gate("go").text("eleven"));
+    fixture.send_until("count", "nine ten").await;
     for (rows, columns) in [(5, 20), (60, 200), (1, 1), (3, 10), (24, 80)] {
         fixture.chat.resize(PtySize { rows, columns });
         if rows >= 5 {
@@ -31,12 +26,10 @@ async fn the_window_may_change_its_size_while_a_run_streams() {
     // The library that reads the keyboard may hold back keys that arrive together with a new size, until the next key.
     fixture.chat.wait_text("main · …").await;
     fixture.model.script(ScriptedStream::new().text("more").wait_for_gate("never"));
-    fixture.send_line("again");
-    fixture.chat.wait_text("more").await;
+    fixture.send_until("again", "more").await;
     // Suspend the daemon, so that the screen during the stop can be checked.
     let still = fixture.daemon.suspend();
-    fixture.chat.type_keys(ESC);
-    fixture.chat.wait_text("◆ stopping").await;
+    fixture.type_until(ESC, "◆ stopping").await;
     drop(still);
     fixture.chat.resize(DEFAULT_SIZE);
     fixture.chat.wait_text("Execution paused").await;
@@ -56,7 +49,7 @@ async fn a_poor_terminal_gets_ascii_and_no_colour() {
     chat.type_keys("/");
     chat.wait_text("> /stop").await;
     chat.type_keys(ESC);
-    chat.type_keys(super::CTRL_C);
+    chat.type_keys(CTRL_C);
     chat.type_keys(ESC);
     let shown = chat.wait_text("# Execution paused").await;
     assert!(shown.text().is_ascii(), "{}", shown.text());
@@ -77,8 +70,7 @@ async fn hostile_text_cannot_rewrite_the_screen() {
     let hostile = "before\u{1b}[2J\u{1b}[H\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}after\r\u{8}\u{8}end";
     fixture.model.script(ScriptedResponse::tool_call("c1", "sh\u{1b}[2Jell", &serde_json::json!({"command": hostile})));
     fixture.model.script(ScriptedResponse::text(hostile));
-    fixture.send_line("attack");
-    let shown = fixture.chat.wait_text("before[2J").await.text();
+    let shown = fixture.send_until("attack", "before[2J").await.text();
     assert!(shown.contains("› attack") && shown.contains("before[2J[H]0;owned31mafter"), "{shown}");
     assert!(shown.contains("s · main") && shown.contains("● live"), "{shown}");
 }
@@ -88,16 +80,12 @@ async fn a_paste_of_several_lines_waits_for_enter() {
     let mut fixture = ChatFixture::start().await;
     fixture.model.script(ScriptedResponse::text("Two lines, I see."));
     fixture.chat.type_keys("\x1b[200~one\rtwo\x1b[201~");
-    fixture
-        .chat
-        .wait_until("the pasted lines", |shown| shown.rows().windows(2).any(|rows| rows == ["› one", "  two"]))
-        .await;
+    let pasted = |shown: &PtySnapshot| shown.rows().windows(2).any(|rows| rows == ["› one", "  two"]);
+    fixture.chat.wait_until("the pasted lines", pasted).await;
     fixture.chat.type_keys("\x1b\r");
-    fixture.chat.type_keys("three\nfour");
-    fixture.chat.wait_text("  four").await;
+    fixture.type_until("three\nfour", "  four").await;
     assert_eq!(fixture.model.request_count(), 0);
-    fixture.chat.type_keys(ENTER);
-    fixture.chat.wait_text("Two lines, I see.").await;
+    fixture.type_until(ENTER, "Two lines, I see.").await;
     let request = fixture.model.request_at(0).wait_arrived().await;
     assert!(format!("{:?}", request.messages()).contains("one\\ntwo\\nthree\\nfour"), "{:?}", request.messages());
 }

@@ -5,13 +5,12 @@ use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use serde_json::json;
 
 use super::{ChatFixture, ENTER, ESC};
+use crate::test_engine::{WAIT_TIMEOUT, shell_call};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn esc_stops_a_stream_and_the_receipt_stays() {
     let mut fixture = ChatFixture::start().await;
-    fixture.model.script(ScriptedStream::new().text("I begin and never ").wait_for_gate("never"));
-    fixture.send_line("tell me a story");
-    fixture.chat.wait_text("I begin and never").await;
+    fixture.start_endless_run("I begin and never ").await;
     fixture.chat.type_keys(ESC);
     fixture.model.request_at(0).wait_client_left().await;
     let shown = fixture.chat.wait_text("Execution paused · 0 steps done, 1 cut off · stopped in").await.text();
@@ -34,34 +33,27 @@ async fn the_countdown_names_what_is_left_and_a_second_esc_forces() {
         ChatFixture::start_with("[stop]\nterm_ms = 60000\ngrace_ms = 90000\nhard_ms = 5000\n", &["--session", "s"])
             .await;
     let marker = ProcessMarker::new();
-    let command = commands::ignores_signals(&marker);
-    fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": command})));
+    fixture.model.script(shell_call(commands::ignores_signals(&marker)));
     fixture.send_line("work");
     // Once its child is there, it ignores the signal.
     marker.wait_for_count(2).await;
     fixture.chat.wait_text("shell").await;
-    fixture.chat.type_keys(ESC);
-    fixture.chat.wait_text("stopping: 1 process left").await;
-    fixture.chat.type_keys(ESC);
-    fixture.chat.wait_text("2 processes ended (kill)").await;
-    marker.wait_gone(crate::test_engine::WAIT_TIMEOUT).await;
+    fixture.type_until(ESC, "stopping: 1 process left").await;
+    fixture.type_until(ESC, "2 processes ended (kill)").await;
+    marker.wait_gone(WAIT_TIMEOUT).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_next_message_goes_on_with_what_was_finished() {
     let mut fixture = ChatFixture::start().await;
-    let first = json!({"command": "echo $((40 + 2)) is known"});
-    fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &first));
+    fixture.model.script(shell_call("echo $((40 + 2)) is known"));
     fixture.model.script(ScriptedStream::new().text("Now I ").wait_for_gate("never"));
-    fixture.send_line("work");
-    fixture.chat.wait_text("Now I").await;
+    fixture.send_until("work", "Now I").await;
     let shown = fixture.chat.snapshot().text();
     assert!(shown.contains("shell  echo $((40 + 2)) is known") && shown.contains("exit 0"), "{shown}");
-    fixture.chat.type_keys(ESC);
-    fixture.chat.wait_text("Execution paused · 1 step done, 1 cut off").await;
+    fixture.type_until(ESC, "Execution paused · 1 step done, 1 cut off").await;
     fixture.model.script(ScriptedResponse::text("It was 42."));
-    fixture.send_line("go on");
-    fixture.chat.wait_text("It was 42.").await;
+    fixture.send_until("go on", "It was 42.").await;
     let request = fixture.model.request_at(2).wait_arrived().await;
     assert!(format!("{:?}", request.messages()).contains("42 is known"), "{:?}", request.messages());
     fixture.model.assert_histories_valid();
@@ -71,18 +63,12 @@ async fn the_next_message_goes_on_with_what_was_finished() {
 async fn esc_that_closes_a_menu_does_not_stop() {
     let mut fixture = ChatFixture::start().await;
     fixture.model.script(ScriptedStream::new().text("still here").wait_for_gate("go").text(" and done."));
-    fixture.send_line("hello");
-    fixture.chat.wait_text("still here").await;
-    fixture.chat.type_keys("/");
-    fixture.chat.wait_text("/sessions").await;
-    fixture.chat.type_keys(ESC);
-    fixture.chat.wait_text_gone("/sessions").await;
-    fixture.chat.type_keys("sessions");
-    fixture.chat.wait_text("▸ /sessions").await;
-    fixture.chat.type_keys(ENTER);
-    fixture.chat.wait_text("Sessions: Enter goes there").await;
-    fixture.chat.type_keys(ESC);
-    fixture.chat.wait_text_gone("Sessions: Enter goes there").await;
+    fixture.send_until("hello", "still here").await;
+    fixture.type_until("/", "/sessions").await;
+    fixture.type_until_gone(ESC, "/sessions").await;
+    fixture.type_until("sessions", "▸ /sessions").await;
+    fixture.type_until(ENTER, "Sessions: Enter goes there").await;
+    fixture.type_until_gone(ESC, "Sessions: Enter goes there").await;
     fixture.model.open_gate("go");
     fixture.chat.wait_text("still here and done.").await;
 }
@@ -90,16 +76,11 @@ async fn esc_that_closes_a_menu_does_not_stop() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn texts_that_wait_come_back_into_the_input() {
     let mut fixture = ChatFixture::start().await;
-    fixture.model.script(ScriptedStream::new().text("working").wait_for_gate("never"));
-    fixture.send_line("first");
-    fixture.chat.wait_text("working").await;
-    fixture.send_line("second thought");
-    fixture.chat.wait_text("queued  second thought").await;
-    fixture.send_line("third thought");
-    fixture.chat.wait_text("queued  third thought").await;
+    fixture.start_endless_run("working").await;
+    fixture.send_until("second thought", "queued  second thought").await;
+    fixture.send_until("third thought", "queued  third thought").await;
     fixture.chat.type_keys("half a sen");
-    fixture.chat.type_keys(ESC);
-    fixture.chat.wait_text("Execution paused").await;
+    fixture.type_until(ESC, "Execution paused").await;
     let wanted = |rows: &[String]| {
         let at = rows.iter().position(|row| row == "› second thought");
         at.is_some_and(|at| {
@@ -113,30 +94,23 @@ async fn texts_that_wait_come_back_into_the_input() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_word_is_the_daemons_to_know() {
     let mut fixture = ChatFixture::start().await;
-    fixture.model.script(ScriptedStream::new().text("working").wait_for_gate("never"));
-    fixture.send_line("first");
-    fixture.chat.wait_text("working").await;
-    fixture.send_line("Stop!");
-    fixture.chat.wait_text("Execution paused").await;
+    fixture.start_endless_run("working").await;
+    fixture.send_until("Stop!", "Execution paused").await;
     fixture.model.request_at(0).wait_client_left().await;
     let list = fixture.daemon.api().get("/api/runs").await.expect_status(200);
     assert_eq!(list["items"].as_array().unwrap().len(), 1, "a stop word became a run");
     assert_eq!(list["items"][0]["verdict"]["reason"], "command");
-    fixture.send_line("/stop");
-    fixture.chat.wait_text("nothing to stop").await;
+    fixture.send_until("/stop", "nothing to stop").await;
 }
 
 /// The benchmark measures the figures. Here the screen only has to react before the daemon does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_screen_says_stopping_before_the_daemon_has_answered() {
     let mut fixture = ChatFixture::start().await;
-    fixture.model.script(ScriptedStream::new().text("working").wait_for_gate("never"));
-    fixture.send_line("first");
-    fixture.chat.wait_text("working").await;
+    fixture.start_endless_run("working").await;
     // The daemon is suspended, so the chat shows this by itself.
     let still = fixture.daemon.suspend();
-    fixture.chat.type_keys(ESC);
-    fixture.chat.wait_text("◆ stopping").await;
+    fixture.type_until(ESC, "◆ stopping").await;
     drop(still);
     fixture.chat.wait_text("Execution paused").await;
 }

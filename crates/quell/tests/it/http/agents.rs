@@ -1,12 +1,14 @@
 //! Agent status and the abort of model calls over HTTP (rows B3 to B6 of docs/design/requirements.md).
 
+use std::collections::BTreeSet;
+
 use quell_testkit::ScriptedResponse;
 use quell_testkit::daemon::TestApiClient;
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::test_server::{TestServer, assert_problem, gated_response};
+use crate::test_server::{TestServer, assert_fields, assert_problem, gated_response};
 
 async fn compute_status(api: &TestApiClient, agent: &str) -> Value {
     api.get(&format!("/api/agents/{agent}")).await.expect_status(200)["computeStatus"].clone()
@@ -17,26 +19,22 @@ async fn agents_form_a_tree() {
     let server = TestServer::start().await;
     let list = server.http.get("/api/agents").await.expect_status(200);
     assert_eq!(list["items"].as_array().unwrap().len(), 2);
-    let main = &list["items"][0];
-    assert_eq!(main["id"], "main");
-    assert_eq!(main["children"], json!(["team/writer"]));
-    assert_eq!((&main["computeStatus"], &main["activeRuns"]), (&json!("idle"), &json!([])));
+    let main = json!({"id": "main", "children": ["team/writer"], "computeStatus": "idle", "activeRuns": []});
+    assert_fields(&list["items"][0], &main);
     let child = server.http.get("/api/agents/team%2Fwriter").await.expect_status(200);
-    assert_eq!((&child["parent"], &child["role"]), (&json!("main"), &json!("writer")));
+    assert_fields(&child, &json!({"parent": "main", "role": "writer"}));
     assert_problem(&server.http.get("/api/agents/nobody").await, 404, "agent_not_found");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_abort_answers_when_the_agent_is_idle_again() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     assert_eq!(compute_status(&server.http, "main").await, "waiting_llm");
     let answer = server.http.post("/api/agent/main/abort", &json!({})).await.expect_status(200);
     assert_eq!(answer, json!({"ok": true, "agentId": "main", "aborted": true, "runIds": [run]}));
     assert_eq!(compute_status(&server.http, "main").await, "idle");
     let view = server.http.run_view(&run).await;
-    assert_eq!(view["verdict"]["kind"], "aborted");
-    assert_eq!(view["verdict"]["reason"], "user");
+    assert_fields(&view["verdict"], &json!({"kind": "aborted", "reason": "user"}));
     server.run_to_end("s").await;
     server.model.assert_histories_valid();
 }
@@ -63,9 +61,9 @@ async fn an_idle_agent_is_not_aborted(#[case] body: &'static str) {
     for _ in 0..2 {
         let request = server.http.request(Method::POST, "/api/agent/team%2Fwriter/abort").body(body);
         let answer = server.http.send(request).await.expect_status(200);
-        let want =
-            json!({"ok": true, "agentId": "team/writer", "aborted": false, "runIds": [], "reason": "not_waiting_llm"});
-        assert_eq!(answer, want);
+        let why = "not_waiting_llm";
+        let nothing = json!({"ok": true, "agentId": "team/writer", "aborted": false, "runIds": [], "reason": why});
+        assert_eq!(answer, nothing);
     }
     assert_eq!(compute_status(&server.http, "team%2Fwriter").await, "idle");
 }
@@ -89,11 +87,8 @@ async fn with_scope_run_any_phase_is_stopped_also_the_queue() {
     let first = server.start_streaming_run("s").await;
     let queued = server.send_message("s", "later").await;
     let answer = server.http.post("/api/agent/main/abort?scope=run", &json!({})).await.expect_status(200);
-    let mut ids: Vec<&str> = answer["runIds"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
-    let mut want = vec![first.as_str(), queued.as_str()];
-    ids.sort_unstable();
-    want.sort_unstable();
-    assert_eq!(ids, want);
+    let ids: BTreeSet<&str> = answer["runIds"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert_eq!(ids, BTreeSet::from([first.as_str(), queued.as_str()]));
     assert_eq!(compute_status(&server.http, "main").await, "idle");
 }
 

@@ -1,16 +1,16 @@
 //! Approvals over HTTP and WebSocket: listed, answered once, refused to callers without the right.
 
 use quell_kernel::approval::ApprovalPolicy;
-use quell_protocol::AgentId;
 use quell_testkit::ScriptedResponse;
 use serde_json::{Value, json};
 
-use crate::test_server::{TestServer, assert_problem};
+use crate::test_engine::{list_files_call, parse_agent_id};
+use crate::test_server::{TestServer, assert_fields, assert_problem};
 use crate::ws::WsTestClient;
 
 async fn start_server() -> TestServer {
     TestServer::start_with(|plan| {
-        let main = plan.engine.agents.get_mut(&AgentId::parse("main").unwrap()).unwrap();
+        let main = plan.engine.agents.get_mut(&parse_agent_id("main")).unwrap();
         main.approvals.insert("list_files".to_owned(), ApprovalPolicy::Ask);
     })
     .await
@@ -18,10 +18,7 @@ async fn start_server() -> TestServer {
 
 /// Starts a run whose call waits for approval, and returns the run id and the approval.
 async fn start_asking_run(server: &TestServer, session: &str) -> (String, Value) {
-    server
-        .model
-        .script(ScriptedResponse::tool_call("c1", "list_files", &json!({"path": "."})))
-        .script(ScriptedResponse::text("done"));
+    server.model.script(list_files_call()).script(ScriptedResponse::text("done"));
     let run = server.send_message(session, "list").await;
     server.http.run_events(&run, 0).await.wait_for("approval.requested").await;
     let list = server.http.get("/api/approvals").await.expect_status(200);
@@ -33,18 +30,19 @@ async fn start_asking_run(server: &TestServer, session: &str) -> (String, Value)
 async fn an_approval_is_listed_and_answered_once() {
     let server = start_server().await;
     let (run, row) = start_asking_run(&server, "s").await;
-    assert_eq!((&row["runId"], &row["tool"], &row["state"]), (&json!(run), &json!("list_files"), &json!("pending")));
-    assert_eq!((&row["sessionKey"], &row["arguments"]), (&json!("s"), &json!({"path": "."})));
+    let asked = json!({"runId": run, "tool": "list_files", "state": "pending", "sessionKey": "s"});
+    assert_fields(&row, &asked);
+    assert_eq!(row["arguments"], json!({"path": "."}));
     let path = format!("/api/approvals/{}", row["id"].as_str().unwrap());
     let allow = json!({"decision": "allow"});
-    let (reader, other) =
-        (server.api_with_new_token("reader", "read").await, server.api_with_new_token("other", "write").await);
-    assert_problem(&reader.post(&path, &allow).await, 403, "forbidden");
-    assert_problem(&other.post(&path, &allow).await, 403, "forbidden");
+    for scope in ["read", "write"] {
+        let other = server.api_with_new_token(scope, scope).await;
+        assert_problem(&other.post(&path, &allow).await, 403, "forbidden");
+    }
     assert_problem(&server.http.post(&path, &json!({"decision": "perhaps"})).await, 400, "invalid_request");
     assert_problem(&server.http.post("/api/approvals/none", &allow).await, 404, "not_found");
     let answered = server.http.post(&path, &allow).await.expect_status(200);
-    assert_eq!((&answered["state"], &answered["by"]["surface"]), (&json!("allowed"), &json!("http")));
+    assert_fields(&answered, &json!({"state": "allowed", "by": {"surface": "http"}}));
     assert_problem(&server.http.post(&path, &allow).await, 409, "conflict");
     assert_eq!(server.wait_ended(&run).await["verdict"]["kind"], "completed");
     assert_eq!(server.http.get("/api/approvals").await.expect_status(200), json!({"items": []}));

@@ -1,11 +1,10 @@
 //! Authentication: tokens, scopes and origins.
 
-use quell_server::ServerSettings;
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::json;
 
-use crate::test_server::{TestServer, assert_problem};
+use crate::test_server::{TestServer, assert_fields, assert_problem};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_route_but_health_and_readiness_needs_a_token() {
@@ -17,16 +16,8 @@ async fn every_route_but_health_and_readiness_needs_a_token() {
     let mut asked = 0;
     for (path, methods) in document["paths"].as_object().unwrap() {
         // `http::web_page` tests the page's files and sign-in, `channels::administration` the route whose callers sign.
-        let open = [
-            "/healthz",
-            "/readyz",
-            "/assets/{path}",
-            "/sign-in/{code}",
-            "/api/sign-in",
-            "/api/sign-out",
-            "/api/channels/{name}/messages",
-        ];
-        if open.contains(&path.as_str()) {
+        let open = ["/healthz", "/readyz", "/assets/{path}", "/sign-in/{code}", "/api/sign-in", "/api/sign-out"];
+        if open.contains(&path.as_str()) || path == "/api/channels/{name}/messages" {
             continue;
         }
         for method in methods.as_object().unwrap().keys() {
@@ -62,11 +53,8 @@ async fn many_bad_tokens_are_told_to_wait_and_good_ones_get_in() {
     assert!(waits > 0, "bad tokens are never limited");
     let stopped = server.http.post("/api/stop", &json!({})).await;
     assert_eq!(stopped.status, 200, "bad tokens of others block a stop: {stopped:?}");
-    assert_eq!(
-        server.http.with_token("").get("/api/runs").await.status,
-        401,
-        "a missing token must not count as a bad one"
-    );
+    let missing = server.http.with_token("").get("/api/runs").await;
+    assert_eq!(missing.status, 401, "a missing token must not count as a bad one");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -75,63 +63,55 @@ async fn a_refusal_says_how_to_come_in() {
     let stranger = server.http.with_token("");
     let answer = stranger.request(Method::GET, "/api/runs").send().await.unwrap();
     assert_eq!(answer.headers()["www-authenticate"], "Bearer");
-    let other = stranger.request(Method::GET, "/api/runs").header("authorization", "Basic YTpi").send().await.unwrap();
-    assert_eq!(other.status(), 401);
-    let lower = format!("bearer {}", server.token);
-    let lower = stranger.request(Method::GET, "/api/runs").header("authorization", lower).send().await.unwrap();
-    assert_eq!(lower.status(), 200);
+    for (credentials, status) in [("Basic YTpi", 401), (&format!("bearer {}", server.token), 200)] {
+        let request = stranger.request(Method::GET, "/api/runs").header("authorization", credentials);
+        assert_eq!(stranger.send(request).await.status, status, "{credentials}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_looks_and_does_nothing_else() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let reader = server.api_with_new_token("looker", "read").await;
     for path in ["/api/runs", "/api/agents", "/api/sessions", "/api/hold", "/metrics", &format!("/api/runs/{run}")] {
         assert_ne!(reader.get(path).await.status, 403, "{path}");
     }
-    let posts = [
-        "/api/sessions/s/runs".to_owned(),
-        "/api/sessions/s/stop".to_owned(),
-        "/api/sessions/s/reset".to_owned(),
-        format!("/api/runs/{run}/stop"),
-        "/api/agent/main/abort".to_owned(),
-        "/api/stop".to_owned(),
-        "/api/tokens".to_owned(),
-    ];
-    for path in posts {
-        let body = if path.ends_with("runs") { json!({"text": "x"}) } else { json!({}) };
-        let body = if path.ends_with("tokens") { json!({"name": "n", "scope": "read"}) } else { body };
-        assert_problem(&reader.post(&path, &body).await, 403, "forbidden");
+    for (path, body) in [
+        ("/api/sessions/s/runs", json!({"text": "x"})),
+        ("/api/sessions/s/stop", json!({})),
+        ("/api/sessions/s/reset", json!({})),
+        (&format!("/api/runs/{run}/stop"), json!({})),
+        ("/api/agent/main/abort", json!({})),
+        ("/api/stop", json!({})),
+        ("/api/tokens", json!({"name": "n", "scope": "read"})),
+    ] {
+        assert_problem(&reader.post(path, &body).await, 403, "forbidden");
     }
     assert_problem(&reader.put("/api/hold", &json!({})).await, 403, "forbidden");
     assert_problem(&reader.delete("/api/hold").await, 403, "forbidden");
     assert_problem(&reader.delete("/api/sessions/s").await, 403, "forbidden");
-    let view = server.http.run_view(&run).await;
-    assert_eq!(view["state"], "running", "the run was stopped");
+    server.assert_running(&run).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_writer_stops_its_own_runs_and_no_others() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let writer = server.api_with_new_token("anna", "write").await;
     let path = format!("/api/runs/{run}/stop");
     assert_problem(&writer.post(&path, &json!({})).await, 403, "forbidden");
     let session = writer.post("/api/sessions/s/stop", &json!({})).await.expect_status(200);
-    assert_eq!((&session["aborted"], &session["runIds"]), (&json!(false), &json!([])));
-    for path in ["/api/stop", "/api/tokens"] {
-        let body = if path.ends_with("tokens") { json!({"name": "n", "scope": "admin"}) } else { json!({}) };
-        assert_problem(&writer.post(path, &body).await, 403, "forbidden");
+    assert_fields(&session, &json!({"aborted": false, "runIds": []}));
+    let token = json!({"name": "n", "scope": "admin"});
+    for refused in [
+        writer.post("/api/stop", &json!({})).await,
+        writer.post("/api/tokens", &token).await,
+        writer.put("/api/hold", &json!({})).await,
+        writer.send(writer.request(Method::POST, "/api/sessions/s/reset")).await,
+        writer.delete("/api/sessions/s").await,
+    ] {
+        assert_problem(&refused, 403, "forbidden");
     }
-    assert_problem(&writer.put("/api/hold", &json!({})).await, 403, "forbidden");
-    for path in ["/api/sessions/s/reset", "/api/sessions/s"] {
-        let method = if path.ends_with("reset") { Method::POST } else { Method::DELETE };
-        let answer = writer.send(writer.request(method, path)).await;
-        assert_problem(&answer, 403, "forbidden");
-    }
-    let view = server.http.run_view(&run).await;
-    assert_eq!(view["state"], "running", "the run was stopped");
+    server.assert_running(&run).await;
     let stopped = server.http.post(&format!("{path}?wait=1"), &json!({})).await.expect_status(200);
     assert_eq!(stopped["verdict"]["by"], json!({"principal": "admin", "surface": "http"}));
 }
@@ -155,12 +135,10 @@ async fn token_names_are_checked_and_taken_once() {
     server.create_token("anna", "read").await;
     let again = server.http.post("/api/tokens", &json!({"name": "anna", "scope": "admin"})).await;
     assert_problem(&again, 409, "conflict");
-    for name in ["", "admin", "a b", "telegram:anna"] {
-        let answer = server.http.post("/api/tokens", &json!({"name": name, "scope": "read"})).await;
+    for (name, scope) in [("", "read"), ("admin", "read"), ("a b", "read"), ("telegram:anna", "read"), ("x", "root")] {
+        let answer = server.http.post("/api/tokens", &json!({"name": name, "scope": scope})).await;
         assert_problem(&answer, 400, "invalid_request");
     }
-    let answer = server.http.post("/api/tokens", &json!({"name": "x", "scope": "root"})).await;
-    assert_problem(&answer, 400, "invalid_request");
 }
 
 #[rstest]
@@ -173,9 +151,7 @@ async fn token_names_are_checked_and_taken_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn browsers_are_checked_for_their_origin(#[case] origin: &str, #[case] status: u16) {
     let allowed = vec!["https://quell.example.org/".to_owned()];
-    let server =
-        TestServer::start_with(|plan| plan.server = ServerSettings { allowed_origins: allowed, ..plan.server.clone() })
-            .await;
+    let server = TestServer::start_with(|plan| plan.server.allowed_origins = allowed).await;
     let origin = origin.replace("HOST", &server.address.to_string());
     let answer = server.http.send(server.http.request(Method::GET, "/api/runs").header("origin", &origin)).await;
     assert_eq!(answer.status, status);
@@ -186,8 +162,7 @@ async fn browsers_are_checked_for_their_origin(#[case] origin: &str, #[case] sta
 
 #[tokio::test(flavor = "multi_thread")]
 async fn first_party_clients_name_their_surface() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let request = server.http.request(Method::POST, &format!("/api/runs/{run}/stop?wait=1"));
     let answer = server.http.send(request.header("x-quell-surface", "cli")).await.expect_status(200);
     assert_eq!(answer["verdict"]["by"]["surface"], "cli");

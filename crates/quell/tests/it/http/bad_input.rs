@@ -1,9 +1,11 @@
 //! Invalid input is refused with a stable code.
 
+use quell_testkit::ScriptedResponse;
 use reqwest::Method;
 use rstest::rstest;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::test_server::{TestServer, assert_problem, percent_encode, send_text};
 
@@ -53,7 +55,7 @@ async fn invalid_utf8_is_malformed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn bodies_are_json(#[case] kind: &str, #[case] status: u16) {
     let server = TestServer::start().await;
-    server.model.script(quell_testkit::ScriptedResponse::text("done"));
+    server.model.script(ScriptedResponse::text("done"));
     let request = server.http.request(Method::POST, "/api/sessions/s/runs").header("content-type", kind);
     let answer = server.http.send(request.body("{\"text\":\"x\"}")).await;
     assert_eq!(answer.status, status);
@@ -82,35 +84,35 @@ async fn a_huge_body_with_its_length_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_length_beyond_the_limit_is_refused_before_the_body_comes() {
     let server = start_with_body_limit().await;
-    let mut socket = tokio::net::TcpStream::connect(server.address).await.unwrap();
-    let head = format!(
-        "POST /api/sessions/s/runs HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\n\
-         content-length: 999999999\r\n\r\n",
-        server.address, server.token
-    );
-    socket.write_all(head.as_bytes()).await.unwrap();
-    let mut answer = vec![0; 12];
-    socket.read_exact(&mut answer).await.unwrap();
-    assert_eq!(String::from_utf8_lossy(&answer), "HTTP/1.1 413");
+    let mut socket = server.open_request("POST", "/api/sessions/s/runs", "content-length: 999999999").await;
+    assert_refused_as_too_large(&mut socket).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_huge_body_in_chunks_is_refused() {
     let server = start_with_body_limit().await;
-    let mut socket = tokio::net::TcpStream::connect(server.address).await.unwrap();
-    let head = format!(
-        "POST /api/stop HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\n\
-         transfer-encoding: chunked\r\n\r\n",
-        server.address, server.token
-    );
-    socket.write_all(head.as_bytes()).await.unwrap();
+    let mut socket = server.open_request("POST", "/api/stop", "transfer-encoding: chunked").await;
     let chunk = format!("{BODY_LIMIT:x}\r\n{}\r\n", " ".repeat(BODY_LIMIT));
     socket.write_all(chunk.as_bytes()).await.unwrap();
     // The server may have refused and closed by now.
     let _ = socket.write_all(b"1\r\nx\r\n").await;
+    assert_refused_as_too_large(&mut socket).await;
+}
+
+async fn assert_refused_as_too_large(socket: &mut TcpStream) {
     let mut answer = vec![0; 12];
     socket.read_exact(&mut answer).await.unwrap();
     assert_eq!(String::from_utf8_lossy(&answer), "HTTP/1.1 413");
+}
+
+/// Sends a request with this exact path; returns the whole answer.
+async fn raw_request(server: &TestServer, method: &str, path: &str, body: &str) -> String {
+    let headers = format!("connection: close\r\ncontent-length: {}", body.len());
+    let mut socket = server.open_request(method, path, &headers).await;
+    socket.write_all(body.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).await.unwrap();
+    answer
 }
 
 #[rstest]
@@ -122,14 +124,7 @@ async fn a_huge_body_in_chunks_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn malformed_escapes_are_bad_requests(#[case] path: &str) {
     let server = TestServer::start().await;
-    // A client library would correct the path.
-    let mut socket = tokio::net::TcpStream::connect(server.address).await.unwrap();
-    let (address, token) = (server.address, &server.token);
-    let head =
-        format!("POST {path} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\nconnection: close\r\n");
-    socket.write_all(format!("{head}content-length: 0\r\n\r\n").as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    socket.read_to_string(&mut answer).await.unwrap();
+    let answer = raw_request(&server, "POST", path, "").await;
     assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
     assert!(answer.contains("\"code\":\"invalid_request\""), "{answer}");
 }
@@ -142,41 +137,22 @@ async fn malformed_escapes_are_bad_requests(#[case] path: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn session_keys_come_back_unchanged(#[case] key: &str) {
     let server = TestServer::start().await;
-    server.model.script(quell_testkit::ScriptedResponse::text("done"));
+    server.model.script(ScriptedResponse::text("done"));
     let path = format!("/api/sessions/{}", percent_encode(key).replace("..", "%2E%2E"));
-    let request = server.http.request(Method::POST, "/").build().unwrap();
-    drop(request);
     let sent = raw_request(&server, "POST", &format!("{path}/runs"), "{\"text\":\"x\"}").await;
     assert!(sent.starts_with("HTTP/1.1 202"), "{sent}");
-    let body: serde_json::Value = serde_json::from_str(sent.split("\r\n\r\n").nth(1).unwrap()).unwrap();
-    assert_eq!(body["sessionKey"], key);
-    server.wait_ended(body["runId"].as_str().unwrap()).await;
+    let body = |answer: &str| serde_json::from_str::<Value>(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+    assert_eq!(body(&sent)["sessionKey"], key);
+    server.wait_ended(body(&sent)["runId"].as_str().unwrap()).await;
     let shown = raw_request(&server, "GET", &path, "").await;
-    let row: serde_json::Value = serde_json::from_str(shown.split("\r\n\r\n").nth(1).unwrap()).unwrap();
-    assert_eq!(row["key"], key, "{shown}");
-}
-
-/// Sends a request with this exact path, which a client library would normalise.
-async fn raw_request(server: &TestServer, method: &str, path: &str, body: &str) -> String {
-    let mut socket = tokio::net::TcpStream::connect(server.address).await.unwrap();
-    let head = format!(
-        "{method} {path} HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {}\r\nconnection: close\r\n\
-         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-        server.address,
-        server.token,
-        body.len()
-    );
-    socket.write_all(head.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    socket.read_to_string(&mut answer).await.unwrap();
-    answer
+    assert_eq!(body(&shown)["key"], key, "{shown}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn session_keys_have_limits() {
     let server = TestServer::start().await;
     let longest = "k".repeat(512);
-    server.model.script(quell_testkit::ScriptedResponse::text("done"));
+    server.model.script(ScriptedResponse::text("done"));
     assert_eq!(server.post_run(&longest, &json!({"text": "x"})).await.status, 202);
     for key in ["k".repeat(513), "a\nb".to_owned(), "a\0b".to_owned()] {
         assert_problem(&server.post_run(&key, &json!({"text": "x"})).await, 400, "invalid_request");
@@ -200,8 +176,7 @@ async fn unknown_routes_and_methods_are_problems() {
     let server = TestServer::start().await;
     assert_problem(&server.http.get("/api/nothing").await, 404, "not_found");
     assert_problem(&server.http.delete("/api/runs").await, 405, "method_not_allowed");
-    let answer = server.http.request(Method::DELETE, "/api/hold/x").send().await.unwrap();
-    assert_eq!(answer.status(), 404);
+    assert_eq!(server.http.delete("/api/hold/x").await.status, 404);
     let answer = server.http.request(Method::POST, "/api/hold").send().await.unwrap();
     assert_eq!(answer.status(), 405);
     let allowed = answer.headers()["allow"].to_str().unwrap().to_owned();

@@ -26,24 +26,19 @@ async fn routes_with_a_body(server: &TestServer) -> Vec<(Method, String)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_array_is_no_body_on_any_route() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let routes = routes_with_a_body(&server).await;
     assert!(routes.len() >= 14, "the document has lost routes: {routes:?}");
     for (method, path) in routes {
         for body in ["[]", "[true]", "[true, true, \"x\"]", "[\"x\"]", "[null, true]"] {
             let answer = send_text(&server.http, method.clone(), &path, body).await;
-            assert_eq!(
-                (answer.status, answer.problem_code()),
-                (400, Some("invalid_request")),
-                "{method} {path} {body}"
-            );
+            let refused = (answer.status, answer.problem_code());
+            assert_eq!(refused, (400, Some("invalid_request")), "{method} {path} {body}");
             assert!(answer.body["detail"].as_str().unwrap().contains("JSON object"), "{}", answer.body);
         }
     }
     assert_eq!(server.http.get("/api/hold").await.expect_status(200)["held"], false);
-    let view = server.http.run_view(&run).await;
-    assert_eq!(view["state"], "running", "the run was stopped");
+    server.assert_running(&run).await;
 }
 
 /// Sends a request with this `Host`, and returns the whole answer.
@@ -68,8 +63,7 @@ async fn request_with_host(server: &TestServer, host: &str, head: &str) -> Strin
 #[case::user("localhost@evil.example")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_foreign_host_is_misdirected_on_every_door(#[case] host: &str) {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     for head in [
         "GET /".to_owned(),
         "GET /api/runs".to_owned(),
@@ -92,8 +86,7 @@ async fn a_foreign_host_is_misdirected_on_every_door(#[case] host: &str) {
     for head in ["GET /healthz", "GET /readyz"] {
         assert!(request_with_host(&server, host, head).await.starts_with("HTTP/1.1 200"), "{head}");
     }
-    let view = server.http.run_view(&run).await;
-    assert_eq!(view["state"], "running", "the run was stopped");
+    server.assert_running(&run).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

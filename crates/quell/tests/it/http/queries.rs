@@ -35,8 +35,7 @@ async fn sessions_are_listed_shown_reset_and_deleted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reset_stops_what_runs_first() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let _ = server.http.post("/api/sessions/s/reset", &json!({"reason": "anew"})).await.expect_status(200);
     assert_eq!(server.wait_ended(&run).await["verdict"]["reason"], "anew");
 }
@@ -44,10 +43,7 @@ async fn a_reset_stops_what_runs_first() {
 #[tokio::test(flavor = "multi_thread")]
 async fn lists_come_in_pages() {
     let server = TestServer::start().await;
-    let mut runs = Vec::new();
-    for _ in 0..3 {
-        runs.push(server.run_to_end("s").await);
-    }
+    let mut runs = [server.run_to_end("s").await, server.run_to_end("s").await, server.run_to_end("s").await];
     let mut found = Vec::new();
     let mut path = "/api/runs?limit=2".to_owned();
     loop {

@@ -1,10 +1,11 @@
 //! Submit messages: idempotency, busy policies, queue limit, stop text, hold, timeouts.
 
 use quell_testkit::ScriptedResponse;
+use quell_testkit::model::ScriptedStream;
 use rstest::rstest;
 use serde_json::json;
 
-use crate::test_server::{TestServer, assert_problem, gated_response};
+use crate::test_server::{TestServer, assert_fields, assert_problem, gated_response};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_is_taken_answered_and_kept() {
@@ -16,9 +17,8 @@ async fn a_message_is_taken_answered_and_kept() {
     assert!(["queued", "running"].contains(&answer["state"].as_str().unwrap()), "{answer}");
     server.model.open_gate("go");
     let view = server.wait_ended(run).await;
-    assert_eq!(view["output"], "begun and done");
-    assert_eq!(view["receipt"]["leftovers"], json!([]));
-    assert_eq!(view["receipt"]["turn"]["recorded"], true);
+    let receipt = json!({"leftovers": [], "turn": {"recorded": true}});
+    assert_fields(&view, &json!({"output": "begun and done", "receipt": receipt}));
     assert_eq!(view["result"], json!({"success": true, "cancelled": false, "loopCount": 1}));
     let history = server.http.get("/api/sessions/s/history").await.expect_status(200);
     let texts: Vec<_> = history["items"].as_array().unwrap().iter().map(|row| row["text"].clone()).collect();
@@ -34,15 +34,18 @@ async fn a_repeat_answers_the_state_and_any_difference_is_a_conflict() {
     assert_eq!(first["runId"], "my:key-1");
     server.model.request_at(0).wait_paused().await;
     let second = server.post_run("s", &body).await.expect_status(200);
-    assert_eq!((&second["runId"], &second["state"]), (&json!("my:key-1"), &json!("running")));
+    assert_fields(&second, &json!({"runId": "my:key-1", "state": "running"}));
     let others = [
         ("s", json!({"text": "other", "idempotencyKey": "my:key-1"})),
         ("t", json!({"text": "hello", "idempotencyKey": "my:key-1"})),
         ("s", json!({"text": "hello", "idempotencyKey": "my:key-1", "agent": "main"})),
     ];
-    for (session, other) in &others {
-        assert_problem(&server.post_run(session, other).await, 409, "conflict");
-    }
+    let assert_conflicts = async || {
+        for (session, other) in &others {
+            assert_problem(&server.post_run(session, other).await, 409, "conflict");
+        }
+    };
+    assert_conflicts().await;
     let anna = server.api_with_new_token("anna", "write").await;
     assert_problem(&anna.post_run("s", &body).await, 409, "conflict");
     server.model.open_gate("go");
@@ -50,9 +53,7 @@ async fn a_repeat_answers_the_state_and_any_difference_is_a_conflict() {
     // The run is known from the database.
     let third = server.post_run("s", &body).await.expect_status(200);
     assert_eq!(third["state"], "ended");
-    for (session, other) in &others {
-        assert_problem(&server.post_run(session, other).await, 409, "conflict");
-    }
+    assert_conflicts().await;
     assert_eq!(server.model.recorded_requests().len(), 1, "a repeated message started another run");
 }
 
@@ -103,8 +104,7 @@ async fn by_default_a_message_waits_its_turn() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reject_refuses_while_busy() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let body = json!({"text": "two", "onBusy": "reject"});
     assert_problem(&server.post_run("s", &body).await, 409, "busy");
     server.http.stop_run(&run).await;
@@ -120,15 +120,13 @@ async fn interrupt_aborts_the_old_run_and_then_starts() {
     let answer = server.post_run("s", &json!({"text": "instead", "onBusy": "interrupt"})).await.expect_status(202);
     let new = server.wait_ended(answer["runId"].as_str().unwrap()).await;
     assert_eq!(new["output"], "new answer");
-    let old = server.wait_ended(&old).await;
-    assert_eq!((&old["verdict"]["kind"], &old["verdict"]["reason"]), (&json!("aborted"), &json!("superseded")));
+    assert_fields(&server.wait_ended(&old).await["verdict"], &json!({"kind": "aborted", "reason": "superseded"}));
     server.model.assert_histories_valid();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_steered_message_reaches_the_active_run_or_the_next() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let body = json!({"text": "also this", "onBusy": "steer", "idempotencyKey": "steer-1"});
     let answer = server.post_run("s", &body).await.expect_status(202);
     let want = json!({"runId": run, "sessionKey": "s", "state": "steered", "messageId": "steer-1"});
@@ -143,13 +141,9 @@ async fn a_steered_message_reaches_the_active_run_or_the_next() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_events_of_a_message_that_a_run_took_over_do_not_hang() {
     let server = TestServer::start().await;
-    let call = json!({"path": "."});
-    let first = quell_testkit::model::ScriptedStream::new().text("begun").wait_for_gate("go").tool_call(
-        "c1",
-        "list_files",
-        &call,
-    );
-    server.model.script(first).script(ScriptedResponse::text("both"));
+    let first = ScriptedStream::new().text("begun").wait_for_gate("go");
+    server.model.script(first.tool_call("c1", "list_files", &json!({"path": "."})));
+    server.model.script(ScriptedResponse::text("both"));
     let run = server.send_message("s", "one").await;
     server.model.request_at(0).wait_paused().await;
     let body = json!({"text": "two", "onBusy": "steer", "idempotencyKey": "steer-2"});
@@ -181,17 +175,14 @@ async fn a_full_queue_refuses() {
 #[case::korean("멈춰")]
 #[tokio::test(flavor = "multi_thread")]
 async fn stop_text_stops_and_makes_no_run(#[case] text: &str) {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let queued = server.send_message("s", "later").await;
     let answer = server.post_run("s", &json!({"text": text})).await.expect_status(200);
-    assert_eq!(answer["aborted"], true);
+    assert_fields(&answer, &json!({"aborted": true, "withdrawn": [{"runId": queued, "text": "later"}]}));
     assert_eq!(answer["runIds"].as_array().unwrap().len(), 2);
-    assert_eq!(answer["withdrawn"], json!([{"runId": queued, "text": "later"}]));
-    let view = server.wait_ended(&run).await;
-    assert_eq!(view["verdict"]["reason"], "command");
+    assert_eq!(server.wait_ended(&run).await["verdict"]["reason"], "command");
     let again = server.post_run("s", &json!({"text": text})).await.expect_status(200);
-    assert_eq!((&again["aborted"], &again["runIds"]), (&json!(false), &json!([])));
+    assert_fields(&again, &json!({"aborted": false, "runIds": []}));
     let runs = server.http.get("/api/runs").await.expect_status(200);
     assert_eq!(runs["items"].as_array().unwrap().len(), 2);
 }
@@ -238,11 +229,10 @@ async fn a_hold_refuses_new_runs_and_survives_a_restart() {
     let waiting = server.send_message("s", "later").await;
     assert_eq!(server.http.get("/api/hold").await.expect_status(200), json!({"held": false}));
     let held = server.http.put("/api/hold", &json!({"held": true, "reason": "audit"})).await.expect_status(200);
-    assert_eq!((&held["held"], &held["reason"], &held["by"]), (&json!(true), &json!("audit"), &json!("admin")));
+    assert_fields(&held, &json!({"held": true, "reason": "audit", "by": "admin"}));
     assert!(held["since"].is_string());
     assert_problem(&server.post_run("t", &json!({"text": "x"})).await, 503, "held");
-    let view = server.http.run_view(&active).await;
-    assert_eq!(view["state"], "running", "active runs go on");
+    server.assert_running(&active).await;
     server.http.stop_run(&active).await;
     let view = server.http.run_view(&waiting).await;
     assert_eq!(view["state"], "queued", "queued runs wait");

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::test_server::{TestServer, assert_problem};
+use crate::test_server::{TestServer, assert_fields, assert_problem};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_closing_daemon_says_so() {
@@ -18,8 +18,7 @@ async fn a_closing_daemon_says_so() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_is_told_the_end_before_the_daemon_goes() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let events = server.http.run_events(&run, 0).await;
     server.engine.shut_down().await;
     let log = events.read_to_end().await;
@@ -33,8 +32,7 @@ async fn a_run_that_ended_before_a_restart_is_still_shown() {
     let server = TestServer::start().await;
     let run = server.run_to_end("s").await;
     let server = server.restart().await;
-    let view = server.http.run_view(&run).await;
-    assert_eq!((&view["state"], &view["output"]), (&json!("ended"), &json!("done")));
+    assert_fields(&server.http.run_view(&run).await, &json!({"state": "ended", "output": "done"}));
     let log = server.http.run_events(&run, 0).await.read_to_end().await;
     log.assert_valid();
 }

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use quell_testkit::ScriptedResponse;
 use quell_testkit::model::{ScriptedStream, StreamStep};
 use reqwest::Method;
 use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 
 use crate::test_server::{TestServer, assert_problem, gated_response};
 
@@ -28,8 +27,7 @@ async fn a_run_is_told_from_its_beginning_to_its_end() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_answer_is_an_event_stream_that_nobody_buffers() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let answer = server.http.request(Method::GET, &format!("/api/runs/{run}/events")).send().await.unwrap();
     let _ = server.http.post("/api/stop", &json!({})).await.expect_status(200);
     assert_eq!(answer.headers()["content-type"], "text/event-stream");
@@ -109,20 +107,14 @@ const LARGE_TEXT_BYTES: usize = 8 * 1024 * 1024;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_that_does_not_read_gets_a_snapshot_and_the_end() {
     let server = TestServer::start().await;
-    server.model.script(
-        ScriptedStream::new()
-            .text("begun")
-            .wait_for_gate("go")
-            .step(StreamStep::HugeOutput { bytes: LARGE_TEXT_BYTES }),
-    );
+    let begun = ScriptedStream::new().text("begun").wait_for_gate("go");
+    server.model.script(begun.step(StreamStep::HugeOutput { bytes: LARGE_TEXT_BYTES }));
     let run = server.send_message("s", "x").await;
     server.model.request_at(0).wait_paused().await;
     let slow = tokio::net::TcpSocket::new_v4().unwrap();
     slow.set_recv_buffer_size(32 * 1024).unwrap();
     let mut slow = slow.connect(server.address).await.unwrap();
-    let (address, token) = (server.address, &server.token);
-    let head = format!("GET /api/runs/{run}/events HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n");
-    slow.write_all(format!("{head}connection: close\r\n\r\n").as_bytes()).await.unwrap();
+    server.write_head(&mut slow, "GET", &format!("/api/runs/{run}/events"), "connection: close").await;
     let mut first = [0; 12];
     slow.read_exact(&mut first).await.unwrap();
     server.model.open_gate("go");
@@ -140,8 +132,7 @@ async fn a_reader_that_does_not_read_gets_a_snapshot_and_the_end() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_readers_see_the_same() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let logs = [server.http.run_events(&run, 0).await, server.http.run_events(&run, 0).await];
     let _ = server.http.post("/api/stop", &json!({})).await.expect_status(200);
     let mut seen = Vec::new();
@@ -151,5 +142,4 @@ async fn many_readers_see_the_same() {
         seen.push(log.events.iter().map(|event| event.data.clone()).collect::<Vec<_>>());
     }
     assert_eq!(seen[0], seen[1]);
-    server.model.script(ScriptedResponse::text("unused"));
 }

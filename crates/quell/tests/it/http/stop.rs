@@ -2,11 +2,13 @@
 
 use quell_testkit::ScriptedResponse;
 use quell_testkit::commands::{self, ProcessMarker};
+use quell_testkit::daemon::poll_until;
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::test_server::{TestServer, assert_problem, gated_response};
+use crate::test_engine::shell_call;
+use crate::test_server::{TestServer, assert_fields, assert_problem, gated_response, send_text};
 
 #[rstest]
 #[case::absent(None)]
@@ -14,15 +16,14 @@ use crate::test_server::{TestServer, assert_problem, gated_response};
 #[case::object(Some("{}"))]
 #[tokio::test(flavor = "multi_thread")]
 async fn stop_bodies_may_be_absent_empty_or_an_empty_object(#[case] body: Option<&'static str>) {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let fill = |request: reqwest::RequestBuilder| match body {
         Some(body) => request.body(body),
         None => request,
     };
     let request = fill(server.http.request(Method::POST, &format!("/api/runs/{run}/stop?wait=1")));
     let answer = server.http.send(request).await.expect_status(200);
-    assert_eq!((&answer["aborted"], &answer["runIds"]), (&json!(true), &json!([run])));
+    assert_fields(&answer, &json!({"aborted": true, "runIds": [run]}));
     for path in ["/api/sessions/s/stop", "/api/stop", "/api/agent/main/abort", "/api/sessions/s/reset"] {
         assert_eq!(server.http.send(fill(server.http.request(Method::POST, path))).await.status, 200, "{path}");
     }
@@ -31,8 +32,7 @@ async fn stop_bodies_may_be_absent_empty_or_an_empty_object(#[case] body: Option
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_stop_bodies_are_refused_and_stop_nothing() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     for path in [format!("/api/runs/{run}/stop"), "/api/sessions/s/stop".into(), "/api/stop".into()] {
         for (body, code) in [
             ("{", "malformed_json"),
@@ -40,24 +40,21 @@ async fn bad_stop_bodies_are_refused_and_stop_nothing() {
             ("{\"force\":1}", "invalid_request"),
             ("null", "invalid_request"),
         ] {
-            let answer = crate::test_server::send_text(&server.http, Method::POST, &path, body).await;
+            let answer = send_text(&server.http, Method::POST, &path, body).await;
             assert_problem(&answer, 400, code);
         }
     }
-    let view = server.http.run_view(&run).await;
-    assert_eq!(view["state"], "running");
+    server.assert_running(&run).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_wait_the_ticket_is_answered_at_once() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     for wait in ["", "?wait=0", "?wait=false"] {
         let answer = server.http.post(&format!("/api/runs/{run}/stop{wait}"), &json!({"reason": "enough"})).await;
         // The run may be over already: then the answer is 200 with the receipt.
         assert!(matches!(answer.status, 200 | 202), "{}", answer.status);
-        assert_eq!(answer.body["runId"], run);
-        assert_eq!(answer.body["verdict"]["reason"], "enough");
+        assert_fields(&answer.body, &json!({"runId": run, "verdict": {"reason": "enough"}}));
         let over = answer.body["state"] == "ended";
         assert_eq!(over, answer.status == 200);
         assert_eq!(over, answer.body["receipt"].is_object());
@@ -66,13 +63,10 @@ async fn without_wait_the_ticket_is_answered_at_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn with_wait_the_receipt_is_answered() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let answer = server.http.stop_run(&run).await;
     let receipt = &answer["receipt"];
-    assert_eq!(receipt["runId"], run);
-    assert_eq!(receipt["rung"], "cancel");
-    assert_eq!(receipt["leftovers"], json!([]));
+    assert_fields(receipt, &json!({"runId": run, "rung": "cancel", "leftovers": []}));
     assert_eq!(receipt["turn"], json!({"recorded": true}));
     for time in ["requestedAt", "deliveredAt", "settledAt"] {
         assert!(receipt[time]["at"].is_string() && receipt[time]["ms"].is_number(), "{time} of {receipt:#}");
@@ -94,9 +88,8 @@ async fn an_ended_run_answers_its_real_verdict() {
         }
         let answer = server.http.post(&format!("/api/runs/{run}/stop"), &json!({})).await.expect_status(200);
         assert_eq!(answer["verdict"], json!({"kind": "completed"}));
-        assert_eq!((&answer["aborted"], &answer["runIds"]), (&json!(false), &json!([])));
-        assert_eq!(answer["state"], "ended");
-        assert_eq!(answer["receipt"]["runId"], run);
+        let ended = json!({"aborted": false, "runIds": [], "state": "ended", "receipt": {"runId": run}});
+        assert_fields(&answer, &ended);
     }
     let anna = server.api_with_new_token("anna", "write").await;
     assert_problem(&anna.post(&format!("/api/runs/{run}/stop"), &json!({})).await, 403, "forbidden");
@@ -123,13 +116,11 @@ async fn a_stop_that_comes_first_is_kept_for_its_run() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_key_is_checked_against_the_run() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let path = format!("/api/runs/{run}/stop?wait=1");
     assert_problem(&server.http.post(&path, &json!({"sessionKey": "t"})).await, 404, "run_not_found");
     assert_problem(&server.http.post(&path, &json!({"sessionKey": ""})).await, 400, "invalid_request");
-    let view = server.http.run_view(&run).await;
-    assert_eq!(view["state"], "running");
+    server.assert_running(&run).await;
     assert_eq!(server.http.post(&path, &json!({"sessionKey": "s"})).await.expect_status(200)["aborted"], true);
     server.wait_forgotten(&run).await;
     assert_problem(&server.http.post(&path, &json!({"sessionKey": "t"})).await, 404, "run_not_found");
@@ -137,8 +128,7 @@ async fn a_session_key_is_checked_against_the_run() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_of_a_run_leaves_its_queue() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     server.model.script(ScriptedResponse::text("second"));
     let next = server.send_message("s", "two").await;
     server.http.post(&format!("/api/runs/{run}/stop"), &json!({})).await;
@@ -147,11 +137,10 @@ async fn a_stop_of_a_run_leaves_its_queue() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queued_run_is_stopped_and_leaves_no_turn() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let queued = server.send_message("s", "two").await;
     let answer = server.http.post(&format!("/api/runs/{queued}/stop"), &json!({})).await.expect_status(200);
-    assert_eq!((&answer["aborted"], &answer["receipt"]["turn"]["recorded"]), (&json!(true), &json!(false)));
+    assert_fields(&answer, &json!({"aborted": true, "receipt": {"turn": {"recorded": false}}}));
     server.http.stop_run(&run).await;
     let history = server.http.get("/api/sessions/s/history").await.expect_status(200);
     assert!(!history.to_string().contains("two"), "{history:#}");
@@ -160,16 +149,15 @@ async fn a_queued_run_is_stopped_and_leaves_no_turn() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_stop_covers_its_queue_unless_told_not_to() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     server.model.script(gated_response("go"));
     let queued = server.send_message("s", "two").await;
     let kept = server.http.post("/api/sessions/s/stop?wait=1", &json!({"keepQueued": true, "force": true})).await;
     assert_eq!(kept.expect_status(200), json!({"aborted": true, "runIds": [run], "withdrawn": []}));
     server.model.request_at(1).wait_paused().await;
     let third = server.send_message("s", "three").await;
-    let answer =
-        server.http.post("/api/sessions/s/stop?wait=1", &json!({"reason": "done here"})).await.expect_status(200);
+    let all = json!({"reason": "done here"});
+    let answer = server.http.post("/api/sessions/s/stop?wait=1", &all).await.expect_status(200);
     let ids: Vec<&Value> = answer["runIds"].as_array().unwrap().iter().collect();
     assert!(ids.contains(&&json!(queued)) && ids.contains(&&json!(third)), "{answer}");
     assert_eq!(answer["withdrawn"], json!([{"runId": third, "text": "three"}]));
@@ -186,7 +174,7 @@ async fn everything_stops_with_one_call_and_stays_held() {
     runs.push(server.send_message("a", "queued").await);
     let body = json!({"hold": true, "force": true, "reason": "fire"});
     let answer = server.http.post("/api/stop?wait=1", &body).await.expect_status(200);
-    assert_eq!((&answer["aborted"], &answer["held"]), (&json!(true), &json!(true)));
+    assert_fields(&answer, &json!({"aborted": true, "held": true}));
     assert_eq!(answer["runIds"].as_array().unwrap().len(), 3);
     assert_eq!(answer["withdrawn"][0]["text"], "queued");
     let active = server.http.get("/api/runs?state=active").await.expect_status(200);
@@ -221,16 +209,13 @@ async fn a_stop_gets_in_when_all_streams_are_taken() {
 async fn a_run_that_is_not_over_shows_what_it_holds_and_when_its_stop_came() {
     let server = TestServer::start_with_processes().await;
     let marker = ProcessMarker::new();
-    let call = json!({"command": commands::ignores_signals(&marker)});
-    server.model.script(ScriptedResponse::tool_call("c1", "shell", &call));
+    server.model.script(shell_call(commands::ignores_signals(&marker)));
     let run = server.send_message("s", "do it").await;
     server.http.run_events(&run, 0).await.wait_for("tool.output").await;
     let path = format!("/api/runs/{run}");
-    let mut live = server.http.get(&path).await.expect_status(200);
     // The output of a command may arrive before its warden has reported the process id.
-    while !live["held"].as_array().unwrap().iter().any(|row| row["pid"].is_number()) {
-        live = server.http.get(&path).await.expect_status(200);
-    }
+    let has_pid = |view: &Value| view["held"].as_array().unwrap().iter().any(|row| row["pid"].is_number());
+    let live = poll_until("a process id", async || Some(server.http.run_view(&run).await).filter(has_pid)).await;
     let held = |view: &Value, kind: &str| {
         let rows: Vec<Value> = view["held"].as_array().unwrap().clone();
         rows.into_iter().find(|row| row["kind"] == kind).unwrap_or_else(|| panic!("no {kind} in {view:#}"))
@@ -241,15 +226,12 @@ async fn a_run_that_is_not_over_shows_what_it_holds_and_when_its_stop_came() {
     // The command ignores SIGTERM, so its stop takes half a second.
     let _ = server.http.post(&format!("{path}/stop"), &json!({})).await.expect_status(202);
     let ending = server.http.get(&path).await.expect_status(200);
-    assert_eq!((&ending["state"], &ending["requestedAt"]["ms"]), (&json!("ending"), &json!(0.0)));
+    assert_fields(&ending, &json!({"state": "ending", "requestedAt": {"ms": 0.0}}));
     assert!(ending["deliveredAt"]["ms"].as_f64().unwrap() >= 0.0);
     assert!(held(&ending, "process")["openedAt"]["ms"].as_f64().unwrap() < 0.0);
     let ended = server.wait_ended(&run).await;
-    assert_eq!(
-        (ended.get("held"), ended.get("requestedAt")),
-        (None, None),
-        "an ended run shows these in its receipt only"
-    );
+    let only_while_live = (ended.get("held"), ended.get("requestedAt"));
+    assert_eq!(only_while_live, (None, None), "an ended run shows these in its receipt only");
     assert!(ended["receipt"]["resources"].as_array().unwrap().len() >= 3);
     marker.disarm();
 }

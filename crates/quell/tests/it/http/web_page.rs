@@ -1,15 +1,14 @@
 //! Static files of the web page, browser sign-in and sign-out, and the model of a session.
 
 use quell_engine::agent::AgentConfig;
-use quell_protocol::AgentId;
-use quell_testkit::ScriptedResponse;
 use reqwest::header::{ACCEPT_ENCODING, COOKIE, ETAG, HeaderMap, IF_NONE_MATCH, LOCATION, SET_COOKIE};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Method, StatusCode};
 use secrecy::ExposeSecret;
 use serde_json::json;
 
-use crate::test_server::{TestServer, assert_problem};
+use crate::test_engine::parse_agent_id;
+use crate::test_server::{TestServer, assert_fields, assert_problem};
 
 /// A browser without scripts: it follows no redirects.
 fn browser_client() -> Client {
@@ -48,10 +47,10 @@ async fn the_page_needs_no_token_and_may_run_its_own_scripts_alone() {
         assert_eq!(answer.status(), 200, "{asset}");
         assert_eq!(answer.headers()["x-content-type-options"], "nosniff");
     }
-    let missing = browser_client().get(format!("{}/assets/js/none.js", base_url(&server))).send().await.unwrap();
-    assert_eq!(missing.status(), 404);
-    let outside = browser_client().get(format!("{}/assets/..%2fCargo.toml", base_url(&server))).send().await.unwrap();
-    assert_eq!(outside.status(), 404);
+    for outside in ["/assets/js/none.js", "/assets/..%2fCargo.toml"] {
+        let answer = browser_client().get(format!("{}{outside}", base_url(&server))).send().await.unwrap();
+        assert_eq!(answer.status(), 404, "{outside}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -85,25 +84,21 @@ async fn the_link_signs_one_browser_in_and_no_second() {
     // Only admins can create the link.
     let made = server.http.post("/api/sign-in-link", &json!({})).await.expect_status(200);
     assert!(made["path"].as_str().unwrap().starts_with("/sign-in/"));
-    assert_problem(
-        &server.api_with_new_token("bot", "write").await.post("/api/sign-in-link", &json!({})).await,
-        403,
-        "forbidden",
-    );
+    let bot = server.api_with_new_token("bot", "write").await;
+    assert_problem(&bot.post("/api/sign-in-link", &json!({})).await, 403, "forbidden");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_signs_in_as_itself_until_it_signs_out() {
     let server = TestServer::start().await;
-    let made = server.http.post("/api/tokens", &json!({"name": "anna", "scope": "write"})).await.expect_status(201);
+    let token = server.create_token("anna", "write").await;
     let stranger = server.http.with_token("");
     let wrong = stranger.post("/api/sign-in", &json!({"token": "quell_no"})).await;
     assert_problem(&wrong, 401, "unauthorized");
-    let request = stranger.request(Method::POST, "/api/sign-in").json(&json!({"token": made["token"]}));
+    let request = stranger.request(Method::POST, "/api/sign-in").json(&json!({"token": token}));
     let answer = request.send().await.unwrap();
     let cookie = session_cookie(answer.headers());
-    let me: serde_json::Value = answer.json().await.unwrap();
-    assert_eq!((&me["principal"], &me["scope"]), (&json!("anna"), &json!("write")));
+    assert_fields(&answer.json().await.unwrap(), &json!({"principal": "anna", "scope": "write"}));
     assert_eq!(status_with_cookie(&server, &cookie, "/api/runs").await, 200);
     assert_eq!(status_with_cookie(&server, &cookie, "/api/tokens").await, 403);
     let foreign = stranger.request(Method::POST, "/api/sign-out").header("origin", "http://evil.example");
@@ -125,20 +120,15 @@ async fn a_cookie_behind_a_proxy_with_tls_never_travels_without_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_works_with_another_model_from_its_next_run_on() {
     let server = TestServer::start().await;
-    server
-        .model
-        .script(ScriptedResponse::text("one"))
-        .script(ScriptedResponse::text("two"))
-        .script(ScriptedResponse::text("three"));
     let models = server.http.get("/api/models").await.expect_status(200);
     let first = models["items"][0]["model"].as_str().unwrap().to_owned();
     let (provider, _) = first.split_once('/').unwrap();
-    server.wait_ended(&server.send_message("s", "hello").await).await;
+    server.run_to_end("s").await;
     let other = format!("{provider}/other-model");
     let changed = server.http.patch("/api/sessions/s", &json!({"model": other})).await.expect_status(200);
     assert_eq!(changed["config"]["model"], json!({"value": other, "from": "session"}));
     assert_eq!(changed["config"].get("temperature"), None, "a session created by a message has no temperature");
-    server.wait_ended(&server.send_message("s", "hello again").await).await;
+    server.run_to_end("s").await;
     assert_eq!(requested_models(&server), [first.split_once('/').unwrap().1, "other-model"]);
     // An unusable model changes nothing. A session that nobody has used yet can be configured.
     let refused = server.http.patch("/api/sessions/s", &json!({"model": "nobody/x"})).await;
@@ -146,41 +136,34 @@ async fn a_session_works_with_another_model_from_its_next_run_on() {
     let kept = server.http.get("/api/sessions/s").await.expect_status(200);
     assert_eq!(kept["config"]["model"]["value"], other);
     let _ = server.http.patch("/api/sessions/fresh", &json!({"model": other})).await.expect_status(200);
-    server.wait_ended(&server.send_message("fresh", "hello").await).await;
+    server.run_to_end("fresh").await;
     assert_eq!(requested_models(&server)[2], "other-model");
     let bound = json!({"userId": "u", "chatId": "c", "provider": provider, "temperature": 0.3});
     let key = server.http.post("/api/sessions", &bound).await.expect_status(201)["key"].clone();
     let path = format!("/api/sessions/{}", key.as_str().unwrap());
     let moved = server.http.patch(&path, &json!({"model": other})).await.expect_status(200);
-    assert_eq!((&moved["config"]["userId"], &moved["config"]["temperature"]["value"]), (&json!("u"), &json!(0.3)));
+    assert_fields(&moved["config"], &json!({"userId": "u", "temperature": {"value": 0.3}}));
     assert_problem(&server.http.patch(&path, &json!({"model": "demo/x"})).await, 422, "agent_configuration_error");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_agent_brings_its_own_model() {
-    let other = |plan: &mut crate::test_server::TestServerConfig| {
-        let main = plan.engine.agents.values().next().unwrap().clone();
+    let server = TestServer::start_with(|plan| {
+        let main = plan.engine.agents[&parse_agent_id("main")].clone();
         let scout = AgentConfig { model: "scripted/scout-model".to_owned(), ..main };
-        plan.engine.agents.insert(AgentId::parse("scout").unwrap(), scout);
-    };
-    let server = TestServer::start_with(other).await;
-    for _ in 0..3 {
-        server.model.script(ScriptedResponse::text("done"));
-    }
-    server.wait_ended(&server.send_message("s", "one").await).await;
+        plan.engine.agents.insert(parse_agent_id("scout"), scout);
+    })
+    .await;
+    server.run_to_end("s").await;
     let own = json!({"model": "scripted/own-model"});
     let _ = server.http.patch("/api/sessions/s", &own).await.expect_status(200);
-    server.wait_ended(&server.send_message("s", "two").await).await;
+    server.run_to_end("s").await;
     let moved = server.http.patch("/api/sessions/s", &json!({"agent": "scout"})).await.expect_status(200);
-    assert_eq!(
-        (&moved["config"]["agent"], &moved["config"]["model"]["value"]),
-        (&json!("scout"), &json!("scripted/scout-model"))
-    );
-    server.wait_ended(&server.send_message("s", "three").await).await;
+    assert_fields(&moved["config"], &json!({"agent": "scout", "model": {"value": "scripted/scout-model"}}));
+    server.run_to_end("s").await;
     assert_eq!(requested_models(&server)[1..], ["own-model", "scout-model"]);
 }
 
-/// The models of all requests so far.
 fn requested_models(server: &TestServer) -> Vec<String> {
     server.model.recorded_requests().iter().map(|request| request.body["model"].as_str().unwrap().to_owned()).collect()
 }

@@ -14,10 +14,16 @@ use serde_json::json;
 
 use super::proxy::PageProxy;
 use super::{PageConfig, PageFixture};
+use crate::test_engine::shell_call;
 use crate::test_server::percent_encode;
 
 const STATUSES: [&str; 4] = ["idle", "waiting_llm", "processing", "stopping"];
 const AGENTS: [&str; 3] = ["main", "scout", "team/writer"];
+const CONFIG: PageConfig<'static> = PageConfig {
+    main: "",
+    others: &[("scout", "parent = \"main\""), ("team/writer", "parent = \"scout\"")],
+    tables: "",
+};
 
 /// Checks the tree after every change and records violations of the rule.
 const WATCH_SCRIPT: &str = r"
@@ -56,14 +62,14 @@ fn expected_row(status: &str) -> String {
 }
 
 async fn wait_row(fixture: &PageFixture, agent: &str, status: &str) {
-    fixture.browser.wait_for(&format!("JSON.stringify(window.__row('{agent}')) === '{}'", expected_row(status))).await;
+    fixture.wait_for(&format!("JSON.stringify(window.__row('{agent}')) === '{}'", expected_row(status))).await;
 }
 
 /// Fails when the rule was ever broken, and when the observer saw nothing after its first look. How many changes random
 /// actions make is left to chance.
 async fn assert_rule_held(fixture: &PageFixture) {
-    assert_eq!(fixture.browser.eval("window.__broken").await, json!([]));
-    let looks = fixture.browser.eval("window.__changes").await.as_u64().unwrap();
+    assert_eq!(fixture.eval("window.__broken").await, json!([]));
+    let looks = fixture.eval("window.__changes").await.as_u64().unwrap();
     assert!(looks > 1, "no change was looked at");
 }
 
@@ -73,20 +79,11 @@ fn samples<T: std::fmt::Debug>(strategy: impl Strategy<Value = T>, count: usize)
     (0..count).map(|_| strategy.new_tree(&mut runner).unwrap().current()).collect()
 }
 
-async fn start_with_agents() -> Option<PageFixture> {
-    let others = [("scout", "parent = \"main\""), ("team/writer", "parent = \"scout\"")];
-    PageFixture::start_with(&PageConfig { others: &others, ..PageConfig::default() }).await
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn the_button_is_visible_if_and_only_if_waiting_llm_whatever_the_page_is_told() {
-    let Some(fixture) = start_with_agents().await else { return };
-    let proxy = PageProxy::start_before(fixture.daemon.url()).await;
-    let browser = &fixture.browser;
-    browser.open(&fixture.sign_in_link().replace(fixture.daemon.url(), &proxy.url)).await;
-    browser.wait_visible("[data-fact=connection][data-state=live]").await;
-    browser.wait_visible("#agents [data-agent='team/writer']").await;
-    browser.run_script(WATCH_SCRIPT, &[]).await;
+    let Some((fixture, proxy)) = PageFixture::start_behind_proxy(&CONFIG).await else { return };
+    fixture.wait_visible("#agents [data-agent='team/writer']").await;
+    fixture.run_script(WATCH_SCRIPT, &[]).await;
     let steps = samples((0..AGENTS.len(), 0..STATUSES.len(), prop::bool::weighted(0.7)), 150);
     let mut last = ["idle"; AGENTS.len()];
     for (step, (agent, status, looked_at)) in steps.into_iter().enumerate() {
@@ -103,12 +100,11 @@ async fn the_button_is_visible_if_and_only_if_waiting_llm_whatever_the_page_is_t
     }
     assert_rule_held(&fixture).await;
     check_stale_list_ignored(&fixture, &proxy).await;
-    browser.assert_no_page_errors(&[]).await;
+    fixture.assert_no_page_errors(&[]).await;
 }
 
 /// A list that was made before an event arrives after it: the status of the event stays.
 async fn check_stale_list_ignored(fixture: &PageFixture, proxy: &PageProxy) {
-    let browser = &fixture.browser;
     for (old, new) in [("waiting_llm", "processing"), ("processing", "waiting_llm"), ("stopping", "idle")] {
         proxy.set_agent_status("main", old);
         wait_row(fixture, "main", old).await;
@@ -117,19 +113,18 @@ async fn check_stale_list_ignored(fixture: &PageFixture, proxy: &PageProxy) {
         proxy.wait_list_held().await;
         proxy.set_agent_status("main", new);
         wait_row(fixture, "main", new).await;
-        browser.run_script("window.__history.length = 0; performance.clearResourceTimings();", &[]).await;
+        fixture.run_script("window.__history.length = 0; performance.clearResourceTimings();", &[]).await;
         proxy.release_lists();
         // Lists are fetched one after the other: when the second one is here, the first one has been processed.
         proxy.set_agent_status("scout", old);
-        browser
+        fixture
             .wait_for("performance.getEntriesByType('resource').filter(e => e.name.endsWith('/api/agents')).length > 1")
             .await;
-        let history = browser.eval("window.__history.join('; ')").await;
+        let history = fixture.eval("window.__history.join('; ')").await;
         assert!(history == "" || history == expected_row(new), "{old} came back over {new}: {history}");
     }
 }
 
-/// One action on an agent of the daemon.
 #[derive(Debug, Clone, Copy)]
 enum AgentAction {
     /// Start a run that waits for the model.
@@ -139,7 +134,6 @@ enum AgentAction {
     Answer,
     /// Click the abort button, if it is visible.
     Click,
-    /// Stop all runs of the session over HTTP.
     Stop,
 }
 
@@ -154,7 +148,6 @@ fn any_action() -> impl Strategy<Value = (usize, AgentAction)> {
     (0..AGENTS.len(), actions)
 }
 
-/// What the session of an agent does.
 #[derive(Debug, Clone, Default)]
 enum SessionActivity {
     #[default]
@@ -176,10 +169,9 @@ impl SessionActivity {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_button_is_visible_if_and_only_if_waiting_llm_whatever_agents_do() {
-    let Some(fixture) = start_with_agents().await else { return };
-    fixture.sign_in().await;
-    fixture.browser.wait_visible("#agents [data-agent='team/writer']").await;
-    fixture.browser.run_script(WATCH_SCRIPT, &[]).await;
+    let Some(fixture) = PageFixture::start_signed_in_with(&CONFIG).await else { return };
+    fixture.wait_visible("#agents [data-agent='team/writer']").await;
+    fixture.run_script(WATCH_SCRIPT, &[]).await;
     let marker = ProcessMarker::new();
     let mut activity: [SessionActivity; AGENTS.len()] = Default::default();
     for (number, (agent, action)) in samples(any_action(), 30).into_iter().enumerate() {
@@ -194,7 +186,7 @@ async fn the_button_is_visible_if_and_only_if_waiting_llm_whatever_agents_do() {
     }
     assert_rule_held(&fixture).await;
     fixture.model.assert_histories_valid();
-    fixture.browser.assert_no_page_errors(&[]).await;
+    fixture.assert_no_page_errors(&[]).await;
 }
 
 /// Performs the action if the activity allows it; returns the activity afterwards.
@@ -217,8 +209,7 @@ async fn perform_action(
             SessionActivity::Waiting(gate)
         }
         (AgentAction::Work, SessionActivity::Nothing) => {
-            begin(ScriptedResponse::tool_call("c1", "shell", &json!({"command": commands::obeys_signals(marker)})))
-                .await;
+            begin(shell_call(commands::obeys_signals(marker))).await;
             SessionActivity::Working
         }
         (AgentAction::Answer, SessionActivity::Waiting(gate)) => {
@@ -226,9 +217,9 @@ async fn perform_action(
             SessionActivity::Nothing
         }
         (AgentAction::Click, SessionActivity::Waiting(_)) => {
-            let before = fixture.browser.eval("location.href").await;
-            fixture.browser.click(&format!("#agents [data-agent='{agent}'] .abort-btn")).await;
-            assert_eq!(fixture.browser.eval("location.href").await, before, "the click does not open the row");
+            let before = fixture.eval("location.href").await;
+            fixture.click(&format!("#agents [data-agent='{agent}'] .abort-btn")).await;
+            assert_eq!(fixture.eval("location.href").await, before, "the click does not open the row");
             SessionActivity::Nothing
         }
         (AgentAction::Stop, _) => {

@@ -54,12 +54,9 @@ const HOSTILE_NAME: &str = "<img src=x onerror=window.__xss=90>\u{202e}";
 async fn hostile_text_is_shown_and_never_run() {
     let id = "a<img src=x onerror=window.__xss=91>";
     let role = format!("role = {}", json!(HOSTILE_NAME));
-    let config =
-        PageConfig { main: "approvals = { shell = \"ask\" }", others: &[(id, &role)], ..PageConfig::default() };
-    let Some(fixture) = PageFixture::start_with(&config).await else { return };
-    let browser = &fixture.browser;
-    fixture.sign_in().await;
-    let shell = browser.eval(STRUCTURE_SCRIPT).await;
+    let config = PageConfig { others: &[(id, &role)], ..PageConfig::main("approvals = { shell = \"ask\" }") };
+    let Some(fixture) = PageFixture::start_signed_in_with(&config).await else { return };
+    let shell = fixture.eval(STRUCTURE_SCRIPT).await;
 
     // Written in pieces of 7 bytes, so that tags and escapes are split as in real streams.
     let all = CORPUS.join("\n\n");
@@ -68,7 +65,7 @@ async fn hostile_text_is_shown_and_never_run() {
     fixture.open_session("<script>window.__xss=92</script>").await;
     paste_and_send(&fixture, &all).await;
     fixture.wait_send_mode("send").await;
-    browser.wait_text("article.turn[data-role=assistant] .markdown", "<script>window.__xss=1</script>").await;
+    fixture.wait_text("article.turn[data-role=assistant] .markdown", "<script>window.__xss=1</script>").await;
     assert_inert(&fixture, "an answer").await;
     check_links_harmless(&fixture).await;
     check_calls_and_approvals(&fixture, &all).await;
@@ -81,22 +78,22 @@ async fn hostile_text_is_shown_and_never_run() {
         "#/r/<img src=x onerror=window.__xss=94>",
     ] {
         fixture.go_to(route).await;
-        browser.run_async_script("requestAnimationFrame(() => requestAnimationFrame(() => done(true)));", &[]).await;
+        fixture.run_async_script("requestAnimationFrame(() => requestAnimationFrame(() => done(true)));", &[]).await;
         assert_inert(&fixture, route).await;
     }
     fixture.open_session("<script>window.__xss=92</script>").await;
-    browser.reload().await;
-    browser.wait_text("article.turn[data-role=assistant] .markdown", "<script>window.__xss=1</script>").await;
+    fixture.reload().await;
+    fixture.wait_text("article.turn[data-role=assistant] .markdown", "<script>window.__xss=1</script>").await;
     assert_inert(&fixture, "a restored answer").await;
-    assert_eq!(browser.eval(STRUCTURE_SCRIPT).await, shell, "the structure of the page is unchanged");
-    browser.assert_no_page_errors(&["status of 404"]).await;
+    assert_eq!(fixture.eval(STRUCTURE_SCRIPT).await, shell, "the structure of the page is unchanged");
+    fixture.assert_no_page_errors(&["status of 404"]).await;
 }
 
 /// Pastes a text and sends it; typing it key by key would take too long.
 async fn paste_and_send(fixture: &PageFixture, text: &str) {
-    fixture.browser.click("#message").await;
-    fixture.browser.cdp("Input.insertText", json!({"text": text})).await;
-    fixture.browser.press_key(Key::Enter).await;
+    fixture.click("#message").await;
+    fixture.cdp("Input.insertText", json!({"text": text})).await;
+    fixture.press_key(Key::Enter).await;
 }
 
 /// Counts the elements that must exist exactly once, whatever a text contains.
@@ -106,58 +103,52 @@ const STRUCTURE_SCRIPT: &str =
 
 /// Sends hostile text through calls, their arguments and output, approvals and errors.
 async fn check_calls_and_approvals(fixture: &PageFixture, all: &str) {
-    let browser = &fixture.browser;
     fixture.open_session("calls").await;
     let command = format!("cat <<'END'\n{}\nEND\n", all.replace('\u{1}', ""));
-    fixture.model.script(ScriptedResponse::tool_call(
-        "<b onclick=window.__xss=95>",
-        "shell",
-        &json!({"command": command}),
-    ));
+    let arguments = json!({"command": command});
+    fixture.model.script(ScriptedResponse::tool_call("<b onclick=window.__xss=95>", "shell", &arguments));
     fixture.model.script(ScriptedResponse::tool_call("c2", HOSTILE_NAME, &json!({HOSTILE_NAME: all})));
     fixture.model.script(ScriptedResponse::status(400));
     fixture.send_message("call").await;
-    browser.wait_visible("[data-approval] .allow").await;
+    fixture.wait_visible("[data-approval] .allow").await;
     assert_inert(fixture, "an approval").await;
-    browser.click("[data-approval] .allow").await;
-    browser.wait_for("document.querySelectorAll('details.call').length >= 2").await;
-    browser.run_script("document.querySelectorAll('details').forEach(details => { details.open = true; });", &[]).await;
-    browser.wait_text(".call-output", "<script>window.__xss=1</script>").await;
+    fixture.click("[data-approval] .allow").await;
+    fixture.wait_for("document.querySelectorAll('details.call').length >= 2").await;
+    fixture.run_script("document.querySelectorAll('details').forEach(details => { details.open = true; });", &[]).await;
+    fixture.wait_text(".call-output", "<script>window.__xss=1</script>").await;
     fixture.wait_send_mode("send").await;
     assert_inert(fixture, "calls").await;
 }
 
 /// No script has run, nothing was loaded from elsewhere, and no text has become an element.
 async fn assert_inert(fixture: &PageFixture, what: &str) {
-    let browser = &fixture.browser;
     assert_eq!(
-        browser.eval("typeof window.__xss").await,
+        fixture.eval("typeof window.__xss").await,
         "undefined",
         "in {what}: script {}",
-        browser.eval("window.__xss").await
+        fixture.eval("window.__xss").await
     );
     let foreign = "[...document.querySelectorAll('img,iframe,object,embed,base,meta[http-equiv],math,#turns form,#turns noscript,body link,body style,body script')]
         .map((e) => e.outerHTML.slice(0, 120)).filter((html) => !html.includes('/assets/'))";
-    assert_eq!(browser.eval(foreign).await, json!([]), "in {what}");
+    assert_eq!(fixture.eval(foreign).await, json!([]), "in {what}");
     let events = "[...document.querySelectorAll('*')].flatMap((e) => e.getAttributeNames().filter((name) => /^on|^style$|^srcdoc$/.test(name))
         .map((name) => `${e.tagName} ${name}=${e.getAttribute(name)}`)).filter((text) => /xss|evil/.test(text))";
-    assert_eq!(browser.eval(events).await, json!([]), "in {what}");
+    assert_eq!(fixture.eval(events).await, json!([]), "in {what}");
     let foreign = "performance.getEntriesByType('resource').map((e) => e.name).filter((name) => !name.startsWith(location.origin) && !name.startsWith('data:'))";
-    assert_eq!(browser.eval(foreign).await, json!([]), "loaded by {what}");
+    assert_eq!(fixture.eval(foreign).await, json!([]), "loaded by {what}");
 }
 
 /// All links have web schemes, and clicking them runs no script.
 async fn check_links_harmless(fixture: &PageFixture) {
-    let browser = &fixture.browser;
     let links = "[...document.querySelectorAll('#turns a[href]')]";
     let schemes =
-        browser.eval(&format!("{links}.map((a) => a.protocol).filter((p) => !/^(https?|mailto):$/.test(p))")).await;
+        fixture.eval(&format!("{links}.map((a) => a.protocol).filter((p) => !/^(https?|mailto):$/.test(p))")).await;
     assert_eq!(schemes, json!([]));
     // Navigation is prevented: a script in a link would run at the click itself.
     let click = format!(
         "const stay = (event) => {{ if (event.target.closest('a')?.protocol.startsWith('http')) event.preventDefault(); }};
          addEventListener('click', stay); {links}.forEach((a) => a.click()); removeEventListener('click', stay);"
     );
-    browser.run_script(&click, &[]).await;
+    fixture.run_script(&click, &[]).await;
     assert_inert(fixture, "clicked links").await;
 }

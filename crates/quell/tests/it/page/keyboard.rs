@@ -8,29 +8,28 @@ use super::{PageFixture, UNAUTHORIZED_ENTRY};
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_is_reached_and_stopped_with_the_keyboard_alone() {
     let Some(fixture) = PageFixture::start().await else { return };
-    let browser = &fixture.browser;
-    browser.open(fixture.daemon.url()).await;
-    browser.wait_visible("#sign-in").await;
-    browser.tab_until_focused("#token").await;
-    browser.type_text(fixture.daemon.token()).await;
-    browser.press_key(Key::Enter).await;
-    browser.wait_for("document.body.dataset.view === 'chat'").await;
-    browser.wait_visible("[data-fact=connection][data-state=live]").await;
+    fixture.open(fixture.daemon.url()).await;
+    fixture.wait_visible("#sign-in").await;
+    fixture.tab_until_focused("#token").await;
+    fixture.type_text(fixture.daemon.token()).await;
+    fixture.press_key(Key::Enter).await;
+    fixture.wait_view("chat").await;
+    fixture.wait_live().await;
 
     // As over plain HTTP from another machine, where browsers have no `randomUUID`.
-    browser.run_script("delete Crypto.prototype.randomUUID;", &[]).await;
-    browser.tab_until_focused("#new-session").await;
+    fixture.run_script("delete Crypto.prototype.randomUUID;", &[]).await;
+    fixture.tab_until_focused("#new-session").await;
     assert_focus_visible(&fixture).await;
-    browser.press_key(Key::Enter).await;
-    browser.wait_visible("#message").await;
-    browser.tab_until_focused("#message").await;
+    fixture.press_key(Key::Enter).await;
+    fixture.wait_visible("#message").await;
+    fixture.tab_until_focused("#message").await;
     fixture.model.script(ScriptedResponse::silent_mid_stream("begun"));
-    browser.type_text("hello").await;
-    browser.press_key(Key::Enter).await;
+    fixture.type_text("hello").await;
+    fixture.press_key(Key::Enter).await;
     fixture.wait_send_mode("stop").await;
-    browser.wait_text("article.turn[data-role=assistant]", "begun").await;
-    browser.press_key(Key::Escape).await;
-    browser.wait_text("article.turn.stopped .receipt-line", "stopped in ").await;
+    fixture.wait_text("article.turn[data-role=assistant]", "begun").await;
+    fixture.press_key(Key::Escape).await;
+    fixture.wait_text("article.turn.stopped .receipt-line", "stopped in ").await;
     fixture.wait_send_mode("send").await;
 
     for _ in 0..2 {
@@ -38,50 +37,39 @@ async fn everything_is_reached_and_stopped_with_the_keyboard_alone() {
     }
     let (one, two) = (fixture.http.send_message("one", "go").await, fixture.http.send_message("two", "go").await);
     // By the link on the page, not by its address.
-    browser.tab_until_focused("a[href='#/runs']").await;
+    fixture.tab_until_focused("a[href='#/runs']").await;
     assert_focus_visible(&fixture).await;
-    browser.press_key(Key::Enter).await;
-    browser.wait_for("document.body.dataset.view === 'runs'").await;
+    fixture.press_key(Key::Enter).await;
+    fixture.wait_view("runs").await;
     let stop_one = format!("#runs tr[data-run='{one}'] .stop-run");
-    browser.wait_visible(&stop_one).await;
-    browser.tab_until_focused(&stop_one).await;
+    fixture.wait_visible(&stop_one).await;
+    fixture.tab_until_focused(&stop_one).await;
     assert_focus_visible(&fixture).await;
-    browser.press_key(Key::Enter).await;
+    fixture.press_key(Key::Enter).await;
     assert_eq!(fixture.http.wait_ended(&one).await["verdict"]["kind"], "aborted");
-    browser.wait_hidden(&stop_one).await;
+    fixture.wait_hidden(&stop_one).await;
 
-    browser.tab_until_focused("#stop-all").await;
-    browser.press_key(Key::Enter).await;
-    browser.wait_visible("#stop-all-dialog").await;
+    fixture.tab_until_focused("#stop-all").await;
+    fixture.press_key(Key::Enter).await;
+    fixture.wait_visible("#stop-all-dialog").await;
     // The focus stays inside the dialog.
     for _ in 0..6 {
-        assert_eq!(
-            browser
-                .eval(
-                    "!!document.activeElement.closest('#stop-all-dialog') || document.activeElement === document.body"
-                )
-                .await,
-            true
-        );
-        browser.press_key(Key::Tab).await;
+        let inside = "!!document.activeElement.closest('#stop-all-dialog') || document.activeElement === document.body";
+        assert_eq!(fixture.eval(inside).await, true);
+        fixture.press_key(Key::Tab).await;
     }
-    browser.tab_until_focused("#stop-all-confirm").await;
-    browser.press_key(Key::Enter).await;
+    fixture.tab_until_focused("#stop-all-confirm").await;
+    fixture.press_key(Key::Enter).await;
     assert_eq!(fixture.http.wait_ended(&two).await["verdict"]["kind"], "aborted");
-    browser.wait_hidden("#stop-all-dialog").await;
-    browser.wait_for("document.activeElement && document.activeElement !== document.body").await;
-    browser.assert_no_page_errors(&[UNAUTHORIZED_ENTRY]).await;
+    fixture.wait_hidden("#stop-all-dialog").await;
+    fixture.wait_for("document.activeElement && document.activeElement !== document.body").await;
+    fixture.assert_no_page_errors(&[UNAUTHORIZED_ENTRY]).await;
 }
 
 /// The focused element has a visible outline.
 async fn assert_focus_visible(fixture: &PageFixture) {
     let outline =
         "(s => s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 1)(getComputedStyle(document.activeElement))";
-    let seen = fixture.browser.eval(&format!("document.activeElement.matches(':focus-visible') && {outline}")).await;
-    assert_eq!(
-        seen,
-        true,
-        "no outline on {}",
-        fixture.browser.eval("document.activeElement.outerHTML.slice(0, 200)").await
-    );
+    let seen = fixture.eval(&format!("document.activeElement.matches(':focus-visible') && {outline}")).await;
+    assert_eq!(seen, true, "no outline on {}", fixture.eval("document.activeElement.outerHTML.slice(0, 200)").await);
 }

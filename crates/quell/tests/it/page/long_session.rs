@@ -16,17 +16,16 @@ const TURNS: usize = 2500;
 async fn five_thousand_messages_scroll_smoothly() {
     let Some(fixture) = PageFixture::start().await else { return };
     import_long_session(&fixture).await;
-    let browser = &fixture.browser;
     fixture.sign_in().await;
     fixture.open_session("long").await;
-    browser.wait_text("article.turn[data-role=assistant]", &format!("Answer {}.", TURNS - 1)).await;
+    fixture.wait_text("article.turn[data-role=assistant]", &format!("Answer {}.", TURNS - 1)).await;
     let at_end = "(e => e.scrollHeight - e.scrollTop - e.clientHeight < 100)";
-    browser.wait_for(&format!("{at_end}({SCROLL_CONTAINER_SCRIPT}(document.querySelector('#turns')))")).await;
-    let baseline = || async { browser.run_async_script(BASELINE_SCRIPT, &[]).await.as_f64().unwrap() };
+    fixture.wait_for(&format!("{at_end}({SCROLL_CONTAINER_SCRIPT}(document.querySelector('#turns')))")).await;
+    let baseline = || async { fixture.run_async_script(BASELINE_SCRIPT, &[]).await.as_f64().unwrap() };
     let before = baseline().await;
     let (mut gaps, mut articles) = (Vec::<f64>::new(), Value::Null);
     while articles.is_null() {
-        let part = browser.run_async_script(&scroll_script(), &[]).await;
+        let part = fixture.run_async_script(&scroll_script(), &[]).await;
         gaps.extend(part["gaps"].as_array().unwrap().iter().map(|gap| gap.as_f64().unwrap()));
         assert!(gaps.len() < 6000, "the first message is not reached");
         articles = part["articles"].clone();
@@ -35,16 +34,16 @@ async fn five_thousand_messages_scroll_smoothly() {
     let [median, p95, longest] = percentiles(&json!(gaps));
     // On a machine that is slower than idle at the moment, frames may take longer by the same factor.
     let slower = f64::max(1.0, before.max(baseline().await) / IDLE_BASELINE_MS);
-    let tasks = browser.long_tasks().await;
+    let tasks = fixture.long_tasks().await;
     println!(
         "{} articles after {} frames: median {median:.1} ms, 95 % {p95:.1} ms, longest {longest:.1} ms, on a machine {slower:.1} \
          times slower than idle (baseline {before:.1} ms); long tasks {tasks:?}",
         articles,
         gaps.len()
     );
-    browser.wait_text("article.turn[data-role=user]", "Question 0?").await;
+    fixture.wait_text("article.turn[data-role=user]", "Question 0?").await;
     assert!(median < 50.0 * slower && p95 < 250.0 * slower, "it does not scroll smoothly");
-    browser.assert_no_page_errors(&[]).await;
+    fixture.assert_no_page_errors(&[]).await;
 }
 
 /// Finds the nearest scrolling ancestor of an element.

@@ -29,7 +29,6 @@ struct PageProxyState {
     events: broadcast::Sender<Value>,
     /// While false, fetched answers about agents are held back.
     lists_flowing: watch::Sender<bool>,
-    /// How many answers are held back.
     held_lists: watch::Sender<usize>,
     /// While true, no WebSocket is passed on and none stays open.
     websockets_cut: watch::Sender<bool>,

@@ -2,138 +2,111 @@
 //! and continues where it was.
 
 use quell_testkit::browser::Key;
-use quell_testkit::model::ScriptedResponse;
+use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 
-use super::PageFixture;
-use crate::test_daemon::quell_exe;
+use super::{PageConfig, PageFixture};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_outlives_its_daemon() {
-    let Some(mut fixture) = PageFixture::start().await else { return };
-    fixture.sign_in().await;
-    fixture.browser.wait_visible("#message").await;
+    let Some(mut fixture) = PageFixture::start_signed_in().await else { return };
     fixture.open_session("long-lived").await;
     fixture.start_streaming("what was said before").await;
-    fixture.browser.fill("#message", "half a thou").await;
+    fixture.fill("#message", "half a thou").await;
 
-    fixture.daemon.kill9().await;
-    let browser = &fixture.browser;
-    browser.wait_for("document.body.classList.contains('stale')").await;
-    browser.wait_for("document.querySelector('[data-fact=connection]').dataset.state !== 'live'").await;
-    let status = browser.wait_for("document.querySelector('[data-fact=connection]').textContent.trim()").await;
+    fixture.kill_daemon().await;
+    fixture.wait_for("document.querySelector('[data-fact=connection]').dataset.state !== 'live'").await;
+    let status = fixture.wait_for("document.querySelector('[data-fact=connection]').textContent.trim()").await;
     assert!(status.is_string(), "the connection status has a text");
     // The page keeps what it has shown.
-    browser.wait_text("article.turn[data-role=assistant]", "what was said before").await;
-    assert_eq!(browser.eval("document.querySelector('#message').value").await, "half a thou");
+    fixture.wait_text("article.turn[data-role=assistant]", "what was said before").await;
+    assert_eq!(fixture.draft().await, "half a thou");
     // A stop that cannot be sent is shown as waiting, neither ignored nor reported as failed.
-    browser.click("#send").await;
-    browser.wait_text("#settling", "waits for the connection").await;
-    assert_eq!(browser.count_matches("#toasts .toast.error").await, 0);
+    fixture.click_until_text("#send", "#settling", "waits for the connection").await;
+    assert_eq!(fixture.count_matches("#toasts .toast.error").await, 0);
 
-    let (home, address) = (fixture.daemon.home().clone(), fixture.daemon.address().to_owned());
-    fixture.daemon = home.start_on(quell_exe(), &address).await;
-    fixture.http = fixture.daemon.api();
-    let browser = &fixture.browser;
-    browser.wait_visible("[data-fact=connection][data-state=live]").await;
-    browser.wait_for("!document.body.classList.contains('stale')").await;
-    assert_eq!(browser.eval("document.body.dataset.view").await, "chat", "the cookie survives");
+    fixture.restart_daemon().await;
+    fixture.wait_for("!document.body.classList.contains('stale')").await;
+    assert_eq!(fixture.eval("document.body.dataset.view").await, "chat", "the cookie survives");
     // The new daemon has sealed the run: it is over, and the page shows it.
     fixture.wait_send_mode("send").await;
-    browser.wait_text("article.turn.stopped", "what was said before").await;
-    browser.wait_text("#settling", "ended before the stop arrived").await;
-    assert_eq!(browser.count_matches("article.turn[data-role=user]").await, 1, "nothing is shown twice");
-    assert_eq!(browser.count_matches("#toasts .toast.error").await, 0);
-    assert_eq!(browser.eval("document.querySelector('#message').value").await, "half a thou");
+    fixture.wait_text("article.turn.stopped", "what was said before").await;
+    fixture.wait_text("#settling", "ended before the stop arrived").await;
+    assert_eq!(fixture.count_matches("article.turn[data-role=user]").await, 1, "nothing is shown twice");
+    assert_eq!(fixture.count_matches("#toasts .toast.error").await, 0);
+    assert_eq!(fixture.draft().await, "half a thou");
     fixture.model.script(ScriptedResponse::text("I am back."));
-    browser.fill("#message", "ght").await;
-    browser.press_key(quell_testkit::browser::Key::Enter).await;
-    browser.wait_text("article.turn[data-role=user]", "half a thought").await;
-    browser.wait_text("article.turn[data-role=assistant]", "I am back.").await;
+    fixture.fill("#message", "ght").await;
+    fixture.press_key(Key::Enter).await;
+    fixture.wait_text("article.turn[data-role=user]", "half a thought").await;
+    fixture.wait_text("article.turn[data-role=assistant]", "I am back.").await;
     fixture.model.assert_histories_valid();
-    browser
-        .assert_no_page_errors(&[
-            "ERR_CONNECTION",
-            "WebSocket connection to",
-            "ERR_EMPTY_RESPONSE",
-            "Failed to load resource",
-        ])
-        .await;
+    let lost = ["ERR_CONNECTION", "WebSocket connection to", "ERR_EMPTY_RESPONSE", "Failed to load resource"];
+    fixture.assert_no_page_errors(&lost).await;
 }
 
 /// The connection breaks in the middle of a stream, and the model continues meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_goes_on_where_it_was() {
-    let Some(fixture) = PageFixture::start().await else { return };
-    let proxy = super::proxy::PageProxy::start_before(fixture.daemon.url()).await;
-    let browser = &fixture.browser;
-    browser.open(&fixture.sign_in_link().replace(fixture.daemon.url(), &proxy.url)).await;
-    browser.wait_visible("[data-fact=connection][data-state=live]").await;
+    let Some((fixture, proxy)) = PageFixture::start_behind_proxy(&PageConfig::default()).await else { return };
     fixture.open_session("resumed").await;
-    let stream = quell_testkit::model::ScriptedStream::new().text("one ").wait_for_gate("two").text("two ");
+    let stream = ScriptedStream::new().text("one ").wait_for_gate("two").text("two ");
     fixture.model.script(stream.wait_for_gate("three").text("three"));
     fixture.send_message("count").await;
-    browser.wait_text("article.turn[data-role=assistant]", "one").await;
+    fixture.wait_text("article.turn[data-role=assistant]", "one").await;
     proxy.cut_websockets().await;
-    browser.wait_for("document.body.classList.contains('stale')").await;
+    fixture.wait_for("document.body.classList.contains('stale')").await;
     fixture.model.open_gate("two");
     proxy.restore_websockets();
-    browser.wait_visible("[data-fact=connection][data-state=live]").await;
-    browser.wait_text("article.turn[data-role=assistant]", "one two").await;
+    fixture.wait_live().await;
+    fixture.wait_text("article.turn[data-role=assistant]", "one two").await;
     fixture.wait_send_mode("stop").await;
     fixture.model.open_gate("three");
     fixture.wait_send_mode("send").await;
-    let text = browser.text("article.turn[data-role=assistant] .markdown").await;
+    let text = fixture.text("article.turn[data-role=assistant] .markdown").await;
     assert_eq!(text.trim(), "one two three", "nothing is lost and nothing is doubled");
-    browser.assert_no_page_errors(&["WebSocket connection to", "/api/sessions/resumed"]).await;
+    fixture.assert_no_page_errors(&["WebSocket connection to", "/api/sessions/resumed"]).await;
 }
 
 /// A person presses Esc while the page has no connection; the run continues meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_without_a_connection_is_sent_when_it_is_back() {
-    let Some(fixture) = PageFixture::start().await else { return };
-    let proxy = super::proxy::PageProxy::start_before(fixture.daemon.url()).await;
-    let browser = &fixture.browser;
-    browser.open(&fixture.sign_in_link().replace(fixture.daemon.url(), &proxy.url)).await;
-    browser.wait_visible("[data-fact=connection][data-state=live]").await;
+    let Some((fixture, proxy)) = PageFixture::start_behind_proxy(&PageConfig::default()).await else { return };
     fixture.open_session("cut-off").await;
     for times in 1..=3 {
         fixture.start_streaming(&format!("Part {times} goes on")).await;
-        browser.set_offline(true).await;
+        fixture.set_offline(true).await;
         proxy.cut_websockets().await;
-        browser.wait_for("document.body.classList.contains('stale')").await;
-        browser.press_key(Key::Escape).await;
-        browser.wait_text("#settling", "waits for the connection").await;
+        fixture.wait_for("document.body.classList.contains('stale')").await;
+        fixture.press_key(Key::Escape).await;
+        fixture.wait_text("#settling", "waits for the connection").await;
         fixture.wait_send_mode("force").await;
-        assert_eq!(browser.count_matches("#toasts .toast.error").await, 0);
-        browser.set_offline(false).await;
+        assert_eq!(fixture.count_matches("#toasts .toast.error").await, 0);
+        fixture.set_offline(false).await;
         proxy.restore_websockets();
         fixture.model.request_at(times - 1).wait_client_left().await;
         fixture.wait_send_mode("send").await;
-        browser.wait_text("#settling", "stopped in ").await;
-        let stopped = format!("document.querySelectorAll('article.turn.stopped .receipt-line').length === {times}");
-        browser.wait_for(&stopped).await;
+        fixture.wait_text("#settling", "stopped in ").await;
+        fixture.wait_receipts(times).await;
     }
     // None of these stops affects the next message.
     fixture.model.script(ScriptedResponse::text("I am not stopped."));
     fixture.send_message("and now?").await;
-    browser.wait_text("article.turn[data-role=assistant]", "I am not stopped.").await;
+    fixture.wait_text("article.turn[data-role=assistant]", "I am not stopped.").await;
     fixture.wait_send_mode("send").await;
-    assert_eq!(browser.count_matches("article.turn.stopped").await, 3);
+    assert_eq!(fixture.count_matches("article.turn.stopped").await, 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_draft_outlives_a_reload_and_not_the_sending() {
-    let Some(fixture) = PageFixture::start().await else { return };
-    fixture.sign_in().await;
+    let Some(fixture) = PageFixture::start_signed_in().await else { return };
     fixture.open_session("drafted").await;
-    let browser = &fixture.browser;
-    browser.fill("#message", "half a thought").await;
-    browser.reload().await;
-    browser.wait_for("document.querySelector('#message')?.value === 'half a thought'").await;
+    fixture.fill("#message", "half a thought").await;
+    fixture.reload().await;
+    fixture.wait_for("document.querySelector('#message')?.value === 'half a thought'").await;
     fixture.model.script(ScriptedResponse::text("Whole."));
-    browser.press_key(Key::Enter).await;
-    browser.wait_text("article.turn[data-role=assistant]", "Whole.").await;
-    browser.reload().await;
-    browser.wait_text("article.turn[data-role=assistant]", "Whole.").await;
-    assert_eq!(browser.eval("document.querySelector('#message').value").await, "");
+    fixture.press_key(Key::Enter).await;
+    fixture.wait_text("article.turn[data-role=assistant]", "Whole.").await;
+    fixture.reload().await;
+    fixture.wait_text("article.turn[data-role=assistant]", "Whole.").await;
+    assert_eq!(fixture.draft().await, "");
 }

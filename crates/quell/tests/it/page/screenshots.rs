@@ -6,10 +6,9 @@ use quell_testkit::browser::{ColorScheme, Viewport, is_skipped};
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use serde_json::json;
 
-use super::proxy::PageProxy;
 use super::{PageConfig, PageFixture, axe, screenshot_dir};
+use crate::test_engine::{background_call, shell_call};
 
-/// Takes screenshots and collects the findings about the views on them.
 struct ScreenshotReview {
     axe_source: String,
     findings: Vec<String>,
@@ -25,25 +24,24 @@ impl ScreenshotReview {
 
     /// Captures the current view: desktop and phone, each in light and dark.
     async fn capture_view(&mut self, fixture: &PageFixture, name: &str) {
-        let browser = &fixture.browser;
         for (screen, place) in [(Viewport::DESKTOP, ""), (Viewport::PHONE, "-phone")] {
-            browser.set_viewport(screen).await;
+            fixture.set_viewport(screen).await;
             for scheme in [ColorScheme::Light, ColorScheme::Dark] {
-                browser.set_color_scheme(scheme).await;
+                fixture.set_color_scheme(scheme).await;
                 let word = scheme.as_str();
-                browser.wait_for(&format!("document.documentElement.dataset.theme === '{word}'")).await;
-                browser.screenshot(&screenshot_dir().join(format!("{name}{place}-{word}.png"))).await;
+                fixture.wait_for(&format!("document.documentElement.dataset.theme === '{word}'")).await;
+                fixture.screenshot(&screenshot_dir().join(format!("{name}{place}-{word}.png"))).await;
                 // Findings that depend on the width show in light, those that depend on colours show on the desktop.
                 if screen == Viewport::DESKTOP || scheme == ColorScheme::Light {
-                    let found = axe::accessibility_findings(browser, &self.axe_source).await;
+                    let found = axe::accessibility_findings(fixture, &self.axe_source).await;
                     self.findings.extend(found.iter().map(|finding| format!("{name}{place} in {word}: {finding}")));
                 }
             }
             self.check_layout(fixture, &format!("{name}{place}")).await;
         }
-        browser.set_viewport(Viewport::DESKTOP).await;
-        browser.set_color_scheme(ColorScheme::Light).await;
-        browser.wait_for("document.documentElement.dataset.theme === 'light'").await;
+        fixture.set_viewport(Viewport::DESKTOP).await;
+        fixture.set_color_scheme(ColorScheme::Light).await;
+        fixture.wait_for("document.documentElement.dataset.theme === 'light'").await;
     }
 
     /// Nothing is cut off at the right, no parts of the header overlap, and controls are large enough for a finger on a
@@ -57,7 +55,7 @@ impl ScreenshotReview {
             checks.push(("too small for a finger", TOO_SMALL_SCRIPT));
         }
         for (what, check) in checks {
-            let found = fixture.browser.eval(check).await;
+            let found = fixture.eval(check).await;
             self.findings.extend(found.as_array().unwrap().iter().map(|found| format!("{name}: {what}: {found}")));
         }
     }
@@ -69,14 +67,12 @@ impl ScreenshotReview {
     }
 }
 
-/// Parts of the page whose content is wider than the part.
 const TOO_WIDE_SCRIPT: &str =
     "['html', '#header', '#rail', '#turns', '#composer', '#inspector', 'main > .view', '#stop-all-dialog']
     .flatMap((css) => [...document.querySelectorAll(css)].map((e) => [css, e]))
     .filter(([, e]) => e.checkVisibility() && e.scrollWidth > e.clientWidth + 1)
     .map(([css, e]) => `${css}: ${e.scrollWidth} in ${e.clientWidth}`)";
 
-/// Pairs of header parts that overlap.
 const OVERLAPPING_SCRIPT: &str = "(() => {
   const parts = [...document.querySelectorAll('#header a, #header button, #header select, #header [data-fact]')]
     .filter((e) => e.checkVisibility({ visibilityProperty: true })).map((e) => [e, e.getBoundingClientRect()]);
@@ -107,12 +103,11 @@ const ANSWER: &str = "The backup waits for a lock that `rsync` has held since 02
 async fn the_chat_looks_right_and_is_accessible() {
     let Some(mut review) = ScreenshotReview::start().await else { return };
     let Some(fixture) = PageFixture::start().await else { return };
-    let browser = &fixture.browser;
-    browser.open(fixture.daemon.url()).await;
-    browser.wait_visible("#sign-in").await;
+    fixture.open(fixture.daemon.url()).await;
+    fixture.wait_visible("#sign-in").await;
     review.capture_view(&fixture, "sign-in").await;
     fixture.sign_in().await;
-    browser.wait_visible("#message").await;
+    fixture.wait_visible("#message").await;
     review.capture_view(&fixture, "empty").await;
 
     fixture.open_session("backup").await;
@@ -121,20 +116,19 @@ async fn the_chat_looks_right_and_is_accessible() {
     fixture.model.script(thinking.text("I look at the lock first.").tool_call("c1", "shell", &command));
     fixture.model.script(ScriptedResponse::text(ANSWER));
     fixture.send_message(QUESTION).await;
-    browser.wait_text("article.turn[data-role=assistant] td", "40 ms").await;
+    fixture.wait_text("article.turn[data-role=assistant] td", "40 ms").await;
     fixture.wait_send_mode("send").await;
     review.capture_view(&fixture, "chat").await;
     fixture.model.script(
         ScriptedStream::new().text("Removing the lock now. First I make sure that nobody").wait_for_gate("never"),
     );
     fixture.send_message("Yes, remove it.").await;
-    browser.wait_text("article.turn[data-role=assistant]", "make sure that nobody").await;
+    fixture.wait_text("article.turn[data-role=assistant]", "make sure that nobody").await;
     fixture.wait_send_mode("stop").await;
     fixture.send_message("And tell me when it is done.").await;
-    browser.wait_visible("#queue [data-run]").await;
+    fixture.wait_visible("#queue [data-run]").await;
     review.capture_view(&fixture, "chat-streaming").await;
-    browser.click("#send").await;
-    browser.wait_text("article.turn.stopped .receipt-line", "stopped in ").await;
+    fixture.click_until_text("#send", "article.turn.stopped .receipt-line", "stopped in ").await;
     fixture.wait_send_mode("send").await;
     review.capture_view(&fixture, "chat-stopped").await;
     review.assert_no_findings();
@@ -144,20 +138,15 @@ async fn the_chat_looks_right_and_is_accessible() {
 async fn the_inspector_looks_right_and_is_accessible() {
     let Some(mut review) = ScreenshotReview::start().await else { return };
     let limits = "[limits]\nsub_runs_per_run = 8\nmax_steps = 20\n";
-    let Some(fixture) = PageFixture::start_with(&PageConfig { tables: limits, ..PageConfig::default() }).await else {
-        return;
-    };
-    let browser = &fixture.browser;
-    fixture.sign_in().await;
-    let tree = json!({"command": "setsid sleep 600 & cargo build --offline; sleep 600"});
-    fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &tree));
+    let Some(fixture) = PageFixture::start_signed_in_with(&PageConfig::tables(limits)).await else { return };
+    fixture.model.script(shell_call("setsid sleep 600 & cargo build --offline; sleep 600"));
     let few = fixture.http.send_message("few", "start something that has to be stopped").await;
     fixture.go_to(&format!("#/r/{few}")).await;
-    browser.wait_visible(&format!("#inspector[data-run='{few}'] .timeline .bar[data-kind=process]")).await;
+    fixture.wait_visible(&format!("#inspector[data-run='{few}'] .timeline .bar[data-kind=process]")).await;
     review.capture_view(&fixture, "inspector-live").await;
     fixture.http.stop_run(&few).await;
-    browser.wait_visible("#inspector .timeline .line.settled").await;
-    browser.wait_for("document.querySelectorAll('#inspector table.ledger tbody tr').length >= 3").await;
+    fixture.wait_visible("#inspector .timeline .line.settled").await;
+    fixture.wait_for("document.querySelectorAll('#inspector table.ledger tbody tr').length >= 3").await;
     review.capture_view(&fixture, "inspector-3").await;
 
     let command = |n: u32| if n < 285 { format!("true {n}") } else { format!("sleep 600 # {n}") };
@@ -170,7 +159,7 @@ async fn the_inspector_looks_right_and_is_accessible() {
     wait_call_started(&fixture, &many, "sleep 600").await;
     fixture.http.stop_run(&many).await;
     fixture.go_to(&format!("#/r/{many}")).await;
-    browser.wait_visible(&format!("#inspector[data-run='{many}'] .timeline .line.settled")).await;
+    fixture.wait_visible(&format!("#inspector[data-run='{many}'] .timeline .line.settled")).await;
     review.capture_view(&fixture, "inspector-300").await;
     review.assert_no_findings();
 }
@@ -184,24 +173,18 @@ async fn everything_else_looks_right_and_is_accessible() {
         ("writer", "parent = \"main\"\nrole = \"drafts\"\napprovals = { shell = \"ask\" }"),
         ("watcher", ""),
     ];
-    let Some(fixture) = PageFixture::start_with(&PageConfig { others: &others, ..PageConfig::default() }).await else {
-        return;
-    };
-    let proxy = PageProxy::start_before(fixture.daemon.url()).await;
-    let browser = &fixture.browser;
-    browser.open(&fixture.sign_in_link().replace(fixture.daemon.url(), &proxy.url)).await;
-    browser.wait_visible("[data-fact=connection][data-state=live]").await;
+    let config = PageConfig { others: &others, ..PageConfig::default() };
+    let Some((fixture, proxy)) = PageFixture::start_behind_proxy(&config).await else { return };
     start_sample_runs(&fixture).await;
     fixture.go_to("#/runs").await;
-    browser.wait_for("document.querySelectorAll('#runs tr[data-run]').length >= 3").await;
-    browser.wait_visible("#processes [data-process]").await;
+    fixture.wait_for("document.querySelectorAll('#runs tr[data-run]').length >= 3").await;
+    fixture.wait_visible("#processes [data-process]").await;
     review.capture_view(&fixture, "everything").await;
-    browser.click("#stop-all").await;
-    browser.wait_visible("#stop-all-dialog").await;
+    fixture.click_until_visible("#stop-all", "#stop-all-dialog").await;
     review.capture_view(&fixture, "stop-all").await;
-    browser.click("#stop-all-cancel").await;
+    fixture.click("#stop-all-cancel").await;
     fixture.go_to("#/approvals").await;
-    browser.wait_visible("#approvals [data-approval]").await;
+    fixture.wait_visible("#approvals [data-approval]").await;
     review.capture_view(&fixture, "approvals").await;
 
     for (agent, status) in [
@@ -214,11 +197,10 @@ async fn everything_else_looks_right_and_is_accessible() {
         proxy.set_agent_status(agent, status);
     }
     fixture.go_to("#/agents").await;
-    browser.wait_visible("#agents [data-agent='research/web'] .compute-status.stopping").await;
+    fixture.wait_visible("#agents [data-agent='research/web'] .compute-status.stopping").await;
     review.capture_view(&fixture, "agents").await;
     fixture.go_to("#/runs").await;
-    browser.click("#hold").await;
-    browser.wait_visible("#hold[aria-checked=true]").await;
+    fixture.click_until_visible("#hold", "#hold[aria-checked=true]").await;
     review.capture_view(&fixture, "held").await;
     review.assert_no_findings();
 }
@@ -226,25 +208,17 @@ async fn everything_else_looks_right_and_is_accessible() {
 /// Starts three runs in different phases, one finished run with a background process, and one call that waits for an
 /// approval.
 async fn start_sample_runs(fixture: &PageFixture) {
-    let server = json!({"command": "echo listening on 8080; sleep 600", "background": true});
-    fixture
-        .model
-        .script(ScriptedResponse::tool_call("c1", "shell", &server))
-        .script(ScriptedResponse::text("The server runs."));
+    fixture.model.script(background_call("echo listening on 8080; sleep 600"));
+    fixture.model.script(ScriptedResponse::text("The server runs."));
     let over = fixture.http.send_message("dev server", "start the server").await;
     fixture.http.wait_ended(&over).await;
     fixture.model.script(ScriptedResponse::silent_mid_stream("Reading the first of 40 pages"));
     fixture.http.send_message("summary of the archive", "summarise everything").await;
     fixture.model.request_at(2).wait_paused().await;
-    let copy = "sleep 600 # rsync -a /srv /mnt/backup";
-    fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": copy})));
+    fixture.model.script(shell_call("sleep 600 # rsync -a /srv /mnt/backup"));
     let backup = fixture.http.send_message("nightly backup", "back everything up").await;
     wait_call_started(fixture, &backup, "rsync").await;
-    fixture.model.script(ScriptedResponse::tool_call(
-        "c1",
-        "shell",
-        &json!({"command": "git push --force origin main \u{202e}# siht\u{202c}"}),
-    ));
+    fixture.model.script(shell_call("git push --force origin main \u{202e}# siht\u{202c}"));
     let ask = json!({"text": "publish it", "agent": "writer"});
     drop(fixture.http.post_run("release", &ask).await.expect_status(202));
 }

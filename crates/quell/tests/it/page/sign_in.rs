@@ -5,62 +5,58 @@ use serde_json::{Value, json};
 
 use super::{PageFixture, UNAUTHORIZED_ENTRY};
 use crate::test_engine::WAIT_TIMEOUT;
+use crate::test_server::assert_fields;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_link_signs_in_once_and_the_token_ever_after() {
     let Some(fixture) = PageFixture::start().await else { return };
-    let (browser, link) = (&fixture.browser, fixture.sign_in_link());
-    browser.open(fixture.daemon.url()).await;
-    browser.wait_for("document.body.dataset.view === 'sign-in'").await;
-    browser.wait_visible("#sign-in #token").await;
-    assert!(!browser.eval("!!document.querySelector('#sign-in-error').textContent.trim()").await.as_bool().unwrap());
+    let link = fixture.sign_in_link();
+    fixture.open(fixture.daemon.url()).await;
+    fixture.wait_view("sign-in").await;
+    fixture.wait_visible("#sign-in #token").await;
+    assert!(!fixture.eval("!!document.querySelector('#sign-in-error').textContent.trim()").await.as_bool().unwrap());
 
-    browser.fill("#token", "no such token").await;
-    browser.click("#sign-in-button").await;
-    browser.wait_for("document.querySelector('#sign-in-error').textContent.trim()").await;
-    assert_eq!(browser.eval("document.body.dataset.view").await, "sign-in");
-    assert_eq!(browser.eval("document.querySelector('#sign-in-error').getAttribute('role')").await, "alert");
+    fixture.fill("#token", "no such token").await;
+    fixture.click("#sign-in-button").await;
+    fixture.wait_for("document.querySelector('#sign-in-error').textContent.trim()").await;
+    assert_eq!(fixture.eval("document.body.dataset.view").await, "sign-in");
+    assert_eq!(fixture.eval("document.querySelector('#sign-in-error').getAttribute('role')").await, "alert");
     assert!(session_cookie(&fixture).await.is_none());
 
     fixture.sign_in().await;
     let cookie = session_cookie(&fixture).await.expect("a cookie");
-    assert_eq!(
-        (&cookie["httpOnly"], &cookie["sameSite"], &cookie["path"]),
-        (&json!(true), &json!("Strict"), &json!("/")),
-        "{cookie:#}"
-    );
-    assert_eq!(browser.eval("document.cookie").await, "", "scripts cannot read it");
-    assert!(!browser.eval("location.href").await.as_str().unwrap().contains("sign-in"), "no code stays in the address");
+    assert_fields(&cookie, &json!({"httpOnly": true, "sameSite": "Strict", "path": "/"}));
+    assert_eq!(fixture.eval("document.cookie").await, "", "scripts cannot read it");
+    assert!(!fixture.eval("location.href").await.as_str().unwrap().contains("sign-in"), "no code stays in the address");
 
     sign_out(&fixture).await;
-    browser.open(&link).await;
-    browser.wait_for("document.body.dataset.view === 'sign-in'").await;
-    let refused = browser.wait_for("document.querySelector('#sign-in-error').textContent.trim()").await;
+    fixture.open(&link).await;
+    fixture.wait_view("sign-in").await;
+    let refused = fixture.wait_for("document.querySelector('#sign-in-error').textContent.trim()").await;
     assert!(refused.as_str().unwrap().split_whitespace().count() >= 4, "a used link is explained: {refused}");
     assert!(session_cookie(&fixture).await.is_none());
 
-    browser.fill("#token", fixture.daemon.token()).await;
-    browser.press_key(Key::Enter).await;
-    browser.wait_for("document.body.dataset.view === 'chat'").await;
-    browser.reload().await;
-    browser.wait_visible("[data-fact=connection][data-state=live]").await;
-    let kept = browser.eval("JSON.stringify([{...localStorage}, {...sessionStorage}]) + document.body.outerHTML").await;
+    fixture.fill("#token", fixture.daemon.token()).await;
+    fixture.press_key(Key::Enter).await;
+    fixture.wait_view("chat").await;
+    fixture.reload().await;
+    fixture.wait_live().await;
+    let kept = fixture.eval("JSON.stringify([{...localStorage}, {...sessionStorage}]) + document.body.outerHTML").await;
     assert!(!kept.as_str().unwrap().contains(fixture.daemon.token()), "the token is kept nowhere");
     sign_out(&fixture).await;
-    browser.assert_no_page_errors(&[UNAUTHORIZED_ENTRY]).await;
+    fixture.assert_no_page_errors(&[UNAUTHORIZED_ENTRY]).await;
 }
 
 /// Signs out, and checks that the session is gone on the page and on the daemon.
 async fn sign_out(fixture: &PageFixture) {
-    let browser = &fixture.browser;
     let old = session_cookie(fixture).await.expect("a cookie");
-    browser.click("#sign-out").await;
-    browser.wait_for("document.body.dataset.view === 'sign-in'").await;
+    fixture.click("#sign-out").await;
+    fixture.wait_view("sign-in").await;
     // The page may be refused by another request before the answer to this one deletes the cookie.
     let gone = async { while session_cookie(fixture).await.is_some() {} };
     assert!(tokio::time::timeout(WAIT_TIMEOUT, gone).await.is_ok(), "the cookie stays");
-    browser.reload().await;
-    browser.wait_visible("#sign-in").await;
+    fixture.reload().await;
+    fixture.wait_visible("#sign-in").await;
     // A copy of the cookie is refused, too.
     let cookie = format!("{}={}", old["name"].as_str().unwrap(), old["value"].as_str().unwrap());
     let copied = fixture.http.with_token("").request(reqwest::Method::GET, "/api/me").header("cookie", cookie);
@@ -68,7 +64,7 @@ async fn sign_out(fixture: &PageFixture) {
 }
 
 async fn session_cookie(fixture: &PageFixture) -> Option<Value> {
-    let cookie = fixture.browser.cdp("Network.getCookies", json!({"urls": [fixture.daemon.url()]})).await;
+    let cookie = fixture.cdp("Network.getCookies", json!({"urls": [fixture.daemon.url()]})).await;
     cookie["cookies"].as_array().unwrap().iter().find(|cookie| is_session_cookie(cookie)).cloned()
 }
 

@@ -8,8 +8,7 @@ use quell_testkit::browser::ConsoleEntry;
 use quell_testkit::model::ScriptedResponse;
 use serde_json::{Value, json};
 
-use super::PageFixture;
-use super::proxy::PageProxy;
+use super::{PageConfig, PageFixture};
 
 const ABORT_BUTTON: &str = "#agents [data-agent='main'] .abort-btn";
 
@@ -35,28 +34,24 @@ fn refusals() -> Vec<(u16, Value, &'static str)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_answer_to_the_stop_of_a_call_is_a_toast() {
-    let Some(fixture) = PageFixture::start().await else { return };
-    let proxy = PageProxy::start_before(fixture.daemon.url()).await;
-    let browser = &fixture.browser;
-    browser.open(&fixture.sign_in_link().replace(fixture.daemon.url(), &proxy.url)).await;
-    browser.wait_visible("[data-fact=connection][data-state=live]").await;
+    let Some((fixture, proxy)) = PageFixture::start_behind_proxy(&PageConfig::default()).await else { return };
     proxy.set_agent_status("main", "waiting_llm");
 
     proxy.set_abort_answer("main", 200, abort_answer(false, Some("not_waiting_llm")));
-    browser.click(ABORT_BUTTON).await;
+    fixture.click(ABORT_BUTTON).await;
     fixture.wait_toast("info", "No model call in progress").await;
     proxy.set_abort_answer("main", 200, abort_answer(true, None));
-    browser.click(ABORT_BUTTON).await;
+    fixture.click(ABORT_BUTTON).await;
     fixture.wait_toast("success", "Model call stopped").await;
-    browser.assert_no_page_errors(&[]).await;
+    fixture.assert_no_page_errors(&[]).await;
 
     for (status, body, reason) in refusals() {
         proxy.set_abort_answer("main", status, body);
         check_refused_stop(&fixture, &["Could not stop the call: ", reason], &format!("status of {status}")).await;
     }
-    browser.set_offline(true).await;
+    fixture.set_offline(true).await;
     check_refused_stop(&fixture, &["Could not stop the call: "], "ERR_INTERNET_DISCONNECTED").await;
-    browser.set_offline(false).await;
+    fixture.set_offline(false).await;
 }
 
 fn abort_answer(aborted: bool, reason: Option<&str>) -> Value {
@@ -69,15 +64,10 @@ fn abort_answer(aborted: bool, reason: Option<&str>) -> Value {
 
 /// A failed stop: an error toast with the reason, one console entry, and a button that can be used again.
 async fn check_refused_stop(fixture: &PageFixture, parts: &[&str], network: &str) {
-    let browser = &fixture.browser;
-    browser
-        .run_script(
-            "document.querySelectorAll('#toasts .toast.error').forEach(toast => { toast.dataset.old = 1; });",
-            &[],
-        )
-        .await;
-    browser.click(ABORT_BUTTON).await;
-    let text = browser.wait_for("document.querySelector('#toasts .toast.error:not([data-old])')?.textContent").await;
+    let forget = "document.querySelectorAll('#toasts .toast.error').forEach(toast => { toast.dataset.old = 1; });";
+    fixture.run_script(forget, &[]).await;
+    fixture.click(ABORT_BUTTON).await;
+    let text = fixture.wait_for("document.querySelector('#toasts .toast.error:not([data-old])')?.textContent").await;
     let text = text.as_str().unwrap();
     assert!(parts.iter().all(|part| text.contains(part)), "{text:?} lacks one of {parts:?}");
     let reason = text.split_once("Could not stop the call: ").unwrap().1;
@@ -87,53 +77,50 @@ async fn check_refused_stop(fixture: &PageFixture, parts: &[&str], network: &str
         "no reason for people: {reason:?}"
     );
     // The browser's own entry about the request and the page's entry about the failure; nothing else.
-    let entries = browser.wait_console_entries(&["Could not stop the call", network]).await;
+    let entries = fixture.wait_console_entries(&["Could not stop the call", network]).await;
     let of_page =
         |entry: &&ConsoleEntry| entry.source == "console-api" && entry.text.contains("Could not stop the call");
     assert_eq!(entries.iter().filter(of_page).count(), 1, "{entries:#?}");
     let loud = entries.iter().filter(|entry| entry.level == "SEVERE" && !of_page(entry));
     assert!(loud.clone().all(|entry| entry.text.contains(network)), "{:#?}", loud.collect::<Vec<_>>());
-    browser.wait_visible(ABORT_BUTTON).await;
+    fixture.wait_visible(ABORT_BUTTON).await;
 }
 
 /// Answers of the daemon itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_of_the_daemon_is_stopped_by_its_agents_button() {
-    let Some(fixture) = PageFixture::start().await else { return };
-    let browser = &fixture.browser;
-    fixture.sign_in().await;
-    browser.wait_hidden(ABORT_BUTTON).await;
+    let Some(fixture) = PageFixture::start_signed_in().await else { return };
+    fixture.wait_hidden(ABORT_BUTTON).await;
     fixture.model.script(ScriptedResponse::silent_mid_stream("begun"));
     let run = fixture.http.send_message("elsewhere", "go on for ever").await;
-    browser.wait_visible(ABORT_BUTTON).await;
-    let style = browser.eval(BUTTON_STYLE_SCRIPT).await;
+    fixture.wait_visible(ABORT_BUTTON).await;
+    let style = fixture.eval(BUTTON_STYLE_SCRIPT).await;
     assert_eq!(style[0], "Stop this call");
     assert_eq!(style[1], "Waiting for the model");
     assert_eq!(style[2], "rgb(204, 0, 0)", "the base of its red is #cc0000");
-    browser.click(ABORT_BUTTON).await;
+    fixture.click(ABORT_BUTTON).await;
     fixture.wait_toast("success", "Model call stopped").await;
-    browser.wait_hidden(ABORT_BUTTON).await;
-    browser.wait_hidden("#agents .compute-status").await;
+    fixture.wait_hidden(ABORT_BUTTON).await;
+    fixture.wait_hidden("#agents .compute-status").await;
     assert_eq!(fixture.http.wait_ended(&run).await["verdict"]["kind"], "aborted");
-    assert!(browser.eval("document.querySelector('#toasts').getAttribute('aria-live')").await.is_string());
-    browser.assert_no_page_errors(&[]).await;
+    assert!(fixture.eval("document.querySelector('#toasts').getAttribute('aria-live')").await.is_string());
+    fixture.assert_no_page_errors(&[]).await;
 }
 
 /// A token with the scope `read`: the daemon itself refuses the stop.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_only_token_is_told_why_it_stopped_nothing() {
     let Some(fixture) = PageFixture::start().await else { return };
-    let browser = &fixture.browser;
     let made = fixture.http.post("/api/tokens", &json!({"name": "guest", "scope": "read"})).await.expect_status(201);
-    browser.open(fixture.daemon.url()).await;
-    browser.fill("#token", made["token"].as_str().unwrap()).await;
-    browser.click("#sign-in-button").await;
-    browser.wait_visible("[data-fact=connection][data-state=live]").await;
+    fixture.open(fixture.daemon.url()).await;
+    fixture.fill("#token", made["token"].as_str().unwrap()).await;
+    fixture.click("#sign-in-button").await;
+    fixture.wait_live().await;
     fixture.model.script(ScriptedResponse::silent_mid_stream("begun"));
     let run = fixture.http.send_message("elsewhere", "go on for ever").await;
-    browser.wait_visible(ABORT_BUTTON).await;
+    fixture.wait_visible(ABORT_BUTTON).await;
     // Console entries of the sign-in are not part of this check.
-    drop(browser.take_console_entries().await);
+    drop(fixture.take_console_entries().await);
     check_refused_stop(&fixture, &["Could not stop the call: "], "status of 403").await;
     let still = fixture.http.run_view(&run).await;
     assert!(still["verdict"].is_null(), "{still:#}");

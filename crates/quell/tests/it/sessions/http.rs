@@ -1,37 +1,46 @@
 //! Create, configure and show sessions over HTTP.
 
 use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::TestApiClient;
-use quell_testkit::model::ScriptedResponse;
+use quell_testkit::daemon::{TestApiClient, poll_until};
+use quell_testkit::model::{ModelRequestHandle, ScriptedResponse};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::test_engine::WAIT_TIMEOUT;
-use crate::test_server::{TestServer, assert_problem, percent_encode};
+use crate::test_server::{TestServer, assert_fields, assert_problem, percent_encode};
 
 fn request_body(extra: &Value) -> Value {
     let mut body = json!({"userId": "u:1", "chatId": "c", "provider": "scripted"});
-    let extra = extra.as_object().unwrap().clone();
-    body.as_object_mut().unwrap().extend(extra);
+    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
     body
+}
+
+/// Asks for the session of [`request_body`] with these settings besides, and expects this status.
+async fn open(server: &TestServer, extra: Value, status: u16) -> Value {
+    server.http.post("/api/sessions", &request_body(&extra)).await.expect_status(status)
+}
+
+/// Sends a message to that session, which the scripted model answers; returns the model request.
+async fn run_session(server: &TestServer) -> ModelRequestHandle {
+    server.run_scripted(ENCODED_KEY, "hello", ScriptedResponse::text("done")).await;
+    server.model.recorded_requests().pop().unwrap()
 }
 
 const ENCODED_KEY: &str = "u%3A1:c:scripted";
 
-async fn get_session(api: &TestApiClient, key: &str) -> Value {
+pub(super) async fn get_session(api: &TestApiClient, key: &str) -> Value {
     api.get(&format!("/api/sessions/{}", percent_encode(key))).await.expect_status(200)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_is_created_once_and_got_from_then_on() {
     let server = TestServer::start().await;
-    let made = server.http.post("/api/sessions", &request_body(&json!({}))).await.expect_status(201);
+    let made = open(&server, json!({}), 201).await;
     assert_eq!(made, json!({"key": ENCODED_KEY, "state": "ready", "created": true}));
-    let got = server.http.post("/api/sessions", &request_body(&json!({}))).await.expect_status(200);
+    let got = open(&server, json!({}), 200).await;
     assert_eq!(got, json!({"key": ENCODED_KEY, "state": "ready", "created": false}));
     let listed = server.http.get("/api/sessions").await.expect_status(200);
     let row = &listed["items"][0];
-    assert_eq!((&row["key"], &row["state"], &row["turns"]), (&json!(ENCODED_KEY), &json!("ready"), &json!(0)));
+    assert_fields(row, &json!({"key": ENCODED_KEY, "state": "ready", "turns": 0}));
     assert!(row["lastUsedAt"].is_string());
 }
 
@@ -43,17 +52,18 @@ async fn its_configuration_is_shown_with_its_sources_and_without_its_keys() {
     })
     .await;
     let asked = json!({"apiKey": "sk-secret-1", "mcpApiKey": "sk-secret-2", "mcpUrl": "http://127.0.0.1:9/mcp?token=sk-secret-3", "maxTokens": 99});
-    let _ = server.http.post("/api/sessions", &request_body(&asked)).await.expect_status(201);
+    open(&server, asked, 201).await;
     let shown = get_session(&server.http, ENCODED_KEY).await;
     let config = &shown["config"];
-    assert_eq!(config["userId"], "u:1");
-    assert_eq!(config["temperature"], json!({"value": 0.7, "from": "default"}));
-    assert_eq!(config["maxTokens"], json!({"value": 99, "from": "session"}));
-    assert_eq!(config["language"], json!({"value": "de-DE", "from": "agent"}));
-    assert_eq!(config["model"], json!({"value": "scripted/model", "from": "agent"}));
-    assert_eq!((&config["apiKey"], &config["mcpApiKey"]), (&json!("***"), &json!("***")));
-    assert_eq!(config["mcpUrl"], "http://127.0.0.1:9/mcp?***");
-    assert_eq!(config["idleS"], 1800);
+    let expected = json!({
+        "userId": "u:1",
+        "temperature": {"value": 0.7, "from": "default"},
+        "maxTokens": {"value": 99, "from": "session"},
+        "language": {"value": "de-DE", "from": "agent"},
+        "model": {"value": "scripted/model", "from": "agent"},
+        "apiKey": "***", "mcpApiKey": "***", "mcpUrl": "http://127.0.0.1:9/mcp?***", "idleS": 1800,
+    });
+    assert_fields(config, &expected);
     // The keys appear nowhere: not in the session, not in the list, not in the files.
     let listed = server.http.get("/api/sessions").await.expect_status(200);
     assert!(!format!("{shown}{listed}").contains("sk-secret"));
@@ -88,8 +98,7 @@ async fn a_session_calls_its_own_provider_with_its_own_key_and_settings() {
     mine.script(ScriptedResponse::text("larger"));
     let swap = json!({"userId": "u", "chatId": "c", "provider": "mine", "model": "large"});
     let _ = server.http.post("/api/sessions", &swap).await.expect_status(200);
-    let run = server.send_message("u:c:mine", "again").await;
-    server.wait_ended(&run).await;
+    server.wait_ended(&server.send_message("u:c:mine", "again").await).await;
     let seen = mine.recorded_requests().pop().unwrap();
     assert_eq!((&seen.body["model"], seen.header("authorization")), (&json!("large"), Some("Bearer sk-mine")));
     assert!(format!("{:?}", seen.messages()).contains("from mine"));
@@ -98,14 +107,10 @@ async fn a_session_calls_its_own_provider_with_its_own_key_and_settings() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sessions_own_settings_and_keys_survive_a_restart() {
     let server = TestServer::start().await;
-    let asked = request_body(&json!({"apiKey": "sk-mine", "instruction": "Be brief."}));
-    let _ = server.http.post("/api/sessions", &asked).await.expect_status(201);
+    open(&server, json!({"apiKey": "sk-mine", "instruction": "Be brief."}), 201).await;
     let server = server.restart().await;
     assert_eq!(get_session(&server.http, ENCODED_KEY).await["state"], "expired");
-    server.model.script(ScriptedResponse::text("done"));
-    let run = server.send_message(ENCODED_KEY, "hello").await;
-    server.wait_ended(&run).await;
-    let seen = server.model.recorded_requests().pop().unwrap();
+    let seen = run_session(&server).await;
     assert_eq!(seen.header("authorization"), Some("Bearer sk-mine"));
     assert!(seen.messages()[0].to_string().contains("Be brief."));
     assert_eq!(get_session(&server.http, ENCODED_KEY).await["state"], "ready");
@@ -114,9 +119,9 @@ async fn a_sessions_own_settings_and_keys_survive_a_restart() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_use_without_a_message_is_a_use_after_a_restart_too() {
     let server = TestServer::start().await;
-    let _ = server.http.post("/api/sessions", &request_body(&json!({}))).await.expect_status(201);
+    open(&server, json!({}), 201).await;
     let made = get_session(&server.http, ENCODED_KEY).await["lastUsedAt"].as_str().unwrap().to_owned();
-    let _ = server.http.post("/api/sessions", &request_body(&json!({}))).await.expect_status(200);
+    open(&server, json!({}), 200).await;
     let used = get_session(&server.http, ENCODED_KEY).await["lastUsedAt"].as_str().unwrap().to_owned();
     assert!(used > made, "{used} is not later than {made}");
     let server = server.restart().await;
@@ -134,10 +139,8 @@ async fn the_configured_key_does_not_go_to_a_place_that_a_session_names() {
     .await;
     let elsewhere = ScriptedModel::start().await;
     elsewhere.script(ScriptedResponse::text("thank you"));
-    let asked = request_body(&json!({"baseUrl": elsewhere.base_url()}));
-    let _ = server.http.post("/api/sessions", &asked).await.expect_status(201);
-    let run = server.send_message(ENCODED_KEY, "hello").await;
-    server.wait_ended(&run).await;
+    open(&server, json!({"baseUrl": elsewhere.base_url()}), 201).await;
+    server.wait_ended(&server.send_message(ENCODED_KEY, "hello").await).await;
     assert_eq!(elsewhere.recorded_requests().pop().unwrap().header("authorization"), None);
 }
 
@@ -148,42 +151,36 @@ async fn the_key_of_a_session_does_not_go_to_a_place_that_is_named_later() {
     let asked = json!({
         "apiKey": "sk-mine", "baseUrl": mine.base_url(), "mcpUrl": "http://127.0.0.1:9/mcp", "mcpApiKey": "sk-mcp",
     });
-    let _ = server.http.post("/api/sessions", &request_body(&asked)).await.expect_status(201);
+    open(&server, asked, 201).await;
     // The same address again keeps its key.
-    let _ =
-        server.http.post("/api/sessions", &request_body(&json!({"baseUrl": mine.base_url()}))).await.expect_status(200);
+    open(&server, json!({"baseUrl": mine.base_url()}), 200).await;
     assert_eq!(get_session(&server.http, ENCODED_KEY).await["config"]["apiKey"], "***");
     let moved = json!({"baseUrl": elsewhere.base_url(), "mcpUrl": "http://127.0.0.1:10/mcp"});
-    let _ = server.http.post("/api/sessions", &request_body(&moved)).await.expect_status(200);
+    open(&server, moved, 200).await;
     let config = get_session(&server.http, ENCODED_KEY).await["config"].clone();
     assert!(config.get("apiKey").is_none() && config.get("mcpApiKey").is_none(), "{config}");
     elsewhere.script(ScriptedResponse::text("thank you"));
-    let run = server.send_message(ENCODED_KEY, "hello").await;
-    server.wait_ended(&run).await;
+    server.wait_ended(&server.send_message(ENCODED_KEY, "hello").await).await;
     assert_eq!(elsewhere.recorded_requests().pop().unwrap().header("authorization"), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_whose_sealing_key_is_lost_can_be_given_again() {
     let server = TestServer::start().await;
-    let asked = request_body(&json!({"apiKey": "sk-old", "instruction": "Be brief."}));
-    let _ = server.http.post("/api/sessions", &asked).await.expect_status(201);
+    open(&server, json!({"apiKey": "sk-old", "instruction": "Be brief."}), 201).await;
     // As in a database that was restored without that file.
     std::fs::remove_file(server.engine.config().data_dir.join("session.key")).unwrap();
     let server = server.restart().await;
-    let problem = get_session(&server.http, ENCODED_KEY).await["configProblem"].as_str().unwrap().to_owned();
+    let shown = get_session(&server.http, ENCODED_KEY).await;
+    let problem = shown["configProblem"].as_str().unwrap();
     assert!(problem.contains("give them again") && problem.contains("session.key"), "{problem}");
-    assert!(!problem.contains("damaged"), "{problem}");
-    assert_problem(
-        &server.http.post("/api/sessions", &request_body(&json!({"language": "ko-KR"}))).await,
-        422,
-        "agent_configuration_error",
-    );
-    let _ = server.http.post("/api/sessions", &request_body(&json!({"apiKey": "sk-new"}))).await.expect_status(200);
-    server.model.script(ScriptedResponse::text("done"));
+    assert!(!problem.contains("damaged") && shown.get("config").is_none(), "{shown}");
     let run = server.send_message(ENCODED_KEY, "hello").await;
-    server.wait_ended(&run).await;
-    let seen = server.model.recorded_requests().pop().unwrap();
+    assert_eq!(server.wait_ended(&run).await["verdict"]["code"], "agent_configuration_error");
+    let refused = server.http.post("/api/sessions", &request_body(&json!({"language": "ko-KR"}))).await;
+    assert_problem(&refused, 422, "agent_configuration_error");
+    open(&server, json!({"apiKey": "sk-new"}), 200).await;
+    let seen = run_session(&server).await;
     assert_eq!(seen.header("authorization"), Some("Bearer sk-new"));
     assert!(seen.messages()[0].to_string().contains("Be brief."), "the instruction is lost");
 }
@@ -210,10 +207,10 @@ async fn an_unusable_request_is_an_agent_configuration_error(#[case] extra: Valu
     assert!(detail.contains(says), "{detail}");
     assert_eq!(server.http.get("/api/sessions").await.expect_status(200)["items"], json!([]));
     // A session that existed before keeps its configuration.
-    let _ = server.http.post("/api/sessions", &request_body(&json!({}))).await.expect_status(201);
+    open(&server, json!({}), 201).await;
     if extra.get("provider").is_none() {
         let before = get_session(&server.http, ENCODED_KEY).await;
-        let _ = server.http.post("/api/sessions", &request_body(&extra)).await.expect_status(422);
+        open(&server, extra, 422).await;
         assert_eq!(get_session(&server.http, ENCODED_KEY).await["config"], before["config"]);
     }
 }
@@ -239,27 +236,22 @@ async fn a_token_that_may_only_look_makes_no_session() {
 #[tokio::test(flavor = "multi_thread")]
 async fn session_creation_and_configuration_are_audited() {
     let server = TestServer::start().await;
-    let _ = server.http.post("/api/sessions", &request_body(&json!({}))).await.expect_status(201);
-    let _ = server.http.post("/api/sessions", &request_body(&json!({}))).await.expect_status(200);
-    let _ = server.http.post("/api/sessions", &request_body(&json!({"language": "ko-KR"}))).await.expect_status(200);
+    open(&server, json!({}), 201).await;
+    open(&server, json!({}), 200).await;
+    open(&server, json!({"language": "ko-KR"}), 200).await;
     // A session that is not in memory is configured like any other.
     let server = server.restart().await;
-    let _ = server.http.post("/api/sessions", &request_body(&json!({"language": "ko-KR"}))).await.expect_status(200);
+    open(&server, json!({"language": "ko-KR"}), 200).await;
     let server = server.restart().await;
-    let _ = server.http.post("/api/sessions", &request_body(&json!({"language": "de-DE"}))).await.expect_status(200);
+    open(&server, json!({"language": "de-DE"}), 200).await;
     // A task of the engine writes the list after the answers.
-    let details = async {
-        loop {
-            let list = server.http.get("/api/audit").await.expect_status(200);
-            let rows = list["items"].as_array().unwrap().clone();
-            let of_session = rows.iter().filter(|row| row["action"] == "configure_session");
-            let details: Vec<String> = of_session.map(|row| row["detail"].as_str().unwrap().to_owned()).collect();
-            if details.len() >= 3 {
-                return details;
-            }
-        }
-    };
-    let details = tokio::time::timeout(WAIT_TIMEOUT, details).await.expect("three entries");
+    let details = poll_until("three entries", async || {
+        let list = server.http.get("/api/audit").await.expect_status(200);
+        let of_session = list["items"].as_array().unwrap().iter().filter(|row| row["action"] == "configure_session");
+        let details: Vec<Value> = of_session.map(|row| row["detail"].clone()).collect();
+        (details.len() >= 3).then_some(details)
+    })
+    .await;
     assert_eq!(details, ["made", "configured anew", "configured anew"]);
 }
 
@@ -267,22 +259,18 @@ async fn session_creation_and_configuration_are_audited() {
 async fn a_session_whose_agent_was_deleted_can_be_asked_for_and_shows_who_answers_next() {
     let server = TestServer::start().await;
     let _ = server.http.post("/api/agents", &json!({"id": "aide", "model": "scripted/model"})).await.expect_status(201);
-    let _ = server.http.post("/api/sessions", &request_body(&json!({"agent": "aide"}))).await.expect_status(201);
+    open(&server, json!({"agent": "aide"}), 201).await;
     // A message that names another agent changes the session's agent, and that is shown.
     server.model.script(ScriptedResponse::text("done"));
     let answer = server.post_run(ENCODED_KEY, &json!({"text": "hello", "agent": "main"})).await.expect_status(202);
     server.wait_ended(answer["runId"].as_str().unwrap()).await;
     assert_eq!(get_session(&server.http, ENCODED_KEY).await["config"]["agent"], "main");
-    let _ = server
-        .http
-        .post("/api/sessions", &request_body(&json!({"agent": "aide", "language": "ko-KR"})))
-        .await
-        .expect_status(200);
+    open(&server, json!({"agent": "aide", "language": "ko-KR"}), 200).await;
     assert_eq!(get_session(&server.http, ENCODED_KEY).await["config"]["agent"], "aide");
     let _ = server.http.delete("/api/agents/aide").await.expect_status(200);
     assert_eq!(get_session(&server.http, ENCODED_KEY).await["config"]["agent"], "main");
     // It can be configured without naming an agent, in memory and after a restart.
-    let _ = server.http.post("/api/sessions", &request_body(&json!({"language": "de-DE"}))).await.expect_status(200);
+    open(&server, json!({"language": "de-DE"}), 200).await;
     let server = server.restart().await;
-    let _ = server.http.post("/api/sessions", &request_body(&json!({"language": "en-US"}))).await.expect_status(200);
+    open(&server, json!({"language": "en-US"}), 200).await;
 }

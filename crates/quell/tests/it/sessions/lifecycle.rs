@@ -7,149 +7,133 @@ use quell_kernel::StopLevel;
 use quell_protocol::ResourceKind;
 use quell_protocol::approval::Decision;
 use quell_protocol::hook::HookEvent;
-use quell_protocol::session::SessionRequest;
+use quell_protocol::session::{Secret, SessionRequest};
 use quell_store::sqlite::test_support::{OtherProgram, RefusedWrite};
 use quell_testkit::ScriptedResponse;
 use quell_tools::attachment::attachment_folder;
-use serde_json::json;
 
-use super::{PAST_IDLE_LIMIT, RecordingProgram, SessionFixture, session_request};
+use super::{PAST_IDLE_LIMIT, SessionFixture, session_request};
 use crate::test_engine::{
-    WAIT_TIMEOUT, alice, messages_as_text, parse_agent_id, parse_session_key, stop_ask, submission,
+    WAIT_TIMEOUT, alice, background_call, list_files_call, messages_as_text, parse_agent_id, parse_session_key,
+    stop_ask, submission,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_is_ready_active_ready_expired_and_ready_again_with_its_history() {
     let fixture = SessionFixture::start().await;
-    let (session, got) = fixture.test_engine.engine.open_session(&alice(), session_request("u", "c")).await.unwrap();
+    let (session, got) = fixture.open(session_request("u", "c")).await.unwrap();
     assert_eq!((session.as_str(), got), ("u:c:scripted", OpenSessionOutcome::Created));
     assert_eq!(fixture.session_state("u:c:scripted").await, "ready");
-    fixture.test_engine.script_marker("hang", [ScriptedResponse::silent_mid_stream("begun")]);
-    let run = fixture.test_engine.send(submission("u:c:scripted", "marker:hang")).await;
-    fixture.test_engine.wait_text(&run).await;
+    let run = fixture.start_hanging("u:c:scripted").await;
     assert_eq!(fixture.session_state("u:c:scripted").await, "active");
-    fixture.test_engine.stop(&run).wait_settled().await;
-    fixture.test_engine.wait_ended(&run).await;
-    fixture.test_engine.run_message("u:c:scripted", "remember the number 4711").await;
+    fixture.stop(&run).wait_settled().await;
+    fixture.wait_ended(&run).await;
+    fixture.run_message("u:c:scripted", "remember the number 4711").await;
     assert_eq!(fixture.session_state("u:c:scripted").await, "ready");
-    fixture.advance_time(PAST_IDLE_LIMIT);
-    fixture.wait_alive(0).await;
+    fixture.expire_all().await;
     assert_eq!(fixture.session_state("u:c:scripted").await, "expired");
-    fixture.test_engine.run_message("u:c:scripted", "and now").await;
-    assert!(messages_as_text(&fixture.test_engine.last_messages()).contains("4711"), "the history is gone");
+    fixture.run_message("u:c:scripted", "and now").await;
+    assert!(messages_as_text(&fixture.last_messages()).contains("4711"), "the history is gone");
     assert_eq!(fixture.session_state("u:c:scripted").await, "ready");
     use HookEvent::{Activate, Create, Expire, Terminate};
     let events = fixture.program.hook_events_of("u:c:scripted");
     let transitions: Vec<HookEvent> =
         events.into_iter().filter(|event| matches!(event, Activate | Create | Expire | Terminate)).collect();
     assert_eq!(transitions, [Create, Activate, Activate, Expire, Terminate, Create, Activate]);
-    fixture.test_engine.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn exactly_the_limit_is_not_too_long_and_a_touch_begins_it_anew() {
     let fixture = SessionFixture::start().await;
-    fixture.test_engine.run_message("s", "hello").await;
+    fixture.run_message("s", "hello").await;
     fixture.advance_time(Duration::from_secs(1790));
     assert_eq!(fixture.session_state("s").await, "ready");
-    fixture.test_engine.run_message("s", "again").await;
+    fixture.run_message("s", "again").await;
     fixture.advance_time(Duration::from_secs(1790));
     assert_eq!(fixture.session_state("s").await, "ready", "the second message did not count as a use");
     fixture.advance_time(Duration::from_secs(20));
     fixture.wait_alive(0).await;
     assert_eq!(fixture.session_state("s").await, "expired");
-    fixture.test_engine.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_may_have_a_limit_of_its_own() {
-    let fixture = SessionFixture::start_with(RecordingProgram::with_stages(&["a"]), |config| {
+    let fixture = SessionFixture::start_configured(|config| {
         config.agents.get_mut(&parse_agent_id("main")).unwrap().idle_s = Some(60);
     })
     .await;
-    fixture.test_engine.run_message("s", "hello").await;
+    fixture.run_message("s", "hello").await;
     fixture.advance_time(Duration::from_secs(59));
     assert_eq!(fixture.session_state("s").await, "ready");
     fixture.advance_time(Duration::from_secs(3));
     fixture.wait_alive(0).await;
     assert_eq!(fixture.session_state("s").await, "expired");
-    fixture.test_engine.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_that_waits_behind_another_keeps_its_session() {
-    let fixture = SessionFixture::start_with(RecordingProgram::with_stages(&["a"]), |config| {
-        config.limits.in_flight_runs = 1;
-    })
-    .await;
-    fixture.test_engine.run_message("second", "hello").await;
-    fixture.test_engine.script_marker("hang", [ScriptedResponse::silent_mid_stream("begun")]);
-    let first = fixture.test_engine.send(submission("first", "marker:hang")).await;
-    fixture.test_engine.wait_text(&first).await;
-    let queued = fixture.test_engine.send(submission("second", "next")).await;
+    let fixture = SessionFixture::start_configured(|config| config.limits.in_flight_runs = 1).await;
+    fixture.run_message("second", "hello").await;
+    let first = fixture.start_hanging("first").await;
+    let queued = fixture.send(submission("second", "next")).await;
     fixture.advance_time(PAST_IDLE_LIMIT);
     assert_eq!(fixture.program.count_alive(), 2, "a session with a queued run has expired");
-    fixture.test_engine.stop(&first).wait_settled().await;
-    assert_eq!(fixture.test_engine.wait_ended(&queued).await.verdict.unwrap().as_str(), "completed");
-    fixture.test_engine.close().await;
+    fixture.stop(&first).wait_settled().await;
+    fixture.assert_completes(&queued).await;
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pending_approval_keeps_its_session() {
-    let fixture = SessionFixture::start_with(RecordingProgram::with_stages(&["a"]), |config| {
+    let fixture = SessionFixture::start_configured(|config| {
         let main = config.agents.get_mut(&parse_agent_id("main")).unwrap();
         main.approvals.insert("*".to_owned(), quell_kernel::approval::ApprovalPolicy::Ask);
     })
     .await;
-    fixture.test_engine.script_marker(
-        "ask",
-        [ScriptedResponse::tool_call("c1", "list_files", &json!({})), ScriptedResponse::text("done")],
-    );
-    let run = fixture.test_engine.send(submission("s", "marker:ask")).await;
-    fixture.test_engine.wait_resource_held(&run, ResourceKind::Approval).await;
+    fixture.script_marker("ask", [list_files_call(), ScriptedResponse::text("done")]);
+    let run = fixture.send(submission("s", "marker:ask")).await;
+    fixture.wait_resource_held(&run, ResourceKind::Approval).await;
     fixture.advance_time(Duration::from_secs(800));
     fixture.advance_time(PAST_IDLE_LIMIT);
     assert_eq!(fixture.program.count_alive(), 1, "a session with a pending approval has expired");
-    let pending = fixture.test_engine.engine.pending_approvals();
-    fixture.test_engine.engine.answer_approval(&alice(), &pending[0].id, Decision::Allow).unwrap();
-    assert_eq!(fixture.test_engine.wait_ended(&run).await.verdict.unwrap().as_str(), "completed");
-    fixture.test_engine.close().await;
+    let pending = fixture.engine.pending_approvals();
+    fixture.engine.answer_approval(&alice(), &pending[0].id, Decision::Allow).unwrap();
+    fixture.assert_completes(&run).await;
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_background_process_keeps_its_session_until_it_ends() {
     let fixture = SessionFixture::start().await;
-    let call = json!({"command": "sleep 1000", "background": true});
-    fixture
-        .test_engine
-        .script_marker("serve", [ScriptedResponse::tool_call("c1", "shell", &call), ScriptedResponse::text("done")]);
-    fixture.test_engine.run_message_in_memory("s", "marker:serve").await;
+    fixture.script_marker("serve", [background_call("sleep 1000"), ScriptedResponse::text("done")]);
+    fixture.run_message_in_memory("s", "marker:serve").await;
     fixture.advance_time(PAST_IDLE_LIMIT);
     assert_eq!(fixture.program.count_alive(), 1, "a session with a background process has expired");
-    fixture.test_engine.stop_session("s").wait_settled().await;
-    fixture.advance_time(PAST_IDLE_LIMIT);
-    fixture.wait_alive(0).await;
-    fixture.test_engine.close().await;
+    fixture.stop_session("s").wait_settled().await;
+    fixture.expire_all().await;
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deleted_session_is_cleaned_up_before_the_answer() {
     let fixture = SessionFixture::start().await;
-    fixture.test_engine.run_message("s", "hello").await;
-    let ask = crate::test_engine::stop_ask(quell_kernel::StopLevel::Gentle);
-    assert!(fixture.test_engine.engine.delete_session(&alice(), &parse_session_key("s"), &ask).await.unwrap());
+    fixture.run_message("s", "hello").await;
+    assert!(fixture.delete_session("s").await);
     assert_eq!(fixture.program.count_alive(), 0);
     assert_eq!(fixture.session_state("s").await, "none");
     assert_eq!(fixture.program.hook_events_of("s").last(), Some(&HookEvent::Terminate));
-    fixture.test_engine.close().await;
+    fixture.close().await;
 }
 
 /// A deletion that was cut short must not leave files without their session; a removed agent has no workdir to look in.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn files_of_a_session_go_before_it_whichever_agent_has_left() {
     let fixture = SessionFixture::start().await;
-    fixture.test_engine.run_message("s", "hello").await;
-    let work_dir = fixture.test_engine.engine.config().work_dir.clone();
+    fixture.run_message("s", "hello").await;
+    let work_dir = fixture.engine.config().work_dir.clone();
     let file = |agent: &str, session: &str| {
         work_dir.join(agent).join(attachment_folder(&parse_session_key(session))).join("r1/0-cat.png")
     };
@@ -158,87 +142,57 @@ async fn files_of_a_session_go_before_it_whichever_agent_has_left() {
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
         std::fs::write(file, "cat").unwrap();
     }
-    let database = OtherProgram::connect(fixture.test_engine.test_dir.path());
+    let database = OtherProgram::connect(fixture.test_dir.path());
     database.refuse(RefusedWrite::SessionDeletion);
-    let ask = crate::test_engine::stop_ask(quell_kernel::StopLevel::Gentle);
-    assert!(fixture.test_engine.engine.delete_session(&alice(), &parse_session_key("s"), &ask).await.is_err());
+    let (key, ask) = (parse_session_key("s"), stop_ask(StopLevel::Gentle));
+    assert!(fixture.engine.delete_session(&alice(), &key, &ask).await.is_err());
     assert!(!own_file.exists() && others.exists());
     database.accept_again();
-    assert!(
-        fixture.test_engine.engine.delete_session(&alice(), &parse_session_key("s"), &ask).await.unwrap(),
-        "it can be deleted again"
-    );
-    fixture.test_engine.close().await;
+    assert!(fixture.delete_session("s").await, "it can be deleted again");
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_that_is_deleted_under_its_run_does_not_live_on_with_its_key() {
+async fn a_session_that_is_deleted_under_its_run_does_not_live_on_with_its_settings() {
     let fixture = SessionFixture::start().await;
-    fixture.test_engine.script_marker("hang", (0..30).map(|_| ScriptedResponse::silent_mid_stream("begun")));
-    let ask = crate::test_engine::stop_ask(quell_kernel::StopLevel::Gentle);
     for _ in 0..30 {
-        let mut asked = session_request("u", "c");
-        asked.api_key = Some(quell_protocol::session::Secret::new("sk-old".to_owned()));
-        let (session, got) = fixture.test_engine.engine.open_session(&alice(), asked).await.unwrap();
-        assert_eq!(got, OpenSessionOutcome::Created);
-        let run = fixture.test_engine.send(submission(session.as_str(), "marker:hang")).await;
-        fixture.test_engine.wait_text(&run).await;
+        let asked = SessionRequest {
+            api_key: Some(Secret::new("sk-old".to_owned())),
+            instruction: Some("Be brief.".to_owned()),
+            ..session_request("u", "c")
+        };
+        let (session, got) = fixture.open(asked).await.unwrap();
+        assert_eq!(got, OpenSessionOutcome::Created, "the deleted session is still there");
+        fixture.start_hanging(session.as_str()).await;
         // The deletion stops the run, whose actor may still hold the session for a moment.
-        assert!(fixture.test_engine.engine.delete_session(&alice(), &session, &ask).await.unwrap());
-        assert_eq!(
-            (fixture.test_engine.engine.count_live_sessions(), fixture.program.count_alive()),
-            (0, 0),
-            "the session is still in memory"
-        );
+        assert!(fixture.delete_session(session.as_str()).await);
+        let left = (fixture.engine.count_live_sessions(), fixture.program.count_alive());
+        assert_eq!(left, (0, 0), "the session is still in memory");
     }
-    fixture.test_engine.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shutdown_cleans_every_session_up() {
     let fixture = SessionFixture::start().await;
     for number in 0..50 {
-        fixture.test_engine.engine.open_session(&alice(), session_request("u", &format!("c{number}"))).await.unwrap();
+        fixture.open(session_request("u", &format!("c{number}"))).await.unwrap();
     }
     assert_eq!(fixture.program.count_alive(), 50);
     let program = std::sync::Arc::clone(&fixture.program);
-    fixture.test_engine.close().await;
+    fixture.close().await;
     assert_eq!(program.count_alive(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_that_is_deleted_under_a_run_leaves_nothing_of_itself_in_memory() {
-    let fixture = SessionFixture::start().await;
-    let engine = &fixture.test_engine.engine;
-    for _ in 0..20 {
-        let asked = SessionRequest { instruction: Some("Be brief.".to_owned()), ..session_request("u", "c") };
-        let (session, got) = engine.open_session(&alice(), asked).await.unwrap();
-        assert_eq!(got, OpenSessionOutcome::Created, "the deleted session is still there");
-        fixture.test_engine.script_marker("hang", [ScriptedResponse::silent_mid_stream("begun")]);
-        let run = fixture.test_engine.send(submission(session.as_str(), "marker:hang")).await;
-        fixture.test_engine.wait_text(&run).await;
-        assert!(engine.delete_session(&alice(), &session, &stop_ask(StopLevel::Gentle)).await.unwrap());
-        assert_eq!(engine.count_live_sessions(), 0, "the deleted session is still in memory");
-    }
-    fixture.wait_alive(0).await;
-    fixture.test_engine.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_waits_for_a_place_is_deleted_without_one() {
-    let fixture = SessionFixture::start_with(RecordingProgram::with_stages(&["a"]), |config| {
-        config.limits.in_flight_runs = 1;
-    })
-    .await;
-    fixture.test_engine.run_message("waits", "hello").await;
-    fixture.test_engine.script_marker("hang", [ScriptedResponse::silent_mid_stream("begun")]);
-    let run = fixture.test_engine.send(submission("works", "marker:hang")).await;
-    fixture.test_engine.wait_text(&run).await;
-    fixture.test_engine.send(submission("waits", "later")).await;
-    let (caller, waits, gently) = (alice(), parse_session_key("waits"), stop_ask(StopLevel::Gentle));
-    let deleted = fixture.test_engine.engine.delete_session(&caller, &waits, &gently);
-    assert!(tokio::time::timeout(WAIT_TIMEOUT, deleted).await.expect("it waits for another session").unwrap());
-    assert_eq!(fixture.test_engine.engine.count_live_sessions(), 1);
-    fixture.test_engine.stop(&run).wait_settled().await;
-    fixture.test_engine.close().await;
+    let fixture = SessionFixture::start_configured(|config| config.limits.in_flight_runs = 1).await;
+    fixture.run_message("waits", "hello").await;
+    let run = fixture.start_hanging("works").await;
+    fixture.send(submission("waits", "later")).await;
+    let deleted = tokio::time::timeout(WAIT_TIMEOUT, fixture.delete_session("waits")).await;
+    assert!(deleted.expect("it waits for another session"));
+    assert_eq!(fixture.engine.count_live_sessions(), 1);
+    fixture.stop(&run).wait_settled().await;
+    fixture.close().await;
 }

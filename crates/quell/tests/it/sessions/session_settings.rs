@@ -1,20 +1,21 @@
-//! Settings that a session brings along: its MCP endpoint, settings that do not fit its agent, unreadable keys, a
-//! provider that is gone. Their errors belong to that session alone.
+//! Settings that a session brings along: its MCP endpoint, settings that do not fit its agent, a provider that
+//! is gone. Their errors belong to that session alone.
 
-use std::sync::Arc;
+use std::time::Duration;
 
+use futures_util::future::join_all;
 use quell_engine::engine::{OpenSessionError, OpenSessionOutcome};
 use quell_protocol::session::{Secret, SessionRequest};
+use quell_testkit::ScriptedModel;
 use quell_testkit::mcp::FakeMcpServer;
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
-use quell_testkit::{ScriptedModel, leaks};
 use rstest::rstest;
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 
-use super::{RecordingProgram, SessionFixture, session_request};
-use crate::test_engine::{alice, parse_agent_id, submission};
-use crate::test_server::{TestServer, assert_problem, percent_encode};
+use super::http::get_session;
+use super::{PAST_IDLE_LIMIT, SessionFixture, session_request};
+use crate::test_engine::{parse_agent_id, submission};
+use crate::test_server::{TestServer, assert_problem};
 
 fn request_with_endpoint(server: &FakeMcpServer, key: &str) -> SessionRequest {
     let mut asked = session_request("u", "c");
@@ -30,30 +31,23 @@ fn echo_call(id: &str) -> ScriptedResponse {
 async fn a_run_calls_the_endpoint_of_its_session_with_its_key_also_while_that_is_changed() {
     let fixture = SessionFixture::start().await;
     let (old, new) = (FakeMcpServer::start().await, FakeMcpServer::start().await);
-    let (session, _) =
-        fixture.test_engine.engine.open_session(&alice(), request_with_endpoint(&old, "sk-old")).await.unwrap();
-    let then = ScriptedStream::new().text("wait").wait_for_gate("changed").tool_call(
-        "c2",
-        "mcp__echo",
-        &json!({"text": "again"}),
-    );
-    fixture.test_engine.script_marker("first", [echo_call("c1"), then.into(), ScriptedResponse::text("done")]);
-    let run = fixture.test_engine.send(submission(session.as_str(), "marker:first")).await;
-    fixture.test_engine.wait_text(&run).await;
-    fixture.test_engine.engine.open_session(&alice(), request_with_endpoint(&new, "sk-new")).await.unwrap();
-    fixture.test_engine.model.open_gate("changed");
-    fixture.test_engine.wait_ended(&run).await;
+    let (session, _) = fixture.open(request_with_endpoint(&old, "sk-old")).await.unwrap();
+    let then = ScriptedStream::new().text("wait").wait_for_gate("changed");
+    let then = then.tool_call("c2", "mcp__echo", &json!({"text": "again"}));
+    fixture.script_marker("first", [echo_call("c1"), then.into(), ScriptedResponse::text("done")]);
+    let run = fixture.send(submission(session.as_str(), "marker:first")).await;
+    fixture.wait_text(&run).await;
+    fixture.open(request_with_endpoint(&new, "sk-new")).await.unwrap();
+    fixture.model.open_gate("changed");
+    fixture.wait_ended(&run).await;
     // The run kept the endpoint and the key that it started with.
     assert_eq!(old.authorizations_of("tools/call"), vec![Some("Bearer sk-old".to_owned()); 2]);
-    fixture.test_engine.script_marker("second", [echo_call("c3"), ScriptedResponse::text("done")]);
-    fixture.test_engine.run_message(session.as_str(), "marker:second").await;
-    assert_eq!(
-        new.authorizations_of("tools/call"),
-        [Some("Bearer sk-new".to_owned())],
-        "the next run has the old endpoint"
-    );
+    fixture.script_marker("second", [echo_call("c3"), ScriptedResponse::text("done")]);
+    fixture.run_message(session.as_str(), "marker:second").await;
+    let authorizations = new.authorizations_of("tools/call");
+    assert_eq!(authorizations, [Some("Bearer sk-new".to_owned())], "the next run has the old endpoint");
     assert_eq!(old.received_count("tools/call"), 2);
-    fixture.test_engine.close().await;
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -63,12 +57,12 @@ async fn a_change_of_something_else_keeps_the_connection_to_its_endpoint() {
     let mut asked = request_with_endpoint(&server, "sk");
     for (marker, language) in [("first", "ko-KR"), ("second", "de-DE")] {
         asked.language = Some(language.to_owned());
-        let (session, _) = fixture.test_engine.engine.open_session(&alice(), asked.clone()).await.unwrap();
-        fixture.test_engine.script_marker(marker, [echo_call(marker), ScriptedResponse::text("done")]);
-        fixture.test_engine.run_message(session.as_str(), &format!("marker:{marker}")).await;
+        let (session, _) = fixture.open(asked.clone()).await.unwrap();
+        fixture.script_marker(marker, [echo_call(marker), ScriptedResponse::text("done")]);
+        fixture.run_message(session.as_str(), &format!("marker:{marker}")).await;
     }
     assert_eq!((server.received_count("tools/call"), server.received_count("initialize")), (2, 1));
-    fixture.test_engine.close().await;
+    fixture.close().await;
 }
 
 #[rstest]
@@ -86,41 +80,27 @@ async fn a_change_that_its_agent_cannot_work_with_is_refused_and_not_stored(#[ca
     let mut asked = json!({"userId": "u", "chatId": "c", "provider": "thinker"});
     // The defaults are accepted: a model that thinks gets no temperature.
     let _ = server.http.post("/api/sessions", &asked).await.expect_status(201);
-    let shown = |server: &TestServer| {
-        let api = server.http.clone();
-        async move {
-            api.get(&format!("/api/sessions/{}", percent_encode("u:c:thinker"))).await.expect_status(200)["config"]
-                .clone()
-        }
-    };
-    let before = shown(&server).await;
+    let shown = async || get_session(&server.http, "u:c:thinker").await["config"].clone();
+    let before = shown().await;
     assert!(before.get("temperature").is_none(), "{before}");
     asked.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
     let refused = server.http.post("/api/sessions", &asked).await;
     assert_problem(&refused, 422, "agent_configuration_error");
     assert!(refused.expect_status(422)["detail"].as_str().unwrap().contains(says));
-    assert_eq!(shown(&server).await, before);
+    assert_eq!(shown().await, before);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_callers_invalid_request_is_no_error_for_other_callers() {
-    let undo_gate = Arc::new(Semaphore::new(0));
-    let program = RecordingProgram::with_stages(&["a"]).undo_gate(&undo_gate);
-    let fixture = SessionFixture::start_with(program, |_| {}).await;
-    fixture.test_engine.engine.open_session(&alice(), session_request("u", "c")).await.unwrap();
-    fixture.clock.skip(super::PAST_IDLE_LIMIT);
-    fixture.test_engine.engine.sweep_sessions();
+    let (fixture, undo_gate) = SessionFixture::start_undo_gated().await;
+    fixture.open(session_request("u", "c")).await.unwrap();
+    fixture.advance_time(PAST_IDLE_LIMIT);
     // All callers wait for the cleanup; the first one then asks for an invalid configuration.
     let mut bad = session_request("u", "c");
     bad.temperature = Some(7.5);
-    let open = |asked| {
-        let engine = fixture.test_engine.engine.clone();
-        async move { engine.open_session(&alice(), asked).await }
-    };
     let asked = (0..20).map(|number| if number == 10 { session_request("u", "c") } else { bad.clone() });
-    let (opened, ()) = tokio::join!(futures_util::future::join_all(asked.map(open)), async {
-        let engine = fixture.test_engine.engine.clone();
-        leaks::wait_for_value("waiting callers", 20, move || engine.count_session_waiters()).await;
+    let (opened, ()) = tokio::join!(join_all(asked.map(|asked| fixture.open(asked))), async {
+        fixture.wait_waiting_callers(20).await;
         undo_gate.add_permits(10);
     });
     for (number, opened) in opened.into_iter().enumerate() {
@@ -131,33 +111,7 @@ async fn one_callers_invalid_request_is_no_error_for_other_callers() {
             }
         }
     }
-    fixture.test_engine.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn keys_that_cannot_be_read_any_more_can_be_given_again() {
-    let server = TestServer::start().await;
-    let mut asked = json!({
-        "userId": "u", "chatId": "c", "provider": "scripted", "apiKey": "sk-lost", "instruction": "Be brief.",
-    });
-    let _ = server.http.post("/api/sessions", &asked).await.expect_status(201);
-    std::fs::remove_file(server.engine.config().data_dir.join("session.key")).unwrap();
-    let server = server.restart().await;
-    let path = format!("/api/sessions/{}", percent_encode("u:c:scripted"));
-    let shown = server.http.get(&path).await.expect_status(200);
-    let problem = shown["configProblem"].as_str().unwrap();
-    assert!(problem.contains("give them again") && shown.get("config").is_none(), "{shown}");
-    let run = server.send_message("u:c:scripted", "hello").await;
-    assert_eq!(server.wait_ended(&run).await["verdict"]["code"], "agent_configuration_error");
-    asked["apiKey"] = json!("sk-new");
-    asked.as_object_mut().unwrap().remove("instruction");
-    let _ = server.http.post("/api/sessions", &asked).await.expect_status(200);
-    server.model.script(ScriptedResponse::text("done"));
-    let run = server.send_message("u:c:scripted", "hello").await;
-    server.wait_ended(&run).await;
-    let seen = server.model.recorded_requests().pop().unwrap();
-    assert_eq!(seen.header("authorization"), Some("Bearer sk-new"));
-    assert!(seen.messages()[0].to_string().contains("Be brief."), "the rest of its configuration is lost");
+    fixture.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -172,7 +126,7 @@ async fn a_session_whose_provider_is_gone_says_so_before_its_next_run_fails() {
     let asked = json!({"userId": "u", "chatId": "c", "provider": "mine", "model": "small"});
     let _ = server.http.post("/api/sessions", &asked).await.expect_status(201);
     let server = server.restart().await;
-    let shown = server.http.get(&format!("/api/sessions/{}", percent_encode("u:c:mine"))).await.expect_status(200);
+    let shown = get_session(&server.http, "u:c:mine").await;
     assert!(shown["configProblem"].as_str().is_some_and(|problem| problem.contains("mine")), "{shown}");
     let run = server.send_message("u:c:mine", "hello").await;
     assert_eq!(server.wait_ended(&run).await["verdict"]["code"], "agent_configuration_error");
@@ -180,17 +134,17 @@ async fn a_session_whose_provider_is_gone_says_so_before_its_next_run_fails() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_of_another_agent_from_now_on_may_be_idle_for_as_long_as_that_one_says() {
-    let fixture = SessionFixture::start_with(RecordingProgram::with_stages(&["a"]), |config| {
+    let fixture = SessionFixture::start_configured(|config| {
         let mut hasty = config.agents[&parse_agent_id("main")].clone();
         hasty.idle_s = Some(60);
         config.agents.insert(parse_agent_id("hasty"), hasty);
     })
     .await;
     let mut asked = session_request("u", "c");
-    fixture.test_engine.engine.open_session(&alice(), asked.clone()).await.unwrap();
+    fixture.open(asked.clone()).await.unwrap();
     asked.agent = Some(parse_agent_id("hasty"));
-    fixture.test_engine.engine.open_session(&alice(), asked).await.unwrap();
-    fixture.advance_time(std::time::Duration::from_secs(62));
+    fixture.open(asked).await.unwrap();
+    fixture.advance_time(Duration::from_secs(62));
     fixture.wait_alive(0).await;
-    fixture.test_engine.close().await;
+    fixture.close().await;
 }

@@ -8,8 +8,7 @@ use futures_util::future::join_all;
 use quell_engine::engine::OpenSessionOutcome;
 use quell_testkit::leaks;
 
-use super::{RecordingProgram, SessionFixture, session_request};
-use crate::test_engine::alice;
+use super::{SessionFixture, session_request};
 
 const SESSIONS: usize = 10_000;
 /// Five minutes, like the daemon's own sweeper.
@@ -32,8 +31,8 @@ fn sessions_used_in(sweep: usize) -> Vec<usize> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_simulated_day_leaves_what_the_rules_say() {
-    let fixture = SessionFixture::start_with(RecordingProgram::with_stages(&["a"]), |_| {}).await;
-    let engine = &fixture.test_engine.engine;
+    let fixture = SessionFixture::start().await;
+    let engine = &fixture.engine;
     // The model: the time of last use of each live session.
     let mut live: HashMap<usize, Duration> = HashMap::new();
     let (mut now, mut created, mut revived, mut expired, mut most) = (Duration::ZERO, 0, 0, 0, 0);
@@ -42,7 +41,7 @@ async fn a_simulated_day_leaves_what_the_rules_say() {
         let used = sessions_used_in(sweep);
         let opened = join_all(used.iter().map(|session| {
             let asked = session_request("user", &session.to_string());
-            async move { engine.open_session(&alice(), asked).await.unwrap().1 }
+            async { fixture.open(asked).await.unwrap().1 }
         }))
         .await;
         created += opened.iter().filter(|outcome| **outcome == OpenSessionOutcome::Created).count();
@@ -70,7 +69,7 @@ async fn a_simulated_day_leaves_what_the_rules_say() {
     fixture.wait_alive(0).await;
     let mcp = engine.clone();
     leaks::wait_for_value("live MCP servers", 0, move || mcp.mcp().count_live()).await;
-    fixture.test_engine.close().await;
+    fixture.close().await;
 }
 
 fn resident_kib() -> u64 {

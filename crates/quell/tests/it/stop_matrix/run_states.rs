@@ -1,29 +1,28 @@
 //! The columns of the matrix: run states, and how each is reached.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::LocalBoxFuture;
 use quell_testkit::commands::{self, ProcessMarker};
 use quell_testkit::model::{BlackHole, ModelRequestHandle, ScriptedResponse};
 use quell_testkit::{ScriptedModel, mcp};
 use serde_json::{Value, json};
 
 use super::StopMatrixDaemon;
+use crate::test_engine::{background_call, shell_call, wait_for_request, wait_summary_request};
 
 pub(super) struct StoppableState {
     pub(super) name: &'static str,
     /// Whether the run has started, so that its message stays in the history.
     pub(super) started: bool,
     /// Scripts the model, and sets up what must exist before the message.
-    pub(super) prepare: for<'a> fn(&'a StopMatrixDaemon, &'a mut StateRun) -> StateStepFuture<'a>,
-    /// Waits until the state is reached.
-    pub(super) reached: for<'a> fn(&'a StopMatrixDaemon, &'a StateRun) -> StateStepFuture<'a>,
+    pub(super) prepare: PrepareStep,
+    pub(super) reached: ReachedStep,
 }
 
-type StateStepFuture<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+type StateStepFuture<'a> = LocalBoxFuture<'a, ()>;
 
-/// A run that is brought into its state.
 pub(super) struct StateRun {
     /// The run id. For runs that a client starts, it is set once the run exists.
     pub(super) run: String,
@@ -36,126 +35,98 @@ pub(super) struct StateRun {
     pub(super) client: Option<tokio::process::Child>,
 }
 
+type PrepareStep = for<'a> fn(&'a StopMatrixDaemon, &'a mut StateRun) -> StateStepFuture<'a>;
+type ReachedStep = for<'a> fn(&'a StopMatrixDaemon, &'a StateRun) -> StateStepFuture<'a>;
+
 impl StoppableState {
+    /// A state of a run that has started.
+    const fn new(name: &'static str, prepare: PrepareStep, reached: ReachedStep) -> Self {
+        Self { name, started: true, prepare, reached }
+    }
+
     pub(super) fn agent(&self) -> String {
         self.name.replace(' ', "-")
     }
 }
 
 pub(super) const STOPPABLE_STATES: &[StoppableState] = &[
-    StoppableState {
-        name: "connecting",
-        started: true,
-        prepare: do_nothing,
-        reached: |fixture, _| Box::pin(fixture.black_hole.wait_for_connecting(1)),
-    },
-    StoppableState {
-        name: "silent",
-        started: true,
-        prepare: |fixture, state_run| script_responses(fixture, state_run, [ScriptedResponse::SilentBeforeHeaders]),
-        reached: |fixture, state_run| Box::pin(async { drop(wait_request(fixture, state_run).await) }),
-    },
-    StoppableState {
-        name: "streaming",
-        started: true,
-        prepare: |fixture, state_run| {
+    StoppableState::new("connecting", do_nothing, |fixture, _| fixture.black_hole.wait_for_connecting(1).boxed_local()),
+    StoppableState::new(
+        "silent",
+        |fixture, state_run| script_responses(fixture, state_run, [ScriptedResponse::SilentBeforeHeaders]),
+        |fixture, state_run| wait_request(fixture, state_run).map(drop).boxed_local(),
+    ),
+    StoppableState::new(
+        "streaming",
+        |fixture, state_run| {
             script_responses(fixture, state_run, [ScriptedResponse::tokens_forever(Duration::from_millis(5))])
         },
-        reached: |fixture, state_run| {
-            Box::pin(async {
-                let _since = wait_request(fixture, state_run).await.wait_streaming().await;
-            })
+        |fixture, state_run| wait_streaming(fixture, state_run).boxed_local(),
+    ),
+    StoppableState::new(
+        "back-off",
+        |fixture, state_run| script_responses(fixture, state_run, [ScriptedResponse::rate_limited("50")]),
+        |fixture, state_run| wait_refused(fixture, state_run).boxed_local(),
+    ),
+    StoppableState::new(
+        "plain tool",
+        |fixture, state_run| script_shell(fixture, state_run, commands::obeys_signals),
+        |_, state_run| wait_processes(state_run, 1).boxed_local(),
+    ),
+    StoppableState::new(
+        "TERM-ignoring",
+        |fixture, state_run| script_shell(fixture, state_run, commands::signal_ignoring_setsid_child),
+        |_, state_run| wait_processes(state_run, 2).boxed_local(),
+    ),
+    StoppableState::new(
+        "escaped child",
+        |fixture, state_run| script_shell(fixture, state_run, commands::setsid_child),
+        |_, state_run| wait_processes(state_run, 2).boxed_local(),
+    ),
+    StoppableState::new(
+        "background process",
+        |fixture, state_run| {
+            let start = background_call(commands::setsid_child(add_marker(state_run)));
+            script_responses(fixture, state_run, [start, ScriptedResponse::silent_mid_stream("I wait")])
         },
-    },
-    StoppableState {
-        name: "back-off",
-        started: true,
-        prepare: |fixture, state_run| script_responses(fixture, state_run, [ScriptedResponse::rate_limited("50")]),
-        reached: |fixture, state_run| {
-            Box::pin(async {
-                let _finish = wait_request(fixture, state_run).await.wait_finished().await;
-            })
-        },
-    },
-    StoppableState {
-        name: "plain tool",
-        started: true,
-        prepare: |fixture, state_run| script_shell(fixture, state_run, commands::obeys_signals),
-        reached: |_, state_run| Box::pin(wait_processes(state_run, 1)),
-    },
-    StoppableState {
-        name: "TERM-ignoring",
-        started: true,
-        prepare: |fixture, state_run| script_shell(fixture, state_run, commands::signal_ignoring_setsid_child),
-        reached: |_, state_run| Box::pin(wait_processes(state_run, 2)),
-    },
-    StoppableState {
-        name: "escaped child",
-        started: true,
-        prepare: |fixture, state_run| script_shell(fixture, state_run, commands::setsid_child),
-        reached: |_, state_run| Box::pin(wait_processes(state_run, 2)),
-    },
-    StoppableState {
-        name: "background process",
-        started: true,
-        prepare: |fixture, state_run| {
-            let start = json!({"command": commands::setsid_child(add_marker(state_run)), "background": true});
-            script_responses(
-                fixture,
-                state_run,
-                [tool_call("shell", &start), ScriptedResponse::silent_mid_stream("I wait")],
-            )
-        },
-        reached: |fixture, state_run| {
-            Box::pin(async {
-                wait_processes(state_run, 2).await;
-                wait_second_request(fixture, state_run).await.wait_paused().await;
-            })
-        },
-    },
-    StoppableState {
-        name: "MCP call",
-        started: true,
-        prepare: |fixture, state_run| {
+        |fixture, state_run| wait_in_background(fixture, state_run).boxed_local(),
+    ),
+    StoppableState::new(
+        "MCP call",
+        |fixture, state_run| {
             let child = json!({"text": add_marker(state_run).as_str()});
             script_responses(fixture, state_run, [tool_call("test__fork", &child)])
         },
-        reached: |_, state_run| Box::pin(wait_processes(state_run, 1)),
-    },
-    StoppableState {
-        name: "sub-agent",
-        started: true,
-        prepare: |fixture, state_run| {
+        |_, state_run| wait_processes(state_run, 1).boxed_local(),
+    ),
+    StoppableState::new(
+        "sub-agent",
+        |fixture, state_run| {
             let below = format!("below-{}", state_run.marker);
-            fixture.script_marker(
-                &below,
-                [tool_call("shell", &json!({"command": commands::setsid_child(add_marker(state_run))}))],
-            );
+            fixture.script_marker(&below, [shell_call(commands::setsid_child(add_marker(state_run)))]);
             let spawn = json!({"agent": "scout", "prompt": format!("look marker:{below}")});
             script_responses(fixture, state_run, [tool_call("spawn_agent", &spawn)])
         },
-        reached: |_, state_run| Box::pin(wait_processes(state_run, 2)),
-    },
+        |_, state_run| wait_processes(state_run, 2).boxed_local(),
+    ),
     StoppableState {
-        name: "queued message",
         started: false,
-        prepare: |fixture, state_run| Box::pin(occupy_session(fixture, state_run)),
-        reached: |fixture, state_run| Box::pin(wait_listed(fixture, state_run)),
+        ..StoppableState::new(
+            "queued message",
+            |fixture, state_run| occupy_session(fixture, state_run).boxed_local(),
+            |fixture, state_run| wait_listed(fixture, state_run).boxed_local(),
+        )
     },
-    StoppableState {
-        name: "pending approval",
-        started: true,
-        prepare: |fixture, state_run| script_shell(fixture, state_run, commands::setsid_child),
-        reached: |fixture, state_run| Box::pin(wait_approval(fixture, state_run)),
-    },
-    StoppableState {
-        name: "compaction",
-        started: true,
-        prepare: |fixture, state_run| Box::pin(fill_window(fixture, state_run)),
-        reached: |fixture, state_run| {
-            Box::pin(async { wait_summary_request(fixture, state_run).await.wait_paused().await })
-        },
-    },
+    StoppableState::new(
+        "pending approval",
+        |fixture, state_run| script_shell(fixture, state_run, commands::setsid_child),
+        |fixture, state_run| wait_approval(fixture, state_run).boxed_local(),
+    ),
+    StoppableState::new(
+        "compaction",
+        |fixture, state_run| fill_window(fixture, state_run).boxed_local(),
+        |fixture, state_run| wait_summarising(fixture, state_run).boxed_local(),
+    ),
 ];
 
 /// The daemon's configuration. Each state has its own agent, so that a stop of an agent stops one state.
@@ -200,7 +171,6 @@ pub(super) fn tool_call(tool: &str, arguments: &Value) -> ScriptedResponse {
     ScriptedResponse::tool_call("c1", tool, arguments)
 }
 
-/// Adds a new marker for processes of this run.
 fn add_marker(state_run: &mut StateRun) -> &ProcessMarker {
     state_run.marks.push(ProcessMarker::new());
     state_run.marks.last().unwrap()
@@ -211,8 +181,8 @@ fn script_shell<'a>(
     state_run: &'a mut StateRun,
     command: fn(&ProcessMarker) -> String,
 ) -> StateStepFuture<'a> {
-    let arguments = json!({"command": command(add_marker(state_run))});
-    script_responses(fixture, state_run, [tool_call("shell", &arguments)])
+    let call = shell_call(command(add_marker(state_run)));
+    script_responses(fixture, state_run, [call])
 }
 
 pub(super) async fn wait_processes(state_run: &StateRun, count: usize) {
@@ -223,24 +193,17 @@ async fn wait_request(fixture: &StopMatrixDaemon, state_run: &StateRun) -> Model
     fixture.model.wait_for_marked_request(&state_run.marker).await
 }
 
-pub(super) async fn wait_second_request(fixture: &StopMatrixDaemon, state_run: &StateRun) -> ModelRequestHandle {
-    wait_for_request(fixture, |seen| {
-        seen.iter().filter(|request| request.markers.last() == Some(&state_run.marker)).nth(1).cloned()
-    })
-    .await
+async fn wait_streaming(fixture: &StopMatrixDaemon, state_run: &StateRun) {
+    wait_request(fixture, state_run).await.wait_streaming().await;
 }
 
-async fn wait_for_request(
-    fixture: &StopMatrixDaemon,
-    wanted: impl Fn(&[ModelRequestHandle]) -> Option<ModelRequestHandle>,
-) -> ModelRequestHandle {
-    loop {
-        let seen = fixture.model.recorded_requests();
-        match wanted(&seen) {
-            Some(request) => return request,
-            None => drop(fixture.model.wait_for_requests(seen.len() + 1).await),
-        }
-    }
+async fn wait_refused(fixture: &StopMatrixDaemon, state_run: &StateRun) {
+    wait_request(fixture, state_run).await.wait_finished().await;
+}
+
+pub(super) async fn wait_second_request(fixture: &StopMatrixDaemon, state_run: &StateRun) -> ModelRequestHandle {
+    let of_run = |request: &&ModelRequestHandle| request.markers.last() == Some(&state_run.marker);
+    wait_for_request(&fixture.model, |seen| seen.iter().filter(of_run).nth(1).cloned()).await
 }
 
 /// Starts another run in the session that streams a little and then stays silent.
@@ -248,31 +211,22 @@ async fn occupy_session(fixture: &StopMatrixDaemon, state_run: &mut StateRun) {
     let first = format!("first-{}", state_run.marker);
     fixture.script_marker(&first, [ScriptedResponse::silent_mid_stream("busy")]);
     let body = json!({"text": format!("first marker:{first}"), "agent": "main", "timeoutMs": 600_000});
-    let path = format!("/api/sessions/{}/runs", state_run.session);
-    let sent = fixture.daemon.api().post(&path, &body).await.expect_status(202);
-    state_run.blocking_run = sent["runId"].as_str().map(str::to_owned);
+    state_run.blocking_run = Some(fixture.daemon.api().start_run(&state_run.session, &body).await);
     fixture.model.wait_for_marked_request(&first).await.wait_paused().await;
 }
 
+async fn wait_in_background(fixture: &StopMatrixDaemon, state_run: &StateRun) {
+    wait_processes(state_run, 2).await;
+    wait_second_request(fixture, state_run).await.wait_paused().await;
+}
+
 async fn wait_listed(fixture: &StopMatrixDaemon, state_run: &StateRun) {
-    let (http, session) = (fixture.daemon.api(), state_run.session.clone());
-    loop {
-        let list = http.get("/api/runs?state=active").await.expect_status(200);
-        let waits = |run: &&Value| run["sessionKey"] == session.as_str() && run["state"] == "queued";
-        if list["items"].as_array().unwrap().iter().any(|run| waits(&run)) {
-            return;
-        }
-    }
+    let queued = json!({"sessionKey": state_run.session, "state": "queued"});
+    fixture.wait_item("/api/runs?state=active", &queued).await;
 }
 
 async fn wait_approval(fixture: &StopMatrixDaemon, state_run: &StateRun) {
-    let http = fixture.daemon.api();
-    loop {
-        let list = http.get("/api/approvals").await.expect_status(200);
-        if list["items"].as_array().unwrap().iter().any(|row| row["sessionKey"] == state_run.session.as_str()) {
-            return;
-        }
-    }
+    fixture.wait_item("/api/approvals", &json!({"sessionKey": state_run.session})).await;
 }
 
 /// Fills the agent's window with a long turn before the run that is stopped.
@@ -280,18 +234,11 @@ async fn fill_window(fixture: &StopMatrixDaemon, state_run: &mut StateRun) {
     let before = format!("before-{}", state_run.marker);
     fixture.script_marker(&before, [ScriptedResponse::text("And on it went. ".repeat(200))]);
     let body = json!({"text": format!("tell me a story marker:{before}"), "agent": "main"});
-    let sent = fixture.daemon.api().post_run(&state_run.session, &body).await.expect_status(202);
-    drop(fixture.daemon.api().run_events(sent["runId"].as_str().unwrap(), 0).await.wait_for("run.ended").await);
+    let run = fixture.daemon.api().start_run(&state_run.session, &body).await;
+    fixture.daemon.api().wait_ended(&run).await;
     fixture.script_marker(&before, [ScriptedResponse::silent_mid_stream("So far")]);
 }
 
-/// Waits for the request of the summary: it shows the long turn alone.
-async fn wait_summary_request(fixture: &StopMatrixDaemon, state_run: &StateRun) -> ModelRequestHandle {
-    let before = format!("before-{}", state_run.marker);
-    wait_for_request(fixture, |seen| {
-        let is_summary =
-            |request: &&ModelRequestHandle| request.markers == [before.clone()] && request.messages().len() > 2;
-        seen.iter().rev().find(is_summary).cloned()
-    })
-    .await
+async fn wait_summarising(fixture: &StopMatrixDaemon, state_run: &StateRun) {
+    wait_summary_request(&fixture.model, &format!("before-{}", state_run.marker)).await.wait_paused().await;
 }

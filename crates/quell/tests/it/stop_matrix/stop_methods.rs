@@ -1,17 +1,19 @@
 //! The rows of the matrix: ways to stop, and how each is carried out.
 
 use std::process::Stdio;
+use std::sync::LazyLock;
+use std::time::Duration;
 
 use quell_testkit::commands::{self, ProcessMarker};
-use quell_testkit::daemon::TestDaemon;
+use quell_testkit::machine_speed::scaled_limit;
 use quell_testkit::model::ScriptedStream;
-use reqwest::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use super::StopMatrixDaemon;
 use super::run_states::{StateRun, StoppableState, tool_call, wait_processes, wait_second_request};
 use crate::test_daemon::quell_exe;
+use crate::test_engine::{WAIT_TIMEOUT, background_call, shell_call};
 use crate::test_server::percent_encode;
 use crate::ws::WsTestClient;
 
@@ -32,11 +34,11 @@ pub(super) enum MatrixStopMethod {
     Kill9,
 }
 
-/// Timeout, in milliseconds, of runs that are stopped by it: long enough to bring all runs into their states.
-const RUN_TIME_MS: u64 = 6000;
+/// Timeout of runs that are stopped by it, in milliseconds: long enough to bring all runs into their states.
+static RUN_TIME_MS: LazyLock<u64> =
+    LazyLock::new(|| scaled_limit(Duration::from_secs(3)).as_millis().try_into().unwrap());
 
 impl MatrixStopMethod {
-    /// True when one stop ends all runs.
     pub(super) fn stops_all_at_once(self) -> bool {
         matches!(self, Self::HttpAll | Self::TimeOut | Self::Sigterm | Self::Kill9)
     }
@@ -54,14 +56,7 @@ impl MatrixStopMethod {
             Self::Budget => "max_steps",
             Self::Sigterm => "shutdown",
             Self::Kill9 => "daemon_stopped",
-            Self::HttpRun
-            | Self::HttpSession
-            | Self::HttpAll
-            | Self::AgentAbort
-            | Self::WsRun
-            | Self::WsSession
-            | Self::WsSessionsAbort
-            | Self::CtrlC => "user",
+            _ => "user",
         }
     }
 }
@@ -88,7 +83,7 @@ pub(super) async fn start_in_state(
     (state.prepare)(fixture, &mut state_run).await;
     match method {
         MatrixStopMethod::CtrlC => send_by_client(fixture, state, &mut state_run).await,
-        MatrixStopMethod::TimeOut => send_message(fixture, state, &state_run, &json!(RUN_TIME_MS)).await,
+        MatrixStopMethod::TimeOut => send_message(fixture, state, &state_run, &json!(*RUN_TIME_MS)).await,
         _ => send_message(fixture, state, &state_run, &Value::Null).await,
     }
     (state.reached)(fixture, &state_run).await;
@@ -100,19 +95,17 @@ pub(super) async fn start_in_state(
 pub(super) async fn start_background_state(fixture: &StopMatrixDaemon, state: &StoppableState) -> StateRun {
     let mut state_run = new_state_run(MatrixStopMethod::Budget, state);
     let mark = ProcessMarker::new();
-    let command = json!({"command": commands::setsid_child(&mark)});
-    let first = match state.name {
-        "sub-agent" => {
-            let below = format!("below-{}", state_run.marker);
-            fixture.script_marker(&below, [tool_call("shell", &command)]);
-            json!({"agent": "scout", "prompt": format!("look marker:{below}"), "wait": false})
-        }
-        _ => json!({"command": commands::setsid_child(&mark), "background": true}),
+    let command = commands::setsid_child(&mark);
+    let first = if state.name == "sub-agent" {
+        let below = format!("below-{}", state_run.marker);
+        fixture.script_marker(&below, [shell_call(command)]);
+        tool_call("spawn_agent", &json!({"agent": "scout", "prompt": format!("look marker:{below}"), "wait": false}))
+    } else {
+        background_call(command)
     };
-    let tool = if state.name == "sub-agent" { "spawn_agent" } else { "shell" };
     let second =
         ScriptedStream::new().text("on").wait_for_gate(&state_run.run).tool_call("c2", "list_files", &json!({}));
-    fixture.script_marker(&state_run.marker, [tool_call(tool, &first), second.into()]);
+    fixture.script_marker(&state_run.marker, [first, second.into()]);
     state_run.marks.push(mark);
     send_message(fixture, state, &state_run, &Value::Null).await;
     wait_processes(&state_run, 2).await;
@@ -125,8 +118,7 @@ async fn send_message(fixture: &StopMatrixDaemon, state: &StoppableState, state_
     if !timeout.is_null() {
         body["timeoutMs"] = timeout.clone();
     }
-    let path = format!("/api/sessions/{}/runs", percent_encode(&state_run.session));
-    let answer = fixture.daemon.api().post(&path, &body).await;
+    let answer = fixture.daemon.api().post_run(&state_run.session, &body).await;
     assert_eq!(answer.status, 202, "{}: {:#}", state.name, answer.body);
 }
 
@@ -141,13 +133,8 @@ async fn send_by_client(fixture: &StopMatrixDaemon, state: &StoppableState, stat
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     state_run.client = Some(tokio::process::Command::from(command).kill_on_drop(true).spawn().unwrap());
     // The client chooses the run id, so find the run by its text.
-    state_run.run = loop {
-        let list = fixture.daemon.api().get("/api/runs?state=active").await.expect_status(200);
-        let run = list["items"].as_array().unwrap().iter().find(|run| run["text"] == prompt_text(state_run)).cloned();
-        if let Some(run) = run.and_then(|run| run["runId"].as_str().map(str::to_owned)) {
-            break run;
-        }
-    };
+    let run = fixture.wait_item("/api/runs?state=active", &json!({"text": prompt_text(state_run)})).await;
+    state_run.run = run["runId"].as_str().unwrap().to_owned();
 }
 
 pub(super) async fn stop_one(
@@ -187,13 +174,7 @@ pub(super) async fn stop_one(
             assert_stopped(state, state_run, &answer.expect_status(200));
         }
         MatrixStopMethod::CtrlC => press_ctrl_c(state, state_run).await,
-        MatrixStopMethod::HttpAll
-        | MatrixStopMethod::TimeOut
-        | MatrixStopMethod::Budget
-        | MatrixStopMethod::Sigterm
-        | MatrixStopMethod::Kill9 => {
-            unreachable!("{method:?} stops all runs")
-        }
+        _ => unreachable!("{method:?} stops all runs"),
     }
 }
 
@@ -211,16 +192,14 @@ async fn press_ctrl_c(state: &StoppableState, state_run: &mut StateRun) {
     let client = state_run.client.as_mut().unwrap();
     let pid = client.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).unwrap())).unwrap();
     kill_process(pid, Signal::INT).unwrap();
-    let status = tokio::time::timeout(crate::test_engine::WAIT_TIMEOUT, client.wait()).await.unwrap().unwrap();
+    let status = tokio::time::timeout(WAIT_TIMEOUT, client.wait()).await.unwrap().unwrap();
     assert_eq!(status.code(), Some(130), "{}", state.name);
 }
 
 pub(super) async fn stop_all(fixture: &mut StopMatrixDaemon, method: MatrixStopMethod, state_runs: &[StateRun]) {
     match method {
         MatrixStopMethod::HttpAll => {
-            let http = fixture.daemon.api();
-            let answer = http.send(http.request(Method::POST, "/api/stop?wait=1").json(&json!({}))).await;
-            let answer = answer.expect_status(200);
+            let answer = fixture.daemon.api().post("/api/stop?wait=1", &json!({})).await.expect_status(200);
             let stopped: Vec<&str> = answer["runIds"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
             let missed: Vec<&StateRun> =
                 state_runs.iter().filter(|state_run| !stopped.contains(&state_run.run.as_str())).collect();
@@ -231,16 +210,12 @@ pub(super) async fn stop_all(fixture: &mut StopMatrixDaemon, method: MatrixStopM
         MatrixStopMethod::Sigterm => {
             let status = fixture.daemon.stop().await;
             assert!(status.success(), "{status:?}\n{}", fixture.daemon.output());
-            fixture.daemon = restart(fixture).await;
+            fixture.daemon = fixture.home.start(quell_exe()).await;
         }
         MatrixStopMethod::Kill9 => {
             fixture.daemon.kill9().await;
-            fixture.daemon = restart(fixture).await;
+            fixture.daemon = fixture.home.start(quell_exe()).await;
         }
         _ => unreachable!("{method:?} stops one run"),
     }
-}
-
-async fn restart(fixture: &StopMatrixDaemon) -> TestDaemon {
-    fixture.home.start(quell_exe()).await
 }

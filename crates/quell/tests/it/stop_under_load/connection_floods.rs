@@ -6,10 +6,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use rstest::rstest;
-use serde_json::json;
 
 use super::EndlessRunDaemon;
-use crate::test_engine::WAIT_TIMEOUT;
 
 /// So few descriptors that [`CONNECTIONS`] use them all.
 const LOW_FILE_LIMIT: &str = "ulimit -n 256";
@@ -17,14 +15,13 @@ const CONNECTIONS: usize = 400;
 
 /// Opens this many connections that send this text and nothing more.
 fn open_connections(fixture: &EndlessRunDaemon, count: usize, text: &str) -> Vec<TcpStream> {
-    let mut connections = Vec::with_capacity(count);
-    for _ in 0..count {
+    let open = |_| {
         let mut stream = TcpStream::connect(fixture.daemon.address()).unwrap();
         // The daemon may close the connection at once.
         let _ = stream.write_all(text.as_bytes());
-        connections.push(stream);
-    }
-    connections
+        stream
+    };
+    (0..count).map(open).collect()
 }
 
 #[rstest]
@@ -58,8 +55,11 @@ async fn requests_that_never_end_keep_no_stop_out(#[case] request: &str) {
 }
 
 /// Connections with a token are not closed to make room; descriptors are reserved for stops.
+#[rstest]
+#[case::over_tcp(false)]
+#[case::at_the_socket(true)]
 #[tokio::test(flavor = "multi_thread")]
-async fn bodies_of_somebody_with_a_token_keep_no_stop_out() {
+async fn bodies_of_somebody_with_a_token_keep_no_stop_out(#[case] by_socket: bool) {
     let fixture = EndlessRunDaemon::start_under(LOW_FILE_LIMIT).await;
     let head = format!(
         "POST /api/sessions/x/runs HTTP/1.1\r\nhost: quell\r\nauthorization: Bearer {}\r\n\
@@ -67,23 +67,12 @@ async fn bodies_of_somebody_with_a_token_keep_no_stop_out() {
         fixture.daemon.token()
     );
     let _connections = open_connections(&fixture, CONNECTIONS, &head);
-    let path = format!("/api/runs/{}/stop?wait=1", fixture.run);
-    let http = fixture.daemon.api();
-    let stopped = tokio::time::timeout(WAIT_TIMEOUT, http.post(&path, &json!({}))).await;
-    let _ = stopped.expect("the stop is answered in time").expect_status(200);
-    fixture.model.wait_for_connections(0).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_same_crowd_keeps_no_stop_out_of_the_socket() {
-    let fixture = EndlessRunDaemon::start_under(LOW_FILE_LIMIT).await;
-    let head = format!(
-        "POST /api/sessions/x/runs HTTP/1.1\r\nhost: quell\r\nauthorization: Bearer {}\r\ncontent-length: 900\r\n\r\n{{",
-        fixture.daemon.token()
-    );
-    let _connections = open_connections(&fixture, CONNECTIONS, &head);
-    let ran = super::run_cli(fixture.daemon.home(), &["stop", "--all", "--force", "--no-wait"]).await;
-    assert_eq!(ran.code, 0, "{ran:?}");
+    if by_socket {
+        let ran = super::run_cli(fixture.daemon.home(), &["stop", "--all", "--force", "--no-wait"]).await;
+        assert_eq!(ran.code, 0, "{ran:?}");
+    } else {
+        let _ = fixture.request_stop().await;
+    }
     fixture.model.wait_for_connections(0).await;
 }
 

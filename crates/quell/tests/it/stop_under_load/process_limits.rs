@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::{EndlessRunDaemon, run_cli};
 use crate::test_daemon::quell_exe;
+use crate::test_server::assert_fields;
 
 /// Lowers the soft limit of the daemon to 0, as `prlimit` does; also its hard limit if given.
 fn lower_limit(fixture: &EndlessRunDaemon, resource: Resource, hard: Option<u64>) {
@@ -67,8 +68,7 @@ async fn a_daemon_that_may_write_nothing_more_lives_and_stops() {
     lower_limit(&fixture, Resource::Fsize, None);
     let refused = fixture.daemon.api().post_run("t", &json!({"text": "go"})).await;
     assert_eq!((refused.status, refused.problem_code()), (503, Some("store_unavailable")), "{refused:?}");
-    let path = format!("/api/runs/{}/stop?wait=1", fixture.run);
-    let stopped = fixture.daemon.api().post(&path, &json!({})).await.expect_status(200);
+    let stopped = fixture.request_stop().await;
     assert_eq!(stopped["aborted"], true, "{stopped:#}");
     fixture.model.wait_for_connections(0).await;
     assert!(!fixture.daemon.has_exited(), "{}", fixture.daemon.output());
@@ -79,9 +79,8 @@ async fn a_database_that_somebody_locks_keeps_no_stop_out() {
     let fixture = EndlessRunDaemon::start().await;
     let database = OtherProgram::connect(&fixture.daemon.home().data_dir());
     database.lock_writes();
-    let path = format!("/api/runs/{}/stop?wait=1", fixture.run);
-    let stopped = fixture.daemon.api().post(&path, &json!({})).await.expect_status(200);
-    assert_eq!((&stopped["state"], &stopped["receipt"]["leftovers"]), (&json!("ended"), &json!([])), "{stopped:#}");
+    let stopped = fixture.request_stop().await;
+    assert_fields(&stopped, &json!({"state": "ended", "receipt": {"leftovers": []}}));
     fixture.model.wait_for_connections(0).await;
     database.unlock_writes();
 }

@@ -44,7 +44,6 @@ pub(super) enum StopMoment {
     AtPoint(Point, u32),
 }
 
-/// How the run must have ended.
 #[derive(Clone, Copy)]
 pub(super) enum ExpectedOutcome {
     /// Aborted by one of the callers of the stop.
@@ -81,19 +80,62 @@ pub(super) struct SweepCase {
 }
 
 impl SweepCase {
-    pub(super) fn new(name: &str, prepare: CaseStep, moment: StopMoment) -> Self {
+    /// A case of the agent `main` that is stopped before its message is sent.
+    pub(super) fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
             agent: "main",
             origin: MessageOrigin::Api,
-            prepare,
-            moment,
+            prepare: do_nothing,
+            moment: StopMoment::BeforeMessage,
             check_after: do_nothing,
             expected: ExpectedOutcome::AbortedByThisStop,
             started: true,
             visible_next: &[],
             hidden_next: &[],
         }
+    }
+
+    pub(super) fn agent(self, agent: &'static str) -> Self {
+        Self { agent, ..self }
+    }
+
+    pub(super) fn sent_by_channel(self) -> Self {
+        Self { origin: MessageOrigin::Channel, ..self }
+    }
+
+    pub(super) fn prepare(self, prepare: CaseStep) -> Self {
+        Self { prepare, ..self }
+    }
+
+    /// Stops it from outside, once this step has waited for its condition.
+    pub(super) fn when(self, condition: CaseStep) -> Self {
+        Self { moment: StopMoment::OnCondition(condition), ..self }
+    }
+
+    /// Stops it on the run's own task, when it reaches the point for the `n`th time, counted from 1.
+    pub(super) fn at(self, point: Point, nth: u32) -> Self {
+        Self { moment: StopMoment::AtPoint(point, nth), ..self }
+    }
+
+    pub(super) fn check_after(self, check_after: CaseStep) -> Self {
+        Self { check_after, ..self }
+    }
+
+    pub(super) fn expect(self, expected: ExpectedOutcome) -> Self {
+        Self { expected, ..self }
+    }
+
+    pub(super) fn not_started(self) -> Self {
+        Self { started: false, ..self }
+    }
+
+    pub(super) fn shows(self, visible_next: &'static [&'static str]) -> Self {
+        Self { visible_next, ..self }
+    }
+
+    pub(super) fn hides(self, hidden_next: &'static [&'static str]) -> Self {
+        Self { hidden_next, ..self }
     }
 }
 
@@ -106,7 +148,6 @@ pub(super) struct SweepEngine {
     pub(super) silent_mcp_server: FakeMcpServer,
     /// Accepts connections and never answers: for `fetch_url`.
     pub(super) silent_listener: TcpListener,
-    /// Serves a page: for `fetch_url`.
     pub(super) page_url: String,
     /// A second connection to the database. SQLite keeps its file open while the engine's are open, so all cases share
     /// one.
@@ -127,30 +168,26 @@ impl SweepEngine {
         let (hole, silent_mcp) = (BlackHole::open().await, FakeMcpServer::start().await);
         silent_mcp.fault_always("initialize", McpFault::Silent);
         let test_engine = TestEngine::start_in(dir, process_lock, |config| {
-            let model = AgentConfig { model: "hole/model".to_owned(), ..AgentConfig::default() };
-            config.agents.insert(parse_agent_id("hole"), model);
-            let mut small = config.agents.get(&parse_agent_id("main")).unwrap().clone();
-            small.window_tokens = 400;
-            config.agents.insert(parse_agent_id("small"), small);
-            let mut seeing = config.agents.get(&parse_agent_id("main")).unwrap().clone();
-            (seeing.vision, seeing.workdir) = (true, Some(config.work_dir.join("main")));
-            config.agents.insert(parse_agent_id("seeing"), seeing);
+            let main =
+                AgentConfig { mcp: Some(vec!["test".to_owned()]), ..config.agents[&parse_agent_id("main")].clone() };
+            let with_server = |name: &str| AgentConfig { mcp: Some(vec![name.to_owned()]), ..main.clone() };
+            let seeing = AgentConfig { vision: true, workdir: Some(config.work_dir.join("main")), ..main.clone() };
             let skills = Some("skills".to_owned());
-            let skilled = AgentConfig { skills, vision: false, ..config.agents[&parse_agent_id("seeing")].clone() };
-            config.agents.insert(parse_agent_id("skilled"), skilled);
-            let mut asking = config.agents.get(&parse_agent_id("main")).unwrap().clone();
-            asking.approvals.insert("*".to_owned(), ApprovalPolicy::Ask);
-            config.agents.insert(parse_agent_id("asking"), asking);
+            let approvals = [("*".to_owned(), ApprovalPolicy::Ask)].into();
+            for (name, agent) in [
+                ("hole", AgentConfig { model: "hole/model".to_owned(), ..main.clone() }),
+                ("small", AgentConfig { window_tokens: 400, ..main.clone() }),
+                ("skilled", AgentConfig { skills, vision: false, ..seeing.clone() }),
+                ("seeing", seeing),
+                ("asking", AgentConfig { approvals, ..main.clone() }),
+                ("starting", with_server("mute")),
+                ("reaching", with_server("far")),
+                ("main", main.clone()),
+            ] {
+                config.agents.insert(parse_agent_id(name), agent);
+            }
             config.hooks.on_run_start = HANGING_HOOK.into();
             config.mcp.extend(mcp_servers(&silent_mcp));
-            for (name, server) in [("starting", "mute"), ("reaching", "far")] {
-                let mut starting = config.agents.get(&parse_agent_id("main")).unwrap().clone();
-                starting.mcp = Some(vec![server.to_owned()]);
-                config.agents.insert(parse_agent_id(name), starting);
-            }
-            for main in ["main", "hole", "asking", "small", "seeing", "skilled"] {
-                config.agents.get_mut(&parse_agent_id(main)).unwrap().mcp = Some(vec!["test".to_owned()]);
-            }
             config.providers.insert("hole".to_owned(), provider_config(&hole.base_url()));
             config.memory.auto_recall = true;
             change(config);
@@ -235,7 +272,6 @@ pub(super) struct CaseRun<'a> {
     pub(super) text: String,
     /// Carried by the processes of this case.
     pub(super) mark: ProcessMarker,
-    /// The connection of `fetch_url`.
     pub(super) fetch_connection: Mutex<Option<TcpStream>>,
 }
 

@@ -4,6 +4,7 @@ mod mcp;
 
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use quell_engine::engine::Submission;
 use quell_engine::live_run::RunProgress;
 use quell_protocol::ResourceKind;
@@ -11,13 +12,13 @@ use quell_protocol::api::OnBusy;
 use quell_protocol::approval::Decision;
 use quell_scope::Point;
 use quell_testkit::{ScriptedResponse, commands, leaks, model};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 
-use super::case_run::{CaseRun, CaseStepFuture, ExpectedOutcome, MessageOrigin, StopMoment, SweepCase, do_nothing};
+use super::case_run::{CaseRun, CaseStepFuture, ExpectedOutcome, SweepCase, do_nothing};
 use super::earlier_turns::{send_long_turn, send_picture_turn, wait_summarising, wait_summary_disconnected};
 use super::stop_modes::{SweepStopMode, stop_run};
-use crate::test_engine::{WAIT_TIMEOUT, alice, parse_run_id, submission, submission_as};
+use crate::test_engine::{WAIT_TIMEOUT, alice, background_call, parse_run_id, shell_call, submission, submission_as};
 
 /// All cases: named places reached from outside, then every cancellation point from inside.
 pub(super) fn all_cases() -> Vec<SweepCase> {
@@ -25,7 +26,7 @@ pub(super) fn all_cases() -> Vec<SweepCase> {
     cases.extend(model_cases());
     cases.extend(tool_cases());
     cases.extend(mcp::mcp_cases());
-    cases.push(hook_case());
+    cases.push(SweepCase::new("a hook that hangs").when(|case_run| wait_held(case_run, ResourceKind::Process).boxed()));
     cases.push(steer_case());
     cases.extend(completion_cases());
     cases.extend(point_cases());
@@ -33,190 +34,112 @@ pub(super) fn all_cases() -> Vec<SweepCase> {
 }
 
 fn before_start_cases() -> Vec<SweepCase> {
-    let before = SweepCase {
-        expected: ExpectedOutcome::AbortedEarlier,
-        started: false,
-        ..SweepCase::new("before it was accepted", do_nothing, StopMoment::BeforeMessage)
-    };
-    let queued = SweepCase {
-        check_after: |case_run| Box::pin(finish_first_run(case_run)),
-        started: false,
-        ..SweepCase::new(
-            "queued",
-            |case_run| Box::pin(occupy_session(case_run)),
-            StopMoment::OnCondition(|case_run| Box::pin(wait_queued(case_run))),
-        )
-    };
+    let before = SweepCase::new("before it was accepted").not_started().expect(ExpectedOutcome::AbortedEarlier);
+    let queued = SweepCase::new("queued")
+        .not_started()
+        .prepare(|case_run| occupy_session(case_run).boxed())
+        .when(|case_run| wait_queued(case_run).boxed())
+        .check_after(|case_run| finish_first_run(case_run).boxed());
     vec![before, queued]
 }
 
 fn model_cases() -> Vec<SweepCase> {
-    let connecting = SweepCase {
-        agent: "hole",
-        ..SweepCase::new(
-            "connecting",
-            do_nothing,
-            StopMoment::OnCondition(|case_run| Box::pin(case_run.sweep.black_hole.wait_for_connecting(1))),
-        )
-    };
-    let headers = SweepCase {
-        check_after: |case_run| Box::pin(wait_model_disconnected(case_run)),
-        ..SweepCase::new(
-            "waiting for headers",
-            |case_run| script_model(case_run, [ScriptedResponse::SilentBeforeHeaders]),
-            StopMoment::OnCondition(|case_run| Box::pin(async { drop(case_run.wait_request().await) })),
-        )
-    };
-    let streaming = SweepCase {
-        check_after: |case_run| Box::pin(wait_model_disconnected(case_run)),
-        ..SweepCase::new(
-            "streaming",
-            |case_run| script_model(case_run, [ScriptedResponse::tokens_forever(Duration::from_millis(2))]),
-            StopMoment::OnCondition(|case_run| Box::pin(wait_text(case_run))),
-        )
-    };
-    let silent = SweepCase {
-        check_after: |case_run| Box::pin(wait_model_disconnected(case_run)),
-        hidden_next: &["Let me think about"],
-        ..SweepCase::new(
-            "silent mid-stream",
-            |case_run| script_model(case_run, [ScriptedResponse::silent_mid_stream("Let me think about")]),
-            StopMoment::OnCondition(|case_run| Box::pin(wait_text(case_run))),
-        )
-    };
-    let back_off = SweepCase::new(
-        "back-off sleep",
-        |case_run| script_model(case_run, [ScriptedResponse::rate_limited("50")]),
-        StopMoment::OnCondition(|case_run| Box::pin(wait_resource_held(case_run, ResourceKind::Timer))),
-    );
-    let summarising = SweepCase {
-        agent: "small",
-        check_after: |case_run| Box::pin(wait_summary_disconnected(case_run)),
-        visible_next: &["It was a long story."],
-        hidden_next: &["So far it was about"],
-        ..SweepCase::new(
-            "summarising older turns",
-            |case_run| Box::pin(send_long_turn(case_run, ScriptedResponse::silent_mid_stream("So far it was about"))),
-            StopMoment::OnCondition(|case_run| Box::pin(wait_summarising(case_run))),
-        )
-    };
-    vec![connecting, headers, streaming, silent, back_off, summarising]
+    vec![
+        SweepCase::new("connecting")
+            .agent("hole")
+            .when(|case_run| case_run.sweep.black_hole.wait_for_connecting(1).boxed()),
+        SweepCase::new("waiting for headers")
+            .prepare(|case_run| script_model(case_run, [ScriptedResponse::SilentBeforeHeaders]))
+            .when(|case_run| case_run.wait_request().map(drop).boxed())
+            .check_after(|case_run| wait_model_disconnected(case_run).boxed()),
+        SweepCase::new("streaming")
+            .prepare(|case_run| script_model(case_run, [ScriptedResponse::tokens_forever(Duration::from_millis(2))]))
+            .when(|case_run| wait_text(case_run).boxed())
+            .check_after(|case_run| wait_model_disconnected(case_run).boxed()),
+        SweepCase::new("silent mid-stream")
+            .prepare(|case_run| script_model(case_run, [ScriptedResponse::silent_mid_stream("Let me think about")]))
+            .when(|case_run| wait_text(case_run).boxed())
+            .check_after(|case_run| wait_model_disconnected(case_run).boxed())
+            .hides(&["Let me think about"]),
+        SweepCase::new("back-off sleep")
+            .prepare(|case_run| script_model(case_run, [ScriptedResponse::rate_limited("50")]))
+            .when(|case_run| wait_held(case_run, ResourceKind::Timer).boxed()),
+        SweepCase::new("summarising older turns")
+            .agent("small")
+            .prepare(|case_run| {
+                send_long_turn(case_run, ScriptedResponse::silent_mid_stream("So far it was about")).boxed()
+            })
+            .when(|case_run| wait_summarising(case_run).boxed())
+            .check_after(|case_run| wait_summary_disconnected(case_run).boxed())
+            .shows(&["It was a long story."])
+            .hides(&["So far it was about"]),
+    ]
 }
 
 fn tool_cases() -> Vec<SweepCase> {
-    let shell = SweepCase {
-        visible_next: &["printed before the stop", "effects"],
-        ..SweepCase::new(
-            "tool running (shell)",
-            |case_run| {
-                let command =
-                    format!("printf 'printed %s the stop\\n' before; {}", commands::setsid_child(&case_run.mark));
-                script_model(case_run, [ScriptedResponse::tool_call("c1", "shell", &json!({"command": command}))])
-            },
-            StopMoment::OnCondition(|case_run| Box::pin(wait_shell_output(case_run))),
-        )
-    };
-    let between = SweepCase {
-        visible_next: &["first of the batch", "Not started"],
-        hidden_next: &["second of the batch\\n"],
-        ..SweepCase::new("between tools of one batch", script_batch, StopMoment::AtPoint(Point::BeforeTool, 2))
-    };
-    let blocking = SweepCase {
-        visible_next: &["Stopped while it ran"],
-        ..SweepCase::new(
-            "blocking file tool running",
-            |case_run| {
-                let arguments = json!({"pattern": "[a-z]+[0-9]+[A-Z]+Q$", "path": "long.txt"});
-                script_model(case_run, [ScriptedResponse::tool_call("c1", "search_files", &arguments)])
-            },
-            StopMoment::OnCondition(|case_run| Box::pin(wait_resource_held(case_run, ResourceKind::Task))),
-        )
-    };
-    let fetching = SweepCase {
-        visible_next: &["Stopped while it ran"],
-        check_after: |case_run| Box::pin(wait_fetch_disconnected(case_run)),
-        ..SweepCase::new(
-            "fetch_url running",
-            script_silent_fetch,
-            StopMoment::OnCondition(|case_run| Box::pin(wait_fetch_arrived(case_run))),
-        )
-    };
-    let agent = SweepCase {
-        visible_next: &["Stopped while it ran"],
-        check_after: |case_run| Box::pin(check_child_gone(case_run)),
-        ..SweepCase::new(
-            "another agent at work",
-            script_spawn,
-            StopMoment::OnCondition(|case_run| Box::pin(wait_child_running(case_run))),
-        )
-    };
-    let approval = SweepCase {
-        agent: "asking",
-        visible_next: &["Not started"],
-        check_after: |case_run| Box::pin(check_late_approval(case_run)),
-        ..SweepCase::new(
-            "pending approval",
-            script_approval,
-            StopMoment::OnCondition(|case_run| Box::pin(wait_resource_held(case_run, ResourceKind::Approval))),
-        )
-    };
-    let background = SweepCase {
-        visible_next: &["Started in the background"],
-        check_after: |case_run| Box::pin(check_background_gone(case_run)),
-        ..SweepCase::new(
-            "background process",
-            script_background,
-            StopMoment::OnCondition(|case_run| Box::pin(wait_background_running(case_run))),
-        )
-    };
-    vec![shell, between, blocking, fetching, agent, approval, background]
-}
-
-/// A run that waits for a hook that hangs.
-fn hook_case() -> SweepCase {
-    SweepCase::new(
-        "a hook that hangs",
-        do_nothing,
-        StopMoment::OnCondition(|case_run| Box::pin(wait_resource_held(case_run, ResourceKind::Process))),
-    )
+    vec![
+        SweepCase::new("tool running (shell)")
+            .prepare(script_printing_shell)
+            .when(|case_run| wait_shell_output(case_run).boxed())
+            .shows(&["printed before the stop", "effects"]),
+        SweepCase::new("between tools of one batch")
+            .prepare(script_batch)
+            .at(Point::BeforeTool, 2)
+            .shows(&["first of the batch", "Not started"])
+            .hides(&["second of the batch\\n"]),
+        SweepCase::new("blocking file tool running")
+            .prepare(script_long_search)
+            .when(|case_run| wait_held(case_run, ResourceKind::Task).boxed())
+            .shows(&["Stopped while it ran"]),
+        SweepCase::new("fetch_url running")
+            .prepare(script_silent_fetch)
+            .when(|case_run| wait_fetch_arrived(case_run).boxed())
+            .check_after(|case_run| wait_fetch_disconnected(case_run).boxed())
+            .shows(&["Stopped while it ran"]),
+        SweepCase::new("another agent at work")
+            .prepare(script_spawn)
+            .when(|case_run| wait_child_running(case_run).boxed())
+            .check_after(|case_run| check_child_gone(case_run).boxed())
+            .shows(&["Stopped while it ran"]),
+        SweepCase::new("pending approval")
+            .agent("asking")
+            .prepare(script_setsid_child)
+            .when(|case_run| wait_held(case_run, ResourceKind::Approval).boxed())
+            .check_after(|case_run| check_late_approval(case_run).boxed())
+            .shows(&["Not started"]),
+        SweepCase::new("background process")
+            .prepare(script_background)
+            .when(|case_run| wait_background_running(case_run).boxed())
+            .check_after(|case_run| check_background_gone(case_run).boxed())
+            .shows(&["Started in the background"]),
+    ]
 }
 
 /// A message that steers a run is covered by a stop from the step in which the run receives it.
 fn steer_case() -> SweepCase {
-    SweepCase {
-        visible_next: &["turn left at the corner"],
-        ..SweepCase::new(
-            "a steered message was taken",
-            |case_run| {
-                let call = model::ScriptedStream::new().wait_for_gate(case_run.run.as_str()).tool_call(
-                    "c1",
-                    "shell",
-                    &json!({"command": "true"}),
-                );
-                script_model(case_run, [call.into(), ScriptedResponse::silent_mid_stream("I turn.")])
-            },
-            StopMoment::OnCondition(|case_run| Box::pin(steer_and_wait(case_run))),
-        )
-    }
+    SweepCase::new("a steered message was taken")
+        .prepare(|case_run| {
+            let gated = model::ScriptedStream::new().wait_for_gate(case_run.run.as_str());
+            let call = gated.tool_call("c1", "shell", &json!({"command": "true"}));
+            script_model(case_run, [call.into(), ScriptedResponse::silent_mid_stream("I turn.")])
+        })
+        .when(|case_run| steer_and_wait(case_run).boxed())
+        .shows(&["turn left at the corner"])
 }
 
 fn completion_cases() -> Vec<SweepCase> {
-    let writing = |name, expected, moment| SweepCase {
-        expected,
-        check_after: |case_run| Box::pin(async { unlock_database(case_run) }),
-        ..SweepCase::new(
-            name,
-            |case_run| script_model(case_run, [gated_answer(case_run)]),
-            StopMoment::OnCondition(moment),
-        )
+    let writing = |name| {
+        SweepCase::new(name)
+            .prepare(|case_run| script_model(case_run, [gated_answer(case_run)]))
+            .check_after(|case_run| async { unlock_database(case_run) }.boxed())
     };
     vec![
-        writing("writing history, completed", ExpectedOutcome::Completed, |case_run| {
-            Box::pin(wait_completed_unwritten(case_run))
-        }),
-        writing("writing history, stopped before", ExpectedOutcome::AbortedEarlier, |case_run| {
-            Box::pin(stop_unwritten(case_run))
-        }),
+        writing("writing history, completed")
+            .when(|case_run| wait_completed_unwritten(case_run).boxed())
+            .expect(ExpectedOutcome::Completed),
+        writing("writing history, stopped before")
+            .when(|case_run| stop_unwritten(case_run).boxed())
+            .expect(ExpectedOutcome::AbortedEarlier),
     ]
 }
 
@@ -237,40 +160,20 @@ fn point_cases() -> Vec<SweepCase> {
         _ => vec![1],
     };
     let case = |(point, nth): (Point, u32)| {
-        let name = format!("at {point:?} {nth}");
+        let case = SweepCase::new(&format!("at {point:?} {nth}")).at(point, nth);
         match point {
             // Before the first summary, and right after it.
-            Point::Compaction => SweepCase {
-                agent: "small",
-                visible_next: &["It was a long story."],
-                ..SweepCase::new(
-                    &name,
-                    |case_run| Box::pin(send_long_turn(case_run, ScriptedResponse::text("A story."))),
-                    StopMoment::AtPoint(point, nth),
-                )
-            },
-            Point::Pictures => SweepCase {
-                agent: "seeing",
-                ..SweepCase::new(
-                    &name,
-                    |case_run| Box::pin(send_picture_turn(case_run)),
-                    StopMoment::AtPoint(point, nth),
-                )
-            },
-            Point::KeepPictures => SweepCase::new(&name, script_picture, StopMoment::AtPoint(point, nth)),
-            Point::Skills => SweepCase {
-                agent: "skilled",
-                ..SweepCase::new(&name, script_short_answer, StopMoment::AtPoint(point, nth))
-            },
-            Point::Attachments | Point::Delivery => SweepCase {
-                origin: MessageOrigin::Channel,
-                ..SweepCase::new(&name, script_short_answer, StopMoment::AtPoint(point, nth))
-            },
-            Point::ProcessWait => SweepCase::new(&name, script_process_wait, StopMoment::AtPoint(point, nth)),
-            Point::Approval => {
-                SweepCase { agent: "asking", ..SweepCase::new(&name, script_approval, StopMoment::AtPoint(point, nth)) }
-            }
-            _ => SweepCase::new(&name, script_everything, StopMoment::AtPoint(point, nth)),
+            Point::Compaction => case
+                .agent("small")
+                .prepare(|case_run| send_long_turn(case_run, ScriptedResponse::text("A story.")).boxed())
+                .shows(&["It was a long story."]),
+            Point::Pictures => case.agent("seeing").prepare(|case_run| send_picture_turn(case_run).boxed()),
+            Point::KeepPictures => case.prepare(script_picture),
+            Point::Skills => case.agent("skilled").prepare(script_short_answer),
+            Point::Attachments | Point::Delivery => case.sent_by_channel().prepare(script_short_answer),
+            Point::ProcessWait => case.prepare(script_process_wait),
+            Point::Approval => case.agent("asking").prepare(script_setsid_child),
+            _ => case.prepare(script_everything),
         }
     };
     swept_points().flat_map(|point| nth(point).into_iter().map(|nth| (*point, nth))).map(case).collect()
@@ -306,8 +209,22 @@ fn script_everything<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
     script_model(case_run, [ScriptedResponse::rate_limited("0"), batch.into()])
 }
 
+pub(super) fn script_call<'a>(case_run: &'a CaseRun<'a>, tool: &str, arguments: &Value) -> CaseStepFuture<'a> {
+    script_model(case_run, [ScriptedResponse::tool_call("c1", tool, arguments)])
+}
+
+fn script_printing_shell<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
+    let child = commands::setsid_child(&case_run.mark);
+    let command = format!("printf 'printed %s the stop\\n' before; {child}");
+    script_call(case_run, "shell", &json!({"command": command}))
+}
+
+fn script_long_search<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
+    script_call(case_run, "search_files", &json!({"pattern": "[a-z]+[0-9]+[A-Z]+Q$", "path": "long.txt"}))
+}
+
 fn script_picture<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
-    script_model(case_run, [ScriptedResponse::tool_call("c1", "test__picture", &json!({"text": "a dot"}))])
+    script_call(case_run, "test__picture", &json!({"text": "a dot"}))
 }
 
 fn script_batch<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
@@ -319,35 +236,29 @@ fn script_batch<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
 
 fn script_silent_fetch<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
     let url = format!("http://{}/never", case_run.sweep.silent_listener.local_addr().unwrap());
-    script_model(case_run, [ScriptedResponse::tool_call("c1", "fetch_url", &json!({"url": url}))])
+    script_call(case_run, "fetch_url", &json!({"url": url}))
 }
 
 fn script_spawn<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
     let child = format!("of-{}", case_run.run);
     let command = format!("echo in the child; {}", commands::setsid_child(&case_run.mark));
-    case_run.sweep.script_run(&child, [ScriptedResponse::tool_call("s1", "shell", &json!({"command": command}))]);
-    let arguments = json!({"agent": "main", "prompt": format!("help marker:{child}")});
-    script_model(case_run, [ScriptedResponse::tool_call("c1", "spawn_agent", &arguments)])
+    case_run.sweep.script_run(&child, [shell_call(command)]);
+    script_call(case_run, "spawn_agent", &json!({"agent": "main", "prompt": format!("help marker:{child}")}))
 }
 
-fn script_approval<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
-    let command = json!({"command": commands::setsid_child(&case_run.mark)});
-    script_model(case_run, [ScriptedResponse::tool_call("c1", "shell", &command)])
+fn script_setsid_child<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
+    script_model(case_run, [shell_call(commands::setsid_child(&case_run.mark))])
 }
 
 fn script_background<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
-    let command = json!({"command": commands::setsid_child(&case_run.mark), "background": true});
-    let start = ScriptedResponse::tool_call("c1", "shell", &command);
+    let start = background_call(commands::setsid_child(&case_run.mark));
     script_model(case_run, [start, ScriptedResponse::silent_mid_stream("I wait.")])
 }
 
 fn script_process_wait<'a>(case_run: &'a CaseRun<'a>) -> CaseStepFuture<'a> {
     let command = json!({"command": commands::setsid_child(&case_run.mark), "background": true});
-    let batch = model::ScriptedStream::new().tool_call("c1", "shell", &command).tool_call(
-        "c2",
-        "process",
-        &json!({"action": "wait", "timeout_s": 600}),
-    );
+    let (start, wait) = (model::ScriptedStream::new(), json!({"action": "wait", "timeout_s": 600}));
+    let batch = start.tool_call("c1", "shell", &command).tool_call("c2", "process", &wait);
     script_model(case_run, [batch.into()])
 }
 
@@ -378,7 +289,7 @@ async fn check_late_approval(case_run: &CaseRun<'_>) {
 
 async fn wait_child_running(case_run: &CaseRun<'_>) {
     case_run.mark.wait_for_count(2).await;
-    wait_resource_held(case_run, ResourceKind::Run).await;
+    wait_held(case_run, ResourceKind::Run).await;
 }
 
 async fn check_child_gone(case_run: &CaseRun<'_>) {
@@ -436,7 +347,7 @@ async fn wait_model_disconnected(case_run: &CaseRun<'_>) {
     case_run.wait_request().await.wait_client_left().await;
 }
 
-async fn wait_resource_held(case_run: &CaseRun<'_>, kind: ResourceKind) {
+async fn wait_held(case_run: &CaseRun<'_>, kind: ResourceKind) {
     case_run.sweep.test_engine.wait_resource_held(&case_run.run, kind).await;
 }
 
@@ -453,7 +364,7 @@ async fn wait_fetch_arrived(case_run: &CaseRun<'_>) {
     connection.read_exact(&mut byte).await.unwrap();
     assert_eq!(&byte, b"GET");
     *case_run.fetch_connection.lock().unwrap() = Some(connection);
-    wait_resource_held(case_run, ResourceKind::HttpRequest).await;
+    wait_held(case_run, ResourceKind::HttpRequest).await;
 }
 
 /// The server sees the end of the connection.

@@ -34,12 +34,10 @@ impl ReplyDelivery for InstantDelivery {
     fn on_withheld(&self, _reason: &str) {}
 }
 
-/// The channel origin of a message with this text.
 pub(crate) fn channel_origin(id: &str, text: &str) -> ChannelOrigin {
     channel_origin_with_model(id, text, None)
 }
 
-/// The channel origin of a message with this text, for this model if given.
 pub(crate) fn channel_origin_with_model(id: &str, text: &str, model: Option<&str>) -> ChannelOrigin {
     let file =
         Attachment { kind: AttachmentKind::File, source: "1".to_owned(), name: None, media_type: None, bytes: None };

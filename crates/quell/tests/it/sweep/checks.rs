@@ -15,10 +15,8 @@ use crate::test_engine::{NoticeRecorder, WAIT_TIMEOUT, abort_reason, alice, mess
 pub(super) const BLOCKING_POOL_ALLOWANCE: LeakAllowance =
     LeakAllowance { sockets: 0, other_descriptors: 0, threads: 64 };
 
-/// The note to the model about a request that a person stopped.
 const STOP_NOTE: &str = "[The request above was stopped on purpose by the user";
 
-/// The figures of a checked stop.
 #[derive(Debug)]
 pub(super) struct StopFigures {
     pub(super) verdict: &'static str,
@@ -27,7 +25,6 @@ pub(super) struct StopFigures {
     pub(super) released_ms: Option<f64>,
 }
 
-/// Checks all properties; returns the figures.
 pub(super) async fn check_stop(
     case_run: &CaseRun<'_>,
     case: &SweepCase,
@@ -144,12 +141,7 @@ async fn check_late_stop(case_run: &CaseRun<'_>, view: &RunView) {
 
 /// The next message of the session is answered, on a valid history that tells the model about the stop.
 async fn check_next_message(case_run: &CaseRun<'_>, case: &SweepCase) {
-    let test_engine = &case_run.sweep.test_engine;
-    let marker = format!("next-{}", case_run.run);
-    let next = test_engine.run_message(&case_run.session, &format!("and now? marker:{marker}")).await;
-    assert_eq!(next.verdict, Some(Verdict::Completed), "{}", case.name);
-    test_engine.model.assert_histories_valid();
-    let seen = messages_as_text(test_engine.model.wait_for_marked_request(&marker).await.messages());
+    let seen = send_next_message(case_run, case).await;
     let stopped = case.started && !matches!(case.expected, ExpectedOutcome::Completed);
     assert_eq!(seen.contains(STOP_NOTE), stopped, "{}: {seen}", case.name);
     assert_eq!(seen.contains(&case_run.text), case.started, "{}: {seen}", case.name);
@@ -159,4 +151,14 @@ async fn check_next_message(case_run: &CaseRun<'_>, case: &SweepCase) {
     for text in case.hidden_next {
         assert!(!seen.contains(text), "{}: the model sees {text:?} in {seen}", case.name);
     }
+}
+
+/// Sends the next message of the session, which must be answered on a valid history; returns what the model sees.
+pub(super) async fn send_next_message(case_run: &CaseRun<'_>, case: &SweepCase) -> String {
+    let test_engine = &case_run.sweep.test_engine;
+    let marker = format!("next-{}", case_run.run);
+    let next = test_engine.run_message(&case_run.session, &format!("and now? marker:{marker}")).await;
+    assert_eq!(next.verdict, Some(Verdict::Completed), "{}", case.name);
+    test_engine.model.assert_histories_valid();
+    messages_as_text(test_engine.model.wait_for_marked_request(&marker).await.messages())
 }

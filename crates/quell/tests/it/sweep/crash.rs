@@ -20,13 +20,13 @@ use tokio::process::Command;
 
 use super::case_run::{CaseRun, StopMoment, SweepCase, SweepEngine};
 use super::cases;
-use crate::test_engine::{TestDir, TestEngine, WAIT_TIMEOUT, abort_reason, messages_as_text, receipt_of};
+use super::checks::send_next_message;
+use crate::test_engine::{TestDir, TestEngine, WAIT_TIMEOUT, abort_reason, receipt_of};
 
 /// How long processes of a killed daemon may live.
 const GONE_LIMIT: Duration = Duration::from_secs(2);
 /// A sequence number that an event of a killed run may have had without a line in the journal.
 const UNJOURNALED_SEQ: u64 = 65_000;
-/// The note to the model about a request whose daemon died.
 const CRASH_NOTE: &str = "[The request above was stopped because the service went down";
 
 /// What the process that will be killed has to do; it is passed in a file.
@@ -186,15 +186,10 @@ async fn all_runs(test_engine: &TestEngine) -> Vec<RunView> {
 }
 
 async fn check_next_message(case_run: &CaseRun<'_>, case: &SweepCase, recorded: bool) {
-    let test_engine = &case_run.sweep.test_engine;
-    let marker = format!("next-{}", case_run.run);
-    let next = test_engine.run_message(&case_run.session, &format!("and now? marker:{marker}")).await;
-    assert_eq!(next.verdict, Some(quell_protocol::Verdict::Completed), "{}", case.name);
-    test_engine.model.assert_histories_valid();
-    let seen = messages_as_text(test_engine.model.wait_for_marked_request(&marker).await.messages());
+    let seen = send_next_message(case_run, case).await;
     assert!(seen.contains(CRASH_NOTE) || !recorded, "{}: {seen}", case.name);
     assert_eq!(seen.contains(&case_run.text), recorded, "{}: {seen}", case.name);
-    for taken in all_runs(test_engine).await.into_iter().filter(|run| run.state == "steered") {
+    for taken in all_runs(&case_run.sweep.test_engine).await.into_iter().filter(|run| run.state == "steered") {
         assert!(seen.contains(&taken.text), "{}: {:?} is in no turn: {seen}", case.name, taken.text);
     }
 }

@@ -4,7 +4,7 @@ use quell_engine::engine::Submission;
 use quell_testkit::{ScriptedResponse, model};
 
 use super::case_run::CaseRun;
-use crate::test_engine::{parse_agent_id, parse_run_id, submission_as};
+use crate::test_engine::{parse_agent_id, parse_run_id, submission_as, wait_summary_request};
 
 /// Sends a long turn that fills the small agent's window, before the run that is stopped. `then` answers the summary
 /// request.
@@ -14,12 +14,8 @@ pub(super) async fn send_long_turn(case_run: &CaseRun<'_>, then: ScriptedRespons
         &before,
         [ScriptedResponse::text(format!("It was a long story. {}", "And on it went. ".repeat(200)))],
     );
-    let message = Submission {
-        agent: Some(parse_agent_id("main")),
-        ..submission_as(&parse_run_id(&before), &case_run.session, "")
-    };
-    let message = Submission { text: format!("tell me a story marker:{before}"), ..message };
-    case_run.sweep.test_engine.send(message).await;
+    let text = format!("tell me a story marker:{before}");
+    case_run.sweep.test_engine.send(submission_as(&parse_run_id(&before), &case_run.session, &text)).await;
     case_run.sweep.test_engine.wait_ended(&parse_run_id(&before)).await;
     // The request of the summary carries the marker of the turn that it summarises.
     case_run.sweep.script_run(&before, [then]);
@@ -38,23 +34,13 @@ pub(super) async fn send_picture_turn(case_run: &CaseRun<'_>) {
 
 /// Waits for the summary request; none of its text is streamed to people.
 pub(super) async fn wait_summarising(case_run: &CaseRun<'_>) {
-    wait_summary_request(case_run).await.wait_paused().await;
+    wait_summary_of(case_run).await.wait_paused().await;
 }
 
 pub(super) async fn wait_summary_disconnected(case_run: &CaseRun<'_>) {
-    wait_summary_request(case_run).await.wait_client_left().await;
+    wait_summary_of(case_run).await.wait_client_left().await;
 }
 
-/// Finds the request that shows the long turn and nothing newer, with more than two messages.
-async fn wait_summary_request(case_run: &CaseRun<'_>) -> model::ModelRequestHandle {
-    let (test_engine, before) = (&case_run.sweep.test_engine, format!("before-{}", case_run.run));
-    loop {
-        let seen = test_engine.model.recorded_requests();
-        let is_summary =
-            |request: &&model::ModelRequestHandle| request.markers == [before.clone()] && request.messages().len() > 2;
-        match seen.iter().rev().find(is_summary) {
-            Some(request) => return request.clone(),
-            None => drop(test_engine.model.wait_for_requests(seen.len() + 1).await),
-        }
-    }
+async fn wait_summary_of(case_run: &CaseRun<'_>) -> model::ModelRequestHandle {
+    wait_summary_request(&case_run.sweep.test_engine.model, &format!("before-{}", case_run.run)).await
 }

@@ -23,7 +23,6 @@ pub(super) enum SweepStopMode {
     CallerGone,
 }
 
-/// The callers of a stop, each with its answer.
 #[derive(Debug)]
 pub(super) struct SweepStopAnswers(pub(super) Vec<(Caller, StopResult)>);
 

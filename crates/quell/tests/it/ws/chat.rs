@@ -6,10 +6,9 @@ use quell_testkit::ScriptedResponse;
 use quell_testkit::model::ScriptedStream;
 use serde_json::{Value, json};
 
-use super::{WsTestClient, chat_send_params};
-use crate::test_server::{TestServer, gated_response};
+use super::{WsTestClient, chat_send_params, start_connected, start_streaming_and_connect};
+use crate::test_server::{TestServer, assert_fields, gated_response};
 
-/// The `chat` payloads of a run so far, in order.
 fn chat_payloads(client: &WsTestClient, run: &str) -> Vec<Value> {
     let mine = client.events.iter().filter(|event| event["event"] == "chat" && event["payload"]["runId"] == run);
     mine.map(|event| event["payload"].clone()).collect()
@@ -20,10 +19,10 @@ async fn a_message_is_answered_in_deltas_and_a_final() {
     let server = TestServer::start().await;
     server.model.script(ScriptedStream::new().text("one ").wait_for_gate("go").text("two"));
     let mut client = WsTestClient::connect_operator(&server, &server.token).await;
-    let sent = client.call("chat.send", chat_send_params("s", "hello", "r1")).await;
-    assert_eq!((&sent["runId"], &sent["status"]), (&json!("r1"), &json!("started")));
+    let sent = client.send_chat("s", "hello", "r1").await;
+    assert_fields(&sent, &json!({"runId": "r1", "status": "started"}));
     let delta = client.wait_event_with("chat", "state", "delta").await;
-    assert_eq!((&delta["deltaText"], &delta["seq"], &delta["sessionKey"]), (&json!("one "), &json!(1), &json!("s")));
+    assert_fields(&delta, &json!({"deltaText": "one ", "seq": 1, "sessionKey": "s"}));
     assert_eq!(delta["message"], json!({"role": "assistant", "content": [{"type": "text", "text": "one "}]}));
     server.model.open_gate("go");
     let last = client.wait_event_with("chat", "state", "final").await;
@@ -43,7 +42,7 @@ async fn deltas_are_paced_and_whole() {
     let server = TestServer::start().await;
     server.model.script(ScriptedResponse::tokens_forever(Duration::from_millis(1)));
     let mut client = WsTestClient::connect_operator(&server, &server.token).await;
-    client.call("chat.send", chat_send_params("s", "hello", "r1")).await;
+    client.send_chat("s", "hello", "r1").await;
     client.wait_event_with("chat", "state", "delta").await;
     let begin = std::time::Instant::now();
     for _ in 0..5 {
@@ -75,7 +74,7 @@ async fn a_client_that_joins_midway_gets_the_whole_text() {
     server.model.open_gate("go");
     let delta = client.wait_event_with("chat", "state", "delta").await;
     assert_eq!(delta["message"]["content"][0]["text"], "begun and done");
-    assert_eq!((&delta["deltaText"], &delta["replace"]), (&json!("begun and done"), &json!(true)));
+    assert_fields(&delta, &json!({"deltaText": "begun and done", "replace": true}));
     let last = client.wait_event_with("chat", "state", "final").await;
     assert_eq!(last["message"]["content"][0]["text"], "begun and done");
 }
@@ -85,15 +84,12 @@ async fn a_failure_is_an_error_with_its_kind() {
     let server = TestServer::start().await;
     server.model.script(ScriptedResponse::status(400));
     let mut client = WsTestClient::connect_operator(&server, &server.token).await;
-    client.call("chat.send", chat_send_params("s", "hello", "r1")).await;
+    client.send_chat("s", "hello", "r1").await;
     let error = client.wait_event_with("chat", "state", "error").await;
     assert!(error["errorMessage"].is_string() && error["errorKind"] == "unknown", "{error}");
     assert_eq!(error["errorDetail"], json!({"providerRuntimeFailureKind": "model_error"}));
     let waited = client.call("agent.wait", json!({"runId": "r1"})).await;
-    assert_eq!(
-        (&waited["status"], &waited["success"], &waited["cancelled"]),
-        (&json!("error"), &json!(false), &json!(false))
-    );
+    assert_fields(&waited, &json!({"status": "error", "success": false, "cancelled": false}));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -101,24 +97,20 @@ async fn a_repeat_answers_what_became_of_the_first() {
     let server = TestServer::start().await;
     server.model.script(gated_response("go"));
     let mut client = WsTestClient::connect_operator(&server, &server.token).await;
-    client.call("chat.send", chat_send_params("s", "hello", "r1")).await;
+    client.send_chat("s", "hello", "r1").await;
     client.wait_event_with("chat", "state", "delta").await;
-    assert_eq!(client.call("chat.send", chat_send_params("s", "hello", "r1")).await["status"], "in_flight");
+    assert_eq!(client.send_chat("s", "hello", "r1").await["status"], "in_flight");
     let conflict = client.call_refused("chat.send", chat_send_params("s", "other", "r1")).await;
-    assert_eq!(
-        (&conflict["code"], &conflict["details"]["reason"]),
-        (&json!("INVALID_REQUEST"), &json!("chat-request-conflict"))
-    );
+    assert_fields(&conflict, &json!({"code": "INVALID_REQUEST", "details": {"reason": "chat-request-conflict"}}));
     server.model.open_gate("go");
     client.wait_event_with("run", "state", "ended").await;
-    assert_eq!(client.call("chat.send", chat_send_params("s", "hello", "r1")).await["status"], "ok");
+    assert_eq!(client.send_chat("s", "hello", "r1").await["status"], "ok");
     server.model.script(ScriptedResponse::SilentBeforeHeaders);
-    client.call("chat.send", chat_send_params("s", "again", "r2")).await;
+    client.send_chat("s", "again", "r2").await;
     client.call("chat.abort", json!({"sessionKey": "s", "runId": "r2"})).await;
     server.wait_forgotten("r2").await;
-    let stopped = client.call("chat.send", chat_send_params("s", "again", "r2")).await;
-    assert_eq!((&stopped["status"], &stopped["summary"]), (&json!("timeout"), &json!("aborted")));
-    assert_eq!(stopped["stopReason"], "user");
+    let stopped = client.send_chat("s", "again", "r2").await;
+    assert_fields(&stopped, &json!({"status": "timeout", "summary": "aborted", "stopReason": "user"}));
     assert!(stopped["endedAt"].is_number(), "{stopped}");
     // HTTP and WebSocket share their idempotency keys.
     let http = server.post_run("s", &json!({"text": "again", "idempotencyKey": "r2"})).await.expect_status(200);
@@ -127,8 +119,7 @@ async fn a_repeat_answers_what_became_of_the_first() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_sends_are_refused() {
-    let server = TestServer::start().await;
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let (server, mut client) = start_connected().await;
     let bad = [
         json!({"sessionKey": "s", "message": "x"}),
         json!({"sessionKey": "s", "idempotencyKey": "k"}),
@@ -144,22 +135,18 @@ async fn bad_sends_are_refused() {
         json!([]),
     ];
     for params in bad {
-        assert_eq!(client.call_refused("chat.send", params.clone()).await["code"], "INVALID_REQUEST", "{params}");
+        client.call_refused_as("INVALID_REQUEST", "chat.send", params.clone()).await;
     }
     assert!(server.model.recorded_requests().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hold_is_unavailable_and_can_be_set_from_here() {
-    let server = TestServer::start().await;
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let (_server, mut client) = start_connected().await;
     assert_eq!(client.call("hold.set", json!({"held": true, "reason": "audit"})).await["held"], true);
     assert_eq!(client.wait_event("hold.changed").await["payload"]["held"], true);
     let error = client.call_refused("chat.send", chat_send_params("s", "x", "k")).await;
-    assert_eq!(
-        (&error["code"], &error["retryable"], &error["details"]["reason"]),
-        (&json!("UNAVAILABLE"), &json!(true), &json!("held"))
-    );
+    assert_fields(&error, &json!({"code": "UNAVAILABLE", "retryable": true, "details": {"reason": "held"}}));
     assert!(error["retryAfterMs"].is_number());
     assert_eq!(client.call("hold.get", json!({})).await["reason"], "audit");
     assert_eq!(client.call("hold.set", json!({"held": false})).await["held"], false);
@@ -167,57 +154,42 @@ async fn a_hold_is_unavailable_and_can_be_set_from_here() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn steer_answers_and_closes_its_own_id() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let (_server, run, mut client) = start_streaming_and_connect().await;
     let mut params = chat_send_params("s", "this too", "m1");
     params["queueMode"] = json!("steer");
     let sent = client.call("chat.send", params).await;
-    assert_eq!((&sent["runId"], &sent["messageId"], &sent["state"]), (&json!(run), &json!("m1"), &json!("steered")));
+    assert_fields(&sent, &json!({"runId": run, "messageId": "m1", "state": "steered"}));
     let closed = client.wait_event_with("chat", "runId", "m1").await;
     assert_eq!((&closed["state"], closed.get("message")), (&json!("final"), None));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn waiting_for_a_run() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let (_server, run, mut client) = start_streaming_and_connect().await;
     let pending = client.call("agent.wait", json!({"runId": run, "timeoutMs": 10})).await;
     assert_eq!(pending, json!({"runId": run, "status": "pending"}));
     let waiting = client.send_request("agent.wait", json!({"runId": run})).await;
     client.call("chat.abort", json!({"sessionKey": "s", "runId": run})).await;
     let ended = client.wait_response(&waiting).await["payload"].clone();
-    assert_eq!(
-        (&ended["status"], &ended["success"], &ended["cancelled"]),
-        (&json!("timeout"), &json!(false), &json!(true))
-    );
-    assert_eq!((&ended["error"], &ended["loopCount"]), (&json!("Execution paused"), &json!(1)));
-    assert_eq!(client.call_refused("agent.wait", json!({"runId": "nobody"})).await["code"], "INVALID_REQUEST");
+    assert_fields(&ended, &json!({"status": "timeout", "success": false, "cancelled": true}));
+    assert_fields(&ended, &json!({"error": "Execution paused", "loopCount": 1}));
+    client.call_refused_as("INVALID_REQUEST", "agent.wait", json!({"runId": "nobody"})).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn history_shows_what_is_queued_and_how_the_last_run_ended() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let queued = server.send_message("s", "later").await;
     let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     let history = client.call("chat.history", json!({"sessionKey": "s", "limit": 200})).await;
-    assert_eq!((&history["sessionKey"], &history["inFlightRun"]["runId"]), (&json!("s"), &json!(run)));
-    assert_eq!(history["pendingInputs"]["total"], 1);
+    assert_fields(&history, &json!({"sessionKey": "s", "inFlightRun": {"runId": run}, "pendingInputs": {"total": 1}}));
     assert_eq!(history["pendingInputs"]["items"][0]["runId"], queued);
-    assert_eq!(
-        (&history["sessionInfo"]["status"], &history["sessionInfo"]["hasActiveRun"]),
-        (&json!("running"), &json!(true))
-    );
+    assert_fields(&history, &json!({"sessionInfo": {"status": "running", "hasActiveRun": true}}));
     client.call("stop.all", json!({})).await;
     server.wait_forgotten(&run).await;
     server.wait_forgotten(&queued).await;
     let history = client.call("chat.history", json!({"sessionKey": "s"})).await;
-    assert_eq!(
-        (&history["sessionInfo"]["status"], &history["sessionInfo"]["hasActiveRun"]),
-        (&json!("killed"), &json!(false))
-    );
+    assert_fields(&history, &json!({"sessionInfo": {"status": "killed", "hasActiveRun": false}}));
     assert_eq!(history["messages"][0]["role"], "user");
     assert_eq!(history["messages"][0]["content"], json!([{"type": "text", "text": "go on for ever"}]));
     for field in ["sessionId", "defaults", "thinkingLevel", "fastMode", "verboseLevel"] {
@@ -241,7 +213,7 @@ async fn the_terminal_clients_first_calls_are_answered() {
     assert_eq!(client.call("sessions.list", json!({"limit": 1})).await["sessions"][0]["status"], "done");
     server.run_to_end("s").await;
     let changed = client.wait_event("sessions.changed").await;
-    assert_eq!((&changed["payload"]["sessionKey"], &changed["payload"]["reason"]), (&json!("s"), &json!("message")));
+    assert_fields(&changed, &json!({"payload": {"sessionKey": "s", "reason": "message"}}));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -253,8 +225,8 @@ async fn a_node_sees_the_sessions_that_it_subscribed_to_and_nothing_else() {
     let params =
         |event: &str, key: &str| json!({"event": event, "payloadJSON": json!({"sessionKey": key}).to_string()});
     node.call("node.event", params("chat.subscribe", "mine")).await;
-    assert_eq!(node.call_refused("node.event", params("chat.subscribe", "")).await["code"], "INVALID_REQUEST");
-    assert_eq!(node.call_refused("chat.send", chat_send_params("mine", "x", "k")).await["code"], "FORBIDDEN");
+    node.call_refused_as("INVALID_REQUEST", "node.event", params("chat.subscribe", "")).await;
+    node.call_refused_as("FORBIDDEN", "chat.send", chat_send_params("mine", "x", "k")).await;
     let other = server.start_streaming_run("other").await;
     let mine = server.start_streaming_run("mine").await;
     let _ = server.http.post("/api/stop?wait=1", &json!({})).await.expect_status(200);
@@ -276,7 +248,7 @@ async fn a_client_without_the_read_scope_gets_no_events() {
     blind.handshake(&server.token, json!({"scopes": []})).await;
     server.run_to_end("s").await;
     let error = blind.call_refused("runs.list", json!({})).await;
-    assert_eq!((&error["code"], &error["details"]["missingScope"]), (&json!("FORBIDDEN"), &json!("operator.read")));
+    assert_fields(&error, &json!({"code": "FORBIDDEN", "details": {"missingScope": "operator.read"}}));
     server.start_streaming_run("s").await;
     server.engine.shut_down().await;
     let (code, _, before) = blind.wait_close().await;

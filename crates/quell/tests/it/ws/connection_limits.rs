@@ -7,13 +7,13 @@ use quell_testkit::{ScriptedResponse, leaks};
 use serde_json::json;
 use tokio_tungstenite::tungstenite::Message;
 
-use super::{WsTestClient, chat_send_params};
-use crate::test_server::TestServer;
+use super::{WsTestClient, start_connected, start_streaming_and_connect};
+use crate::test_engine::skip_time;
+use crate::test_server::{TestServer, assert_fields};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_huge_frame_is_1009_and_the_daemon_lives() {
-    let server = TestServer::start().await;
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let (server, mut client) = start_connected().await;
     client.send_text(&"x".repeat(26_214_401)).await;
     let (code, _, before) = client.wait_close().await;
     assert_eq!((code, before.len()), (1009, 0));
@@ -25,14 +25,13 @@ async fn a_large_frame_within_the_limit_is_taken() {
     let server = TestServer::start().await;
     server.model.script(ScriptedResponse::text("long"));
     let mut client = WsTestClient::connect_operator(&server, &server.token).await;
-    client.call("chat.send", chat_send_params("s", &"x".repeat(1024 * 1024), "r1")).await;
+    client.send_chat("s", &"x".repeat(1024 * 1024), "r1").await;
     client.wait_event_with("chat", "state", "final").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn odd_frames_are_refused_and_the_connection_goes_on() {
-    let server = TestServer::start().await;
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let (_server, mut client) = start_connected().await;
     client.send_frame(Message::binary(vec![1])).await;
     assert_eq!(client.wait_response("").await["error"]["code"], "INVALID_REQUEST");
     client.send_text("not json").await;
@@ -45,8 +44,8 @@ async fn odd_frames_are_refused_and_the_connection_goes_on() {
     client.send_text(r#"{"type":"req","id":7,"method":"health"}"#).await;
     assert_eq!(client.wait_response("").await["ok"], false);
     let unknown = client.call_refused("no.such", json!({})).await;
-    assert_eq!((&unknown["code"], &unknown["message"]), (&json!("INVALID_REQUEST"), &json!("unknown method: no.such")));
-    assert_eq!(client.call_refused("connect", json!({})).await["code"], "INVALID_REQUEST");
+    assert_fields(&unknown, &json!({"code": "INVALID_REQUEST", "message": "unknown method: no.such"}));
+    client.call_refused_as("INVALID_REQUEST", "connect", json!({})).await;
     client.send_frame(Message::Ping(vec![1].into())).await;
     assert_eq!(client.call("health", json!({})).await["ok"], true);
 }
@@ -56,7 +55,7 @@ async fn a_client_that_does_not_read_is_given_up_and_harms_nobody() {
     let server = TestServer::start().await;
     server.model.script(ScriptedResponse::text("done"));
     let mut good = WsTestClient::connect_operator(&server, &server.token).await;
-    good.call("chat.send", chat_send_params("long", &"x".repeat(4 * 1024 * 1024), "r1")).await;
+    good.send_chat("long", &"x".repeat(4 * 1024 * 1024), "r1").await;
     good.wait_event_with("run", "state", "ended").await;
     let mut slow = WsTestClient::connect_operator(&server, &server.token).await;
     assert_eq!(server.state.stream_count(), 2);
@@ -74,9 +73,7 @@ async fn a_client_that_does_not_read_is_given_up_and_harms_nobody() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_closing_daemon_says_so_and_stops_the_runs() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let (server, run, mut client) = start_streaming_and_connect().await;
     server.engine.shut_down().await;
     let (code, why, before) = client.wait_close().await;
     assert_eq!((code, why.as_str()), (1012, "service restart"));
@@ -93,27 +90,22 @@ async fn a_closing_daemon_says_so_and_stops_the_runs() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_closes_is_answered_and_its_place_is_free() {
-    let server = TestServer::start().await;
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let (server, mut client) = start_connected().await;
     client.send_frame(Message::Close(None)).await;
     while let Some(Ok(_)) = client.socket.next().await {}
     let state = server.state.clone();
     leaks::wait_for_value("streams", 0, move || state.stream_count()).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "waits for the 30 s between ticks"]
+#[tokio::test]
 async fn a_tick_comes_every_thirty_seconds() {
-    let server = TestServer::start().await;
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
-    let waiting = tokio::time::timeout(Duration::from_secs(40), async {
-        loop {
-            // The server pings every 25 s, so a frame arrives before this client's time limit.
-            if let Some(tick) = client.next_frame().await.filter(|frame| frame["event"] == "tick") {
-                return tick;
-            }
-        }
-    });
-    let tick = waiting.await.unwrap();
-    assert!(tick["payload"]["ts"].is_number() && tick["seq"].is_number(), "{tick}");
+    let (_server, mut client) = start_connected().await;
+    for _ in 0..2 {
+        skip_time(Duration::from_secs(29)).await;
+        client.call("health", json!({})).await;
+        assert!(client.unread.iter().all(|frame| frame["event"] != "tick"), "{:#?}", client.unread);
+        skip_time(Duration::from_secs(1)).await;
+        let tick = client.wait_event("tick").await;
+        assert!(tick["payload"]["ts"].is_number() && tick["seq"].is_number(), "{tick}");
+    }
 }

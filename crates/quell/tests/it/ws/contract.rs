@@ -1,18 +1,16 @@
 //! The parameters of the gateway protocol: each is supported, or refused by its name.
 
 use quell_testkit::ScriptedResponse;
-use quell_testkit::model::ScriptedStream;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::{WsTestClient, chat_send_params};
-use crate::test_server::TestServer;
+use super::{WsTestClient, chat_send_params, start_connected, start_streaming_and_connect, start_with_socket};
+use crate::test_engine::list_files_call;
+use crate::test_server::{TestServer, assert_fields, gated_response};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_array_is_no_frame_and_no_params() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let (server, run, mut client) = start_streaming_and_connect().await;
     client.send_text(r#"["req", "a1", "stop.all", {}, null, null]"#).await;
     assert_eq!(client.wait_response("").await["error"]["code"], "INVALID_REQUEST");
     for (method, params) in [
@@ -31,8 +29,7 @@ async fn an_array_is_no_frame_and_no_params() {
         let error = client.call_refused(method, params.clone()).await;
         assert_eq!(error["code"], "INVALID_REQUEST", "{method} {params}: {error}");
     }
-    let view = server.http.run_view(&run).await;
-    assert_eq!(view["state"], "running", "nothing was stopped");
+    server.assert_running(&run).await;
     assert_eq!(client.call("hold.get", json!({})).await["held"], false);
     let mut other = WsTestClient::open_socket(&server).await;
     let hello = other.handshake(&server.token, json!({"client": ["test", "1", "linux", "test"]})).await;
@@ -41,15 +38,11 @@ async fn an_array_is_no_frame_and_no_params() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attachments_are_refused_by_name() {
-    let server = TestServer::start().await;
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let (server, mut client) = start_connected().await;
     let mut params = chat_send_params("s", "what is this?", "k");
     params["attachments"] = json!([{"type": "image", "mimeType": "image/png", "content": "aGVsbG8="}]);
     let error = client.call_refused("chat.send", params).await;
-    assert_eq!(
-        (&error["code"], &error["message"]),
-        (&json!("INVALID_REQUEST"), &json!("attachments are not supported yet"))
-    );
+    assert_fields(&error, &json!({"code": "INVALID_REQUEST", "message": "attachments are not supported yet"}));
     assert_eq!(error["details"], json!({"code": "UNSUPPORTED_PARAMETER", "parameter": "attachments"}));
     assert!(server.model.recorded_requests().is_empty(), "nothing was sent");
     server.model.script(ScriptedResponse::text("done"));
@@ -97,8 +90,7 @@ async fn a_parameter_that_is_not_heeded_is_refused_by_name(
     #[case] params: Value,
     #[case] names: &[&str],
 ) {
-    let server = TestServer::start().await;
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let (server, mut client) = start_connected().await;
     for name in names {
         let mut more = params.clone();
         more[*name] = json!("x");
@@ -152,20 +144,18 @@ async fn a_session_is_aborted_with_its_queue_unless_it_is_kept() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_subscription_without_events_is_refused() {
-    let server = TestServer::start().await;
-    let mut client = WsTestClient::open_socket(&server).await;
+    let (server, mut client) = start_with_socket().await;
     let hello = client.handshake(&server.token, json!({})).await;
     let methods = hello["payload"]["features"]["methods"].as_array().unwrap().clone();
     assert!(!methods.contains(&json!("sessions.messages.subscribe")), "{methods:?}");
     let error = client.call_refused("sessions.messages.subscribe", json!({"key": "s"})).await;
-    assert_eq!((&error["code"], &error["details"]["code"]), (&json!("INVALID_REQUEST"), &json!("UNSUPPORTED_METHOD")));
+    assert_fields(&error, &json!({"code": "INVALID_REQUEST", "details": {"code": "UNSUPPORTED_METHOD"}}));
     assert!(error["message"].as_str().unwrap().contains("session.message"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_model_is_listed_once() {
-    let server = TestServer::start().await;
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let (_server, mut client) = start_connected().await;
     assert_eq!(
         client.call("agents.list", json!({})).await["agents"].as_array().unwrap().len(),
         2,
@@ -183,8 +173,7 @@ async fn each_model_is_listed_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn operator_approvals_is_a_known_scope() {
-    let server = TestServer::start().await;
-    let mut client = WsTestClient::open_socket(&server).await;
+    let (server, mut client) = start_with_socket().await;
     let hello = client.handshake(&server.token, json!({"scopes": ["operator.read", "operator.approvals"]})).await;
     assert_eq!(hello["payload"]["auth"]["scopes"], json!(["operator.read", "operator.approvals"]));
     assert_eq!(client.call("approvals.list", json!({})).await["approvals"], json!([]));
@@ -211,8 +200,7 @@ async fn operator_approvals_is_a_known_scope() {
 #[case("/Compact")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_that_is_not_known_here_is_no_prompt(#[case] text: &str) {
-    let server = TestServer::start().await;
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let (server, mut client) = start_connected().await;
     let error = client.call_refused("chat.send", chat_send_params("s", text, "k")).await;
     let name = text.split(' ').next().unwrap().to_lowercase();
     assert_eq!(error["details"], json!({"code": "UNSUPPORTED_COMMAND", "command": name}), "{error}");
@@ -230,27 +218,25 @@ async fn a_path_is_no_command() {
     let server = TestServer::start().await;
     server.model.script(ScriptedResponse::text("done"));
     let mut client = WsTestClient::connect_operator(&server, &server.token).await;
-    client.call("chat.send", chat_send_params("s", "/queues are long in /etc, why?", "k")).await;
+    client.send_chat("s", "/queues are long in /etc, why?", "k").await;
     assert_eq!(client.wait_chat("k", "final").await["message"]["content"][0]["text"], "done");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn status_and_help_are_answered_without_a_model() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
-    let sent = client.call("chat.send", chat_send_params("s", "/status", "k1")).await;
-    assert_eq!((&sent["runId"], &sent["status"]), (&json!("k1"), &json!("ok")));
+    let (server, run, mut client) = start_streaming_and_connect().await;
+    let sent = client.send_chat("s", "/status", "k1").await;
+    assert_fields(&sent, &json!({"runId": "k1", "status": "ok"}));
     let status = client.wait_chat("k1", "final").await["message"]["content"][0]["text"].as_str().unwrap().to_owned();
     assert!(status.starts_with("Working since") && status.contains("scripted/model"), "{status}");
-    client.call("chat.send", chat_send_params("s", "/help", "k2")).await;
+    client.send_chat("s", "/help", "k2").await;
     let help = client.wait_chat("k2", "final").await["message"]["content"][0]["text"].as_str().unwrap().to_owned();
     assert!(help.contains("/stop") && help.contains("/status"), "{help}");
     assert_eq!(server.model.recorded_requests().len(), 1, "the model was not asked");
     let names: Vec<Value> = client.call("commands.list", json!({})).await["commands"].as_array().unwrap().clone();
     let names: Vec<&str> = names.iter().map(|command| command["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["stop", "status", "help", "new"]);
-    let reset = client.call("chat.send", chat_send_params("s", "/new", "k3")).await;
+    let reset = client.send_chat("s", "/new", "k3").await;
     assert_eq!(reset["status"], "ok");
     server.wait_ended(&run).await;
     let history = client.call("chat.history", json!({"sessionKey": "s"})).await;
@@ -259,10 +245,7 @@ async fn status_and_help_are_answered_without_a_model() {
 
 /// Runs a message whose model first calls a tool: four rows of history.
 async fn run_with_call(server: &TestServer, session: &str, text: &str) {
-    server
-        .model
-        .script(ScriptedResponse::tool_call("c1", "list_files", &json!({"path": "."})))
-        .script(ScriptedResponse::text(text));
+    server.model.script(list_files_call()).script(ScriptedResponse::text(text));
     let run = server.send_message(session, text).await;
     server.wait_forgotten(&run).await;
 }
@@ -312,7 +295,7 @@ async fn history_in_pages_is_the_history_as_a_whole() {
     for bad in [json!({"limit": 0}), json!({"limit": 1001}), json!({"offset": -1}), json!({"cursor": "none"})] {
         let mut params = bad.clone();
         params["sessionKey"] = json!("s");
-        assert_eq!(client.call_refused("chat.history", params).await["code"], "INVALID_REQUEST", "{bad}");
+        client.call_refused_as("INVALID_REQUEST", "chat.history", params).await;
     }
 }
 
@@ -338,9 +321,7 @@ async fn history_begins_at_the_last_reset() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_note_for_the_model_is_not_shown_to_people() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let (server, run, mut client) = start_streaming_and_connect().await;
     client.call("chat.abort", json!({"sessionKey": "s"})).await;
     server.wait_forgotten(&run).await;
     let notes = server.http.get("/api/sessions/s/history").await.expect_status(200);
@@ -356,10 +337,7 @@ async fn the_note_for_the_model_is_not_shown_to_people() {
 async fn a_message_is_in_the_history_while_its_run_works() {
     let server = TestServer::start().await;
     server.run_to_end("s").await;
-    server
-        .model
-        .script(ScriptedResponse::tool_call("c1", "list_files", &json!({"path": "."})))
-        .script(ScriptedStream::new().text("begun").wait_for_gate("go").text(" and done"));
+    server.model.script(list_files_call()).script(gated_response("go"));
     let run = server.send_message("s", "now this").await;
     server.http.run_events(&run, 0).await.wait_for("text.delta").await;
     let mut client = WsTestClient::connect_operator(&server, &server.token).await;
@@ -368,7 +346,7 @@ async fn a_message_is_in_the_history_while_its_run_works() {
     let roles: Vec<&str> = rows.iter().map(|row| row["role"].as_str().unwrap()).collect();
     assert_eq!(roles[..3], ["user", "assistant", "user"], "{rows:#?}");
     assert_eq!(rows[2]["content"][0]["text"], "now this");
-    assert_eq!((&during["inFlightRun"]["runId"], &during["inFlightRun"]["text"]), (&json!(run), &json!("begun")));
+    assert_fields(&during, &json!({"inFlightRun": {"runId": run, "text": "begun"}}));
     server.model.open_gate("go");
     server.wait_forgotten(&run).await;
     let after = client.call("chat.history", json!({"sessionKey": "s"})).await;
@@ -404,9 +382,9 @@ async fn the_list_of_sessions_heeds_its_filters() {
     assert_eq!(keys(json!({"label": "x"})).await, Vec::<String>::new(), "none has a label");
     let bad = [json!({"limit": 0}), json!({"sortBy": "name"}), json!({"offset": "x"}), json!({"activeMinutes": 0})];
     for params in bad {
-        assert_eq!(client.call_refused("sessions.list", params.clone()).await["code"], "INVALID_REQUEST", "{params}");
+        client.call_refused_as("INVALID_REQUEST", "sessions.list", params.clone()).await;
     }
     let params = json!({"search": "alpha", "includeDerivedTitles": true, "includeLastMessage": true});
     let row = client.call("sessions.list", params).await["sessions"][0].clone();
-    assert_eq!((&row["derivedTitle"], &row["lastMessagePreview"]), (&json!("say done"), &json!("done")));
+    assert_fields(&row, &json!({"derivedTitle": "say done", "lastMessagePreview": "done"}));
 }

@@ -6,7 +6,7 @@ use quell_testkit::model::ScriptedStream;
 use quell_testkit::{ScriptedResponse, leaks};
 use serde_json::{Value, json};
 
-use super::{WAIT_TIMEOUT, WsTestClient, chat_send_params};
+use super::{WAIT_TIMEOUT, WsTestClient};
 use crate::test_server::TestServer;
 
 /// Sequence number and type of each event of a followed run so far.
@@ -31,7 +31,7 @@ async fn a_followed_run_is_told_as_its_sse_route_tells_it() {
     let server = TestServer::start().await;
     server.model.script(ScriptedStream::new().thinking("hm").text("one ").wait_for_gate("go").text("two"));
     let mut client = connect_page(&server).await;
-    client.call("chat.send", chat_send_params("s", "hello", "r1")).await;
+    client.send_chat("s", "hello", "r1").await;
     assert_eq!(client.call("runs.follow", json!({"runId": "r1"})).await, json!({"following": true}));
     client.wait_event_with("run.event", "type", "text.delta").await;
     server.model.open_gate("go");
@@ -54,7 +54,7 @@ async fn following_goes_on_behind_a_cursor_and_ends_when_it_is_given_up() {
     let server = TestServer::start().await;
     server.model.script(ScriptedResponse::tokens_forever(Duration::from_millis(2)));
     let mut client = connect_page(&server).await;
-    client.call("chat.send", chat_send_params("s", "hello", "r1")).await;
+    client.send_chat("s", "hello", "r1").await;
     client.call("runs.follow", json!({"runId": "r1", "after": 3})).await;
     client.wait_event_with("run.event", "type", "text.delta").await;
     assert!(followed_events(&client, "r1")[0].0 >= 4);
@@ -102,8 +102,7 @@ async fn a_follower_behind_the_ring_gets_a_snapshot() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_is_followed_anew_takes_no_second_place() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let mut client = connect_page(&server).await;
     for _ in 0..70 {
         client.call("runs.follow", json!({"runId": run})).await;
@@ -124,7 +123,7 @@ async fn the_cookie_of_the_page_opens_the_socket_from_its_own_origin_alone() {
     let hello = client.handshake("", json!({"auth": null})).await;
     assert_eq!(hello["ok"], true, "{hello}");
     server.model.script(ScriptedResponse::silent_mid_stream("begun"));
-    client.call("chat.send", chat_send_params("s", "hello", "r1")).await;
+    client.send_chat("s", "hello", "r1").await;
     server.model.request_at(0).wait_paused().await;
     client.call("sessions.abort", json!({"key": "s"})).await;
     let run = server.wait_ended("r1").await;
@@ -150,8 +149,7 @@ async fn the_cookie_of_the_page_opens_the_socket_from_its_own_origin_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_open_socket_and_an_open_stream_end_with_what_let_them_in() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let own = format!("http://{}", server.address);
     let signed_in = server.engine.access().sign_in_with_token(&server.token).await.unwrap().unwrap();
     let cookie = secrecy::ExposeSecret::expose_secret(&signed_in.cookie).to_owned();
@@ -172,8 +170,7 @@ async fn an_open_socket_and_an_open_stream_end_with_what_let_them_in() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_follow_that_is_taken_back_at_once_follows_nothing() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let mut client = connect_page(&server).await;
     let follow = client.send_request("runs.follow", json!({"runId": run})).await;
     let unfollow = client.send_request("runs.unfollow", json!({"runId": run})).await;

@@ -1,19 +1,21 @@
 //! The handshake: its failures, the limits before authentication, and `hello-ok`.
 
+use std::time::Duration;
+
 use rstest::rstest;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
-use super::WsTestClient;
-use crate::test_server::TestServer;
+use super::{WsTestClient, start_with_socket};
+use crate::test_engine::skip_time;
+use crate::test_server::{TestServer, assert_fields};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hello_has_all_that_clients_need() {
-    let server = TestServer::start().await;
-    let mut client = WsTestClient::open_socket(&server).await;
+    let (server, mut client) = start_with_socket().await;
     let hello = client.handshake(&server.token, json!({})).await["payload"].clone();
-    assert_eq!((&hello["type"], &hello["protocol"]), (&json!("hello-ok"), &json!(4)));
+    assert_fields(&hello, &json!({"type": "hello-ok", "protocol": 4}));
     assert!(hello["server"]["version"].is_string() && hello["server"]["connId"].is_string(), "{hello:#}");
     let want = json!({"maxPayload": 26_214_400, "maxBufferedBytes": 52_428_800, "tickIntervalMs": 30_000});
     assert_eq!(hello["policy"], want);
@@ -49,8 +51,7 @@ async fn hello_has_all_that_clients_need() {
 #[case::future(4, 9, 4)]
 #[tokio::test(flavor = "multi_thread")]
 async fn versions_are_negotiated(#[case] min: u64, #[case] max: u64, #[case] spoken: u64) {
-    let server = TestServer::start().await;
-    let mut client = WsTestClient::open_socket(&server).await;
+    let (server, mut client) = start_with_socket().await;
     let hello = client.handshake(&server.token, json!({"minProtocol": min, "maxProtocol": max})).await;
     assert_eq!(hello["payload"]["protocol"], spoken, "{hello}");
 }
@@ -61,8 +62,7 @@ async fn versions_are_negotiated(#[case] min: u64, #[case] max: u64, #[case] spo
 #[case::upside_down(4, 3)]
 #[tokio::test(flavor = "multi_thread")]
 async fn other_versions_are_refused(#[case] min: u64, #[case] max: u64) {
-    let server = TestServer::start().await;
-    let mut client = WsTestClient::open_socket(&server).await;
+    let (server, mut client) = start_with_socket().await;
     let answer = client.handshake(&server.token, json!({"minProtocol": min, "maxProtocol": max})).await;
     let want = json!({
         "code": "PROTOCOL_MISMATCH", "clientMinProtocol": min, "clientMaxProtocol": max,
@@ -79,10 +79,9 @@ async fn other_versions_are_refused(#[case] min: u64, #[case] max: u64) {
 #[case::empty(json!({"auth": {"token": ""}}), "AUTH_TOKEN_MISSING")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_token_is_refused(#[case] changed: Value, #[case] code: &str) {
-    let server = TestServer::start().await;
-    let mut client = WsTestClient::open_socket(&server).await;
+    let (_server, mut client) = start_with_socket().await;
     let error = client.handshake("", changed).await["error"].clone();
-    assert_eq!((&error["code"], &error["details"]["code"]), (&json!("INVALID_REQUEST"), &json!(code)));
+    assert_fields(&error, &json!({"code": "INVALID_REQUEST", "details": {"code": code}}));
     let details = &error["details"];
     assert!(details["authReason"].is_string() && details["recommendedNextStep"].is_string(), "{details}");
     assert_eq!(details["canRetryWithDeviceToken"], false);
@@ -100,8 +99,7 @@ async fn a_bad_token_is_refused(#[case] changed: Value, #[case] code: &str) {
 #[case::not_json("hello", 1000, false)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_first_frame_ends_it(#[case] frame: &str, #[case] code: u16, #[case] answered: bool) {
-    let server = TestServer::start().await;
-    let mut client = WsTestClient::open_socket(&server).await;
+    let (_server, mut client) = start_with_socket().await;
     client.wait_event("connect.challenge").await;
     client.send_text(frame).await;
     let (closed, _, before) = client.wait_close().await;
@@ -114,8 +112,7 @@ async fn a_wrong_first_frame_ends_it(#[case] frame: &str, #[case] code: u16, #[c
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_binary_first_frame_ends_it() {
-    let server = TestServer::start().await;
-    let mut client = WsTestClient::open_socket(&server).await;
+    let (_server, mut client) = start_with_socket().await;
     client.wait_event("connect.challenge").await;
     client.send_frame(Message::binary(vec![1, 2, 3])).await;
     assert_eq!(client.wait_close().await.0, 1000);
@@ -127,22 +124,22 @@ async fn a_binary_first_frame_ends_it() {
 #[case::far_over(1024 * 1024)]
 #[tokio::test(flavor = "multi_thread")]
 async fn too_much_before_authentication_is_1009(#[case] bytes: usize) {
-    let server = TestServer::start().await;
-    let mut client = WsTestClient::open_socket(&server).await;
+    let (_server, mut client) = start_with_socket().await;
     client.wait_event("connect.challenge").await;
     client.send_text(&"x".repeat(bytes)).await;
     let (code, _, before) = client.wait_close().await;
     assert_eq!((code, before.len()), (1009, 0));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "waits for the 15 s that a handshake may take"]
-async fn silence_ends_it() {
-    let server = TestServer::start().await;
-    let mut client = WsTestClient::open_socket(&server).await;
-    let begin = std::time::Instant::now();
-    assert_eq!(client.wait_close().await.0, 1000);
-    assert!((14..20).contains(&begin.elapsed().as_secs()), "{:?}", begin.elapsed());
+#[tokio::test]
+async fn silence_ends_it_after_fifteen_seconds() {
+    let (server, mut silent) = start_with_socket().await;
+    let mut late = WsTestClient::open_socket(&server).await;
+    silent.wait_event("connect.challenge").await;
+    skip_time(Duration::from_secs(14)).await;
+    assert_eq!(late.handshake(&server.token, json!({})).await["ok"], true);
+    skip_time(Duration::from_secs(1)).await;
+    assert_eq!(silent.wait_close().await.0, 1000);
 }
 
 #[rstest]

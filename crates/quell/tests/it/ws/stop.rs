@@ -7,8 +7,8 @@ use quell_testkit::{ScriptedResponse, leaks};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::{WAIT_TIMEOUT, WsTestClient, chat_send_params};
-use crate::test_server::TestServer;
+use super::{WAIT_TIMEOUT, WsTestClient, chat_send_params, start_connected, start_streaming_and_connect};
+use crate::test_server::{TestServer, assert_fields};
 
 #[rstest]
 #[case::missing(json!({}))]
@@ -24,20 +24,18 @@ use crate::test_server::TestServer;
 #[case::no_object(json!(["s"]))]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_malformed_abort_is_refused_and_stops_nothing(#[case] params: Value) {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let params: Value = serde_json::from_str(&params.to_string().replace("RUN", &run)).unwrap();
     let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     let error = client.call_refused("chat.abort", params).await;
-    assert_eq!((&error["code"], &error["message"]), (&json!("INVALID_REQUEST"), &json!("missing runId or sessionKey")));
+    assert_fields(&error, &json!({"code": "INVALID_REQUEST", "message": "missing runId or sessionKey"}));
     let runs = client.call("runs.list", json!({"state": "active"})).await;
     assert_eq!(runs["items"][0]["state"], "running");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_abort_needs_the_scope() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let mut client = WsTestClient::open_socket(&server).await;
     client.handshake(&server.token, json!({"scopes": ["operator.read"]})).await;
     for (method, params) in [
@@ -56,8 +54,7 @@ async fn an_abort_needs_the_scope() {
         let error = client.call_refused(method, params).await;
         assert_eq!(error["details"]["missingScope"], "operator.admin");
     }
-    let view = server.http.run_view(&run).await;
-    assert_eq!(view["state"], "running");
+    server.assert_running(&run).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -79,9 +76,8 @@ async fn an_abort_that_stops_nothing_always_answers_the_same() {
     let anna = server.create_token("anna", "write").await;
     let mut anna = WsTestClient::connect_operator(&server, &anna).await;
     assert_eq!(anna.call("chat.abort", json!({"sessionKey": "other", "runId": other})).await, nothing, "not hers");
-    assert_eq!(anna.call_refused("runs.stop", json!({"runId": other})).await["code"], "FORBIDDEN");
-    let view = server.http.run_view(&other).await;
-    assert_eq!(view["state"], "running");
+    anna.call_refused_as("FORBIDDEN", "runs.stop", json!({"runId": other})).await;
+    server.assert_running(&other).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -89,12 +85,12 @@ async fn a_stop_is_told_in_order_with_its_receipt() {
     let server = TestServer::start().await;
     server.model.script(ScriptedResponse::silent_mid_stream("partial"));
     let mut client = WsTestClient::connect_operator(&server, &server.token).await;
-    client.call("chat.send", chat_send_params("s", "go", "r1")).await;
+    client.send_chat("s", "go", "r1").await;
     client.wait_event_with("chat", "state", "delta").await;
     client.call("chat.abort", json!({"sessionKey": "s", "stopReason": "enough"})).await;
     let ended = client.wait_event_with("run", "state", "ended").await;
     assert_eq!(ended["verdict"]["by"], json!({"principal": "admin", "surface": "ws"}));
-    assert_eq!((&ended["receipt"]["leftovers"], &ended["receipt"]["turn"]["recorded"]), (&json!([]), &json!(true)));
+    assert_fields(&ended, &json!({"receipt": {"leftovers": [], "turn": {"recorded": true}}}));
     let events: Vec<String> = client
         .events
         .iter()
@@ -111,7 +107,7 @@ async fn a_stop_is_told_in_order_with_its_receipt() {
     let cancel = find("execution:cancel", "");
     assert_eq!(cancel, json!({"runId": "r1", "sessionKey": "s", "reason": "enough"}));
     let aborted = find("chat", "aborted");
-    assert_eq!((&aborted["seq"], &aborted["stopReason"]), (&json!(2), &json!("enough")));
+    assert_fields(&aborted, &json!({"seq": 2, "stopReason": "enough"}));
     assert_eq!(aborted["message"]["content"][0]["text"], "partial");
 }
 
@@ -120,7 +116,7 @@ async fn an_abort_before_any_text_has_number_one() {
     let server = TestServer::start().await;
     server.model.script(ScriptedResponse::SilentBeforeHeaders);
     let mut client = WsTestClient::connect_operator(&server, &server.token).await;
-    client.call("chat.send", chat_send_params("s", "go", "r1")).await;
+    client.send_chat("s", "go", "r1").await;
     server.model.request_at(0).wait_arrived().await;
     client.call("chat.abort", json!({"sessionKey": "s"})).await;
     let aborted = client.wait_event_with("chat", "state", "aborted").await;
@@ -129,45 +125,39 @@ async fn an_abort_before_any_text_has_number_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stop_text_stops_the_session_and_says_command() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let queued = server.send_message("s", "later").await;
     let mut client = WsTestClient::connect_operator(&server, &server.token).await;
-    let answer = client.call("chat.send", chat_send_params("s", "Please stop!", "k")).await;
-    assert_eq!((&answer["ok"], &answer["aborted"]), (&json!(true), &json!(true)));
+    let answer = client.send_chat("s", "Please stop!", "k").await;
+    assert_fields(&answer, &json!({"ok": true, "aborted": true}));
     assert_eq!(answer["runIds"].as_array().unwrap().len(), 2);
     for id in [run, queued] {
         assert_eq!(client.wait_chat(&id, "aborted").await["stopReason"], "command");
     }
-    let again = client.call("chat.send", chat_send_params("s", "/stop", "k")).await;
-    assert_eq!((&again["aborted"], &again["runIds"]), (&json!(false), &json!([])));
+    let again = client.send_chat("s", "/stop", "k").await;
+    assert_fields(&again, &json!({"aborted": false, "runIds": []}));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_abort_has_the_gateways_shape() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let (_server, run, mut client) = start_streaming_and_connect().await;
     for bad in [json!({}), json!({"key": ""}), json!({"key": "s", "runId": null}), json!({"key": "s", "runId": ""})] {
-        assert_eq!(client.call_refused("sessions.abort", bad).await["code"], "INVALID_REQUEST");
+        client.call_refused_as("INVALID_REQUEST", "sessions.abort", bad).await;
     }
     let answer = client.call("sessions.abort", json!({"key": "s"})).await;
-    assert_eq!((&answer["abortedRunId"], &answer["status"]), (&json!(run), &json!("aborted")));
+    assert_fields(&answer, &json!({"abortedRunId": run, "status": "aborted"}));
     let again = client.call("sessions.abort", json!({"key": "s"})).await;
     assert_eq!((&again["abortedRunId"], &again["status"]), (&Value::Null, &json!("no-active-run")));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn runs_stop_waits_for_the_receipt_when_asked() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
-    assert_eq!(client.call_refused("runs.stop", json!({"runId": "nobody"})).await["code"], "INVALID_REQUEST");
+    let (_server, run, mut client) = start_streaming_and_connect().await;
+    client.call_refused_as("INVALID_REQUEST", "runs.stop", json!({"runId": "nobody"})).await;
     let wrong = client.call_refused("runs.stop", json!({"runId": run, "sessionKey": "t"})).await;
     assert_eq!(wrong["code"], "INVALID_REQUEST");
     let answer = client.call("runs.stop", json!({"runId": run, "wait": true, "force": true})).await;
-    assert_eq!((&answer["aborted"], &answer["state"]), (&json!(true), &json!("ended")));
-    assert_eq!(answer["receipt"]["leftovers"], json!([]));
+    assert_fields(&answer, &json!({"aborted": true, "state": "ended", "receipt": {"leftovers": []}}));
     let view = client.call("runs.get", json!({"runId": run})).await;
     assert_eq!(view["verdict"], answer["verdict"]);
 }
@@ -178,7 +168,7 @@ async fn everything_stops_from_here_too() {
     let runs = [server.start_streaming_run("a").await, server.start_streaming_run("b").await];
     let mut client = WsTestClient::connect_operator(&server, &server.token).await;
     let answer = client.call("stop.all", json!({"hold": true, "reason": "fire"})).await;
-    assert_eq!((&answer["aborted"], &answer["held"]), (&json!(true), &json!(true)));
+    assert_fields(&answer, &json!({"aborted": true, "held": true}));
     assert_eq!(answer["runIds"].as_array().unwrap().len(), runs.len());
     for run in &runs {
         assert_eq!(client.wait_chat(run, "aborted").await["stopReason"], "fire");
@@ -194,8 +184,8 @@ async fn a_reconnected_owner_can_stop_its_run_and_an_abort_by_http_is_told() {
         .script(ScriptedResponse::silent_mid_stream("partial"))
         .script(ScriptedResponse::silent_mid_stream("partial"));
     let mut first = WsTestClient::connect_operator(&server, &anna).await;
-    first.call("chat.send", chat_send_params("s", "go", "r1")).await;
-    first.call("chat.send", chat_send_params("t", "go", "r2")).await;
+    first.send_chat("s", "go", "r1").await;
+    first.send_chat("t", "go", "r2").await;
     drop(first);
     server.model.request_at(1).wait_paused().await;
     let mut again = WsTestClient::connect_operator(&server, &anna).await;
@@ -204,15 +194,14 @@ async fn a_reconnected_owner_can_stop_its_run_and_an_abort_by_http_is_told() {
     assert_eq!(again.wait_event_with("chat", "state", "aborted").await["runId"], "r1");
     let _ = server.http.post("/api/agent/main/abort", &json!({})).await.expect_status(200);
     let aborted = again.wait_event_with("chat", "state", "aborted").await;
-    assert_eq!((&aborted["runId"], &aborted["stopReason"]), (&json!("r2"), &json!("user")));
+    assert_fields(&aborted, &json!({"runId": "r2", "stopReason": "user"}));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_status_of_an_agent_is_told() {
-    let server = TestServer::start().await;
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let (server, mut client) = start_connected().await;
     server.model.script(ScriptedResponse::silent_mid_stream("partial"));
-    client.call("chat.send", chat_send_params("s", "go", "r1")).await;
+    client.send_chat("s", "go", "r1").await;
     client.wait_event_with("agents.changed", "computeStatus", "waiting_llm").await;
     client.call("chat.abort", json!({"sessionKey": "s"})).await;
     client.wait_event_with("agents.changed", "computeStatus", "stopping").await;
@@ -225,7 +214,6 @@ async fn every_status_of_an_agent_is_told() {
     assert!(statuses.windows(2).any(|pair| pair == ["processing", "waiting_llm"]), "{statuses:?}");
 }
 
-/// The statuses of `main` that a client has received, in order.
 fn received_statuses(client: &WsTestClient) -> Vec<String> {
     let of_main = |event: &&Value| event["event"] == "agents.changed" && event["payload"]["agentId"] == "main";
     let status = |event: &Value| event["payload"]["computeStatus"].as_str().map(str::to_owned);
@@ -235,13 +223,12 @@ fn received_statuses(client: &WsTestClient) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_time_that_a_stop_takes_to_reach_a_client() {
     const SAMPLES: usize = 50;
-    let server = TestServer::start().await;
-    let mut client = WsTestClient::connect_operator(&server, &server.token).await;
+    let (server, mut client) = start_connected().await;
     let mut times = Vec::with_capacity(SAMPLES);
     for sample in 0..SAMPLES {
         server.model.script(ScriptedResponse::silent_mid_stream("partial"));
         let run = format!("r{sample}");
-        client.call("chat.send", chat_send_params("s", "go", &run)).await;
+        client.send_chat("s", "go", &run).await;
         client.wait_event_with("chat", "state", "delta").await;
         let begin = Instant::now();
         client.send_request("chat.abort", json!({"sessionKey": "s"})).await;
@@ -258,13 +245,12 @@ async fn the_time_that_a_stop_takes_to_reach_a_client() {
 /// A caller who may not stop a run may not remove its history either.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_with_somebody_elses_run_is_neither_reset_nor_deleted() {
-    let server = TestServer::start().await;
-    let run = server.start_streaming_run("s").await;
+    let (server, run) = TestServer::start_streaming().await;
     let anna = server.create_token("anna", "write").await;
     let mut client = WsTestClient::connect_operator(&server, &anna).await;
     for method in ["sessions.reset", "sessions.delete"] {
         let error = client.call_refused(method, json!({"key": "s"})).await;
-        assert_eq!((&error["code"], &error["details"]["code"]), (&json!("FORBIDDEN"), &json!("NOT_OWNER")), "{error}");
+        assert_fields(&error, &json!({"code": "FORBIDDEN", "details": {"code": "NOT_OWNER"}}));
         let view = server.http.run_view(&run).await;
         assert_eq!(view["state"], "running", "{method}");
     }

@@ -1,60 +1,33 @@
 //! Places at MCP servers where a stop can find a run: a server that starts, a call that is cancelled, a call that is
 //! not.
 
+use futures_util::FutureExt;
 use quell_protocol::ResourceKind;
-use quell_testkit::{ScriptedResponse, leaks};
+use quell_testkit::leaks;
 use serde_json::json;
 
-use super::super::case_run::{CaseRun, CaseStepFuture, StopMoment, SweepCase, do_nothing};
-use super::script_model;
+use super::super::case_run::{CaseRun, CaseStep, SweepCase};
+use super::{script_call, wait_held};
 use crate::test_engine::WAIT_TIMEOUT;
 
 pub(super) fn mcp_cases() -> Vec<SweepCase> {
-    let starting = SweepCase {
-        agent: "starting",
-        ..SweepCase::new(
-            "MCP server starting",
-            do_nothing,
-            StopMoment::OnCondition(|case_run| Box::pin(wait_call_held(case_run))),
-        )
-    };
-    let reaching = SweepCase {
-        agent: "reaching",
-        ..SweepCase::new(
-            "MCP server by URL starting",
-            do_nothing,
-            StopMoment::OnCondition(|case_run| Box::pin(wait_url_server_reached(case_run))),
-        )
-    };
-    let calling = SweepCase {
-        visible_next: &["Stopped while it ran"],
-        ..SweepCase::new(
-            "MCP call",
-            |case_run| script_call(case_run, "test__decline"),
-            StopMoment::OnCondition(|case_run| Box::pin(wait_called(case_run, "test: decline"))),
-        )
-    };
-    let deaf = SweepCase {
-        visible_next: &["Stopped while it ran"],
-        ..SweepCase::new(
-            "MCP call of a deaf server",
-            |case_run| script_call(case_run, "test__fork"),
-            StopMoment::OnCondition(|case_run| Box::pin(wait_deaf_call(case_run))),
-        )
-    };
-    let silent = SweepCase {
-        visible_next: &["Stopped while it ran"],
-        ..SweepCase::new(
-            "MCP call of a server that answers its ping alone",
-            |case_run| script_call(case_run, "test__wait"),
-            StopMoment::OnCondition(|case_run| Box::pin(wait_called(case_run, "test: wait"))),
-        )
-    };
-    vec![starting, reaching, calling, deaf, silent]
-}
-
-fn script_call<'a>(case_run: &'a CaseRun<'a>, tool: &str) -> CaseStepFuture<'a> {
-    script_model(case_run, [ScriptedResponse::tool_call("c1", tool, &json!({}))])
+    let calling = |name, prepare: CaseStep| SweepCase::new(name).prepare(prepare).shows(&["Stopped while it ran"]);
+    vec![
+        SweepCase::new("MCP server starting")
+            .agent("starting")
+            .when(|case_run| wait_held(case_run, ResourceKind::McpCall).boxed()),
+        SweepCase::new("MCP server by URL starting")
+            .agent("reaching")
+            .when(|case_run| wait_url_server_reached(case_run).boxed()),
+        calling("MCP call", |case_run| script_call(case_run, "test__decline", &json!({})))
+            .when(|case_run| wait_called(case_run, "test: decline").boxed()),
+        calling("MCP call of a deaf server", |case_run| script_call(case_run, "test__fork", &json!({})))
+            .when(|case_run| wait_deaf_call(case_run).boxed()),
+        calling("MCP call of a server that answers its ping alone", |case_run| {
+            script_call(case_run, "test__wait", &json!({}))
+        })
+        .when(|case_run| wait_called(case_run, "test: wait").boxed()),
+    ]
 }
 
 /// Waits until the call itself was sent; its server is running by then.
@@ -73,12 +46,7 @@ async fn wait_deaf_call(case_run: &CaseRun<'_>) {
     case_run.sweep.test_engine.wait_printed(&case_run.run, "progress").await;
 }
 
-/// Waits until the server has the request.
 async fn wait_url_server_reached(case_run: &CaseRun<'_>) {
-    wait_call_held(case_run).await;
+    wait_held(case_run, ResourceKind::McpCall).await;
     case_run.sweep.silent_mcp_server.wait_unanswered().await;
-}
-
-async fn wait_call_held(case_run: &CaseRun<'_>) {
-    case_run.sweep.test_engine.wait_resource_held(&case_run.run, ResourceKind::McpCall).await;
 }
