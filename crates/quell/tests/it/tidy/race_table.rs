@@ -65,7 +65,7 @@ fn is_conformance_case(dir: &Path, case: &str) -> bool {
 
 fn has_test(file: &Path, test: &str) -> bool {
     let Ok(text) = fs::read_to_string(file) else { return false };
-    let source = SourceFile::new("", &text);
+    let source = SourceFile::new(&file.to_string_lossy(), &text);
     source.find_tokens(&["fn", test]).any(|at| {
         let above = file_shape::lines_above_item(&source, source.tokens[at].line);
         let is = |mark: &str| above.iter().any(|line| line.trim().starts_with(mark));
