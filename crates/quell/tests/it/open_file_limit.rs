@@ -2,16 +2,8 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 
-use quell_testkit::daemon::DaemonHome;
-use quell_testkit::model::ScriptedResponse;
-use quell_testkit::{ScriptedModel, leaks};
-use rstest::rstest;
-use serde_json::{Value, json};
-
-use crate::test_daemon::{provider_toml, quell_exe};
-use crate::test_engine::WAIT_TIMEOUT;
+use crate::prelude::*;
 
 /// A limit that no machine uses by default.
 const TEST_LIMIT: &str = "777";

@@ -1,24 +1,10 @@
 //! Pictures sent by users: shown to models with vision in both dialects, identical in later requests, and dropped from
 //! the context when the model refuses them.
 
-use std::path::PathBuf;
-use std::time::Duration;
-
-use quell_engine::agent::AgentConfig;
-use quell_engine::engine::Submission;
-use quell_kernel::StopLevel;
 use quell_kernel::prompt::MAX_REQUEST_IMAGES;
-use quell_protocol::api::{OnBusy, RunView};
-use quell_protocol::{ResourceKind, Verdict};
-use quell_testkit::ScriptedResponse;
-use quell_testkit::model::ScriptedStream;
-use rstest::rstest;
-use serde_json::{Value, json};
+use quell_protocol::api::OnBusy;
 
-use crate::test_engine::{
-    self, ProcessLock, TestEngine, alice, messages_as_text, parse_agent_id, parse_session_key, receipt_of,
-    run_stop_scope, submission,
-};
+use crate::prelude::*;
 
 /// The smallest file that counts as a picture (its signature alone), and its base64.
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
@@ -31,7 +17,7 @@ const TEXT_ONLY_AGENT: &str = "main";
 
 async fn start_engine() -> TestEngine {
     let test = TestEngine::start_with(ProcessLock::shared().await, |config| {
-        crate::test_engine::add_anthropic_provider(config);
+        add_anthropic_provider(config);
         let workdir = Some(config.work_dir.join("main"));
         let seeing = AgentConfig { vision: true, workdir, ..config.agents[&parse_agent_id(TEXT_ONLY_AGENT)].clone() };
         let claude = AgentConfig { model: "anthropic/claude".to_owned(), ..seeing.clone() };
@@ -183,13 +169,6 @@ fn image_refusal() -> ScriptedResponse {
     ScriptedResponse::Status { code: 400, headers: Vec::new(), body: body.to_string() }
 }
 
-fn failure_of(view: &RunView) -> (&str, &str) {
-    match &view.verdict {
-        Some(Verdict::Failed { code, message }) => (code, message),
-        other => panic!("not failed: {other:?}"),
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_picture_that_the_model_does_not_take_leaves_what_it_sees_and_stays_in_the_record() {
     let test = start_engine().await;
@@ -238,7 +217,7 @@ async fn a_large_picture_does_not_count_as_text() {
     test.model.script(ScriptedResponse::silent_mid_stream("It is "));
     let run = test.send(submission("s", &image_marker(&test))).await;
     test.wait_text(&run).await;
-    let _ = test.engine.stop(&alice(), &run_stop_scope(&run), &test_engine::stop_ask(StopLevel::Gentle));
+    let _ = test.engine.stop(&alice(), &run_stop_scope(&run), &stop_ask(StopLevel::Gentle));
     let view = test.wait_ended(&run).await;
     assert!(view.usage.estimated && view.usage.input_tokens < 10_000, "{:?}", view.usage);
     let again = test.run_message("s", "and now?").await;

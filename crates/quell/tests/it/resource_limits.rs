@@ -4,11 +4,7 @@
 mod incoming_data;
 mod run_size;
 
-use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::TestDaemon;
-use serde_json::json;
-
-use crate::test_daemon::{config_toml, quell_exe};
+use crate::prelude::*;
 
 /// A million bytes.
 const MB: usize = 1_000_000;
@@ -32,7 +28,7 @@ impl LimitsFixture {
     }
 
     /// Starts a run and reads its events to the end; returns its verdict.
-    async fn run_to_verdict(&self, session: &str) -> serde_json::Value {
+    async fn run_to_verdict(&self, session: &str) -> Value {
         let http = self.daemon.api();
         let run = http.send_message(session, "go").await;
         let log = http.run_events(&run, 0).await.read_to_end().await;

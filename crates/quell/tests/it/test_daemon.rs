@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::DaemonHome;
+use quell_testkit::daemon::{DaemonHome, TestDaemon};
 
 pub(crate) fn quell_exe() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_quell"))
@@ -38,4 +38,11 @@ pub(crate) fn provider_toml(model: &ScriptedModel) -> String {
 /// The configuration of the scripted model and the agent `main`. `more` continues the section of the agent.
 pub(crate) fn config_toml(model: &ScriptedModel, more: &str) -> String {
     format!("{}[agents.main]\nmodel = \"scripted/m\"\n{more}", provider_toml(model))
+}
+
+/// A scripted model, and a daemon with the agent `main` on it. `more` continues the section of the agent.
+pub(crate) async fn start_daemon(more: &str) -> (ScriptedModel, TestDaemon) {
+    let model = ScriptedModel::start().await;
+    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, more)).await;
+    (model, daemon)
 }

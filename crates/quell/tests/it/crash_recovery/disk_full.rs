@@ -4,16 +4,10 @@
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
 
 use quell_store::sqlite::{DatabaseState, inspect_database};
-use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::{DaemonHome, TestDaemon, poll_until};
-use quell_testkit::model::{ScriptedResponse, ScriptedStream};
-use serde_json::json;
 
-use crate::test_daemon::{config_toml, quell_exe, run_to_exit};
-use crate::test_engine::WAIT_TIMEOUT;
+use crate::prelude::*;
 
 /// A program that runs `first` in its own mount namespace and then executes the binary under test.
 fn wrap_in_namespace(home: &DaemonHome, first: &str) -> PathBuf {
@@ -79,7 +73,7 @@ impl SmallDiskDaemon {
         matches!(found.database, DatabaseState::Readable(hold) if hold.held)
     }
 
-    async fn send_message(&self, session: &str) -> quell_testkit::daemon::TestApiResponse {
+    async fn send_message(&self, session: &str) -> TestApiResponse {
         self.daemon.api().post_run(session, &json!({"text": "go"})).await
     }
 

@@ -5,19 +5,10 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
-use quell_testkit::ScriptedModel;
-use quell_testkit::commands::ProcessMarker;
-use quell_testkit::daemon::{DaemonHome, TestDaemon, poll_until};
-use quell_testkit::hostile;
-use quell_testkit::model::ScriptedResponse;
-use serde_json::json;
-
 use super::certain_leftovers;
-use crate::test_daemon::{provider_toml, quell_exe, run_to_exit};
-use crate::test_engine::WAIT_TIMEOUT;
+use crate::prelude::*;
 
 struct SmallDiskHome {
     model: ScriptedModel,
@@ -77,7 +68,7 @@ impl SmallDiskHome {
         std::fs::remove_file(self.data.join("filler")).unwrap();
     }
 
-    async fn send_message(&self, daemon: &TestDaemon) -> quell_testkit::daemon::TestApiResponse {
+    async fn send_message(&self, daemon: &TestDaemon) -> TestApiResponse {
         daemon.api().post_run("s", &json!({"text": "go"})).await
     }
 

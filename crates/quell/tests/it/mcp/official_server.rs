@@ -1,12 +1,8 @@
 //! The official test server, `@modelcontextprotocol/server-everything`, over stdio and streamable HTTP.
 
-use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use quell_mcp::McpConfig;
-use quell_protocol::{ResourceKind, RunId};
-use quell_testkit::{ScriptedResponse, leaks};
-use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::net::TcpListener;
 use tokio::process::{Child, ChildStdout};
@@ -14,7 +10,7 @@ use tokio::process::{Child, ChildStdout};
 use super::call_row;
 use super::late_answers::wait_amendments;
 use crate::npm_packages::{self, NpmPackages};
-use crate::test_engine::{ProcessLock, TestEngine, WAIT_TIMEOUT, receipt_of, submission};
+use crate::prelude::*;
 
 const SERVER_PACKAGES: NpmPackages = NpmPackages {
     name: "mcp-everything",

@@ -1,18 +1,9 @@
 //! Delegated work has at most the permissions of the delegating agent.
 
-use std::path::PathBuf;
-use std::sync::Arc;
-
-use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::TestDaemon;
-use quell_testkit::model::ScriptedResponse;
-use rstest::rstest;
-use serde_json::json;
 use tokio::time::Instant;
 
 use super::send_message;
-use crate::test_daemon::{config_toml, quell_exe};
-use crate::test_engine::{ProcessLock, WAIT_TIMEOUT};
+use crate::prelude::*;
 
 /// A daemon with the agent `main`, which has every tool, and a second agent `other`.
 struct DelegationFixture {
@@ -117,7 +108,7 @@ async fn a_delegates_shell_waits_for_a_person_as_its_parents_does() {
 async fn a_reload_in_the_middle_of_a_chain_frees_nobody() {
     let fixture = DelegationFixture::start_with_agent("delegates = [\"main\"]\napprovals.shell = \"deny\"\n").await;
     fixture.script_delegation("spawn_agent", &format!("touch {}", fixture.proof_path().display()));
-    let first = quell_testkit::model::ScriptedStream::new().text("wait").hold_headers("changed");
+    let first = ScriptedStream::new().text("wait").hold_headers("changed");
     fixture.model.script(first.tool_call("c1", "spawn_agent", &json!({"agent": "main", "prompt": "marker:below"})));
     let run = send_message(&fixture.daemon, "other", "go").await;
     fixture.model.wait_for_requests(1).await;

@@ -3,15 +3,10 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
-use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::{DaemonHome, TestDaemon};
-use quell_testkit::model::ScriptedResponse;
-use serde_json::json;
 use tokio::time::Instant;
 
 use super::send_message;
-use crate::test_daemon::{provider_toml, quell_exe};
-use crate::test_engine::{ProcessLock, WAIT_TIMEOUT};
+use crate::prelude::*;
 
 /// The error text of a start that must be refused. A daemon that starts all the same is killed, and the test fails.
 fn expect_start_refused(command: &mut Command) -> String {
@@ -23,7 +18,7 @@ fn expect_start_refused(command: &mut Command) -> String {
             panic!("the daemon started: {:?}", child.wait_with_output().unwrap());
         }
         // std has no way to wait for a child process with a time limit.
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(5));
     }
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -70,8 +65,7 @@ async fn a_planted_quell_toml_is_not_read_and_is_named() {
     let home = DaemonHome::new("");
     let proof = home.data_dir().with_file_name("proof");
     fs::write(home.config_file(), format!("[hooks]\non_start = \"touch {}\"\n", proof.display())).unwrap();
-    let shown =
-        crate::test_daemon::run_to_exit(home.command(quell_exe()).args(["config", "show"]).env_remove("QUELL_CONFIG"));
+    let shown = run_to_exit(home.command(quell_exe()).args(["config", "show"]).env_remove("QUELL_CONFIG"));
     assert!(shown.code == 0 && !shown.out.contains("on_start = \"touch"), "{shown:?}");
     let daemon = home.clone().with_env("QUELL_CONFIG", "").start_without_config_flag(quell_exe()).await;
     assert!(daemon.output().contains("is not read, because nobody named it"), "{}", daemon.output());

@@ -1,15 +1,6 @@
 //! What tokens may do: answer approvals, bring endpoints, and use the sessions of others.
 
-use std::sync::Arc;
-
-use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::{TestApiClient, TestDaemon};
-use quell_testkit::model::ScriptedResponse;
-use serde_json::{Value, json};
-
-use crate::test_daemon::{config_toml, quell_exe};
-use crate::test_engine::ProcessLock;
-use crate::test_server::{assert_problem, percent_encode};
+use crate::prelude::*;
 
 struct TokensFixture {
     daemon: TestDaemon,

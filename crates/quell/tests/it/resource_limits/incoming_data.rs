@@ -1,11 +1,6 @@
 //! Limits on data received over HTTP and WebSocket, before and after authentication.
 
-use std::time::Duration;
-
 use futures_util::{SinkExt, StreamExt};
-use quell_testkit::leaks;
-use quell_testkit::model::ScriptedResponse;
-use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -15,7 +10,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async_with_config};
 
 use super::{LimitsFixture, MB};
-use crate::test_engine::WAIT_TIMEOUT;
+use crate::prelude::*;
 
 type TcpHalves = (OwnedReadHalf, OwnedWriteHalf);
 
