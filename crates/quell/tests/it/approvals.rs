@@ -23,12 +23,7 @@ fn shell_call(marker: &ProcessMarker) -> ScriptedResponse {
 }
 
 async fn wait_approval(test: &TestEngine) -> ApprovalRow {
-    let engine = test.engine.clone();
-    leaks::wait_until(WAIT_TIMEOUT, move || {
-        if engine.pending_approvals().is_empty() { Err("no approval is pending".into()) } else { Ok(()) }
-    })
-    .await;
-    test.engine.pending_approvals().remove(0)
+    poll_until("an approval", async || test.engine.pending_approvals().into_iter().next()).await
 }
 
 fn approval_decisions(watcher: &mut NoticeRecorder, run: &RunId) -> Vec<String> {

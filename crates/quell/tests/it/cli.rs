@@ -334,12 +334,7 @@ async fn a_call_that_waits_for_a_person_is_allowed_from_another_terminal() {
     let command = json!({"command": format!("{harmless}echo from-the-shell > made.txt; cat made.txt")});
     model.script(ScriptedResponse::tool_call("c1", "shell", &command)).script(ScriptedResponse::text("done"));
     let send_process = SendProcess::start(daemon.home(), &["make it"]);
-    let run = loop {
-        let list = daemon.api().get("/api/approvals").await.expect_status(200);
-        if let Some(run) = list["items"][0]["runId"].as_str() {
-            break run.to_owned();
-        }
-    };
+    let run = daemon.api().wait_approval().await["runId"].as_str().unwrap().to_owned();
     let listed = run_cli(daemon.home(), &["approvals"]);
     assert!(listed.code == 0 && listed.out.contains("from-the-shell"), "{listed:?}");
     let rows: Value = serde_json::from_str(&run_cli(daemon.home(), &["approvals", "--json"]).out).unwrap();
@@ -375,15 +370,11 @@ async fn background_processes_are_shown_and_ended_over_http() {
     assert_eq!((&row["state"], &row["sessionKey"]), (&json!("running"), &json!("s/1")));
     let one = format!("{base}/{}", row["id"].as_str().unwrap());
     // A task of the daemon reads the output, perhaps after the processes of the command are seen.
-    let printed = async {
-        loop {
-            let shown = http.get(&one).await.expect_status(200);
-            if shown["next"] != json!(0) {
-                return shown;
-            }
-        }
-    };
-    let shown = tokio::time::timeout(WAIT_TIMEOUT, printed).await.expect("the process prints nothing");
+    let shown = poll_until("output of the process", async || {
+        let shown = http.get(&one).await.expect_status(200);
+        (shown["next"] != json!(0)).then_some(shown)
+    })
+    .await;
     assert_eq!((&shown["output"], &shown["next"]), (&json!("serving\n"), &json!(8)));
     assert_eq!(http.get(&format!("{one}?after=8")).await.expect_status(200)["output"], "");
     assert_eq!(http.get(&format!("{base}/p99")).await.problem_code(), Some("not_found"));

@@ -8,10 +8,7 @@ fn long_text(text: &str) -> String {
 }
 
 async fn start_engine(window_tokens: usize) -> TestEngine {
-    TestEngine::start_with(ProcessLock::shared().await, |config| {
-        config.agents.get_mut(&parse_agent_id("main")).unwrap().window_tokens = window_tokens;
-    })
-    .await
+    TestEngine::start_with_main(|main| main.window_tokens = window_tokens).await
 }
 
 fn overflow_response() -> ScriptedResponse {

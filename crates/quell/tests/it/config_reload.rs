@@ -6,7 +6,6 @@
 use std::fs;
 
 use quell_engine::engine::{ReloadError, ReloadSummary};
-use tokio::time::Instant;
 
 use crate::prelude::*;
 use crate::test_engine::engine_config;
@@ -64,10 +63,11 @@ impl ReloadDaemonFixture {
     /// Waits until the log contains the line or the metrics have it. Both are polled over HTTP, since neither has an
     /// event.
     async fn wait_line(&self, line: &str) {
-        let begun = Instant::now();
-        while !self.daemon.output().contains(line) && !self.metrics().await.lines().any(|shown| shown == line) {
-            assert!(begun.elapsed() < WAIT_TIMEOUT, "no line {line:?}\n{}", self.daemon.output());
-        }
+        poll_until(line, async || {
+            let is_metric = self.metrics().await.lines().any(|shown| shown == line);
+            (is_metric || self.daemon.output().contains(line)).then_some(())
+        })
+        .await;
     }
 
     async fn metrics(&self) -> String {

@@ -5,6 +5,8 @@ mod disk_full_at_start;
 mod random_kills;
 mod write_refused;
 
+use std::io::Write;
+
 use quell_engine::engine::RunFollow;
 use quell_kernel::turn::PartialPolicy;
 
@@ -15,6 +17,25 @@ use crate::prelude::*;
 pub(crate) fn certain_leftovers(leftovers: &Value) -> Vec<&str> {
     let names = leftovers.as_array().unwrap().iter().map(|left| left["name"].as_str().unwrap());
     names.filter(|name| !name.contains("may be of this run")).collect()
+}
+
+/// A small file system, as this test sees it.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    /// The disk that a process sees at this path in its mount namespace.
+    fn of_process(pid: u32, path: &Path) -> Self {
+        Self(Path::new("/proc").join(pid.to_string()).join("root").join(path.strip_prefix("/").unwrap()))
+    }
+
+    fn fill(&self) {
+        let mut filler = std::fs::File::create(self.0.join("filler")).unwrap();
+        while filler.write(&[0; 512]).is_ok() {}
+    }
+
+    fn free(&self) {
+        std::fs::remove_file(self.0.join("filler")).unwrap();
+    }
 }
 
 /// Starts a second engine on a copy of the data directory: what a daemon that dies now would leave.

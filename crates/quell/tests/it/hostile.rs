@@ -29,8 +29,8 @@ struct HostileFixture {
 }
 
 impl HostileFixture {
-    /// `None` when this process may not become the user.
-    async fn start(user: DaemonUser, isolate: &str) -> Option<Self> {
+    /// Starts a daemon. `None` when this process may not become the user.
+    async fn start(user: DaemonUser, isolate: &str) -> Option<(Self, TestDaemon)> {
         let model = ScriptedModel::start().await;
         let home = DaemonHome::new(&config_toml(&model, &format!("isolate = \"{isolate}\"\n")));
         let quell = home.copy_executable(quell_exe());
@@ -40,7 +40,8 @@ impl HostileFixture {
             DaemonUser::Root if lacks_root() => return None,
             DaemonUser::Root | DaemonUser::Ordinary => home,
         };
-        Some(Self { model, home, quell, marker: ProcessMarker::new() })
+        let daemon = home.start(&quell).await;
+        Some((Self { model, home, quell, marker: ProcessMarker::new() }, daemon))
     }
 
     /// The command that attacks with this program.
@@ -117,8 +118,7 @@ async fn a_zombie_leader_is_dead_after_the_stop(
     #[values("auto", "none")] isolate: &str,
     #[values(false, true)] force: bool,
 ) {
-    let Some(fixture) = HostileFixture::start(user, isolate).await else { return };
-    let daemon = fixture.start_daemon().await;
+    let Some((fixture, daemon)) = HostileFixture::start(user, isolate).await else { return };
     let command = fixture.command_of(HostileProgram::ZombieLeader, hostile::zombie_leader);
     let run = fixture.start_attack(&daemon, &command).await;
     let receipt = fixture.stop_and_wait_gone(&daemon, &run, force).await;
@@ -133,8 +133,7 @@ async fn a_zombie_leader_is_dead_when_the_call_has_ended(
     #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
     #[values("auto", "none")] isolate: &str,
 ) {
-    let Some(fixture) = HostileFixture::start(user, isolate).await else { return };
-    let daemon = fixture.start_daemon().await;
+    let Some((fixture, daemon)) = HostileFixture::start(user, isolate).await else { return };
     let command = fixture.command_of(HostileProgram::ZombieLeader, hostile::zombie_leader_left_behind);
     fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": command})));
     fixture.model.script(ScriptedResponse::text("seen"));
@@ -151,8 +150,7 @@ async fn a_zombie_leader_does_not_outlive_the_daemon(
     #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
     #[values("auto", "none")] isolate: &str,
 ) {
-    let Some(fixture) = HostileFixture::start(user, isolate).await else { return };
-    let daemon = fixture.start_daemon().await;
+    let Some((fixture, daemon)) = HostileFixture::start(user, isolate).await else { return };
     let command = fixture.command_of(HostileProgram::ZombieLeader, hostile::zombie_leader);
     fixture.start_attack(&daemon, &command).await;
     daemon.kill9().await;
@@ -165,8 +163,7 @@ async fn a_forged_report_is_not_believed(
     #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
     #[values("auto", "none")] isolate: &str,
 ) {
-    let Some(fixture) = HostileFixture::start(user, isolate).await else { return };
-    let daemon = fixture.start_daemon().await;
+    let Some((fixture, daemon)) = HostileFixture::start(user, isolate).await else { return };
     let go = fixture.home.root_dir().join("go");
     let program = hostile::compile(HostileProgram::ForgedReport, fixture.home.root_dir());
     let command = hostile::forged_report(&program, &fixture.marker, &go);
@@ -190,8 +187,7 @@ async fn a_command_that_killed_its_daemon_is_ended_by_the_next(
     #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
     #[values("auto", "none")] isolate: &str,
 ) {
-    let Some(fixture) = HostileFixture::start(user, isolate).await else { return };
-    let daemon = fixture.start_daemon().await;
+    let Some((fixture, daemon)) = HostileFixture::start(user, isolate).await else { return };
     let command = hostile::kills_its_daemon(&fixture.marker);
     fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": command})));
     fixture.model.script(ScriptedResponse::text("seen"));
@@ -216,8 +212,7 @@ async fn a_command_that_killed_its_daemon_is_ended_by_the_next(
 #[case::of_a_run_that_had_ended(true)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_command_that_hid_from_its_daemon_is_named_by_the_next(#[case] background: bool) {
-    let Some(fixture) = HostileFixture::start(DaemonUser::Ordinary, "none").await else { return };
-    let daemon = fixture.start_daemon().await;
+    let Some((fixture, daemon)) = HostileFixture::start(DaemonUser::Ordinary, "none").await else { return };
     let go = fixture.home.root_dir().join("go");
     let attack = hostile::kills_its_daemon_and_hides(&fixture.marker);
     let command = format!("while ! test -e {}; do sleep 0.05; done; {attack}", go.display());
@@ -263,8 +258,7 @@ async fn a_command_out_of_reach_ends_with_the_stop(
     #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
     #[values("auto", "none")] isolate: &str,
 ) {
-    let Some(fixture) = HostileFixture::start(user, isolate).await else { return };
-    let daemon = fixture.start_daemon().await;
+    let Some((fixture, daemon)) = HostileFixture::start(user, isolate).await else { return };
     let run = fixture.start_attack(&daemon, &command(&fixture)).await;
     fixture.stop_and_wait_gone(&daemon, &run, force).await;
     fixture.assert_next_message_works(&daemon).await;
@@ -279,8 +273,7 @@ async fn a_daemon_that_may_have_nothing_more_stops_or_leaves_nothing(
     #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
     #[values("auto", "none")] isolate: &str,
 ) {
-    let Some(fixture) = HostileFixture::start(user, isolate).await else { return };
-    let daemon = fixture.start_daemon().await;
+    let Some((fixture, daemon)) = HostileFixture::start(user, isolate).await else { return };
     let run = fixture.start_attack(&daemon, &hostile::limits_its_daemon(limit, &fixture.marker)).await;
     let asked = daemon.api();
     let path = format!("/api/runs/{run}/stop?wait=1");
@@ -306,8 +299,7 @@ async fn a_warden_without_descriptors_ends_its_command(
     #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
     #[values("auto", "none")] isolate: &str,
 ) {
-    let Some(fixture) = HostileFixture::start(user, isolate).await else { return };
-    let daemon = fixture.start_daemon().await;
+    let Some((fixture, daemon)) = HostileFixture::start(user, isolate).await else { return };
     let go = fixture.home.root_dir().join("go");
     // Before the warden has reported its start, the call would fail at once.
     let run = fixture.start_attack(&daemon, &hostile::blinds_its_warden_when(&fixture.marker, &go)).await;
@@ -319,25 +311,19 @@ async fn a_warden_without_descriptors_ends_its_command(
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn storms_without_their_warden_leave_no_zombies(#[values("auto", "none")] isolate: &str) {
-    let Some(fixture) = HostileFixture::start(DaemonUser::Root, isolate).await else { return };
-    let daemon = fixture.start_daemon().await;
+    let Some((fixture, daemon)) = HostileFixture::start(DaemonUser::Root, isolate).await else { return };
     for _ in 0..6 {
         let run = fixture.start_attack(&daemon, &hostile::storm_without_warden(&fixture.marker)).await;
         fixture.stop_and_wait_gone(&daemon, &run, true).await;
         let pid = daemon.pid();
-        leaks::wait_until(WAIT_TIMEOUT, move || {
-            let children = leaks::children_of(pid);
-            if children.is_empty() { Ok(()) } else { Err(format!("{} children", children.len())) }
-        })
-        .await;
+        leaks::wait_for_value("children of the daemon", 0, move || leaks::children_of(pid).len()).await;
     }
     fixture.assert_next_message_works(&daemon).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_of_a_command_are_not_in_its_warden() {
-    let Some(fixture) = HostileFixture::start(DaemonUser::Root, "none").await else { return };
-    let daemon = fixture.start_daemon().await;
+    let Some((fixture, daemon)) = HostileFixture::start(DaemonUser::Root, "none").await else { return };
     let command = format!("echo hostile; sleep 600; : {}", fixture.marker.as_str());
     let run = fixture.start_attack(&daemon, &command).await;
     let wardens = leaks::children_of(daemon.pid());

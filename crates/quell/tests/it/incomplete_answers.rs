@@ -66,10 +66,7 @@ async fn an_answer_of_white_space_is_no_answer() {
 
 #[tokio::test]
 async fn a_summary_cut_by_its_length_does_not_replace_the_history() {
-    let test = TestEngine::start_with(ProcessLock::shared().await, |config| {
-        config.agents.get_mut(&parse_agent_id("main")).unwrap().window_tokens = 600;
-    })
-    .await;
+    let test = TestEngine::start_with_main(|main| main.window_tokens = 600).await;
     test.model.script(ScriptedResponse::text(format!("Boats are fine. {}", "And so on. ".repeat(300))));
     test.run_message("s", "tell me of boats").await;
     test.model.script(ScriptedStream::new().text("It was ab").finish_reason("length"));

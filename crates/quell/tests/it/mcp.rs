@@ -114,11 +114,7 @@ impl McpFixture {
     /// Waits until `count` servers are alive.
     async fn wait_servers(&self, count: usize) {
         let mcp = self.engine.mcp().clone();
-        leaks::wait_until(WAIT_TIMEOUT, move || {
-            let alive = mcp.count_live();
-            if alive == count { Ok(()) } else { Err(format!("{alive} servers are alive, not {count}")) }
-        })
-        .await;
+        leaks::wait_for_value("servers that are alive", count, move || mcp.count_live()).await;
     }
 
     async fn close(self) {
@@ -136,6 +132,13 @@ pub(crate) fn test_server_config(marker: &ProcessMarker, log: &Path) -> McpConfi
         env: env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<BTreeMap<_, _>>(),
         ..McpConfig::default()
     }
+}
+
+/// A section for a configuration file whose server lies in this folder.
+fn config_section(folder: &Path, env: &str) -> String {
+    let script = folder.join("server.sh");
+    std::fs::write(&script, mcp::SERVER_SCRIPT).unwrap();
+    format!("[mcp.test]\ncommand = \"sh\"\nargs = [{script:?}]\nenv = {{ {env} }}\n")
 }
 
 /// The only row of the receipt that is a call; the wait for a server's start does not count.

@@ -1,7 +1,6 @@
 //! The daemon raises its open-file limit; its children get the original one.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 
 use crate::prelude::*;
 
@@ -35,10 +34,8 @@ async fn started_programs_get_the_open_file_limit_of_the_daemon(#[values("auto",
         provider_toml(&model)
     );
     fs::write(home.config_file(), config).unwrap();
-    let wrapper = path_of("wrapper");
-    fs::write(&wrapper, format!("#!/bin/sh\nulimit -Sn {TEST_LIMIT}; exec '{}' \"$@\"\n", quell_exe().display()))
-        .unwrap();
-    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).unwrap();
+    let limited = format!("ulimit -Sn {TEST_LIMIT}; exec '{}' \"$@\"", quell_exe().display());
+    let wrapper = write_shell_program(path_of("wrapper"), &limited);
     let daemon = home.start(&wrapper).await;
     let own = fs::read_to_string(format!("/proc/{}/limits", daemon.pid())).unwrap();
     let own = own.lines().find(|line| line.starts_with("Max open files")).unwrap().to_owned();

@@ -11,19 +11,20 @@ const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
 const BASE64: &str = "iVBORw0KGgo=";
 
 /// An agent with vision in each dialect, and one without vision. All share a work directory.
-const OPENAI_AGENT: &str = "seeing";
-const ANTHROPIC_AGENT: &str = "claude";
-const TEXT_ONLY_AGENT: &str = "main";
+pub(crate) const OPENAI_AGENT: &str = "seeing";
+pub(crate) const ANTHROPIC_AGENT: &str = "claude";
+pub(crate) const TEXT_ONLY_AGENT: &str = "main";
+
+pub(crate) fn add_seeing_agents(config: &mut EngineConfig) {
+    add_anthropic_provider(config);
+    let workdir = Some(config.work_dir.join("main"));
+    let seeing = AgentConfig { vision: true, workdir, ..config.agents[&parse_agent_id(TEXT_ONLY_AGENT)].clone() };
+    let claude = AgentConfig { model: "anthropic/claude".to_owned(), ..seeing.clone() };
+    config.agents.extend([(parse_agent_id(OPENAI_AGENT), seeing), (parse_agent_id(ANTHROPIC_AGENT), claude)]);
+}
 
 async fn start_engine() -> TestEngine {
-    let test = TestEngine::start_with(ProcessLock::shared().await, |config| {
-        add_anthropic_provider(config);
-        let workdir = Some(config.work_dir.join("main"));
-        let seeing = AgentConfig { vision: true, workdir, ..config.agents[&parse_agent_id(TEXT_ONLY_AGENT)].clone() };
-        let claude = AgentConfig { model: "anthropic/claude".to_owned(), ..seeing.clone() };
-        config.agents.extend([(parse_agent_id(OPENAI_AGENT), seeing), (parse_agent_id(ANTHROPIC_AGENT), claude)]);
-    })
-    .await;
+    let test = TestEngine::start_with(ProcessLock::shared().await, add_seeing_agents).await;
     std::fs::write(picture_path(&test), PNG).unwrap();
     test
 }
@@ -36,7 +37,7 @@ fn image_marker(test: &TestEngine) -> String {
     format!("[IMAGE:{}]", picture_path(test).display())
 }
 
-async fn run_message(test: &TestEngine, who: &str, text: &str) -> RunView {
+pub(crate) async fn run_message(test: &TestEngine, who: &str, text: &str) -> RunView {
     let run = test.send(Submission { agent: Some(parse_agent_id(who)), ..submission("s", text) }).await;
     test.wait_ended(&run).await
 }
@@ -206,9 +207,8 @@ async fn an_older_picture_that_is_not_taken_any_more_fails_one_run_alone() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_large_picture_does_not_count_as_text() {
-    let test = TestEngine::start_with(ProcessLock::shared().await, |config| {
-        let seeing = config.agents.get_mut(&parse_agent_id(TEXT_ONLY_AGENT)).unwrap();
-        (seeing.vision, seeing.daily_tokens, seeing.window_tokens) = (true, Some(50_000), 20_000);
+    let test = TestEngine::start_with_main(|main| {
+        (main.vision, main.daily_tokens, main.window_tokens) = (true, Some(50_000), 20_000);
     })
     .await;
     // As text it would be about 250,000 tokens.

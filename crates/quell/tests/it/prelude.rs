@@ -23,7 +23,7 @@ pub(crate) use rstest::rstest;
 pub(crate) use serde_json::{Value, json};
 
 pub(crate) use crate::test_daemon::{
-    QuellCliOutput, config_toml, provider_toml, quell_exe, run_cli, run_to_exit, start_daemon,
+    QuellCliOutput, config_toml, provider_toml, quell_exe, run_cli, run_to_exit, start_daemon, write_shell_program,
 };
 pub(crate) use crate::test_engine::{
     NoticeRecorder, ProcessLock, TestDataDir, TestDir, TestEngine, WAIT_TIMEOUT, abort_reason, add_anthropic_provider,

@@ -16,8 +16,7 @@ struct LimitsFixture {
 
 impl LimitsFixture {
     async fn start() -> Self {
-        let model = ScriptedModel::start().await;
-        let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, "")).await;
+        let (model, daemon) = start_daemon("").await;
         Self { model, daemon }
     }
 
@@ -43,6 +42,22 @@ impl LimitsFixture {
     /// The largest resident memory of the daemon so far.
     fn peak_resident_bytes(&self) -> usize {
         self.status_bytes("VmHWM:")
+    }
+
+    /// Asserts that the daemon has not grown by this many megabytes since `before`.
+    fn assert_grown_less(&self, before: usize, megabytes: usize, what: &str) {
+        let grown = self.peak_resident_bytes().saturating_sub(before);
+        assert!(grown < megabytes * MB, "{} MB more; {what}", grown / MB);
+    }
+
+    /// Runs a message that must fail with this text; the next message is answered.
+    async fn assert_fails_alone(&self, message: &str) {
+        let verdict = self.run_to_verdict("s").await;
+        assert_eq!(verdict["kind"], "failed", "{verdict}");
+        assert!(verdict["message"].as_str().unwrap().contains(message), "{verdict}");
+        self.model.script(ScriptedResponse::text("Here again."));
+        assert_eq!(self.run_to_verdict("s").await["kind"], "completed");
+        self.model.assert_histories_valid();
     }
 
     fn status_bytes(&self, name: &str) -> usize {

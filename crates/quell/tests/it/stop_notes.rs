@@ -135,10 +135,7 @@ async fn partial_text_follows_the_agents_policy_and_its_tokens_are_counted(
     #[case] policy: PartialPolicy,
     #[case] shown: bool,
 ) {
-    let test = TestEngine::start_with(ProcessLock::shared().await, |config| {
-        config.agents.get_mut(&parse_agent_id("main")).unwrap().partial = policy;
-    })
-    .await;
+    let test = TestEngine::start_with_main(|main| main.partial = policy).await;
     test.model.script(ScriptedResponse::silent_mid_stream("The answer is forty"));
     let run = test.send(submission("s", "what is it?")).await;
     test.wait_text(&run).await;

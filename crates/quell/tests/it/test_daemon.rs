@@ -1,6 +1,8 @@
 //! Test support: the binary under test, its configuration, and its commands run to their end.
 
-use std::path::Path;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use quell_testkit::ScriptedModel;
@@ -45,4 +47,11 @@ pub(crate) async fn start_daemon(more: &str) -> (ScriptedModel, TestDaemon) {
     let model = ScriptedModel::start().await;
     let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, more)).await;
     (model, daemon)
+}
+
+/// Writes a program for the shell; returns its path.
+pub(crate) fn write_shell_program(path: PathBuf, text: &str) -> PathBuf {
+    std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+    path
 }

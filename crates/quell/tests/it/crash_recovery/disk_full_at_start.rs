@@ -3,11 +3,11 @@
 //! The daemon ends what the last one left, answers queries and accepts stops, but accepts no runs. The whole data
 //! directory lies on a small file system that outlives its daemons.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Stdio};
 
-use super::certain_leftovers;
+use super::{SmallDisk, certain_leftovers};
 use crate::prelude::*;
 
 struct SmallDiskHome {
@@ -15,8 +15,8 @@ struct SmallDiskHome {
     home: DaemonHome,
     /// Starts the daemon inside the mount namespace of the small disk.
     wrapper: PathBuf,
-    /// The data directory as this test sees it.
-    data: PathBuf,
+    /// The data directory.
+    disk: SmallDisk,
     /// Keeps the file system mounted.
     holder: Child,
 }
@@ -51,21 +51,10 @@ impl SmallDiskHome {
         BufReader::new(holder.stdout.take().unwrap()).read_line(&mut said).unwrap();
         assert_eq!(said, "mounted\n");
         let pid = holder.id();
-        let wrapper = home.root_dir().join("wrapper");
-        let enter = format!("nsenter --target {pid} --user --mount --preserve-credentials");
-        std::fs::write(&wrapper, format!("#!/bin/sh\nexec {enter} -- '{}' \"$@\"\n", quell_exe().display())).unwrap();
-        std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let data = Path::new("/proc").join(pid.to_string()).join("root").join(disk.strip_prefix("/").unwrap());
-        Self { model, home, wrapper, data, holder }
-    }
-
-    fn fill_disk(&self) {
-        let mut filler = std::fs::File::create(self.data.join("filler")).unwrap();
-        while filler.write(&[0; 512]).is_ok() {}
-    }
-
-    fn free_disk(&self) {
-        std::fs::remove_file(self.data.join("filler")).unwrap();
+        let enter = format!("exec nsenter --target {pid} --user --mount --preserve-credentials");
+        let wrapper = format!("{enter} -- '{}' \"$@\"", quell_exe().display());
+        let wrapper = write_shell_program(home.root_dir().join("wrapper"), &wrapper);
+        Self { model, home, wrapper, disk: SmallDisk::of_process(pid, &disk), holder }
     }
 
     async fn send_message(&self, daemon: &TestDaemon) -> TestApiResponse {
@@ -109,8 +98,8 @@ async fn a_start_on_a_full_disk_ends_what_was_left_and_waits_for_room() {
     first.wait_exit().await;
     assert_ne!(marker.marked_processes(), []);
     // The next daemon would remove this file, which would free space.
-    std::fs::remove_file(fixture.data.join("address")).unwrap();
-    fixture.fill_disk();
+    std::fs::remove_file(fixture.disk.0.join("address")).unwrap();
+    fixture.disk.fill();
 
     let next = fixture.home.start_unready(&fixture.wrapper).await;
     marker.wait_gone(WAIT_TIMEOUT).await;
@@ -135,7 +124,7 @@ async fn a_start_on_a_full_disk_ends_what_was_left_and_waits_for_room() {
     assert!(doctor.out.contains("it takes no runs"), "{doctor:?}");
     assert!(doctor.out.contains("0 MiB are free"), "{doctor:?}");
 
-    fixture.free_disk();
+    fixture.disk.free();
     fixture.wait_ready(&next).await;
     assert_eq!(next.api().run_view(&left).await["receipt"]["turn"]["recorded"], true);
     assert_eq!(fixture.send_message(&next).await.problem_code(), Some("held"), "the hold was lost with the full disk");
@@ -152,8 +141,8 @@ async fn a_full_disk_after_an_orderly_end_is_no_reason_not_to_start() {
     let first = fixture.home.start(&fixture.wrapper).await;
     fixture.assert_answers(&first, "Before.").await;
     assert!(first.stop().await.success());
-    assert!(!fixture.data.join("quell.db-wal").exists());
-    fixture.fill_disk();
+    assert!(!fixture.disk.0.join("quell.db-wal").exists());
+    fixture.disk.fill();
 
     let next = fixture.home.start_unready(&fixture.wrapper).await;
     let past = next.api().get("/api/sessions/s/history").await.expect_status(200);
@@ -166,7 +155,7 @@ async fn a_full_disk_after_an_orderly_end_is_no_reason_not_to_start() {
         "the doctor takes the daemon for another program: {doctor:?}"
     );
 
-    fixture.free_disk();
+    fixture.disk.free();
     fixture.wait_ready(&next).await;
     fixture.assert_answers(&next, "After.").await;
     let listed = run_to_exit(fixture.home.command(&fixture.wrapper).args(["runs", "list"]));

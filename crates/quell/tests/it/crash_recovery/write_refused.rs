@@ -66,10 +66,7 @@ async fn turns_that_were_refused_stand_before_those_that_came_after_them() {
 /// The next start seals all of them from their journals.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn turns_that_a_dead_daemon_could_not_write_come_back_in_order() {
-    let wide = |config: &mut EngineConfig| {
-        config.agents.values_mut().for_each(|agent| agent.window_tokens = 1_000_000);
-    };
-    let test = TestEngine::start_with(ProcessLock::shared().await, wide).await;
+    let test = TestEngine::start_with_main(|main| main.window_tokens = 1_000_000).await;
     OtherProgram::connect(test.test_dir.path()).refuse(RefusedWrite::Turn);
     let answers: Vec<String> = (10..20).map(|n| format!("answer {n}")).collect();
     let mut last = None;
@@ -152,11 +149,7 @@ async fn a_steered_message_is_never_in_neither_of_two_runs() {
     test.model.open_gate("go");
     test.wait_text(&run).await;
     let id = steer.message_id.unwrap();
-    leaks::wait_until(WAIT_TIMEOUT, move || {
-        let state = other.run_state(&id);
-        if state == "steered" { Ok(()) } else { Err(format!("the message is {state}")) }
-    })
-    .await;
+    leaks::wait_for_value("the state of the message", "steered".to_owned(), move || other.run_state(&id)).await;
     let after = start_on_copy(&test).await;
     let seen = after.next_request_text().await;
     assert!(seen.contains("turn left"), "{seen}");

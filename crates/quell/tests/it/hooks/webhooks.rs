@@ -243,10 +243,7 @@ async fn runs_are_told_by_webhook_and_wait_for_nobody() {
     assert_eq!(end.run.as_ref().unwrap().receipt, view.receipt);
     assert_eq!(end.id, format!("run-end-{}", view.run_id));
     let data_dir = test.test_dir.path().to_owned();
-    leaks::wait_until(WAIT_TIMEOUT, move || {
-        let left = OtherProgram::connect(&data_dir).count(CountedRows::Webhooks);
-        if left == 0 { Ok(()) } else { Err(format!("{left} webhooks are undelivered")) }
-    })
-    .await;
+    let undelivered = move || OtherProgram::connect(&data_dir).count(CountedRows::Webhooks);
+    leaks::wait_for_value("undelivered webhooks", 0, undelivered).await;
     test.close().await;
 }

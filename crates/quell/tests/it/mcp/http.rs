@@ -97,31 +97,24 @@ async fn a_failed_request_and_a_stop_at_once_end_the_run_at_once() {
 #[case::welcome("notifications/initialized")]
 #[case::tools("tools/list")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stop_while_it_is_connected_to_leaves_no_socket_and_no_session(#[case] silent: &'static str) {
+async fn a_stopped_or_late_start_leaves_no_socket_and_no_session(
+    #[case] silent: &'static str,
+    #[values(true, false)] stops: bool,
+) {
     let server = FakeMcpServer::start().await;
     let fixture = start_with_server(&server).await;
     server.fault_always(silent, McpFault::Silent);
-    let run = fixture.send(submission("s", "hello")).await;
-    server.wait_received(silent, 1).await;
-    fixture.stop(&run);
-    let view = fixture.wait_ended(&run).await;
-    let rows = &receipt_of(&view).resources;
-    assert!(rows.iter().any(|row| row.label == "test: start" && row.how == "closed"), "{rows:#?}");
-    server.wait_idle().await;
-    fixture.close().await;
-}
-
-#[rstest]
-#[case::hello("initialize")]
-#[case::welcome("notifications/initialized")]
-#[case::tools("tools/list")]
-#[tokio::test(flavor = "multi_thread")]
-async fn a_start_that_takes_too_long_leaves_no_socket_and_no_session(#[case] silent: &'static str) {
-    let server = FakeMcpServer::start().await;
-    let fixture = start_with_server(&server).await;
-    server.fault_always(silent, McpFault::Silent);
-    let result = fixture.call_and_answer("s", "echo").await;
-    assert!(result.contains("not ready within 1 s"), "{result}");
+    if stops {
+        let run = fixture.send(submission("s", "hello")).await;
+        server.wait_received(silent, 1).await;
+        fixture.stop(&run);
+        let view = fixture.wait_ended(&run).await;
+        let rows = &receipt_of(&view).resources;
+        assert!(rows.iter().any(|row| row.label == "test: start" && row.how == "closed"), "{rows:#?}");
+    } else {
+        let result = fixture.call_and_answer("s", "echo").await;
+        assert!(result.contains("not ready within 1 s"), "{result}");
+    }
     server.wait_idle().await;
     fixture.close().await;
 }

@@ -4,7 +4,7 @@ use quell_mcp::McpConfig;
 use quell_testkit::gateway_client::{GatewayTestClient, is_run_ended};
 use quell_testkit::mcp;
 
-use super::{McpFixture, call_row};
+use super::{McpFixture, call_row, config_section};
 use crate::prelude::*;
 
 /// A server that would be ended for its silence after a minute, for which no test waits.
@@ -202,23 +202,15 @@ async fn a_late_answer_during_the_run_is_in_its_receipt() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_amendment_is_told_and_outlives_the_daemon() {
     let _process_lock = ProcessLock::shared().await;
-    let (exe, folder, model) =
-        (Path::new(env!("CARGO_BIN_EXE_quell")), tempfile::tempdir().unwrap(), ScriptedModel::start().await);
-    let [script, gate, log] = ["server.sh", "gate", "log"].map(|name| folder.path().join(name));
-    std::fs::write(&script, mcp::SERVER_SCRIPT).unwrap();
-    let home = DaemonHome::new(&format!(
-        "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\n\n[agents.main]\nmodel = \"scripted/model\"\n\n\
-         [mcp.test]\ncommand = \"sh\"\nargs = [\"{}\"]\nenv = {{ MCP_LOG = \"{}\" }}\n",
-        model.base_url(),
-        script.display(),
-        log.display(),
-    ));
+    let (exe, folder, model) = (quell_exe(), tempfile::tempdir().unwrap(), ScriptedModel::start().await);
+    let [gate, log] = ["gate", "log"].map(|name| folder.path().join(name));
+    let section = config_section(folder.path(), &format!("MCP_LOG = {log:?}"));
+    let home = DaemonHome::new(&config_toml(&model, &section));
     let daemon = home.start(exe).await;
     let mut gateway = GatewayTestClient::connect(&daemon).await;
     model.script(ScriptedResponse::tool_call("c1", "test__late", &json!({"text": gate.display().to_string()})));
     gateway.start_run("late-1").await;
-    let at_server = move || (!mcp::received_messages_of(&log, "tools/call").is_empty()).then_some(()).ok_or("no call");
-    leaks::wait_until(WAIT_TIMEOUT, move || at_server().map_err(str::to_owned)).await;
+    poll_until("the call", async || (!mcp::received_messages_of(&log, "tools/call").is_empty()).then_some(())).await;
     gateway.send_request("runs.stop", json!({"runId": "late-1"})).await;
     let (_, ended) = gateway.wait_for_frame(is_run_ended).await;
     let receipt = ended["payload"]["receipt"].clone();
@@ -234,12 +226,7 @@ async fn an_amendment_is_told_and_outlives_the_daemon() {
     daemon.kill9().await;
     let daemon = home.start(exe).await;
     assert_eq!(amendments(daemon.api().get("/api/runs/late-1").await.expect_status(200)), now);
-    let shown = tokio::task::spawn_blocking({
-        let mut command = home.command(exe);
-        command.args(["runs", "show", "late-1"]);
-        move || command.output().unwrap()
-    });
-    let shown = String::from_utf8(shown.await.unwrap().stdout).unwrap();
+    let shown = run_cli(&home, &["runs", "show", "late-1"]).out;
     assert!(shown.contains(" later: the MCP server test finished the call all the same"), "{shown}");
     assert!(shown.contains("1 MCP call told to cancel, not confirmed"), "{shown}");
     daemon.stop().await;

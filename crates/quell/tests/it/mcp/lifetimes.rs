@@ -2,9 +2,7 @@
 
 use std::time::Instant;
 
-use quell_testkit::mcp;
-
-use super::McpFixture;
+use super::{McpFixture, config_section};
 use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -77,30 +75,12 @@ async fn an_idle_server_sees_the_end_of_its_input_at_shutdown() {
     assert_eq!(fixture.marker.marked_processes().len(), 0);
 }
 
-/// A section for the configuration file, and the folder of its server.
-fn config_section(marker: &ProcessMarker) -> (String, tempfile::TempDir) {
-    let folder = tempfile::tempdir().unwrap();
-    let script = folder.path().join("server.sh");
-    std::fs::write(&script, mcp::SERVER_SCRIPT).unwrap();
-    let section = format!(
-        "\n[mcp.test]\ncommand = \"sh\"\nargs = [\"{}\"]\nenv = {{ MCP_MARK = \"{}\", MCP_STUCK = \"1\" }}\n",
-        script.display(),
-        marker.as_str()
-    );
-    (section, folder)
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn no_server_outlives_a_daemon_that_is_killed() {
     let _process_lock = ProcessLock::shared().await;
-    let (marker, model) = (ProcessMarker::new(), ScriptedModel::start().await);
-    let (section, _folder) = config_section(&marker);
-    let provider = provider_toml(&model);
-    let daemon = TestDaemon::start(
-        Path::new(env!("CARGO_BIN_EXE_quell")),
-        &format!("{provider}\n[agents.main]\nmodel = \"scripted/model\"\n{section}"),
-    )
-    .await;
+    let (marker, folder) = (ProcessMarker::new(), tempfile::tempdir().unwrap());
+    let env = format!("MCP_MARK = \"{}\", MCP_STUCK = \"1\"", marker.as_str());
+    let (model, daemon) = start_daemon(&config_section(folder.path(), &env)).await;
     model.script(ScriptedResponse::tool_call("c1", "test__fork", &json!({})));
     let run = daemon.api().send_message("s", "do it").await;
     daemon.api().run_events(&run, 0).await.wait_for("tool.output").await;

@@ -2,11 +2,9 @@
 //! others, kept across restarts.
 
 use super::test_server_config;
+use crate::pictures::{ANTHROPIC_AGENT, OPENAI_AGENT, TEXT_ONLY_AGENT, add_seeing_agents, run_message};
 use crate::prelude::*;
 
-const OPENAI_AGENT: &str = "seeing";
-const ANTHROPIC_AGENT: &str = "claude";
-const TEXT_ONLY_AGENT: &str = "main";
 /// The text that the server's tool `picture` returns besides its picture.
 const TOOL_TEXT: &str = "look\n[an image, image/png, ";
 
@@ -15,18 +13,9 @@ async fn start_engine(dir: &Path) -> TestEngine {
     let (marker, log) = (ProcessMarker::new(), dir.join("log"));
     TestEngine::start_on(dir, |config| {
         config.mcp.insert("test".to_owned(), test_server_config(&marker, &log));
-        add_anthropic_provider(config);
-        let workdir = Some(config.work_dir.join("main"));
-        let seeing = AgentConfig { vision: true, workdir, ..config.agents[&parse_agent_id(TEXT_ONLY_AGENT)].clone() };
-        let claude = AgentConfig { model: "anthropic/claude".to_owned(), ..seeing.clone() };
-        config.agents.extend([(parse_agent_id(OPENAI_AGENT), seeing), (parse_agent_id(ANTHROPIC_AGENT), claude)]);
+        add_seeing_agents(config);
     })
     .await
-}
-
-async fn run_message(test: &TestEngine, agent_id: &str, text: &str) -> RunView {
-    let run = test.send(Submission { agent: Some(parse_agent_id(agent_id)), ..submission("s", text) }).await;
-    test.wait_ended(&run).await
 }
 
 /// Runs a message whose model calls the server's tool `picture`.
@@ -59,8 +48,8 @@ fn result_content(messages: &[Value]) -> Value {
 
 /// Compares byte for byte, except for the prompt cache marks, which move on.
 fn assert_begins_with(later: &[Value], earlier: &[Value]) {
-    let unmarked = |messages| messages_as_text(messages).replace(r#","cache_control":{"type":"ephemeral"}"#, "");
-    assert_eq!(unmarked(&later[..earlier.len()]), unmarked(earlier));
+    let text = |messages| messages_as_text(&without_cache_marks(messages));
+    assert_eq!(text(&later[..earlier.len()]), text(earlier));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -243,10 +243,7 @@ async fn a_reset_and_a_deletion_let_nothing_be_remembered_behind_them(
     test.run_message("s", "hello").await;
     test.model.open_gate("gate");
     let (engine, run) = (test.engine.clone(), view.run_id.clone());
-    leaks::wait_until(WAIT_TIMEOUT, move || {
-        engine.live_run(&run).map_or(Ok(()), |_| Err("the run is still in memory".to_owned()))
-    })
-    .await;
+    leaks::wait_for_true("the run has left the memory", move || engine.live_run(&run).is_none()).await;
     assert!(list_notes(&test, session_scope("s")).await.is_empty());
     test.close().await;
 }

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use quell_engine::EngineConfig;
+use quell_engine::agent::AgentConfig;
 use quell_kernel::StopLevel;
 use quell_protocol::api::RunView;
 use quell_protocol::{CallEnd, EventKind, RunId, Verdict};
@@ -11,9 +12,17 @@ use quell_scope::Point;
 use quell_testkit::ScriptedResponse;
 use serde_json::Value;
 
-use super::{NoticeRecorder, ProcessLock, TestDir, TestEngine, alice, messages_as_text, run_stop_scope, stop_ask};
+use super::{
+    NoticeRecorder, ProcessLock, TestDir, TestEngine, alice, messages_as_text, parse_agent_id, run_stop_scope, stop_ask,
+};
 
 impl TestEngine {
+    /// Starts beside other tests with a changed agent `main`.
+    pub(crate) async fn start_with_main(change: impl FnOnce(&mut AgentConfig)) -> Self {
+        let change = |config: &mut EngineConfig| change(config.agents.get_mut(&parse_agent_id("main")).unwrap());
+        Self::start_with(ProcessLock::shared().await, change).await
+    }
+
     /// Starts beside other tests in this directory, which is kept and may hold the data of an earlier engine.
     pub(crate) async fn start_on(dir: &Path, change: impl FnOnce(&mut EngineConfig)) -> Self {
         Self::start_in(TestDir::Borrowed(dir.to_owned()), ProcessLock::shared().await, change).await
