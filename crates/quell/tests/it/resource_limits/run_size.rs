@@ -29,15 +29,18 @@ async fn ten_megabytes_of_arguments_fail_the_run() {
 async fn a_run_that_collects_too_much_ends_and_keeps_what_it_did() {
     let fixture = LimitsFixture::start().await;
     let (before, stored) = (fixture.resident_bytes(), fixture.database_bytes());
-    for n in 0..60 {
-        let call = json!({"path": format!("file-{n}"), "content": "x".repeat(900 * 1000)});
-        let stream = ScriptedStream::new().tool_call(format!("c{n}"), "write_file", &call).split_arguments(60_000);
-        fixture.model.script(stream);
+    // A message holds at most 4 MiB of arguments, a turn 16 MiB.
+    for step in 0..15 {
+        let stream = (0..4).fold(ScriptedStream::new(), |stream, call| {
+            let arguments = json!({"path": format!("file-{step}-{call}"), "content": "x".repeat(900 * 1000)});
+            stream.tool_call(format!("c{step}-{call}"), "write_file", &arguments)
+        });
+        fixture.model.script(stream.split_arguments(60_000));
     }
     let verdict = fixture.run_to_verdict("s").await;
     assert_eq!((&verdict["kind"], &verdict["code"]), (&json!("failed"), &json!("turn_too_large")), "{verdict}");
     let steps = fixture.model.recorded_requests().len();
-    assert!((15..25).contains(&steps), "{steps} steps");
+    assert!((4..8).contains(&steps), "{steps} steps");
     fixture.assert_grown_less(before, 400, "60 long calls");
     let stored = fixture.database_bytes().saturating_sub(stored);
     assert!(stored < 100_000_000, "{stored} bytes in the database");

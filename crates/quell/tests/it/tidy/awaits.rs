@@ -47,7 +47,7 @@ fn find_awaits(source: &SourceFile) -> Vec<(usize, Option<AwaitReason>)> {
     let selects = source.find_tokens(&["select", "!"]).map(|at| (at, select_reason(source, at)));
     let product = awaits.chain(selects).filter(|(at, _)| !tests.iter().any(|test| test.contains(at)));
     let reasoned = |at| has_reason_comment(source, at).then_some(AwaitReason::Comment);
-    product.map(|(at, reason)| (source.tokens[at].line, reason.or_else(|| reasoned(at)))).collect()
+    product.map(|(at, reason)| (source.tokens()[at].line, reason.or_else(|| reasoned(at)))).collect()
 }
 
 fn is_run_module(path: &str) -> bool {
@@ -64,8 +64,8 @@ fn is_run_module(path: &str) -> bool {
 fn test_items(source: &SourceFile) -> Vec<Range<usize>> {
     const MARK: &[&str] = &["#", "[", "cfg", "(", "test", ")", "]"];
     let item = |begin: usize| {
-        let end = (begin + MARK.len()..source.tokens.len()).find(|at| matches!(source.word(*at), ";" | "{"));
-        begin..end.map_or(source.tokens.len(), |end| source.tokens[end].partner + 1)
+        let end = (begin + MARK.len()..source.tokens().len()).find(|at| matches!(source.word(*at), ";" | "{"));
+        begin..end.map_or(source.tokens().len(), |end| source.tokens()[end].partner + 1)
     };
     source.find_tokens(MARK).map(item).collect()
 }
@@ -73,7 +73,7 @@ fn test_items(source: &SourceFile) -> Vec<Range<usize>> {
 /// `at` is the dot of `.await`.
 fn await_reason(source: &SourceFile, at: usize) -> Option<AwaitReason> {
     let begin = expression_start(source, at);
-    let call = (begin..at).rev().find(|at| source.word(*at) == ")").map(|close| source.tokens[close].partner);
+    let call = (begin..at).rev().find(|at| source.word(*at) == ")").map(|close| source.tokens()[close].partner);
     let name_at = call.and_then(|call| call.checked_sub(1)).filter(|name| *name >= begin);
     let name = name_at.map_or("", |at| source.word(at));
     let receiver: Vec<&str> = (begin..name_at.unwrap_or(begin)).map(|at| source.word(at)).collect();
@@ -91,7 +91,7 @@ fn await_reason(source: &SourceFile, at: usize) -> Option<AwaitReason> {
 
 /// `at` is the word of `select!`.
 fn select_reason(source: &SourceFile, at: usize) -> Option<AwaitReason> {
-    let end = source.tokens.get(at + 2)?.partner;
+    let end = source.tokens().get(at + 2)?.partner;
     let ends = |at| ["cancelled", "forced"].iter().any(|end| source.matches_at(at, &["scope", ".", end, "("]));
     (at..end).any(ends).then_some(AwaitReason::Raced)
 }
@@ -105,7 +105,7 @@ fn has_reason_comment(source: &SourceFile, at: usize) -> bool {
     {
         first -= 1;
     }
-    let (from, to) = (source.tokens[first].line - 1, source.tokens[at].line);
+    let (from, to) = (source.tokens()[first].line - 1, source.tokens()[at].line);
     let above = source.lines[..from].iter().rev().take_while(|line| line.trim_start().starts_with("//"));
     source.lines[from..to].iter().chain(above).any(|line| {
         let reason = line.split_once(REASON_MARK).map_or("", |(_, reason)| reason);
@@ -117,15 +117,15 @@ fn has_reason_comment(source: &SourceFile, at: usize) -> bool {
 fn expression_start(source: &SourceFile, at: usize) -> usize {
     let mut begin = at;
     while let Some(last) = begin.checked_sub(1) {
-        let follows_a_word = begin < at && source.tokens[begin].is_word();
+        let follows_a_word = begin < at && source.tokens()[begin].is_word();
         begin = match source.word(last) {
-            ")" | "]" => source.tokens[last].partner,
+            ")" | "]" => source.tokens()[last].partner,
             "." | "::" | "?" => last,
             ">" => match turbofish_start(source, last) {
                 Some(open) => open,
                 None => break,
             },
-            _ if source.tokens[last].is_word() && !follows_a_word => last,
+            _ if source.tokens()[last].is_word() && !follows_a_word => last,
             _ => break,
         };
     }

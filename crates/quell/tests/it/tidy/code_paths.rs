@@ -13,13 +13,14 @@ pub(super) fn is_test_support(path: &str) -> bool {
 const WARDEN_ARGUMENTS: (&str, &[&str]) = ("crates/process/src/lib.rs", &["std", "::", "env", "::", "args_os"]);
 
 pub(super) fn check_environment(source: &SourceFile) -> Vec<TidyFinding> {
-    if is_test_support(&source.path) || source.path.starts_with("crates/quell/src/") {
+    let is_exempt = is_test_support(&source.path) || source.path.starts_with("crates/quell/src/");
+    if is_exempt || !source.lines.iter().any(|line| line.contains("std::env")) {
         return Vec::new();
     }
     let remedy = "the environment is read in crates/quell/src only: take the value as an argument";
-    let is_exempt = |at| WARDEN_ARGUMENTS.0 == source.path && source.matches_at(at, WARDEN_ARGUMENTS.1);
-    let found = source.find_tokens(&["std", "::", "env"]).filter(|at| !is_exempt(*at));
-    found.map(|at| TidyFinding::new(source.tokens[at].line, remedy)).collect()
+    let is_warden = |at| WARDEN_ARGUMENTS.0 == source.path && source.matches_at(at, WARDEN_ARGUMENTS.1);
+    let found = source.find_tokens(&["std", "::", "env"]).filter(|at| !is_warden(*at));
+    found.map(|at| TidyFinding::new(source.tokens()[at].line, remedy)).collect()
 }
 
 /// What protocol and kernel may not name. A group would hide names from this rule.
@@ -43,7 +44,7 @@ pub(super) fn check_pure_layers(source: &SourceFile) -> Vec<TidyFinding> {
     }
     let remedy = "protocol and kernel have no clock, no IO, no async: take a value, or do it in a higher crate";
     let found = IMPURE.iter().flat_map(|impure| source.find_tokens(impure));
-    found.map(|at| TidyFinding::new(source.tokens[at].line, remedy)).collect()
+    found.map(|at| TidyFinding::new(source.tokens()[at].line, remedy)).collect()
 }
 
 /// The modules of the engine by rank. Each may use those of lower ranks only.
@@ -70,11 +71,11 @@ pub(super) fn check_engine_ranks(source: &SourceFile) -> Vec<TidyFinding> {
     let depth = inside.split('/').count();
     let is_violation = |other: &&str| *other != own && rank_of(other).is_none_or(|other| other >= rank);
     let named =
-        (0..source.tokens.len()).filter_map(|at| Some((at, engine_module(source, at, depth).filter(is_violation)?)));
+        (0..source.tokens().len()).filter_map(|at| Some((at, engine_module(source, at, depth).filter(is_violation)?)));
     named
         .map(|(at, other)| {
             let remedy = format!("`{own}` may not use `{other}`, which has no lower rank: hand a value or a trait up");
-            TidyFinding::new(source.tokens[at].line, remedy)
+            TidyFinding::new(source.tokens()[at].line, remedy)
         })
         .collect()
 }

@@ -43,14 +43,14 @@ pub(super) fn check_cancel_safety(source: &SourceFile) -> Vec<TidyFinding> {
     if source.path.starts_with("crates/testkit/") {
         return Vec::new();
     }
-    let undocumented = source.find_tokens(&["pub", "async", "fn"]).filter(|at| {
-        !lines_above_item(source, source.tokens[*at].line).iter().any(|line| line.trim() == "/// # Cancel safety")
+    let functions = source.lines.iter().enumerate().filter_map(|(at, line)| {
+        let name = line.trim_start().strip_prefix("pub async fn ")?.split(['(', '<']).next()?;
+        Some((at + 1, name))
     });
-    let remedy = |at| {
-        let name = source.word(at + 3);
-        format!("say in a \"# Cancel safety\" section what happens when `{name}` is dropped half-way")
-    };
-    undocumented.map(|at| TidyFinding::new(source.tokens[at].line, remedy(at))).collect()
+    let undocumented = functions
+        .filter(|(line, _)| !lines_above_item(source, *line).iter().any(|line| line.trim() == "/// # Cancel safety"));
+    let remedy = |name| format!("say in a \"# Cancel safety\" section what happens when `{name}` is dropped half-way");
+    undocumented.map(|(line, name)| TidyFinding::new(line, remedy(name))).collect()
 }
 
 /// The documentation and the attributes of the item in this line.

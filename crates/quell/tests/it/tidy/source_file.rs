@@ -1,5 +1,7 @@
 //! A file as the rules see it: its lines, and its code as tokens without comments and literals.
 
+use std::cell::OnceCell;
+
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 /// A word, a sign or a bracket of the code, with its line from 1.
@@ -21,22 +23,28 @@ pub(super) struct SourceFile {
     /// From the root, with `/`.
     pub(super) path: String,
     pub(super) lines: Vec<String>,
-    /// The code of a Rust file; `::` is one token.
-    pub(super) tokens: Vec<SourceToken>,
+    tokens: OnceCell<Vec<SourceToken>>,
 }
 
 impl SourceFile {
     pub(super) fn new(path: &str, text: &str) -> Self {
-        let mut tokens = Vec::new();
-        if path.ends_with(".rs") {
-            flatten(text.parse().unwrap_or_else(|error| panic!("{path}: {error}")), &mut tokens);
-        }
-        Self { path: path.to_owned(), lines: text.lines().map(str::to_owned).collect(), tokens }
+        let lines = text.lines().map(str::to_owned).collect();
+        Self { path: path.to_owned(), lines, tokens: OnceCell::new() }
+    }
+
+    /// The code of a Rust file; `::` is one token.
+    pub(super) fn tokens(&self) -> &[SourceToken] {
+        self.tokens.get_or_init(|| {
+            let text = self.lines.join("\n");
+            let mut tokens = Vec::new();
+            flatten(text.parse().unwrap_or_else(|error| panic!("{}: {error}", self.path)), &mut tokens);
+            tokens
+        })
     }
 
     /// The token at this index; empty behind the last.
     pub(super) fn word(&self, at: usize) -> &str {
-        self.tokens.get(at).map_or("", |token| token.text.as_str())
+        self.tokens().get(at).map_or("", |token| token.text.as_str())
     }
 
     pub(super) fn matches_at(&self, at: usize, wanted: &[&str]) -> bool {
@@ -45,7 +53,7 @@ impl SourceFile {
 
     /// Places where the tokens read like this, by index of the first.
     pub(super) fn find_tokens<'a>(&'a self, wanted: &'a [&str]) -> impl Iterator<Item = usize> + 'a {
-        (0..self.tokens.len()).filter(move |at| self.matches_at(*at, wanted))
+        (0..self.tokens().len()).filter(move |at| self.matches_at(*at, wanted))
     }
 }
 
@@ -82,8 +90,8 @@ fn comments_and_literals_are_no_code() {
     let text = r##"let a = "unsafe \" {"; // unsafe
 /* unsafe /* nested */ unsafe */ let b = '{'; let c: &'a str = r#"unsafe " }"#; let d = b"unsafe"; (e::f[g])"##;
     let source = SourceFile::new("x.rs", text);
-    let words: Vec<&str> = source.tokens.iter().map(|token| token.text.as_str()).collect();
+    let words: Vec<&str> = source.tokens().iter().map(|token| token.text.as_str()).collect();
     assert_eq!(words.join(" "), "let a = ; let b = ; let c : & ' a str = ; let d = ; ( e :: f [ g ] )");
     let last = words.len() - 1;
-    assert_eq!((source.tokens[last].line, source.tokens[last].partner), (2, last - 7));
+    assert_eq!((source.tokens()[last].line, source.tokens()[last].partner), (2, last - 7));
 }
