@@ -94,7 +94,6 @@ struct PackageState<'a> {
     is_skipped: bool,
     filters: &'a [String],
     missing: Vec<&'static DebianPackage>,
-    /// True for root on a system with Debian's packages.
     can_install: bool,
 }
 
@@ -108,7 +107,7 @@ fn prepare_group(group: &'static PackageGroup, filters: &[String]) -> anyhow::Re
         is_skipped: group.skip_variable.is_some_and(|name| env::var_os(name).is_some()),
         filters,
         missing: group.packages.iter().filter(|package| is_missing(package)).collect(),
-        can_install: command_succeeds("apt-get", ["--version"]) && is_root(),
+        can_install: can_install(),
     };
     let tests = group.test_subject;
     match plan_group(group, &state) {
@@ -145,10 +144,7 @@ fn is_missing(package: &DebianPackage) -> bool {
 }
 
 fn plan_group(group: &PackageGroup, state: &PackageState<'_>) -> PackagePlan {
-    // Test filters are parts of names.
-    let matches_group = |filter: &String| group.name_filters.iter().any(|name| filter.contains(name));
-    let is_selected = state.filters.is_empty() || state.filters.iter().any(matches_group);
-    if !is_selected || state.missing.is_empty() && !state.is_skipped {
+    if !is_selected(state.filters, group.name_filters) || state.missing.is_empty() && !state.is_skipped {
         return PackagePlan::Nothing;
     }
     if state.is_skipped {
@@ -164,23 +160,33 @@ fn plan_group(group: &PackageGroup, state: &PackageState<'_>) -> PackagePlan {
 }
 
 fn install(group: &PackageGroup, names: &[&str]) -> anyhow::Result<()> {
-    eprintln!("installing {} for the tests of {}", names.join(" "), group.test_subject);
-    // A new machine has no package lists, or old ones with files that do not exist any more.
-    run_checked(&mut command("apt-get", ["update", "--quiet=2"]))?;
     let brings_daemon =
         |package: &&DebianPackage| package.contents == PackageContents::Daemon && names.contains(&package.name);
     let daemons: Vec<&str> = group.packages.iter().filter(brings_daemon).map(|package| package.name).collect();
     let no_start = if daemons.is_empty() { None } else { Some(AutostartBlock::install()?) };
-    let mut install = command("apt-get", ["install", "--yes", "--quiet=2", "--no-install-recommends"]);
-    install.args(names).env("DEBIAN_FRONTEND", "noninteractive");
-    run_checked(&mut install)?;
+    install_packages(names, &format!("the tests of {}", group.test_subject))?;
     drop(no_start);
     daemons.into_iter().try_for_each(daemon_autostart::disable_daemon)
 }
 
-fn is_root() -> bool {
-    let answer = command("id", ["-u"]).output();
-    answer.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+/// True when one of these tests is selected. Test filters are parts of names.
+pub(crate) fn is_selected(filters: &[String], names: &[&str]) -> bool {
+    filters.is_empty() || filters.iter().any(|filter| names.iter().any(|name| filter.contains(name)))
+}
+
+/// True for root on a system with Debian's packages.
+pub(crate) fn can_install() -> bool {
+    let is_root = || command("id", ["-u"]).output().is_ok_and(|output| output.stdout.trim_ascii() == b"0");
+    command_succeeds("apt-get", ["--version"]) && is_root()
+}
+
+/// Installs Debian packages for these tests.
+pub(crate) fn install_packages(names: &[&str], tests: &str) -> anyhow::Result<()> {
+    eprintln!("installing {} for {tests}", names.join(" "));
+    // A new machine has no package lists, or old ones with files that do not exist any more.
+    run_checked(&mut command("apt-get", ["update", "--quiet=2"]))?;
+    let mut install = command("apt-get", ["install", "--yes", "--quiet=2", "--no-install-recommends"]);
+    run_checked(install.args(names).env("DEBIAN_FRONTEND", "noninteractive"))
 }
 
 #[cfg(test)]
@@ -193,10 +199,6 @@ mod tests {
     fn package_state<'a>(group: &'static PackageGroup, names: &[&str], filters: &'a [String]) -> PackageState<'a> {
         let missing = group.packages.iter().filter(|package| names.contains(&package.name)).collect();
         PackageState { is_skipped: false, filters, missing, can_install: true }
-    }
-
-    fn filters(name: &str) -> Vec<String> {
-        vec![name.to_owned()]
     }
 
     #[test]
@@ -224,7 +226,8 @@ mod tests {
 
     #[test]
     fn nothing_is_installed_for_tests_that_do_not_need_it() {
-        let plan = |group, names: &[&str], filter| plan_group(group, &package_state(group, names, &filters(filter)));
+        let plan =
+            |group, names: &[&str], filter: &str| plan_group(group, &package_state(group, names, &[filter.to_owned()]));
         assert_eq!(plan(PAGE, &["chromium"], "tidy"), PackagePlan::Nothing);
         assert_eq!(plan(PAGE, &["chromium"], "irc"), PackagePlan::Nothing);
         assert_eq!(plan(PAGE, &["chromium"], "page::chat"), PackagePlan::Install(vec!["chromium"]));

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 
-use crate::{command, command_succeeds, run_checked, workspace_root};
+use crate::{command, command_succeeds, packages, run_checked, workspace_root};
 
 /// A tool with its virtual environment.
 struct PythonTool {
@@ -78,7 +78,6 @@ struct PythonToolState<'a> {
     is_installed: bool,
     /// True where the existing Python can create environments.
     has_python: bool,
-    /// True for root on a system with Debian's packages.
     can_install: bool,
 }
 
@@ -93,7 +92,7 @@ fn prepare_tool(tool: &PythonTool, filters: &[String]) -> anyhow::Result<()> {
         filters,
         is_installed: is_installed(tool),
         has_python: can_create_venv(),
-        can_install: command_succeeds("apt-get", ["--version"]) && is_root(),
+        can_install: packages::can_install(),
     };
     match plan_tool(tool, &state) {
         PythonToolPlan::Nothing => Ok(()),
@@ -114,10 +113,8 @@ fn prepare_tool(tool: &PythonTool, filters: &[String]) -> anyhow::Result<()> {
 }
 
 fn plan_tool(tool: &PythonTool, state: &PythonToolState<'_>) -> PythonToolPlan {
-    let matches_tool = |filter: &String| tool.name_filters.iter().any(|word| filter.contains(word));
-    let is_selected = state.filters.is_empty() || state.filters.iter().any(matches_tool);
     match state {
-        _ if !is_selected => PythonToolPlan::Nothing,
+        _ if !packages::is_selected(state.filters, tool.name_filters) => PythonToolPlan::Nothing,
         PythonToolState { is_skipped: true, .. } => PythonToolPlan::SkipTests,
         PythonToolState { is_installed: true, .. } => PythonToolPlan::Nothing,
         PythonToolState { has_python: true, .. } => PythonToolPlan::Install,
@@ -127,12 +124,7 @@ fn plan_tool(tool: &PythonTool, state: &PythonToolState<'_>) -> PythonToolPlan {
 }
 
 fn install_python(tool: &PythonTool) -> anyhow::Result<()> {
-    eprintln!("installing {} for {}", DEBIAN_PACKAGES.join(" "), tool.tests_text);
-    // A new machine has no package lists, or old ones with files that do not exist any more.
-    run_checked(&mut command("apt-get", ["update", "--quiet=2"]))?;
-    let mut install = command("apt-get", ["install", "--yes", "--quiet=2", "--no-install-recommends"]);
-    install.args(DEBIAN_PACKAGES).env("DEBIAN_FRONTEND", "noninteractive");
-    run_checked(&mut install)?;
+    packages::install_packages(&DEBIAN_PACKAGES, tool.tests_text)?;
     if can_create_venv() {
         return Ok(());
     }
@@ -191,11 +183,6 @@ fn python_path(folder: &Path) -> PathBuf {
     folder.join("bin/python")
 }
 
-fn is_root() -> bool {
-    let answer = command("id", ["-u"]).output();
-    answer.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,47 +193,34 @@ mod tests {
 
     #[test]
     fn missing_packages_are_installed_if_permitted() {
-        let plan = |state: &PythonToolState<'_>| plan_tool(&SYNAPSE, state);
-        assert_eq!(plan(&state_of_new_machine(&[])), PythonToolPlan::Install);
-        assert_eq!(
-            plan(&PythonToolState { has_python: false, ..state_of_new_machine(&[]) }),
-            PythonToolPlan::InstallPython
-        );
-        assert_eq!(
-            plan(&PythonToolState { can_install: false, ..state_of_new_machine(&[]) }),
-            PythonToolPlan::Install,
-            "PyPI asks for no rights"
-        );
-        assert_eq!(
-            plan(&PythonToolState { has_python: false, can_install: false, ..state_of_new_machine(&[]) }),
-            PythonToolPlan::AskToInstall
-        );
-        assert_eq!(
-            plan(&PythonToolState { is_installed: true, has_python: false, ..state_of_new_machine(&[]) }),
-            PythonToolPlan::Nothing
-        );
+        // PyPI asks for no rights.
+        for (is_installed, has_python, can_install, wanted) in [
+            (false, true, true, PythonToolPlan::Install),
+            (false, true, false, PythonToolPlan::Install),
+            (false, false, true, PythonToolPlan::InstallPython),
+            (false, false, false, PythonToolPlan::AskToInstall),
+            (true, false, true, PythonToolPlan::Nothing),
+        ] {
+            let state = PythonToolState { is_installed, has_python, can_install, ..state_of_new_machine(&[]) };
+            assert_eq!(plan_tool(&SYNAPSE, &state), wanted, "{is_installed} {has_python} {can_install}");
+        }
     }
 
     #[test]
     fn nothing_is_installed_for_tests_that_do_not_need_it() {
-        let cases = [
-            (&SYNAPSE, "tidy", PythonToolPlan::Nothing),
-            (&SYNAPSE, "channel", PythonToolPlan::Install),
-            (&SYNAPSE, "matrix", PythonToolPlan::Install),
-            (&SYNAPSE, "openapi", PythonToolPlan::Nothing),
-            (&SCHEMATHESIS, "openapi", PythonToolPlan::Install),
-            (&SCHEMATHESIS, "matrix", PythonToolPlan::Nothing),
-        ];
-        for (tool, filter, wanted) in cases {
-            assert_eq!(plan_tool(tool, &state_of_new_machine(&[filter.to_owned()])), wanted, "{} {filter}", tool.name);
+        for (tool, filter, is_skipped, wanted) in [
+            (&SYNAPSE, "tidy", false, PythonToolPlan::Nothing),
+            (&SYNAPSE, "channel", false, PythonToolPlan::Install),
+            (&SYNAPSE, "matrix", false, PythonToolPlan::Install),
+            (&SYNAPSE, "openapi", false, PythonToolPlan::Nothing),
+            (&SYNAPSE, "matrix", true, PythonToolPlan::SkipTests),
+            (&SYNAPSE, "tidy", true, PythonToolPlan::Nothing),
+            (&SCHEMATHESIS, "openapi", false, PythonToolPlan::Install),
+            (&SCHEMATHESIS, "matrix", false, PythonToolPlan::Nothing),
+        ] {
+            let filters = [filter.to_owned()];
+            let state = PythonToolState { is_skipped, ..state_of_new_machine(&filters) };
+            assert_eq!(plan_tool(tool, &state), wanted, "{} {filter}", tool.name);
         }
-        assert_eq!(
-            plan_tool(&SYNAPSE, &PythonToolState { is_skipped: true, ..state_of_new_machine(&[]) }),
-            PythonToolPlan::SkipTests
-        );
-        assert_eq!(
-            plan_tool(&SYNAPSE, &PythonToolState { is_skipped: true, ..state_of_new_machine(&["tidy".to_owned()]) }),
-            PythonToolPlan::Nothing
-        );
     }
 }

@@ -40,6 +40,8 @@ mod times;
 
 use std::path::Path;
 
+use futures_util::FutureExt;
+use futures_util::future::LocalBoxFuture;
 use report::BenchReport;
 
 fn quell() -> &'static Path {
@@ -62,59 +64,29 @@ fn main() {
         named.is_empty() || named.iter().any(|arg| name.contains(arg.as_str()))
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let mut report = BenchReport::default();
+    let report = BenchReport::default();
+    let measurements: [(&str, LocalBoxFuture<'_, ()>); 17] = [
+        ("start", startup::measure(&report).boxed_local()),
+        ("single", single::measure(&report, samples, single::BackgroundLoad::Idle).boxed_local()),
+        ("loaded", single::measure(&report, samples, single::BackgroundLoad::Searching).boxed_local()),
+        ("channels-take", channels::measure_intake(&report).boxed_local()),
+        ("channels-answer", channels::measure_answers(&report).boxed_local()),
+        ("channels-stop", channels::measure_stops(&report).boxed_local()),
+        ("channels-sanitiser", async { channels::measure_sanitiser(&report) }.boxed_local()),
+        ("chat", chat::measure(&report, samples.min(50)).boxed_local()),
+        ("crowds", connection_load::measure(&report).boxed_local()),
+        ("processes", processes::measure(&report, samples).boxed_local()),
+        ("mcp", mcp::measure(&report, samples.min(100)).boxed_local()),
+        ("many", concurrent_stops::measure_few_and_many(&report).boxed_local()),
+        ("subtree", subtree::measure(&report).boxed_local()),
+        ("recovery", recovery::measure(&report).boxed_local()),
+        ("sessions", sessions::measure(&report).boxed_local()),
+        ("page", page::measure(&report).boxed_local()),
+        ("memory", concurrent_stops::measure_memory(&report, 1000).boxed_local()),
+    ];
     runtime.block_on(async {
-        if wanted("start") {
-            startup::measure(&mut report).await;
-        }
-        if wanted("single") {
-            single::measure(&mut report, samples, single::BackgroundLoad::Idle).await;
-        }
-        if wanted("loaded") {
-            single::measure(&mut report, samples, single::BackgroundLoad::Searching).await;
-        }
-        if wanted("channels-take") {
-            channels::measure_intake(&mut report).await;
-        }
-        if wanted("channels-answer") {
-            channels::measure_answers(&mut report).await;
-        }
-        if wanted("channels-stop") {
-            channels::measure_stops(&mut report).await;
-        }
-        if wanted("channels-sanitiser") {
-            channels::measure_sanitiser(&mut report);
-        }
-        if wanted("chat") {
-            chat::measure(&mut report, samples.min(50)).await;
-        }
-        if wanted("crowds") {
-            connection_load::measure(&mut report).await;
-        }
-        if wanted("processes") {
-            processes::measure(&mut report, samples).await;
-        }
-        if wanted("mcp") {
-            mcp::measure(&mut report, samples.min(100)).await;
-        }
-        if wanted("many") {
-            concurrent_stops::measure(&mut report, 50).await;
-            concurrent_stops::measure(&mut report, 1000).await;
-        }
-        if wanted("subtree") {
-            subtree::measure(&mut report).await;
-        }
-        if wanted("recovery") {
-            recovery::measure(&mut report).await;
-        }
-        if wanted("sessions") {
-            sessions::measure(&mut report).await;
-        }
-        if wanted("page") {
-            page::measure(&mut report).await;
-        }
-        if wanted("memory") {
-            concurrent_stops::measure_memory(&mut report, 1000).await;
+        for (_, measurement) in measurements.into_iter().filter(|(name, _)| wanted(name)) {
+            measurement.await;
         }
     });
     report.print();

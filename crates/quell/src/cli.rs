@@ -11,8 +11,7 @@ use quell_client::term::{ColorMode, Locale};
 use quell_client::{ClientSubcommand, CommandIo, DaemonTarget, Exit};
 use quell_tui::ChatArgs;
 
-use crate::config::{self, ConfigSource};
-use crate::{backup, daemon, demo, doctor, telemetry};
+use crate::{backup, config, daemon, demo, doctor, telemetry};
 
 /// A self-hosted gateway for LLM agents that you can stop.
 #[derive(Debug, Parser)]
@@ -152,13 +151,10 @@ fn run_config_command(command: ConfigCommand) -> anyhow::Result<ExitCode> {
     match command {
         ConfigCommand::Check { config } => {
             let loaded = config::load(config.as_deref())?;
-            loaded.check_channels()?;
-            loaded.check_workdirs(&config::data_dir()?)?;
-            let source = match &loaded.source {
-                ConfigSource::File { path, .. } => format!("{} is valid", path.display()),
-                ConfigSource::Environment => {
-                    "there is no configuration file; the environment and defaults are used".to_owned()
-                }
+            loaded.check_start(&config::data_dir()?)?;
+            let source = match loaded.path() {
+                Some(path) => format!("{} is valid", path.display()),
+                None => "there is no configuration file; the environment and defaults are used".to_owned(),
             };
             writeln!(out, "{source}: {}", loaded.summary())?;
         }

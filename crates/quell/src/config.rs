@@ -26,13 +26,10 @@ use quell_engine::engine::{Retention, SessionSettings};
 use quell_engine::hooks::HookSettings;
 use quell_engine::memory::MemorySettings;
 use quell_kernel::StopTimeouts;
-use quell_kernel::expiry::ExpiryLimits;
 use quell_llm::ProviderConfig;
 use quell_mcp::McpConfig;
 use quell_process::WardenExe;
 use quell_protocol::AgentId;
-use quell_scope::PointProbe;
-use quell_scope::clock::Clock;
 use quell_server::ServerSettings;
 use quell_tools::{FetchSettings, ProtectedPaths, ToolSettings};
 use schemars::JsonSchema;
@@ -156,37 +153,30 @@ pub(crate) struct ToolSection {
     pub(crate) fetch_private: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum ConfigSource {
-    File {
-        path: PathBuf,
-        /// The stamp from before the file was read.
-        stamp: Option<FileStamp>,
-    },
-    /// No file: environment variables and defaults.
-    Environment,
-}
-
-/// The configuration in use, and its source.
+/// The configuration in use.
 #[derive(Debug)]
 pub(crate) struct LoadedConfig {
     pub(crate) config: Config,
-    pub(crate) source: ConfigSource,
+    /// `None`: environment variables and defaults.
+    pub(crate) file: Option<ConfigFile>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct ConfigFile {
+    pub(crate) path: PathBuf,
+    /// The stamp from before the file was read.
+    pub(crate) stamp: Option<FileStamp>,
 }
 
 /// Loads the configuration from the given file, else $QUELL_CONFIG, else the XDG config directory, else from the
 /// environment.
 pub(crate) fn load(file: Option<&Path>) -> anyhow::Result<LoadedConfig> {
-    let found = match file {
-        Some(path) => Some(path.to_owned()),
-        None => environment::config_file(),
-    };
-    match found {
+    match file.map(Path::to_owned).or_else(environment::config_file) {
         Some(path) => load_file(path),
         None => {
             let mut config = Config::default();
             environment::apply_environment(&mut config)?;
-            Ok(LoadedConfig { config, source: ConfigSource::Environment })
+            Ok(LoadedConfig { config, file: None })
         }
     }
 }
@@ -196,7 +186,7 @@ pub(crate) fn load_file(path: PathBuf) -> anyhow::Result<LoadedConfig> {
     let stamp = FileStamp::of(&path);
     let mut config = read_config(&path)?;
     environment::apply_environment(&mut config)?;
-    Ok(LoadedConfig { config, source: ConfigSource::File { path, stamp } })
+    Ok(LoadedConfig { config, file: Some(ConfigFile { path, stamp }) })
 }
 
 /// Returns the name of the database file. For subcommands that need nothing else: does not read any keys, which they
@@ -206,7 +196,7 @@ pub(crate) fn database_file(file: Option<&Path>) -> anyhow::Result<String> {
         Some(path) => read_config(&path)?,
         None => Config::default(),
     };
-    Ok(LoadedConfig { config, source: ConfigSource::Environment }.store_file())
+    Ok(LoadedConfig { config, file: None }.store_file())
 }
 
 fn read_config(path: &Path) -> anyhow::Result<Config> {
@@ -234,45 +224,47 @@ pub(crate) fn parse_config(path: &Path, text: &str) -> anyhow::Result<Config> {
 impl LoadedConfig {
     /// One line for people about agents, providers and channels.
     pub(crate) fn summary(&self) -> String {
-        let names = |keys: Vec<&str>| if keys.is_empty() { "none".to_owned() } else { keys.join(", ") };
-        let agents = self.config.agents.iter().map(|(id, agent)| format!("{id} ({})", agent.model));
-        let agents: Vec<String> = agents.collect();
-        let mut summary = format!(
-            "agents {}; providers {}",
-            names(agents.iter().map(String::as_str).collect()),
-            names(self.config.providers.keys().map(String::as_str).collect()),
-        );
+        let join = |names: Vec<String>| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        let agents = self.config.agents.iter().map(|(id, agent)| format!("{id} ({})", agent.model)).collect();
+        let providers = self.config.providers.keys().cloned().collect();
+        let mut summary = format!("agents {}; providers {}", join(agents), join(providers));
         if !self.config.channels.is_empty() {
-            let channels: Vec<&str> = self.config.channels.keys().map(String::as_str).collect();
-            summary.push_str(&format!("; channels {}", channels.join(", ")));
+            summary.push_str(&format!("; channels {}", join(self.config.channels.keys().cloned().collect())));
         }
         summary
     }
 
-    /// Checks that a network can be created for each channel, without connecting. This needs the tokens, which the
-    /// file does not contain. So it is not part of loading: `quell config show` must work without the variables.
-    pub(crate) fn check_channels(&self) -> anyhow::Result<()> {
+    /// The path of the file, if there is one.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.file.as_ref().map(|file| file.path.as_path())
+    }
+
+    /// Checks what a start would refuse. This needs the tokens of channels, which the file does not contain. So it is
+    /// not part of loading: `quell config show` must work without the variables.
+    pub(crate) fn check_start(&self, data_dir: &Path) -> anyhow::Result<()> {
+        self.check_channels()?;
+        self.check_workdirs(data_dir)
+    }
+
+    /// Checks that a network can be created for each channel, without connecting.
+    fn check_channels(&self) -> anyhow::Result<()> {
         let mut channels = self.config.channels.iter();
         let Some(bad) = channels.find_map(|(name, channel)| create_network(name, channel).err()) else { return Ok(()) };
-        let key = format!("channels.{}.{}", bad.channel, bad.key);
-        match &self.source {
-            ConfigSource::File { path, .. } => bail!("{}", locate_problem(path, &key, &bad.problem)),
-            ConfigSource::Environment => bail!("{bad}"),
+        match self.path() {
+            Some(path) => bail!(locate_problem(path, &format!("channels.{}.{}", bad.channel, bad.key), &bad.problem)),
+            None => bail!("{bad}"),
         }
     }
 
-    /// Checks that no agent's workdir contains or lies in Quell's own files or keys. A start refuses such a workdir.
-    pub(crate) fn check_workdirs(&self, data_dir: &Path) -> anyhow::Result<()> {
+    /// Checks that no agent's workdir contains or lies in Quell's own files or keys.
+    fn check_workdirs(&self, data_dir: &Path) -> anyhow::Result<()> {
         let (work_dir, protected) = (work_dir(data_dir), self.protected(data_dir));
         for (id, agent) in &self.config.agents {
-            let Some(problem) = protected.workdir_problem(&AgentFactory::workdir_of(&work_dir, id, agent)) else {
-                continue;
-            };
-            match &self.source {
-                ConfigSource::File { path, .. } => {
-                    bail!("{}", locate_problem(path, &format!("agents.{id}.workdir"), &problem))
-                }
-                ConfigSource::Environment => bail!("agent {id}: {problem}"),
+            let problem = protected.workdir_problem(&AgentFactory::workdir_of(&work_dir, id, agent));
+            match (problem, self.path()) {
+                (None, _) => {}
+                (Some(problem), Some(path)) => bail!(locate_problem(path, &format!("agents.{id}.workdir"), &problem)),
+                (Some(problem), None) => bail!("agent {id}: {problem}"),
             }
         }
         Ok(())
@@ -296,11 +288,8 @@ impl LoadedConfig {
     /// Lists the files that agents may not change: the configuration file in use, the default one, and the files that
     /// contain keys.
     pub(crate) fn protected(&self, data_dir: &Path) -> ProtectedPaths {
-        let read = match &self.source {
-            ConfigSource::File { path, .. } => Some(path.clone()),
-            ConfigSource::Environment => None,
-        };
-        let own = [read, environment::default_config_file(), Some(self.token_file(data_dir))];
+        let own =
+            [self.path().map(Path::to_owned), environment::default_config_file(), Some(self.token_file(data_dir))];
         let Config { providers, channels, hooks, .. } = &self.config;
         let keys = providers.values().filter_map(|provider| provider.api_key_file.clone());
         let tokens = channels.values().filter_map(|channel| channel.token_file.clone());
@@ -312,10 +301,7 @@ impl LoadedConfig {
     /// A warning about a `quell.toml` in the current directory that is not used.
     pub(crate) fn unread_file_warning(&self) -> Option<String> {
         let here = Path::new("quell.toml");
-        let is_read = match &self.source {
-            ConfigSource::File { path, .. } => path.canonicalize().ok() == here.canonicalize().ok(),
-            ConfigSource::Environment => false,
-        };
+        let is_read = self.path().is_some_and(|path| path.canonicalize().ok() == here.canonicalize().ok());
         (here.is_file() && !is_read).then(|| {
             "the quell.toml in this directory is not read, because nobody named it; to use it: quell serve --config ./quell.toml"
                 .to_owned()
@@ -328,13 +314,10 @@ impl LoadedConfig {
         let protected = self.protected(&data_dir);
         let fetch = FetchSettings { allow_private: config.tools.fetch_private, ..FetchSettings::default() };
         EngineConfig {
-            clock: Clock::start(),
             token_file: self.token_file(&data_dir),
             work_dir: work_dir(&data_dir),
-            data_dir,
             store_file: self.store_file(),
             stop_timeouts: self.stop_times(),
-            expiry: ExpiryLimits::default(),
             limits: config.limits.clone(),
             sessions: config.sessions,
             memory: config.memory.clone(),
@@ -343,12 +326,9 @@ impl LoadedConfig {
             providers: config.providers.clone(),
             mcp: config.mcp.clone(),
             hooks: config.hooks.clone(),
-            lifecycle_hooks: Vec::new(),
             tools: ToolSettings { unconfined: config.tools.unconfined, fetch, protected },
             environment: quell_process::base_environment(std::env::vars_os()),
-            open_files_limit: None,
-            warden_exe: WardenExe::ThisProcess,
-            probe: PointProbe::default(),
+            ..EngineConfig::new(data_dir, WardenExe::ThisProcess)
         }
     }
 

@@ -58,8 +58,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         }
     };
     let loaded = config::load(args.config.as_deref())?;
-    loaded.check_channels()?;
-    loaded.check_workdirs(&config::data_dir()?)?;
+    loaded.check_start(&config::data_dir()?)?;
     if let Some(unread) = loaded.unread_file_warning() {
         tracing::warn!("{unread}");
     }
@@ -184,14 +183,10 @@ async fn run_server(
         never = retry_address_file(&mut address_file, data_dir, address) => match never {},
         () = engine.wait_for_fence() => tracing::error!("another quell has taken over the data directory: shutting down"),
     }
-    let server_closed = async {
-        engine.wait_for_close().await;
-        tokio::time::sleep(SERVER_DRAIN_TIMEOUT).await;
-    };
     let (left, (), ()) = tokio::join!(
         shut_down_engine(engine, &mut signals),
         drain_server(engine, server),
-        channels.shut_down(server_closed)
+        channels.shut_down(wait_until_drained(engine))
     );
     Ok(left)
 }
@@ -264,17 +259,18 @@ impl Drop for AddressFile {
     }
 }
 
-/// Serves until the engine has closed, and [`SERVER_DRAIN_TIMEOUT`] longer for streams to end. Does not wait for slow
-/// readers.
+/// Serves until streams had time to end. Does not wait for slow readers.
 async fn drain_server(engine: &Engine, server: impl Future<Output = ()>) {
-    let over = async {
-        engine.wait_for_close().await;
-        tokio::time::sleep(SERVER_DRAIN_TIMEOUT).await;
-    };
     tokio::select! {
         () = server => {}
-        () = over => {}
+        () = wait_until_drained(engine) => {}
     }
+}
+
+/// Waits until the engine has closed, and [`SERVER_DRAIN_TIMEOUT`] longer.
+async fn wait_until_drained(engine: &Engine) {
+    engine.wait_for_close().await;
+    tokio::time::sleep(SERVER_DRAIN_TIMEOUT).await;
 }
 
 /// Prints one line with the address, and a link that signs one browser in.

@@ -12,23 +12,16 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use quell_client::{receipt_chart, receipt_line};
 use quell_engine::access::{Caller, RequestOrigin};
-use quell_engine::agent::{AgentConfig, Limits};
-use quell_engine::engine::{Follower, Retention, RunFollow, SessionSettings, StopTextMode, Submission, SubmitOutcome};
-use quell_engine::hooks::HookSettings;
-use quell_engine::memory::MemorySettings;
+use quell_engine::agent::AgentConfig;
+use quell_engine::engine::{Follower, RunFollow, StopTextMode, Submission, SubmitOutcome};
 use quell_engine::{Engine, EngineConfig};
-use quell_kernel::expiry::ExpiryLimits;
+use quell_kernel::StopLevel;
 use quell_kernel::registry::{StopRequest, StopScope};
-use quell_kernel::{StopLevel, StopTimeouts};
 use quell_llm::demo::{DemoModel, DemoScript};
 use quell_llm::{ProviderConfig, ProviderKind};
-use quell_process::Isolate;
-use quell_process::WardenExe;
+use quell_process::{Isolate, WardenExe};
 use quell_protocol::api::{AccessLevel, Grants, HistoryMessage, OnBusy};
 use quell_protocol::{AgentId, EventKind, Principal, Receipt, RunId, SessionKey, StopReason, Surface};
-use quell_scope::PointProbe;
-use quell_scope::clock::Clock;
-use quell_tools::ToolSettings;
 
 use crate::telemetry;
 
@@ -196,27 +189,10 @@ fn history_line(message: &HistoryMessage) -> String {
 fn engine_config(home: &Path, base_url: &str, isolate: Isolate) -> anyhow::Result<EngineConfig> {
     let provider = ProviderConfig { base_url: Some(base_url.to_owned()), ..ProviderConfig::new(ProviderKind::DEMO) };
     Ok(EngineConfig {
-        clock: Clock::start(),
-        data_dir: home.join("data"),
-        work_dir: home.join("work"),
-        token_file: home.join("data/token"),
-        store_file: "quell.db".to_owned(),
-        stop_timeouts: StopTimeouts::default(),
-        expiry: ExpiryLimits::default(),
-        limits: Limits::default(),
-        sessions: SessionSettings::default(),
-        memory: MemorySettings::default(),
-        retention: Retention::default(),
         agents: BTreeMap::from([(AgentId::parse("main")?, AgentConfig { isolate, ..AgentConfig::default() })]),
         providers: BTreeMap::from([("demo".to_owned(), provider)]),
-        mcp: BTreeMap::new(),
-        hooks: HookSettings::default(),
-        lifecycle_hooks: Vec::new(),
-        tools: ToolSettings::default(),
         environment: quell_process::base_environment(std::env::vars_os()),
-        open_files_limit: None,
-        warden_exe: WardenExe::ThisProcess,
-        probe: PointProbe::default(),
+        ..EngineConfig::new(home.join("data"), WardenExe::ThisProcess)
     })
 }
 

@@ -53,9 +53,7 @@ struct CheckInput {
 
 /// Input of the checks that need a valid configuration and a data directory.
 struct ConfiguredInput<'a> {
-    runtime: &'a Runtime,
-    warden: &'a WardenExe,
-    environment: &'a [(OsString, OsString)],
+    base: &'a CheckInput,
     loaded: &'a LoadedConfig,
     data_dir: &'a Path,
     work_dir: PathBuf,
@@ -124,9 +122,7 @@ fn run_checks(input: &CheckInput, report: &mut DoctorReport) -> anyhow::Result<(
 impl<'a> ConfiguredInput<'a> {
     fn from_input(input: &'a CheckInput) -> Option<Self> {
         Some(Self {
-            runtime: &input.runtime,
-            warden: &input.warden,
-            environment: &input.environment,
+            base: input,
             loaded: input.loaded.as_ref().ok()?,
             data_dir: input.data_dir.as_deref().ok()?,
             work_dir: config::work_dir(input.data_dir.as_deref().ok()?),

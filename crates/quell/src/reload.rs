@@ -21,7 +21,7 @@ use quell_engine::agent::AgentRegistryError;
 use quell_engine::engine::{ReloadError, ReloadSummary};
 use tokio::sync::Notify;
 
-use crate::config::{self, Config, ConfigSource, FileStamp, LoadedConfig};
+use crate::config::{self, Config, FileStamp, LoadedConfig};
 use file_watch::{CheckTime, FileCheck, FileWatch, SETTLE_TIME};
 use key_destinations::KeyDestinations;
 use restart_sections::sections_needing_restart;
@@ -67,27 +67,20 @@ enum ReloadOutcome {
 
 impl ConfigReloader {
     /// For an engine that was started with this configuration.
-    pub(crate) fn new(engine: &Engine, loaded: &LoadedConfig, demo: Option<String>) -> Self {
-        let file = match &loaded.source {
-            ConfigSource::File { path, stamp } => Some(WatchedConfigFile {
-                path: path.clone(),
-                watch_state: Mutex::new(FileWatch::new(*stamp)),
+    pub(crate) fn new(engine: &Engine, loaded: &LoadedConfig, demo_url: Option<String>) -> Self {
+        metrics::gauge!(STALE_GAUGE).set(0.0);
+        Self(Arc::new(ConfigReloaderInner {
+            engine: engine.clone(),
+            started_with: loaded.config.clone(),
+            demo_url,
+            live_settings: LiveSettings::new(loaded.flow_settings()),
+            key_destinations: Mutex::new(KeyDestinations::new(&loaded.config)),
+            file: loaded.file.as_ref().map(|file| WatchedConfigFile {
+                path: file.path.clone(),
+                watch_state: Mutex::new(FileWatch::new(file.stamp)),
                 last_checked: Mutex::default(),
                 check_requested: Arc::default(),
             }),
-            ConfigSource::Environment => None,
-        };
-        metrics::gauge!(STALE_GAUGE).set(0.0);
-        let (engine, started, live) =
-            (engine.clone(), loaded.config.clone(), LiveSettings::new(loaded.flow_settings()));
-        let keys = Mutex::new(KeyDestinations::new(&started));
-        Self(Arc::new(ConfigReloaderInner {
-            engine,
-            started_with: started,
-            demo_url: demo,
-            live_settings: live,
-            key_destinations: keys,
-            file,
         }))
     }
 
@@ -160,8 +153,7 @@ impl ConfigReloader {
 
     fn apply_file(&self, path: &Path) -> anyhow::Result<ReloadOutcome> {
         let mut loaded = config::load_file(path.to_owned())?;
-        loaded.check_channels()?;
-        loaded.check_workdirs(&config::data_dir()?)?;
+        loaded.check_start(&config::data_dir()?)?;
         if loaded.config.needs_demo_model() {
             let demo = self.0.demo_url.as_deref();
             let demo =

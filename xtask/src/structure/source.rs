@@ -138,10 +138,6 @@ impl Counter {
         }
     }
 
-    fn type_name(&mut self, name: &syn::Ident) {
-        self.types.push((name.to_string(), name.span().start().line));
-    }
-
     /// Makes `crate::`, `self::` and `super::` paths absolute. Ignores all others: they name other crates or imported
     /// names.
     fn name(&mut self, segments: &[String]) {
@@ -203,24 +199,16 @@ impl Visit<'_> for Counter {
         visit::visit_impl_item_fn(self, item);
     }
 
-    fn visit_item_struct(&mut self, item: &syn::ItemStruct) {
-        self.type_name(&item.ident);
-        visit::visit_item_struct(self, item);
-    }
-
-    fn visit_item_enum(&mut self, item: &syn::ItemEnum) {
-        self.type_name(&item.ident);
-        visit::visit_item_enum(self, item);
-    }
-
-    fn visit_item_trait(&mut self, item: &syn::ItemTrait) {
-        self.type_name(&item.ident);
-        visit::visit_item_trait(self, item);
-    }
-
-    fn visit_item_type(&mut self, item: &syn::ItemType) {
-        self.type_name(&item.ident);
-        visit::visit_item_type(self, item);
+    fn visit_item(&mut self, item: &syn::Item) {
+        let type_name = match item {
+            syn::Item::Struct(item) => Some(&item.ident),
+            syn::Item::Enum(item) => Some(&item.ident),
+            syn::Item::Trait(item) => Some(&item.ident),
+            syn::Item::Type(item) => Some(&item.ident),
+            _ => None,
+        };
+        self.types.extend(type_name.map(|name| (name.to_string(), name.span().start().line)));
+        visit::visit_item(self, item);
     }
 
     fn visit_item_use(&mut self, item: &syn::ItemUse) {

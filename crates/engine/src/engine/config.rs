@@ -63,6 +63,35 @@ pub struct EngineConfig {
     pub probe: PointProbe,
 }
 
+impl EngineConfig {
+    /// The defaults in this data directory, with the workdirs beside it: no agents, no providers, no environment.
+    pub fn new(data_dir: PathBuf, warden_exe: WardenExe) -> Self {
+        Self {
+            clock: Clock::start(),
+            work_dir: data_dir.with_file_name("work"),
+            token_file: data_dir.join("token"),
+            data_dir,
+            store_file: "quell.db".to_owned(),
+            stop_timeouts: StopTimeouts::default(),
+            expiry: ExpiryLimits::default(),
+            limits: Limits::default(),
+            sessions: SessionSettings::default(),
+            retention: Retention::default(),
+            agents: BTreeMap::new(),
+            providers: BTreeMap::new(),
+            mcp: BTreeMap::new(),
+            hooks: HookSettings::default(),
+            lifecycle_hooks: Vec::new(),
+            memory: MemorySettings::default(),
+            tools: ToolSettings::default(),
+            environment: Vec::new(),
+            open_files_limit: None,
+            warden_exe,
+            probe: PointProbe::default(),
+        }
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error(transparent)]

@@ -94,7 +94,8 @@ impl Engine {
         }
     }
 
-    /// Checks whether the database takes writes. A result of the last second is reused.
+    /// Checks whether the database takes writes, and stores a hold that it refused before. A result of the last second
+    /// is reused.
     ///
     /// # Errors
     /// The reason, in words.
@@ -115,6 +116,10 @@ impl Engine {
             Ok(probed) => probed.map_err(|error| error.to_string()),
             Err(_elapsed) => Err(format!("the database has not answered for {} s", DATABASE_TIMEOUT.as_secs())),
         };
+        if answer.is_ok() {
+            // Whoever is told that the daemon is ready finds the hold stored.
+            self.retry_hold_write().await;
+        }
         *cached = Some((Instant::now(), answer.clone()));
         answer
     }

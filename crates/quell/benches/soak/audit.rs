@@ -86,9 +86,7 @@ impl SoakAuditor {
             let threads = leaks::threads_of(pid).unwrap_or(0);
             if threads <= most { Ok(()) } else { Err(format!("{threads} threads, {most} at the beginning")) }
         });
-        if let Err(why) = back.await {
-            self.fixture.results.add_fault(FaultKind::Task, "the daemon", why);
-        }
+        self.expect_daemon(FaultKind::Task, back.await);
         self.final_threads = leaks::threads_of(pid).unwrap_or(0);
         for (mark, who) in self.fixture.markers.scan().await.iter() {
             self.fixture.results.add_fault(FaultKind::Process, mark, format!("{who:#?}"));
@@ -104,40 +102,39 @@ impl SoakAuditor {
             let busy: Vec<_> = gauges.into_iter().filter(|(name, value)| held(name) && *value != 0.0).collect();
             if busy.is_empty() { Ok(()) } else { Err(format!("not 0 at rest: {busy:?}")) }
         });
-        if let Err(why) = gauges.await {
-            fixture.results.add_fault(FaultKind::Task, "the daemon", why);
+        self.expect_daemon(FaultKind::Task, gauges.await);
+    }
+
+    /// A problem of the daemon is a fault of this kind.
+    fn expect_daemon(&self, kind: FaultKind, outcome: Result<(), String>) {
+        if let Err(why) = outcome {
+            self.fixture.results.add_fault(kind, "the daemon", why);
         }
     }
 
     async fn check_daemon_idle(&self) {
         self.check_gauges_zero(REST_GAUGES, REST_TIMEOUT).await;
-        let (fixture, pid) = (&self.fixture, self.fixture.daemon.pid());
+        let pid = self.fixture.daemon.pid();
         let alone = poll_until(REST_TIMEOUT, || async move {
             let below = leaks::descendants_of(pid);
             if below.is_empty() { Ok(()) } else { Err(format!("{} processes below it: {below:#?}", below.len())) }
         });
-        if let Err(why) = alone.await {
-            fixture.results.add_fault(FaultKind::Process, "the daemon", why);
-        }
+        self.expect_daemon(FaultKind::Process, alone.await);
     }
 
     async fn check_descriptors(&self) {
-        let (fixture, pid, then) = (&self.fixture, self.fixture.daemon.pid(), self.initial_descriptors);
+        let (pid, then) = (self.fixture.daemon.pid(), self.initial_descriptors);
         let sockets = poll_until(REST_TIMEOUT, || async move {
             let now = leaks::count_descriptors(pid).map_err(|error| error.to_string())?;
             if now.sockets <= then.sockets { Ok(()) } else { Err(format!("{now:?}, {then:?} at the beginning")) }
         });
-        if let Err(why) = sockets.await {
-            fixture.results.add_fault(FaultKind::Socket, "the daemon", why);
-        }
+        self.expect_daemon(FaultKind::Socket, sockets.await);
         let others = poll_until(REST_TIMEOUT, || async move {
             let now = leaks::count_descriptors(pid).map_err(|error| error.to_string())?;
             let rest = |held: DescriptorCounts| held.total() - held.sockets;
             if rest(now) <= rest(then) { Ok(()) } else { Err(format!("{now:?}, {then:?} at the beginning")) }
         });
-        if let Err(why) = others.await {
-            fixture.results.add_fault(FaultKind::Descriptor, "the daemon", why);
-        }
+        self.expect_daemon(FaultKind::Descriptor, others.await);
     }
 
     async fn check_model_idle(&mut self) {
@@ -148,9 +145,7 @@ impl SoakAuditor {
             status.set(now);
             if open == 0 { Ok(()) } else { Err(format!("{open} connections to the model are open")) }
         });
-        if let Err(why) = rests.await {
-            fixture.results.add_fault(FaultKind::Socket, "the daemon", why);
-        }
+        self.expect_daemon(FaultKind::Socket, rests.await);
         let status = status.take();
         for complaint in status.complaints.iter().skip(self.model_status.complaints.len()) {
             fixture.results.add_fault(FaultKind::InvalidHistory, "the model", complaint);

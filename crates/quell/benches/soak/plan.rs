@@ -50,23 +50,7 @@ pub(crate) enum SoakScene {
 
 impl SoakScene {
     pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Silent => "silent model",
-            Self::Streaming => "streaming",
-            Self::BackOff => "back-off",
-            Self::Tool => "plain tool",
-            Self::IgnoresTerm => "TERM-ignoring child",
-            Self::EscapedChild => "escaped child",
-            Self::Background => "background process",
-            Self::Mcp => "MCP call",
-            Self::SubAgent => "sub-agent, waiting",
-            Self::BackgroundSubAgent => "sub-agent, behind",
-            Self::Queued => "queued message",
-            Self::Interrupt => "interrupting message",
-            Self::Steer => "steered message",
-            Self::Approval => "pending approval",
-            Self::Compaction => "compaction",
-        }
+        SCENES.iter().find(|(scene, ..)| *scene == self).map_or("", |(_, name, _)| name)
     }
 
     /// True when it can end without a stop.
@@ -94,52 +78,42 @@ pub(crate) enum StopMethod {
 impl StopMethod {
     /// The heading of its column.
     pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::HttpRun => "HTTP run",
-            Self::HttpSession => "HTTP session",
-            Self::HttpAll => "HTTP all",
-            Self::AgentAbort => "agent abort",
-            Self::WsRun => "WS run",
-            Self::WsSession => "WS session",
-            Self::WsSessionsAbort => "sessions.abort",
-            Self::StopText => "stop text",
-            Self::CallerDropped => "caller dropped",
-            Self::TimeOut => "time-out",
-            Self::NoStop => "no stop",
-        }
+        STOP_METHODS.iter().find(|(method, ..)| *method == self).map_or("", |(_, name, _)| name)
     }
 }
 
-const SCENES: &[(u64, SoakScene)] = &[
-    (9, SoakScene::Silent),
-    (12, SoakScene::Streaming),
-    (7, SoakScene::BackOff),
-    (8, SoakScene::Tool),
-    (5, SoakScene::IgnoresTerm),
-    (7, SoakScene::EscapedChild),
-    (6, SoakScene::Background),
-    (6, SoakScene::Mcp),
-    (7, SoakScene::SubAgent),
-    (5, SoakScene::BackgroundSubAgent),
-    (7, SoakScene::Queued),
-    (4, SoakScene::Interrupt),
-    (5, SoakScene::Steer),
-    (6, SoakScene::Approval),
-    (6, SoakScene::Compaction),
+/// Each scene with its name in the table, and how often it is drawn.
+const SCENES: [(SoakScene, &str, u64); 15] = [
+    (SoakScene::Silent, "silent model", 9),
+    (SoakScene::Streaming, "streaming", 12),
+    (SoakScene::BackOff, "back-off", 7),
+    (SoakScene::Tool, "plain tool", 8),
+    (SoakScene::IgnoresTerm, "TERM-ignoring child", 5),
+    (SoakScene::EscapedChild, "escaped child", 7),
+    (SoakScene::Background, "background process", 6),
+    (SoakScene::Mcp, "MCP call", 6),
+    (SoakScene::SubAgent, "sub-agent, waiting", 7),
+    (SoakScene::BackgroundSubAgent, "sub-agent, behind", 5),
+    (SoakScene::Queued, "queued message", 7),
+    (SoakScene::Interrupt, "interrupting message", 4),
+    (SoakScene::Steer, "steered message", 5),
+    (SoakScene::Approval, "pending approval", 6),
+    (SoakScene::Compaction, "compaction", 6),
 ];
 
-const STOP_METHODS: &[(u64, StopMethod)] = &[
-    (170, StopMethod::HttpRun),
-    (150, StopMethod::HttpSession),
-    (4, StopMethod::HttpAll),
-    (30, StopMethod::AgentAbort),
-    (90, StopMethod::WsRun),
-    (90, StopMethod::WsSession),
-    (90, StopMethod::WsSessionsAbort),
-    (90, StopMethod::StopText),
-    (90, StopMethod::CallerDropped),
-    (80, StopMethod::TimeOut),
-    (100, StopMethod::NoStop),
+/// Each kind of stop with the heading of its column, and how often it is drawn.
+const STOP_METHODS: [(StopMethod, &str, u64); 11] = [
+    (StopMethod::HttpRun, "HTTP run", 170),
+    (StopMethod::HttpSession, "HTTP session", 150),
+    (StopMethod::HttpAll, "HTTP all", 4),
+    (StopMethod::AgentAbort, "agent abort", 30),
+    (StopMethod::WsRun, "WS run", 90),
+    (StopMethod::WsSession, "WS session", 90),
+    (StopMethod::WsSessionsAbort, "sessions.abort", 90),
+    (StopMethod::StopText, "stop text", 90),
+    (StopMethod::CallerDropped, "caller dropped", 90),
+    (StopMethod::TimeOut, "time-out", 80),
+    (StopMethod::NoStop, "no stop", 100),
 ];
 
 #[derive(Debug, Clone)]
@@ -166,8 +140,8 @@ pub(crate) struct RoundPlan {
 
 impl RoundPlan {
     pub(crate) fn draw(random: &mut SoakRandom) -> Self {
-        let scene = random.weighted(SCENES);
-        let drawn = random.weighted(STOP_METHODS);
+        let scene = random.weighted(&SCENES.map(|(scene, _, weight)| (weight, scene)));
+        let drawn = random.weighted(&STOP_METHODS.map(|(method, _, weight)| (weight, method)));
         let stop_method = if drawn == StopMethod::NoStop && !scene.can_finish() { StopMethod::HttpRun } else { drawn };
         let may_last = stop_method != StopMethod::NoStop;
         Self {

@@ -7,7 +7,7 @@ use crate::fixture::SoakFixture;
 use crate::memory::MemorySamples;
 use crate::options::SoakOptions;
 use crate::plan::{SoakScene, StopMethod};
-use crate::results::{FaultKind, SoakCounts};
+use crate::results::{FAULT_KINDS, SoakCounts};
 use crate::times::Times;
 
 /// Largest allowed ratio of memory in the last part to memory in the first.
@@ -73,8 +73,8 @@ pub(crate) fn print_report(
         ),
     );
     line("memory", memory_line);
-    for fault in FaultKind::ALL {
-        line(fault.name(), facts.fault_count(fault).to_string());
+    for (fault, name) in FAULT_KINDS {
+        line(name, facts.fault_count(fault).to_string());
     }
     let sound = facts.faults.is_empty() && flat && !fixture.daemon.has_exited();
     for finding in facts.faults.iter().take(MAX_SHOWN_FAULTS) {

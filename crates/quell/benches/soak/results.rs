@@ -26,38 +26,25 @@ pub(crate) enum FaultKind {
     BrokenRound,
 }
 
-impl FaultKind {
-    pub(crate) const ALL: [Self; 12] = [
-        Self::Process,
-        Self::Socket,
-        Self::Descriptor,
-        Self::Task,
-        Self::InvalidHistory,
-        Self::DoubleEnd,
-        Self::MissingEnd,
-        Self::Leftover,
-        Self::EventOrder,
-        Self::Verdict,
-        Self::UnexpectedAnswer,
-        Self::BrokenRound,
-    ];
+/// Each kind with its label in the table.
+pub(crate) const FAULT_KINDS: [(FaultKind, &str); 12] = [
+    (FaultKind::Process, "leaked processes"),
+    (FaultKind::Socket, "leaked sockets"),
+    (FaultKind::Descriptor, "leaked descriptors"),
+    (FaultKind::Task, "leaked runs, tasks, threads"),
+    (FaultKind::InvalidHistory, "invalid histories"),
+    (FaultKind::DoubleEnd, "double ends"),
+    (FaultKind::MissingEnd, "missing ends"),
+    (FaultKind::Leftover, "leftovers in receipts"),
+    (FaultKind::EventOrder, "events out of order"),
+    (FaultKind::Verdict, "wrong or unexplained verdicts"),
+    (FaultKind::UnexpectedAnswer, "wrong answers"),
+    (FaultKind::BrokenRound, "rounds that failed"),
+];
 
-    /// The label in the table.
+impl FaultKind {
     pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Process => "leaked processes",
-            Self::Socket => "leaked sockets",
-            Self::Descriptor => "leaked descriptors",
-            Self::Task => "leaked runs, tasks, threads",
-            Self::InvalidHistory => "invalid histories",
-            Self::DoubleEnd => "double ends",
-            Self::MissingEnd => "missing ends",
-            Self::Leftover => "leftovers in receipts",
-            Self::EventOrder => "events out of order",
-            Self::Verdict => "wrong or unexplained verdicts",
-            Self::UnexpectedAnswer => "wrong answers",
-            Self::BrokenRound => "rounds that failed",
-        }
+        FAULT_KINDS.iter().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
     }
 }
 

@@ -43,7 +43,7 @@ const MAX_RUNS: usize = 4000;
 const DEFAULT_IN_FLIGHT_RUNS: usize = 64;
 
 /// Measures how many messages a second are accepted, and how soon each.
-pub(crate) async fn measure_intake(report: &mut BenchReport) {
+pub(crate) async fn measure_intake(report: &BenchReport) {
     let answers = ScriptedResponse::text("Answered.");
     measure_intake_of(
         report,
@@ -59,7 +59,7 @@ pub(crate) async fn measure_intake(report: &mut BenchReport) {
 }
 
 /// Measures how many messages a second are answered.
-pub(crate) async fn measure_answers(report: &mut BenchReport) {
+pub(crate) async fn measure_answers(report: &BenchReport) {
     let model = ScriptedModel::start().await;
     model.respond_by_prompt(|_, _| ScriptedResponse::text("Answered."));
     measure_answers_of(report, "the model answers at once", model.base_url()).await;
@@ -69,12 +69,12 @@ pub(crate) async fn measure_answers(report: &mut BenchReport) {
 }
 
 /// Measures how soon a stop from a chat acts and is answered.
-pub(crate) async fn measure_stops(report: &mut BenchReport) {
+pub(crate) async fn measure_stops(report: &BenchReport) {
     measure_stop_among_conversations(report).await;
     measure_stop_in_flood(report).await;
 }
 
-pub(crate) fn measure_sanitiser(report: &mut BenchReport) {
+pub(crate) fn measure_sanitiser(report: &BenchReport) {
     sanitiser::measure(report);
 }
 
@@ -88,7 +88,7 @@ enum HasTarget {
 /// Measures from the time at which a message is due until `run.queued`: the run is then in the registry and in the
 /// database.
 async fn measure_intake_of(
-    report: &mut BenchReport,
+    report: &BenchReport,
     (messages, name): (usize, &str),
     behaviour: ScriptedResponse,
     has_target: HasTarget,
@@ -133,7 +133,7 @@ async fn measure_intake_of(
     let what = |part: &str| format!("{messages} messages/s, {name}: {part}");
     match has_target {
         HasTarget::Yes => {
-            report.at_most(&what("received -> run, p99"), times.p99(), FigureTarget(20.0, "ms"), note);
+            report.at_most_ms(&what("received -> run, p99"), times.p99(), 20.0, note);
             report.at_most(&what("refused"), refused.0, FigureTarget(0.0, ""), refused.1);
         }
         HasTarget::No => {
@@ -145,7 +145,7 @@ async fn measure_intake_of(
 }
 
 /// Measures from the first message to the reaction that marks the last one as answered.
-async fn measure_answers_of(report: &mut BenchReport, name: &str, base_url: String) {
+async fn measure_answers_of(report: &BenchReport, name: &str, base_url: String) {
     let mut fixture = ChannelsFixture::open(base_url, MAX_RUNS).await;
     let begun = Instant::now();
     for number in 0..ANSWERED_CONVERSATIONS {
@@ -167,7 +167,7 @@ async fn measure_answers_of(report: &mut BenchReport, name: &str, base_url: Stri
     let took = last.saturating_duration_since(begun).as_secs_f64();
     let note = format!("{ANSWERED_CONVERSATIONS} conversations in {took:.2} s, {edits} edits of drafts");
     report.at_least(
-        &format!("full runs, {name}"),
+        format!("full runs, {name}"),
         to_f64(ANSWERED_CONVERSATIONS) / took,
         FigureTarget(500.0, "/s"),
         note,
@@ -176,7 +176,7 @@ async fn measure_answers_of(report: &mut BenchReport, name: &str, base_url: Stri
 }
 
 /// Measures stops from the chat while a thousand conversations stream.
-async fn measure_stop_among_conversations(report: &mut BenchReport) {
+async fn measure_stop_among_conversations(report: &BenchReport) {
     let model = ScriptedModel::start().await;
     model.respond_by_prompt(|_, _| slow_stream());
     let mut fixture = ChannelsFixture::open(model.base_url(), MAX_RUNS).await;
@@ -202,16 +202,16 @@ async fn measure_stop_among_conversations(report: &mut BenchReport) {
     }
     let note = |times: &Times| format!("median {:.2}, max {:.2}, n {}", times.median(), times.max(), times.len());
     let what = format!("{ACTIVE_CONVERSATIONS} conversations: /stop -> model socket closed");
-    report.at_most(&format!("{what}, median"), closed.median(), FigureTarget(5.0, "ms"), note(&closed));
-    report.report_ms(&format!("{what}, p99"), closed.p99(), String::new());
+    report.at_most_ms(format!("{what}, median"), closed.median(), 5.0, note(&closed));
+    report.report_ms(format!("{what}, p99"), closed.p99(), "");
     let what = format!("{ACTIVE_CONVERSATIONS} conversations: /stop -> its answer, p99");
-    report.at_most(&what, answered.p99(), FigureTarget(100.0, "ms"), note(&answered));
+    report.at_most_ms(&what, answered.p99(), 100.0, note(&answered));
     fixture.close().await;
 }
 
 /// Measures stops of senders whose runs stream while one sender floods the channel, and at the end the flooder's own
 /// stop.
-async fn measure_stop_in_flood(report: &mut BenchReport) {
+async fn measure_stop_in_flood(report: &BenchReport) {
     let model = ScriptedModel::start().await;
     model.respond_by_prompt(|_, _| slow_stream());
     let mut fixture = ChannelsFixture::open(model.base_url(), MAX_RUNS).await;
@@ -257,9 +257,9 @@ async fn measure_stop_in_flood(report: &mut BenchReport) {
     writing.join().unwrap();
     let note = format!("median {:.2}, max {:.2}, n {}", times.median(), times.max(), times.len());
     let what = format!("{FLOOD_MESSAGES_PER_SECOND} messages/s of one sender: another's /stop, p99");
-    report.at_most(&what, times.p99(), FigureTarget(100.0, "ms"), note);
+    report.at_most_ms(&what, times.p99(), 100.0, note);
     let what = format!("{FLOOD_MESSAGES_PER_SECOND} messages/s of one sender: its own /stop");
-    report.at_most(&what, own.as_secs_f64() * 1000.0, FigureTarget(100.0, "ms"), "n 1".to_owned());
+    report.at_most_ms(&what, own.as_secs_f64() * 1000.0, 100.0, "n 1");
     fixture.close().await;
 }
 

@@ -9,14 +9,14 @@ use quell_testkit::model::{ScriptedModel, ScriptedResponse};
 use quell_testkit::pty::{Pty, PtySize};
 use serde_json::json;
 
-use crate::report::{BenchReport, FigureTarget};
+use crate::report::BenchReport;
 use crate::times::Times;
 use crate::{config, quell};
 
 /// Runs of other sessions that stream meanwhile.
 const OTHER_RUNS: usize = 100;
 
-pub(crate) async fn measure(report: &mut BenchReport, samples: usize) {
+pub(crate) async fn measure(report: &BenchReport, samples: usize) {
     let model = ScriptedModel::start().await;
     model.respond_by_prompt(|_, _| ScriptedResponse::tokens_forever(Duration::from_millis(20)));
     let daemon = TestDaemon::start(quell(), &config(&model.base_url())).await;
@@ -50,7 +50,7 @@ pub(crate) async fn measure(report: &mut BenchReport, samples: usize) {
     let note =
         |times: &Times| format!("median {:.3}, {OTHER_RUNS} other runs stream, n {}", times.median(), times.len());
     for (name, times, target) in [("`stopping` on the screen", &shown, 50.0), ("model socket closed", &closed, 100.0)] {
-        report.at_most(&format!("terminal: Esc -> {name}, p99"), times.p99(), FigureTarget(target, "ms"), note(times));
+        report.at_most_ms(format!("terminal: Esc -> {name}, p99"), times.p99(), target, note(times));
     }
     report.report_ms("terminal: Esc -> receipt on the screen, p99", settled.p99(), note(&settled));
     drop(chat);

@@ -11,7 +11,12 @@ use crate::report::{BenchReport, FigureTarget};
 use crate::times::Times;
 use crate::{baseline, config, quell};
 
-pub(crate) async fn measure(report: &mut BenchReport, runs: usize) {
+pub(crate) async fn measure_few_and_many(report: &BenchReport) {
+    measure(report, 50).await;
+    measure(report, 1000).await;
+}
+
+async fn measure(report: &BenchReport, runs: usize) {
     let model = ScriptedModel::start().await;
     model.respond_by_prompt(|_, _| slow_stream());
     let rounds = if runs > 100 { 3 } else { 20 };
@@ -25,39 +30,15 @@ pub(crate) async fn measure(report: &mut BenchReport, runs: usize) {
         ended.add(last_ended);
     }
     let note = format!("baseline median {:.2}, rounds {rounds}", bare.median());
+    let most = if runs == 50 { 10.0 } else { 2.0 * bare.median() + 20.0 };
+    let name = format!("{runs} runs at once: last");
+    report.at_most_ms(format!("{name} model socket, median"), socket.median(), most, note.clone());
+    report.at_most_ms(format!("{name} `aborted`, median"), aborted.median(), most, note);
+    let (name, note) = (format!("{name} `run.ended`, median"), format!("max {:.1}", ended.max()));
     if runs == 50 {
-        report.at_most(
-            "50 runs at once: last model socket, median",
-            socket.median(),
-            FigureTarget(10.0, "ms"),
-            note.clone(),
-        );
-        report.at_most("50 runs at once: last `aborted`, median", aborted.median(), FigureTarget(10.0, "ms"), note);
-        report.report_ms(
-            "50 runs at once: last `run.ended`, median",
-            ended.median(),
-            format!("max {:.1}", ended.max()),
-        );
+        report.report_ms(name, ended.median(), note);
     } else {
-        let most = 2.0 * bare.median() + 20.0;
-        report.at_most(
-            &format!("{runs} runs at once: last model socket, median"),
-            socket.median(),
-            FigureTarget(most, "ms"),
-            note.clone(),
-        );
-        report.at_most(
-            &format!("{runs} runs at once: last `aborted`, median"),
-            aborted.median(),
-            FigureTarget(most, "ms"),
-            note,
-        );
-        report.at_most(
-            &format!("{runs} runs at once: last `run.ended`, median"),
-            ended.median(),
-            FigureTarget(150.0, "ms"),
-            format!("max {:.1}", ended.max()),
-        );
+        report.at_most_ms(name, ended.median(), 150.0, note);
     }
     daemon.stop().await;
 }
@@ -129,7 +110,7 @@ pub(crate) async fn time_until_last_left(requests: &[ModelRequestHandle], begun:
 }
 
 /// Measures the daemon's resident memory per streaming run.
-pub(crate) async fn measure_memory(report: &mut BenchReport, runs: usize) {
+pub(crate) async fn measure_memory(report: &BenchReport, runs: usize) {
     let model = ScriptedModel::start().await;
     model.respond_by_prompt(|_, _| slow_stream());
     let daemon = TestDaemon::start(quell(), &config(&model.base_url())).await;

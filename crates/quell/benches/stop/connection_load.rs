@@ -15,14 +15,14 @@ use quell_testkit::model::{ScriptedModel, ScriptedResponse};
 use reqwest::Client;
 use serde_json::json;
 
-use crate::report::{BenchReport, FigureTarget};
+use crate::report::BenchReport;
 use crate::times::Times;
 use crate::{config, quell};
 
 /// Stops over each transport under each load.
 const SAMPLES: usize = 20;
 /// The limit for every stop.
-const MAX_STOP_TIME: FigureTarget = FigureTarget(50.0, "ms");
+const MAX_STOP_MS: f64 = 50.0;
 
 const SLOW_HEADERS: &str = "POST /api/stop HTTP/1.1\r\nhost: quell\r\nx-slow: ";
 const SLOW_BODY: &str =
@@ -30,7 +30,7 @@ const SLOW_BODY: &str =
 const WEBSOCKET_UPGRADE: &str = "GET /ws HTTP/1.1\r\nhost: quell\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
                        sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
 
-pub(crate) async fn measure(report: &mut BenchReport) {
+pub(crate) async fn measure(report: &BenchReport) {
     quell_server::serve::raise_open_files().unwrap();
     measure_among(report, "nobody", 0, "").await;
     measure_among(report, "1,100 idle connections", 1100, "").await;
@@ -82,7 +82,7 @@ impl LoadFixture {
     }
 
     /// Stops runs over TCP and through the socket, in turns. The runs were started before the load.
-    async fn measure_stops(&self, report: &mut BenchReport, crowd: &str, runs: Vec<String>) {
+    async fn measure_stops(&self, report: &BenchReport, crowd: &str, runs: Vec<String>) {
         let (mut tcp, mut local) = <(Times, Times)>::default();
         for (n, run) in runs.iter().enumerate() {
             if n % 2 == 0 {
@@ -92,8 +92,8 @@ impl LoadFixture {
             }
         }
         let note = |times: &Times| format!("median {:.2}, n {}", times.median(), times.len());
-        report.at_most(&format!("stop among {crowd}, TCP, longest"), tcp.max(), MAX_STOP_TIME, note(&tcp));
-        report.at_most(&format!("stop among {crowd}, socket, longest"), local.max(), MAX_STOP_TIME, note(&local));
+        report.at_most_ms(format!("stop among {crowd}, TCP, longest"), tcp.max(), MAX_STOP_MS, note(&tcp));
+        report.at_most_ms(format!("stop among {crowd}, socket, longest"), local.max(), MAX_STOP_MS, note(&local));
     }
 
     async fn begin_runs(&self, name: &str) -> Vec<String> {
@@ -106,7 +106,7 @@ impl LoadFixture {
 }
 
 /// Measures stops beside this many connections, each of which has sent `sent`.
-async fn measure_among(report: &mut BenchReport, crowd: &str, count: usize, sent: &str) {
+async fn measure_among(report: &BenchReport, crowd: &str, count: usize, sent: &str) {
     let fixture = LoadFixture::start_with_default_limit().await;
     let runs = fixture.begin_runs("quiet").await;
     let connections = open_connections(&fixture, count, sent).await;
@@ -130,7 +130,7 @@ async fn open_connections(fixture: &LoadFixture, count: usize, sent: &str) -> Ve
 }
 
 /// Measures stops beside a thousand clients that request the events of busy runs and never read them.
-async fn measure_among_readers(report: &mut BenchReport) {
+async fn measure_among_readers(report: &BenchReport) {
     let fixture = LoadFixture::start_with_default_limit().await;
     let runs = fixture.begin_runs("read").await;
     let token = fixture.daemon.token();
@@ -147,7 +147,7 @@ async fn measure_among_readers(report: &mut BenchReport) {
 }
 
 /// Measures stops with the database on a full disk.
-async fn measure_on_full_disk(report: &mut BenchReport) {
+async fn measure_on_full_disk(report: &BenchReport) {
     let mut disk = PathBuf::new();
     let fixture = LoadFixture::start(|home| {
         disk = home.data_dir().join("disk");

@@ -10,14 +10,14 @@ use quell_testkit::model::{ScriptedModel, ScriptedResponse};
 use quell_testkit::{leaks, mcp};
 use serde_json::json;
 
-use crate::report::{BenchReport, FigureTarget};
+use crate::report::BenchReport;
 use crate::times::Times;
 use crate::{config, quell};
 
 /// Longest wait for a server. It only decides how late a broken bench fails.
 const WAIT_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
 
-pub(crate) async fn measure(report: &mut BenchReport, samples: usize) {
+pub(crate) async fn measure(report: &BenchReport, samples: usize) {
     let folder = tempfile::tempdir().unwrap();
     let (script, log) = (folder.path().join("server.sh"), folder.path().join("log"));
     std::fs::write(&script, mcp::SERVER_SCRIPT).unwrap();
@@ -52,7 +52,7 @@ pub(crate) async fn measure(report: &mut BenchReport, samples: usize) {
     }
     // The server takes the time by starting `date`, so the figure contains the cost of that.
     let note = format!("p99 {:.1}, n {}", times.p99(), times.len());
-    report.at_most("stop -> MCP server has the cancel, median", times.median(), FigureTarget(10.0, "ms"), note);
+    report.at_most_ms("stop -> MCP server has the cancel, median", times.median(), 10.0, note);
     script_calls("far__echo");
     let by_url = time_run_ends(&mut gateway, ("url", samples), async |sample| {
         http_server.wait_received("tools/call", sample).await
@@ -67,12 +67,7 @@ pub(crate) async fn measure(report: &mut BenchReport, samples: usize) {
     // for each of the three messages.
     let note =
         format!("p99 {:.1}, n {}; by URL in the same run {:.1} ms", on_pipes.p99(), on_pipes.len(), by_url.median());
-    report.at_most(
-        "stop of an MCP call on pipes -> run.ended, median",
-        on_pipes.median(),
-        FigureTarget(25.0, "ms"),
-        note,
-    );
+    report.at_most_ms("stop of an MCP call on pipes -> run.ended, median", on_pipes.median(), 25.0, note);
     drop(gateway);
     daemon.stop().await;
 }

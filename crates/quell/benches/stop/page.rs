@@ -46,7 +46,7 @@ const TIMING_SCRIPT: &str = "const times = window.__times = {};
   });
   window.__watch.observe(document.body, { subtree: true, childList: true, attributes: true });";
 
-pub(crate) async fn measure(report: &mut BenchReport) {
+pub(crate) async fn measure(report: &BenchReport) {
     if is_skipped() {
         return;
     }
@@ -72,18 +72,13 @@ pub(crate) async fn measure(report: &mut BenchReport) {
         stopped.add(time("stopped"));
     }
     let note = format!("baseline (a word on the screen) {:.1}, {OTHER_RUNS} other runs stream", floor.median());
-    report.at_most(
-        "page: Esc -> \"stopping\" on the screen, median",
-        stopping.median(),
-        FigureTarget(50.0, "ms"),
-        note.clone(),
-    );
-    report.at_most("page: Esc -> stopped on the screen, median", stopped.median(), FigureTarget(100.0, "ms"), note);
-    report.report_ms("page: Esc -> stopped on the screen, slowest", stopped.max(), String::new());
+    report.at_most_ms("page: Esc -> \"stopping\" on the screen, median", stopping.median(), 50.0, note.clone());
+    report.at_most_ms("page: Esc -> stopped on the screen, median", stopped.median(), 100.0, note);
+    report.report_ms("page: Esc -> stopped on the screen, slowest", stopped.max(), "");
     daemon.stop().await;
 }
 
-async fn measure_load(report: &mut BenchReport, daemon: &TestDaemon, browser: &Browser) {
+async fn measure_load(report: &BenchReport, daemon: &TestDaemon, browser: &Browser) {
     let made = daemon.api().post("/api/sign-in-link", &json!({})).await.expect_status(200);
     let link = format!("{}{}", daemon.url(), made["path"].as_str().unwrap());
     browser.open(&link).await;
@@ -99,13 +94,13 @@ async fn measure_load(report: &mut BenchReport, daemon: &TestDaemon, browser: &B
         times.add(Duration::from_secs_f64(loaded["last"].as_f64().unwrap() / 1000.0));
         weight = loaded["bytes"].as_f64().unwrap() / 1000.0;
     }
-    report.at_most(
+    report.at_most_ms(
         "page: load with an empty cache, median",
         times.median(),
-        FigureTarget(300.0, "ms"),
+        300.0,
         format!("max {:.0}", times.max()),
     );
-    report.at_most("page: over the wire, compressed", weight, FigureTarget(150.0, "KB"), String::new());
+    report.at_most("page: over the wire, compressed", weight, FigureTarget(150.0, "KB"), "");
 }
 
 /// Sends one message, waits until the answer has begun, and presses Esc.

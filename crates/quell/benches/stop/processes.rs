@@ -14,11 +14,11 @@ use quell_testkit::gateway_client::{GatewayTestClient, is_run_ended};
 use quell_testkit::model::{ScriptedModel, ScriptedResponse};
 use serde_json::json;
 
-use crate::report::{BenchReport, FigureTarget};
+use crate::report::BenchReport;
 use crate::times::Times;
 use crate::{config, quell};
 
-pub(crate) async fn measure(report: &mut BenchReport, samples: usize) {
+pub(crate) async fn measure(report: &BenchReport, samples: usize) {
     measure_warden_cost(report, samples).await;
     measure_stops(report, samples.min(40)).await;
 }
@@ -29,7 +29,7 @@ impl OutputSink for IgnoreOutput {
     fn output(&mut self, _: ToolOutputStream, _: &str) {}
 }
 
-async fn measure_warden_cost(report: &mut BenchReport, samples: usize) {
+async fn measure_warden_cost(report: &BenchReport, samples: usize) {
     let wardens = Wardens::new(WardenExe::Path(quell().to_owned()), StopTimeouts::default()).unwrap();
     let command_spec = |isolate| CommandSpec {
         argv: vec!["sh".into(), "-c".into(), ":".into()],
@@ -58,13 +58,13 @@ async fn measure_warden_cost(report: &mut BenchReport, samples: usize) {
     }
     let (bare, swept, isolated) = (bare.median(), swept.median(), isolated.median());
     let note = format!("bare {bare:.3} ms, through a warden {swept:.3} ms, n {samples}");
-    report.at_most("a warden adds to a command, median", swept - bare, FigureTarget(3.0, "ms"), note);
+    report.at_most_ms("a warden adds to a command, median", swept - bare, 3.0, note);
     let note = format!("in a namespace {isolated:.3} ms, n {samples}");
-    report.at_most("a PID namespace adds to that, median", isolated - swept, FigureTarget(1.5, "ms"), note);
+    report.at_most_ms("a PID namespace adds to that, median", isolated - swept, 1.5, note);
 }
 
 /// Measures stops of four kinds of commands, each in a real run.
-async fn measure_stops(report: &mut BenchReport, samples: usize) {
+async fn measure_stops(report: &BenchReport, samples: usize) {
     type MakeCommand = fn(&ProcessMarker) -> String;
     // Name, command, number of its processes, whether it prints when it ignores signals, whether the stop is forced,
     // limit in milliseconds.
@@ -80,12 +80,7 @@ async fn measure_stops(report: &mut BenchReport, samples: usize) {
             times.add(time_one_stop((make, processes), deaf, force).await);
         }
         let note = format!("p99 {:.1}, n {}", times.p99(), times.len());
-        report.at_most(
-            &format!("stop -> all processes gone: {name}, median"),
-            times.median(),
-            FigureTarget(target, "ms"),
-            note,
-        );
+        report.at_most_ms(format!("stop -> all processes gone: {name}, median"), times.median(), target, note);
     }
 }
 

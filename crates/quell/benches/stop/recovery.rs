@@ -6,7 +6,7 @@ use quell_testkit::model::{ScriptedModel, ScriptedResponse};
 use serde_json::json;
 
 use crate::concurrent_stops::slow_stream;
-use crate::report::{BenchReport, FigureTarget};
+use crate::report::BenchReport;
 use crate::times::Times;
 use crate::{config, quell};
 use quell_testkit::gateway_client::GatewayTestClient;
@@ -14,7 +14,7 @@ use quell_testkit::gateway_client::GatewayTestClient;
 const RUNS: usize = 1000;
 const ROUNDS: usize = 5;
 
-pub(crate) async fn measure(report: &mut BenchReport) {
+pub(crate) async fn measure(report: &BenchReport) {
     let model = ScriptedModel::start().await;
     model.respond_by_prompt(|_, request| match request.messages().last() {
         Some(last) if last["role"] == "tool" => slow_stream(),
@@ -42,7 +42,7 @@ pub(crate) async fn measure(report: &mut BenchReport) {
     }
     let note = format!("max {:.1}, baseline {:.1}, rounds {ROUNDS}", recovery.max(), floor.median());
     let name = format!("start with {RUNS} open runs to recover, median");
-    report.at_most(&name, recovery.median(), FigureTarget(1000.0, "ms"), note);
+    report.at_most_ms(&name, recovery.median(), 1000.0, note);
 }
 
 /// Waits until the request after the run's call streams.

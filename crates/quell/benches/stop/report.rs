@@ -1,5 +1,7 @@
 //! Table of figures and targets.
 
+use std::cell::RefCell;
+
 /// The bound of a figure, and its unit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FigureTarget(pub(crate) f64, pub(crate) &'static str);
@@ -23,49 +25,54 @@ enum FigureBound {
 
 /// All rows, printed as they come and once more at the end.
 #[derive(Debug, Default)]
-pub(crate) struct BenchReport(Vec<FigureRow>);
+pub(crate) struct BenchReport(RefCell<Vec<FigureRow>>);
 
 impl BenchReport {
     /// Adds a figure that must not exceed its target.
-    pub(crate) fn at_most(&mut self, what: &str, figure: f64, target: FigureTarget, note: String) {
-        let FigureTarget(most, unit) = target;
-        self.push(FigureRow { what: what.to_owned(), figure, unit, target: Some(FigureBound::AtMost(most)), note });
+    pub(crate) fn at_most(&self, what: impl Into<String>, figure: f64, most: FigureTarget, note: impl Into<String>) {
+        self.push(what, (figure, most.1), Some(FigureBound::AtMost(most.0)), note);
+    }
+
+    /// Adds a figure in milliseconds that must not exceed its target.
+    pub(crate) fn at_most_ms(&self, what: impl Into<String>, figure: f64, most: f64, note: impl Into<String>) {
+        self.at_most(what, figure, FigureTarget(most, "ms"), note);
     }
 
     /// Adds a figure that must reach its target.
-    pub(crate) fn at_least(&mut self, what: &str, figure: f64, target: FigureTarget, note: String) {
-        let FigureTarget(least, unit) = target;
-        self.push(FigureRow { what: what.to_owned(), figure, unit, target: Some(FigureBound::AtLeast(least)), note });
+    pub(crate) fn at_least(&self, what: impl Into<String>, figure: f64, least: FigureTarget, note: impl Into<String>) {
+        self.push(what, (figure, least.1), Some(FigureBound::AtLeast(least.0)), note);
     }
 
     /// Adds a figure in milliseconds without a target.
-    pub(crate) fn report_ms(&mut self, what: &str, figure: f64, note: String) {
-        self.report_value(what, (figure, "ms"), note);
+    pub(crate) fn report_ms(&self, what: impl Into<String>, figure: f64, note: impl Into<String>) {
+        self.push(what, (figure, "ms"), None, note);
     }
 
     /// Adds a figure in another unit without a target.
-    pub(crate) fn report_value(&mut self, what: &str, (figure, unit): (f64, &'static str), note: String) {
-        self.push(FigureRow { what: what.to_owned(), figure, unit, target: None, note });
+    pub(crate) fn report_value(&self, what: impl Into<String>, value: (f64, &'static str), note: impl Into<String>) {
+        self.push(what, value, None, note);
     }
 
-    fn push(&mut self, line: FigureRow) {
-        eprintln!("{}", line.text());
-        self.0.push(line);
+    fn push(
+        &self,
+        what: impl Into<String>,
+        (figure, unit): (f64, &'static str),
+        target: Option<FigureBound>,
+        note: impl Into<String>,
+    ) {
+        let row = FigureRow { what: what.into(), figure, unit, target, note: note.into() };
+        eprintln!("{}", row.text());
+        self.0.borrow_mut().push(row);
     }
 
     pub(crate) fn print(&self) {
-        eprintln!("\n{} of {} targets reached", self.reached(), self.targets());
-        for line in &self.0 {
-            eprintln!("{}", line.text());
+        let rows = self.0.borrow();
+        let bounds = || rows.iter().filter_map(|row| Some((row.target?, row.figure)));
+        let reached = bounds().filter(|(target, figure)| target.holds(*figure)).count();
+        eprintln!("\n{reached} of {} targets reached", bounds().count());
+        for row in rows.iter() {
+            eprintln!("{}", row.text());
         }
-    }
-
-    fn targets(&self) -> usize {
-        self.0.iter().filter(|line| line.target.is_some()).count()
-    }
-
-    fn reached(&self) -> usize {
-        self.0.iter().filter(|line| line.target.is_some_and(|target| target.holds(line.figure))).count()
     }
 }
 

@@ -17,7 +17,7 @@ const MAX_CONCURRENT_REQUESTS: usize = 64;
 /// Longer than creating them takes: none expires before all exist.
 const IDLE_S: u64 = 45;
 
-pub(crate) async fn measure(report: &mut BenchReport) {
+pub(crate) async fn measure(report: &BenchReport) {
     let model = ScriptedModel::start().await;
     model.respond_by_prompt(|_, _| ScriptedResponse::text("That is done."));
     let text = format!("{}\n[sessions]\nidle_s = {IDLE_S}\nsweep_s = 1\n", config(&model.base_url()));
@@ -39,10 +39,10 @@ pub(crate) async fn measure(report: &mut BenchReport) {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let slowest = 1000.0 * read_metric(&http, "quell_session_sweep_seconds{quantile=\"1\"} ").await;
-    report.at_most(
-        &format!("sweep of {SESSIONS} sessions, slowest"),
+    report.at_most_ms(
+        format!("sweep of {SESSIONS} sessions, slowest"),
         slowest,
-        FigureTarget(100.0, "ms"),
+        100.0,
         "the sweep removes expired sessions from the table; their clean-up follows".to_owned(),
     );
     daemon.stop().await;

@@ -7,7 +7,7 @@ use quell_testkit::gateway_client::{GatewayTestClient, is_chat_aborted, is_run_e
 use quell_testkit::model::{ScriptedModel, ScriptedResponse};
 use serde_json::json;
 
-use crate::report::{BenchReport, FigureTarget};
+use crate::report::BenchReport;
 use crate::times::Times;
 use crate::{baseline, config, quell};
 
@@ -19,7 +19,7 @@ pub(crate) enum BackgroundLoad {
     Searching,
 }
 
-pub(crate) async fn measure(report: &mut BenchReport, samples: usize, load: BackgroundLoad) {
+pub(crate) async fn measure(report: &BenchReport, samples: usize, load: BackgroundLoad) {
     let model = ScriptedModel::start().await;
     let files = create_search_files();
     let place = files.path().display().to_string();
@@ -66,18 +66,13 @@ pub(crate) async fn measure(report: &mut BenchReport, samples: usize, load: Back
     let name = if load == BackgroundLoad::Idle { "" } else { " (cores busy searching)" };
     let note = format!("baseline median {:.3}, p99 {:.3}, n {}", bare.median(), bare.p99(), bare.len());
     let (median, p99) = (2.0 * bare.median() + 0.3, 2.0 * bare.p99() + 3.0);
-    report.at_most(
-        &format!("stop -> model socket closed, median{name}"),
-        socket.median(),
-        FigureTarget(median, "ms"),
-        note.clone(),
-    );
-    report.at_most(&format!("stop -> model socket closed, p99{name}"), socket.p99(), FigureTarget(p99, "ms"), note);
+    report.at_most_ms(format!("stop -> model socket closed, median{name}"), socket.median(), median, note.clone());
+    report.at_most_ms(format!("stop -> model socket closed, p99{name}"), socket.p99(), p99, note);
     if load == BackgroundLoad::Idle {
-        report.at_most(
+        report.at_most_ms(
             "stop -> `aborted` at a WebSocket client, median",
             aborted.median(),
-            FigureTarget(1.5, "ms"),
+            1.5,
             format!("p99 {:.3}", aborted.p99()),
         );
         report.report_ms("stop -> `run` ended with receipt, median", ended.median(), format!("p99 {:.3}", ended.p99()));

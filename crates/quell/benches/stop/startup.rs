@@ -8,7 +8,7 @@ use crate::report::{BenchReport, FigureTarget};
 use crate::times::Times;
 use crate::{config, quell};
 
-pub(crate) async fn measure(report: &mut BenchReport) {
+pub(crate) async fn measure(report: &BenchReport) {
     let model = ScriptedModel::start().await;
     let home = DaemonHome::new(&config(&model.base_url()));
     // The first start creates the database and is not counted.
@@ -21,6 +21,6 @@ pub(crate) async fn measure(report: &mut BenchReport) {
         daemon.stop().await;
     }
     let note = format!("max {:.1}, n {}", ready.max(), ready.len());
-    report.at_most("start to ready, median", ready.median(), FigureTarget(50.0, "ms"), note);
-    report.at_most("idle daemon, resident", idle / 1024.0, FigureTarget(20.0, "MiB"), String::new());
+    report.at_most_ms("start to ready, median", ready.median(), 50.0, note);
+    report.at_most("idle daemon, resident", idle / 1024.0, FigureTarget(20.0, "MiB"), "");
 }

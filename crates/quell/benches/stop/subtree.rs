@@ -8,7 +8,7 @@ use quell_testkit::model::{ModelRequestHandle, ScriptedModel, ScriptedResponse, 
 use serde_json::json;
 
 use crate::concurrent_stops::{slow_stream, streaming_requests, time_until_last_left};
-use crate::report::{BenchReport, FigureTarget};
+use crate::report::BenchReport;
 use crate::times::Times;
 use crate::{config, quell};
 
@@ -16,7 +16,7 @@ use crate::{config, quell};
 const RUNS: usize = 100;
 const ROUNDS: usize = 20;
 
-pub(crate) async fn measure(report: &mut BenchReport) {
+pub(crate) async fn measure(report: &BenchReport) {
     let model = ScriptedModel::start().await;
     model.respond_by_prompt(|_, request| match request.markers.last() {
         // The first request of the top run: it has no calls yet.
@@ -33,18 +33,8 @@ pub(crate) async fn measure(report: &mut BenchReport) {
     }
     let note = |times: &Times| format!("max {:.1}, rounds {ROUNDS}", times.max());
     let name = "a run with 99 sub-runs";
-    report.at_most(
-        &format!("{name}: last model socket, median"),
-        socket.median(),
-        FigureTarget(50.0, "ms"),
-        note(&socket),
-    );
-    report.at_most(
-        &format!("{name}: last `run.ended`, median"),
-        ended.median(),
-        FigureTarget(50.0, "ms"),
-        note(&ended),
-    );
+    report.at_most_ms(format!("{name}: last model socket, median"), socket.median(), 50.0, note(&socket));
+    report.at_most_ms(format!("{name}: last `run.ended`, median"), ended.median(), 50.0, note(&ended));
     daemon.stop().await;
 }
 

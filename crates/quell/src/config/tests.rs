@@ -6,12 +6,19 @@ use std::path::Path;
 
 use rstest::rstest;
 
-use super::{Config, ConfigSource, LoadedConfig, parse_config};
+use super::{Config, LoadedConfig, parse_config};
 
 const EXAMPLE: &str = include_str!("../../../../quell.example.toml");
 
 fn parse_error(text: &str) -> String {
     parse_config(Path::new("quell.toml"), text).unwrap_err().to_string()
+}
+
+/// Asserts that a file is refused at this place, with this text.
+#[track_caller]
+fn assert_refused(text: &str, place: &str, says: &str) {
+    let error = parse_error(text);
+    assert!(error.starts_with(place) && error.contains(says), "{error}");
 }
 
 #[rstest]
@@ -41,9 +48,7 @@ fn parse_error(text: &str) -> String {
 #[case::bad_enum("[agents.main]\nisolate = \"vm\"\n", "quell.toml:2:11:", "unknown variant `vm`")]
 #[case::after_umlauts("[agents.main]\nrole = \"äöü\" # é\nisolate = \"vm\"\n", "quell.toml:3:11:", "vm")]
 fn a_mistake_is_named_with_its_place(#[case] text: &str, #[case] place: &str, #[case] says: &str) {
-    let error = parse_error(text);
-    assert!(error.starts_with(place), "{error}");
-    assert!(error.contains(says), "{error}");
+    assert_refused(text, place, says);
 }
 
 #[rstest]
@@ -74,9 +79,7 @@ fn a_mistake_is_named_with_its_place(#[case] text: &str, #[case] place: &str, #[
     "read_file, or shell"
 )]
 fn a_value_that_cannot_work_is_named_with_its_place(#[case] text: &str, #[case] place: &str, #[case] says: &str) {
-    let error = parse_error(text);
-    assert!(error.starts_with(place), "{error}");
-    assert!(error.contains(says), "{error}");
+    assert_refused(text, place, says);
 }
 
 #[test]
@@ -88,9 +91,7 @@ fn skills_need_a_folder_below_the_workdir_and_a_tool_that_reads() {
 
 #[test]
 fn a_default_that_another_key_makes_impossible_is_blamed_on_its_section() {
-    let error = parse_error("[server]\nmax_connections = 5\n\n[stop]\nterm_ms = 4000\n");
-    assert!(error.starts_with("quell.toml:4:2:"), "{error}");
-    assert!(error.contains("stop.grace_ms"), "{error}");
+    assert_refused("[server]\nmax_connections = 5\n\n[stop]\nterm_ms = 4000\n", "quell.toml:4:2:", "stop.grace_ms");
 }
 
 #[rstest]
@@ -112,10 +113,11 @@ fn thinking_is_held_to_the_rules_of_the_api(#[case] keys: &str, #[case] says: &s
 
 #[test]
 fn a_dialect_without_thinking_in_tokens_is_not_asked_for_it() {
-    let error =
-        parse_error("[agents.main]\nmodel = \"a/m\"\nthinking_tokens = 2000\n[providers.a]\nkind = \"openai\"\n");
-    assert!(error.starts_with("quell.toml:3:"), "{error}");
-    assert!(error.contains("only providers of kind"), "{error}");
+    assert_refused(
+        "[agents.main]\nmodel = \"a/m\"\nthinking_tokens = 2000\n[providers.a]\nkind = \"openai\"\n",
+        "quell.toml:3:",
+        "only providers of kind",
+    );
 }
 
 #[test]
@@ -184,9 +186,7 @@ fn the_example_is_valid_with_its_comments_taken_off() {
 #[case::no_time("[hooks]\ntimeout_ms = 0\n", "quell.toml:2:14:", "must be from 1 to 600000")]
 #[case::two_secrets("[hooks]\nsecret_env = \"S\"\nsecret_file = \"f\"\n", "quell.toml:3:15:", "excludes")]
 fn a_hook_that_cannot_work_is_named_with_its_place(#[case] text: &str, #[case] place: &str, #[case] says: &str) {
-    let error = parse_error(text);
-    assert!(error.starts_with(place), "{error}");
-    assert!(error.contains(says), "{error}");
+    assert_refused(text, place, says);
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn the_configuration_as_shown_holds_no_secret_and_can_be_read_again() {
                 headers = { Authorization = \"hush-hush\" }\n[agents.main]\nmodel = \"a/m\"\n";
     let mut config = parse_config(Path::new("quell.toml"), text).unwrap();
     config.providers.get_mut("a").unwrap().api_key = Some("sk-very-secret".to_owned().into());
-    let loaded = LoadedConfig { config, source: ConfigSource::Environment };
+    let loaded = LoadedConfig { config, file: None };
     for shown in [toml::to_string_pretty(&loaded.config).unwrap(), loaded.summary(), format!("{loaded:?}")] {
         assert!(!shown.contains("hush-hush") && !shown.contains("sk-very-secret"), "{shown}");
     }
@@ -290,8 +290,7 @@ fn collect_unknown_keys(
 #[case("[agents.main]\nmcp = [\"x\"]\n", "quell.toml:2:7:", "there is no [mcp.x]")]
 #[case("[agents.main]\ntools = [\"x__echo\"]\n", "quell.toml:2:9:", "there is no tool \"x__echo\"")]
 fn a_wrong_mcp_section_is_refused_at_its_place(#[case] text: &str, #[case] place: &str, #[case] says: &str) {
-    let error = parse_error(text);
-    assert!(error.starts_with(place) && error.contains(says), "{error}");
+    assert_refused(text, place, says);
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn check_channel(input: &ConfiguredInput<'_>, name: &str, channel: &ChannelConfi
         }
     };
     let probe = async { tokio::time::timeout(PROBE_TIMEOUT, network.probe()).await };
-    let mut findings = vec![match input.runtime.block_on(probe) {
+    let mut findings = vec![match input.base.runtime.block_on(probe) {
         Ok(Ok(account)) => DoctorFinding::ok(format!("{name}: {account}")),
         Ok(Err(trouble)) => DoctorFinding::fail(
             format!("{name}: {trouble}"),

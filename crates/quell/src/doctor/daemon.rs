@@ -44,7 +44,7 @@ fn check_running(input: &ConfiguredInput<'_>, holder: LockHolder) -> DoctorFindi
             );
         }
     };
-    match input.runtime.block_on(query_daemon(input.data_dir, token.trim())) {
+    match input.base.runtime.block_on(query_daemon(input.data_dir, token.trim())) {
         Ok(DaemonReadiness { unready: Some(why), .. }) => DoctorFinding::fail(
             format!("{process} answers on {place}, and it takes no runs: {why}"),
             "looks and stops work; make room on the disk, or end the program that locks the database: no restart is needed",

@@ -10,7 +10,7 @@ use super::finding::DoctorFinding;
 pub(super) fn database(input: &ConfiguredInput<'_>) -> Vec<DoctorFinding> {
     let place = input.data_dir.join(input.loaded.store_file());
     let place = place.display();
-    let finding = match input.inspection() {
+    vec![match input.inspection() {
         Ok(DatabaseInspection { database: DatabaseState::Absent, .. }) => {
             DoctorFinding::ok(format!("{place} will be made at the first start"))
         }
@@ -22,8 +22,7 @@ pub(super) fn database(input: &ConfiguredInput<'_>) -> Vec<DoctorFinding> {
             "restart the daemon once there is room, if other programs have to read the database",
         ),
         Err(error) => DoctorFinding::fail(error.to_string(), store_error_remedy(error)),
-    };
-    vec![finding]
+    }]
 }
 
 fn store_error_remedy(error: &StoreError) -> &'static str {

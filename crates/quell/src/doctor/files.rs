@@ -12,7 +12,6 @@ use rustix::fs::{Access, access, statvfs};
 
 use super::finding::DoctorFinding;
 use super::{CheckInput, ConfiguredInput};
-use crate::config::ConfigSource;
 
 /// Below this much free space a daemon will probably fail soon.
 const LOW_SPACE: u64 = 200 << 20;
@@ -20,17 +19,16 @@ const CRITICAL_SPACE: u64 = 16 << 20;
 
 /// The configuration must be readable and valid.
 pub(super) fn configuration(input: &CheckInput) -> Vec<DoctorFinding> {
-    let finding = match &input.loaded {
-        Ok(loaded) => DoctorFinding::ok(match &loaded.source {
-            ConfigSource::File { path, .. } => format!("{} is valid: {}", path.display(), loaded.summary()),
-            ConfigSource::Environment => format!("no file; environment and defaults: {}", loaded.summary()),
+    vec![match &input.loaded {
+        Ok(loaded) => DoctorFinding::ok(match loaded.path() {
+            Some(path) => format!("{} is valid: {}", path.display(), loaded.summary()),
+            None => format!("no file; environment and defaults: {}", loaded.summary()),
         }),
         Err(error) => DoctorFinding::fail(
             format!("{error:#}"),
             "correct the file; `quell config check` says whether it is right, docs/configuration.md has every key",
         ),
-    };
-    vec![finding]
+    }]
 }
 
 /// The data directory must be writable and private.
@@ -42,7 +40,7 @@ pub(super) fn data_directory(input: &CheckInput) -> Vec<DoctorFinding> {
         }
     };
     let place = directory.display();
-    let finding = match fs::metadata(directory) {
+    vec![match fs::metadata(directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => check_absent_directory(directory),
         Err(error) => DoctorFinding::fail(
             format!("{place} cannot be looked at: {error}"),
@@ -60,8 +58,7 @@ pub(super) fn data_directory(input: &CheckInput) -> Vec<DoctorFinding> {
             format!("chmod 700 {place}"),
         ),
         Ok(_) => DoctorFinding::ok(format!("{place} is writable and private")),
-    };
-    vec![finding]
+    }]
 }
 
 fn check_absent_directory(directory: &Path) -> DoctorFinding {
@@ -81,14 +78,13 @@ fn check_absent_directory(directory: &Path) -> DoctorFinding {
 pub(super) fn disk_space(input: &CheckInput) -> Vec<DoctorFinding> {
     let Ok(directory) = &input.data_dir else { return Vec::new() };
     let Some(there) = nearest_existing(directory) else { return Vec::new() };
-    let finding = match statvfs(there) {
+    vec![match statvfs(there) {
         Ok(disk) => check_free_space(disk.f_bavail.saturating_mul(disk.f_frsize), there),
         Err(error) => DoctorFinding::warn(
             format!("the free space of {} is unknown: {error}", there.display()),
             "look at it by `df -h`, and keep 200 MiB free",
         ),
-    };
-    vec![finding]
+    }]
 }
 
 pub(super) fn check_free_space(free: u64, place: &Path) -> DoctorFinding {
@@ -105,7 +101,7 @@ pub(super) fn check_free_space(free: u64, place: &Path) -> DoctorFinding {
 pub(super) fn admin_token(input: &ConfiguredInput<'_>) -> Vec<DoctorFinding> {
     let file = input.loaded.token_file(input.data_dir);
     let place = file.display();
-    let finding = match fs::metadata(&file) {
+    vec![match fs::metadata(&file) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             DoctorFinding::ok(format!("{place} will be made at the next start"))
         }
@@ -132,8 +128,7 @@ pub(super) fn admin_token(input: &ConfiguredInput<'_>) -> Vec<DoctorFinding> {
             "run quell as the user who started the daemon, or pass --token",
         ),
         Ok(_) => DoctorFinding::ok(format!("{place} is there and private")),
-    };
-    vec![finding]
+    }]
 }
 
 /// Checks the workdir of each agent.

@@ -51,4 +51,12 @@ impl DoctorFinding {
     pub(super) fn fail(says: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { state: FindingStatus::Fail, says: says.into(), remedy: Some(remedy.into()) }
     }
+
+    /// The environment variable with the key of a provider or server is not set.
+    pub(super) fn missing_key(name: &str, variable: &str) -> Self {
+        Self::fail(
+            format!("{name}: api_key_env names {variable}, which is not set or empty here"),
+            format!("export {variable}=..., or remove api_key_env if the server needs no key"),
+        )
+    }
 }

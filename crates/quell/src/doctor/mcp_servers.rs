@@ -13,7 +13,7 @@ pub(super) fn servers(input: &ConfiguredInput<'_>) -> Vec<DoctorFinding> {
     if configured.is_empty() {
         return vec![DoctorFinding::ok("no MCP server is configured")];
     }
-    input.runtime.block_on(async {
+    input.base.runtime.block_on(async {
         let mcp = match build_mcp(input) {
             Ok(mcp) => mcp,
             Err(problem) => {
@@ -30,9 +30,9 @@ pub(super) fn servers(input: &ConfiguredInput<'_>) -> Vec<DoctorFinding> {
 
 fn build_mcp(input: &ConfiguredInput<'_>) -> Result<Mcp, String> {
     let times = input.loaded.stop_times();
-    let wardens =
-        Wardens::new(input.warden.clone(), times).map_err(|error| format!("a warden cannot be started: {error}"))?;
-    let (servers, environment) = (input.loaded.config.mcp.clone(), input.environment.to_vec());
+    let wardens = Wardens::new(input.base.warden.clone(), times)
+        .map_err(|error| format!("a warden cannot be started: {error}"))?;
+    let (servers, environment) = (input.loaded.config.mcp.clone(), input.base.environment.clone());
     let settings = McpSettings { servers, wardens, environment, times, clock: Clock::start() };
     Mcp::new(settings).map_err(|error| error.to_string())
 }
@@ -41,10 +41,7 @@ async fn check_server(mcp: &Mcp, name: &str, server: &McpConfig) -> DoctorFindin
     if server.api_key.is_none()
         && let Some(variable) = &server.api_key_env
     {
-        return DoctorFinding::fail(
-            format!("{name}: api_key_env names {variable}, which is not set or empty here"),
-            format!("export {variable}=..., or remove api_key_env if the server needs no key"),
-        );
+        return DoctorFinding::missing_key(name, variable);
     }
     match probe(mcp, name, &std::env::temp_dir()).await {
         McpServerHealth::Works(tools) => DoctorFinding::ok(format!("{name} starts and lists {tools} tools")),

@@ -1,11 +1,11 @@
 //! Start a command with a hidden child and check that a stop ends both; report isolation.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use quell_kernel::StopTimeouts;
-use quell_process::{CommandSpec, Isolate, OutputSink, SpawnError, WardenExe, Wardens};
+use quell_process::{CommandSpec, Isolate, OutputSink, SpawnError, Wardens};
 use quell_protocol::ToolOutputStream;
 use quell_protocol::receipt::Containment;
 use quell_scope::clock::Clock;
@@ -26,8 +26,8 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 /// Starts a command with a child that left its session, stops it, and checks that the child is gone.
 pub(super) fn check_wardens(input: &CheckInput) -> Vec<DoctorFinding> {
     let times = input.loaded.as_ref().map_or_else(|_| StopTimeouts::default(), |loaded| loaded.stop_times());
-    let probe = CommandProbe { warden: &input.warden, environment: &input.environment, times };
-    let finding = match input.runtime.block_on(probe.time_hidden_child_stop()) {
+    let probe = CommandProbe { input, times };
+    vec![match input.runtime.block_on(probe.time_hidden_child_stop()) {
         Ok(took) => {
             DoctorFinding::ok(format!("a command and the child it hid in another session were ended in {took} ms"))
         }
@@ -35,20 +35,19 @@ pub(super) fn check_wardens(input: &CheckInput) -> Vec<DoctorFinding> {
             problem,
             "run `quell demo` to see more; a sandbox that forbids /proc, ptrace scopes or prctl may be the reason",
         ),
-    };
-    vec![finding]
+    }]
 }
 
 /// Reports what contains the commands of agents: a PID namespace, a cgroup, or the search of a warden.
 pub(super) fn isolation(input: &ConfiguredInput<'_>) -> Vec<DoctorFinding> {
-    let probe = CommandProbe { warden: input.warden, environment: input.environment, times: input.loaded.stop_times() };
-    let containment = match input.runtime.block_on(probe.probe_containment()) {
+    let probe = CommandProbe { input: input.base, times: input.loaded.stop_times() };
+    let containment = match input.base.runtime.block_on(probe.probe_containment()) {
         Ok(held_by) => held_by,
         Err(problem) => return vec![DoctorFinding::fail(problem, "run `quell demo` to see more")],
     };
     let agents = input.loaded.config.agents.iter().filter(|(_, agent)| agent.isolate == Isolate::Pid);
     let names: Vec<&str> = agents.map(|(id, _)| id.as_str()).collect();
-    let finding = match containment {
+    vec![match containment {
         ContainmentFinding::Namespace { own_proc: true } => {
             DoctorFinding::ok("commands get a PID namespace with a /proc of its own: a stop ends all of one at once")
         }
@@ -65,8 +64,7 @@ pub(super) fn isolation(input: &ConfiguredInput<'_>) -> Vec<DoctorFinding> {
             format!("the system permits no PID namespace ({why}); asked for by {}", names.join(", ")),
             REMEDY,
         ),
-    };
-    vec![finding]
+    }]
 }
 
 /// Causes of refused namespaces, and how to permit them.
@@ -85,8 +83,7 @@ const OWN_PROC_SCRIPT: &str = "read number rest </proc/self/stat; [ \"$number\" 
 
 /// Starts test commands under wardens.
 struct CommandProbe<'a> {
-    warden: &'a WardenExe,
-    environment: &'a [(OsString, OsString)],
+    input: &'a CheckInput,
     times: StopTimeouts,
 }
 
@@ -131,7 +128,8 @@ impl CommandProbe<'_> {
     }
 
     fn start_wardens(&self) -> Result<Wardens, String> {
-        Wardens::new(self.warden.clone(), self.times).map_err(|error| format!("a warden cannot be started: {error}"))
+        Wardens::new(self.input.warden.clone(), self.times)
+            .map_err(|error| format!("a warden cannot be started: {error}"))
     }
 
     fn command_spec(&self, script: &str, isolate: Isolate) -> CommandSpec {
@@ -139,7 +137,7 @@ impl CommandProbe<'_> {
             argv: ["sh", "-c", script].map(|word| OsStr::new(word).to_owned()).to_vec(),
             label: "test of the doctor".to_owned(),
             cwd: std::env::temp_dir(),
-            env: self.environment.to_vec(),
+            env: self.input.environment.clone(),
             timeout: Some(COMMAND_TIMEOUT),
             output_limit: 4096,
             isolate,

@@ -36,12 +36,9 @@ fn check_provider(input: &ConfiguredInput<'_>, name: &str, provider: &ProviderCo
     if provider.api_key.is_none()
         && let Some(variable) = &provider.api_key_env
     {
-        return vec![DoctorFinding::fail(
-            format!("{name}: api_key_env names {variable}, which is not set or empty here"),
-            format!("export {variable}=..., or remove api_key_env if the server needs no key"),
-        )];
+        return vec![DoctorFinding::missing_key(name, variable)];
     }
-    match input.runtime.block_on(fetch_model_list(name, provider.clone(), LIST_TIMEOUT)) {
+    match input.base.runtime.block_on(fetch_model_list(name, provider.clone(), LIST_TIMEOUT)) {
         Ok(models) => check_agent_models(input, name, &models),
         Err(error) => vec![provider_error_finding(name, provider, &error)],
     }

@@ -14,15 +14,14 @@ const EARLIEST_PLAUSIBLE: Duration = Duration::from_secs(1_735_689_600);
 /// The clock is in every receipt, and decides whether a certificate is valid.
 pub(super) fn clock(input: &CheckInput) -> Vec<DoctorFinding> {
     let sane = input.now.duration_since(SystemTime::UNIX_EPOCH).is_ok_and(|since| since >= EARLIEST_PLAUSIBLE);
-    let finding = if sane {
+    vec![if sane {
         DoctorFinding::ok("the system clock is plausible")
     } else {
         DoctorFinding::fail(
             "the system clock is before 2025, so TLS certificates and the times of receipts cannot be right",
             "set the clock, for example by `timedatectl set-ntp true`",
         )
-    };
-    vec![finding]
+    }]
 }
 
 /// The `shell` tool runs `sh -c` with the `PATH` of this process.
@@ -32,12 +31,11 @@ pub(super) fn shell(input: &CheckInput) -> Vec<DoctorFinding> {
         let places = std::env::split_paths(path?).map(|directory| directory.join(program));
         places.into_iter().find(|file| file.is_file() && access(file, Access::EXEC_OK).is_ok())
     };
-    let finding = match in_path("sh") {
+    vec![match in_path("sh") {
         Some(found) => DoctorFinding::ok(format!("the shell tool uses {}", found.display())),
         None => DoctorFinding::fail(
             "there is no `sh` in PATH, so the shell tool cannot run anything",
             "install a POSIX shell, or start quell with a PATH that has one",
         ),
-    };
-    vec![finding]
+    }]
 }

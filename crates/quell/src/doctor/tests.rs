@@ -46,6 +46,13 @@ impl DoctorFixture {
         Self { home, input }
     }
 
+    /// A home with this provider and an agent with this model of it.
+    fn with_provider(kind: &str, base_url: &str, model: &str) -> Self {
+        Self::new(&format!(
+            "[providers.a]\nkind = \"{kind}\"\nbase_url = \"{base_url}\"\n[agents.main]\nmodel = \"a/{model}\"\n"
+        ))
+    }
+
     fn data_dir(&self) -> &Path {
         self.input.data_dir.as_deref().unwrap()
     }
@@ -54,19 +61,24 @@ impl DoctorFixture {
         config::work_dir(self.data_dir())
     }
 
-    fn configured(&self) -> ConfiguredInput<'_> {
-        ConfiguredInput::from_input(&self.input).unwrap()
+    fn check(&self, name: &str) -> Vec<DoctorFinding> {
+        match CHECKS.iter().find(|(known, _)| *known == name) {
+            Some((_, DoctorCheck::System(check))) => check(&self.input),
+            Some((_, DoctorCheck::Configured(check))) => check(&ConfiguredInput::from_input(&self.input).unwrap()),
+            None => panic!("no check is called {name}"),
+        }
+    }
+
+    /// Asserts that a check has one finding, with this state and text, and a remedy of one line if it is not ok.
+    fn assert_check(&self, name: &str, state: FindingStatus, says: &str) {
+        let findings = self.check(name);
+        let [finding] = &findings[..] else { panic!("not one finding: {findings:#?}") };
+        assert_finding(finding, state, says);
     }
 
     fn open_store(&self) -> Store {
         Store::open(self.data_dir(), "quell.db").unwrap()
     }
-}
-
-/// Asserts that there is one finding, with this state and text, and a remedy of one line if it is not ok.
-fn assert_one(findings: &[DoctorFinding], state: FindingStatus, says: &str) {
-    let [finding] = findings else { panic!("not one finding: {findings:#?}") };
-    assert_finding(finding, state, says);
 }
 
 fn assert_finding(finding: &DoctorFinding, state: FindingStatus, says: &str) {
@@ -85,8 +97,7 @@ fn assert_finding(finding: &DoctorFinding, state: FindingStatus, says: &str) {
 #[test]
 fn a_broken_configuration_is_shown_with_its_place_and_replaced_by_nothing() {
     let fixture = DoctorFixture::new("[server]\nlistn = 1\n");
-    let findings = files::configuration(&fixture.input);
-    assert_one(&findings, FindingStatus::Fail, "quell.toml:2:1");
+    fixture.assert_check("configuration", FindingStatus::Fail, "quell.toml:2:1");
     assert!(ConfiguredInput::from_input(&fixture.input).is_none());
 }
 
@@ -94,23 +105,23 @@ fn a_broken_configuration_is_shown_with_its_place_and_replaced_by_nothing() {
 fn a_missing_configuration_file_is_named() {
     let mut fixture = DoctorFixture::new("");
     fixture.input.loaded = config::load(Some(&fixture.home.path().join("absent.toml")));
-    assert_one(&files::configuration(&fixture.input), FindingStatus::Fail, "absent.toml cannot be read");
+    fixture.assert_check("configuration", FindingStatus::Fail, "absent.toml cannot be read");
 }
 
 #[test]
 fn the_data_directory_is_there_private_and_a_directory() {
     let mut fixture = DoctorFixture::new("");
-    assert_one(&files::data_directory(&fixture.input), FindingStatus::Ok, "writable and private");
+    fixture.assert_check("data directory", FindingStatus::Ok, "writable and private");
     fs::set_permissions(fixture.data_dir(), Permissions::from_mode(0o755)).unwrap();
-    assert_one(&files::data_directory(&fixture.input), FindingStatus::Warn, "chmod 700");
+    fixture.assert_check("data directory", FindingStatus::Warn, "chmod 700");
     fixture.input.data_dir = Ok(fixture.home.path().join("new/below"));
-    assert_one(&files::data_directory(&fixture.input), FindingStatus::Ok, "will be made");
+    fixture.assert_check("data directory", FindingStatus::Ok, "will be made");
     fixture.input.data_dir = Ok(fixture.home.path().join("quell.toml"));
-    assert_one(&files::data_directory(&fixture.input), FindingStatus::Fail, "is a file");
+    fixture.assert_check("data directory", FindingStatus::Fail, "is a file");
     fixture.input.data_dir = Ok(fixture.home.path().join("quell.toml/below"));
-    assert_one(&files::data_directory(&fixture.input), FindingStatus::Fail, "QUELL_HOME");
+    fixture.assert_check("data directory", FindingStatus::Fail, "QUELL_HOME");
     fixture.input.data_dir = Err(anyhow::anyhow!("there is no home directory"));
-    assert_one(&files::data_directory(&fixture.input), FindingStatus::Fail, "QUELL_HOME");
+    fixture.assert_check("data directory", FindingStatus::Fail, "QUELL_HOME");
 }
 
 #[rstest]
@@ -127,7 +138,7 @@ fn little_space_is_told(#[case] free: u64, #[case] state: FindingStatus) {
 fn a_clock_that_stands_in_the_past_fails(#[case] seconds: u64, #[case] state: FindingStatus, #[case] says: &str) {
     let mut fixture = DoctorFixture::new("");
     fixture.input.now = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
-    assert_one(&system::clock(&fixture.input), state, says);
+    fixture.assert_check("clock", state, says);
 }
 
 #[test]
@@ -136,23 +147,23 @@ fn a_missing_shell_fails() {
     let bin = fixture.home.path().join("bin");
     fs::create_dir(&bin).unwrap();
     fixture.input.environment = vec![("PATH".into(), bin.clone().into())];
-    assert_one(&system::shell(&fixture.input), FindingStatus::Fail, "no `sh` in PATH");
+    fixture.assert_check("shell", FindingStatus::Fail, "no `sh` in PATH");
     fs::write(bin.join("sh"), "").unwrap();
     fs::set_permissions(bin.join("sh"), Permissions::from_mode(0o600)).unwrap();
-    assert_one(&system::shell(&fixture.input), FindingStatus::Fail, "no `sh` in PATH");
+    fixture.assert_check("shell", FindingStatus::Fail, "no `sh` in PATH");
     fs::set_permissions(bin.join("sh"), Permissions::from_mode(0o700)).unwrap();
-    assert_one(&system::shell(&fixture.input), FindingStatus::Ok, "bin/sh");
+    fixture.assert_check("shell", FindingStatus::Ok, "bin/sh");
 }
 
 #[test]
 fn the_database_is_looked_at_and_left_alone() {
     let fixture = DoctorFixture::new("");
-    assert_one(&database::database(&fixture.configured()), FindingStatus::Ok, "will be made");
+    fixture.assert_check("database", FindingStatus::Ok, "will be made");
     assert_eq!(fs::read_dir(fixture.data_dir()).unwrap().count(), 0, "a look made files");
     fixture.input.runtime.block_on(fixture.open_store().close());
-    assert_one(&database::database(&fixture.configured()), FindingStatus::Ok, "is whole");
+    fixture.assert_check("database", FindingStatus::Ok, "is whole");
     fs::write(fixture.data_dir().join("quell.db"), "this is no database, and was none before either").unwrap();
-    assert_one(&database::database(&fixture.configured()), FindingStatus::Fail, "damaged");
+    fixture.assert_check("database", FindingStatus::Fail, "damaged");
 }
 
 #[test]
@@ -167,26 +178,25 @@ fn a_hold_that_was_forgotten_is_told() {
     };
     fixture.input.runtime.block_on(store.runs().set_hold(&hold)).unwrap();
     // Also while another process has the database open.
-    assert_one(&database::hold(&fixture.configured()), FindingStatus::Warn, "quell hold off");
-    assert_one(&database::hold(&fixture.configured()), FindingStatus::Warn, "by alice (upgrade)");
+    fixture.assert_check("hold", FindingStatus::Warn, "quell hold off");
+    fixture.assert_check("hold", FindingStatus::Warn, "by alice (upgrade)");
     fixture.input.runtime.block_on(store.runs().set_hold(&Hold::default())).unwrap();
-    assert_one(&database::hold(&fixture.configured()), FindingStatus::Ok, "off");
+    fixture.assert_check("hold", FindingStatus::Ok, "off");
 }
 
 #[test]
 fn a_token_for_everybody_fails() {
     let fixture = DoctorFixture::new("");
     let token = fixture.data_dir().join("token");
-    assert_one(&files::admin_token(&fixture.configured()), FindingStatus::Ok, "will be made");
+    fixture.assert_check("admin token", FindingStatus::Ok, "will be made");
     fs::write(&token, "").unwrap();
     fs::set_permissions(&token, Permissions::from_mode(0o600)).unwrap();
-    assert_one(&files::admin_token(&fixture.configured()), FindingStatus::Fail, "is empty");
+    fixture.assert_check("admin token", FindingStatus::Fail, "is empty");
     fs::write(&token, "secret-token\n").unwrap();
-    assert_one(&files::admin_token(&fixture.configured()), FindingStatus::Ok, "private");
+    fixture.assert_check("admin token", FindingStatus::Ok, "private");
     fs::set_permissions(&token, Permissions::from_mode(0o644)).unwrap();
-    let findings = files::admin_token(&fixture.configured());
-    assert_one(&findings, FindingStatus::Fail, "chmod 600");
-    assert!(!format!("{findings:?}").contains("secret-token"));
+    fixture.assert_check("admin token", FindingStatus::Fail, "chmod 600");
+    assert!(!format!("{:?}", fixture.check("admin token")).contains("secret-token"));
 }
 
 #[test]
@@ -194,33 +204,28 @@ fn workdirs_have_to_be_directories() {
     let home = TempDir::new().unwrap();
     let file = home.path().join("file");
     fs::write(&file, "").unwrap();
-    let agents = |workdir: &Path| format!("[agents.main]\nworkdir = {:?}\n", workdir.display().to_string());
-    assert_one(
-        &files::workdirs(&DoctorFixture::new(&agents(home.path())).configured()),
-        FindingStatus::Ok,
-        "agent main is writable",
-    );
-    assert_one(&files::workdirs(&DoctorFixture::new(&agents(&file)).configured()), FindingStatus::Fail, "is a file");
-    assert_one(
-        &files::workdirs(&DoctorFixture::new(&agents(&home.path().join("none"))).configured()),
-        FindingStatus::Warn,
-        "does not exist",
-    );
-    assert_one(&files::workdirs(&DoctorFixture::new("").configured()), FindingStatus::Ok, "work");
+    for (workdir, state, says) in [
+        (home.path(), FindingStatus::Ok, "agent main is writable"),
+        (&file, FindingStatus::Fail, "is a file"),
+        (&home.path().join("none"), FindingStatus::Warn, "does not exist"),
+    ] {
+        DoctorFixture::new(&format!("[agents.main]\nworkdir = {workdir:?}\n")).assert_check("workdirs", state, says);
+    }
+    DoctorFixture::new("").assert_check("workdirs", FindingStatus::Ok, "work");
 }
 
 #[test]
 fn skills_are_named_and_so_is_what_is_left_out() {
-    assert_one(&files::skills(&DoctorFixture::new("").configured()), FindingStatus::Ok, "no agent has any");
+    DoctorFixture::new("").assert_check("skills", FindingStatus::Ok, "no agent has any");
     let fixture = DoctorFixture::new("[agents.main]\nskills = \"skills\"\n");
-    assert_one(&files::skills(&fixture.configured()), FindingStatus::Warn, "agent main has none");
+    fixture.assert_check("skills", FindingStatus::Warn, "agent main has none");
     let folder = fixture.work_dir().join("main/skills");
     fs::create_dir_all(folder.join("a")).unwrap();
-    assert_one(&files::skills(&fixture.configured()), FindingStatus::Warn, "\"skills/a/SKILL.md\" does not exist");
+    fixture.assert_check("skills", FindingStatus::Warn, "\"skills/a/SKILL.md\" does not exist");
     fs::write(folder.join("a/SKILL.md"), "---\nname: a\ndescription: d\n---\n").unwrap();
-    assert_one(&files::skills(&fixture.configured()), FindingStatus::Ok, "agent main: a");
+    fixture.assert_check("skills", FindingStatus::Ok, "agent main: a");
     fs::create_dir_all(folder.join("b")).unwrap();
-    let found = files::skills(&fixture.configured());
+    let found = fixture.check("skills");
     let [one, other] = &found[..] else { panic!("{found:#?}") };
     assert_finding(one, FindingStatus::Ok, "agent main: a");
     assert_finding(other, FindingStatus::Warn, "\"skills/b/SKILL.md\" does not exist");
@@ -234,17 +239,11 @@ fn a_port_that_is_taken_and_doors_open_to_others_are_told() {
     drop(taken);
     assert_finding(&daemon::check_listen_address(address), FindingStatus::Ok, "free");
     // TEST-NET-1 is no address of this machine.
-    assert_finding(
-        &daemon::check_listen_address("192.0.2.1:7171".parse().unwrap()),
-        FindingStatus::Fail,
-        "cannot listen",
-    );
+    let elsewhere = daemon::check_listen_address("192.0.2.1:7171".parse().unwrap());
+    assert_finding(&elsewhere, FindingStatus::Fail, "cannot listen");
     assert!(daemon::check_exposure(address).is_none());
-    assert_finding(
-        &daemon::check_exposure("0.0.0.0:7171".parse().unwrap()).unwrap(),
-        FindingStatus::Warn,
-        "in the clear",
-    );
+    let open = daemon::check_exposure("0.0.0.0:7171".parse().unwrap()).unwrap();
+    assert_finding(&open, FindingStatus::Warn, "in the clear");
 }
 
 #[test]
@@ -252,16 +251,16 @@ fn a_daemon_that_holds_the_directory_and_does_not_answer_is_named_by_its_pid() {
     let fixture = DoctorFixture::new("[server]\nlisten = \"127.0.0.1:0\"\n");
     let _held = fixture.open_store();
     let pid = format!("pid {}", std::process::id());
-    assert_one(&daemon::daemon(&fixture.configured()), FindingStatus::Warn, &pid);
+    fixture.assert_check("daemon", FindingStatus::Warn, &pid);
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     fs::write(fixture.data_dir().join(crate::daemon::ADDRESS_FILE), format!("{closed}\n")).unwrap();
-    assert_one(&daemon::daemon(&fixture.configured()), FindingStatus::Fail, "does not answer");
+    fixture.assert_check("daemon", FindingStatus::Fail, "does not answer");
 }
 
 #[test]
 fn without_a_provider_the_demo_model_is_announced() {
     let fixture = DoctorFixture::new("[agents.main]\nmodel = \"demo/demo\"\n[providers.demo]\nkind = \"demo\"\n");
-    assert_one(&providers::providers(&fixture.configured()), FindingStatus::Warn, "demo model answers");
+    fixture.assert_check("providers", FindingStatus::Warn, "demo model answers");
 }
 
 #[test]
@@ -269,11 +268,7 @@ fn a_key_that_is_named_but_not_there_fails_without_asking_anybody() {
     let fixture = DoctorFixture::new(
         "[providers.a]\nkind = \"openai\"\nbase_url = \"http://127.0.0.1:1/v1\"\napi_key_env = \"QUELL_TEST_NO_SUCH_KEY\"\n",
     );
-    assert_one(
-        &providers::providers(&fixture.configured()),
-        FindingStatus::Fail,
-        "QUELL_TEST_NO_SUCH_KEY, which is not set or empty",
-    );
+    fixture.assert_check("providers", FindingStatus::Fail, "QUELL_TEST_NO_SUCH_KEY, which is not set or empty");
 }
 
 /// A model server that answers every request with this status and body.
@@ -308,29 +303,23 @@ fn a_provider_is_asked(
     #[case] says: &str,
 ) {
     let address = model_server(status, body);
-    let fixture = DoctorFixture::new(&format!(
-        "[providers.a]\nkind = \"openai\"\nbase_url = \"http://{address}{path}\"\n[agents.main]\nmodel = \"a/m\"\n"
-    ));
-    assert_one(&providers::providers(&fixture.configured()), state, says);
+    let base_url = format!("http://{address}{path}");
+    DoctorFixture::with_provider("openai", &base_url, "m").assert_check("providers", state, says);
 }
 
 #[test]
 fn a_name_without_its_date_is_served_in_the_anthropic_dialect_too() {
     let list = r#"{"data":[{"type":"model","id":"m-20250929"},{"id":"m-mini-20250929"}],"has_more":false}"#;
     let address = model_server("200 OK", list);
-    let fixture = DoctorFixture::new(&format!(
-        "[providers.a]\nkind = \"anthropic\"\nbase_url = \"http://{address}/v1\"\n[agents.main]\nmodel = \"a/m\"\n"
-    ));
-    assert_one(&providers::providers(&fixture.configured()), FindingStatus::Ok, "lists 2 models");
+    let fixture = DoctorFixture::with_provider("anthropic", &format!("http://{address}/v1"), "m");
+    fixture.assert_check("providers", FindingStatus::Ok, "lists 2 models");
 }
 
 #[test]
 fn a_model_that_is_not_served_is_told_with_those_that_are() {
     let address = model_server("200 OK", r#"{"data":[{"id":"x"},{"id":"y"}]}"#);
-    let fixture = DoctorFixture::new(&format!(
-        "[providers.a]\nkind = \"openai\"\nbase_url = \"http://{address}/v1\"\n[agents.main]\nmodel = \"a/z\"\n"
-    ));
-    let findings = providers::providers(&fixture.configured());
+    let fixture = DoctorFixture::with_provider("openai", &format!("http://{address}/v1"), "z");
+    let findings = fixture.check("providers");
     assert_eq!(findings.len(), 2, "{findings:#?}");
     assert_finding(&findings[0], FindingStatus::Ok, "lists 2 models");
     assert_finding(&findings[1], FindingStatus::Warn, "x, y");
@@ -341,8 +330,7 @@ fn a_model_that_is_not_served_is_told_with_those_that_are() {
 #[case::no_url("127.0.0.1:11434", "[providers.a]")]
 #[case::no_scheme("ftp://h/v1", "neither http nor https")]
 fn a_provider_that_cannot_be_reached_fails(#[case] base_url: &str, #[case] says: &str) {
-    let fixture = DoctorFixture::new(&format!("[providers.a]\nkind = \"openai\"\nbase_url = \"{base_url}\"\n"));
-    assert_one(&providers::providers(&fixture.configured()), FindingStatus::Fail, says);
+    DoctorFixture::with_provider("openai", base_url, "m").assert_check("providers", FindingStatus::Fail, says);
 }
 
 /// An output whose text can be read afterwards.

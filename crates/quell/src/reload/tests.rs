@@ -175,11 +175,8 @@ async fn a_secret_in_a_file_of_its_own_is_read_again_with_the_configuration() {
 #[tokio::test]
 async fn without_a_file_there_is_nothing_to_look_at() {
     let config = config::parse_config(Path::new("quell.toml"), FIRST).unwrap();
-    let fixture = ConfigReloadFixture::with_config(
-        tempfile::tempdir().unwrap(),
-        &LoadedConfig { config, source: ConfigSource::Environment },
-    )
-    .await;
+    let fixture =
+        ConfigReloadFixture::with_config(tempfile::tempdir().unwrap(), &LoadedConfig { config, file: None }).await;
     fixture.reloader.check_callback()();
     assert_eq!(fixture.generation(), 0);
     let mut watching = std::pin::pin!(fixture.reloader.watch());

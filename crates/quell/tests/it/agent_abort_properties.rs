@@ -9,15 +9,11 @@ use std::collections::BTreeMap;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use quell_kernel::StopLevel;
 use quell_kernel::registry::AgentRunFilter;
 use quell_protocol::api::{AgentAbortAnswer, ComputeStatus};
-use quell_protocol::{ResourceKind, RunId};
-use quell_testkit::ScriptedResponse;
-use serde_json::json;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::test_engine::{TestEngine, WAIT_TIMEOUT, alice, messages_as_text, parse_agent_id, stop_ask, submission};
+use crate::prelude::*;
 use crate::test_server;
 
 /// One action; the number is the session. Actions on a session that is already busy are skipped.

@@ -4,11 +4,7 @@ mod create;
 mod delete;
 mod tree;
 
-use quell_testkit::ScriptedResponse;
-use quell_testkit::daemon::TestApiClient;
-use serde_json::{Value, json};
-
-use crate::test_server::{TestServer, percent_encode};
+use crate::prelude::*;
 
 /// The body of a request that creates an agent on the scripted model, with more fields.
 fn agent_body(id: &str, more: &Value) -> Value {

@@ -1,22 +1,11 @@
 //! The Anthropic Messages dialect with a whole engine: answers, thinking in tool loops, stops, and two dialects in one
 //! session.
 
-use quell_engine::agent::AgentConfig;
-use quell_engine::engine::Submission;
-use quell_kernel::StopLevel;
-use quell_protocol::api::RunView;
-use quell_protocol::{EventKind, ResourceKind, RunId, StopReason, Usage, Verdict};
-use quell_scope::Point;
-use quell_testkit::ScriptedResponse;
+use quell_protocol::Usage;
 use quell_testkit::history_check::corpus::ModelDialect;
-use quell_testkit::model::{ModelRequestHandle, ScriptedStream, StreamStep};
-use rstest::rstest;
-use serde_json::{Value, json};
+use quell_testkit::model::StreamStep;
 
-use crate::test_engine::{
-    self, ProcessLock, TestEngine, abort_reason, alice, messages_as_text, parse_agent_id, parse_run_id, receipt_of,
-    run_stop_scope, submission, submission_as,
-};
+use crate::prelude::*;
 
 /// The agent of each dialect. Both are served by the same scripted model.
 const OPENAI_AGENT: &str = "main";
@@ -25,7 +14,7 @@ const ANTHROPIC_AGENT: &str = "claude";
 /// Starts an engine where the agent `claude` thinks in the Anthropic dialect, and `main` speaks the OpenAI one.
 async fn start_engine() -> TestEngine {
     TestEngine::start_with(ProcessLock::shared().await, |config| {
-        crate::test_engine::add_anthropic_provider(config);
+        add_anthropic_provider(config);
         let claude = AgentConfig {
             model: "anthropic/claude".to_owned(),
             thinking_tokens: Some(2048),
@@ -151,14 +140,7 @@ async fn a_stop_closes_the_socket_and_the_next_message_is_valid(
 async fn a_stop_in_the_back_off_of_an_overloaded_server_asks_no_more() {
     let test = start_engine().await;
     let run = parse_run_id("backing-off");
-    let engine = test.engine.clone();
-    let id = run.clone();
-    test.point_hook.arm(Point::ModelBackoff, 1, move || {
-        assert_eq!(
-            engine.stop(&alice(), &run_stop_scope(&id), &test_engine::stop_ask(StopLevel::Gentle)).aborted,
-            [id]
-        );
-    });
+    test.stop_at(Point::ModelBackoff, 1, &run);
     test.model.script(ScriptedResponse::overloaded());
     test.send(Submission { agent: Some(parse_agent_id(ANTHROPIC_AGENT)), ..submission_as(&run, "s", "hello") }).await;
     let view = test.wait_ended(&run).await;
@@ -191,7 +173,7 @@ async fn an_error_inside_the_stream_fails_the_run_and_not_the_session() {
     test.model.script(ScriptedResponse::error_inside_stream("Well", "Overloaded"));
     let run = test.send(submission_to(ANTHROPIC_AGENT, "hello")).await;
     let view = test.wait_ended(&run).await;
-    let Some(Verdict::Failed { message, .. }) = &view.verdict else { panic!("{view:#?}") };
+    let (_, message) = failure_of(&view);
     assert!(message.contains("Overloaded") && message.contains("try again later"), "{message}");
     run_completed(&test, ANTHROPIC_AGENT, "again").await;
     test.close().await;
@@ -213,7 +195,7 @@ async fn a_refusal_without_words_fails_with_its_reason() {
     test.model.script(ScriptedStream::new().finish_reason("refusal"));
     let run = test.send(submission_to(ANTHROPIC_AGENT, "no")).await;
     let view = test.wait_ended(&run).await;
-    let Some(Verdict::Failed { message, .. }) = &view.verdict else { panic!("{view:#?}") };
+    let (_, message) = failure_of(&view);
     assert!(message.contains("refused to answer"), "{message}");
     test.close().await;
 }
@@ -266,16 +248,6 @@ async fn two_dialects_take_turns_in_one_session(#[case] first: &str, #[case] sec
     let dialects: Vec<ModelDialect> = test.model.recorded_requests().iter().map(|request| request.dialect).collect();
     assert!(dialects.contains(&ModelDialect::OpenAi) && dialects.contains(&ModelDialect::Anthropic), "{dialects:?}");
     test.close().await;
-}
-
-/// Removes the prompt cache marks, which move on with the conversation.
-fn without_cache_marks(messages: &[Value]) -> Vec<Value> {
-    let mut messages = messages.to_vec();
-    let blocks = messages.iter_mut().filter_map(|message| message["content"].as_array_mut()).flatten();
-    for block in blocks.filter_map(Value::as_object_mut) {
-        block.remove("cache_control");
-    }
-    messages
 }
 
 fn has_thinking(message: &Value) -> bool {

@@ -1,19 +1,11 @@
 //! Tool calls that wait for approval: requested on every surface, answered once, settled by a stop or a timeout.
 
-use quell_engine::agent::AgentConfig;
 use quell_engine::engine::AnswerError;
 use quell_kernel::approval::{ApprovalPolicy, DecisionForbidden};
 use quell_protocol::api::Grants;
 use quell_protocol::approval::{ApprovalRow, ApprovalState, Decision};
-use quell_protocol::{CallEnd, EventKind, ResourceKind, RunId};
-use quell_testkit::commands::{self, ProcessMarker};
-use quell_testkit::{ScriptedResponse, leaks};
-use serde_json::json;
 
-use crate::test_engine::{
-    NoticeRecorder, ProcessLock, TestEngine, WAIT_TIMEOUT, alice, messages_as_text, parse_agent_id, receipt_of, root,
-    submission,
-};
+use crate::prelude::*;
 
 async fn start_engine(change: impl FnOnce(&mut AgentConfig, &mut u64)) -> TestEngine {
     let test = TestEngine::start_with(ProcessLock::shared().await, |config| {
@@ -31,20 +23,7 @@ fn shell_call(marker: &ProcessMarker) -> ScriptedResponse {
 }
 
 async fn wait_approval(test: &TestEngine) -> ApprovalRow {
-    let engine = test.engine.clone();
-    leaks::wait_until(WAIT_TIMEOUT, move || {
-        if engine.pending_approvals().is_empty() { Err("no approval is pending".into()) } else { Ok(()) }
-    })
-    .await;
-    test.engine.pending_approvals().remove(0)
-}
-
-fn ended_call(watcher: &mut NoticeRecorder, run: &RunId) -> (CallEnd, String) {
-    let ended = watcher.run_events(run).iter().find_map(|event| match &event.kind {
-        EventKind::ToolEnded { end, output, .. } => Some((*end, output.clone())),
-        _ => None,
-    });
-    ended.unwrap()
+    poll_until("an approval", async || test.engine.pending_approvals().into_iter().next()).await
 }
 
 fn approval_decisions(watcher: &mut NoticeRecorder, run: &RunId) -> Vec<String> {
@@ -83,7 +62,7 @@ async fn an_allowed_call_runs_and_a_second_answer_is_refused() {
     assert!(matches!(again, AnswerError::AlreadySettled(row) if row.state.decision_str() == "allow"));
     let view = test.wait_ended(&run).await;
     assert_eq!(view.output.as_deref(), Some("Done."));
-    let (end, output) = ended_call(&mut watcher, &run);
+    let (end, output) = watcher.call_ends(&run).remove(0);
     assert!(end == CallEnd::Ok && output.starts_with("ran"), "{output}");
     assert_eq!(approval_decisions(&mut watcher, &run), ["allow"]);
     let held = receipt_of(&view).resources.iter().find(|row| row.kind == ResourceKind::Approval).unwrap();
@@ -104,7 +83,7 @@ async fn a_denied_call_does_not_run_and_the_model_is_told() {
     let row = wait_approval(&test).await;
     test.engine.answer_approval(&alice(), &row.id, Decision::Deny).unwrap();
     test.wait_ended(&run).await;
-    assert_eq!(ended_call(&mut watcher, &run).0, CallEnd::Denied);
+    assert_eq!(watcher.call_ends(&run).remove(0).0, CallEnd::Denied);
     assert!(messages_as_text(&test.last_messages()).contains("Denied by a person"));
     let processes = test.engine.find_run(&run).await.unwrap().unwrap();
     assert!(receipt_of(&processes).resources.iter().all(|row| row.kind != ResourceKind::Process));
@@ -118,7 +97,7 @@ async fn silence_is_a_denial_that_is_recorded_as_a_time_out() {
     test.script_marker("go", [shell_call(&ProcessMarker::new())]);
     let view = test.run_message("s", "go marker:go").await;
     assert_eq!(approval_decisions(&mut watcher, &view.run_id), ["timeout"]);
-    assert_eq!(ended_call(&mut watcher, &view.run_id).0, CallEnd::Denied);
+    assert_eq!(watcher.call_ends(&view.run_id).remove(0).0, CallEnd::Denied);
     assert!(messages_as_text(&test.last_messages()).contains("Nobody allowed the call in time"));
     test.close().await;
 }
@@ -151,7 +130,7 @@ async fn a_tool_that_the_configuration_denies_never_runs_and_asks_nobody() {
     let read = ScriptedResponse::tool_call("c2", "read_file", &json!({"path": "none.txt"}));
     test.script_marker("go", [list, read]);
     let view = test.run_message("s", "go marker:go").await;
-    assert_eq!(ended_call(&mut watcher, &view.run_id).0, CallEnd::Denied);
+    assert_eq!(watcher.call_ends(&view.run_id).remove(0).0, CallEnd::Denied);
     assert!(approval_decisions(&mut watcher, &view.run_id).is_empty());
     let seen = messages_as_text(&test.last_messages());
     assert!(seen.contains("The configuration denies this tool") && seen.contains("none.txt"), "{seen}");

@@ -3,17 +3,9 @@
 //! They end with the session, with a stop of their run, with a kill and with the daemon (docs/design/decisions.md,
 //! "What a stop covers").
 
-use quell_kernel::StopLevel;
-use quell_kernel::registry::{BackgroundPolicy, QueuedPolicy, StopScope};
-use quell_protocol::api::RunView;
-use quell_protocol::{CallEnd, EventKind, ResourceKind, RunId};
-use quell_testkit::ScriptedResponse;
-use quell_testkit::commands::{self, ProcessMarker};
-use serde_json::{Value, json};
+use quell_kernel::registry::{BackgroundPolicy, QueuedPolicy};
 
-use crate::test_engine::{
-    NoticeRecorder, ProcessLock, TestEngine, WAIT_TIMEOUT, alice, parse_session_key, receipt_of, stop_ask, submission,
-};
+use crate::prelude::*;
 
 async fn start_engine() -> TestEngine {
     let test =
@@ -31,7 +23,7 @@ fn process_call(arguments: &Value) -> ScriptedResponse {
 }
 
 fn endless_tokens() -> ScriptedResponse {
-    ScriptedResponse::tokens_forever(std::time::Duration::from_millis(2))
+    ScriptedResponse::tokens_forever(Duration::from_millis(2))
 }
 
 /// Runs a message whose call leaves a command with a `setsid` child running, and waits for the end of the run.
@@ -41,14 +33,6 @@ async fn run_leaving_command(test: &TestEngine, marker: &ProcessMarker) -> RunVi
     assert_eq!(view.output.as_deref(), Some("It runs."));
     marker.wait_for_count(2).await;
     view
-}
-
-fn call_outputs(watcher: &mut NoticeRecorder, run: &RunId) -> Vec<(CallEnd, String)> {
-    let ended = |kind: &EventKind| match kind {
-        EventKind::ToolEnded { end, output, .. } => Some((*end, output.clone())),
-        _ => None,
-    };
-    watcher.run_events(run).iter().filter_map(|event| ended(&event.kind)).collect()
 }
 
 #[tokio::test]
@@ -73,7 +57,7 @@ async fn a_command_outlives_its_run_and_is_looked_after_by_later_ones() {
         ],
     );
     let run = test.run_message("s", "and now? marker:two").await.run_id;
-    let outputs = call_outputs(&mut watcher, &run);
+    let outputs = watcher.call_ends(&run);
     assert!(outputs[0].1.contains("running") && outputs[0].1.contains("read -r line"), "{outputs:?}");
     assert_eq!(outputs[1], (CallEnd::Ok, "6 bytes written".to_owned()));
     assert!(
@@ -93,7 +77,7 @@ async fn a_kill_ends_it_with_everything_it_started() {
     test.script_marker("kill", [process_call(&json!({"action": "kill"}))]);
     let run = test.run_message("s", "end it marker:kill").await.run_id;
     marker.wait_gone(WAIT_TIMEOUT).await;
-    let outputs = call_outputs(&mut watcher, &run);
+    let outputs = watcher.call_ends(&run);
     assert!(outputs[0].1.contains("ended by signal 15"), "{outputs:?}");
     let row = test.engine.session_processes(&parse_session_key("s"))[0].to_row();
     assert_eq!((row.state.as_str(), row.how.as_deref()), ("ended", Some("term")));
@@ -165,16 +149,11 @@ async fn background_commands_of_others_cannot_be_stopped() {
     let test = start_engine().await;
     let marker = ProcessMarker::new();
     run_leaving_command(&test, &marker).await;
-    let bob = quell_engine::engine::Caller { principal: crate::test_engine::parse_principal("bob"), ..alice() };
-    assert!(
-        !test
-            .engine
-            .stop(&bob, &StopScope::whole_session(parse_session_key("s")), &stop_ask(StopLevel::Gentle))
-            .stopped_anything()
-    );
-    assert!(!test.engine.stop(&bob, &StopScope::Everything, &stop_ask(StopLevel::Forced)).stopped_anything());
+    let session = StopScope::whole_session(parse_session_key("s"));
+    assert!(!test.engine.stop(&bob(), &session, &stop_ask(StopLevel::Gentle)).stopped_anything());
+    assert!(!test.engine.stop(&bob(), &StopScope::Everything, &stop_ask(StopLevel::Forced)).stopped_anything());
     let process = test.engine.session_processes(&parse_session_key("s")).remove(0);
-    assert!(!test.engine.end_process(&bob, &process, StopLevel::Gentle));
+    assert!(!test.engine.end_process(&bob(), &process, StopLevel::Gentle));
     marker.wait_for_count(2).await;
     assert!(test.engine.end_process(&alice(), &process, StopLevel::Forced));
     process.wait_ended().await;
@@ -190,14 +169,14 @@ async fn a_session_has_only_so_many_and_only_its_own() {
         [background_call("sleep 1000"), background_call("sleep 1000"), background_call("sleep 1000")],
     );
     let many = test.run_message_in_memory("s", "go marker:many").await.run_id;
-    let outputs = call_outputs(&mut watcher, &many);
+    let outputs = watcher.call_ends(&many);
     assert!(outputs[2].0 == CallEnd::Error && outputs[2].1.contains("which is the limit"), "{outputs:?}");
     test.script_marker(
         "other",
         [process_call(&json!({"action": "list"})), process_call(&json!({"action": "kill", "id": "p1"}))],
     );
     let other = test.run_message("another", "go marker:other").await.run_id;
-    let outputs = call_outputs(&mut watcher, &other);
+    let outputs = watcher.call_ends(&other);
     assert_eq!(outputs[0].1, "This conversation has no background commands.");
     assert_eq!(outputs[1].0, CallEnd::Error);
     assert_eq!(test.engine.count_live_processes(), 2);

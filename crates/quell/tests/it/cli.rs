@@ -2,21 +2,13 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use quell_testkit::ScriptedModel;
-use quell_testkit::commands::{self, ProcessMarker};
-use quell_testkit::daemon::{DaemonHome, TestDaemon};
-use quell_testkit::machine_speed::scaled_limit;
-use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use reqwest::Method;
-use rstest::rstest;
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 
-use crate::test_daemon::{QuellCliOutput, config_toml, quell_exe, run_cli};
-use crate::test_engine::WAIT_TIMEOUT;
+use crate::prelude::*;
 
 /// A running `quell send`.
 struct SendProcess {
@@ -84,8 +76,7 @@ async fn start_shell_run(
 /// The active run takes the message. Its answer is the answer, and `send` waits for nothing else.
 #[tokio::test]
 async fn a_steered_message_that_was_taken_ends_with_the_run_that_took_it() {
-    let model = ScriptedModel::start().await;
-    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, "")).await;
+    let (model, daemon) = start_daemon("").await;
     let look = ScriptedStream::new().text("I look. ").wait_for_gate("go").tool_call("c1", "list_files", &json!({}));
     model.script(look).script(ScriptedResponse::text("Both are done."));
     let body = json!({"text": "one thing"});
@@ -248,8 +239,7 @@ async fn a_stop_from_another_terminal_ends_send_with_130() {
 
 #[tokio::test]
 async fn stop_knows_what_there_is_not() {
-    let model = ScriptedModel::start().await;
-    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, "")).await;
+    let (_model, daemon) = start_daemon("").await;
     assert_eq!(run_cli(daemon.home(), &["stop", "no-such-run"]).code, 3);
     assert_eq!(run_cli(daemon.home(), &["stop", "--session", "no-such-session"]).code, 3);
     assert_eq!(run_cli(daemon.home(), &["stop", "--all"]).code, 0, "a stop with nothing to stop must succeed");
@@ -258,8 +248,7 @@ async fn stop_knows_what_there_is_not() {
 
 #[tokio::test]
 async fn while_held_send_is_refused_with_the_remedy() {
-    let model = ScriptedModel::start().await;
-    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, "")).await;
+    let (model, daemon) = start_daemon("").await;
     assert_eq!(run_cli(daemon.home(), &["hold", "on"]).code, 0);
     let refused = run_cli(daemon.home(), &["send", "hello"]);
     assert_eq!(refused.code, 1, "{refused:?}");
@@ -277,18 +266,6 @@ async fn a_second_daemon_on_the_same_data_is_refused_by_pid() {
     let pid = format!("pid {}", daemon.pid());
     assert!(second.err.contains(&pid) && second.err.contains("QUELL_HOME"), "{second:?}");
     assert!(!daemon.has_exited());
-}
-
-#[tokio::test]
-async fn a_daemon_is_ready_soon_on_an_existing_database() {
-    let home = DaemonHome::new("");
-    let first = home.start(quell_exe()).await;
-    println!("start to ready with a new database: {:?}", first.startup_time());
-    assert!(first.stop().await.success());
-    let second = home.start(quell_exe()).await;
-    println!("start to ready with an existing database: {:?}", second.startup_time());
-    // The benchmark measures the real figure; this is an upper bound.
-    assert!(second.startup_time() < Duration::from_secs(5));
 }
 
 #[tokio::test]
@@ -357,12 +334,7 @@ async fn a_call_that_waits_for_a_person_is_allowed_from_another_terminal() {
     let command = json!({"command": format!("{harmless}echo from-the-shell > made.txt; cat made.txt")});
     model.script(ScriptedResponse::tool_call("c1", "shell", &command)).script(ScriptedResponse::text("done"));
     let send_process = SendProcess::start(daemon.home(), &["make it"]);
-    let run = loop {
-        let list = daemon.api().get("/api/approvals").await.expect_status(200);
-        if let Some(run) = list["items"][0]["runId"].as_str() {
-            break run.to_owned();
-        }
-    };
+    let run = daemon.api().wait_approval().await["runId"].as_str().unwrap().to_owned();
     let listed = run_cli(daemon.home(), &["approvals"]);
     assert!(listed.code == 0 && listed.out.contains("from-the-shell"), "{listed:?}");
     let rows: Value = serde_json::from_str(&run_cli(daemon.home(), &["approvals", "--json"]).out).unwrap();
@@ -383,8 +355,7 @@ async fn a_call_that_waits_for_a_person_is_allowed_from_another_terminal() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn background_processes_are_shown_and_ended_over_http() {
-    let model = ScriptedModel::start().await;
-    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, "")).await;
+    let (model, daemon) = start_daemon("").await;
     let (http, marker) = (daemon.api(), ProcessMarker::new());
     let command = format!("echo serving; {}", commands::setsid_child(&marker));
     model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": command, "background": true})));
@@ -399,15 +370,11 @@ async fn background_processes_are_shown_and_ended_over_http() {
     assert_eq!((&row["state"], &row["sessionKey"]), (&json!("running"), &json!("s/1")));
     let one = format!("{base}/{}", row["id"].as_str().unwrap());
     // A task of the daemon reads the output, perhaps after the processes of the command are seen.
-    let printed = async {
-        loop {
-            let shown = http.get(&one).await.expect_status(200);
-            if shown["next"] != json!(0) {
-                return shown;
-            }
-        }
-    };
-    let shown = tokio::time::timeout(WAIT_TIMEOUT, printed).await.expect("the process prints nothing");
+    let shown = poll_until("output of the process", async || {
+        let shown = http.get(&one).await.expect_status(200);
+        (shown["next"] != json!(0)).then_some(shown)
+    })
+    .await;
     assert_eq!((&shown["output"], &shown["next"]), (&json!("serving\n"), &json!(8)));
     assert_eq!(http.get(&format!("{one}?after=8")).await.expect_status(200)["output"], "");
     assert_eq!(http.get(&format!("{base}/p99")).await.problem_code(), Some("not_found"));
@@ -437,8 +404,7 @@ async fn background_processes_are_shown_and_ended_over_http() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_over_http_names_the_background_processes_that_it_ends() {
-    let model = ScriptedModel::start().await;
-    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, "")).await;
+    let (model, daemon) = start_daemon("").await;
     let (http, marker) = (daemon.api(), ProcessMarker::new());
     let start = |marker| json!({"command": commands::setsid_child(marker), "background": true});
     model.script(ScriptedResponse::tool_call("c1", "shell", &start(&marker))).script(ScriptedResponse::text("it runs"));

@@ -1,11 +1,6 @@
 //! Summarise older turns when a conversation gets too long.
 
-use quell_protocol::{EventKind, RunId, Verdict};
-use quell_testkit::ScriptedResponse;
-use quell_testkit::model::ScriptedStream;
-use serde_json::json;
-
-use crate::test_engine::{NoticeRecorder, ProcessLock, TestEngine, copy_data_dir, messages_as_text, parse_agent_id};
+use crate::prelude::*;
 
 /// About 3,000 bytes.
 fn long_text(text: &str) -> String {
@@ -13,10 +8,7 @@ fn long_text(text: &str) -> String {
 }
 
 async fn start_engine(window_tokens: usize) -> TestEngine {
-    TestEngine::start_with(ProcessLock::shared().await, |config| {
-        config.agents.get_mut(&parse_agent_id("main")).unwrap().window_tokens = window_tokens;
-    })
-    .await
+    TestEngine::start_with_main(|main| main.window_tokens = window_tokens).await
 }
 
 fn overflow_response() -> ScriptedResponse {
@@ -67,25 +59,12 @@ async fn older_turns_are_summarised_when_the_window_fills_and_stay_so() {
         "the summary was lost"
     );
     // The summary is also used by another daemon on the same database.
-    let data = copy_data_dir(test.test_dir.path());
-    let mut config =
-        crate::test_engine::engine_config(data.path(), &test.model.base_url(), quell_scope::PointProbe::default());
-    config.token_file = data.path().join("token");
-    let other = quell_engine::Engine::start(config).await.unwrap();
-    test.model.script(ScriptedResponse::text("Still yes."));
-    let ask = crate::test_engine::submission("s", "and now?");
-    let quell_engine::engine::SubmitOutcome::Accepted(answer) =
-        other.submit(&crate::test_engine::alice(), ask).await.unwrap()
-    else {
-        panic!("not new")
-    };
-    let live_run = other.live_run(&answer.run_id).unwrap();
-    live_run.wait_for_progress(quell_engine::live_run::RunProgress::Ended).await;
-    let after = messages_as_text(&test.last_messages());
+    let other = crate::crash_recovery::start_on_copy(&test).await;
+    let after = other.next_request_text().await;
     assert!(after.contains("They spoke of boats and trains.") && !after.contains("Boats are fine."), "{after}");
-    other.shut_down().await;
+    other.close().await;
     // The history for people stays complete.
-    let page = test.engine.history_page(&crate::test_engine::parse_session_key("s"), 10, None).await.unwrap();
+    let page = test.engine.history_page(&parse_session_key("s"), 10, None).await.unwrap();
     assert!(page.messages.iter().any(|message| message.text.starts_with("Boats are fine.")));
     test.close().await;
 }
@@ -107,8 +86,7 @@ async fn a_provider_that_finds_it_too_long_triggers_a_summary_once() {
     test.run_message("s", "more").await;
     test.model.script(ScriptedResponse::text("Summed up.")).script(overflow_response());
     let failed = test.run_message("s", "and more").await;
-    let Some(Verdict::Failed { code, .. }) = failed.verdict else { panic!("{failed:?}") };
-    assert_eq!(code, "context_overflow", "a second overflow in one step must fail the run");
+    assert_eq!(failure_of(&failed).0, "context_overflow", "a second overflow in one step must fail the run");
     assert_eq!(test.model.unused_count(), 0);
     test.close().await;
 }
@@ -124,7 +102,7 @@ async fn a_summary_that_fails_is_no_end_and_after_an_overflow_the_last_words_sta
     assert!(whole.contains("Boats are fine."), "without a summary the whole history must be sent: {whole}");
     test.model.script(ScriptedResponse::status(401)).script(overflow_response()).script(ScriptedResponse::status(401));
     let failed = test.run_message("s", "and of planes?").await;
-    let Some(Verdict::Failed { code, message }) = failed.verdict else { panic!("{failed:?}") };
+    let (code, message) = failure_of(&failed);
     assert_eq!(code, "context_overflow");
     assert!(message.contains("summarising it failed") && message.contains("check its API key"), "{message}");
     test.model.script(ScriptedResponse::text("Planes."));
@@ -195,7 +173,7 @@ async fn a_summary_does_not_lose_that_a_request_was_stopped() {
     test.model.script(ScriptedResponse::text(long_text("Boats are fine.")));
     test.run_message("s", "tell me of boats").await;
     test.model.script(ScriptedResponse::silent_mid_stream("Trains"));
-    let run = test.send(crate::test_engine::submission("s", "sell all my trains")).await;
+    let run = test.send(submission("s", "sell all my trains")).await;
     test.wait_text(&run).await;
     test.stop(&run);
     test.wait_ended(&run).await;

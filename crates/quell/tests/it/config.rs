@@ -2,13 +2,8 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 
-use quell_testkit::daemon::{DaemonHome, TestDaemon};
-use rstest::rstest;
-use serde_json::Value;
-
-use crate::test_daemon::{QuellCliOutput, quell_exe, run_cli, run_to_exit};
+use crate::prelude::*;
 
 #[test]
 fn without_file_and_environment_the_demo_model_is_in_force() {
@@ -203,7 +198,7 @@ fn the_doctor_is_content_with_a_fresh_start_and_makes_nothing() {
 #[tokio::test]
 async fn the_doctor_knows_the_daemon_its_pid_and_its_hold() {
     let daemon = TestDaemon::start(quell_exe(), "").await;
-    let held = daemon.api().put("/api/hold", &serde_json::json!({"reason": "upgrade"})).await.expect_status(200);
+    let held = daemon.api().put("/api/hold", &json!({"reason": "upgrade"})).await.expect_status(200);
     assert_eq!(held["held"], true);
     let shown = run_cli(daemon.home(), &["doctor", "--json"]);
     let found = parse_findings(&shown);

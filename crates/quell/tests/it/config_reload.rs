@@ -5,16 +5,10 @@
 
 use std::fs;
 
-use quell_engine::engine::{ReloadError, ReloadSummary, Submission};
-use quell_protocol::Verdict;
-use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::{DaemonHome, TestDaemon};
-use quell_testkit::model::{ScriptedResponse, ScriptedStream};
-use serde_json::json;
-use tokio::time::Instant;
+use quell_engine::engine::{ReloadError, ReloadSummary};
 
-use crate::test_daemon::{quell_exe, run_to_exit};
-use crate::test_engine::{ProcessLock, TestEngine, WAIT_TIMEOUT, engine_config, parse_agent_id, submission};
+use crate::prelude::*;
+use crate::test_engine::engine_config;
 
 /// Two model servers, and a daemon that was started with the first one.
 struct ReloadDaemonFixture {
@@ -69,10 +63,11 @@ impl ReloadDaemonFixture {
     /// Waits until the log contains the line or the metrics have it. Both are polled over HTTP, since neither has an
     /// event.
     async fn wait_line(&self, line: &str) {
-        let begun = Instant::now();
-        while !self.daemon.output().contains(line) && !self.metrics().await.lines().any(|shown| shown == line) {
-            assert!(begun.elapsed() < WAIT_TIMEOUT, "no line {line:?}\n{}", self.daemon.output());
-        }
+        poll_until(line, async || {
+            let is_metric = self.metrics().await.lines().any(|shown| shown == line);
+            (is_metric || self.daemon.output().contains(line)).then_some(())
+        })
+        .await;
     }
 
     async fn metrics(&self) -> String {
@@ -132,7 +127,7 @@ async fn a_wrong_file_keeps_the_old_configuration_and_is_named_and_a_mended_one_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_vanishes_from_the_file_answers_what_it_has_and_goes_then() {
-    let with_scout = |engine: &mut quell_engine::EngineConfig| {
+    let with_scout = |engine: &mut EngineConfig| {
         let main = engine.agents[&parse_agent_id("main")].clone();
         engine.agents.insert(parse_agent_id("scout"), main);
     };

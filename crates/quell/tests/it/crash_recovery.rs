@@ -5,21 +5,12 @@ mod disk_full_at_start;
 mod random_kills;
 mod write_refused;
 
-use quell_engine::agent::AgentConfig;
-use quell_engine::engine::RunFollow;
-use quell_kernel::StopLevel;
-use quell_kernel::turn::PartialPolicy;
-use quell_protocol::{EventKind, RunId, StopReason, Verdict};
-use quell_store::sqlite::test_support::OtherProgram;
-use quell_testkit::commands::{self, ProcessMarker};
-use quell_testkit::leaks;
-use quell_testkit::model::{ScriptedResponse, ScriptedStream};
-use serde_json::{Value, json};
+use std::io::Write;
 
-use crate::test_engine::{
-    ProcessLock, TestDir, TestEngine, WAIT_TIMEOUT, abort_reason, alice, copy_data_dir, messages_as_text, receipt_of,
-    run_stop_scope, stop_ask, submission,
-};
+use quell_engine::engine::RunFollow;
+use quell_kernel::turn::PartialPolicy;
+
+use crate::prelude::*;
 
 /// The leftovers of a receipt that certainly belong to this run. Tests run in parallel, so a receipt may also name what
 /// another test's dead daemon left.
@@ -28,17 +19,49 @@ pub(crate) fn certain_leftovers(leftovers: &Value) -> Vec<&str> {
     names.filter(|name| !name.contains("may be of this run")).collect()
 }
 
-/// Starts a second engine on a copy of the data directory: what a daemon that dies now would leave.
-async fn start_on_copy(test: &TestEngine) -> TestEngine {
-    TestEngine::start_in(
-        TestDir::Temporary(copy_data_dir(test.test_dir.path())),
-        ProcessLock::shared().await,
-        keep_partial_text,
-    )
-    .await
+/// A small file system, as this test sees it.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    /// The disk that a process sees at this path in its mount namespace.
+    fn of_process(pid: u32, path: &Path) -> Self {
+        Self(Path::new("/proc").join(pid.to_string()).join("root").join(path.strip_prefix("/").unwrap()))
+    }
+
+    fn fill(&self) {
+        let mut filler = std::fs::File::create(self.0.join("filler")).unwrap();
+        while filler.write(&[0; 512]).is_ok() {}
+    }
+
+    fn free(&self) {
+        std::fs::remove_file(self.0.join("filler")).unwrap();
+    }
 }
 
-fn keep_partial_text(config: &mut quell_engine::EngineConfig) {
+/// Starts a second engine on a copy of the data directory: what a daemon that dies now would leave.
+pub(crate) async fn start_on_copy(test: &TestEngine) -> TestEngine {
+    start_on_data(copy_data_dir(test.test_dir.path())).await
+}
+
+/// As [`start_on_copy`], on a database that was changed before the start.
+async fn start_on_changed_copy(test: &TestEngine, change: impl FnOnce(&OtherProgram)) -> TestEngine {
+    let data = copy_data_dir(test.test_dir.path());
+    change(&OtherProgram::connect(data.path()));
+    start_on_data(data).await
+}
+
+async fn start_on_data(data: TestDataDir) -> TestEngine {
+    TestEngine::start_in(TestDir::Temporary(data), ProcessLock::shared().await, keep_partial_text).await
+}
+
+/// Closes both engines. The first one is not really dead, and its run still goes on.
+async fn close_both(after: TestEngine, test: TestEngine, run: &RunId) {
+    after.close().await;
+    test.stop(run).wait_settled().await;
+    test.close().await;
+}
+
+fn keep_partial_text(config: &mut EngineConfig) {
     config.agents.values_mut().for_each(|agent: &mut AgentConfig| agent.partial = PartialPolicy::Keep);
 }
 
@@ -60,15 +83,6 @@ async fn wait_journal_line(
 
 fn line_contains(kind: &'static str, text: &'static str) -> impl Fn(&Value) -> bool + Send + 'static {
     move |line| line["kind"] == kind && line.to_string().contains(text)
-}
-
-/// Sends the next message of session `s`, and returns the text of its model request.
-async fn next_request_text(test: &TestEngine) -> String {
-    test.model.script(ScriptedResponse::text("after"));
-    let next = test.run_message("s", "and now?").await;
-    assert_eq!(next.verdict, Some(Verdict::Completed));
-    test.model.assert_histories_valid();
-    messages_as_text(test.model.recorded_requests().last().unwrap().messages())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -93,15 +107,13 @@ async fn finished_calls_stay_and_interrupted_ones_are_told() {
     // The first daemon is not really dead, so its command was alive: the second one has ended it.
     assert_eq!(certain_leftovers(&json!(receipt_of(&view).leftovers)), [""; 0], "{view:#?}");
     assert_eq!(marker.marked_processes(), []);
-    let seen = next_request_text(&after).await;
+    let seen = after.next_request_text().await;
     for part in ["I look around.", "finished 42", "printed before it died", "Side effects are possible", "did nothing"]
     {
         assert!(seen.contains(part), "{part:?} is not in {seen}");
     }
     assert!(seen.contains("stopped because the service went down"), "{seen}");
-    after.close().await;
-    test.stop(&run).wait_settled().await;
-    test.close().await;
+    close_both(after, test, &run).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -113,11 +125,9 @@ async fn text_that_streamed_is_there_for_people_and_by_the_agents_policy_for_the
     let after = start_on_copy(&test).await;
     let view = after.engine.find_run(&run).await.unwrap().unwrap();
     assert_eq!(view.output.as_deref(), Some("The first half of an answer"));
-    let seen = next_request_text(&after).await;
+    let seen = after.next_request_text().await;
     assert!(seen.contains("The first half of an answer") && seen.contains("[Interrupted"), "{seen}");
-    after.close().await;
-    test.stop(&run).wait_settled().await;
-    test.close().await;
+    close_both(after, test, &run).await;
 }
 
 /// The daemon dies between the stop and the death of a command that ignores SIGTERM. The verdict still names the
@@ -125,7 +135,7 @@ async fn text_that_streamed_is_there_for_people_and_by_the_agents_policy_for_the
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_outlives_the_daemon_that_took_it() {
     // Only the forced stop kills the command.
-    let slow = |config: &mut quell_engine::EngineConfig| {
+    let slow = |config: &mut EngineConfig| {
         config.stop_timeouts.term = WAIT_TIMEOUT * 2;
         config.stop_timeouts.grace = WAIT_TIMEOUT * 2;
     };
@@ -144,9 +154,9 @@ async fn a_stop_outlives_the_daemon_that_took_it() {
     let theirs = test.wait_ended(&run).await;
     assert_eq!(view.verdict, theirs.verdict, "{view:#?}");
     assert_eq!(abort_reason(view.verdict.as_ref()), StopReason::User);
-    let asked = |view: &quell_protocol::api::RunView| receipt_of(view).requested_at.as_ref().map(|at| at.at.clone());
+    let asked = |view: &RunView| receipt_of(view).requested_at.as_ref().map(|at| at.at.clone());
     assert_eq!(asked(&view), asked(&theirs));
-    let seen = next_request_text(&after).await;
+    let seen = after.next_request_text().await;
     assert!(seen.contains("stopped on purpose by the user"), "{seen}");
     after.close().await;
     test.close().await;
@@ -158,11 +168,9 @@ async fn a_recorded_turn_says_how_its_run_ended() {
     let test = TestEngine::start_shared().await;
     test.model.script(ScriptedResponse::text("All is well."));
     let run = test.run_message("s", "how is it?").await.run_id;
-    let data = copy_data_dir(test.test_dir.path());
     // The client had seen more events than one block of reserved sequence numbers.
     let had_seen = 70_000;
-    OtherProgram::connect(data.path()).undo_ends_but_turns(had_seen);
-    let after = TestEngine::start_in(TestDir::Temporary(data), ProcessLock::shared().await, |_| {}).await;
+    let after = start_on_changed_copy(&test, |data| data.undo_ends_but_turns(had_seen)).await;
     let view = after.engine.find_run(&run).await.unwrap().unwrap();
     assert_eq!((view.verdict.as_ref(), view.output.as_deref()), (Some(&Verdict::Completed), Some("All is well.")));
     assert!(receipt_of(&view).turn.recorded && view.result.as_ref().unwrap().success, "{view:#?}");
@@ -170,7 +178,7 @@ async fn a_recorded_turn_says_how_its_run_ended() {
     let Some(RunFollow::Ended(events)) = end else { panic!("live") };
     assert!(events.iter().all(|event| event.seq >= had_seen), "sequence numbers go backwards: {events:#?}");
     assert!(matches!(events.last().unwrap().kind, EventKind::Ended { .. }), "{events:#?}");
-    let seen = next_request_text(&after).await;
+    let seen = after.next_request_text().await;
     assert!(seen.contains("All is well.") && !seen.contains("went down"), "{seen}");
     after.close().await;
     test.close().await;
@@ -187,14 +195,12 @@ async fn a_journal_is_read_as_far_as_it_can_be() {
     test.model.script(batch);
     let run = test.send(submission("s", "look")).await;
     wait_journal_line(&test, &run, "the second call", line_contains("began", "c2")).await;
-    let data = copy_data_dir(test.test_dir.path());
-    OtherProgram::connect(data.path()).replace_journal_lines("finished", r#"{"kind":"of a later version"}"#);
-    let after = TestEngine::start_in(TestDir::Temporary(data), ProcessLock::shared().await, |_| {}).await;
-    let seen = next_request_text(&after).await;
+    let after =
+        start_on_changed_copy(&test, |data| data.replace_journal_lines("finished", r#"{"kind":"of a later version"}"#))
+            .await;
+    let seen = after.next_request_text().await;
     assert!(seen.contains("I look.") && seen.contains("Side effects are possible"), "{seen}");
-    after.close().await;
-    test.stop(&run).wait_settled().await;
-    test.close().await;
+    close_both(after, test, &run).await;
 }
 
 /// One damaged row affects one run: the daemon starts, the run is over, and the session continues.
@@ -206,17 +212,13 @@ async fn a_run_whose_row_is_damaged_does_not_keep_the_daemon_from_starting() {
     test.model.script(ScriptedResponse::silent_mid_stream("The first half"));
     let run = test.send(submission("s", "tell me")).await;
     wait_journal_line(&test, &run, "its text", line_contains("text", "first half")).await;
-    let data = copy_data_dir(test.test_dir.path());
-    OtherProgram::connect(data.path()).damage_open_views();
-    let after = TestEngine::start_in(TestDir::Temporary(data), ProcessLock::shared().await, keep_partial_text).await;
+    let after = start_on_changed_copy(&test, |data| data.damage_open_views()).await;
     let view = after.engine.find_run(&run).await.unwrap().unwrap();
     assert_eq!((view.state.as_str(), view.output.as_deref()), ("ended", Some("The first half")), "{view:#?}");
     assert_eq!(abort_reason(view.verdict.as_ref()), StopReason::DaemonStopped);
-    let seen = next_request_text(&after).await;
+    let seen = after.next_request_text().await;
     assert!(seen.contains("All is well.") && seen.contains("damaged") && seen.contains("The first half"), "{seen}");
-    after.close().await;
-    test.stop(&run).wait_settled().await;
-    test.close().await;
+    close_both(after, test, &run).await;
 }
 
 /// A client that has seen many events reconnects after the crash and gets the end, as one event and once.
@@ -244,9 +246,7 @@ async fn a_client_is_told_the_end_whatever_it_had_seen() {
         let Some(RunFollow::Ended(again)) = again else { panic!("the run is live or unknown") };
         assert_eq!(again.as_slice(), std::slice::from_ref(end), "the end must come once");
     }
-    after.close().await;
-    test.stop(&run).wait_settled().await;
-    test.close().await;
+    close_both(after, test, &run).await;
 }
 
 /// The lock file is removed and a second daemon starts: the first one may not write any more, and reports it.
@@ -258,8 +258,7 @@ async fn a_daemon_that_lost_its_data_starts_no_tool() {
     let run = test.send(submission("s", "write")).await;
     test.model.request_at(0).wait_paused().await;
     std::fs::remove_file(test.test_dir.path().join("quell.lock")).unwrap();
-    let test_dir = TestDir::Borrowed(test.test_dir.path().to_path_buf());
-    let second = TestEngine::start_in(test_dir, ProcessLock::shared().await, |_| {}).await;
+    let second = TestEngine::start_on(test.test_dir.path(), |_| {}).await;
     assert_eq!(
         second.engine.find_run(&run).await.unwrap().unwrap().state,
         "ended",
@@ -267,7 +266,7 @@ async fn a_daemon_that_lost_its_data_starts_no_tool() {
     );
     test.model.open_gate("go");
     let Some(live_run) = test.engine.live_run(&run) else { panic!("{run} is over") };
-    live_run.wait_for_progress(quell_engine::live_run::RunProgress::Ended).await;
+    live_run.wait_for_progress(RunProgress::Ended).await;
     let Some(Verdict::Failed { code, message: why }) = live_run.verdict() else { panic!("{:?}", live_run.verdict()) };
     assert_eq!(code, "store");
     assert!(why.contains("shell was not started") && why.contains("another quell has taken over"), "{why}");

@@ -2,15 +2,11 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
 
-use quell_testkit::daemon::DaemonHome;
-use quell_testkit::leaks;
 use quell_testkit::skip::{announce_skip, lacks_root};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
 
-use crate::test_daemon::{quell_exe, run_to_exit};
+use crate::prelude::*;
 
 /// The user `nobody` on every Linux.
 const NOBODY_UID: &str = "65534";
@@ -31,7 +27,7 @@ fn the_tour_as_json_is_the_receipt() {
     let receipt: Value = serde_json::from_str(&shown.out).unwrap_or_else(|error| panic!("{error}: {shown:?}"));
     assert_eq!(shown.code, 0);
     assert_eq!(receipt["verdict"]["kind"], "aborted");
-    assert_eq!(receipt["leftovers"], serde_json::json!([]));
+    assert_eq!(receipt["leftovers"], json!([]));
 }
 
 /// A program that becomes root, out of reach of the user who started it, as `sudo` does.

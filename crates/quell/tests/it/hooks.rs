@@ -10,19 +10,17 @@ mod receiver;
 mod runs;
 mod webhooks;
 
-use std::path::Path;
-use std::time::Duration;
+use std::fmt::Debug;
+use std::time::Instant;
 
 use quell_engine::hooks::{HookSettings, HookTrigger, Veto};
 use quell_kernel::StopTimeouts;
 use quell_protocol::hook::{HookEvent, SessionFacts};
 use quell_scope::clock::Clock;
 use quell_scope::{PointProbe, Scope};
-use quell_testkit::commands::ProcessMarker;
-use quell_testkit::leaks;
-use serde_json::Value;
+use tokio::task::JoinHandle;
 
-use crate::test_engine::{ProcessLock, TestEngine, WAIT_TIMEOUT, parse_agent_id, parse_session_key};
+use crate::prelude::*;
 
 async fn start_engine(change: impl FnOnce(&mut HookSettings)) -> TestEngine {
     TestEngine::start_with(ProcessLock::shared().await, |config| change(&mut config.hooks)).await
@@ -106,3 +104,38 @@ async fn wait_signals_ignored(test: &TestEngine, marker: &ProcessMarker) {
 
 /// Far less than the grace that would apply without an immediate kill, and enough for a busy machine.
 const SOON_LIMIT: Duration = Duration::from_secs(20);
+
+/// Cancels the scope of a caller that waits for [`signal_ignoring_command`]: the caller is told at once, and nothing of
+/// the command is left.
+async fn assert_cancel_kills<T: Debug + PartialEq>(
+    test: &TestEngine,
+    marker: &ProcessMarker,
+    scope: Scope,
+    asking: JoinHandle<T>,
+    expected: T,
+) {
+    wait_signals_ignored(test, marker).await;
+    let begun = Instant::now();
+    scope.cancel();
+    assert_eq!(tokio::time::timeout(SOON_LIMIT, asking).await.unwrap().unwrap(), expected);
+    tokio::time::timeout(SOON_LIMIT, scope.close()).await.unwrap();
+    // With the grace applied, a command that ignores SIGTERM would live for a minute.
+    assert!(begun.elapsed() < SOON_LIMIT, "{:?}", begun.elapsed());
+    assert_eq!(marker.marked_processes(), []);
+    let held: Vec<_> = scope.ledger().rows().iter().map(|row| (row.kind, row.release().unwrap())).collect();
+    assert_eq!(held, [(ResourceKind::Hook, Release::Cancelled), (ResourceKind::Process, Release::Kill)]);
+}
+
+/// Drops a caller while its hook runs, and waits until the hook has left no process.
+async fn assert_leaver_leaves_nothing<T: Debug>(
+    asking: impl Future<Output = T>,
+    marker: &ProcessMarker,
+    scope: &Scope,
+) {
+    tokio::select! {
+        answer = asking => panic!("{answer:?}"),
+        () = marker.wait_for_count(1) => {}
+    }
+    tokio::time::timeout(SOON_LIMIT, scope.close()).await.unwrap();
+    assert_eq!(marker.marked_processes(), []);
+}

@@ -4,20 +4,12 @@
 //! in a PID namespace and, where the agent disables it, with the warden alone.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 
-use quell_testkit::commands::ProcessMarker;
-use quell_testkit::daemon::{DaemonHome, TestDaemon};
-use quell_testkit::hostile::{self, HostileProgram};
-use quell_testkit::model::ScriptedResponse;
+use quell_testkit::hostile::HostileProgram;
 use quell_testkit::skip::lacks_root;
-use quell_testkit::{ScriptedModel, leaks};
-use rstest::rstest;
-use serde_json::{Value, json};
 
 use crate::crash_recovery::certain_leftovers;
-use crate::test_daemon::{config_toml, quell_exe};
-use crate::test_engine::WAIT_TIMEOUT;
+use crate::prelude::*;
 
 /// A user id that no user of the machine has.
 const ORDINARY_USER: u32 = 48_151;
@@ -37,8 +29,8 @@ struct HostileFixture {
 }
 
 impl HostileFixture {
-    /// `None` when this process may not become the user.
-    async fn start(user: DaemonUser, isolate: &str) -> Option<Self> {
+    /// Starts a daemon. `None` when this process may not become the user.
+    async fn start(user: DaemonUser, isolate: &str) -> Option<(Self, TestDaemon)> {
         let model = ScriptedModel::start().await;
         let home = DaemonHome::new(&config_toml(&model, &format!("isolate = \"{isolate}\"\n")));
         let quell = home.copy_executable(quell_exe());
@@ -48,11 +40,13 @@ impl HostileFixture {
             DaemonUser::Root if lacks_root() => return None,
             DaemonUser::Root | DaemonUser::Ordinary => home,
         };
-        Some(Self { model, home, quell, marker: ProcessMarker::new() })
+        let daemon = home.start(&quell).await;
+        Some((Self { model, home, quell, marker: ProcessMarker::new() }, daemon))
     }
 
-    fn build_program(&self, program: HostileProgram) -> PathBuf {
-        hostile::compile(program, self.home.root_dir())
+    /// The command that attacks with this program.
+    fn command_of(&self, program: HostileProgram, command: fn(&Path, &ProcessMarker) -> String) -> String {
+        command(&hostile::compile(program, self.home.root_dir()), &self.marker)
     }
 
     async fn start_daemon(&self) -> TestDaemon {
@@ -94,11 +88,12 @@ impl HostileFixture {
         }
     }
 
-    /// Stops the run, waits until no marked process lives, and returns the receipt.
+    /// Stops the run, waits until no marked process lives, and returns the receipt, which names no leftovers.
     async fn stop_and_wait_gone(&self, daemon: &TestDaemon, run: &str, force: bool) -> Value {
         let path = format!("/api/runs/{run}/stop?wait=1");
         let view = daemon.api().post(&path, &json!({"force": force})).await.expect_status(200);
         self.marker.wait_gone(WAIT_TIMEOUT).await;
+        assert_eq!(view["receipt"]["leftovers"], json!([]), "{view:#}");
         view["receipt"].clone()
     }
 
@@ -123,12 +118,10 @@ async fn a_zombie_leader_is_dead_after_the_stop(
     #[values("auto", "none")] isolate: &str,
     #[values(false, true)] force: bool,
 ) {
-    let Some(fixture) = HostileFixture::start(user, isolate).await else { return };
-    let daemon = fixture.start_daemon().await;
-    let command = hostile::zombie_leader(&fixture.build_program(HostileProgram::ZombieLeader), &fixture.marker);
+    let Some((fixture, daemon)) = HostileFixture::start(user, isolate).await else { return };
+    let command = fixture.command_of(HostileProgram::ZombieLeader, hostile::zombie_leader);
     let run = fixture.start_attack(&daemon, &command).await;
     let receipt = fixture.stop_and_wait_gone(&daemon, &run, force).await;
-    assert_eq!(receipt["leftovers"], json!([]), "{receipt:#}");
     let held_by = if isolate == "auto" { "namespace" } else { "sweep" };
     assert_eq!(process_row(&receipt)["heldBy"], held_by, "{receipt:#}");
     fixture.assert_next_message_works(&daemon).await;
@@ -140,10 +133,8 @@ async fn a_zombie_leader_is_dead_when_the_call_has_ended(
     #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
     #[values("auto", "none")] isolate: &str,
 ) {
-    let Some(fixture) = HostileFixture::start(user, isolate).await else { return };
-    let daemon = fixture.start_daemon().await;
-    let command =
-        hostile::zombie_leader_left_behind(&fixture.build_program(HostileProgram::ZombieLeader), &fixture.marker);
+    let Some((fixture, daemon)) = HostileFixture::start(user, isolate).await else { return };
+    let command = fixture.command_of(HostileProgram::ZombieLeader, hostile::zombie_leader_left_behind);
     fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": command})));
     fixture.model.script(ScriptedResponse::text("seen"));
     let run = daemon.api().send_message("s", "go").await;
@@ -159,27 +150,11 @@ async fn a_zombie_leader_does_not_outlive_the_daemon(
     #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
     #[values("auto", "none")] isolate: &str,
 ) {
-    let Some(fixture) = HostileFixture::start(user, isolate).await else { return };
-    let daemon = fixture.start_daemon().await;
-    let command = hostile::zombie_leader(&fixture.build_program(HostileProgram::ZombieLeader), &fixture.marker);
+    let Some((fixture, daemon)) = HostileFixture::start(user, isolate).await else { return };
+    let command = fixture.command_of(HostileProgram::ZombieLeader, hostile::zombie_leader);
     fixture.start_attack(&daemon, &command).await;
     daemon.kill9().await;
     fixture.marker.wait_gone(WAIT_TIMEOUT).await;
-}
-
-#[rstest]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_that_poses_as_a_warden_is_ended(
-    #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
-    #[values("auto", "none")] isolate: &str,
-) {
-    let Some(fixture) = HostileFixture::start(user, isolate).await else { return };
-    let daemon = fixture.start_daemon().await;
-    let folder = fixture.home.root_dir();
-    let run = fixture.start_attack(&daemon, &hostile::poses_as_warden(&fixture.quell, folder, &fixture.marker)).await;
-    // Where the command could kill its warden, the call ends by itself.
-    let receipt = fixture.stop_and_wait_gone(&daemon, &run, true).await;
-    assert_eq!(receipt["leftovers"], json!([]), "{receipt:#}");
 }
 
 #[rstest]
@@ -188,10 +163,10 @@ async fn a_forged_report_is_not_believed(
     #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
     #[values("auto", "none")] isolate: &str,
 ) {
-    let Some(fixture) = HostileFixture::start(user, isolate).await else { return };
-    let daemon = fixture.start_daemon().await;
+    let Some((fixture, daemon)) = HostileFixture::start(user, isolate).await else { return };
     let go = fixture.home.root_dir().join("go");
-    let command = hostile::forged_report(&fixture.build_program(HostileProgram::ForgedReport), &fixture.marker, &go);
+    let program = hostile::compile(HostileProgram::ForgedReport, fixture.home.root_dir());
+    let command = hostile::forged_report(&program, &fixture.marker, &go);
     let (run, output) = fixture.start_attack_with_output(&daemon, &command).await;
     fixture.model.script(ScriptedResponse::text("seen"));
     fs::write(&go, "").unwrap();
@@ -201,8 +176,7 @@ async fn a_forged_report_is_not_believed(
         // Its warden is dead, so the call ends by itself.
         assert_eq!(daemon.api().run_events(&run, 0).await.read_to_end().await.verdict(), "completed");
     }
-    let receipt = fixture.stop_and_wait_gone(&daemon, &run, true).await;
-    assert_eq!(receipt["leftovers"], json!([]), "{receipt:#}");
+    fixture.stop_and_wait_gone(&daemon, &run, true).await;
     let shown = daemon.api().run_view(&run).await;
     assert_eq!(shown["state"], "ended");
 }
@@ -213,8 +187,7 @@ async fn a_command_that_killed_its_daemon_is_ended_by_the_next(
     #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
     #[values("auto", "none")] isolate: &str,
 ) {
-    let Some(fixture) = HostileFixture::start(user, isolate).await else { return };
-    let daemon = fixture.start_daemon().await;
+    let Some((fixture, daemon)) = HostileFixture::start(user, isolate).await else { return };
     let command = hostile::kills_its_daemon(&fixture.marker);
     fixture.model.script(ScriptedResponse::tool_call("c1", "shell", &json!({"command": command})));
     fixture.model.script(ScriptedResponse::text("seen"));
@@ -239,8 +212,7 @@ async fn a_command_that_killed_its_daemon_is_ended_by_the_next(
 #[case::of_a_run_that_had_ended(true)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_command_that_hid_from_its_daemon_is_named_by_the_next(#[case] background: bool) {
-    let Some(fixture) = HostileFixture::start(DaemonUser::Ordinary, "none").await else { return };
-    let daemon = fixture.start_daemon().await;
+    let Some((fixture, daemon)) = HostileFixture::start(DaemonUser::Ordinary, "none").await else { return };
     let go = fixture.home.root_dir().join("go");
     let attack = hostile::kills_its_daemon_and_hides(&fixture.marker);
     let command = format!("while ! test -e {}; do sleep 0.05; done; {attack}", go.display());
@@ -270,46 +242,25 @@ async fn a_command_that_hid_from_its_daemon_is_named_by_the_next(#[case] backgro
     fixture.marker.kill_survivors();
 }
 
+/// Where a command could kill its warden, its call ends by itself.
 #[rstest]
-#[case::in_a_vfork(true)]
-#[case::in_namespaces_of_its_own(false)]
+#[case::poses_as_a_warden(|it: &HostileFixture| hostile::poses_as_warden(&it.quell, it.home.root_dir(), &it.marker), true)]
+#[case::in_a_vfork(|it: &HostileFixture| it.command_of(HostileProgram::WaitsForVfork, hostile::runs_program), false)]
+#[case::in_namespaces_of_its_own(|it: &HostileFixture| hostile::nests_namespaces(&it.marker), false)]
+#[case::work_in_the_kernel(|it: &HostileFixture| it.command_of(HostileProgram::LeavesWork, hostile::runs_program), false)]
+#[case::many_threads(|it: &HostileFixture| it.command_of(HostileProgram::ManyThreads, hostile::runs_program), false)]
+#[case::a_full_process_table(|it: &HostileFixture| hostile::fills_the_process_table(&it.marker), false)]
+#[case::stops_its_daemon(|it: &HostileFixture| hostile::stops_its_daemon(&it.marker), false)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn other_ways_to_be_out_of_reach_end_with_the_stop(
-    #[case] vfork: bool,
+async fn a_command_out_of_reach_ends_with_the_stop(
+    #[case] command: fn(&HostileFixture) -> String,
+    #[case] force: bool,
     #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
     #[values("auto", "none")] isolate: &str,
 ) {
-    let Some(fixture) = HostileFixture::start(user, isolate).await else { return };
-    let daemon = fixture.start_daemon().await;
-    let command = if vfork {
-        hostile::runs_program(&fixture.build_program(HostileProgram::WaitsForVfork), &fixture.marker)
-    } else {
-        hostile::nests_namespaces(&fixture.marker)
-    };
-    let run = fixture.start_attack(&daemon, &command).await;
-    let receipt = fixture.stop_and_wait_gone(&daemon, &run, false).await;
-    assert_eq!(receipt["leftovers"], json!([]), "{receipt:#}");
-}
-
-#[rstest]
-#[case::work_in_the_kernel(Some(HostileProgram::LeavesWork))]
-#[case::many_threads(Some(HostileProgram::ManyThreads))]
-#[case::a_full_process_table(None)]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_command_that_exhausts_the_machine_ends_with_the_stop(
-    #[case] program: Option<HostileProgram>,
-    #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
-    #[values("auto", "none")] isolate: &str,
-) {
-    let Some(fixture) = HostileFixture::start(user, isolate).await else { return };
-    let daemon = fixture.start_daemon().await;
-    let command = match program {
-        Some(program) => hostile::runs_program(&fixture.build_program(program), &fixture.marker),
-        None => hostile::fills_the_process_table(&fixture.marker),
-    };
-    let run = fixture.start_attack(&daemon, &command).await;
-    let receipt = fixture.stop_and_wait_gone(&daemon, &run, false).await;
-    assert_eq!(receipt["leftovers"], json!([]), "{receipt:#}");
+    let Some((fixture, daemon)) = HostileFixture::start(user, isolate).await else { return };
+    let run = fixture.start_attack(&daemon, &command(&fixture)).await;
+    fixture.stop_and_wait_gone(&daemon, &run, force).await;
     fixture.assert_next_message_works(&daemon).await;
 }
 
@@ -322,8 +273,7 @@ async fn a_daemon_that_may_have_nothing_more_stops_or_leaves_nothing(
     #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
     #[values("auto", "none")] isolate: &str,
 ) {
-    let Some(fixture) = HostileFixture::start(user, isolate).await else { return };
-    let daemon = fixture.start_daemon().await;
+    let Some((fixture, daemon)) = HostileFixture::start(user, isolate).await else { return };
     let run = fixture.start_attack(&daemon, &hostile::limits_its_daemon(limit, &fixture.marker)).await;
     let asked = daemon.api();
     let path = format!("/api/runs/{run}/stop?wait=1");
@@ -349,54 +299,31 @@ async fn a_warden_without_descriptors_ends_its_command(
     #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
     #[values("auto", "none")] isolate: &str,
 ) {
-    let Some(fixture) = HostileFixture::start(user, isolate).await else { return };
-    let daemon = fixture.start_daemon().await;
+    let Some((fixture, daemon)) = HostileFixture::start(user, isolate).await else { return };
     let go = fixture.home.root_dir().join("go");
     // Before the warden has reported its start, the call would fail at once.
     let run = fixture.start_attack(&daemon, &hostile::blinds_its_warden_when(&fixture.marker, &go)).await;
     fs::write(&go, "").unwrap();
     fixture.wait_output(&daemon, &run, "blinds").await;
-    let receipt = fixture.stop_and_wait_gone(&daemon, &run, false).await;
-    assert_eq!(receipt["leftovers"], json!([]), "{receipt:#}");
-}
-
-#[rstest]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_daemon_that_its_command_has_stopped_hears_a_stop(
-    #[values(DaemonUser::Root, DaemonUser::Ordinary)] user: DaemonUser,
-    #[values("auto", "none")] isolate: &str,
-) {
-    let Some(fixture) = HostileFixture::start(user, isolate).await else { return };
-    let daemon = fixture.start_daemon().await;
-    let command = hostile::stops_its_daemon(&fixture.marker);
-    let run = fixture.start_attack(&daemon, &command).await;
-    let receipt = fixture.stop_and_wait_gone(&daemon, &run, false).await;
-    assert_eq!(receipt["leftovers"], json!([]), "{receipt:#}");
+    fixture.stop_and_wait_gone(&daemon, &run, false).await;
 }
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn storms_without_their_warden_leave_no_zombies(#[values("auto", "none")] isolate: &str) {
-    let Some(fixture) = HostileFixture::start(DaemonUser::Root, isolate).await else { return };
-    let daemon = fixture.start_daemon().await;
+    let Some((fixture, daemon)) = HostileFixture::start(DaemonUser::Root, isolate).await else { return };
     for _ in 0..6 {
         let run = fixture.start_attack(&daemon, &hostile::storm_without_warden(&fixture.marker)).await;
-        let receipt = fixture.stop_and_wait_gone(&daemon, &run, true).await;
-        assert_eq!(receipt["leftovers"], json!([]), "{receipt:#}");
+        fixture.stop_and_wait_gone(&daemon, &run, true).await;
         let pid = daemon.pid();
-        leaks::wait_until(WAIT_TIMEOUT, move || {
-            let children = leaks::children_of(pid);
-            if children.is_empty() { Ok(()) } else { Err(format!("{} children", children.len())) }
-        })
-        .await;
+        leaks::wait_for_value("children of the daemon", 0, move || leaks::children_of(pid).len()).await;
     }
     fixture.assert_next_message_works(&daemon).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_of_a_command_are_not_in_its_warden() {
-    let Some(fixture) = HostileFixture::start(DaemonUser::Root, "none").await else { return };
-    let daemon = fixture.start_daemon().await;
+    let Some((fixture, daemon)) = HostileFixture::start(DaemonUser::Root, "none").await else { return };
     let command = format!("echo hostile; sleep 600; : {}", fixture.marker.as_str());
     let run = fixture.start_attack(&daemon, &command).await;
     let wardens = leaks::children_of(daemon.pid());

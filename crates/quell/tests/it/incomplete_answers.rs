@@ -1,30 +1,7 @@
 //! Truncated and refused model answers never count as finished, and none of their calls runs. A refused message does
 //! not block the next one.
 
-use quell_protocol::api::RunView;
-use quell_protocol::{EventKind, Verdict};
-use quell_testkit::ScriptedResponse;
-use quell_testkit::model::ScriptedStream;
-use rstest::rstest;
-
-use crate::test_engine::{
-    NoticeRecorder, ProcessLock, TestEngine, messages_as_text, parse_agent_id, parse_session_key,
-};
-
-fn failure_of(view: &RunView) -> (&str, &str) {
-    match &view.verdict {
-        Some(Verdict::Failed { code, message }) => (code, message),
-        other => panic!("not failed: {other:?}"),
-    }
-}
-
-/// Sends the next message of session `s`, and returns the text of its model request.
-async fn next_request_text(test: &TestEngine) -> String {
-    test.model.script(ScriptedResponse::text("fine"));
-    let view = test.run_message("s", "and now?").await;
-    assert_eq!(view.verdict, Some(Verdict::Completed), "{view:#?}");
-    messages_as_text(&test.last_messages())
-}
+use crate::prelude::*;
 
 #[tokio::test]
 async fn an_answer_cut_by_its_length_is_failed_and_kept_for_people_alone() {
@@ -37,7 +14,7 @@ async fn an_answer_cut_by_its_length_is_failed_and_kept_for_people_alone() {
     let page = test.engine.history_page(&parse_session_key("s"), 10, None).await.unwrap();
     let cut = page.messages.iter().find(|message| message.text == "The plan is: first");
     assert!(cut.is_some_and(|message| message.partial), "{page:#?}");
-    let seen = next_request_text(&test).await;
+    let seen = test.next_request_text().await;
     assert!(seen.contains("make a plan") && !seen.contains("The plan is"), "{seen}");
     test.close().await;
 }
@@ -55,7 +32,7 @@ async fn a_call_of_a_cut_message_does_not_run(#[case] arguments: &str) {
     assert_eq!(failure_of(&view).0, "truncated");
     let started = |kind: &EventKind| matches!(kind, EventKind::ToolStarted { .. });
     assert!(!watcher.run_events(&view.run_id).iter().any(|event| started(&event.kind)), "{view:#?}");
-    let seen = next_request_text(&test).await;
+    let seen = test.next_request_text().await;
     assert!(!seen.contains("list_files"), "{seen}");
     test.close().await;
 }
@@ -68,7 +45,7 @@ async fn a_refused_request_fails_and_leaves_what_the_model_sees() {
     let (code, message) = failure_of(&view);
     assert_eq!(code, "refused");
     assert!(message.contains("refused to answer"), "{message}");
-    let seen = next_request_text(&test).await;
+    let seen = test.next_request_text().await;
     assert!(!seen.contains("something forbidden") && !seen.contains("I would say"), "{seen}");
     assert!(seen.contains("refused"), "the model does not learn of the refused message: {seen}");
     let page = test.engine.history_page(&parse_session_key("s"), 10, None).await.unwrap();
@@ -89,10 +66,7 @@ async fn an_answer_of_white_space_is_no_answer() {
 
 #[tokio::test]
 async fn a_summary_cut_by_its_length_does_not_replace_the_history() {
-    let test = TestEngine::start_with(ProcessLock::shared().await, |config| {
-        config.agents.get_mut(&parse_agent_id("main")).unwrap().window_tokens = 600;
-    })
-    .await;
+    let test = TestEngine::start_with_main(|main| main.window_tokens = 600).await;
     test.model.script(ScriptedResponse::text(format!("Boats are fine. {}", "And so on. ".repeat(300))));
     test.run_message("s", "tell me of boats").await;
     test.model.script(ScriptedStream::new().text("It was ab").finish_reason("length"));
@@ -110,12 +84,12 @@ async fn a_summary_cut_by_its_length_does_not_replace_the_history() {
 async fn reasoning_in_the_chat_dialect_goes_back_with_its_call() {
     let test = TestEngine::start_shared().await;
     let look = ScriptedStream::new().thinking("Let me ").thinking("see.").text("I look.");
-    test.model.script(look.tool_call("c1", "list_files", &serde_json::json!({})));
+    test.model.script(look.tool_call("c1", "list_files", &json!({})));
     test.model.script(ScriptedStream::new().thinking("Nothing.").text("It is empty."));
     test.run_message("s", "look").await;
     let in_loop = test.last_messages();
     assert_eq!(in_loop[2]["reasoning_content"], "Let me see.", "{in_loop:#?}");
-    next_request_text(&test).await;
+    test.next_request_text().await;
     let later = test.last_messages();
     assert_eq!(later[..in_loop.len()], in_loop, "later turns changed the earlier messages");
     assert!(!messages_as_text(&later).contains("Nothing."), "reasoning without a call was sent back");

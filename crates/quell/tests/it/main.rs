@@ -35,6 +35,7 @@ mod operations;
 mod page;
 mod permissions;
 mod pictures;
+mod prelude;
 mod processes;
 mod queue_and_abort;
 mod resource_limits;

@@ -12,22 +12,27 @@ mod stops;
 mod tool_use;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::ops::Deref;
 
 use quell_mcp::McpConfig;
-use quell_protocol::api::RunView;
-use quell_protocol::{Resource, ResourceKind, RunId};
-use quell_testkit::commands::ProcessMarker;
-use quell_testkit::{ScriptedResponse, leaks, mcp};
-use serde_json::{Value, json};
+use quell_protocol::Resource;
+use quell_testkit::mcp;
 
-use crate::test_engine::{ProcessLock, TestEngine, WAIT_TIMEOUT, messages_as_text, receipt_of, submission};
+use crate::prelude::*;
 
 /// An engine whose agents have the MCP server `test`.
 struct McpFixture {
     test_engine: TestEngine,
     marker: ProcessMarker,
     log: PathBuf,
+}
+
+impl Deref for McpFixture {
+    type Target = TestEngine;
+
+    fn deref(&self) -> &TestEngine {
+        &self.test_engine
+    }
 }
 
 impl McpFixture {
@@ -51,27 +56,42 @@ impl McpFixture {
     /// Starts a run whose model makes one call.
     async fn start_call(&self, session: &str, tool: &str, arguments: Value) -> RunId {
         let name = format!("test__{tool}");
-        self.test_engine.model.script(ScriptedResponse::tool_call(format!("call-{session}-{tool}"), name, &arguments));
-        self.test_engine.send(submission(session, "do it")).await
+        self.model.script(ScriptedResponse::tool_call(format!("call-{session}-{tool}"), name, &arguments));
+        self.send(submission(session, "do it")).await
+    }
+
+    /// Starts a call, and waits until it is held and the server has received `count` calls.
+    async fn start_held_call(&self, session: &str, tool: &str, arguments: Value, count: usize) -> RunId {
+        let run = self.start_call(session, tool, arguments).await;
+        self.wait_resource_held(&run, ResourceKind::McpCall).await;
+        self.wait_messages("tools/call", count).await;
+        run
+    }
+
+    /// Stops a run, which must abort it alone, and waits for its end.
+    async fn stop_to_end(&self, run: &RunId) -> RunView {
+        assert_eq!(self.stop(run).aborted, std::slice::from_ref(run));
+        self.wait_ended(run).await
     }
 
     /// Runs a message whose model makes one call, and returns the result of the call.
     async fn call_and_answer(&self, session: &str, tool: &str) -> String {
-        let arguments = json!({"text": "hello"});
-        self.test_engine.model.script(ScriptedResponse::tool_call(
-            format!("a-{tool}"),
-            format!("test__{tool}"),
-            &arguments,
-        ));
-        self.test_engine.model.script(ScriptedResponse::text("fine"));
-        let view = self.test_engine.run_message(session, "do it").await;
+        let call = ScriptedResponse::tool_call(format!("a-{tool}"), format!("test__{tool}"), &json!({"text": "hello"}));
+        self.model.script(call).script(ScriptedResponse::text("fine"));
+        let view = self.run_message(session, "do it").await;
         assert_eq!(view.output.as_deref(), Some("fine"), "{view:#?}");
         self.last_result()
     }
 
+    /// True while the call of this run is held.
+    fn holds_call(&self, run: &RunId) -> bool {
+        let rows = self.engine.live_run(run).unwrap().scope.ledger().rows();
+        rows.iter().any(|row| row.kind == ResourceKind::McpCall && row.is_held())
+    }
+
     /// The last tool result that the model got.
     fn last_result(&self) -> String {
-        let messages = self.test_engine.last_messages();
+        let messages = self.last_messages();
         let result = messages.iter().rfind(|message| message["role"] == "tool");
         result.and_then(|message| message["content"].as_str()).unwrap_or_default().to_owned()
     }
@@ -93,12 +113,8 @@ impl McpFixture {
 
     /// Waits until `count` servers are alive.
     async fn wait_servers(&self, count: usize) {
-        let mcp = self.test_engine.engine.mcp().clone();
-        leaks::wait_until(WAIT_TIMEOUT, move || {
-            let alive = mcp.count_live();
-            if alive == count { Ok(()) } else { Err(format!("{alive} servers are alive, not {count}")) }
-        })
-        .await;
+        let mcp = self.engine.mcp().clone();
+        leaks::wait_for_value("servers that are alive", count, move || mcp.count_live()).await;
     }
 
     async fn close(self) {
@@ -116,6 +132,13 @@ pub(crate) fn test_server_config(marker: &ProcessMarker, log: &Path) -> McpConfi
         env: env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<BTreeMap<_, _>>(),
         ..McpConfig::default()
     }
+}
+
+/// A section for a configuration file whose server lies in this folder.
+fn config_section(folder: &Path, env: &str) -> String {
+    let script = folder.join("server.sh");
+    std::fs::write(&script, mcp::SERVER_SCRIPT).unwrap();
+    format!("[mcp.test]\ncommand = \"sh\"\nargs = [{script:?}]\nenv = {{ {env} }}\n")
 }
 
 /// The only row of the receipt that is a call; the wait for a server's start does not count.

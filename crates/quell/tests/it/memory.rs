@@ -7,18 +7,12 @@ mod tools;
 
 use std::time::Instant;
 
-use quell_engine::EngineConfig;
 use quell_engine::engine::NoteFilter;
 use quell_engine::memory::{Note, NoteScope};
 use quell_protocol::memory::NoteRow;
-use quell_protocol::{CallEnd, EventKind, RunId};
 use quell_store::Store;
-use quell_testkit::ScriptedResponse;
-use serde_json::{Value, json};
 
-use crate::test_engine::{
-    NoticeRecorder, ProcessLock, TestDataDir, TestDir, TestEngine, parse_agent_id, parse_session_key,
-};
+use crate::prelude::*;
 
 async fn start_engine(change: impl FnOnce(&mut EngineConfig)) -> TestEngine {
     let test = TestEngine::start_with(ProcessLock::shared().await, change).await;
@@ -39,15 +33,7 @@ async fn call_tool(test: &TestEngine, session: &str, tool: &str, arguments: &Val
     let mut watcher = NoticeRecorder::subscribe(&test.engine);
     test.script_marker("call", [ScriptedResponse::tool_call("c1", tool, arguments)]);
     let view = test.run_message(session, "do it marker:call").await;
-    call_outputs(&mut watcher, &view.run_id).remove(0)
-}
-
-fn call_outputs(watcher: &mut NoticeRecorder, run: &RunId) -> Vec<(CallEnd, String)> {
-    let ended = |kind: &EventKind| match kind {
-        EventKind::ToolEnded { end, output, .. } => Some((*end, output.clone())),
-        _ => None,
-    };
-    watcher.run_events(run).iter().filter_map(|event| ended(&event.kind)).collect()
+    watcher.call_ends(&view.run_id).remove(0)
 }
 
 async fn remember(test: &TestEngine, session: &str, arguments: &Value) {
@@ -62,7 +48,7 @@ async fn list_notes(test: &TestEngine, scope: NoteScope) -> Vec<NoteRow> {
 #[tokio::test]
 async fn a_reset_and_a_deletion_take_the_notes_of_the_session_with_them() {
     let test = start_engine(|_| {}).await;
-    let (alice, ask) = (crate::test_engine::alice(), crate::test_engine::stop_ask(quell_kernel::StopLevel::Gentle));
+    let (alice, ask) = (alice(), stop_ask(StopLevel::Gentle));
     for session in ["one", "two"] {
         remember(&test, session, &json!({"text": "The boat is red.", "key": "boat"})).await;
     }
@@ -93,8 +79,7 @@ async fn ten_thousand_notes_are_searched_without_a_wait_that_anybody_notices() {
         written.unwrap();
     }
     store.close().await;
-    let test =
-        TestEngine::start_in(TestDir::Borrowed(dir.path().to_owned()), ProcessLock::shared().await, |_| {}).await;
+    let test = TestEngine::start_on(dir.path(), |_| {}).await;
     let every_note = "the is that note user said a and of 1 2 3 red green blue boat house tree ".repeat(5);
     for (query, least) in
         [("what did the user say about house 17?", 0.4), (&note_topic(4711), 0.99), (&every_note, 0.0)]

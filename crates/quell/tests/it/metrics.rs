@@ -2,12 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use quell_testkit::daemon::TestDaemon;
-use quell_testkit::{ScriptedModel, ScriptedResponse};
-use serde_json::{Value, json};
-
-use crate::test_daemon::{config_toml, quell_exe};
-use crate::test_engine::ProcessLock;
+use crate::prelude::*;
 
 #[derive(Debug, Default)]
 struct Exposition {
@@ -88,9 +83,7 @@ async fn receipt_usage(daemon: &TestDaemon, run: &str) -> (f64, f64) {
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_count_verdicts_tokens_cost_and_stops() {
     let _process_lock = ProcessLock::shared().await;
-    let model = ScriptedModel::start().await;
-    let config = config_toml(&model, "price = { input = 1.0, output = 2.0 }\n");
-    let daemon = TestDaemon::start(quell_exe(), &config).await;
+    let (model, daemon) = start_daemon("price = { input = 1.0, output = 2.0 }\n").await;
     let before = read_metrics(&daemon).await;
     for verdict in ["completed", "failed", "aborted"] {
         assert_eq!(before.value(&format!("quell_runs_ended_total{{verdict=\"{verdict}\"}}")), 0.0);

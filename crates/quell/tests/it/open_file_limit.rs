@@ -1,17 +1,8 @@
 //! The daemon raises its open-file limit; its children get the original one.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 
-use quell_testkit::daemon::DaemonHome;
-use quell_testkit::model::ScriptedResponse;
-use quell_testkit::{ScriptedModel, leaks};
-use rstest::rstest;
-use serde_json::{Value, json};
-
-use crate::test_daemon::{provider_toml, quell_exe};
-use crate::test_engine::WAIT_TIMEOUT;
+use crate::prelude::*;
 
 /// A limit that no machine uses by default.
 const TEST_LIMIT: &str = "777";
@@ -43,10 +34,8 @@ async fn started_programs_get_the_open_file_limit_of_the_daemon(#[values("auto",
         provider_toml(&model)
     );
     fs::write(home.config_file(), config).unwrap();
-    let wrapper = path_of("wrapper");
-    fs::write(&wrapper, format!("#!/bin/sh\nulimit -Sn {TEST_LIMIT}; exec '{}' \"$@\"\n", quell_exe().display()))
-        .unwrap();
-    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).unwrap();
+    let limited = format!("ulimit -Sn {TEST_LIMIT}; exec '{}' \"$@\"", quell_exe().display());
+    let wrapper = write_shell_program(path_of("wrapper"), &limited);
     let daemon = home.start(&wrapper).await;
     let own = fs::read_to_string(format!("/proc/{}/limits", daemon.pid())).unwrap();
     let own = own.lines().find(|line| line.starts_with("Max open files")).unwrap().to_owned();

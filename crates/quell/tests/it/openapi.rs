@@ -4,20 +4,13 @@
 //! every answer. `cargo xtask test` installs both below `target/`. `QUELL_SKIP_SCHEMATHESIS=1` skips the tests, with a
 //! message.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-use quell_testkit::daemon::TestDaemon;
 use quell_testkit::skip::is_switched_off;
-use rstest::rstest;
-use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::npm_packages;
-use crate::test_daemon::quell_exe;
-use crate::test_engine::ProcessLock;
+use crate::prelude::*;
 
 const MISSING_SCHEMATHESIS_HELP: &str = "this test needs schemathesis below target/tools: `cargo xtask test openapi` installs it, or leave it out with \
     QUELL_SKIP_SCHEMATHESIS=1";

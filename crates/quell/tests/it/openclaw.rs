@@ -2,16 +2,12 @@
 //!
 //! Covers connect, stream, abort, gap and reconnect. The relay loses one event and cuts the connection once.
 
-use std::time::Duration;
-
 use futures_util::{SinkExt, StreamExt};
-use quell_testkit::ScriptedResponse;
-use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::npm_packages::{self, NpmPackages};
-use crate::test_server::TestServer;
+use crate::prelude::*;
 
 const CLIENT_PACKAGES: NpmPackages = NpmPackages {
     name: "openclaw-client",

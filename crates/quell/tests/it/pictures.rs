@@ -1,43 +1,30 @@
 //! Pictures sent by users: shown to models with vision in both dialects, identical in later requests, and dropped from
 //! the context when the model refuses them.
 
-use std::path::PathBuf;
-use std::time::Duration;
-
-use quell_engine::agent::AgentConfig;
-use quell_engine::engine::Submission;
-use quell_kernel::StopLevel;
 use quell_kernel::prompt::MAX_REQUEST_IMAGES;
-use quell_protocol::api::{OnBusy, RunView};
-use quell_protocol::{ResourceKind, Verdict};
-use quell_testkit::ScriptedResponse;
-use quell_testkit::model::ScriptedStream;
-use rstest::rstest;
-use serde_json::{Value, json};
+use quell_protocol::api::OnBusy;
 
-use crate::test_engine::{
-    self, ProcessLock, TestEngine, alice, messages_as_text, parse_agent_id, parse_session_key, receipt_of,
-    run_stop_scope, submission,
-};
+use crate::prelude::*;
 
 /// The smallest file that counts as a picture (its signature alone), and its base64.
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
 const BASE64: &str = "iVBORw0KGgo=";
 
 /// An agent with vision in each dialect, and one without vision. All share a work directory.
-const OPENAI_AGENT: &str = "seeing";
-const ANTHROPIC_AGENT: &str = "claude";
-const TEXT_ONLY_AGENT: &str = "main";
+pub(crate) const OPENAI_AGENT: &str = "seeing";
+pub(crate) const ANTHROPIC_AGENT: &str = "claude";
+pub(crate) const TEXT_ONLY_AGENT: &str = "main";
+
+pub(crate) fn add_seeing_agents(config: &mut EngineConfig) {
+    add_anthropic_provider(config);
+    let workdir = Some(config.work_dir.join("main"));
+    let seeing = AgentConfig { vision: true, workdir, ..config.agents[&parse_agent_id(TEXT_ONLY_AGENT)].clone() };
+    let claude = AgentConfig { model: "anthropic/claude".to_owned(), ..seeing.clone() };
+    config.agents.extend([(parse_agent_id(OPENAI_AGENT), seeing), (parse_agent_id(ANTHROPIC_AGENT), claude)]);
+}
 
 async fn start_engine() -> TestEngine {
-    let test = TestEngine::start_with(ProcessLock::shared().await, |config| {
-        crate::test_engine::add_anthropic_provider(config);
-        let workdir = Some(config.work_dir.join("main"));
-        let seeing = AgentConfig { vision: true, workdir, ..config.agents[&parse_agent_id(TEXT_ONLY_AGENT)].clone() };
-        let claude = AgentConfig { model: "anthropic/claude".to_owned(), ..seeing.clone() };
-        config.agents.extend([(parse_agent_id(OPENAI_AGENT), seeing), (parse_agent_id(ANTHROPIC_AGENT), claude)]);
-    })
-    .await;
+    let test = TestEngine::start_with(ProcessLock::shared().await, add_seeing_agents).await;
     std::fs::write(picture_path(&test), PNG).unwrap();
     test
 }
@@ -50,7 +37,7 @@ fn image_marker(test: &TestEngine) -> String {
     format!("[IMAGE:{}]", picture_path(test).display())
 }
 
-async fn run_message(test: &TestEngine, who: &str, text: &str) -> RunView {
+pub(crate) async fn run_message(test: &TestEngine, who: &str, text: &str) -> RunView {
     let run = test.send(Submission { agent: Some(parse_agent_id(who)), ..submission("s", text) }).await;
     test.wait_ended(&run).await
 }
@@ -183,13 +170,6 @@ fn image_refusal() -> ScriptedResponse {
     ScriptedResponse::Status { code: 400, headers: Vec::new(), body: body.to_string() }
 }
 
-fn failure_of(view: &RunView) -> (&str, &str) {
-    match &view.verdict {
-        Some(Verdict::Failed { code, message }) => (code, message),
-        other => panic!("not failed: {other:?}"),
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_picture_that_the_model_does_not_take_leaves_what_it_sees_and_stays_in_the_record() {
     let test = start_engine().await;
@@ -227,9 +207,8 @@ async fn an_older_picture_that_is_not_taken_any_more_fails_one_run_alone() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_large_picture_does_not_count_as_text() {
-    let test = TestEngine::start_with(ProcessLock::shared().await, |config| {
-        let seeing = config.agents.get_mut(&parse_agent_id(TEXT_ONLY_AGENT)).unwrap();
-        (seeing.vision, seeing.daily_tokens, seeing.window_tokens) = (true, Some(50_000), 20_000);
+    let test = TestEngine::start_with_main(|main| {
+        (main.vision, main.daily_tokens, main.window_tokens) = (true, Some(50_000), 20_000);
     })
     .await;
     // As text it would be about 250,000 tokens.
@@ -238,7 +217,7 @@ async fn a_large_picture_does_not_count_as_text() {
     test.model.script(ScriptedResponse::silent_mid_stream("It is "));
     let run = test.send(submission("s", &image_marker(&test))).await;
     test.wait_text(&run).await;
-    let _ = test.engine.stop(&alice(), &run_stop_scope(&run), &test_engine::stop_ask(StopLevel::Gentle));
+    let _ = test.engine.stop(&alice(), &run_stop_scope(&run), &stop_ask(StopLevel::Gentle));
     let view = test.wait_ended(&run).await;
     assert!(view.usage.estimated && view.usage.input_tokens < 10_000, "{:?}", view.usage);
     let again = test.run_message("s", "and now?").await;

@@ -1,21 +1,11 @@
 //! Misbehaving commands in real runs leave no process after a stop or a call, and the model is told.
 
 use std::slice::from_ref;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use quell_kernel::StopLevel;
-use quell_protocol::api::RunView;
-use quell_protocol::{ResourceKind, RunId, Rung, Verdict};
-use quell_testkit::commands::{self, ProcessMarker};
-use quell_testkit::machine_speed::scaled_limit;
-use quell_testkit::{ScriptedResponse, leaks};
-use rstest::rstest;
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
 
-use crate::test_engine::{
-    TestEngine, WAIT_TIMEOUT, alice, messages_as_text, receipt_of, run_stop_scope, stop_ask, submission,
-};
+use crate::prelude::*;
 
 /// How much slower a busy machine may be than the time limits.
 const SLOWDOWN_FACTOR: u32 = 3;
@@ -50,13 +40,6 @@ async fn stop_and_time(
     leaks::wait_no_process_with_env(&format!("QUELL_RUN_ID={run}"), WAIT_TIMEOUT).await;
     assert!(receipt_of(&view).leftovers.is_empty(), "{view:#?}");
     (took, view)
-}
-
-async fn assert_next_message_works(test: &TestEngine) -> String {
-    test.model.script(ScriptedResponse::text("fine"));
-    assert_eq!(test.run_message("s", "and now?").await.verdict, Some(Verdict::Completed));
-    test.model.assert_histories_valid();
-    messages_as_text(&test.last_messages())
 }
 
 struct CommandKind {
@@ -100,7 +83,7 @@ async fn a_gentle_stop_ends_every_process(#[case] kind: CommandKind, #[case] run
     let (took, view) = stop_and_time(&test, &marker, &run, StopLevel::Gentle, "gentle").await;
     assert!(took < scaled_limit(Duration::from_millis(limit_ms) * SLOWDOWN_FACTOR), "{took:?}");
     assert_eq!(receipt_of(&view).rung, rung, "{view:#?}");
-    assert_next_message_works(&test).await;
+    test.next_request_text().await;
     test.close().await;
 }
 
@@ -113,7 +96,7 @@ async fn a_successor_that_a_command_starts_at_its_term_is_ended_too() {
     assert!(took < scaled_limit(Duration::from_millis(700) * SLOWDOWN_FACTOR), "{took:?}");
     // The new process may get the SIGTERM of the next round, or start too late for it.
     assert!(matches!(receipt_of(&view).rung, Rung::Term | Rung::Kill), "{view:#?}");
-    assert_next_message_works(&test).await;
+    test.next_request_text().await;
     test.close().await;
 }
 
@@ -131,7 +114,7 @@ async fn a_forced_stop_ends_every_process_within_50_ms(#[case] kind: CommandKind
     assert!(took < scaled_limit(Duration::from_millis(50) * SLOWDOWN_FACTOR), "{took:?}");
     // Obedient commands may end at the SIGTERM that precedes the SIGKILL.
     assert!(matches!(receipt_of(&view).rung, Rung::Term | Rung::Kill), "{view:#?}");
-    assert_next_message_works(&test).await;
+    test.next_request_text().await;
     test.close().await;
 }
 
@@ -152,7 +135,7 @@ async fn a_killed_warden_leaves_nothing_and_the_run_goes_on() {
     assert!(receipt_of(&view).leftovers.is_empty(), "{view:#?}");
     let seen = messages_as_text(&test.last_messages());
     assert!(seen.contains("its supervising process was killed"), "{seen}");
-    assert_next_message_works(&test).await;
+    test.next_request_text().await;
     test.close().await;
 }
 
@@ -164,7 +147,7 @@ async fn a_forking_storm_is_over_within_the_hard_limit() {
     let hard = test.engine.config().stop_timeouts.hard;
     let (took, _) = stop_and_time(&test, &marker, &run, StopLevel::Forced, "fork storm").await;
     assert!(took < hard, "{took:?}");
-    assert_next_message_works(&test).await;
+    test.next_request_text().await;
     test.close().await;
 }
 
@@ -203,12 +186,12 @@ async fn output_of_a_stopped_command_is_in_the_next_request(
     let mut printed = String::new();
     while !printed.contains("line 7\n") {
         let event = follower.next().await.unwrap();
-        if let quell_protocol::EventKind::ToolOutput { text, .. } = &event.kind {
+        if let EventKind::ToolOutput { text, .. } = &event.kind {
             printed.push_str(text);
         }
     }
     stop_and_time(&test, &marker, &run, level, "prints and waits").await;
-    let seen = assert_next_message_works(&test).await;
+    let seen = test.next_request_text().await;
     assert!((1..=7).all(|line| seen.contains(&format!("line {line}\\n"))), "{seen}");
     test.close().await;
 }

@@ -4,11 +4,7 @@
 mod incoming_data;
 mod run_size;
 
-use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::TestDaemon;
-use serde_json::json;
-
-use crate::test_daemon::{config_toml, quell_exe};
+use crate::prelude::*;
 
 /// A million bytes.
 const MB: usize = 1_000_000;
@@ -20,8 +16,7 @@ struct LimitsFixture {
 
 impl LimitsFixture {
     async fn start() -> Self {
-        let model = ScriptedModel::start().await;
-        let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, "")).await;
+        let (model, daemon) = start_daemon("").await;
         Self { model, daemon }
     }
 
@@ -32,7 +27,7 @@ impl LimitsFixture {
     }
 
     /// Starts a run and reads its events to the end; returns its verdict.
-    async fn run_to_verdict(&self, session: &str) -> serde_json::Value {
+    async fn run_to_verdict(&self, session: &str) -> Value {
         let http = self.daemon.api();
         let run = http.send_message(session, "go").await;
         let log = http.run_events(&run, 0).await.read_to_end().await;
@@ -47,6 +42,22 @@ impl LimitsFixture {
     /// The largest resident memory of the daemon so far.
     fn peak_resident_bytes(&self) -> usize {
         self.status_bytes("VmHWM:")
+    }
+
+    /// Asserts that the daemon has not grown by this many megabytes since `before`.
+    fn assert_grown_less(&self, before: usize, megabytes: usize, what: &str) {
+        let grown = self.peak_resident_bytes().saturating_sub(before);
+        assert!(grown < megabytes * MB, "{} MB more; {what}", grown / MB);
+    }
+
+    /// Runs a message that must fail with this text; the next message is answered.
+    async fn assert_fails_alone(&self, message: &str) {
+        let verdict = self.run_to_verdict("s").await;
+        assert_eq!(verdict["kind"], "failed", "{verdict}");
+        assert!(verdict["message"].as_str().unwrap().contains(message), "{verdict}");
+        self.model.script(ScriptedResponse::text("Here again."));
+        assert_eq!(self.run_to_verdict("s").await["kind"], "completed");
+        self.model.assert_histories_valid();
     }
 
     fn status_bytes(&self, name: &str) -> usize {

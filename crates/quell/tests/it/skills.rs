@@ -3,31 +3,18 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
 
-use quell_engine::engine::Submission;
-use quell_kernel::StopLevel;
 use quell_protocol::web_ui::SessionPatch;
-use quell_protocol::{ResourceKind, Verdict};
-use quell_scope::Point;
-use quell_testkit::ScriptedModel;
-use quell_testkit::ScriptedResponse;
-use quell_testkit::daemon::DaemonHome;
-use serde_json::json;
 
 use crate::doc_examples::code_blocks;
+use crate::prelude::*;
 use crate::sweep::channel_origin::channel_origin_with_model;
-use crate::test_daemon::{quell_exe, run_to_exit};
-use crate::test_engine::{
-    ProcessLock, TestEngine, alice, messages_as_text, parse_agent_id, parse_session_key, receipt_of, run_stop_scope,
-    stop_ask, submission,
-};
 
 const DOC_PAGE: &str = include_str!("../../../../docs/skills.md");
 
 async fn start_engine() -> TestEngine {
     let test = TestEngine::start_with(ProcessLock::shared().await, |config| {
-        crate::test_engine::add_anthropic_provider(config);
+        add_anthropic_provider(config);
         let main = config.agents.get_mut(&parse_agent_id("main")).unwrap();
         (main.prompt, main.skills) = ("You are careful.".to_owned(), Some("skills".to_owned()));
     })
@@ -163,16 +150,19 @@ async fn skills_that_a_stopped_run_read_are_not_cached() {
     for number in 0..50 {
         write_skill(&test.workdir(), &format!("s{number}"), "One of many.");
     }
-    let (engine, run) = (test.engine.clone(), crate::test_engine::parse_run_id("stopped"));
-    let stopped = run.clone();
+    // These are looked at first, so that the stop comes in the middle.
+    for number in 0..900 {
+        fs::write(test.workdir().join(format!("skills/no-skill-{number}")), "").unwrap();
+    }
+    let run = parse_run_id("stopped");
     // The thread that reads the skills is at work then.
-    test.point_hook.arm(Point::Skills, 2, move || {
-        drop(engine.stop(&alice(), &run_stop_scope(&stopped), &stop_ask(StopLevel::Gentle)))
-    });
-    test.send(crate::test_engine::submission_as(&run, "s", "hello")).await;
+    test.stop_at(Point::Skills, 2, &run);
+    test.send(submission_as(&run, "s", "hello")).await;
     test.point_hook.wait_fired().await;
     let view = test.wait_ended(&run).await;
-    assert!(matches!(view.verdict, Some(Verdict::Aborted { .. })), "{view:#?}");
+    assert_eq!(abort_reason(view.verdict.as_ref()), StopReason::User);
+    let reading: Vec<_> = receipt_of(&view).resources.iter().filter(|row| row.label == "skills").collect();
+    assert!(matches!(reading[..], [row] if row.how == "cancelled"), "the reading was not interrupted: {reading:#?}");
     assert_eq!(test.model.request_count(), 0, "the run ended before its first request");
     test.run_message("s", "hello").await;
     assert_eq!(told_skills(&test).len(), 51);

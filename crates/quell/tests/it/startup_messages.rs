@@ -2,10 +2,7 @@
 
 use std::net::TcpListener;
 
-use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::DaemonHome;
-
-use crate::test_daemon::quell_exe;
+use crate::prelude::*;
 
 #[test]
 fn a_port_that_is_taken_is_told_before_anything_else() {

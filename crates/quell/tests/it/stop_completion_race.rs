@@ -1,14 +1,10 @@
 //! A stop that races completion, a thousand times: one verdict, one end, and a stop answer that agrees with them.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use quell_kernel::StopLevel;
-use quell_protocol::{EventKind, Requester, StopReason, Verdict};
-use quell_testkit::ScriptedResponse;
+use quell_protocol::Requester;
 
-use crate::test_engine::{
-    NoticeRecorder, TestEngine, WAIT_TIMEOUT, alice, parse_run_id, run_stop_scope, stop_ask, submission_as,
-};
+use crate::prelude::*;
 
 const RACES: u32 = 1000;
 /// How much the delay before the stop changes after each race.

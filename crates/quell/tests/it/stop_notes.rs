@@ -1,29 +1,10 @@
 //! What the model is told after a stop: what happened to each call, who stopped the run and why, and not to resume the
 //! request. Also what people and receipts keep of a stopped run.
 
-use std::time::Duration;
-
-use quell_kernel::StopLevel;
 use quell_kernel::turn::PartialPolicy;
-use quell_protocol::{ResourceKind, RunId, StopReason, Surface};
-use quell_testkit::ScriptedResponse;
-use quell_testkit::commands::{self, ProcessMarker};
-use quell_testkit::model::ScriptedStream;
-use rstest::rstest;
-use serde_json::json;
+use quell_protocol::Surface;
 
-use crate::test_engine::{
-    ProcessLock, TestEngine, alice, messages_as_text, parse_agent_id, parse_run_id, receipt_of, run_stop_scope,
-    stop_ask, submission,
-};
-
-/// The messages of the next request of the session, as text.
-async fn next_request_text(test: &TestEngine) -> String {
-    test.model.script(ScriptedResponse::text("fine"));
-    test.run_message("s", "and now?").await;
-    test.model.assert_histories_valid();
-    messages_as_text(&test.last_messages())
-}
+use crate::prelude::*;
 
 fn batch_of_two(first: &str, second: &str) -> ScriptedResponse {
     ScriptedStream::new()
@@ -55,7 +36,7 @@ async fn a_finished_call_keeps_its_result_and_the_rest_of_its_batch_was_not_star
             .tool_call("c3", "shell", &json!({"command": "echo third ran"})),
     );
     stop_once_printed(&test, "second began", StopLevel::Gentle).await;
-    let seen = next_request_text(&test).await;
+    let seen = test.next_request_text().await;
     assert!(seen.contains("first is done\\n[exit code 0]"), "{seen}");
     assert!(
         seen.contains("second began\\n[stopped by request, ended by SIGTERM; it may have had effects already]"),
@@ -72,39 +53,30 @@ async fn a_finished_call_keeps_its_result_and_the_rest_of_its_batch_was_not_star
     test.close().await;
 }
 
+#[rstest]
+#[case::ignores_sigterm(
+    "trap '' TERM; echo begun; while :; do sleep 0.01; done",
+    StopLevel::Gentle,
+    &["begun\\n[stopped by request, ended by SIGKILL; it may have had effects already]"]
+)]
+#[case::forced("echo begun; sleep 1000", StopLevel::Forced, &["Stopped while it ran. Side effects are possible", "begun"])]
+// Some shells also print that their job was terminated.
+#[case::cleans_up(
+    "trap 'echo cleaned up; exit 0' TERM; echo begun; while :; do sleep 0.01; done",
+    StopLevel::Gentle,
+    &["begun\\n", "cleaned up\\n", "[stopped by request"]
+)]
 #[tokio::test]
-async fn a_command_that_ignores_sigterm_is_said_to_be_killed() {
+async fn the_end_of_a_stopped_command_and_its_output_are_told(
+    #[case] command: &str,
+    #[case] level: StopLevel,
+    #[case] told: &[&str],
+) {
     let test = TestEngine::start_shared().await;
-    let ignores_term = "trap '' TERM; echo deaf; while :; do sleep 0.01; done";
-    test.model.script(batch_of_two(ignores_term, "true"));
-    stop_once_printed(&test, "deaf", StopLevel::Gentle).await;
-    let seen = next_request_text(&test).await;
-    assert!(seen.contains("deaf\\n[stopped by request, ended by SIGKILL; it may have had effects already]"), "{seen}");
-    test.close().await;
-}
-
-#[tokio::test]
-async fn a_forced_stop_says_what_was_printed_and_that_effects_are_possible() {
-    let test = TestEngine::start_shared().await;
-    test.model.script(batch_of_two("echo so far; sleep 1000", "true"));
-    stop_once_printed(&test, "so far", StopLevel::Forced).await;
-    let seen = next_request_text(&test).await;
-    assert!(seen.contains("Stopped while it ran. Side effects are possible") && seen.contains("so far"), "{seen}");
-    test.close().await;
-}
-
-#[tokio::test]
-async fn output_of_a_commands_clean_up_is_kept() {
-    let test = TestEngine::start_shared().await;
-    test.model
-        .script(batch_of_two("trap 'echo cleaned up; exit 0' TERM; echo begun; while :; do sleep 0.01; done", "true"));
-    stop_once_printed(&test, "begun", StopLevel::Gentle).await;
-    let seen = next_request_text(&test).await;
-    // Some shells also print that their job was terminated.
-    assert!(
-        seen.contains("begun\\n") && seen.contains("cleaned up\\n") && seen.contains("[stopped by request"),
-        "{seen}"
-    );
+    test.model.script(batch_of_two(command, "true"));
+    stop_once_printed(&test, "begun", level).await;
+    let seen = test.next_request_text().await;
+    assert!(told.iter().all(|text| seen.contains(text)), "{told:?} are not in {seen}");
     test.close().await;
 }
 
@@ -114,15 +86,12 @@ async fn a_file_that_was_written_after_the_stop_is_said_to_be_written() {
     let write = ScriptedResponse::tool_call("c1", "write_file", &json!({"path": "new.txt", "content": "hello"}));
     test.model.script(write);
     let run = parse_run_id("writes");
-    let (engine, stopped) = (test.engine.clone(), run.clone());
     // The writing thread is at work and does not check for a stop any more.
-    test.point_hook.arm(quell_scope::Point::Blocking, 2, move || {
-        assert!(engine.stop(&alice(), &run_stop_scope(&stopped), &stop_ask(StopLevel::Gentle)).stopped_anything());
-    });
-    test.send(crate::test_engine::submission_as(&run, "s", "write it")).await;
+    test.stop_at(Point::Blocking, 2, &run);
+    test.send(submission_as(&run, "s", "write it")).await;
     test.wait_ended(&run).await;
     let written = test.workdir().join("new.txt").exists();
-    let seen = next_request_text(&test).await;
+    let seen = test.next_request_text().await;
     let own_end = seen.contains("[It came to its own end after the request was stopped. Its effects stand.]");
     let stopped = seen.contains("Stopped while it ran");
     assert_eq!((own_end, stopped), (written, !written), "{seen}");
@@ -141,7 +110,7 @@ async fn the_note_says_who_and_never_in_the_callers_words(#[case] reason: StopRe
     let ask = quell_kernel::registry::StopRequest { level: StopLevel::Gentle, reason, surface: Surface::Http };
     assert!(test.engine.stop(&alice(), &run_stop_scope(&run), &ask).stopped_anything());
     test.wait_ended(&run).await;
-    let seen = next_request_text(&test).await;
+    let seen = test.next_request_text().await;
     assert!(seen.contains(said) && !seen.contains("because I say so"), "{seen}");
     test.close().await;
 }
@@ -151,10 +120,10 @@ async fn a_time_out_is_told_as_one() {
     let test = TestEngine::start_shared().await;
     // Not by script: on a busy machine the time is over before the model is asked.
     test.model.respond_by_prompt(|_, _| ScriptedResponse::silent_mid_stream("half"));
-    let timed = quell_engine::engine::Submission { timeout: Some(Duration::from_millis(50)), ..submission("s", "go") };
+    let timed = Submission { timeout: Some(Duration::from_millis(50)), ..submission("s", "go") };
     let run = test.send(timed).await;
     test.wait_ended(&run).await;
-    assert!(next_request_text(&test).await.contains("stopped on purpose because its time was used up"));
+    assert!(test.next_request_text().await.contains("stopped on purpose because its time was used up"));
     test.close().await;
 }
 
@@ -166,10 +135,7 @@ async fn partial_text_follows_the_agents_policy_and_its_tokens_are_counted(
     #[case] policy: PartialPolicy,
     #[case] shown: bool,
 ) {
-    let test = TestEngine::start_with(ProcessLock::shared().await, |config| {
-        config.agents.get_mut(&parse_agent_id("main")).unwrap().partial = policy;
-    })
-    .await;
+    let test = TestEngine::start_with_main(|main| main.partial = policy).await;
     test.model.script(ScriptedResponse::silent_mid_stream("The answer is forty"));
     let run = test.send(submission("s", "what is it?")).await;
     test.wait_text(&run).await;
@@ -178,7 +144,7 @@ async fn partial_text_follows_the_agents_policy_and_its_tokens_are_counted(
     assert_eq!(view.output.as_deref(), Some("The answer is forty"), "the output of the run keeps it");
     let usage = receipt_of(&view).usage;
     assert!(usage.estimated && usage.input_tokens > 0 && usage.output_tokens > 0, "{usage:?}");
-    let seen = next_request_text(&test).await;
+    let seen = test.next_request_text().await;
     assert_eq!(seen.contains("The answer is forty"), shown, "{seen}");
     assert_eq!(seen.contains("[Interrupted: this message was cut off here"), shown, "{seen}");
     test.close().await;
@@ -190,7 +156,7 @@ async fn nothing_is_told_of_a_run_that_was_done_when_the_stop_came() {
     test.model.script(ScriptedResponse::text("done"));
     let view = test.run_message("s", "go").await;
     assert!(!test.stop(&view.run_id).stopped_anything());
-    let seen = next_request_text(&test).await;
+    let seen = test.next_request_text().await;
     assert!(!seen.contains("stopped"), "{seen}");
     let kinds: Vec<ResourceKind> = receipt_of(&view).resources.iter().map(|row| row.kind).collect();
     assert_eq!(kinds, [ResourceKind::Permit, ResourceKind::ModelRequest]);

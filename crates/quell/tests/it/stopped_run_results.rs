@@ -5,30 +5,19 @@ use std::slice::from_ref;
 
 use quell_engine::Engine;
 use quell_engine::engine::EngineNotice;
-use quell_kernel::StopLevel;
-use quell_kernel::turn::PartialPolicy;
-use quell_protocol::{ErrorCode, EventKind, ResourceKind, StopReason, Verdict};
-use quell_scope::{Point, PointProbe};
-use quell_testkit::model::{ScriptedStream, UsageReporting};
-use quell_testkit::{ScriptedResponse, leaks};
-use rstest::rstest;
-use serde_json::json;
+use quell_protocol::ErrorCode;
+use quell_scope::PointProbe;
+use quell_testkit::model::UsageReporting;
 
-use crate::test_engine::{
-    NoticeRecorder, ProcessLock, TestEngine, WAIT_TIMEOUT, abort_reason, alice, copy_data_dir, engine_config,
-    messages_as_text, parse_agent_id, parse_run_id, parse_session_key, receipt_of, root, run_stop_scope, stop_ask,
-    submission, submission_as,
-};
+use crate::prelude::*;
+use crate::test_engine::engine_config;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn e2_an_error_that_surfaces_after_the_stop_is_cancelled_not_failed() {
     let test = TestEngine::start_shared().await;
     let run = parse_run_id("late-error");
-    let (engine, id) = (test.engine.clone(), run.clone());
     // The stop comes while the error answer is read; the error itself arrives after it.
-    test.point_hook.arm(Point::ModelError, 1, move || {
-        assert_eq!(engine.stop(&alice(), &run_stop_scope(&id), &stop_ask(StopLevel::Gentle)).aborted, [id]);
-    });
+    test.stop_at(Point::ModelError, 1, &run);
     test.model.script(ScriptedResponse::status(400));
     test.send(submission_as(&run, "s", "hello")).await;
     let view = test.wait_ended(&run).await;
@@ -118,36 +107,6 @@ async fn x8_the_tokens_of_an_interrupted_step_are_counted_and_marked_as_estimate
     assert!(usage.estimated, "{usage:?}");
     assert!(usage.input_tokens > 1000 && usage.output_tokens > 100, "the cut step costs too: {usage:?}");
     assert_eq!(view.usage, usage);
-    test.close().await;
-}
-
-#[rstest]
-#[case::discard(PartialPolicy::Discard, false)]
-#[case::keep(PartialPolicy::Keep, true)]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn x8_partial_text_is_kept_for_the_model_only_where_the_agent_says_so(
-    #[case] policy: PartialPolicy,
-    #[case] seen_by_model: bool,
-) {
-    let test = TestEngine::start_with(ProcessLock::shared().await, |config| {
-        config.agents.get_mut(&parse_agent_id("main")).unwrap().partial = policy;
-    })
-    .await;
-    test.model.script(ScriptedResponse::silent_mid_stream("The beginning of"));
-    let run = test.send(submission("s", "a story")).await;
-    test.model.request_at(0).wait_paused().await;
-    test.wait_text(&run).await;
-    test.stop(&run);
-    assert_eq!(
-        test.wait_ended(&run).await.output.as_deref(),
-        Some("The beginning of"),
-        "people see it under both policies"
-    );
-    test.model.script(ScriptedResponse::text("ok"));
-    test.run_message("s", "and now?").await;
-    let seen = messages_as_text(&test.last_messages());
-    assert_eq!(seen.contains("The beginning of"), seen_by_model, "{seen}");
-    assert_eq!(seen.contains("cut off here"), seen_by_model, "{seen}");
     test.close().await;
 }
 

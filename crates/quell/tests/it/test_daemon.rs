@@ -1,10 +1,12 @@
 //! Test support: the binary under test, its configuration, and its commands run to their end.
 
-use std::path::Path;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::DaemonHome;
+use quell_testkit::daemon::{DaemonHome, TestDaemon};
 
 pub(crate) fn quell_exe() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_quell"))
@@ -37,4 +39,18 @@ pub(crate) fn provider_toml(model: &ScriptedModel) -> String {
 /// The configuration of the scripted model and the agent `main`. `more` continues the section of the agent.
 pub(crate) fn config_toml(model: &ScriptedModel, more: &str) -> String {
     format!("{}[agents.main]\nmodel = \"scripted/m\"\n{more}", provider_toml(model))
+}
+
+/// A scripted model, and a daemon with the agent `main` on it. `more` continues the section of the agent.
+pub(crate) async fn start_daemon(more: &str) -> (ScriptedModel, TestDaemon) {
+    let model = ScriptedModel::start().await;
+    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, more)).await;
+    (model, daemon)
+}
+
+/// Writes a program for the shell; returns its path.
+pub(crate) fn write_shell_program(path: PathBuf, text: &str) -> PathBuf {
+    std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+    path
 }

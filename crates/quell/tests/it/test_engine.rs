@@ -2,6 +2,7 @@
 //! callers and recorded notices.
 
 mod data_dir;
+mod observations;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -35,6 +36,7 @@ use serde_json::{Value, json};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, watch};
 
 pub(crate) use data_dir::{TestDataDir, work_dir_beside};
+pub(crate) use observations::{failure_of, without_cache_marks};
 pub(crate) use quell_testkit::WAIT_TIMEOUT;
 
 /// Descriptors, child processes and the role of sub-reaper belong to the whole process. Plain `cargo test` runs all

@@ -9,18 +9,10 @@ use quell_channels::flow::Channels;
 use quell_channels::network::{ChatAddress, InboundMessage, MessageId, Network};
 use quell_channels::settings::{FlowSettings, LiveSettings};
 use quell_engine::agent::{AgentConfig, Limits};
-use quell_engine::engine::{Retention, SessionSettings};
-use quell_engine::hooks::HookSettings;
-use quell_engine::memory::MemorySettings;
 use quell_engine::{Engine, EngineConfig};
-use quell_kernel::StopTimeouts;
-use quell_kernel::expiry::ExpiryLimits;
 use quell_llm::{ProviderConfig, ProviderKind};
 use quell_process::{WardenExe, base_environment};
 use quell_protocol::AgentId;
-use quell_scope::PointProbe;
-use quell_scope::clock::Clock;
-use quell_tools::ToolSettings;
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -129,27 +121,11 @@ fn engine_config(dir: &TempDir, base_url: String, in_flight_runs: usize) -> Engi
     let agent = AgentConfig { model: "scripted/model".to_owned(), ..AgentConfig::default() };
     let provider = ProviderConfig { base_url: Some(base_url), ..ProviderConfig::new(ProviderKind::OPENAI) };
     EngineConfig {
-        clock: Clock::start(),
-        data_dir: dir.path().join("data"),
-        work_dir: dir.path().join("work"),
-        token_file: dir.path().join("data/token"),
-        store_file: "quell.db".to_owned(),
-        stop_timeouts: StopTimeouts::default(),
-        expiry: ExpiryLimits::default(),
         limits: Limits { in_flight_runs, ..Limits::default() },
-        sessions: SessionSettings::default(),
-        memory: MemorySettings::default(),
-        retention: Retention::default(),
         agents: BTreeMap::from([(AgentId::parse("main").unwrap(), agent)]),
         providers: BTreeMap::from([("scripted".to_owned(), provider)]),
-        mcp: BTreeMap::new(),
-        hooks: HookSettings::default(),
-        lifecycle_hooks: Vec::new(),
-        tools: ToolSettings::default(),
         environment: base_environment(std::env::vars_os()),
         // No figure of this bench starts a process.
-        open_files_limit: None,
-        warden_exe: WardenExe::Path("/bin/false".into()),
-        probe: PointProbe::default(),
+        ..EngineConfig::new(dir.path().join("data"), WardenExe::Path("/bin/false".into()))
     }
 }

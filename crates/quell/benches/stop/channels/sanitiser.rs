@@ -38,14 +38,14 @@ const WORST_CASES: [(&str, &str); 16] = [
     ("\n[Used tools: a, ", "]"),
 ];
 
-pub(crate) fn measure(report: &mut BenchReport) {
+pub(crate) fn measure(report: &BenchReport) {
     let tools: BTreeSet<String> = ["shell", "read_file", "write_file"].map(str::to_owned).into();
     let rules = SanitiserRules { tools: &tools, narration_policy: NarrationPolicy::Keep };
     measure_function(report, "finished", |text| drop(black_box(sanitise_reply(black_box(text), &rules))));
     measure_function(report, "so_far", |text| drop(black_box(sanitise_partial_reply(black_box(text), &tools))));
 }
 
-fn measure_function(report: &mut BenchReport, name: &str, clean: impl Fn(&str)) {
+fn measure_function(report: &BenchReport, name: &str, clean: impl Fn(&str)) {
     let mut worst = [0.0_f64; SIZES.len()];
     let mut dearest = (0.0_f64, "");
     for (piece, end) in WORST_CASES {
@@ -63,7 +63,7 @@ fn measure_function(report: &mut BenchReport, name: &str, clean: impl Fn(&str)) 
     }
     for ((_, size), worst) in SIZES.iter().zip(worst) {
         let note = format!("the worst of {} texts", WORST_CASES.len());
-        report.report_value(&format!("sanitiser, `{name}`: {size}"), (worst, "ns/B"), note);
+        report.report_value(format!("sanitiser, `{name}`: {size}"), (worst, "ns/B"), note);
     }
     let what = format!("sanitiser, `{name}`: a byte of 1 MB to one of 10 kB");
     report.at_most(&what, dearest.0, FigureTarget(MAX_COST_RATIO, "times"), format!("at most, with {:?}", dearest.1));

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use rstest::rstest;
 
-use super::super::{ConfigSource, LoadedConfig, environment, parse_config};
-use super::parse_error;
+use super::super::{LoadedConfig, environment, parse_config};
+use super::{assert_refused, parse_error};
 
 #[rstest]
 #[case("[messages]\ntimeout_scale_cap = 0\n", "quell.toml:2:21:", "leave the key out")]
@@ -35,8 +35,7 @@ use super::parse_error;
     "contradicts"
 )]
 fn a_mistake_is_named_with_its_place(#[case] text: &str, #[case] place: &str, #[case] says: &str) {
-    let error = parse_error(text);
-    assert!(error.starts_with(place) && error.contains(says), "{error}");
+    assert_refused(text, place, says);
 }
 
 #[rstest]
@@ -64,7 +63,7 @@ fn tokens_are_read_from_their_files_and_never_shown() {
     let mut config = parse_config(Path::new("quell.toml"), &text).unwrap();
     environment::apply_environment(&mut config).unwrap();
     assert!(config.channels["x"].token.is_some() && config.channels["x"].app_token.is_none());
-    let loaded = LoadedConfig { config, source: ConfigSource::Environment };
+    let loaded = LoadedConfig { config, file: None };
     assert!(loaded.summary().ends_with("; channels x"), "{}", loaded.summary());
     let flow = loaded.flow_settings();
     let (shown, debug) = (toml::to_string_pretty(&loaded.config).unwrap(), format!("{loaded:?} {flow:?}"));
@@ -86,6 +85,6 @@ fn the_rules_of_the_file_choose_the_model() {
     let text = "[[routing.keywords]]\nwords = [\"Code\"]\nhint = \"a\"\n\
                 [[routing.model_routes]]\nhint = \"a\"\nprovider = \"demo\"\nmodel = \"demo\"\n";
     let config = parse_config(Path::new("quell.toml"), text).unwrap();
-    let flow = LoadedConfig { config, source: ConfigSource::Environment }.flow_settings();
+    let flow = LoadedConfig { config, file: None }.flow_settings();
     assert_eq!(flow.routing.model_for("my code").as_deref(), Some("demo/demo"));
 }

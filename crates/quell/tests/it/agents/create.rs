@@ -2,13 +2,9 @@
 
 use futures_util::future::join_all;
 use quell_engine::engine::AgentRemoval;
-use quell_protocol::AgentId;
-use quell_testkit::ScriptedResponse;
-use rstest::rstest;
-use serde_json::{Value, json};
 
 use super::{agent_body, agent_ids, agent_path, create_agent, send_to_agent};
-use crate::test_server::{TestServer, assert_problem};
+use crate::prelude::*;
 use crate::ws::WsTestClient;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -42,7 +38,7 @@ async fn an_agent_made_at_run_time_works_as_a_configured_one_and_is_there_after_
 /// Every key of `[agents.X]` must exist in the body that creates an agent.
 #[test]
 fn a_body_knows_what_the_configuration_knows() {
-    let configured = serde_json::to_value(quell_engine::agent::AgentConfig::default()).unwrap();
+    let configured = serde_json::to_value(AgentConfig::default()).unwrap();
     let text = json!({"isolate": "pid", "partial": "keep", "thinking": "adaptive"});
     for (key, default) in configured.as_object().unwrap() {
         let mut letters = key.split('_');
@@ -144,15 +140,10 @@ async fn of_twenty_that_are_made_with_one_id_at_once_one_is_made() {
 /// An agent creation or deletion that was acknowledged survives a crash right after it.
 #[tokio::test]
 async fn answered_agent_changes_survive_a_crash() {
-    use crate::test_engine::{ProcessLock, TestDir, TestEngine, copy_data_dir, parse_agent_id as id, root};
+    use crate::test_engine::parse_agent_id as id;
     let new = |name: &str| quell_protocol::agents::NewAgent::new(id(name), "scripted/model".to_owned());
     let after_the_crash = async |test: &TestEngine| {
-        let next = TestEngine::start_in(
-            TestDir::Temporary(copy_data_dir(test.test_dir.path())),
-            ProcessLock::shared().await,
-            |_| {},
-        )
-        .await;
+        let next = crate::crash_recovery::start_on_copy(test).await;
         let there: Vec<String> = next.engine.list_agents().iter().map(|row| row.id.to_string()).collect();
         next.close().await;
         there
@@ -231,7 +222,7 @@ async fn an_agent_whose_provider_is_gone_is_kept_until_it_is_there_again() {
 async fn a_new_agent_is_named_to_the_next_run_and_a_run_at_work_keeps_what_it_began_with() {
     let server = TestServer::start().await;
     let look = ScriptedResponse::tool_call("c1", "send_message", &json!({"to": "newcomer", "text": "who are you?"}));
-    let first = quell_testkit::model::ScriptedStream::new().text("wait").hold_headers("made");
+    let first = ScriptedStream::new().text("wait").hold_headers("made");
     server.model.script(first).script(look.clone());
     let index = server.model.recorded_requests().len();
     let run = server.send_message("s", "go").await;

@@ -1,19 +1,14 @@
 //! Delete agents: never under a run, by force with all descendants.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use futures_util::future::join_all;
 use quell_engine::engine::AgentRemoval;
-use quell_kernel::StopLevel;
 use quell_kernel::registry::StopRequest;
-use quell_protocol::{AgentId, StopReason, Surface};
-use quell_testkit::ScriptedResponse;
-use serde_json::{Value, json};
+use quell_protocol::Surface;
 
 use super::{agent_ids, agent_path, create_agent, send_to_agent, start_endless_run};
-use crate::test_engine::{WAIT_TIMEOUT, root};
-use crate::test_server::{TestServer, assert_problem, percent_encode};
+use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_agent_goes_with_all_below_it_and_stays_gone() {
@@ -197,13 +192,12 @@ async fn a_deletion_goes_on_and_is_listed_when_its_caller_leaves() {
     let left = tokio::time::timeout(Duration::ZERO, deletion).await;
     assert!(left.is_err(), "it has to wait for the run");
     assert_eq!(server.wait_ended(&run).await["verdict"]["by"]["principal"], "root");
-    let listed = async {
-        while !server.http.get("/api/audit").await.expect_status(200).to_string().contains("delete_agent") {
-            // The audit entry is written after the deletion, and only this test waits for it.
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
-    tokio::time::timeout(WAIT_TIMEOUT, listed).await.expect("the deletion is not in the audit log");
+    // The audit entry is written after the deletion.
+    poll_until("the deletion in the audit log", async || {
+        let audit = server.http.get("/api/audit").await.expect_status(200).to_string();
+        audit.contains("delete_agent").then_some(())
+    })
+    .await;
     assert!(server.engine.find_agent(&id).is_none());
     assert_eq!(agent_ids(&server.restart().await.http).await, ["main", "team/writer"]);
 }

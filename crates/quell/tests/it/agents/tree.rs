@@ -1,10 +1,7 @@
 //! Show and stop the tree of agents.
 
-use quell_testkit::ScriptedResponse;
-use serde_json::{Value, json};
-
 use super::{create_agent, send_to_agent, start_endless_run};
-use crate::test_server::{TestServer, assert_problem};
+use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_tree_shows_every_agent_in_its_place_with_what_it_does() {

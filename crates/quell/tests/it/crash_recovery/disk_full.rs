@@ -2,38 +2,22 @@
 //!
 //! The disks are real: small file systems in a mount namespace of the daemon, which needs root or user namespaces.
 
-use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-
 use quell_store::sqlite::{DatabaseState, inspect_database};
-use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::{DaemonHome, TestDaemon, poll_until};
-use quell_testkit::model::{ScriptedResponse, ScriptedStream};
-use serde_json::json;
 
-use crate::test_daemon::{config_toml, quell_exe, run_to_exit};
-use crate::test_engine::WAIT_TIMEOUT;
+use super::SmallDisk;
+use crate::prelude::*;
 
 /// A program that runs `first` in its own mount namespace and then executes the binary under test.
 fn wrap_in_namespace(home: &DaemonHome, first: &str) -> PathBuf {
     let first = format!("exec unshare --user --map-root-user --mount sh -c '{first} && exec \"$0\" \"$@\"'");
-    write_wrapper(home, &format!("{first} '{}' \"$@\"", quell_exe().display()))
-}
-
-fn write_wrapper(home: &DaemonHome, text: &str) -> PathBuf {
-    let path = home.data_dir().join("wrapper");
-    std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-    path
+    write_shell_program(home.data_dir().join("wrapper"), &format!("{first} '{}' \"$@\"", quell_exe().display()))
 }
 
 /// A daemon whose database lies on a small disk of its own.
 struct SmallDiskDaemon {
     model: ScriptedModel,
     daemon: TestDaemon,
-    /// The disk as the daemon sees it.
-    disk: PathBuf,
+    disk: SmallDisk,
 }
 
 impl SmallDiskDaemon {
@@ -46,17 +30,8 @@ impl SmallDiskDaemon {
         let disk_path = disk.display();
         let first = format!("mount -t tmpfs -o size=8m small \"{disk_path}\" && : > \"{disk_path}/quell.db\"");
         let daemon = home.start(&wrap_in_namespace(&home, &first)).await;
-        let disk = Path::new("/proc").join(daemon.pid().to_string()).join("root").join(disk.strip_prefix("/").unwrap());
+        let disk = SmallDisk::of_process(daemon.pid(), &disk);
         Self { model, daemon, disk }
-    }
-
-    fn fill_disk(&self) {
-        let mut filler = std::fs::File::create(self.disk.join("filler")).unwrap();
-        while filler.write(&[0; 512]).is_ok() {}
-    }
-
-    fn free_disk(&self) {
-        std::fs::remove_file(self.disk.join("filler")).unwrap();
     }
 
     /// Polls `/readyz` until it answers with this status, and returns the answer. The daemon caches the answer for a
@@ -73,13 +48,13 @@ impl SmallDiskDaemon {
     fn hold_in_database(&self) -> bool {
         let copy = tempfile::tempdir().unwrap();
         for name in ["quell.db", "quell.db-wal"] {
-            std::fs::copy(self.disk.join(name), copy.path().join(name)).unwrap();
+            std::fs::copy(self.disk.0.join(name), copy.path().join(name)).unwrap();
         }
         let found = inspect_database(copy.path(), "quell.db").unwrap();
         matches!(found.database, DatabaseState::Readable(hold) if hold.held)
     }
 
-    async fn send_message(&self, session: &str) -> quell_testkit::daemon::TestApiResponse {
+    async fn send_message(&self, session: &str) -> TestApiResponse {
         self.daemon.api().post_run(session, &json!({"text": "go"})).await
     }
 
@@ -102,7 +77,7 @@ async fn a_full_disk_ends_runs_with_a_reason_and_hangs_nothing() {
     let acting = fixture.start_gated_run("acting", tool.into()).await;
     let talking = fixture.start_gated_run("talking", gate().text("This is it.").into()).await;
     let silent = fixture.start_gated_run("silent", ScriptedResponse::silent_mid_stream("Well")).await;
-    fixture.fill_disk();
+    fixture.disk.fill();
 
     let refused = fixture.send_message("new").await;
     assert_eq!((refused.status, refused.problem_code()), (503, Some("store_unavailable")), "{refused:?}");
@@ -125,7 +100,7 @@ async fn a_full_disk_ends_runs_with_a_reason_and_hangs_nothing() {
     assert_eq!((log.verdict(), log.text().as_str()), ("completed", "I have an idea.This is it."));
     assert_eq!(log.receipt()["turn"]["recorded"], false, "the receipt claims that the turn is in the database");
 
-    fixture.free_disk();
+    fixture.disk.free();
     fixture.model.script(ScriptedResponse::text("Here again."));
     let next = http.send_message("talking", "go").await;
     let log = http.run_events(&next, 0).await.read_to_end().await;
@@ -142,7 +117,7 @@ async fn a_hold_on_a_full_disk_says_that_it_is_not_written_and_is_written_later(
     let fixture = SmallDiskDaemon::start().await;
     let http = fixture.daemon.api();
     assert_eq!(http.get("/readyz").await.status, 200);
-    fixture.fill_disk();
+    fixture.disk.fill();
     let refused = http.send(http.request(reqwest::Method::PUT, "/api/hold")).await;
     assert_eq!((refused.status, refused.problem_code()), (503, Some("store_unavailable")), "{refused:?}");
     assert!(format!("{refused:?}").contains("new runs are refused from now on"), "{refused:?}");
@@ -152,7 +127,7 @@ async fn a_hold_on_a_full_disk_says_that_it_is_not_written_and_is_written_later(
     assert!(unready.contains("0 KiB are free"), "{unready}");
     assert!(!fixture.hold_in_database(), "the hold was written, so this test proves nothing");
 
-    fixture.free_disk();
+    fixture.disk.free();
     fixture.wait_readiness(200).await;
     assert_eq!(http.get("/api/hold").await.expect_status(200)["held"], true);
     poll_until("the hold in the database", async || fixture.hold_in_database().then_some(())).await;
@@ -167,7 +142,10 @@ async fn a_log_that_cannot_grow_at_the_start_is_not_taken_for_another_daemon() {
     // The database log of a crash has the maximum file size already, so it cannot grow.
     let log = std::fs::metadata(home.data_dir().join("quell.db-wal")).unwrap().len();
     assert!(log > 64 * 1024, "the shared memory beside a log of {log} bytes does not fit either");
-    let wrapper = write_wrapper(&home, &format!("trap '' XFSZ; ulimit -f 72; exec '{}' \"$@\"", quell_exe().display()));
+    let wrapper = write_shell_program(
+        home.data_dir().join("wrapper"),
+        &format!("trap '' XFSZ; ulimit -f 72; exec '{}' \"$@\"", quell_exe().display()),
+    );
     let daemon = home.start_unready(&wrapper).await;
     let unready = daemon.api().get("/readyz").await;
     assert!(format!("{unready:?}").contains("cannot be read or written"), "{unready:?}");

@@ -3,29 +3,20 @@
 //! The daemon ends what the last one left, answers queries and accepts stops, but accepts no runs. The whole data
 //! directory lies on a small file system that outlives its daemons.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
-use quell_testkit::ScriptedModel;
-use quell_testkit::commands::ProcessMarker;
-use quell_testkit::daemon::{DaemonHome, TestDaemon, poll_until};
-use quell_testkit::hostile;
-use quell_testkit::model::ScriptedResponse;
-use serde_json::json;
-
-use super::certain_leftovers;
-use crate::test_daemon::{provider_toml, quell_exe, run_to_exit};
-use crate::test_engine::WAIT_TIMEOUT;
+use super::{SmallDisk, certain_leftovers};
+use crate::prelude::*;
 
 struct SmallDiskHome {
     model: ScriptedModel,
     home: DaemonHome,
     /// Starts the daemon inside the mount namespace of the small disk.
     wrapper: PathBuf,
-    /// The data directory as this test sees it.
-    data: PathBuf,
+    /// The data directory.
+    disk: SmallDisk,
     /// Keeps the file system mounted.
     holder: Child,
 }
@@ -60,24 +51,13 @@ impl SmallDiskHome {
         BufReader::new(holder.stdout.take().unwrap()).read_line(&mut said).unwrap();
         assert_eq!(said, "mounted\n");
         let pid = holder.id();
-        let wrapper = home.root_dir().join("wrapper");
-        let enter = format!("nsenter --target {pid} --user --mount --preserve-credentials");
-        std::fs::write(&wrapper, format!("#!/bin/sh\nexec {enter} -- '{}' \"$@\"\n", quell_exe().display())).unwrap();
-        std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let data = Path::new("/proc").join(pid.to_string()).join("root").join(disk.strip_prefix("/").unwrap());
-        Self { model, home, wrapper, data, holder }
+        let enter = format!("exec nsenter --target {pid} --user --mount --preserve-credentials");
+        let wrapper = format!("{enter} -- '{}' \"$@\"", quell_exe().display());
+        let wrapper = write_shell_program(home.root_dir().join("wrapper"), &wrapper);
+        Self { model, home, wrapper, disk: SmallDisk::of_process(pid, &disk), holder }
     }
 
-    fn fill_disk(&self) {
-        let mut filler = std::fs::File::create(self.data.join("filler")).unwrap();
-        while filler.write(&[0; 512]).is_ok() {}
-    }
-
-    fn free_disk(&self) {
-        std::fs::remove_file(self.data.join("filler")).unwrap();
-    }
-
-    async fn send_message(&self, daemon: &TestDaemon) -> quell_testkit::daemon::TestApiResponse {
+    async fn send_message(&self, daemon: &TestDaemon) -> TestApiResponse {
         daemon.api().post_run("s", &json!({"text": "go"})).await
     }
 
@@ -118,8 +98,8 @@ async fn a_start_on_a_full_disk_ends_what_was_left_and_waits_for_room() {
     first.wait_exit().await;
     assert_ne!(marker.marked_processes(), []);
     // The next daemon would remove this file, which would free space.
-    std::fs::remove_file(fixture.data.join("address")).unwrap();
-    fixture.fill_disk();
+    std::fs::remove_file(fixture.disk.0.join("address")).unwrap();
+    fixture.disk.fill();
 
     let next = fixture.home.start_unready(&fixture.wrapper).await;
     marker.wait_gone(WAIT_TIMEOUT).await;
@@ -144,7 +124,7 @@ async fn a_start_on_a_full_disk_ends_what_was_left_and_waits_for_room() {
     assert!(doctor.out.contains("it takes no runs"), "{doctor:?}");
     assert!(doctor.out.contains("0 MiB are free"), "{doctor:?}");
 
-    fixture.free_disk();
+    fixture.disk.free();
     fixture.wait_ready(&next).await;
     assert_eq!(next.api().run_view(&left).await["receipt"]["turn"]["recorded"], true);
     assert_eq!(fixture.send_message(&next).await.problem_code(), Some("held"), "the hold was lost with the full disk");
@@ -161,8 +141,8 @@ async fn a_full_disk_after_an_orderly_end_is_no_reason_not_to_start() {
     let first = fixture.home.start(&fixture.wrapper).await;
     fixture.assert_answers(&first, "Before.").await;
     assert!(first.stop().await.success());
-    assert!(!fixture.data.join("quell.db-wal").exists());
-    fixture.fill_disk();
+    assert!(!fixture.disk.0.join("quell.db-wal").exists());
+    fixture.disk.fill();
 
     let next = fixture.home.start_unready(&fixture.wrapper).await;
     let past = next.api().get("/api/sessions/s/history").await.expect_status(200);
@@ -175,7 +155,7 @@ async fn a_full_disk_after_an_orderly_end_is_no_reason_not_to_start() {
         "the doctor takes the daemon for another program: {doctor:?}"
     );
 
-    fixture.free_disk();
+    fixture.disk.free();
     fixture.wait_ready(&next).await;
     fixture.assert_answers(&next, "After.").await;
     let listed = run_to_exit(fixture.home.command(&fixture.wrapper).args(["runs", "list"]));

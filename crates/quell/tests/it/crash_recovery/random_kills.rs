@@ -1,17 +1,12 @@
 //! SIGKILL the daemon at random moments while tools run, again and again on the same data.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Mutex;
 
-use quell_testkit::commands::{self, ProcessMarker};
-use quell_testkit::daemon::{DaemonHome, TestDaemon};
-use quell_testkit::model::{ScriptedResponse, ScriptedStream};
-use quell_testkit::{ScriptedModel, mcp};
-use serde_json::{Value, json};
+use quell_testkit::mcp;
 
 use super::certain_leftovers;
-use crate::test_daemon::{provider_toml, quell_exe};
+use crate::prelude::*;
 
 /// Daemons in parallel, and restarts of each.
 const DAEMONS: u64 = 4;

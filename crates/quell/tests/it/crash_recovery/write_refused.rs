@@ -1,21 +1,11 @@
 //! A database that refuses writes for a while: turns are stored in order once it accepts them.
 
-use quell_engine::engine::Submission;
-use quell_engine::live_run::RunProgress;
-use quell_kernel::StopLevel;
+use quell_protocol::CallId;
 use quell_protocol::api::OnBusy;
-use quell_protocol::{CallId, RunId, StopReason, Verdict};
-use quell_store::sqlite::test_support::{CountedRows, OtherProgram, RefusedWrite};
-use quell_testkit::leaks;
-use quell_testkit::model::{ScriptedResponse, ScriptedStream};
+use quell_store::sqlite::test_support::{CountedRows, RefusedWrite};
 
-use serde_json::json;
-
-use super::{line_contains, next_request_text, start_on_copy, wait_journal_line};
-use crate::test_engine::{
-    ProcessLock, TestDir, TestEngine, WAIT_TIMEOUT, abort_reason, alice, copy_data_dir, parse_session_key, receipt_of,
-    run_stop_scope, stop_ask, submission,
-};
+use super::{close_both, line_contains, start_on_changed_copy, start_on_copy, wait_journal_line};
+use crate::prelude::*;
 
 /// Waits until a run is over without its turn in the database.
 async fn wait_unrecorded_end(test: &TestEngine, run: &RunId) {
@@ -44,7 +34,7 @@ async fn a_turn_that_the_database_refused_once_is_there_after_a_restart() {
         "{view:#?}"
     );
     let after = start_on_copy(&test).await;
-    let seen = next_request_text(&after).await;
+    let seen = after.next_request_text().await;
     assert!(seen.contains("All is well."), "{seen}");
     after.close().await;
     test.close().await;
@@ -65,7 +55,7 @@ async fn turns_that_were_refused_stand_before_those_that_came_after_them() {
     let third = test.run_message("s", "three?").await;
     assert!(receipt_of(&third).turn.recorded, "{third:#?}");
     let after = start_on_copy(&test).await;
-    let seen = next_request_text(&after).await;
+    let seen = after.next_request_text().await;
     let positions: Vec<_> =
         ["The first.", "The second.", "The third."].iter().map(|answer| seen.find(answer)).collect();
     assert!(positions.iter().all(Option::is_some) && positions.is_sorted(), "{positions:?} in {seen}");
@@ -76,10 +66,7 @@ async fn turns_that_were_refused_stand_before_those_that_came_after_them() {
 /// The next start seals all of them from their journals.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn turns_that_a_dead_daemon_could_not_write_come_back_in_order() {
-    let wide = |config: &mut quell_engine::EngineConfig| {
-        config.agents.values_mut().for_each(|agent| agent.window_tokens = 1_000_000);
-    };
-    let test = TestEngine::start_with(ProcessLock::shared().await, wide).await;
+    let test = TestEngine::start_with_main(|main| main.window_tokens = 1_000_000).await;
     OtherProgram::connect(test.test_dir.path()).refuse(RefusedWrite::Turn);
     let answers: Vec<String> = (10..20).map(|n| format!("answer {n}")).collect();
     let mut last = None;
@@ -92,9 +79,7 @@ async fn turns_that_a_dead_daemon_could_not_write_come_back_in_order() {
         last = Some(run);
     }
     wait_journal_line(&test, &last.unwrap(), "its end", line_contains("ending", "completed")).await;
-    let data = copy_data_dir(test.test_dir.path());
-    OtherProgram::connect(data.path()).accept_again();
-    let after = TestEngine::start_in(TestDir::Temporary(data), ProcessLock::shared().await, |_| {}).await;
+    let after = start_on_changed_copy(&test, |data| data.accept_again()).await;
     let messages = after.engine.history_page(&parse_session_key("s"), 100, None).await.unwrap().messages;
     let stored: Vec<&str> =
         messages.iter().filter(|message| message.role == "assistant").map(|message| &message.text[..9]).collect();
@@ -117,14 +102,14 @@ async fn a_forced_stop_whose_turn_was_refused_outlives_its_daemon() {
     let late = CallId::parse("late").unwrap();
     test.engine.live_run(&run).unwrap().writer().journal_call_start(&late).await.unwrap();
     wait_journal_line(&test, &run, "the verdict", line_contains("ending", "alice")).await;
-    let data = copy_data_dir(test.test_dir.path());
-    assert_eq!(OtherProgram::connect(data.path()).count(CountedRows::JournalLinesWith("began")), 0);
-    OtherProgram::connect(data.path()).accept_again();
-    let after =
-        TestEngine::start_in(TestDir::Temporary(data), ProcessLock::shared().await, super::keep_partial_text).await;
+    let after = start_on_changed_copy(&test, |data| {
+        assert_eq!(data.count(CountedRows::JournalLinesWith("began")), 0);
+        data.accept_again();
+    })
+    .await;
     let view = after.engine.find_run(&run).await.unwrap().unwrap();
     assert_eq!(abort_reason(view.verdict.as_ref()), StopReason::User);
-    let seen = next_request_text(&after).await;
+    let seen = after.next_request_text().await;
     assert!(seen.contains("Half of it") && seen.contains("stopped on purpose by the user"), "{seen}");
     after.close().await;
     test.close().await;
@@ -141,17 +126,13 @@ async fn a_withdrawn_message_does_not_come_back_as_a_turn() {
     let queued = test.send(submission("s", "and forget this")).await;
     test.stop(&queued).wait_settled().await;
     wait_journal_line(&test, &queued, "the verdict", line_contains("ending", "alice")).await;
-    let data = copy_data_dir(test.test_dir.path());
-    OtherProgram::connect(data.path()).accept_again();
-    let after = TestEngine::start_in(TestDir::Temporary(data), ProcessLock::shared().await, |_| {}).await;
+    let after = start_on_changed_copy(&test, |data| data.accept_again()).await;
     let view = after.engine.find_run(&queued).await.unwrap().unwrap();
     assert_eq!(abort_reason(view.verdict.as_ref()), StopReason::User);
     assert!(!receipt_of(&view).turn.recorded, "{view:#?}");
-    let seen = next_request_text(&after).await;
+    let seen = after.next_request_text().await;
     assert!(seen.contains("think") && !seen.contains("forget this"), "{seen}");
-    after.close().await;
-    test.stop(&first).wait_settled().await;
-    test.close().await;
+    close_both(after, test, &first).await;
 }
 
 /// At every moment the database has a steered message in the queue or in the journal of the run that took it.
@@ -168,17 +149,11 @@ async fn a_steered_message_is_never_in_neither_of_two_runs() {
     test.model.open_gate("go");
     test.wait_text(&run).await;
     let id = steer.message_id.unwrap();
-    leaks::wait_until(WAIT_TIMEOUT, move || {
-        let state = other.run_state(&id);
-        if state == "steered" { Ok(()) } else { Err(format!("the message is {state}")) }
-    })
-    .await;
+    leaks::wait_for_value("the state of the message", "steered".to_owned(), move || other.run_state(&id)).await;
     let after = start_on_copy(&test).await;
-    let seen = next_request_text(&after).await;
+    let seen = after.next_request_text().await;
     assert!(seen.contains("turn left"), "{seen}");
-    after.close().await;
-    test.stop(&run).wait_settled().await;
-    test.close().await;
+    close_both(after, test, &run).await;
 }
 
 /// The journal of a run shows that it has begun, even when its start could not be stored.
@@ -193,9 +168,7 @@ async fn a_run_whose_start_was_refused_is_no_queued_one_after_a_crash() {
     let after = start_on_copy(&test).await;
     let view = after.engine.find_run(&run).await.unwrap().unwrap();
     assert!(receipt_of(&view).turn.recorded, "{view:#?}");
-    let seen = next_request_text(&after).await;
+    let seen = after.next_request_text().await;
     assert!(seen.contains("think about it"), "{seen}");
-    after.close().await;
-    test.stop(&run).wait_settled().await;
-    test.close().await;
+    close_both(after, test, &run).await;
 }

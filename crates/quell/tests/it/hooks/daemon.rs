@@ -1,17 +1,10 @@
 //! Hooks of the real daemon: start, shutdown, kill, and a shutdown with hanging hooks.
 
-use std::time::{Duration, Instant};
-
-use quell_testkit::ScriptedModel;
-use quell_testkit::commands::{self, ProcessMarker};
-use quell_testkit::daemon::{DaemonHome, TestDaemon};
-use quell_testkit::model::ScriptedResponse;
-use serde_json::{Value, json};
+use std::time::Instant;
 
 use super::receiver::{HookReceiver, HookReceiverReply, SECRET};
 use super::{append_stdin_command, wait_bodies};
-use crate::test_daemon::{config_toml, quell_exe, run_to_exit};
-use crate::test_engine::ProcessLock;
+use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_daemon_tells_that_it_is_there_and_that_it_goes() {

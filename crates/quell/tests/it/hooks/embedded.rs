@@ -1,15 +1,13 @@
 //! Hooks and session stages of a program that embeds the engine.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use quell_engine::hooks::{LifecycleHook, SessionStage, StageUndo, Veto};
-use quell_protocol::Verdict;
 use quell_protocol::hook::{HookBody, SessionFacts};
-use quell_testkit::ScriptedResponse;
 
-use crate::test_engine::{ProcessLock, TestEngine};
+use crate::prelude::*;
 
 type SharedHookLog = Arc<Mutex<Vec<String>>>;
 

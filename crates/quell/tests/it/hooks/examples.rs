@@ -4,14 +4,11 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 
 use quell_engine::hooks::{HookTrigger, MessageAnswer};
-use quell_testkit::daemon::{DaemonHome, TestDaemon};
-use serde_json::{Value, json};
 
 use super::messages::channel_message;
 use super::receiver::SECRET;
 use crate::doc_examples::{PythonProgram, code_blocks, skips_python};
-use crate::test_daemon::quell_exe;
-use crate::test_engine::ProcessLock;
+use crate::prelude::*;
 
 const DOC_PAGE: &str = include_str!("../../../../../docs/hooks.md");
 

@@ -1,21 +1,16 @@
 //! Hooks that inspect, change or cancel messages of chat networks, and what becomes of a message when they fail.
 
-use std::time::Instant;
-
 use quell_engine::hooks::{HookTrigger, MessageAnswer};
-use quell_protocol::ResourceKind;
 use quell_protocol::channel::ChannelMessage;
 use quell_protocol::hook::{HookBody, HookEvent};
-use quell_scope::{Cancelled, Release};
-use quell_testkit::commands::{self, ProcessMarker};
-use rstest::rstest;
+use quell_scope::Cancelled;
 
 use super::receiver::{HookReceiver, HookReceiverReply, SECRET};
 use super::{
-    SOON_LIMIT, new_scope, signal_ignoring_command, start_engine, start_engine_with_long_grace, wait_lines,
-    wait_signals_ignored,
+    assert_cancel_kills, assert_leaver_leaves_nothing, new_scope, signal_ignoring_command, start_engine,
+    start_engine_with_long_grace, wait_lines,
 };
-use crate::test_engine::{TestEngine, WAIT_TIMEOUT};
+use crate::prelude::*;
 
 pub(super) fn channel_message(content: &str) -> ChannelMessage {
     ChannelMessage {
@@ -190,16 +185,7 @@ async fn a_stop_kills_what_is_asked_about_a_message_with_all_that_it_has_started
     let (hooks, own) = (test.engine.hooks().clone(), scope.clone());
     let sending = HookTrigger::for_outgoing_message(channel_message("question"), "answer".to_owned());
     let asking = tokio::spawn(async move { hooks.filter_message(sending, &own).await });
-    wait_signals_ignored(&test, &marker).await;
-    let begun = Instant::now();
-    scope.cancel();
-    assert_eq!(tokio::time::timeout(SOON_LIMIT, asking).await.unwrap().unwrap(), Err(Cancelled));
-    tokio::time::timeout(SOON_LIMIT, scope.close()).await.unwrap();
-    // With the grace applied, a command that ignores SIGTERM would live for a minute.
-    assert!(begun.elapsed() < SOON_LIMIT, "{:?}", begun.elapsed());
-    assert_eq!(marker.marked_processes().len(), 0, "{:#?}", marker.marked_processes());
-    let held: Vec<_> = scope.ledger().rows().iter().map(|row| (row.kind, row.release().unwrap())).collect();
-    assert_eq!(held, [(ResourceKind::Hook, Release::Cancelled), (ResourceKind::Process, Release::Kill)]);
+    assert_cancel_kills(&test, &marker, scope, asking, Err(Cancelled)).await;
     test.close().await;
 }
 
@@ -209,16 +195,8 @@ async fn a_caller_that_leaves_a_message_hook_leaves_no_process() {
     let test =
         start_engine(|hooks| hooks.on_message_received = commands::ignores_signals(&marker).as_str().into()).await;
     let scope = new_scope();
-    {
-        let asking =
-            test.engine.hooks().filter_message(HookTrigger::for_received_message(channel_message("x")), &scope);
-        tokio::select! {
-            answer = asking => panic!("{answer:?}"),
-            () = marker.wait_for_count(1) => {}
-        }
-    }
-    tokio::time::timeout(SOON_LIMIT, scope.close()).await.unwrap();
-    assert_eq!(marker.marked_processes().len(), 0, "{:#?}", marker.marked_processes());
+    let trigger = HookTrigger::for_received_message(channel_message("x"));
+    assert_leaver_leaves_nothing(test.engine.hooks().filter_message(trigger, &scope), &marker, &scope).await;
     test.close().await;
 }
 

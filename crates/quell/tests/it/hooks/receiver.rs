@@ -2,8 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Mutex;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -11,12 +10,11 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use quell_protocol::hook::HookBody;
-use quell_testkit::leaks;
 use ring::hmac;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use crate::test_engine::WAIT_TIMEOUT;
+use crate::prelude::*;
 
 pub(super) const SECRET: &str = "correct horse battery staple";
 

@@ -2,19 +2,14 @@
 
 use std::time::Instant;
 
-use quell_engine::EngineConfig;
-use quell_protocol::{HookEvent, ResourceKind, Rung, StopReason, Verdict};
-use quell_store::sqlite::test_support::OtherProgram;
-use quell_testkit::ScriptedResponse;
-use quell_testkit::commands::{self, ProcessMarker};
-use serde_json::{Value, json};
+use quell_protocol::HookEvent;
 
 use super::{
     SOON_LIMIT, append_stdin_command, signal_ignoring_command, start_engine, start_engine_with_long_grace, wait_bodies,
-    wait_signals_ignored,
+    wait_lines, wait_signals_ignored,
 };
+use crate::prelude::*;
 use crate::sessions::session_request;
-use crate::test_engine::{ProcessLock, TestDir, TestEngine, abort_reason, alice, receipt_of, submission};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_tells_its_hooks_that_it_starts_and_how_it_ended_and_never_what_was_said() {
@@ -69,7 +64,7 @@ async fn a_run_tells_whose_session_it_works_in_also_when_its_daemon_dies() {
     let whose = |body: &Value| ["userId", "chatId", "provider"].map(|name| body["session"][name].clone());
     let data_dir = dir.path().join("house");
     std::fs::create_dir(&data_dir).unwrap();
-    let test = TestEngine::start_in(TestDir::Borrowed(data_dir.clone()), ProcessLock::shared().await, with_hooks).await;
+    let test = TestEngine::start_on(&data_dir, with_hooks).await;
     test.answer_by_marker();
     let (session, _) = test.engine.open_session(&alice(), session_request("ann", "7")).await.unwrap();
     test.run_message(session.as_str(), "hello").await;
@@ -81,7 +76,7 @@ async fn a_run_tells_whose_session_it_works_in_also_when_its_daemon_dies() {
     test.close().await;
     // The state that a daemon leaves when it dies during the run.
     OtherProgram::connect(&data_dir).undo_end(&view.run_id);
-    let test = TestEngine::start_in(TestDir::Borrowed(data_dir), ProcessLock::shared().await, with_hooks).await;
+    let test = TestEngine::start_on(&data_dir, with_hooks).await;
     let last = wait_bodies(&file, 7).await.remove(6);
     assert_eq!(
         (last["event"].as_str(), last["run"]["runId"].as_str()),
@@ -96,12 +91,22 @@ async fn a_hook_that_fails_when_a_run_starts_or_ends_changes_nothing() {
     let test = start_engine(|hooks| {
         hooks.on_run_start.0 =
             vec!["echo I refuse; exit 1".to_owned(), "kill -9 $$".to_owned(), "echo 3 >> seen".to_owned()];
-        hooks.on_run_end = "exit 9".into();
+        hooks.on_run_end = "echo 9 >> ended; exit 9".into();
     })
     .await;
-    test.model.script(ScriptedResponse::text("here"));
-    assert_eq!(test.run_message("s", "hello").await.verdict, Some(Verdict::Completed));
-    assert_eq!(std::fs::read_to_string(test.test_dir.path().join("seen")).unwrap(), "3\n");
+    for count in 1..=2 {
+        test.model.script(ScriptedResponse::text("here"));
+        let view = test.run_message("s", "hello").await;
+        assert_eq!((view.verdict.as_ref(), view.output.as_deref()), (Some(&Verdict::Completed), Some("here")));
+        let receipt = receipt_of(&view);
+        let hooks = receipt.resources.iter().filter(|row| row.kind == ResourceKind::Hook);
+        assert_eq!(hooks.map(|row| row.how.as_str()).collect::<Vec<_>>(), ["finished"], "{receipt:#?}");
+        assert!(receipt.turn.recorded && receipt.leftovers.is_empty(), "{receipt:#?}");
+        // The hook after the failing ones was called, and so was the one at the end.
+        assert_eq!(wait_lines(&test.test_dir.path().join("seen"), count).await, vec!["3"; count]);
+        assert_eq!(wait_lines(&test.test_dir.path().join("ended"), count).await, vec!["9"; count]);
+    }
+    test.model.assert_histories_valid();
     test.close().await;
 }
 

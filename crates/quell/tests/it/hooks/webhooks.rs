@@ -1,19 +1,16 @@
 //! Webhooks: vetoes, retries, at-least-once delivery in order.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use quell_engine::hooks::{HookSettings, HookTargets, HookTrigger};
-use quell_protocol::ResourceKind;
 use quell_protocol::hook::HookEvent;
-use quell_scope::{Interrupted, Release};
-use quell_store::sqlite::test_support::{CountedRows, OtherProgram};
-use quell_testkit::{ScriptedResponse, leaks};
-use rstest::rstest;
+use quell_scope::Interrupted;
+use quell_store::sqlite::test_support::CountedRows;
 use tokio::net::TcpListener;
 
 use super::receiver::{HookReceiver, HookReceiverReply, SECRET};
 use super::{SOON_LIMIT, ask_create_hook, new_scope, session_facts, start_engine};
-use crate::test_engine::{ProcessLock, TestDataDir, TestDir, TestEngine, WAIT_TIMEOUT};
+use crate::prelude::*;
 
 fn set_secret(hooks: &mut HookSettings) {
     hooks.secret = Some(SECRET.to_owned().into());
@@ -86,17 +83,19 @@ async fn a_receiver_that_hangs_refuses_when_its_time_is_up() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_receiver_that_is_not_there_is_tried_until_it_comes() {
-    let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = free.local_addr().unwrap();
-    drop(free);
+    let first = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = first.local_addr().unwrap();
     let test = start_with_create_hook(&format!("http://{address}/"), 20_000).await;
     let asking = ask_create_hook(&test, "s");
     let coming = async {
-        tokio::time::sleep(Duration::from_millis(250)).await;
+        // Refuse the first attempt without reading it.
+        drop(first.accept().await.unwrap());
+        drop(first);
         HookReceiver::start_at(address).await
     };
     let (answer, receiver) = tokio::join!(asking, coming);
     assert_eq!(answer, Ok(()));
+    assert_eq!(receiver.wait_received(1).await.len(), 1);
     receiver.abort().await;
     test.close().await;
 }
@@ -244,10 +243,7 @@ async fn runs_are_told_by_webhook_and_wait_for_nobody() {
     assert_eq!(end.run.as_ref().unwrap().receipt, view.receipt);
     assert_eq!(end.id, format!("run-end-{}", view.run_id));
     let data_dir = test.test_dir.path().to_owned();
-    leaks::wait_until(WAIT_TIMEOUT, move || {
-        let left = OtherProgram::connect(&data_dir).count(CountedRows::Webhooks);
-        if left == 0 { Ok(()) } else { Err(format!("{left} webhooks are undelivered")) }
-    })
-    .await;
+    let undelivered = move || OtherProgram::connect(&data_dir).count(CountedRows::Webhooks);
+    leaks::wait_for_value("undelivered webhooks", 0, undelivered).await;
     test.close().await;
 }

@@ -1,12 +1,9 @@
 //! How fast a cancel reaches the server.
 
-use std::time::{Duration, SystemTime};
-
-use quell_protocol::ResourceKind;
-use quell_testkit::machine_speed::scaled_limit;
-use serde_json::json;
+use std::time::SystemTime;
 
 use super::McpFixture;
+use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_cancel_is_at_the_server_within_ten_milliseconds() {
@@ -14,13 +11,13 @@ async fn the_cancel_is_at_the_server_within_ten_milliseconds() {
     let mut took = Vec::new();
     for number in 1..=5 {
         let run = fixture.start_call(&format!("s{number}"), "decline", json!({})).await;
-        fixture.test_engine.wait_resource_held(&run, ResourceKind::McpCall).await;
+        fixture.wait_resource_held(&run, ResourceKind::McpCall).await;
         fixture.wait_messages("tools/call", number).await;
         let asked = SystemTime::now();
-        fixture.test_engine.stop(&run);
+        fixture.stop(&run);
         let cancels = fixture.wait_messages("notifications/cancelled", number).await;
         took.push(cancels[number - 1].at.duration_since(asked).unwrap_or_default());
-        fixture.test_engine.wait_ended(&run).await;
+        fixture.wait_ended(&run).await;
     }
     // Other tests share the machine, so the best value counts.
     let best = took.iter().min().unwrap();

@@ -1,12 +1,7 @@
 //! Servers that do not start or die: the run continues and the model is told why.
 
-use quell_protocol::{ResourceKind, Rung, Verdict};
-use quell_testkit::ScriptedResponse;
-use rstest::rstest;
-use serde_json::json;
-
 use super::{McpFixture, call_row};
-use crate::test_engine::{WAIT_TIMEOUT, receipt_of};
+use crate::prelude::*;
 
 #[rstest]
 #[case::died("die", &["was lost with the MCP server test", "exit code 3"])]
@@ -42,8 +37,8 @@ async fn a_server_that_never_says_hello_is_given_up_and_ended() {
     assert!(result.contains("not ready within 1 s"), "{result}");
     fixture.marker.wait_gone(WAIT_TIMEOUT).await;
     let starts = fixture.wait_messages("initialize", 1).await.len();
-    fixture.test_engine.model.script(ScriptedResponse::text("fine"));
-    assert_eq!(fixture.test_engine.run_message("s", "hello").await.verdict, Some(Verdict::Completed));
+    fixture.model.script(ScriptedResponse::text("fine"));
+    assert_eq!(fixture.run_message("s", "hello").await.verdict, Some(Verdict::Completed));
     assert_eq!(fixture.wait_messages("initialize", 1).await.len(), starts, "another run waited for the broken server");
     fixture.close().await;
 }
@@ -51,9 +46,9 @@ async fn a_server_that_never_says_hello_is_given_up_and_ended() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_ended_call_stands_in_the_receipt_as_finished() {
     let fixture = McpFixture::start().await;
-    fixture.test_engine.model.script(ScriptedResponse::tool_call("c", "test__echo", &json!({"text": "x"})));
-    fixture.test_engine.model.script(ScriptedResponse::text("fine"));
-    let view = fixture.test_engine.run_message("s", "hello").await;
+    fixture.model.script(ScriptedResponse::tool_call("c", "test__echo", &json!({"text": "x"})));
+    fixture.model.script(ScriptedResponse::text("fine"));
+    let view = fixture.run_message("s", "hello").await;
     assert_eq!((call_row(&view).how.as_str(), call_row(&view).label.as_str()), ("finished", "test: echo"));
     fixture.close().await;
 }
@@ -75,9 +70,9 @@ async fn a_stop_is_not_held_up_by_a_server_that_closed_its_input() {
     let fixture = McpFixture::start().await;
     assert_eq!(fixture.call_and_answer("s", "shut").await, "shut");
     let run = fixture.start_call("s", "echo", json!({})).await;
-    fixture.test_engine.wait_resource_held(&run, ResourceKind::McpCall).await;
-    fixture.test_engine.stop(&run);
-    let view = fixture.test_engine.wait_ended(&run).await;
+    fixture.wait_resource_held(&run, ResourceKind::McpCall).await;
+    fixture.stop(&run);
+    let view = fixture.wait_ended(&run).await;
     assert!(receipt_of(&view).leftovers.is_empty(), "{view:#?}");
     assert_ne!(receipt_of(&view).rung, Rung::Abandoned, "{view:#?}");
     fixture.close().await;

@@ -1,13 +1,10 @@
 //! MCP servers reached by URL: failures fail one call and leave no socket or session.
 
 use quell_mcp::McpConfig;
-use quell_protocol::{ResourceKind, Verdict};
 use quell_testkit::mcp::{FakeMcpServer, McpFault};
-use rstest::rstest;
-use serde_json::json;
 
 use super::{McpFixture, call_row};
-use crate::test_engine::{parse_session_key, receipt_of, submission};
+use crate::prelude::*;
 
 /// Starts an engine whose server is reached by URL.
 async fn start_with_server(server: &FakeMcpServer) -> McpFixture {
@@ -64,14 +61,13 @@ async fn a_stop_is_not_held_up_by_a_cancel_that_fails(#[case] fault: Option<McpF
     assert_eq!(fixture.call_and_answer("s", "echo").await, "hello");
     server.fault_next("tools/call", McpFault::Silent);
     let run = fixture.start_call("s", "echo", json!({})).await;
-    fixture.test_engine.wait_resource_held(&run, ResourceKind::McpCall).await;
+    fixture.wait_resource_held(&run, ResourceKind::McpCall).await;
     server.wait_received("tools/call", 2).await;
     match fault {
         Some(fault) => server.fault_next("notifications/cancelled", fault),
         None => server.refuse_connections().await,
     }
-    assert_eq!(fixture.test_engine.stop(&run).aborted.len(), 1);
-    let view = fixture.test_engine.wait_ended(&run).await;
+    let view = fixture.stop_to_end(&run).await;
     assert!(matches!(view.verdict, Some(Verdict::Aborted { .. })), "{view:#?}");
     let row = call_row(&view);
     assert!(row.label.contains("the server does not read its input after the cancel"), "{row:#?}");
@@ -89,8 +85,8 @@ async fn a_failed_request_and_a_stop_at_once_end_the_run_at_once() {
     server.fault_next("tools/call", McpFault::Status(500));
     let run = fixture.start_call("s", "echo", json!({})).await;
     server.wait_received("tools/call", 2).await;
-    fixture.test_engine.stop(&run);
-    let view = fixture.test_engine.wait_ended(&run).await;
+    fixture.stop(&run);
+    let view = fixture.wait_ended(&run).await;
     assert!(receipt_of(&view).leftovers.is_empty(), "{view:#?}");
     fixture.close().await;
 }
@@ -101,31 +97,24 @@ async fn a_failed_request_and_a_stop_at_once_end_the_run_at_once() {
 #[case::welcome("notifications/initialized")]
 #[case::tools("tools/list")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stop_while_it_is_connected_to_leaves_no_socket_and_no_session(#[case] silent: &'static str) {
+async fn a_stopped_or_late_start_leaves_no_socket_and_no_session(
+    #[case] silent: &'static str,
+    #[values(true, false)] stops: bool,
+) {
     let server = FakeMcpServer::start().await;
     let fixture = start_with_server(&server).await;
     server.fault_always(silent, McpFault::Silent);
-    let run = fixture.test_engine.send(submission("s", "hello")).await;
-    server.wait_received(silent, 1).await;
-    fixture.test_engine.stop(&run);
-    let view = fixture.test_engine.wait_ended(&run).await;
-    let rows = &receipt_of(&view).resources;
-    assert!(rows.iter().any(|row| row.label == "test: start" && row.how == "closed"), "{rows:#?}");
-    server.wait_idle().await;
-    fixture.close().await;
-}
-
-#[rstest]
-#[case::hello("initialize")]
-#[case::welcome("notifications/initialized")]
-#[case::tools("tools/list")]
-#[tokio::test(flavor = "multi_thread")]
-async fn a_start_that_takes_too_long_leaves_no_socket_and_no_session(#[case] silent: &'static str) {
-    let server = FakeMcpServer::start().await;
-    let fixture = start_with_server(&server).await;
-    server.fault_always(silent, McpFault::Silent);
-    let result = fixture.call_and_answer("s", "echo").await;
-    assert!(result.contains("not ready within 1 s"), "{result}");
+    if stops {
+        let run = fixture.send(submission("s", "hello")).await;
+        server.wait_received(silent, 1).await;
+        fixture.stop(&run);
+        let view = fixture.wait_ended(&run).await;
+        let rows = &receipt_of(&view).resources;
+        assert!(rows.iter().any(|row| row.label == "test: start" && row.how == "closed"), "{rows:#?}");
+    } else {
+        let result = fixture.call_and_answer("s", "echo").await;
+        assert!(result.contains("not ready within 1 s"), "{result}");
+    }
     server.wait_idle().await;
     fixture.close().await;
 }
@@ -135,12 +124,12 @@ async fn a_closed_server_has_no_session_and_one_that_keeps_it_holds_up_nobody() 
     let server = FakeMcpServer::start().await;
     let fixture = start_with_server(&server).await;
     assert_eq!(fixture.call_and_answer("s", "echo").await, "hello");
-    fixture.test_engine.engine.mcp().close_session(&parse_session_key("s"));
+    fixture.engine.mcp().close_session(&parse_session_key("s"));
     fixture.wait_servers(0).await;
     server.wait_idle().await;
     assert_eq!(fixture.call_and_answer("s", "echo").await, "hello");
     server.fault_next("DELETE", McpFault::Silent);
-    fixture.test_engine.engine.mcp().close_session(&parse_session_key("s"));
+    fixture.engine.mcp().close_session(&parse_session_key("s"));
     fixture.wait_servers(0).await;
     assert_eq!(server.received_count("DELETE"), 2);
     fixture.close().await;

@@ -1,16 +1,11 @@
 //! Answers that arrive after a stop amend the receipt. The stop settles as soon as the server reads.
 
-use std::path::{Path, PathBuf};
-
 use quell_mcp::McpConfig;
-use quell_protocol::{ResourceKind, RunId, Rung};
-use quell_testkit::daemon::{DaemonHome, poll_until};
 use quell_testkit::gateway_client::{GatewayTestClient, is_run_ended};
-use quell_testkit::{ScriptedModel, ScriptedResponse, leaks, mcp};
-use serde_json::{Value, json};
+use quell_testkit::mcp;
 
-use super::{McpFixture, call_row};
-use crate::test_engine::{NoticeRecorder, ProcessLock, TestEngine, WAIT_TIMEOUT, receipt_of};
+use super::{McpFixture, call_row, config_section};
+use crate::prelude::*;
 
 /// A server that would be ended for its silence after a minute, for which no test waits.
 fn set_long_grace(server: &mut McpConfig) {
@@ -28,14 +23,14 @@ impl McpFixture {
         let gate = gate_path(self);
         let calls_before = mcp::received_messages_of(&self.log, "tools/call").len();
         let run = self.start_call("s", tool, json!({"text": gate.display().to_string()})).await;
-        self.test_engine.wait_resource_held(&run, ResourceKind::McpCall).await;
+        self.wait_resource_held(&run, ResourceKind::McpCall).await;
         self.wait_messages("tools/call", calls_before + 1).await;
-        assert_eq!(self.test_engine.stop(&run).aborted.len(), 1);
-        let view = self.test_engine.wait_ended(&run).await;
+        assert_eq!(self.stop(&run).aborted.len(), 1);
+        let view = self.wait_ended(&run).await;
         let row = call_row(&view);
         assert_eq!(row.how, "unconfirmed", "{row:#?}");
         assert!(receipt_of(&view).leftovers.is_empty() && receipt_of(&view).rung == Rung::Cancel, "{view:#?}");
-        assert_eq!(read_amendments(&self.test_engine, &run).await, Vec::<Value>::new());
+        assert_eq!(read_amendments(self, &run).await, Vec::<Value>::new());
         (run, gate)
     }
 }
@@ -66,10 +61,10 @@ async fn a_stop_settles_as_soon_as_the_server_reads_on() {
     let ends = [("wait", "unconfirmed"), ("decline", "cancelled"), ("finish", "finished")];
     for (calls, (tool, how)) in (2..).zip(ends) {
         let run = fixture.start_call("s", tool, json!({})).await;
-        fixture.test_engine.wait_resource_held(&run, ResourceKind::McpCall).await;
+        fixture.wait_resource_held(&run, ResourceKind::McpCall).await;
         fixture.wait_messages("tools/call", calls).await;
-        fixture.test_engine.stop(&run);
-        let view = fixture.test_engine.wait_ended(&run).await;
+        fixture.stop(&run);
+        let view = fixture.wait_ended(&run).await;
         // If the stop waited for the grace, the forced stop would have ended the server first.
         assert_eq!(call_row(&view).how, how, "{tool}: {view:#?}");
         assert!(receipt_of(&view).leftovers.is_empty() && receipt_of(&view).rung <= Rung::Cancel, "{view:#?}");
@@ -88,8 +83,8 @@ async fn a_server_that_refuses_pings_reads_all_the_same() {
     let before = fixture.call_and_answer("s", "pid").await;
     let run = fixture.start_call("s", "wait", json!({})).await;
     fixture.wait_messages("tools/call", 2).await;
-    fixture.test_engine.stop(&run);
-    let view = fixture.test_engine.wait_ended(&run).await;
+    fixture.stop(&run);
+    let view = fixture.wait_ended(&run).await;
     assert_eq!(call_row(&view).how, "unconfirmed", "{view:#?}");
     assert_eq!(fixture.call_and_answer("s", "pid").await, before, "the server was restarted");
     fixture.close().await;
@@ -101,9 +96,9 @@ async fn a_result_that_comes_late_amends_the_receipt_and_costs_the_server() {
     let (run, gate) = fixture.stop_pending_call("late").await;
     // The message after the stop did not wait, and uses the same server.
     let before = fixture.call_and_answer("s", "pid").await;
-    assert_eq!(read_amendments(&fixture.test_engine, &run).await, Vec::<Value>::new());
+    assert_eq!(read_amendments(&fixture, &run).await, Vec::<Value>::new());
     open_gate(&gate);
-    let found = wait_amendments(&fixture.test_engine, &run, 1).await;
+    let found = wait_amendments(&fixture, &run, 1).await;
     assert_eq!(
         (&found[0]["kind"], &found[0]["resource"]),
         (&json!("late_result"), &json!(call_row_id(&fixture, &run).await))
@@ -111,15 +106,12 @@ async fn a_result_that_comes_late_amends_the_receipt_and_costs_the_server() {
     assert!(found[0]["text"].as_str().unwrap().contains("MCP server test finished the call"), "{found:#?}");
     assert!(found[0]["at"]["ms"].as_f64().unwrap() > 0.0, "{found:#?}");
     assert_ne!(fixture.call_and_answer("s", "pid").await, before, "the server was not restarted");
-    assert!(
-        !super::last_request_text(&fixture.test_engine).contains("finished in secret"),
-        "a late result reached the model"
-    );
+    assert!(!super::last_request_text(&fixture).contains("finished in secret"), "a late result reached the model");
     fixture.close().await;
 }
 
 async fn call_row_id(fixture: &McpFixture, run: &RunId) -> u64 {
-    let view = fixture.test_engine.engine.find_run(run).await.unwrap().unwrap();
+    let view = fixture.engine.find_run(run).await.unwrap().unwrap();
     call_row(&view).id
 }
 
@@ -130,7 +122,7 @@ async fn progress_that_comes_late_amends_the_receipt_and_ends_the_server() {
     let before = fixture.call_and_answer("s", "pid").await;
     let (run, gate) = fixture.stop_pending_call("drip").await;
     open_gate(&gate);
-    let found = wait_amendments(&fixture.test_engine, &run, 2).await;
+    let found = wait_amendments(&fixture, &run, 2).await;
     let kinds: Vec<&Value> = found.iter().map(|amendment| &amendment["kind"]).collect();
     assert_eq!(kinds, ["late_progress", "server_ended"], "{found:#?}");
     assert!(found[0]["text"].as_str().unwrap().contains("went on with the call after its cancel"), "{found:#?}");
@@ -144,9 +136,9 @@ async fn a_refusal_that_comes_late_confirms_the_cancel() {
     let fixture = McpFixture::start_with(set_long_grace).await;
     let before = fixture.call_and_answer("s", "pid").await;
     let (run, gate) = fixture.stop_pending_call("sorry").await;
-    let mut watcher = NoticeRecorder::subscribe(&fixture.test_engine.engine);
+    let mut watcher = NoticeRecorder::subscribe(&fixture.engine);
     open_gate(&gate);
-    let found = wait_amendments(&fixture.test_engine, &run, 1).await;
+    let found = wait_amendments(&fixture, &run, 1).await;
     assert_eq!(found[0]["kind"], "confirmed", "{found:#?}");
     assert!(watcher.run_events(&run).is_empty(), "an event followed the end of the run");
     assert_eq!(fixture.call_and_answer("s", "pid").await, before, "a server that obeyed was ended");
@@ -162,18 +154,15 @@ async fn a_late_call_does_not_cost_the_call_of_another_session() {
     .await;
     let before = fixture.call_and_answer("two", "pid").await;
     let (run, gate) = fixture.stop_pending_call("late").await;
-    let other = fixture.start_call("two", "finish", json!({})).await;
-    fixture.test_engine.wait_resource_held(&other, ResourceKind::McpCall).await;
-    fixture.wait_messages("tools/call", 3).await;
+    let other = fixture.start_held_call("two", "finish", json!({}), 3).await;
     open_gate(&gate);
-    wait_amendments(&fixture.test_engine, &run, 1).await;
+    wait_amendments(&fixture, &run, 1).await;
     // New calls go to another server; the other session's call continues on the old one.
     assert_ne!(fixture.call_and_answer("one", "pid").await, before);
     fixture.wait_servers(2).await;
-    let rows = fixture.test_engine.engine.live_run(&other).unwrap().scope.ledger().rows();
-    assert!(rows.iter().any(|row| row.kind == ResourceKind::McpCall && row.is_held()), "{rows:#?}");
-    fixture.test_engine.stop(&other);
-    assert_eq!(call_row(&fixture.test_engine.wait_ended(&other).await).how, "finished");
+    assert!(fixture.holds_call(&other));
+    fixture.stop(&other);
+    assert_eq!(call_row(&fixture.wait_ended(&other).await).how, "finished");
     fixture.wait_servers(1).await;
     fixture.close().await;
 }
@@ -194,19 +183,15 @@ async fn a_late_answer_during_the_run_is_in_its_receipt() {
     })
     .await;
     let gate = gate_path(&fixture);
-    fixture.test_engine.model.script(ScriptedResponse::tool_call(
-        "c1",
-        "test__late",
-        &json!({"text": gate.display().to_string()}),
-    ));
-    fixture.test_engine.model.script(ScriptedResponse::silent_mid_stream("I wait"));
-    let run = fixture.test_engine.send(crate::test_engine::submission("s", "do it")).await;
+    fixture.model.script(ScriptedResponse::tool_call("c1", "test__late", &json!({"text": gate.display().to_string()})));
+    fixture.model.script(ScriptedResponse::silent_mid_stream("I wait"));
+    let run = fixture.send(submission("s", "do it")).await;
     fixture.wait_messages("notifications/cancelled", 1).await;
-    fixture.test_engine.wait_text(&run).await;
+    fixture.wait_text(&run).await;
     open_gate(&gate);
     fixture.wait_servers(0).await;
-    fixture.test_engine.stop(&run);
-    let view = fixture.test_engine.wait_ended(&run).await;
+    fixture.stop(&run);
+    let view = fixture.wait_ended(&run).await;
     let found = serde_json::to_value(receipt_of(&view)).unwrap();
     assert_eq!(found["amendments"][0]["kind"], "late_result", "{found:#}");
     assert_eq!(call_row(&view).how, "unconfirmed");
@@ -217,23 +202,15 @@ async fn a_late_answer_during_the_run_is_in_its_receipt() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_amendment_is_told_and_outlives_the_daemon() {
     let _process_lock = ProcessLock::shared().await;
-    let (exe, folder, model) =
-        (Path::new(env!("CARGO_BIN_EXE_quell")), tempfile::tempdir().unwrap(), ScriptedModel::start().await);
-    let [script, gate, log] = ["server.sh", "gate", "log"].map(|name| folder.path().join(name));
-    std::fs::write(&script, mcp::SERVER_SCRIPT).unwrap();
-    let home = DaemonHome::new(&format!(
-        "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\n\n[agents.main]\nmodel = \"scripted/model\"\n\n\
-         [mcp.test]\ncommand = \"sh\"\nargs = [\"{}\"]\nenv = {{ MCP_LOG = \"{}\" }}\n",
-        model.base_url(),
-        script.display(),
-        log.display(),
-    ));
+    let (exe, folder, model) = (quell_exe(), tempfile::tempdir().unwrap(), ScriptedModel::start().await);
+    let [gate, log] = ["gate", "log"].map(|name| folder.path().join(name));
+    let section = config_section(folder.path(), &format!("MCP_LOG = {log:?}"));
+    let home = DaemonHome::new(&config_toml(&model, &section));
     let daemon = home.start(exe).await;
     let mut gateway = GatewayTestClient::connect(&daemon).await;
     model.script(ScriptedResponse::tool_call("c1", "test__late", &json!({"text": gate.display().to_string()})));
     gateway.start_run("late-1").await;
-    let at_server = move || (!mcp::received_messages_of(&log, "tools/call").is_empty()).then_some(()).ok_or("no call");
-    leaks::wait_until(WAIT_TIMEOUT, move || at_server().map_err(str::to_owned)).await;
+    poll_until("the call", async || (!mcp::received_messages_of(&log, "tools/call").is_empty()).then_some(())).await;
     gateway.send_request("runs.stop", json!({"runId": "late-1"})).await;
     let (_, ended) = gateway.wait_for_frame(is_run_ended).await;
     let receipt = ended["payload"]["receipt"].clone();
@@ -249,12 +226,7 @@ async fn an_amendment_is_told_and_outlives_the_daemon() {
     daemon.kill9().await;
     let daemon = home.start(exe).await;
     assert_eq!(amendments(daemon.api().get("/api/runs/late-1").await.expect_status(200)), now);
-    let shown = tokio::task::spawn_blocking({
-        let mut command = home.command(exe);
-        command.args(["runs", "show", "late-1"]);
-        move || command.output().unwrap()
-    });
-    let shown = String::from_utf8(shown.await.unwrap().stdout).unwrap();
+    let shown = run_cli(&home, &["runs", "show", "late-1"]).out;
     assert!(shown.contains(" later: the MCP server test finished the call all the same"), "{shown}");
     assert!(shown.contains("1 MCP call told to cancel, not confirmed"), "{shown}");
     daemon.stop().await;

@@ -1,18 +1,9 @@
 //! How long servers live: idle timeout, session end, shutdown, kill.
 
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use quell_kernel::StopLevel;
-use quell_testkit::commands::ProcessMarker;
-use quell_testkit::daemon::TestDaemon;
-use quell_testkit::machine_speed::scaled_limit;
-use quell_testkit::{ScriptedModel, ScriptedResponse, mcp};
-use serde_json::json;
-
-use super::McpFixture;
-use crate::test_daemon::provider_toml;
-use crate::test_engine::{ProcessLock, WAIT_TIMEOUT, parse_session_key, root, stop_ask};
+use super::{McpFixture, config_section};
+use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unused_server_is_closed_and_comes_back() {
@@ -43,21 +34,11 @@ async fn a_session_takes_its_servers_with_it() {
     fixture.call_and_answer("two", "pid").await;
     fixture.wait_servers(2).await;
     assert!(
-        fixture
-            .test_engine
-            .engine
-            .delete_session(&root(), &parse_session_key("one"), &stop_ask(StopLevel::Gentle))
-            .await
-            .unwrap()
+        fixture.engine.delete_session(&root(), &parse_session_key("one"), &stop_ask(StopLevel::Gentle)).await.unwrap()
     );
     fixture.wait_servers(1).await;
     assert!(
-        fixture
-            .test_engine
-            .engine
-            .reset_session(&root(), &parse_session_key("two"), &stop_ask(StopLevel::Gentle))
-            .await
-            .unwrap()
+        fixture.engine.reset_session(&root(), &parse_session_key("two"), &stop_ask(StopLevel::Gentle)).await.unwrap()
     );
     fixture.wait_servers(0).await;
     fixture.marker.wait_gone(WAIT_TIMEOUT).await;
@@ -72,15 +53,15 @@ async fn a_shutdown_ends_stuck_servers_and_calls_within_its_time() {
     .await;
     fixture.call_and_answer("idle", "pid").await;
     let run = fixture.start_call("busy", "deaf", json!({})).await;
-    fixture.test_engine.wait_printed(&run, "progress").await;
+    fixture.wait_printed(&run, "progress").await;
     fixture.wait_servers(2).await;
     let begun = Instant::now();
-    let left = fixture.test_engine.engine.shut_down().await;
+    let left = fixture.engine.shut_down().await;
     let took = begun.elapsed();
     assert!(left.is_empty(), "{left:?}");
     assert!(took < Duration::from_secs(5), "{took:?}");
     assert_eq!(fixture.marker.marked_processes().len(), 0, "{:#?}", fixture.marker.marked_processes());
-    assert_eq!(fixture.test_engine.engine.mcp().count_live(), 0);
+    assert_eq!(fixture.engine.mcp().count_live(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -88,36 +69,18 @@ async fn an_idle_server_sees_the_end_of_its_input_at_shutdown() {
     let fixture = McpFixture::start().await;
     fixture.call_and_answer("s", "pid").await;
     let begun = Instant::now();
-    assert!(fixture.test_engine.engine.shut_down().await.is_empty());
+    assert!(fixture.engine.shut_down().await.is_empty());
     let took = begun.elapsed();
     assert!(took < scaled_limit(Duration::from_secs(2)), "{took:?}");
     assert_eq!(fixture.marker.marked_processes().len(), 0);
 }
 
-/// A section for the configuration file, and the folder of its server.
-fn config_section(marker: &ProcessMarker) -> (String, tempfile::TempDir) {
-    let folder = tempfile::tempdir().unwrap();
-    let script = folder.path().join("server.sh");
-    std::fs::write(&script, mcp::SERVER_SCRIPT).unwrap();
-    let section = format!(
-        "\n[mcp.test]\ncommand = \"sh\"\nargs = [\"{}\"]\nenv = {{ MCP_MARK = \"{}\", MCP_STUCK = \"1\" }}\n",
-        script.display(),
-        marker.as_str()
-    );
-    (section, folder)
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn no_server_outlives_a_daemon_that_is_killed() {
     let _process_lock = ProcessLock::shared().await;
-    let (marker, model) = (ProcessMarker::new(), ScriptedModel::start().await);
-    let (section, _folder) = config_section(&marker);
-    let provider = provider_toml(&model);
-    let daemon = TestDaemon::start(
-        Path::new(env!("CARGO_BIN_EXE_quell")),
-        &format!("{provider}\n[agents.main]\nmodel = \"scripted/model\"\n{section}"),
-    )
-    .await;
+    let (marker, folder) = (ProcessMarker::new(), tempfile::tempdir().unwrap());
+    let env = format!("MCP_MARK = \"{}\", MCP_STUCK = \"1\"", marker.as_str());
+    let (model, daemon) = start_daemon(&config_section(folder.path(), &env)).await;
     model.script(ScriptedResponse::tool_call("c1", "test__fork", &json!({})));
     let run = daemon.api().send_message("s", "do it").await;
     daemon.api().run_events(&run, 0).await.wait_for("tool.output").await;

@@ -1,12 +1,8 @@
 //! The official test server, `@modelcontextprotocol/server-everything`, over stdio and streamable HTTP.
 
-use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use quell_mcp::McpConfig;
-use quell_protocol::{ResourceKind, RunId};
-use quell_testkit::{ScriptedResponse, leaks};
-use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::net::TcpListener;
 use tokio::process::{Child, ChildStdout};
@@ -14,7 +10,7 @@ use tokio::process::{Child, ChildStdout};
 use super::call_row;
 use super::late_answers::wait_amendments;
 use crate::npm_packages::{self, NpmPackages};
-use crate::test_engine::{ProcessLock, TestEngine, WAIT_TIMEOUT, receipt_of, submission};
+use crate::prelude::*;
 
 const SERVER_PACKAGES: NpmPackages = NpmPackages {
     name: "mcp-everything",
@@ -28,14 +24,18 @@ fn server_program(folder: &Path) -> PathBuf {
     folder.join("node_modules/@modelcontextprotocol/server-everything/dist/index.js")
 }
 
-async fn start_over_pipes() -> TestEngine {
+/// `None` where tests with packages of npm are skipped.
+async fn start_over_pipes() -> Option<TestEngine> {
+    if npm_packages::is_skipped() {
+        return None;
+    }
     let folder = npm_packages::install_packages(&SERVER_PACKAGES).await;
     let server = McpConfig {
         command: Some("node".to_owned()),
         args: vec![server_program(&folder).display().to_string(), "stdio".to_owned()],
         ..McpConfig::default()
     };
-    start_engine(server).await
+    Some(start_engine(server).await)
 }
 
 async fn start_engine(server: McpConfig) -> TestEngine {
@@ -71,10 +71,7 @@ async fn server_instance(test: &TestEngine) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn its_tools_work() {
-    if npm_packages::is_skipped() {
-        return;
-    }
-    let test = start_over_pipes().await;
+    let Some(test) = start_over_pipes().await else { return };
     assert_eq!(call_tool(&test, "echo", json!({"message": "hello"})).await, "Echo: hello");
     assert_eq!(call_tool(&test, "get-sum", json!({"a": 2, "b": 3})).await, "The sum of 2 and 3 is 5.");
     let weather = call_tool(&test, "get-structured-content", json!({"location": "New York"})).await;
@@ -92,10 +89,7 @@ async fn its_tools_work() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn its_long_operation_is_cancelled_and_the_connection_kept() {
-    if npm_packages::is_skipped() {
-        return;
-    }
-    let test = start_over_pipes().await;
+    let Some(test) = start_over_pipes().await else { return };
     let before = server_instance(&test).await;
     let run = start_long_operation(&test, 1).await;
     test.stop(&run);
@@ -108,10 +102,7 @@ async fn its_long_operation_is_cancelled_and_the_connection_kept() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn its_long_operation_goes_on_after_the_cancel_so_it_is_restarted() {
-    if npm_packages::is_skipped() {
-        return;
-    }
-    let test = start_over_pipes().await;
+    let Some(test) = start_over_pipes().await else { return };
     let before = server_instance(&test).await;
     let run = start_long_operation(&test, 600).await;
     test.wait_printed(&run, "progress: 3 of 600").await;

@@ -1,47 +1,21 @@
 //! Pictures returned by tools: stored for the session, shown to models with vision in both dialects, described to
 //! others, kept across restarts.
 
-use std::path::{Path, PathBuf};
-
-use quell_engine::agent::AgentConfig;
-use quell_engine::engine::Submission;
-use quell_kernel::StopLevel;
-use quell_protocol::ResourceKind;
-use quell_protocol::api::RunView;
-use quell_scope::Point;
-use quell_testkit::ScriptedResponse;
-use quell_testkit::commands::ProcessMarker;
-use serde_json::{Value, json};
-
 use super::test_server_config;
-use crate::test_engine::{
-    self, ProcessLock, TestDataDir, TestDir, TestEngine, alice, messages_as_text, parse_agent_id, parse_session_key,
-    receipt_of, run_stop_scope, submission,
-};
+use crate::pictures::{ANTHROPIC_AGENT, OPENAI_AGENT, TEXT_ONLY_AGENT, add_seeing_agents, run_message};
+use crate::prelude::*;
 
-const OPENAI_AGENT: &str = "seeing";
-const ANTHROPIC_AGENT: &str = "claude";
-const TEXT_ONLY_AGENT: &str = "main";
 /// The text that the server's tool `picture` returns besides its picture.
 const TOOL_TEXT: &str = "look\n[an image, image/png, ";
 
 /// Starts an engine in this data directory, whose agents share one workdir and use the server `test`.
 async fn start_engine(dir: &Path) -> TestEngine {
     let (marker, log) = (ProcessMarker::new(), dir.join("log"));
-    TestEngine::start_in(TestDir::Borrowed(dir.to_owned()), ProcessLock::shared().await, |config| {
+    TestEngine::start_on(dir, |config| {
         config.mcp.insert("test".to_owned(), test_server_config(&marker, &log));
-        crate::test_engine::add_anthropic_provider(config);
-        let workdir = Some(config.work_dir.join("main"));
-        let seeing = AgentConfig { vision: true, workdir, ..config.agents[&parse_agent_id(TEXT_ONLY_AGENT)].clone() };
-        let claude = AgentConfig { model: "anthropic/claude".to_owned(), ..seeing.clone() };
-        config.agents.extend([(parse_agent_id(OPENAI_AGENT), seeing), (parse_agent_id(ANTHROPIC_AGENT), claude)]);
+        add_seeing_agents(config);
     })
     .await
-}
-
-async fn run_message(test: &TestEngine, agent_id: &str, text: &str) -> RunView {
-    let run = test.send(Submission { agent: Some(parse_agent_id(agent_id)), ..submission("s", text) }).await;
-    test.wait_ended(&run).await
 }
 
 /// Runs a message whose model calls the server's tool `picture`.
@@ -74,8 +48,8 @@ fn result_content(messages: &[Value]) -> Value {
 
 /// Compares byte for byte, except for the prompt cache marks, which move on.
 fn assert_begins_with(later: &[Value], earlier: &[Value]) {
-    let unmarked = |messages| messages_as_text(messages).replace(r#","cache_control":{"type":"ephemeral"}"#, "");
-    assert_eq!(unmarked(&later[..earlier.len()]), unmarked(earlier));
+    let text = |messages| messages_as_text(&without_cache_marks(messages));
+    assert_eq!(text(&later[..earlier.len()]), text(earlier));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -144,11 +118,7 @@ async fn a_picture_of_a_tool_is_the_same_after_a_restart_and_goes_with_its_sessi
     assert_eq!(content[1], json!({"type": "text", "text": "(a picture stood here; it cannot be read any more)"}));
     request_picture(&second, ANTHROPIC_AGENT).await;
     assert_eq!(kept_pictures(&second).len(), 1);
-    second
-        .engine
-        .delete_session(&alice(), &parse_session_key("s"), &test_engine::stop_ask(StopLevel::Gentle))
-        .await
-        .unwrap();
+    second.engine.delete_session(&alice(), &parse_session_key("s"), &stop_ask(StopLevel::Gentle)).await.unwrap();
     assert!(kept_pictures(&second).is_empty(), "{:?}", kept_pictures(&second));
     second.close().await;
 }
@@ -157,17 +127,10 @@ async fn a_picture_of_a_tool_is_the_same_after_a_restart_and_goes_with_its_sessi
 async fn a_stop_while_a_picture_is_kept_leaves_the_result() {
     let dir = TestDataDir::new();
     let test = start_engine(dir.path()).await;
-    let (engine, run) = (test.engine.clone(), test_engine::parse_run_id("stopped"));
-    let stopped = run.clone();
-    test.point_hook.arm(Point::KeepPictures, 1, move || {
-        drop(engine.stop(&alice(), &run_stop_scope(&stopped), &test_engine::stop_ask(StopLevel::Gentle)));
-    });
+    let run = parse_run_id("stopped");
+    test.stop_at(Point::KeepPictures, 1, &run);
     test.model.script(ScriptedResponse::tool_call("c1", "test__picture", &json!({"text": "a dot"})));
-    test.send(Submission {
-        agent: Some(parse_agent_id(OPENAI_AGENT)),
-        ..test_engine::submission_as(&run, "s", "show me")
-    })
-    .await;
+    test.send(Submission { agent: Some(parse_agent_id(OPENAI_AGENT)), ..submission_as(&run, "s", "show me") }).await;
     test.point_hook.wait_fired().await;
     let view = test.wait_ended(&run).await;
     assert_eq!(view.verdict.as_ref().map(|verdict| verdict.as_str()), Some("aborted"), "{view:#?}");

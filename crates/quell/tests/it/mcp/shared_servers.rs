@@ -1,12 +1,7 @@
 //! One server shared by all sessions: other sessions learn what one session's stop costs them.
 
-use quell_kernel::StopLevel;
-use quell_protocol::{ResourceKind, Verdict};
-use quell_testkit::ScriptedResponse;
-use serde_json::json;
-
 use super::{McpFixture, call_row};
-use crate::test_engine::{alice, receipt_of, run_stop_scope, stop_ask, submission};
+use crate::prelude::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_have_servers_of_their_own_unless_one_is_shared() {
@@ -29,17 +24,14 @@ async fn a_restart_of_a_shared_server_fails_no_call_silently() {
     })
     .await;
     let before = fixture.call_and_answer("one", "pid").await;
-    let other = fixture.start_call("two", "wait", json!({})).await;
-    fixture.test_engine.wait_resource_held(&other, ResourceKind::McpCall).await;
-    fixture.wait_messages("tools/call", 2).await;
+    let other = fixture.start_held_call("two", "wait", json!({}), 2).await;
     let stopped = fixture.start_call("one", "deaf", json!({})).await;
-    fixture.test_engine.wait_printed(&stopped, "progress").await;
-    fixture.test_engine.model.script(ScriptedResponse::text("I see"));
-    assert_eq!(fixture.test_engine.stop(&stopped).aborted.len(), 1);
-    let view = fixture.test_engine.wait_ended(&stopped).await;
+    fixture.wait_printed(&stopped, "progress").await;
+    fixture.model.script(ScriptedResponse::text("I see"));
+    let view = fixture.stop_to_end(&stopped).await;
     let row = call_row(&view);
     assert!(row.label.contains("was restarted, which cost 1 call of another run"), "{row:#?}");
-    let lost = fixture.test_engine.wait_ended(&other).await;
+    let lost = fixture.wait_ended(&other).await;
     assert_eq!((lost.verdict.clone(), lost.output.as_deref()), (Some(Verdict::Completed), Some("I see")));
     assert_eq!(call_row(&lost).how, "failed");
     let result = fixture.last_result();
@@ -53,17 +45,14 @@ async fn a_restart_of_a_shared_server_fails_no_call_silently() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_of_one_call_leaves_the_other_calls_alone() {
     let fixture = McpFixture::start_with(|server| server.shared = true).await;
-    let other = fixture.start_call("two", "wait", json!({})).await;
-    fixture.test_engine.wait_resource_held(&other, ResourceKind::McpCall).await;
-    fixture.wait_messages("tools/call", 1).await;
+    let other = fixture.start_held_call("two", "wait", json!({}), 1).await;
     let stopped = fixture.start_call("one", "wait", json!({})).await;
     fixture.wait_messages("tools/call", 2).await;
-    assert_eq!(fixture.test_engine.stop(&stopped).aborted.len(), 1);
-    assert_eq!(call_row(&fixture.test_engine.wait_ended(&stopped).await).how, "unconfirmed");
-    let rows = fixture.test_engine.engine.live_run(&other).unwrap().scope.ledger().rows();
-    assert!(rows.iter().any(|row| row.kind == ResourceKind::McpCall && row.is_held()), "{rows:#?}");
-    fixture.test_engine.stop(&other);
-    fixture.test_engine.wait_ended(&other).await;
+    assert_eq!(fixture.stop(&stopped).aborted.len(), 1);
+    assert_eq!(call_row(&fixture.wait_ended(&stopped).await).how, "unconfirmed");
+    assert!(fixture.holds_call(&other));
+    fixture.stop(&other);
+    fixture.wait_ended(&other).await;
     fixture.close().await;
 }
 
@@ -76,20 +65,18 @@ async fn a_stop_of_one_that_waits_for_a_server_leaves_its_start_to_the_other() {
         server.args[1].insert_str(0, &format!("while [ ! -e '{}' ]; do sleep 0.01; done\n", gate.display()));
     })
     .await;
-    let stopped = fixture.test_engine.send(submission("one", "do it")).await;
-    fixture.test_engine.wait_resource_held(&stopped, ResourceKind::McpCall).await;
-    let other = fixture.test_engine.send(submission("two", "do it")).await;
-    fixture.test_engine.wait_resource_held(&other, ResourceKind::McpCall).await;
-    assert_eq!(fixture.test_engine.stop(&stopped).aborted.len(), 1);
-    let view = fixture.test_engine.wait_ended(&stopped).await;
+    let stopped = fixture.send(submission("one", "do it")).await;
+    fixture.wait_resource_held(&stopped, ResourceKind::McpCall).await;
+    let other = fixture.send(submission("two", "do it")).await;
+    fixture.wait_resource_held(&other, ResourceKind::McpCall).await;
+    let view = fixture.stop_to_end(&stopped).await;
     assert!(receipt_of(&view).leftovers.is_empty(), "{view:#?}");
     fixture
-        .test_engine
         .model
         .script(ScriptedResponse::tool_call("c1", "test__pid", &json!({})))
         .script(ScriptedResponse::text("fine"));
     std::fs::write(&gate, "").unwrap();
-    assert_eq!(fixture.test_engine.wait_ended(&other).await.output.as_deref(), Some("fine"));
+    assert_eq!(fixture.wait_ended(&other).await.output.as_deref(), Some("fine"));
     assert_eq!(fixture.wait_messages("initialize", 1).await.len(), 1, "the server was started more than once");
     fixture.close().await;
 }
@@ -101,15 +88,14 @@ async fn a_forced_stop_of_one_call_does_not_cost_the_calls_of_others() {
     let other = fixture.start_call("two", "wait", json!({})).await;
     fixture.wait_messages("tools/call", 2).await;
     let stopped = fixture.start_call("one", "nap", json!({})).await;
-    fixture.test_engine.wait_printed(&stopped, "progress").await;
-    let stop = fixture.test_engine.engine.stop(&alice(), &run_stop_scope(&stopped), &stop_ask(StopLevel::Forced));
+    fixture.wait_printed(&stopped, "progress").await;
+    let stop = fixture.engine.stop(&alice(), &run_stop_scope(&stopped), &stop_ask(StopLevel::Forced));
     assert_eq!(stop.aborted.len(), 1);
-    let view = fixture.test_engine.wait_ended(&stopped).await;
+    let view = fixture.wait_ended(&stopped).await;
     assert!(!call_row(&view).label.contains("restarted"), "{view:#?}");
-    let rows = fixture.test_engine.engine.live_run(&other).unwrap().scope.ledger().rows();
-    assert!(rows.iter().any(|row| row.kind == ResourceKind::McpCall && row.is_held()), "{rows:#?}");
+    assert!(fixture.holds_call(&other));
     assert_eq!(fixture.call_and_answer("one", "pid").await, before);
-    fixture.test_engine.stop(&other);
-    fixture.test_engine.wait_ended(&other).await;
+    fixture.stop(&other);
+    fixture.wait_ended(&other).await;
     fixture.close().await;
 }

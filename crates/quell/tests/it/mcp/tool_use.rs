@@ -3,12 +3,9 @@
 use std::collections::BTreeSet;
 
 use quell_engine::live_run::EngineNotice;
-use quell_protocol::EventKind;
-use quell_testkit::ScriptedResponse;
-use serde_json::{Value, json};
 
 use super::{McpFixture, last_request_text, test_server_config};
-use crate::test_engine::{NoticeRecorder, ProcessLock, TestEngine, parse_agent_id};
+use crate::prelude::*;
 
 fn offered_tools(test: &TestEngine) -> Vec<String> {
     let request = test.model.recorded_requests().pop().unwrap();
@@ -30,10 +27,10 @@ fn printed_text(notice: &EngineNotice) -> Option<&str> {
 async fn tools_are_offered_with_their_schemas_and_called() {
     let fixture = McpFixture::start().await;
     assert_eq!(fixture.call_and_answer("s", "echo").await, "hello");
-    let names = offered_tools(&fixture.test_engine);
+    let names = offered_tools(&fixture);
     assert!(names.contains(&"test__echo".to_owned()) && names.contains(&"shell".to_owned()), "{names:?}");
     let odd = names.iter().find(|name| name.starts_with("test__dot_ted_")).unwrap().clone();
-    let request = fixture.test_engine.model.recorded_requests().pop().unwrap();
+    let request = fixture.model.recorded_requests().pop().unwrap();
     let tools = request.body["tools"].as_array().unwrap();
     let echo: &Value = tools.iter().find(|tool| tool["function"]["name"] == "test__echo").unwrap();
     assert_eq!(echo["function"]["description"], "Does echo.");
@@ -46,7 +43,7 @@ async fn tools_are_offered_with_their_schemas_and_called() {
 #[tokio::test(flavor = "multi_thread")]
 async fn progress_is_shown_as_output_and_an_error_is_one() {
     let fixture = McpFixture::start().await;
-    let mut watcher = NoticeRecorder::subscribe(&fixture.test_engine.engine);
+    let mut watcher = NoticeRecorder::subscribe(&fixture.engine);
     assert_eq!(fixture.call_and_answer("s", "steps").await, "done");
     let output: String = watcher.read_notices().iter().filter_map(printed_text).collect();
     assert_eq!(output, "progress: 1 of 3\nprogress: 2 of 3\nprogress: 3 of 3\n");
@@ -91,14 +88,14 @@ async fn a_changed_list_of_tools_is_read_again() {
     fixture.wait_messages("tools/list", 2).await;
     let refreshed = async {
         loop {
-            fixture.test_engine.model.script(ScriptedResponse::text("fine"));
-            fixture.test_engine.run_message("s", "again").await;
-            if offered_tools(&fixture.test_engine).contains(&"test__grown".to_owned()) {
+            fixture.model.script(ScriptedResponse::text("fine"));
+            fixture.run_message("s", "again").await;
+            if offered_tools(&fixture).contains(&"test__grown".to_owned()) {
                 return;
             }
         }
     };
-    tokio::time::timeout(crate::test_engine::WAIT_TIMEOUT, refreshed).await.expect("the new tool is not offered");
+    tokio::time::timeout(WAIT_TIMEOUT, refreshed).await.expect("the new tool is not offered");
     fixture.close().await;
 }
 
@@ -107,10 +104,10 @@ async fn a_summary_of_calls_to_a_server_is_asked_for_with_its_tools() {
     let fixture = McpFixture::start().await;
     assert_eq!(fixture.call_and_answer("s", "echo").await, "hello");
     let overflow = json!({"error": {"message": "too many tokens", "code": "context_length_exceeded"}}).to_string();
-    fixture.test_engine.model.script(ScriptedResponse::Status { code: 400, headers: Vec::new(), body: overflow });
-    fixture.test_engine.model.script(ScriptedResponse::text("It said hello.")).script(ScriptedResponse::text("fine"));
-    fixture.test_engine.run_message("s", "go on").await;
-    let seen = fixture.test_engine.model.recorded_requests();
+    fixture.model.script(ScriptedResponse::Status { code: 400, headers: Vec::new(), body: overflow });
+    fixture.model.script(ScriptedResponse::text("It said hello.")).script(ScriptedResponse::text("fine"));
+    fixture.run_message("s", "go on").await;
+    let seen = fixture.model.recorded_requests();
     let summary = &seen[seen.len() - 2].body;
     assert!(summary["messages"].to_string().contains("Summarise the whole conversation"), "{summary:#}");
     assert_eq!(summary["tools"], seen[seen.len() - 1].body["tools"]);
@@ -129,7 +126,7 @@ async fn a_flood_and_junk_do_no_harm() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_has_only_the_servers_and_tools_that_it_is_given() {
-    let marker = quell_testkit::commands::ProcessMarker::new();
+    let marker = ProcessMarker::new();
     let folder = tempfile::tempdir().unwrap();
     let server = test_server_config(&marker, &folder.path().join("log"));
     let test = TestEngine::start_with(ProcessLock::shared().await, |config| {

@@ -1,23 +1,14 @@
 //! Automatic recall and automatic saving of messages.
 
-use std::sync::Arc;
-
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
-use quell_engine::agent::AgentConfig;
-use quell_engine::engine::Submission;
 use quell_engine::hooks::{LifecycleHook, MessageAnswer};
-use quell_protocol::Verdict;
 use quell_protocol::hook::{HookBody, HookEvent};
-use quell_scope::Point;
-use quell_store::sqlite::test_support::{CountedRows, OtherProgram};
-use quell_testkit::model::{ModelRequestHandle, ScriptedStream};
-use rstest::rstest;
-use serde_json::{Value, json};
+use quell_store::sqlite::test_support::CountedRows;
 
 use super::*;
+use crate::prelude::*;
 use crate::sweep::channel_origin::channel_origin;
-use crate::test_engine::{messages_as_text, parse_run_id, submission, submission_as};
 
 const RECALL_BLOCK: &str = "[Memory context]\n- fence: The fence is green.";
 
@@ -25,7 +16,7 @@ const RECALL_BLOCK: &str = "[Memory context]\n- fence: The fence is green.";
 async fn start_engine_recalling() -> TestEngine {
     start_engine(|config| {
         config.memory.auto_recall = true;
-        crate::test_engine::add_anthropic_provider(config);
+        add_anthropic_provider(config);
         let claude =
             AgentConfig { model: "anthropic/claude".to_owned(), ..config.agents[&parse_agent_id("main")].clone() };
         config.agents.insert(parse_agent_id("claude"), claude);
@@ -53,15 +44,6 @@ fn last_user_text(messages: &[Value]) -> String {
 
 fn has_result(message: &Value) -> bool {
     message["content"].as_array().is_some_and(|blocks| blocks.iter().any(|block| block["type"] == "tool_result"))
-}
-
-/// Removes the prompt cache marks, which move on with each request.
-fn without_cache_marks(messages: &[Value]) -> Vec<Value> {
-    let mut messages = messages.to_vec();
-    for block in messages.iter_mut().filter_map(|message| message["content"].as_array_mut()).flatten() {
-        block.as_object_mut().unwrap().remove("cache_control");
-    }
-    messages
 }
 
 #[rstest]
@@ -231,7 +213,7 @@ async fn a_message_from_a_chat_is_about_the_words_that_its_hooks_left_of_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reset_forgets_what_the_run_that_it_stops_has_just_saved() {
     let test = start_engine(|config| config.memory.auto_save = true).await;
-    let ask = crate::test_engine::stop_ask(quell_kernel::StopLevel::Gentle);
+    let ask = stop_ask(StopLevel::Gentle);
     for round in 0..30 {
         let run = parse_run_id(&format!("round-{round}"));
         test.script_marker(run.as_str(), [ScriptedResponse::SilentBeforeHeaders]);
@@ -239,7 +221,7 @@ async fn a_reset_forgets_what_the_run_that_it_stops_has_just_saved() {
         if round % 2 == 0 {
             test.model.wait_for_marked_request(run.as_str()).await;
         }
-        assert!(test.engine.reset_session(&crate::test_engine::alice(), &parse_session_key("s"), &ask).await.unwrap());
+        assert!(test.engine.reset_session(&alice(), &parse_session_key("s"), &ask).await.unwrap());
         test.wait_ended(&run).await;
         assert_eq!(list_notes(&test, session_scope("s")).await, [], "round {round}");
     }
@@ -262,18 +244,10 @@ async fn a_run_goes_on_without_its_notes_when_they_cannot_be_read() {
 async fn a_run_that_is_stopped_while_it_recalls_never_asks_the_model() {
     let test = start_engine_recalling().await;
     let run = parse_run_id("recalling");
-    let (engine, id) = (test.engine.clone(), run.clone());
-    test.point_hook.arm(Point::Recall, 1, move || {
-        let stop = engine.stop(
-            &crate::test_engine::alice(),
-            &crate::test_engine::run_stop_scope(&id),
-            &crate::test_engine::stop_ask(quell_kernel::StopLevel::Gentle),
-        );
-        assert_eq!(stop.aborted, [id]);
-    });
+    test.stop_at(Point::Recall, 1, &run);
     test.send(submission_as(&run, "s", "which colour is the fence?")).await;
     let view = test.wait_ended(&run).await;
-    crate::test_engine::abort_reason(view.verdict.as_ref());
+    abort_reason(view.verdict.as_ref());
     assert!(view.receipt.unwrap().leftovers.is_empty());
     assert_eq!(test.model.request_count(), 0);
     test.close().await;

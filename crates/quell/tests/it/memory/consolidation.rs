@@ -1,25 +1,12 @@
 //! Consolidation after an answer, in the background, and its stop.
 
 use futures_util::future::join_all;
-use quell_engine::engine::Submission;
-use quell_engine::live_run::RunProgress;
-use quell_kernel::StopLevel;
-use quell_kernel::registry::{BackgroundPolicy, QueuedPolicy, StopScope};
-use quell_protocol::api::RunView;
+use quell_kernel::registry::{BackgroundPolicy, QueuedPolicy};
 use quell_protocol::session::SessionRequest;
-use quell_protocol::{ResourceKind, Verdict};
-use quell_scope::Point;
-use quell_store::sqlite::test_support::OtherProgram;
-use quell_testkit::leaks;
-use quell_testkit::model::{ModelRequestHandle, ScriptedModel, ScriptedStream};
-use rstest::rstest;
-use serde_json::json;
 
 use super::*;
+use crate::prelude::*;
 use crate::sweep::channel_origin::channel_origin;
-use crate::test_engine::{
-    WAIT_TIMEOUT, alice, messages_as_text, parse_run_id, receipt_of, root, stop_ask, submission, submission_as,
-};
 
 const MESSAGE_TEXT: &str = "please paint my boat red";
 const CONSOLIDATION_ANSWER: &str =
@@ -168,7 +155,7 @@ async fn a_stop_of_its_run_ends_it_wherever_it_is(
     let (engine, id, point_hook) = (test.engine.clone(), run.clone(), test.point_hook.clone());
     let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     let action = move || {
-        let stop = engine.stop(&alice(), &crate::test_engine::run_stop_scope(&id), &stop_ask(level));
+        let stop = engine.stop(&alice(), &run_stop_scope(&id), &stop_ask(level));
         sender.send(stop).unwrap();
     };
     // After this point the run itself passes no other.
@@ -224,11 +211,8 @@ async fn a_stop_of_the_session_closes_its_request_and_one_that_keeps_the_backgro
     };
     let stop = test.engine.stop(&alice(), &keeping, &stop_ask(StopLevel::Gentle));
     assert!(stop.background.tasks.is_empty() && !stop.stopped_anything());
-    let others = test.engine.stop(
-        &crate::test_engine::bob(),
-        &StopScope::whole_session(parse_session_key("s")),
-        &stop_ask(StopLevel::Gentle),
-    );
+    let others =
+        test.engine.stop(&bob(), &StopScope::whole_session(parse_session_key("s")), &stop_ask(StopLevel::Gentle));
     assert!(others.background.tasks.is_empty(), "another principal stopped it");
     let stop = test.stop_session("s");
     assert!(stop.aborted.is_empty() && stop.withdrawn.is_empty(), "consolidation counts as a message: {stop:?}");
@@ -249,7 +233,7 @@ async fn a_reset_and_a_deletion_let_nothing_be_remembered_behind_them(
     let test = start_engine_consolidating().await;
     let view = run_with_consolidation(&test, "s", "ask", gated_consolidation("gate")).await;
     test.model.request_at(1).wait_streaming().await;
-    let caller = if by_another { crate::test_engine::root() } else { alice() };
+    let caller = if by_another { root() } else { alice() };
     let done = match deletes {
         true => test.engine.delete_session(&caller, &parse_session_key("s"), &stop_ask(StopLevel::Gentle)).await,
         false => test.engine.reset_session(&caller, &parse_session_key("s"), &stop_ask(StopLevel::Gentle)).await,
@@ -259,10 +243,7 @@ async fn a_reset_and_a_deletion_let_nothing_be_remembered_behind_them(
     test.run_message("s", "hello").await;
     test.model.open_gate("gate");
     let (engine, run) = (test.engine.clone(), view.run_id.clone());
-    leaks::wait_until(WAIT_TIMEOUT, move || {
-        engine.live_run(&run).map_or(Ok(()), |_| Err("the run is still in memory".to_owned()))
-    })
-    .await;
+    leaks::wait_for_true("the run has left the memory", move || engine.live_run(&run).is_none()).await;
     assert!(list_notes(&test, session_scope("s")).await.is_empty());
     test.close().await;
 }

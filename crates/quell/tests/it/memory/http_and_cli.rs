@@ -1,13 +1,7 @@
 //! The HTTP routes and the `quell memory` command.
 
-use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::TestDaemon;
-use quell_testkit::model::ScriptedResponse;
-use serde_json::json;
-
 use crate::operations::wait_audit_entries;
-use crate::test_daemon::{config_toml, quell_exe, run_cli};
-use crate::test_server::{TestServer, assert_problem};
+use crate::prelude::*;
 
 /// Starts a server with two notes of session `s` and one of the agent `main`.
 async fn start_server_with_notes() -> TestServer {
@@ -90,9 +84,7 @@ async fn looking_needs_read_and_forgetting_what_others_began_an_admin() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_person_reads_the_memory_of_a_daemon_that_was_started_anew() {
-    let model = ScriptedModel::start().await;
-    let config = config_toml(&model, "[memory]\nauto_save = true\nauto_recall = true\n");
-    let daemon = TestDaemon::start(quell_exe(), &config).await;
+    let (model, daemon) = start_daemon("[memory]\nauto_save = true\nauto_recall = true\n").await;
     let know = json!({"text": "The fence is green.", "key": "fence-colour", "scope": "agent"});
     model.script(ScriptedResponse::tool_call("c1", "remember", &know)).script(ScriptedResponse::text("Noted."));
     let sent = run_cli(daemon.home(), &["send", "--session", "demo", "remember that the fence is green"]);
@@ -105,7 +97,7 @@ async fn a_person_reads_the_memory_of_a_daemon_that_was_started_anew() {
     assert!(listed.out.contains("fence-colour  core") && listed.out.contains("The fence is green."), "{listed:?}");
     let found =
         run_cli(daemon.home(), &["memory", "search", "what colour is the fence?", "--session", "demo", "--json"]);
-    let found: serde_json::Value = serde_json::from_str(&found.out).unwrap();
+    let found: Value = serde_json::from_str(&found.out).unwrap();
     assert_eq!(found[0]["text"], "remember that the fence is green");
     assert_eq!(found[0]["category"], "conversation");
 

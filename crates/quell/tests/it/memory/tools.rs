@@ -1,16 +1,7 @@
 //! The tools `remember` and `recall`.
 
-use quell_protocol::CallEnd;
-use quell_protocol::ResourceKind;
-use quell_scope::Point;
-use quell_testkit::leaks;
-use rstest::rstest;
-use serde_json::{Value, json};
-
 use super::*;
-use crate::test_engine::{WAIT_TIMEOUT, abort_reason, parse_run_id, submission_as};
-use quell_engine::live_run::RunProgress;
-use quell_store::sqlite::test_support::OtherProgram;
+use crate::prelude::*;
 
 #[tokio::test]
 async fn session_notes_are_recalled_here_and_agent_notes_everywhere() {
@@ -126,9 +117,9 @@ async fn a_stop_does_not_wait_for_a_database_that_takes_no_note() {
         "blocked",
         [ScriptedResponse::tool_call("c1", "remember", &json!({"text": "The fence is green."}))],
     );
-    let blocked = std::sync::Arc::new(std::sync::Mutex::new(None));
+    let blocked = Arc::new(std::sync::Mutex::new(None));
     let database = OtherProgram::connect(test.test_dir.path());
-    let slot = std::sync::Arc::clone(&blocked);
+    let slot = Arc::clone(&blocked);
     // The call is in the journal by then, so that only the note waits for the database.
     test.point_hook.arm(Point::Remember, 1, move || {
         database.lock_writes();
@@ -140,7 +131,7 @@ async fn a_stop_does_not_wait_for_a_database_that_takes_no_note() {
     assert_eq!(test.stop(&run).aborted, std::slice::from_ref(&run));
     // The turn is not in the database yet, but everything that the run held is released.
     live_run.wait_for_sealed_turn().await;
-    let held = std::sync::Arc::clone(&live_run);
+    let held = Arc::clone(&live_run);
     leaks::wait_until(WAIT_TIMEOUT, move || {
         let rows = held.scope.ledger().rows();
         let open = rows.iter().filter(|row| row.is_held() && row.kind != ResourceKind::Timer).count();
@@ -150,7 +141,7 @@ async fn a_stop_does_not_wait_for_a_database_that_takes_no_note() {
     assert!(live_run.progress() >= RunProgress::Ending);
     drop(blocked.lock().unwrap().take());
     let view = test.wait_ended(&run).await;
-    assert_eq!(abort_reason(view.verdict.as_ref()), quell_protocol::StopReason::User);
+    assert_eq!(abort_reason(view.verdict.as_ref()), StopReason::User);
     test.close().await;
 }
 

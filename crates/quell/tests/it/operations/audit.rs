@@ -3,18 +3,11 @@
 
 use quell_kernel::approval::ApprovalPolicy;
 use quell_process::{WardenExe, base_environment};
-use quell_protocol::AgentId;
 use quell_protocol::audit::Action;
-use quell_store::sqlite::test_support::{OtherProgram, RefusedWrite};
-use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::{TestApiClient, TestApiResponse, TestDaemon, poll_until};
-use quell_testkit::model::ScriptedResponse;
+use quell_store::sqlite::test_support::RefusedWrite;
 use reqwest::Method;
-use serde_json::{Value, json};
 
-use crate::test_daemon::{config_toml, quell_exe, run_to_exit};
-use crate::test_engine::WAIT_TIMEOUT;
-use crate::test_server::{TestServer, assert_problem};
+use crate::prelude::*;
 use crate::ws::WsTestClient;
 
 /// Waits until the log has `n` entries after `after`; a task of the engine writes them.
@@ -187,9 +180,7 @@ fn refuse_audit_writes(daemon: &TestDaemon) -> OtherProgram {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_waits_for_no_list_and_what_was_refused_is_written_later_or_is_in_the_log() {
-    let model = ScriptedModel::start().await;
-    let config = config_toml(&model, "");
-    let daemon = TestDaemon::start(quell_exe(), &config).await;
+    let (model, daemon) = start_daemon("").await;
     let (http, other) = (daemon.api(), refuse_audit_writes(&daemon));
     model.script(ScriptedResponse::silent_mid_stream("begun"));
     let body = json!({"text": "go on for ever"});

@@ -1,16 +1,9 @@
 //! Backup and restore with the real binary, under load.
 
 use std::os::unix::fs::PermissionsExt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::{DaemonHome, TestDaemon};
-use quell_testkit::model::ScriptedResponse;
-use serde_json::{Value, json};
-
-use crate::test_daemon::{config_toml, quell_exe, run_cli};
-use crate::test_server::{TestServer, assert_problem};
+use crate::prelude::*;
 
 /// Sends messages one after the other in a few sessions until it is stopped.
 struct RunLoad {
@@ -47,8 +40,7 @@ impl RunLoad {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backup_under_load_is_restored_with_its_sessions_and_receipts_and_its_open_runs_are_sealed() {
-    let model = ScriptedModel::start().await;
-    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, "")).await;
+    let (model, daemon) = start_daemon("").await;
     let http = daemon.api();
     model.respond_by_prompt(|_, request| match request.markers.last().map(String::as_str) {
         Some("rest") => ScriptedResponse::silent_mid_stream("begun"),
@@ -104,8 +96,7 @@ async fn a_backup_under_load_is_restored_with_its_sessions_and_receipts_and_its_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backup_without_a_daemon_reads_the_file_and_a_broken_one_leaves_nothing() {
-    let model = ScriptedModel::start().await;
-    let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, "")).await;
+    let (model, daemon) = start_daemon("").await;
     model.script(ScriptedResponse::text("an answer"));
     let id = daemon.api().send_message("s", "hello").await;
     daemon.api().wait_ended(&id).await;

@@ -2,14 +2,9 @@
 
 use futures_util::poll;
 use quell_engine::memory::{Note, NoteScope};
-use quell_kernel::StopLevel;
-use quell_store::sqlite::test_support::OtherProgram;
-use quell_testkit::daemon::poll_until;
-use quell_testkit::leaks;
-use rstest::rstest;
 
+use crate::prelude::*;
 use crate::sessions::session_request;
-use crate::test_engine::{TestEngine, alice, messages_as_text, parse_session_key, root, stop_ask};
 
 /// Holds the write lock like another program, so that every write of the engine waits.
 fn lock_database(test: &TestEngine) -> OtherProgram {
@@ -83,10 +78,10 @@ async fn actions_of_callers_that_left_are_audited() {
     let note =
         Note { key: "k".into(), category: "core".into(), text: "text".into(), at: "2026-01-01T00:00:00Z".into() };
     let other = OtherProgram::connect(test.test_dir.path());
-    other.save_note(&NoteScope::Agent(crate::test_engine::parse_agent_id("main")), &note);
+    other.save_note(&NoteScope::Agent(parse_agent_id("main")), &note);
     other.save_note(&NoteScope::Sender("tg:1".to_owned()), &note);
     drop(other);
-    let scope = NoteScope::Agent(crate::test_engine::parse_agent_id("main"));
+    let scope = NoteScope::Agent(parse_agent_id("main"));
     poll_once_and_drop(&test, test.engine.forget_note(&alice(), scope, "k".to_owned())).await;
     wait_audit_entry(&test, "forget_note").await;
     poll_once_and_drop(&test, test.engine.forget_sender(&alice(), "tg:1".to_owned())).await;

@@ -3,15 +3,9 @@
 use std::io::Write;
 use std::process::Stdio;
 
-use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::{TestApiClient, TestApiResponse, TestDaemon};
-use quell_testkit::model::{ScriptedResponse, ScriptedStream};
 use reqwest::Method;
-use rstest::rstest;
-use serde_json::{Value, json};
 
-use crate::test_daemon::{config_toml, quell_exe, run_cli};
-use crate::test_server::{TestServer, assert_problem, percent_encode};
+use crate::prelude::*;
 
 async fn export_session(api: &TestApiClient, session: &str) -> String {
     let request = api.request(Method::GET, &format!("/api/sessions/{}/export", percent_encode(session)));

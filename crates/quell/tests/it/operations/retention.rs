@@ -3,19 +3,12 @@
 //! Tests pass the time as an argument. They restart the engine between use and retention, so that sessions leave the
 //! memory.
 
-use std::path::Path;
-use std::time::Duration;
-
 use jiff::{SignedDuration, Timestamp};
-use quell_engine::EngineConfig;
 use quell_engine::engine::Retention;
-use quell_protocol::ResourceKind;
 use quell_scope::clock::{Clock, SkippedTime};
-use quell_testkit::ScriptedResponse;
-use serde_json::json;
 
+use crate::prelude::*;
 use crate::sessions::session_request;
-use crate::test_engine::{ProcessLock, TestDir, TestEngine, parse_session_key, root, submission};
 
 const DAY: SignedDuration = SignedDuration::from_hours(24);
 
@@ -26,8 +19,7 @@ fn days_from_now(days: i32) -> Timestamp {
 /// Starts an engine with this retention in this data directory.
 async fn start_engine(data_dir: &Path, retention: Retention) -> TestEngine {
     let change = |config: &mut EngineConfig| config.retention = retention;
-    let test =
-        TestEngine::start_in(TestDir::Borrowed(data_dir.to_path_buf()), ProcessLock::shared().await, change).await;
+    let test = TestEngine::start_on(data_dir, change).await;
     test.answer_by_marker();
     test
 }
@@ -97,9 +89,7 @@ async fn a_session_that_was_asked_for_and_not_written_to_was_used() {
         config.retention = retention.clone();
         config.sessions.idle_s = 30 * 24 * 3600;
     };
-    let first =
-        TestEngine::start_in(TestDir::Borrowed(data_dir.path().to_path_buf()), ProcessLock::shared().await, change)
-            .await;
+    let first = TestEngine::start_on(data_dir.path(), change).await;
     for user in ["ann", "bob"] {
         first.engine.open_session(&root(), session_request(user, "c")).await.unwrap();
     }
@@ -144,9 +134,7 @@ async fn a_session_with_a_background_process_stays() {
         config.retention = retention;
         config.sessions.idle_s = 0;
     };
-    let test =
-        TestEngine::start_in(TestDir::Borrowed(data_dir.path().to_path_buf()), ProcessLock::shared().await, change)
-            .await;
+    let test = TestEngine::start_on(data_dir.path(), change).await;
     test.answer_by_marker();
     let call = json!({"command": "sleep 1000", "background": true});
     test.script_marker("serve", [ScriptedResponse::tool_call("c1", "shell", &call)]);
@@ -154,14 +142,7 @@ async fn a_session_with_a_background_process_stays() {
     assert!(run.receipt.unwrap().resources.iter().any(|row| row.kind == ResourceKind::Process));
     assert!(retire_sessions(&test, days_from_now(10)).await.is_empty());
     assert!(session_exists(&test, "s").await);
-    test.engine
-        .stop(
-            &root(),
-            &quell_kernel::registry::StopScope::Everything,
-            &crate::test_engine::stop_ask(quell_kernel::StopLevel::Forced),
-        )
-        .wait_settled()
-        .await;
+    test.engine.stop(&root(), &StopScope::Everything, &stop_ask(StopLevel::Forced)).wait_settled().await;
     test.close().await;
 }
 

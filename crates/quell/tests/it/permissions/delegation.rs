@@ -1,32 +1,12 @@
 //! Delegated work has at most the permissions of the delegating agent.
 
-use std::path::PathBuf;
-use std::sync::Arc;
+use super::{PermissionsFixture, send_message};
+use crate::prelude::*;
 
-use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::TestDaemon;
-use quell_testkit::model::ScriptedResponse;
-use rstest::rstest;
-use serde_json::json;
-use tokio::time::Instant;
-
-use super::send_message;
-use crate::test_daemon::{config_toml, quell_exe};
-use crate::test_engine::{ProcessLock, WAIT_TIMEOUT};
-
-/// A daemon with the agent `main`, which has every tool, and a second agent `other`.
-struct DelegationFixture {
-    daemon: TestDaemon,
-    model: Arc<ScriptedModel>,
-    _process_lock: ProcessLock,
-}
-
-impl DelegationFixture {
+impl PermissionsFixture {
+    /// Starts with a second agent `other`, whose section continues like this.
     async fn start_with_agent(agent: &str) -> Self {
-        let (process_lock, model) = (ProcessLock::shared().await, Arc::new(ScriptedModel::start().await));
-        let config = config_toml(&model, &format!("[agents.other]\nmodel = \"scripted/m\"\n{agent}"));
-        let daemon = TestDaemon::start(quell_exe(), &config).await;
-        Self { daemon, model, _process_lock: process_lock }
+        Self::start_with(&format!("[agents.other]\nmodel = \"scripted/m\"\n{agent}")).await
     }
 
     /// Scripts the model of `other` to delegate a command to `main`, and the model of `main` to run it.
@@ -62,7 +42,7 @@ impl DelegationFixture {
 #[case::without("tools = [\"spawn_agent\", \"send_message\"]\n")]
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_delegates_only_to_agents_below_it(#[case] agent: &str) {
-    let fixture = DelegationFixture::start_with_agent(agent).await;
+    let fixture = PermissionsFixture::start_with_agent(agent).await;
     for tool in ["spawn_agent", "send_message"] {
         fixture.script_delegation(tool, &format!("touch {}", fixture.proof_path().display()));
         let run = send_message(&fixture.daemon, "other", "go").await;
@@ -80,7 +60,7 @@ async fn an_agent_delegates_only_to_agents_below_it(#[case] agent: &str) {
 #[case::without("tools = [\"spawn_agent\", \"send_message\"]\n", "there is no tool named \\\"shell\\\"")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_delegate_has_no_shell_where_its_parent_has_none(#[case] agent: &str, #[case] why: &str) {
-    let fixture = DelegationFixture::start_with_agent(&format!("delegates = [\"main\"]\n{agent}")).await;
+    let fixture = PermissionsFixture::start_with_agent(&format!("delegates = [\"main\"]\n{agent}")).await;
     for tool in ["spawn_agent", "send_message"] {
         fixture.script_delegation(tool, &format!("touch {}", fixture.proof_path().display()));
         let run = send_message(&fixture.daemon, "other", "go").await;
@@ -99,7 +79,7 @@ async fn a_delegate_has_no_shell_where_its_parent_has_none(#[case] agent: &str, 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_delegates_shell_waits_for_a_person_as_its_parents_does() {
-    let fixture = DelegationFixture::start_with_agent("delegates = [\"main\"]\napprovals.shell = \"ask\"\n").await;
+    let fixture = PermissionsFixture::start_with_agent("delegates = [\"main\"]\napprovals.shell = \"ask\"\n").await;
     fixture.script_delegation("spawn_agent", &format!("touch {}", fixture.proof_path().display()));
     let run = send_message(&fixture.daemon, "other", "go").await;
     let row = fixture.daemon.api().wait_approval().await;
@@ -115,19 +95,16 @@ async fn a_delegates_shell_waits_for_a_person_as_its_parents_does() {
 /// the delegation still bound the sub-run.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_in_the_middle_of_a_chain_frees_nobody() {
-    let fixture = DelegationFixture::start_with_agent("delegates = [\"main\"]\napprovals.shell = \"deny\"\n").await;
+    let fixture = PermissionsFixture::start_with_agent("delegates = [\"main\"]\napprovals.shell = \"deny\"\n").await;
     fixture.script_delegation("spawn_agent", &format!("touch {}", fixture.proof_path().display()));
-    let first = quell_testkit::model::ScriptedStream::new().text("wait").hold_headers("changed");
+    let first = ScriptedStream::new().text("wait").hold_headers("changed");
     fixture.model.script(first.tool_call("c1", "spawn_agent", &json!({"agent": "main", "prompt": "marker:below"})));
     let run = send_message(&fixture.daemon, "other", "go").await;
     fixture.model.wait_for_requests(1).await;
     let config = std::fs::read_to_string(fixture.daemon.home().config_file()).unwrap();
     std::fs::write(fixture.daemon.home().config_file(), config.replace("\"deny\"", "\"auto\"")).unwrap();
-    let begun = Instant::now();
-    while !fixture.daemon.output().contains("configuration reloaded") {
-        assert!(begun.elapsed() < WAIT_TIMEOUT, "{}", fixture.daemon.output());
-        fixture.daemon.api().get("/readyz").await;
-    }
+    let is_reloaded = async || fixture.daemon.output().contains("configuration reloaded").then_some(());
+    poll_until("the reload of the configuration", is_reloaded).await;
     fixture.model.open_gate("changed");
     fixture.daemon.api().wait_ended(&run).await;
     assert!(

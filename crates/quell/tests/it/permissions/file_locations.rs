@@ -3,41 +3,26 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
-use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::{DaemonHome, TestDaemon};
-use quell_testkit::model::ScriptedResponse;
-use serde_json::json;
-use tokio::time::Instant;
-
 use super::send_message;
-use crate::test_daemon::{provider_toml, quell_exe};
-use crate::test_engine::{ProcessLock, WAIT_TIMEOUT};
+use crate::prelude::*;
 
 /// The error text of a start that must be refused. A daemon that starts all the same is killed, and the test fails.
-fn expect_start_refused(command: &mut Command) -> String {
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let begun = std::time::Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if begun.elapsed() > WAIT_TIMEOUT / 3 {
-            child.kill().unwrap();
-            panic!("the daemon started: {:?}", child.wait_with_output().unwrap());
-        }
-        // std has no way to wait for a child process with a time limit.
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    let output = child.wait_with_output().unwrap();
+async fn expect_start_refused(command: Command) -> String {
+    let mut command = tokio::process::Command::from(command);
+    let ended = command.stdin(Stdio::null()).kill_on_drop(true).output();
+    let output = tokio::time::timeout(WAIT_TIMEOUT / 3, ended).await.expect("the daemon started").unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     String::from_utf8(output.stderr).unwrap()
 }
 
-fn serve_command(home: &DaemonHome) -> Command {
+fn serve_command(home: &DaemonHome, config: &Path) -> Command {
     let mut command = home.command(quell_exe());
-    command.args(["serve", "--listen", "127.0.0.1:0", "--config"]).arg(home.config_file());
+    command.args(["serve", "--listen", "127.0.0.1:0", "--config"]).arg(config);
     command
 }
 
-#[test]
-fn a_workdir_that_holds_the_configuration_or_data_is_refused() {
+#[tokio::test]
+async fn a_workdir_that_holds_the_configuration_or_data_is_refused() {
     let home = DaemonHome::new("");
     let folder = home.config_file().parent().unwrap().to_owned();
     std::os::unix::fs::symlink(home.data_dir(), folder.join("linked")).unwrap();
@@ -49,7 +34,7 @@ fn a_workdir_that_holds_the_configuration_or_data_is_refused() {
     ] {
         fs::write(home.config_file(), format!("[agents.main]\nworkdir = {:?}\n", workdir.display().to_string()))
             .unwrap();
-        let error = expect_start_refused(&mut serve_command(&home));
+        let error = expect_start_refused(serve_command(&home, &home.config_file())).await;
         assert!(error.contains("agents.main.workdir") && error.contains(says), "{}: {error}", workdir.display());
     }
     // Only the configuration, with the data elsewhere.
@@ -57,8 +42,7 @@ fn a_workdir_that_holds_the_configuration_or_data_is_refused() {
     fs::create_dir(&inner).unwrap();
     let file = inner.join("quell.toml");
     fs::write(&file, format!("[agents.main]\nworkdir = {:?}\n", inner.display().to_string())).unwrap();
-    let mut command = home.command(quell_exe());
-    let error = expect_start_refused(command.args(["serve", "--listen", "127.0.0.1:0", "--config"]).arg(&file));
+    let error = expect_start_refused(serve_command(&home, &file)).await;
     assert!(error.contains("one with which an agent could change what it may do"), "{error}");
 }
 
@@ -70,8 +54,7 @@ async fn a_planted_quell_toml_is_not_read_and_is_named() {
     let home = DaemonHome::new("");
     let proof = home.data_dir().with_file_name("proof");
     fs::write(home.config_file(), format!("[hooks]\non_start = \"touch {}\"\n", proof.display())).unwrap();
-    let shown =
-        crate::test_daemon::run_to_exit(home.command(quell_exe()).args(["config", "show"]).env_remove("QUELL_CONFIG"));
+    let shown = run_to_exit(home.command(quell_exe()).args(["config", "show"]).env_remove("QUELL_CONFIG"));
     assert!(shown.code == 0 && !shown.out.contains("on_start = \"touch"), "{shown:?}");
     let daemon = home.clone().with_env("QUELL_CONFIG", "").start_without_config_flag(quell_exe()).await;
     assert!(daemon.output().contains("is not read, because nobody named it"), "{}", daemon.output());
@@ -129,23 +112,17 @@ async fn a_reload_never_sends_a_key_to_another_address() {
     for moved in [
         text(&new, key),
         text(&new, key).replace("scripted", "renamed"),
-        format!(
-            "{}{}",
-            text(&old, key),
-            format_args!("[providers.more]\nkind = \"openai\"\nbase_url = \"{}\"\n{key}", new.base_url())
-        ),
+        text(&old, key)
+            + format!("[providers.more]\nkind = \"openai\"\nbase_url = \"{}\"\n{key}", new.base_url()).as_str(),
     ] {
-        let refusals = daemon.output().matches("the configuration file is not taken").count();
+        let refusals = || daemon.output().matches("the configuration file is not taken").count();
+        let before = refusals();
         fs::write(home.config_file(), &moved).unwrap();
-        let begun = Instant::now();
-        while daemon.output().matches("the configuration file is not taken").count() == refusals {
-            assert!(
-                begun.elapsed() < WAIT_TIMEOUT && !daemon.output().contains("configuration reloaded"),
-                "{}",
-                daemon.output()
-            );
-            daemon.api().get("/readyz").await;
-        }
+        poll_until("the refusal of the configuration", async || {
+            assert!(!daemon.output().contains("configuration reloaded"), "{}", daemon.output());
+            (refusals() > before).then_some(())
+        })
+        .await;
         let run = send_message(&daemon, "main", "hello").await;
         assert_eq!(daemon.api().wait_ended(&run).await["output"], "from the old one");
     }

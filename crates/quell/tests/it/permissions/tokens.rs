@@ -1,36 +1,7 @@
 //! What tokens may do: answer approvals, bring endpoints, and use the sessions of others.
 
-use std::sync::Arc;
-
-use quell_testkit::ScriptedModel;
-use quell_testkit::daemon::{TestApiClient, TestDaemon};
-use quell_testkit::model::ScriptedResponse;
-use serde_json::{Value, json};
-
-use crate::test_daemon::{config_toml, quell_exe};
-use crate::test_engine::ProcessLock;
-use crate::test_server::{assert_problem, percent_encode};
-
-struct TokensFixture {
-    daemon: TestDaemon,
-    model: Arc<ScriptedModel>,
-    _process_lock: ProcessLock,
-}
-
-impl TokensFixture {
-    async fn start_with(more: &str) -> Self {
-        let (process_lock, model) = (ProcessLock::shared().await, Arc::new(ScriptedModel::start().await));
-        let daemon = TestDaemon::start(quell_exe(), &config_toml(&model, more)).await;
-        Self { daemon, model, _process_lock: process_lock }
-    }
-
-    /// An HTTP client with a new token.
-    async fn create_token(&self, name: &str, scope: Value) -> TestApiClient {
-        let body = json!({"name": name, "scope": scope});
-        let made = self.daemon.api().post("/api/tokens", &body).await.expect_status(201);
-        self.daemon.api().with_token(made["token"].as_str().unwrap())
-    }
-}
+use super::PermissionsFixture;
+use crate::prelude::*;
 
 fn approval_path(row: &Value) -> String {
     format!("/api/approvals/{}", row["id"].as_str().unwrap())
@@ -44,7 +15,7 @@ const ASK_CONFIG: &str = "approvals.shell = \"ask\"\n";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_token_does_not_allow_its_own_call() {
-    let fixture = TokensFixture::start_with(ASK_CONFIG).await;
+    let fixture = PermissionsFixture::start_with(ASK_CONFIG).await;
     let writer = fixture.create_token("writer", json!("write")).await;
     let approver = fixture.create_token("approver", json!(["read", "approve"])).await;
     fixture.model.script(shell_call()).script(ScriptedResponse::text("Done."));
@@ -70,7 +41,7 @@ async fn a_write_token_does_not_allow_its_own_call() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_own_model_takes_a_scope_and_a_public_address() {
-    let fixture = TokensFixture::start_with("").await;
+    let fixture = PermissionsFixture::start_with("").await;
     let writer = fixture.create_token("writer", json!("write")).await;
     let bringer = fixture.create_token("bringer", json!(["write", "endpoints"])).await;
     let own = ScriptedModel::start().await;
@@ -103,7 +74,7 @@ async fn an_own_model_takes_a_scope_and_a_public_address() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sessions_own_model_cannot_approve_its_calls() {
-    let fixture = TokensFixture::start_with(&format!("{ASK_CONFIG}[tools]\nfetch_private = true\n")).await;
+    let fixture = PermissionsFixture::start_with(&format!("{ASK_CONFIG}[tools]\nfetch_private = true\n")).await;
     let scopes = json!(["write", "approve", "endpoints"]);
     let owner = fixture.create_token("owner", scopes).await;
     let own = ScriptedModel::start().await;
@@ -130,7 +101,7 @@ async fn a_sessions_own_model_cannot_approve_its_calls() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_writer_cannot_change_the_session_of_another() {
-    let fixture = TokensFixture::start_with("[agents.other]\nmodel = \"scripted/m\"\n").await;
+    let fixture = PermissionsFixture::start_with("[agents.other]\nmodel = \"scripted/m\"\n").await;
     let (ann, bob) =
         (fixture.create_token("ann", json!("write")).await, fixture.create_token("bob", json!("write")).await);
     let asked = json!({"userId": "u", "chatId": "c", "provider": "scripted", "model": "m"});
@@ -159,7 +130,7 @@ async fn a_writer_cannot_change_the_session_of_another() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_receipt_outlives_its_session_and_an_import_is_marked() {
-    let fixture = TokensFixture::start_with("").await;
+    let fixture = PermissionsFixture::start_with("").await;
     fixture.model.script(ScriptedResponse::text("a secret answer"));
     let admin = fixture.daemon.api();
     let run = admin.send_message("s", "a secret question").await;
@@ -191,7 +162,7 @@ async fn a_receipt_outlives_its_session_and_an_import_is_marked() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn endpoints_that_an_admin_gave_are_exported_imported_and_given_again() {
-    let fixture = TokensFixture::start_with("").await;
+    let fixture = PermissionsFixture::start_with("").await;
     let (admin, own) = (fixture.daemon.api(), ScriptedModel::start().await);
     own.respond_by_prompt(|_, _| ScriptedResponse::text("mine"));
     let asked = json!({"userId": "u", "chatId": "c", "provider": "mine", "model": "m", "apiKey": "k", "baseUrl": own.base_url()});

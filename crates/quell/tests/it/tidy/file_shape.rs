@@ -1,10 +1,9 @@
-//! Sizes, heads and the documentation of async functions.
+//! Sizes, names, heads, unfinished merges, and the documentation of async functions.
 
 use super::TidyFinding;
-use super::source_file::{SourceFile, SourceToken};
+use super::source_file::SourceFile;
 
 const FILE_LINES: usize = 800;
-const FUNCTION_LINES: usize = 100;
 
 pub(super) fn check_file_length(source: &SourceFile) -> Vec<TidyFinding> {
     let lines = source.lines.len();
@@ -22,56 +21,36 @@ pub(super) fn check_head(source: &SourceFile) -> Vec<TidyFinding> {
     vec![TidyFinding::new(1, "say in a `//!` line at the top what this file is for")]
 }
 
-pub(super) fn check_function_length(source: &SourceFile) -> Vec<TidyFinding> {
-    let mut found = Vec::new();
-    for at in source.find_tokens(&["fn"]) {
-        let Some((name, end)) = body_end(&source.tokens[at..]) else { continue };
-        let begin = source.tokens[at].line;
-        let lines = end - begin + 1;
-        if lines > FUNCTION_LINES {
-            let remedy = format!("`{name}` has {lines} lines, at most {FUNCTION_LINES}: give a part of it a name");
-            found.push(TidyFinding::new(begin, remedy));
-        }
-    }
-    found
+/// A module is found by its file.
+pub(super) fn check_file_name(source: &SourceFile) -> Vec<TidyFinding> {
+    let mut words = source.path.split(|c: char| !c.is_alphanumeric());
+    let banned = words.find(|word| ["util", "utils", "common", "misc"].contains(word));
+    let remedy = |word| TidyFinding::new(1, format!("{word:?} in a path says nothing: name the content"));
+    banned.map(remedy).into_iter().collect()
 }
 
-/// Name and last line of the function that begins here, if it is one with a body.
-fn body_end(tokens: &[SourceToken]) -> Option<(&str, usize)> {
-    let name = tokens.get(1).filter(|token| token.is_word())?;
-    let mut depth = 0_usize;
-    for token in tokens {
-        match token.text.as_str() {
-            "(" | "[" | "{" => depth += 1,
-            ")" | "]" => depth = depth.checked_sub(1)?,
-            ";" if depth == 0 => return None,
-            "}" => {
-                depth = depth.checked_sub(1)?;
-                if depth == 0 {
-                    return Some((&name.text, token.line));
-                }
-            }
-            _ => {}
-        }
-    }
-    None
+pub(super) fn check_conflict_markers(source: &SourceFile) -> Vec<TidyFinding> {
+    let is_marker = |line: &str| {
+        let rest = ["<<<<<<<", "|||||||", ">>>>>>>"].iter().find_map(|marker| line.strip_prefix(marker));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+    };
+    let marked = source.lines.iter().enumerate().filter(|(_, line)| is_marker(line));
+    marked.map(|(at, _)| TidyFinding::new(at + 1, "resolve the rest of this merge conflict")).collect()
 }
 
 pub(super) fn check_cancel_safety(source: &SourceFile) -> Vec<TidyFinding> {
-    let mut found = Vec::new();
     // A wait of a test is dropped only when its test ends.
     if source.path.starts_with("crates/testkit/") {
-        return found;
+        return Vec::new();
     }
-    for at in source.find_tokens(&["pub", "async", "fn"]) {
-        let line = source.tokens[at].line;
-        if !lines_above_item(source, line).iter().any(|line| line.trim() == "/// # Cancel safety") {
-            let name = source.tokens.get(at + 3).map_or("", |token| &token.text);
-            let remedy = format!("say in a \"# Cancel safety\" section what happens when `{name}` is dropped half-way");
-            found.push(TidyFinding::new(line, remedy));
-        }
-    }
-    found
+    let functions = source.lines.iter().enumerate().filter_map(|(at, line)| {
+        let name = line.trim_start().strip_prefix("pub async fn ")?.split(['(', '<']).next()?;
+        Some((at + 1, name))
+    });
+    let undocumented = functions
+        .filter(|(line, _)| !lines_above_item(source, *line).iter().any(|line| line.trim() == "/// # Cancel safety"));
+    let remedy = |name| format!("say in a \"# Cancel safety\" section what happens when `{name}` is dropped half-way");
+    undocumented.map(|(line, name)| TidyFinding::new(line, remedy(name))).collect()
 }
 
 /// The documentation and the attributes of the item in this line.
