@@ -120,7 +120,7 @@ impl ChatState {
                 self.note_failure(&failure);
                 self.uncover_run(id);
                 match at.map(|at| self.runs.remove(at).text) {
-                    Some(text) if text == STOP_TEXT => return self.handle_stop_failure(failure),
+                    Some(text) if text == STOP_TEXT => self.handle_stop_failure(failure),
                     Some(text) => self.restore_unsent_text(id.clone(), text, &failure),
                     // A stop withdrew the message before this failure arrived, and returned its text.
                     None => {}

@@ -41,7 +41,7 @@ async fn the_request_is_what_the_dialect_says() {
         config.headers.insert("X-Team".to_owned(), "blue".to_owned());
     });
     fixture.tools = vec![shell_tool()];
-    fixture.answer().await.0;
+    fixture.answer().await;
     let (head, body) = fake.requests().remove(0);
     assert!(head.starts_with("POST /v1/chat/completions HTTP/1.1\r\n"), "{head}");
     for header in ["authorization: Bearer sk-secret", "x-team: blue", "accept: text/event-stream"] {

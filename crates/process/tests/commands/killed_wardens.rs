@@ -196,7 +196,7 @@ fn leave_unsignallable_process(fixture: &CommandFixture, start: fn(&Path) -> Com
     let output = BufReader::new(daemon.stdout.take().unwrap());
     let leftover =
         output.lines().map_while(Result::ok).find_map(|line| Some(line.strip_prefix("leftover: ")?.to_owned()));
-    let leftover = leftover.expect("no leftover was named");
+    let leftover = leftover.unwrap();
     assert_eq!(daemon.wait().unwrap().code(), Some(6));
     let took = begun.elapsed();
     let pid = std::fs::read_to_string(directory.path().join("mark")).unwrap();

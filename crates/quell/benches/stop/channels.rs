@@ -133,12 +133,12 @@ async fn measure_intake_of(
     let what = |part: &str| format!("{messages} messages/s, {name}: {part}");
     match has_target {
         HasTarget::Yes => {
-            report.at_most_ms(&what("received -> run, p99"), times.p99(), 20.0, note);
-            report.at_most(&what("refused"), refused.0, FigureTarget(0.0, ""), refused.1);
+            report.at_most_ms(what("received -> run, p99"), times.p99(), 20.0, note);
+            report.at_most(what("refused"), refused.0, FigureTarget(0.0, ""), refused.1);
         }
         HasTarget::No => {
-            report.report_ms(&what("received -> run, p99"), times.p99(), note);
-            report.report_value(&what("refused"), (refused.0, ""), refused.1);
+            report.report_ms(what("received -> run, p99"), times.p99(), note);
+            report.report_value(what("refused"), (refused.0, ""), refused.1);
         }
     }
     fixture.close().await;

@@ -17,7 +17,7 @@ fn ended_view(amendments: Value) -> String {
 }
 
 async fn amendment_texts(store: &Store) -> Vec<String> {
-    let row = find_run(&store, "a").await;
+    let row = find_run(store, "a").await;
     let view: Value = serde_json::from_str(&row.view).unwrap();
     let amendments = view["receipt"]["amendments"].as_array().cloned().unwrap_or_default();
     amendments.iter().map(|amendment| amendment["text"].as_str().unwrap().to_owned()).collect()

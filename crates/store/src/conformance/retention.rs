@@ -12,7 +12,7 @@ async fn use_session_at(store: &Store, session: &str, hour: u8) {
     let accepted_at = format!("2026-11-20T{hour:02}:00:00.000000Z");
     let row = RunRow { accepted_at, ..accepted_row(&id, session) };
     assert_eq!(store.runs().accept(row).await, Ok(AcceptRunOutcome::New));
-    append_turn(&store, session, &id, "turn", "").await.unwrap();
+    append_turn(store, session, &id, "turn", "").await.unwrap();
     store.runs().record_end(run_id(&id), "over".into(), no_spend()).await.unwrap();
 }
 

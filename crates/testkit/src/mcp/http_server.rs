@@ -103,7 +103,8 @@ impl FakeMcpServer {
         self.port.close().await;
     }
 
-    pub async fn accept_connections(&self) {
+    /// Listens again after [`Self::refuse_connections`].
+    pub fn accept_connections(&self) {
         self.port.listen_again();
     }
 }

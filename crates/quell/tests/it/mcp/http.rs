@@ -43,7 +43,7 @@ async fn a_refused_connection_fails_its_call_and_the_next_one_connects_anew() {
     server.refuse_connections().await;
     let result = fixture.call_and_answer("s", "echo").await;
     assert!(result.contains("was lost with the MCP server test") && result.contains("cannot be reached"), "{result}");
-    server.accept_connections().await;
+    server.accept_connections();
     assert_eq!(fixture.call_and_answer("s", "echo").await, "hello");
     fixture.close().await;
 }
@@ -72,7 +72,9 @@ async fn a_stop_is_not_held_up_by_a_cancel_that_fails(#[case] fault: Option<McpF
     let row = call_row(&view);
     assert!(row.label.contains("the server does not read its input after the cancel"), "{row:#?}");
     assert!(receipt_of(&view).leftovers.is_empty() && receipt_of(&view).settled_at.ms.unwrap() < 3000.0, "{view:#?}");
-    server.accept_connections().await;
+    if fault.is_none() {
+        server.accept_connections();
+    }
     assert_eq!(fixture.call_and_answer("s", "echo").await, "hello");
     fixture.close().await;
 }
