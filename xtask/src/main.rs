@@ -11,8 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::ffi::OsStr;
 use std::fs;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
@@ -132,6 +134,11 @@ fn test(filters: &[String]) -> anyhow::Result<()> {
     let nextest = command_succeeds("cargo", ["nextest", "--version"]);
     let runner: &[&str] = if nextest { &["nextest", "run"] } else { &["test"] };
     let mut command = command("cargo", runner);
+    if nextest {
+        // Most tests wait for processes, sockets and timers more than they compute.
+        let cores = thread::available_parallelism().map_or(1, NonZero::get);
+        command.arg(format!("--test-threads={}", 2 * cores));
+    }
     match packages_with_tests(filters)? {
         Some(names) => command.args(names.iter().map(|name| format!("--package={name}"))),
         None => command.arg("--workspace"),
