@@ -8,7 +8,7 @@ use quell_protocol::{AgentId, RunId};
 pub enum WaitReason {
     /// The run waits for the earlier runs of its session.
     Turn,
-    /// The active run may take the message at its next step; if it does not, the message waits as with `Turn`.
+    /// The active run may take the message at its next step; if it does not, the message waits as with `EarlierRuns`.
     Steer,
 }
 

@@ -133,7 +133,7 @@ impl RunRegistry {
         let admission = admission::decide_admission(run.on_busy, &self.session_load(&run))?;
         let waiting = match admission {
             Admission::Steer { .. } => WaitReason::Steer,
-            Admission::Queue | Admission::Interrupt => WaitReason::Turn,
+            Admission::Queue | Admission::Interrupt => WaitReason::EarlierRuns,
         };
         let pending_stop = self.pending_stops.verdict_for(&run, now);
         self.insert(run, waiting, pending_stop);
@@ -356,10 +356,10 @@ impl RunRegistry {
     /// A run that is ending has no next step that could read the message.
     fn accepts_steering(&self, active: &RegistryEntry, run: &NewRun) -> bool {
         let sender = StopRequester { principal: run.principal.clone(), admin: run.admin };
-        let waits_for_turn = |e: &RegistryEntry| e.state == RunState::Queued && e.wait_reason == WaitReason::Turn;
-        let overtakes = || run.scope.is_some() && self.runs_of_session(&run.session).any(waits_for_turn);
+        let waits_for_earlier_runs = |e: &RegistryEntry| e.state == RunState::Queued && e.wait_reason == WaitReason::EarlierRuns;
+        let overtakes = || run.interruption_scope.is_some() && self.runs_of_session(&run.session).any(waits_for_earlier_runs);
         let reads_on = active.state == RunState::Running;
-        reads_on && sender.may_stop(active) && active.run.scope == run.scope && !overtakes()
+        reads_on && sender.may_stop(active) && active.run.interruption_scope == run.interruption_scope && !overtakes()
     }
 
     fn insert(&mut self, run: NewRun, wait_reason: WaitReason, pending_stop: Option<Verdict>) {
@@ -402,7 +402,7 @@ impl RunRegistry {
     fn requeue_steering(&mut self, key: &SessionKey) {
         for id in self.sessions.get(key).into_iter().flatten() {
             if let Some(entry) = self.runs.get_mut(id) {
-                entry.wait_reason = WaitReason::Turn;
+                entry.wait_reason = WaitReason::EarlierRuns;
             }
         }
     }

@@ -76,7 +76,7 @@ impl ActiveChannel {
     }
 
     /// The access level of a sender; `None` if they are not allowed.
-    pub(super) fn sender_scope(&self, sender: &str) -> Option<AccessLevel> {
+    pub(super) fn access_level(&self, sender: &str) -> Option<AccessLevel> {
         let named = |list: &[String]| list.iter().any(|name| name == sender);
         if named(&self.config.operators) {
             return Some(AccessLevel::Admin);

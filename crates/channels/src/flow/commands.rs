@@ -273,6 +273,6 @@ fn message_caller(queued: &InboxMessage<ChatOrigin>) -> quell_engine::engine::Ca
     channel_caller(
         &queued.message.channel,
         sender,
-        queued.extra.channel.sender_scope(sender).unwrap_or(AccessLevel::Read),
+        queued.extra.channel.access_level(sender).unwrap_or(AccessLevel::Read),
     )
 }

@@ -97,7 +97,7 @@ fn merge_messages(batch: Vec<InboxMessage<ChatOrigin>>) -> Option<InboxMessage<C
 async fn submit_run(channels: &Channels, queued: InboxMessage<ChatOrigin>) {
     let InboxMessage { message, conversation, run_id: run, extra, .. } = queued;
     let channel = &extra.channel;
-    let Some(scope) = channel.sender_scope(&message.sender) else { return };
+    let Some(access_level) = channel.access_level(&message.sender) else { return };
     let settings = channels.current_settings();
     let messages = settings.settings.messages;
     let options = ChannelRunOptions {
@@ -106,7 +106,7 @@ async fn submit_run(channels: &Channels, queued: InboxMessage<ChatOrigin>) {
         routed_model: settings.settings.routing.model_for(&message.content),
         max_history_chars: messages.history_budget_chars,
     };
-    let caller = channel_caller(&message.channel, &message.sender, scope);
+    let caller = channel_caller(&message.channel, &message.sender, access_level);
     let text = if message.content.is_empty() { FILES_ONLY_TEXT.to_owned() } else { message.content.clone() };
     let narration = if messages.sanitize_narration { NarrationPolicy::Drop } else { NarrationPolicy::Keep };
     let reply = Arc::new(ChatReply::new(channels, &extra, run.clone(), message.clone(), narration));

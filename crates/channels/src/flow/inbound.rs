@@ -37,7 +37,7 @@ impl InboundSink for ChannelInboundSink {
         if channel.is_own_account(&inbound.sender) {
             return;
         }
-        let Some(sender_scope) = channel.sender_scope(&inbound.sender) else {
+        let Some(access_level) = channel.access_level(&inbound.sender) else {
             tracing::debug!(channel = channel.name, sender = inbound.sender, "message of a sender who is not allowed");
             return;
         };
@@ -46,10 +46,10 @@ impl InboundSink for ChannelInboundSink {
         }
         let command = ChannelCommand::parse(&inbound.text).filter(|_| inbound.is_addressed);
         let stop_scope = match command {
-            Some(ChannelCommand::Stop(reach)) => Some(ChannelStopScope::from_command(reach, sender_scope)),
+            Some(ChannelCommand::Stop(reach)) => Some(ChannelStopScope::from_command(reach, access_level)),
             Some(_) => None,
             // A command for another bot, such as `/stop@another`, is not a stop phrase.
-            None => stop_text::is_stop_phrase(&inbound.text).then_some(ChannelStopScope::Conversation(sender_scope)),
+            None => stop_text::is_stop_phrase(&inbound.text).then_some(ChannelStopScope::Conversation(access_level)),
         };
         if stop_scope.is_none() && !inbound.is_addressed {
             return;

@@ -50,7 +50,7 @@ where
             Err(lost) => return lost,
         };
     let open_outbox = outbox.open(session.send_limits().clone());
-    if let Some(lost) = queue_server_replies(&open_outbox, session.join_lines()) {
+    if let Some(lost) = queue_replies_to_server(&open_outbox, session.join_lines()) {
         return lost;
     }
     sink.on_connected(session.own_account());
@@ -161,7 +161,7 @@ where
                 let lines = [OutgoingIrcLine::from_words_and_text(&["PING"], &session.server_info().name)]
                     .into_iter()
                     .chain(session.reclaim_nick_line());
-                match queue_server_replies(open_outbox, lines) {
+                match queue_replies_to_server(open_outbox, lines) {
                     Some(lost) => return lost,
                     None => continue,
                 }
@@ -184,7 +184,7 @@ fn apply_effect(
 ) -> Option<ListenError> {
     match effect {
         IrcEffect::Receive(inbound) => sink.on_message(inbound),
-        IrcEffect::SendLine(line) => return queue_server_replies(open_outbox, [line]),
+        IrcEffect::SendLine(line) => return queue_replies_to_server(open_outbox, [line]),
         IrcEffect::LimitsChanged(send_limits) => open_outbox.set_send_limits(send_limits),
         IrcEffect::AccountChanged(new_account) if new_account != *account => {
             *account = new_account.clone();
@@ -196,11 +196,11 @@ fn apply_effect(
     None
 }
 
-fn queue_server_replies(
+fn queue_replies_to_server(
     open_outbox: &OpenOutbox<'_>,
     lines: impl IntoIterator<Item = OutgoingIrcLine>,
 ) -> Option<ListenError> {
-    let failed = lines.into_iter().try_for_each(|line| open_outbox.queue_server_reply(line)).is_err();
+    let failed = lines.into_iter().try_for_each(|line| open_outbox.queue_reply_to_server(line)).is_err();
     failed.then(|| ListenError::Connection("the server sends requests and does not read the replies".to_owned()))
 }
 

@@ -45,7 +45,7 @@ struct IrcOutboxState {
 struct IrcOutboxQueues {
     connection_number: u64,
     send_limits: IrcSendLimits,
-    server_replies: VecDeque<OutgoingIrcLine>,
+    replies_to_server: VecDeque<OutgoingIrcLine>,
     messages: VecDeque<QueuedIrcMessage>,
 }
 
@@ -109,7 +109,7 @@ impl IrcOutbox {
         let queues = IrcOutboxQueues {
             connection_number: connection,
             send_limits,
-            server_replies: VecDeque::new(),
+            replies_to_server: VecDeque::new(),
             messages: VecDeque::new(),
         };
         if let Some(earlier) = state.queues.replace(queues) {
@@ -194,17 +194,17 @@ impl Drop for PendingSend<'_> {
 }
 
 impl OpenOutbox<'_> {
-    /// Queues a line before all messages.
+    /// Queues a line that the server waits for, such as a `PONG`, before all messages.
     ///
     /// # Errors
     /// [`TooManyReplies`] if too many such lines wait.
-    pub(super) fn queue_server_reply(&self, line: OutgoingIrcLine) -> Result<(), TooManyReplies> {
+    pub(super) fn queue_reply_to_server(&self, line: OutgoingIrcLine) -> Result<(), TooManyReplies> {
         let mut state = self.outbox.lock_state();
         if let Some(queues) = self.own_queues(&mut state) {
-            if queues.server_replies.len() >= MAX_SERVER_REPLIES {
+            if queues.replies_to_server.len() >= MAX_SERVER_REPLIES {
                 return Err(TooManyReplies);
             }
-            queues.server_replies.push_back(line);
+            queues.replies_to_server.push_back(line);
         }
         drop(state);
         self.outbox.changed.notify_one();
@@ -221,7 +221,7 @@ impl OpenOutbox<'_> {
     /// The kind of the next line.
     pub(super) fn next_write(&self) -> NextWrite {
         match self.own_queues(&mut self.outbox.lock_state()) {
-            Some(queues) if !queues.server_replies.is_empty() => NextWrite::ServerReply,
+            Some(queues) if !queues.replies_to_server.is_empty() => NextWrite::ServerReply,
             Some(queues) if !queues.messages.is_empty() => NextWrite::Message,
             _ => NextWrite::Nothing,
         }
@@ -244,7 +244,7 @@ impl OpenOutbox<'_> {
     ) -> Poll<io::Result<Option<PartialLine>>> {
         let mut state = self.outbox.lock_state();
         let Some(queues) = self.own_queues(&mut state) else { return Poll::Ready(Ok(None)) };
-        let front = queues.server_replies.front().or_else(|| queues.messages.front()?.lines.front());
+        let front = queues.replies_to_server.front().or_else(|| queues.messages.front()?.lines.front());
         let Some(mut rest) = front.map(|line| line.bytes().clone()) else { return Poll::Ready(Ok(None)) };
         let written_bytes = ready!(Pin::new(writer).poll_write(cx, &rest))?;
         if written_bytes == 0 {
@@ -273,7 +273,7 @@ impl Drop for OpenOutbox<'_> {
 impl IrcOutboxQueues {
     /// Removes the first line. Returns the outcome sender if it was the last line of a message.
     fn pop_front_line(&mut self) -> Option<oneshot::Sender<IrcSendOutcome>> {
-        if self.server_replies.pop_front().is_some() {
+        if self.replies_to_server.pop_front().is_some() {
             return None;
         }
         let first = self.messages.front_mut()?;

@@ -204,6 +204,7 @@ impl ConsolidationUsage {
         add_usage(self.counted, self.in_flight)
     }
 
+    /// Counts the call in flight with `usage`, in place of its estimate.
     fn settle_call(&mut self, usage: Usage) {
         self.in_flight = usage;
         self.counted = self.total();

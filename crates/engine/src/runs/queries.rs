@@ -38,7 +38,7 @@ impl RunTable {
     /// Sessions with queued runs that may have waited for this ended run, because they superseded it.
     #[must_use]
     pub fn queued_sessions_of_scope(&self, ended: &LiveRun) -> Vec<SessionKey> {
-        let scope = ended.run.scope.as_deref();
+        let scope = ended.run.interruption_scope.as_deref();
         scope.map(|scope| self.lock().registry.queued_sessions_of_scope(scope)).unwrap_or_default()
     }
 

@@ -17,13 +17,13 @@ pub(super) struct ConversationIndex(HashMap<Arc<InterruptionScope>, Vec<RunId>>)
 
 impl ConversationIndex {
     pub(super) fn add(&mut self, run: &NewRun) {
-        if let Some(scope) = &run.scope {
+        if let Some(scope) = &run.interruption_scope {
             self.0.entry(Arc::clone(scope)).or_default().push(run.id.clone());
         }
     }
 
     pub(super) fn remove(&mut self, run: &NewRun) {
-        let Some(scope) = &run.scope else { return };
+        let Some(scope) = &run.interruption_scope else { return };
         let Some(runs) = self.0.get_mut(scope) else { return };
         runs.retain(|id| *id != run.id);
         if runs.is_empty() {
@@ -40,7 +40,7 @@ impl RunRegistry {
         let older = |other: &&RegistryEntry| {
             other.accept_seq < entry.accept_seq && sender.may_stop(other) && !other.state.is_ended()
         };
-        let mut found: Vec<&RegistryEntry> = match &entry.run.scope {
+        let mut found: Vec<&RegistryEntry> = match &entry.run.interruption_scope {
             Some(scope) => self.runs_of_scope(scope).filter(older).collect(),
             None => self.runs_of_session(&entry.run.session).filter(older).collect(),
         };
@@ -51,7 +51,7 @@ impl RunRegistry {
     /// True while an interrupting run has to wait for a superseded run of its scope, in any session. All runs that it
     /// superseded, directly or not, end before it starts.
     pub(super) fn waits_for_superseded(&self, entry: &RegistryEntry) -> bool {
-        let Some(scope) = entry.run.scope.as_deref().filter(|_| entry.run.on_busy == OnBusy::Interrupt) else {
+        let Some(scope) = entry.run.interruption_scope.as_deref().filter(|_| entry.run.on_busy == OnBusy::Interrupt) else {
             return false;
         };
         // Superseded runs that had not started are over already.
@@ -80,12 +80,12 @@ impl RunRegistry {
         scope: &'a InterruptionScope,
         session: &'a SessionKey,
     ) -> impl Iterator<Item = &'a RegistryEntry> {
-        let from_elsewhere = move |entry: &&RegistryEntry| entry.run.scope.is_none() && entry.run.session == *session;
+        let from_elsewhere = move |entry: &&RegistryEntry| entry.run.interruption_scope.is_none() && entry.run.session == *session;
         self.runs_of_scope(scope).chain(self.runs.values().filter(from_elsewhere))
     }
 
     pub(super) fn runs_of_channel<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a RegistryEntry> {
-        self.runs.values().filter(move |entry| match entry.run.scope.as_deref() {
+        self.runs.values().filter(move |entry| match entry.run.interruption_scope.as_deref() {
             Some(scope) => scope.channel == name,
             None => belongs_to_channel(&entry.run.session, name),
         })

@@ -39,7 +39,7 @@ pub struct NewRun {
     /// Policy while the session is busy.
     pub on_busy: OnBusy,
     /// Scope of interruptions by this run, and of this run. The session if `None`.
-    pub scope: Option<Arc<InterruptionScope>>,
+    pub interruption_scope: Option<Arc<InterruptionScope>>,
     /// When the registry aborts it as a backstop; see `expiry`.
     pub expires_at: Moment,
 }

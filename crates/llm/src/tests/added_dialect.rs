@@ -75,13 +75,11 @@ impl Dialect for ExampleDialect {
         }
         partial.has_begun = true;
         for (position, part) in chunk.parts.into_iter().enumerate() {
-            match part {
-                ExamplePart::Text(text) => partial.append_text(&text)?,
-                ExamplePart::Call { name, arguments } => {
-                    let arguments = arguments.to_string();
-                    let fragment = ToolCallFragment { name, arguments, ..ToolCallFragment::default() };
-                    partial.append_call_fragment(position, fragment)?;
-                }
+            partial.append_text(&part.text)?;
+            if let Some(ExampleCall { name, arguments }) = part.call {
+                let arguments = arguments.to_string();
+                let fragment = ToolCallFragment { name, arguments, ..ToolCallFragment::default() };
+                partial.append_call_fragment(position, fragment)?;
             }
         }
         if let Some((input_tokens, output_tokens)) = chunk.tokens {
@@ -103,24 +101,29 @@ impl Dialect for ExampleDialect {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// Unknown fields are ignored: providers add some at any time.
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct ExampleChunk {
-    #[serde(default)]
     parts: Vec<ExamplePart>,
-    #[serde(default, deserialize_with = "null_as_default")]
+    #[serde(deserialize_with = "null_as_default")]
     end: String,
-    #[serde(default)]
     tokens: Option<(u64, u64)>,
-    #[serde(default)]
     error: Value,
 }
 
+/// A part of an unknown kind has neither.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ExamplePart {
+    text: String,
+    call: Option<ExampleCall>,
+}
+
 #[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum ExamplePart {
-    Text(String),
-    Call { name: String, arguments: Value },
+struct ExampleCall {
+    name: String,
+    arguments: Value,
 }
 
 /// A message with its calls, and the results of those behind it.
@@ -180,12 +183,14 @@ fn text_event(text: &str) -> FakeServerStep {
 #[tokio::test]
 async fn the_model_may_be_part_of_the_url() {
     let call = json!({"parts": [{"call": {"name": "shell", "arguments": {"command": "ls"}}}]});
+    let unknown = json!({"parts": [{"mood": "calm"}], "trace": 7});
     let end = json!({"end": "STOP", "tokens": [12, 3]});
     let script = vec![
         stream_head(),
         text_event("Hel"),
         text_event("lo"),
         event_step(&call.to_string()),
+        event_step(&unknown.to_string()),
         event_step(&end.to_string()),
         FakeServerStep::Close,
     ];
