@@ -187,6 +187,7 @@ impl Network for WebhookNetwork {
             Err(error) => Err(NetworkError(format!("the receiver at {host} does not take answers: {error}"))),
         }
     }
+
     fn drafts(&self) -> Option<&dyn Drafts> {
         self.reply_endpoint.as_ref().map(|_| self as &dyn Drafts)
     }

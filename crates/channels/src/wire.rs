@@ -1,4 +1,4 @@
-//! Client transports shared by networks: HTTP, multipart, WebSocket, TCP and TLS. They know no network.
+//! What networks share: HTTP, multipart, WebSocket, TCP and TLS, failed calls, attachments, text.
 
 pub(crate) mod attachments;
 pub(crate) mod byte_stream;

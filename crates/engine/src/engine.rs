@@ -333,7 +333,7 @@ async fn run_maintenance(engine: Engine) {
                 engine.0.runs.sweep();
                 engine.0.sessions.drop_unused_histories(HISTORY_CACHE_TTL);
                 engine.remove_unconfigured_agents();
-                engine.retry_hold_write().await;
+                engine.store_refused_hold().await;
             }
         }
     }

@@ -164,7 +164,10 @@ impl LiveRun {
             parent: request.parent,
             text: request.text,
             on_busy: request.on_busy,
-            interruption_scope: request.channel_origin.as_ref().map(|origin| Arc::new(origin.message().interruption_scope())),
+            interruption_scope: request
+                .channel_origin
+                .as_ref()
+                .map(|origin| Arc::new(origin.message().interruption_scope())),
             expires_at: expiry::expires_at(now, timeout, &defaults.expiry),
         };
         let times =

@@ -356,8 +356,10 @@ impl RunRegistry {
     /// A run that is ending has no next step that could read the message.
     fn accepts_steering(&self, active: &RegistryEntry, run: &NewRun) -> bool {
         let sender = StopRequester { principal: run.principal.clone(), admin: run.admin };
-        let waits_for_earlier_runs = |e: &RegistryEntry| e.state == RunState::Queued && e.wait_reason == WaitReason::EarlierRuns;
-        let overtakes = || run.interruption_scope.is_some() && self.runs_of_session(&run.session).any(waits_for_earlier_runs);
+        let waits_for_earlier_runs =
+            |e: &RegistryEntry| e.state == RunState::Queued && e.wait_reason == WaitReason::EarlierRuns;
+        let overtakes =
+            || run.interruption_scope.is_some() && self.runs_of_session(&run.session).any(waits_for_earlier_runs);
         let reads_on = active.state == RunState::Running;
         reads_on && sender.may_stop(active) && active.run.interruption_scope == run.interruption_scope && !overtakes()
     }

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_finishing_old_call_never_removes_a_newer_calls_entry() {
+    fn each_call_is_counted_until_it_is_over() {
         let active = ActiveRequests::default();
         let (old, new) = (active.register(), active.clone().register());
         drop(old);

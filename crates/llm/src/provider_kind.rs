@@ -29,12 +29,6 @@ impl ProviderKind {
         DIALECTS.iter().map(|dialect| Self(*dialect))
     }
 
-    /// Whether a configuration without `base_url` is complete.
-    #[must_use]
-    pub fn has_default_base_url(self) -> bool {
-        self.0.default_base_url().is_ok()
-    }
-
     /// The name in the configuration.
     #[must_use]
     pub fn name(self) -> &'static str {

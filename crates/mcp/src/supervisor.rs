@@ -32,7 +32,7 @@ enum InstanceEndReason {
 /// Runs one instance from its start to its end.
 ///
 /// # Cancel safety
-/// Not to be dropped: it is the finaliser of the instance, spawned on the scope of the pool.
+/// Not to be dropped: it ends the instance in order. The scope of the pool spawns it.
 pub(super) async fn supervise(pool: Arc<ServerPool>, instance: Arc<ServerInstance>) {
     let scope = Scope::new(pool.clock, PointProbe::default());
     let end = run_instance(&pool, &instance, &scope).await;

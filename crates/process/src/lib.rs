@@ -310,6 +310,8 @@ impl Wardens {
     /// command, and this call reports how. When it returns, every process of the command is dead or named as a
     /// leftover.
     ///
+    /// # Errors
+    /// As [`Self::start`].
     ///
     /// # Cancel safety
     /// When dropped, it stops the command gently and loses the output. A task of the scope waits for the end, so the

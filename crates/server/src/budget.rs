@@ -17,17 +17,17 @@ pub(crate) struct BudgetExhausted;
 #[derive(Debug)]
 pub(crate) struct Reservation {
     budget: Budget,
-    bytes: usize,
+    amount: usize,
 }
 
 impl Budget {
-    pub(crate) fn new(bytes: usize) -> Self {
-        Self(Arc::new(AtomicUsize::new(bytes)))
+    pub(crate) fn new(amount: usize) -> Self {
+        Self(Arc::new(AtomicUsize::new(amount)))
     }
 
     /// Creates an empty reservation, which can grow.
     pub(crate) fn empty_reservation(&self) -> Reservation {
-        Reservation { budget: self.clone(), bytes: 0 }
+        Reservation { budget: self.clone(), amount: 0 }
     }
 
     /// Reserves one; `None` when nothing is left.
@@ -43,34 +43,34 @@ impl Budget {
 }
 
 impl Reservation {
-    /// Reserves `bytes` more, all of them or none.
-    pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), BudgetExhausted> {
-        let take = |left: usize| left.checked_sub(bytes);
+    /// Reserves this much more, all of it or nothing.
+    pub(crate) fn grow(&mut self, amount: usize) -> Result<(), BudgetExhausted> {
+        let take = |left: usize| left.checked_sub(amount);
         self.budget.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).map_err(|_| BudgetExhausted)?;
-        self.bytes += bytes;
+        self.amount += amount;
         Ok(())
     }
 
-    /// Returns the part above `bytes` to the budget.
-    pub(crate) fn shrink_to(&mut self, bytes: usize) {
-        let surplus = self.bytes.saturating_sub(bytes);
+    /// Returns the part above `amount` to the budget.
+    pub(crate) fn shrink_to(&mut self, amount: usize) {
+        let surplus = self.amount.saturating_sub(amount);
         self.budget.0.fetch_add(surplus, Ordering::AcqRel);
-        self.bytes -= surplus;
+        self.amount -= surplus;
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.bytes == 0
+        self.amount == 0
     }
 
-    /// Moves all reserved bytes into a new reservation.
+    /// Moves all that is reserved into a new reservation.
     pub(crate) fn split_off(&mut self) -> Self {
-        Self { budget: self.budget.clone(), bytes: std::mem::take(&mut self.bytes) }
+        Self { budget: self.budget.clone(), amount: std::mem::take(&mut self.amount) }
     }
 
-    /// Grows or shrinks to `bytes`.
-    pub(crate) fn resize(&mut self, bytes: usize) -> Result<(), BudgetExhausted> {
-        self.shrink_to(bytes);
-        self.grow(bytes - self.bytes)
+    /// Grows or shrinks to `amount`.
+    pub(crate) fn resize(&mut self, amount: usize) -> Result<(), BudgetExhausted> {
+        self.shrink_to(amount);
+        self.grow(amount - self.amount)
     }
 }
 

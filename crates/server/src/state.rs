@@ -1,4 +1,4 @@
-//! State shared by all request functions: engine, settings, metrics, memory budgets, stream permits.
+//! State shared by all request functions: engine, settings, metrics, budgets.
 
 use std::sync::{Arc, OnceLock};
 

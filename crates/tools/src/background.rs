@@ -113,8 +113,8 @@ pub enum BackgroundStartError {
 
 impl BackgroundWork {
     /// `limit` is the maximum number of commands of one session that run at the same time.
-    #[must_use]
     /// `on_change` is called with the session of each command that starts, ends or prints.
+    #[must_use]
     pub fn new(clock: Clock, limit: usize, on_change: impl Fn(&SessionKey) + Send + Sync + 'static) -> Self {
         let (table, ended) = (Mutex::default(), OnceLock::new());
         let on_change = Box::new(on_change);
@@ -411,9 +411,9 @@ impl BackgroundProcess {
     /// The names of its processes that are alive or could not be ended.
     fn leftover_names(&self) -> Vec<String> {
         let row = self.to_row();
-        match self.is_alive() {
-            true => vec![format!("pid {} ({})", row.pid.unwrap_or_default(), row.command)],
-            false => row.leftovers,
+        match row.ended_at {
+            None => vec![format!("pid {} ({})", row.pid.unwrap_or_default(), row.command)],
+            Some(_) => row.leftovers,
         }
     }
 

@@ -36,7 +36,7 @@ pub(crate) struct FileToolContext {
 /// The flag that tells a blocking thread to stop.
 pub(crate) struct StopFlag<'a>(pub(crate) &'a AtomicBool);
 
-/// A reader that fails after a stop, which ends whatever reads from it.
+/// A reader that fails after a stop, which ends whatever reads from it. It checks before each chunk.
 pub(crate) struct StoppableReader<'a> {
     pub(crate) source: &'a File,
     pub(crate) stop: &'a StopFlag<'a>,
@@ -47,7 +47,8 @@ impl Read for StoppableReader<'_> {
         if self.stop.is_raised() {
             return Err(io::Error::other("stopped"));
         }
-        self.source.read(buffer)
+        let most = buffer.len().min(READ_CHUNK_BYTES);
+        self.source.read(&mut buffer[..most])
     }
 }
 

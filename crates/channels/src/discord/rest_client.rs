@@ -83,7 +83,7 @@ pub(super) async fn call_api(request: RequestBuilder) -> Result<Value, CallError
 /// # Cancel safety
 /// Like [`call_api`].
 pub(super) async fn call_api_within(request: RequestBuilder, time: Duration) -> Result<Value, CallError> {
-    interpret_response(&http_client::send_request(request, time).await?)
+    interpret_response(&http_client::send_request(request, time).await.map_err(CallError::NoResponse)?)
 }
 
 fn interpret_response(response: &HttpResponse) -> Result<Value, CallError> {

@@ -15,7 +15,7 @@ use super::events::{EventPage, SyncResponse};
 use super::settings::{MatrixSettings, is_matrix_id, server_name};
 use crate::network::NetworkError;
 use crate::wire::call_error::CallError;
-use crate::wire::http_client::{self, HttpResponse};
+use crate::wire::http_client::{self, HttpResponse, NoHttpResponse};
 
 /// Time limit of a short call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -196,15 +196,16 @@ impl MatrixApi {
         max_bytes: usize,
     ) -> Result<HttpResponse, CallError> {
         let request = self.get_request(&["v1", "media", "download", server, media], &[]);
-        self.check_response(http_client::send_request_limited(request, SLOW_CALL_TIMEOUT, max_bytes).await?)
+        self.check_response(http_client::send_request_limited(request, SLOW_CALL_TIMEOUT, max_bytes).await)
     }
 
     async fn call_api<T: DeserializeOwned>(&self, request: RequestBuilder, time: Duration) -> Result<T, CallError> {
-        let response = self.check_response(http_client::send_request(request, time).await?)?;
+        let response = self.check_response(http_client::send_request(request, time).await)?;
         serde_json::from_slice(&response.body).map_err(|error| invalid_response(&error.to_string()))
     }
 
-    fn check_response(&self, response: HttpResponse) -> Result<HttpResponse, CallError> {
+    fn check_response(&self, response: Result<HttpResponse, NoHttpResponse>) -> Result<HttpResponse, CallError> {
+        let response = response.map_err(CallError::NoResponse)?;
         response_error(&response, &self.token_source).map_or(Ok(response), Err)
     }
 

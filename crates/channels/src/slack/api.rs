@@ -153,7 +153,7 @@ fn bearer_header(token: &SecretString) -> Option<HeaderValue> {
 }
 
 async fn send_request(request: RequestBuilder) -> Result<Value, CallError> {
-    interpret_response(&http_client::send_request(request, CALL_TIMEOUT).await?)
+    interpret_response(&http_client::send_request(request, CALL_TIMEOUT).await.map_err(CallError::NoResponse)?)
 }
 
 fn interpret_response(response: &HttpResponse) -> Result<Value, CallError> {

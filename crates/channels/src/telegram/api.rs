@@ -13,7 +13,7 @@ use serde_json::Value;
 use url::Url;
 
 use crate::network::{ListenError, NetworkError};
-use crate::wire::call_error::CallError;
+use crate::wire::call_error::{CallError, DEFAULT_RETRY_AFTER};
 use crate::wire::http_client::{HttpResponse, NoHttpResponse, build_client, send_request};
 
 const PUBLIC_API_URL: &str = "https://api.telegram.org";
@@ -144,7 +144,7 @@ impl TelegramApi {
         }
         if status == StatusCode::TOO_MANY_REQUESTS {
             let after = body.parameters.retry_after.map(Duration::from_secs).or_else(|| response.retry_after());
-            return CallError::RateLimited { why, after: after.unwrap_or(CONFLICT_RETRY_AFTER) };
+            return CallError::RateLimited { why, after: after.unwrap_or(DEFAULT_RETRY_AFTER) };
         }
         let why = match body.parameters.migrate_to_chat_id {
             Some(chat) => format!("{why}: it is chat {chat} now"),

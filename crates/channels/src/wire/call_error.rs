@@ -12,9 +12,9 @@ pub(crate) const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CallError {
     #[error(transparent)]
-    NoResponse(#[from] NoHttpResponse),
+    NoResponse(NoHttpResponse),
     /// The call had no effect and may be repeated after the pause.
-    #[error("{why}")]
+    #[error("{why}; again in {} s", after.as_secs())]
     RateLimited { why: String, after: Duration },
     /// The network rejects the account or its token.
     #[error("{0}")]
@@ -38,7 +38,9 @@ impl CallError {
     pub(crate) fn into_send_error(self, repeatable: Repeatable) -> SendError {
         match self {
             Self::NoResponse(no_response) => no_response.into_send_error(repeatable),
-            Self::RateLimited { why, after } => SendError::NotDelivered { why, retry_after: Some(after) },
+            Self::RateLimited { after, .. } => {
+                SendError::NotDelivered { why: self.to_string(), retry_after: Some(after) }
+            }
             Self::AccountRejected(why) | Self::Refused { why, .. } => SendError::Refused { why },
             Self::ServerError(why) | Self::InvalidResponse(why) => {
                 SendError::Unknown { why, is_repeatable: repeatable == Repeatable::Yes }
@@ -48,9 +50,12 @@ impl CallError {
 
     /// The error of a step before the one that shows something.
     pub(crate) fn into_not_delivered(self) -> SendError {
-        match self.into_send_error(Repeatable::No) {
-            SendError::Unknown { why, .. } => SendError::NotDelivered { why, retry_after: None },
-            certain => certain,
+        match self {
+            Self::NoResponse(no_response) => {
+                SendError::NotDelivered { why: no_response.to_string(), retry_after: None }
+            }
+            Self::ServerError(why) | Self::InvalidResponse(why) => SendError::NotDelivered { why, retry_after: None },
+            certain => certain.into_send_error(Repeatable::No),
         }
     }
 

@@ -46,7 +46,9 @@ impl SubcommandContext<'_> {
         nothing: &str,
     ) -> SubcommandResult {
         if self.print_json(&rows)? {
-        } else if rows.is_empty() {
+            return Ok(Exit::Done);
+        }
+        if rows.is_empty() {
             self.io.output.eprint_line(nothing)?;
         } else {
             self.print_rows(heads, &rows.iter().map(cells).collect::<Vec<_>>())?;

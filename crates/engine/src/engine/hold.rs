@@ -12,7 +12,7 @@ use super::{AuditAction, Caller, Engine, EngineNotice};
 
 /// How long a result of [`Engine::check_writable`] is reused, because any client may ask.
 const WRITABLE_CACHE_TTL: Duration = Duration::from_secs(1);
-/// Time limit for one request to the database.
+/// Time limit for a probe of the database.
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Engine {
@@ -84,24 +84,50 @@ impl Engine {
         self.inner().store.runs().hold().await
     }
 
-    /// Tries again to store a hold that the database refused.
-    pub(super) async fn retry_hold_write(&self) {
+    /// Stores a hold that the database refused. Dropped, it stores it once more the next time.
+    async fn retry_hold_write(&self) -> Result<(), StoreError> {
         let mut unwritten = self.inner().unwritten_hold.lock().await;
-        let Some(hold) = &*unwritten else { return };
-        if let Ok(Ok(())) = timeout(DATABASE_TIMEOUT, self.inner().store.runs().set_hold(hold)).await {
+        if let Some(hold) = &*unwritten {
+            self.inner().store.runs().set_hold(hold).await?;
             tracing::info!("the hold is stored now");
             *unwritten = None;
+        }
+        Ok(())
+    }
+
+    fn has_unwritten_hold(&self) -> bool {
+        // Locked means that one is just being written.
+        self.inner().unwritten_hold.try_lock().map_or(true, |unwritten| unwritten.is_some())
+    }
+
+    /// Tries again to store a hold that the database refused, for a caller that comes again.
+    pub(super) async fn store_refused_hold(&self) {
+        if self.has_unwritten_hold() {
+            let _ = self.probe_database().await;
+        }
+    }
+
+    /// Stores a hold that the database refused, and tries whether it takes writes.
+    async fn probe_database(&self) -> Result<(), String> {
+        let probe = async {
+            // Nobody is told that the daemon is ready while a restart would lift its hold.
+            self.retry_hold_write().await?;
+            self.inner().store.maintenance().check_health().await
+        };
+        match timeout(DATABASE_TIMEOUT, probe).await {
+            Ok(probed) => probed.map_err(|error| error.to_string()),
+            Err(_elapsed) => Err(format!("the database has not answered for {} s", DATABASE_TIMEOUT.as_secs())),
         }
     }
 
     /// Checks whether the database takes writes, and stores a hold that it refused before. A result of the last second
-    /// is reused.
+    /// is reused while no hold waits.
     ///
     /// # Errors
     /// The reason, in words.
     ///
     /// # Cancel safety
-    /// Safe: the check completes whether or not the caller waits.
+    /// Safe: a dropped check is made again by the next caller.
     pub async fn check_writable(&self) -> Result<(), String> {
         if let Some(why) = self.unsealed_reason() {
             return Err(why.to_string());
@@ -109,17 +135,11 @@ impl Engine {
         let mut cached = self.inner().writable_check.lock().await;
         if let Some((at, answer)) = &*cached
             && at.elapsed() < WRITABLE_CACHE_TTL
+            && !self.has_unwritten_hold()
         {
             return answer.clone();
         }
-        let answer = match timeout(DATABASE_TIMEOUT, self.inner().store.maintenance().check_health()).await {
-            Ok(probed) => probed.map_err(|error| error.to_string()),
-            Err(_elapsed) => Err(format!("the database has not answered for {} s", DATABASE_TIMEOUT.as_secs())),
-        };
-        if answer.is_ok() {
-            // Whoever is told that the daemon is ready finds the hold stored.
-            self.retry_hold_write().await;
-        }
+        let answer = self.probe_database().await;
         *cached = Some((Instant::now(), answer.clone()));
         answer
     }

@@ -144,14 +144,15 @@ impl RunTable {
         let history = channel_delivery::trim_history(history, channel_origin);
         let (services, session) = (self.services(), &live_run.run.session);
         let client_options = agent.mcp_client_options(live_run.id(), session, endpoint);
+        // waits: raced in `recall_for_run`.
+        let run_context = self.run_context(live_run, &agent, &history, channel_message).await?;
         let agent_loop = AgentLoop {
             run_id: live_run.id(),
             agent: &agent,
             services,
             history: &history,
             delegation_tools: services.agents.delegation_tools(&agent),
-            // waits: raced in `recall_for_run`.
-            run_context: self.run_context(live_run, &agent, &history, channel_message).await?,
+            run_context,
             image_cache: ImageCache::default(),
             mcp_client: services.mcp.client_for_run(client_options),
             scope: &live_run.scope,

@@ -51,7 +51,8 @@ impl RunRegistry {
     /// True while an interrupting run has to wait for a superseded run of its scope, in any session. All runs that it
     /// superseded, directly or not, end before it starts.
     pub(super) fn waits_for_superseded(&self, entry: &RegistryEntry) -> bool {
-        let Some(scope) = entry.run.interruption_scope.as_deref().filter(|_| entry.run.on_busy == OnBusy::Interrupt) else {
+        let Some(scope) = entry.run.interruption_scope.as_deref().filter(|_| entry.run.on_busy == OnBusy::Interrupt)
+        else {
             return false;
         };
         // Superseded runs that had not started are over already.
@@ -80,7 +81,8 @@ impl RunRegistry {
         scope: &'a InterruptionScope,
         session: &'a SessionKey,
     ) -> impl Iterator<Item = &'a RegistryEntry> {
-        let from_elsewhere = move |entry: &&RegistryEntry| entry.run.interruption_scope.is_none() && entry.run.session == *session;
+        let from_elsewhere =
+            move |entry: &&RegistryEntry| entry.run.interruption_scope.is_none() && entry.run.session == *session;
         self.runs_of_scope(scope).chain(self.runs.values().filter(from_elsewhere))
     }
 

@@ -99,6 +99,8 @@ fn every_dialect_can_make_its_requests() {
     for dialect in DIALECTS {
         if let Ok(base_url) = dialect.default_base_url() {
             assert!(Url::parse(base_url).is_ok(), "{dialect:?}");
+        } else {
+            assert!(dialect.environment().is_none(), "{dialect:?}: a key alone would make an incomplete provider");
         }
         for (name, value) in dialect.fixed_headers() {
             let _ = (HeaderName::from_static(name), HeaderValue::from_static(value));

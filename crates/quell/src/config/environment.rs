@@ -105,8 +105,7 @@ fn add_provider_from_environment(config: &mut Config) -> Option<String> {
     for kind in ProviderKind::all() {
         let Some(known) = kind.environment() else { continue };
         let (key, base_url) = (env_text(known.key_variable), env_text(known.base_url_variable));
-        // A key alone is enough for a kind whose address is known.
-        if base_url.is_some() || (key.is_some() && kind.has_default_base_url()) {
+        if key.is_some() || base_url.is_some() {
             let provider = ProviderConfig {
                 base_url: base_url.map(|base| with_suffix(base, known.base_url_suffix)),
                 api_key_env: key.map(|_| known.key_variable.to_owned()),

@@ -6,6 +6,7 @@
 
 mod awaits;
 mod code_paths;
+mod crate_dependencies;
 mod file_shape;
 mod links;
 mod race_table;
@@ -38,6 +39,7 @@ const RULES: &[TidyRule] = &[
     ("engine ranks", code_paths::check_engine_ranks),
     ("environment", code_paths::check_environment),
     ("pure layers", code_paths::check_pure_layers),
+    ("unsafe code", code_paths::check_unsafe),
     ("file length", file_shape::check_file_length),
     ("file head", file_shape::check_head),
     ("file name", file_shape::check_file_name),
@@ -47,6 +49,7 @@ const RULES: &[TidyRule] = &[
 
 /// Rules of everything that is written by hand.
 const TEXT_RULES: &[TidyRule] = &[
+    ("crate dependencies", crate_dependencies::check_crate_dependencies),
     ("conflict markers", file_shape::check_conflict_markers),
     ("races", race_table::check_race_table),
     ("links", links::check_links),

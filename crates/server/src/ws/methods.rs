@@ -170,7 +170,10 @@ impl WsClient {
         params: Value,
         load: ConnectionLoad,
     ) -> Result<MethodOutcome, RpcError> {
-        if let Some(scope) = parameters::required_scope(method) {
+        if method == "sessions.messages.subscribe" {
+            return Err(sessions::messages_subscribe_unsupported());
+        }
+        if let Some(scope) = parameters::required_scope(method)? {
             self.peer.require_scope(scope)?;
         }
         let client = Arc::clone(self);
@@ -192,7 +195,6 @@ impl WsClient {
             "agent.wait" => return Ok(pending(chat::wait(client, params))),
             "node.event" => chat::node_event(self, params)?,
             "sessions.subscribe" => queries::subscribe_sessions(self),
-            "sessions.messages.subscribe" => return Err(sessions::messages_subscribe_unsupported()),
             "sessions.list" => return Ok(pending(sessions::list(client, params))),
             "sessions.describe" | "sessions.resolve" => return Ok(pending(sessions::show(client, params))),
             "sessions.reset" => return Ok(pending(sessions::reset(client, params))),
@@ -209,7 +211,7 @@ impl WsClient {
             // Quell has no questions, so the list is always empty.
             "question.list" => json!({"questions": []}),
             "connect" => return Err(RpcError::invalid("already connected")),
-            other => return Err(RpcError::invalid(format!("unknown method: {other}"))),
+            other => return Err(parameters::unknown_method(other)),
         };
         Ok(MethodOutcome::Answered(answer))
     }

@@ -139,7 +139,7 @@ pub(super) fn message_row(message: &HistoryMessage, position: TranscriptPosition
     row
 }
 
-/// A session as OpenClaw's clients expect it: their five words for the status, here of the `last` run of the session, and
+/// A session as OpenClaw's clients expect it: their words for the status, here of the `last` run of the session, and
 /// `direct` for a conversation that belongs to no group.
 pub(super) fn session_row(row: &SessionRow, last: Option<&RunView>) -> Value {
     let status = match last {

@@ -1,10 +1,13 @@
 //! A stop ends every tool soon, and a half-done change did not happen.
 
+use std::io::Read as _;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use rstest::rstest;
 
 use super::*;
+use crate::file_tool::{READ_CHUNK_BYTES, StoppableReader};
 
 const PATTERN: &str = "(abc|def)+ghi";
 
@@ -56,6 +59,18 @@ async fn a_stop_ends_work_on_files(#[case] tool: &str, #[case] short: Value, #[c
     let rows = fixture.scope.ledger().rows();
     assert_eq!((rows.len(), rows[0].release()), (1, Some(Release::Cancelled)));
     assert!(rows[0].label.starts_with(tool), "{}", rows[0].label);
+}
+
+#[test]
+fn a_large_file_is_read_in_chunks_and_a_stop_ends_it_between_two() {
+    let fixture = ToolFixture::new();
+    let file = std::fs::File::open(fixture.write_file("large", "x".repeat(2 * READ_CHUNK_BYTES))).unwrap();
+    let flag = AtomicBool::new(false);
+    let mut reader = StoppableReader { source: &file, stop: &StopFlag(&flag) };
+    let mut buffer = vec![0; 2 * READ_CHUNK_BYTES];
+    assert_eq!(reader.read(&mut buffer).unwrap(), READ_CHUNK_BYTES);
+    flag.store(true, Ordering::Relaxed);
+    assert!(reader.read(&mut buffer).is_err());
 }
 
 #[tokio::test]

@@ -19,7 +19,11 @@ fn scope(sender: &str, scope_id: Option<&str>) -> Option<Arc<InterruptionScope>>
 }
 
 fn interrupting_run(sender: &str, id: &str, key: &str) -> NewRun {
-    NewRun { interruption_scope: scope(sender, None), principal: principal(sender), ..new_run(id, key, OnBusy::Interrupt) }
+    NewRun {
+        interruption_scope: scope(sender, None),
+        principal: principal(sender),
+        ..new_run(id, key, OnBusy::Interrupt)
+    }
 }
 
 fn start(registry: &mut RunRegistry, id: &str) {
@@ -66,8 +70,10 @@ fn of_a_chain_over_sessions_each_waits_for_all_before_it() {
 #[test]
 fn another_scope_is_untouched() {
     let mut registry = registry();
-    let threads =
-        |id: &str, scope_id| NewRun { interruption_scope: scope("alice", Some(scope_id)), ..interrupting_run("alice", id, id) };
+    let threads = |id: &str, scope_id| NewRun {
+        interruption_scope: scope("alice", Some(scope_id)),
+        ..interrupting_run("alice", id, id)
+    };
     for run in [
         interrupting_run("alice", "a", "s-a"),
         interrupting_run("bob", "b", "s-b"),
@@ -157,8 +163,10 @@ fn steer_admission(id: &str) -> Admission {
 fn a_message_steers_only_a_run_of_its_own_conversation() {
     let mut registry = registry();
     let page = |id: &str| NewRun { principal: principal("alice"), ..new_run(id, "s", OnBusy::Steer) };
-    let thread =
-        |id: &str| NewRun { interruption_scope: scope("alice", Some("1")), ..with_steer_policy(interrupting_run("alice", id, "s")) };
+    let thread = |id: &str| NewRun {
+        interruption_scope: scope("alice", Some("1")),
+        ..with_steer_policy(interrupting_run("alice", id, "s"))
+    };
     accept_durable(&mut registry, page("page"));
     start(&mut registry, "page");
     assert_eq!(accept_for_admission(&mut registry, page("page-2")), steer_admission("page"));

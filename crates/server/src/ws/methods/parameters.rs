@@ -115,9 +115,13 @@ fn find_method(name: &str) -> Option<&'static MethodSpec> {
     METHODS.iter().find(|method| method.name == name)
 }
 
-/// The scope that each call of a method needs.
-pub(super) fn required_scope(method: &str) -> Option<AccessLevel> {
-    find_method(method)?.scope
+pub(super) fn unknown_method(name: &str) -> RpcError {
+    RpcError::invalid(format!("unknown method: {name}"))
+}
+
+/// The scope that each call of a method needs. A method without a row is not served.
+pub(super) fn required_scope(method: &str) -> Result<Option<AccessLevel>, RpcError> {
+    find_method(method).map(|spec| spec.scope).ok_or_else(|| unknown_method(method))
 }
 
 /// True for a value that asks for the default behaviour.
