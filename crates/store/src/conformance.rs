@@ -85,7 +85,7 @@ macro_rules! conformance_tests {
                 sessions_are_listed_by_last_use_and_searched,
                 a_cursor_from_elsewhere_is_refused,
                 the_hold_is_kept_whole_and_lifted,
-                tokens_are_named_once_and_found_by_their_hash;
+                names_of_tokens_are_unique_and_a_revoked_token_is_gone;
             notes:
                 a_key_stands_once_in_its_scope_and_the_last_word_counts,
                 a_session_that_is_not_there_has_no_notes,

@@ -118,7 +118,12 @@ impl FlowFixture {
     /// Shuts everything down and returns the data directory.
     async fn shut_down(self) -> TempDir {
         self.network.end_hanging_calls();
-        let deadline = tokio::time::sleep(Duration::from_secs(5));
+        self.shut_down_within(Duration::from_secs(5)).await
+    }
+
+    /// Like [`Self::shut_down`]; calls that hang do so until this time is over.
+    async fn shut_down_within(self, time: Duration) -> TempDir {
+        let deadline = tokio::time::sleep(time);
         let (left, ()) = tokio::join!(self.engine.shut_down(), self.channels.shut_down(deadline));
         assert!(left.is_empty(), "{left:?}");
         self.dir

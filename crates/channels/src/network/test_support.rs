@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use quell_protocol::{Attachment, AttachmentKind};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 
 use super::{ChatAddress, InboundMessage, InboundSink, ListenError, Network, OwnAccount};
@@ -189,7 +189,10 @@ impl<S: StrictServer, N: Network> ListeningFixture<S, N> {
     /// Drops the listener, as the end of the daemon does.
     pub(crate) async fn end_listening(&self) {
         let mut listening = std::mem::take(&mut *self.listening.lock().unwrap());
-        listening.shutdown().await;
+        listening.abort_all();
+        while let Some(ended) = listening.join_next().await {
+            resume_panic(ended);
+        }
     }
 
     pub(crate) fn listen_errors(&self) -> Vec<ListenError> {
@@ -208,8 +211,20 @@ impl<S: StrictServer, N: Network> ListeningFixture<S, N> {
     }
 }
 
+/// Fails the test if the listener has panicked.
+fn resume_panic(ended: Result<(), JoinError>) {
+    if let Err(error) = ended
+        && let Ok(panic) = error.try_into_panic()
+    {
+        std::panic::resume_unwind(panic);
+    }
+}
+
 impl<S: StrictServer, N> Drop for ListeningFixture<S, N> {
     fn drop(&mut self) {
+        while let Some(ended) = self.listening.lock().unwrap().try_join_next().filter(|_| !std::thread::panicking()) {
+            resume_panic(ended);
+        }
         let client_errors = self.server.client_errors();
         assert!(client_errors.is_empty() || std::thread::panicking(), "{client_errors:?}");
     }

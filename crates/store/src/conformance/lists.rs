@@ -118,7 +118,7 @@ pub(crate) async fn the_hold_is_kept_whole_and_lifted<D: TestDatabase>() {
     assert_eq!(store.runs().hold().await, Ok(Hold::default()));
 }
 
-pub(crate) async fn tokens_are_named_once_and_found_by_their_hash<D: TestDatabase>() {
+pub(crate) async fn names_of_tokens_are_unique_and_a_revoked_token_is_gone<D: TestDatabase>() {
     let (store, _home) = new_store::<D>();
     let token = |name: &str, scope: AccessLevel, sha256: &str| StoredToken {
         row: TokenRow { name: name.into(), scope, scopes: vec![scope.into()], created_at: "noon".into() },

@@ -221,7 +221,7 @@ async fn a_stop_keeps_the_history_that_a_command_was_about_to_empty() {
 async fn a_command_that_cannot_be_ended_says_that_nobody_knows_and_is_waited_for_no_longer() {
     let (open, opened) = mpsc::channel();
     let gate = HookGate::new(HookEvent::Create, vec![HookWait::Blocked(opened)]);
-    let fixture = fixture_with_gate_and_timeout(&gate, Duration::from_millis(500)).await;
+    let fixture = fixture_with_gate_and_timeout(&gate, Duration::from_secs(2)).await;
     fixture.network.receive_text("ann", "/model scripted/other");
     gate.wait_until_holding(1).await;
     fixture.network.receive_text("ann", "/stop");

@@ -1,5 +1,6 @@
 //! What a stop from a chat reaches, who may use it, and what it replies.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use quell_engine::agent::AgentConfig;
@@ -7,6 +8,7 @@ use quell_engine::engine::SubmitOutcome;
 use quell_engine::live_run::RunProgress;
 use quell_protocol::{AgentId, Verdict};
 use quell_testkit::model::{ScriptedResponse, ScriptedStream};
+use rstest::rstest;
 use serde_json::json;
 
 use super::fake_network::{FakeNetworkCall, FakeNetworkFault, FakeNetworkState, rate_limit_fault};
@@ -203,6 +205,22 @@ async fn the_answer_to_a_stop_waits_behind_nothing_that_is_said_in_its_place() {
         })
         .await;
     fixture.shut_down().await;
+}
+
+#[rstest]
+#[case::a_notice("/help")]
+#[case::an_answer("tell me")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_network_that_hangs_does_not_keep_the_daemon_alive(#[case] text: &str) {
+    let fixture = FlowFixture::start_with("drafts = false", |_| {}).await;
+    fixture.model.script(ScriptedResponse::text("The answer."));
+    fixture.network.inject_fault(FakeNetworkCall::Send, FakeNetworkFault::Hangs);
+    fixture.network.receive_text("ann", text);
+    let network = Arc::clone(&fixture.network);
+    network.wait_for("the call that hangs", |state| state.hanging == 1).await;
+    let ended = tokio::time::timeout(Duration::from_secs(60), fixture.shut_down_within(Duration::from_millis(100)));
+    drop(ended.await.unwrap());
+    network.wait_for("the end of the call", |state| state.hanging == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -44,7 +44,8 @@ async fn an_answer_survives_the_end_of_the_session() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_send_that_is_refused_or_lost_delays_the_answer_and_doubles_nothing() {
     let fixture = DraftNetworkFixture::start_discord("drafts = false").await;
-    let (discord, after) = (fixture.discord(), Duration::from_millis(100));
+    let (discord, after) = (fixture.discord(), Duration::from_secs(1));
+    // Longer than the first pause without a given time.
     discord.inject_fault(DiscordRoute::Send, FakeDiscordFault::RateLimited { after, scope: RateLimitScope::User });
     discord.inject_fault(DiscordRoute::Send, FakeDiscordFault::LoseAnswer);
     fixture.base.model.script(ScriptedResponse::text("Here."));

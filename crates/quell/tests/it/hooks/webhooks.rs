@@ -82,13 +82,13 @@ async fn a_receiver_that_hangs_refuses_when_its_time_is_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_receiver_that_is_not_there_is_tried_until_it_comes() {
+async fn a_receiver_that_drops_the_connection_is_tried_until_it_answers() {
     let first = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = first.local_addr().unwrap();
     let test = start_with_create_hook(&format!("http://{address}/"), 20_000).await;
     let asking = ask_create_hook(&test, "s");
     let coming = async {
-        // Refuse the first attempt without reading it.
+        // Drop the first attempt without reading it.
         drop(first.accept().await.unwrap());
         drop(first);
         HookReceiver::start_at(address).await

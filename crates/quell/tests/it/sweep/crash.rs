@@ -14,6 +14,7 @@ use quell_protocol::{EventKind, StopReason};
 use quell_store::sqlite::test_support::CountedRows;
 use quell_testkit::commands::ProcessMarker;
 use quell_testkit::leaks;
+use quell_testkit::machine_speed::scaled_limit;
 use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
@@ -23,7 +24,7 @@ use super::cases;
 use super::checks::send_next_message;
 use crate::test_engine::{TestDir, TestEngine, WAIT_TIMEOUT, abort_reason, receipt_of};
 
-/// How long processes of a killed daemon may live.
+/// How long processes of a killed daemon may live on an idle machine.
 const GONE_LIMIT: Duration = Duration::from_secs(2);
 /// A sequence number that an event of a killed run may have had without a line in the journal.
 const UNJOURNALED_SEQ: u64 = 65_000;
@@ -101,7 +102,7 @@ fn is_warden(process: &leaks::ObservedProcess) -> bool {
 async fn wait_wardens_gone(home: &Path) {
     let Ok(text) = std::fs::read_to_string(home.join(WARDENS_FILE)) else { return };
     let wardens: Vec<u32> = serde_json::from_str(&text).unwrap();
-    leaks::wait_until(GONE_LIMIT, move || {
+    leaks::wait_until(scaled_limit(GONE_LIMIT), move || {
         let left: Vec<_> = wardens.iter().filter_map(|pid| leaks::read_process(*pid)).filter(is_warden).collect();
         if left.is_empty() { Ok(()) } else { Err(format!("wardens outlived their daemon: {left:#?}")) }
     })
@@ -121,7 +122,7 @@ async fn a_daemon_that_is_killed_anywhere_leaves_no_process_and_no_open_turn() {
         let home = tempfile::tempdir().unwrap();
         let mark = ProcessMarker::new();
         let status = run_until_killed(home.path(), &KillOrder { case: number, marker: mark.as_str().to_owned() }).await;
-        let gone = mark.wait_gone(GONE_LIMIT).await;
+        let gone = mark.wait_gone(scaled_limit(GONE_LIMIT)).await;
         wait_wardens_gone(home.path()).await;
         let begun = Instant::now();
         let sweep = SweepEngine::start_in(TestDir::Borrowed(home.path().join(DATA_DIR)), |_| {}).await;

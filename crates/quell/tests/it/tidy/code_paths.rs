@@ -14,13 +14,15 @@ const WARDEN_ARGUMENTS: (&str, &[&str]) = ("crates/process/src/lib.rs", &["std",
 
 pub(super) fn check_environment(source: &SourceFile) -> Vec<TidyFinding> {
     let is_exempt = is_test_support(&source.path) || source.path.starts_with("crates/quell/src/");
-    if is_exempt || !source.lines.iter().any(|line| line.contains("std::env")) {
+    if is_exempt {
         return Vec::new();
     }
     let remedy = "the environment is read in crates/quell/src only: take the value as an argument";
     let is_warden = |at| WARDEN_ARGUMENTS.0 == source.path && source.matches_at(at, WARDEN_ARGUMENTS.1);
-    let found = source.find_tokens(&["std", "::", "env"]).filter(|at| !is_warden(*at));
-    found.map(|at| TidyFinding::new(source.tokens()[at].line, remedy)).collect()
+    let named = source.find_tokens(&["std", "::", "env"]).filter(|at| !is_warden(*at));
+    let group_names_it = |at: &usize| (at + 3..source.tokens()[at + 2].partner).any(|at| source.word(at) == "env");
+    let in_groups = source.find_tokens(&["std", "::", "{"]).filter(group_names_it);
+    named.chain(in_groups).map(|at| TidyFinding::new(source.tokens()[at].line, remedy)).collect()
 }
 
 /// What protocol and kernel may not name. A group would hide names from this rule.

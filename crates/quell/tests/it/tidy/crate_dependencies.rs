@@ -49,11 +49,16 @@ pub(super) fn check_crate_dependencies(source: &SourceFile) -> Vec<TidyFinding> 
     let mut is_product = false;
     let mut found = Vec::new();
     for (at, line) in source.lines.iter().enumerate() {
-        if line.starts_with('[') {
-            is_product = line.ends_with("dependencies]") && !line.contains("dev-dependencies");
-        } else if let Some((dependency, _)) = line.split_once(['.', '=', ' ']).filter(|_| is_product)
-            && !is_allowed(dependency)
-        {
+        let dependency = match line.strip_prefix('[') {
+            Some(section) => {
+                let (_, table) = section.split_once("dependencies").unwrap_or_default();
+                is_product = table == "]" && !section.contains("dev-dependencies");
+                // `[dependencies.NAME]`
+                table.strip_prefix('.').and_then(|table| table.strip_suffix(']'))
+            }
+            None => line.split_once(['.', '=', ' ']).map(|(name, _)| name).filter(|_| is_product),
+        };
+        if let Some(dependency) = dependency.filter(|dependency| !is_allowed(dependency)) {
             found.push(TidyFinding::new(at + 1, format!("{name} may not depend on {dependency}: see ARCHITECTURE.md")));
         }
     }

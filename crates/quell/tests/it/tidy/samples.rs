@@ -36,7 +36,10 @@ const SAMPLES: &[(&str, &str, RuleSamples)] = &[
     (
         "environment",
         HOOKS,
-        &[("use std::env;\nlet a = std::env::var(\"A\");", &[1, 2]), ("let a = env!(\"A\"); use environment::b;", &[])],
+        &[
+            ("use std::env;\nlet a = std::env::var(\"A\");\nuse std::{env::args, fmt};", &[1, 2, 3]),
+            ("let a = env!(\"A\"); use environment::b; use std::{fmt, io};", &[]),
+        ],
     ),
     ("environment", "crates/quell/src/config.rs", &[("use std::env;", &[])]),
     ("environment", "crates/process/src/tests.rs", &[("use std::env;", &[])]),
@@ -57,7 +60,7 @@ const SAMPLES: &[(&str, &str, RuleSamples)] = &[
         &[
             ("[dependencies]\nquell-protocol.workspace = true\nquell-scope.workspace = true", &[3]),
             ("[dependencies]\nserde.workspace = true\n\ntracing = \"1\"", &[4]),
-            ("[target.'cfg(unix)'.dependencies]\nrand = \"1\"", &[2]),
+            ("[target.'cfg(unix)'.dependencies]\nrand = \"1\"\n[dependencies.tokio]", &[2, 3]),
             ("[package]\nname = \"quell-kernel\"\n[dev-dependencies]\nproptest.workspace = true", &[]),
         ],
     ),
