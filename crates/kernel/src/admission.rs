@@ -7,7 +7,7 @@ use quell_protocol::{AgentId, RunId};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitReason {
     /// The run waits for the earlier runs of its session.
-    Turn,
+    EarlierRuns,
     /// The active run may take the message at its next step; if it does not, the message waits as with `EarlierRuns`.
     Steer,
 }

@@ -1,7 +1,6 @@
 //! A stop ends every tool soon, and a half-done change did not happen.
 
 use std::io::Read as _;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use rstest::rstest;
