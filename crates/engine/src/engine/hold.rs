@@ -107,12 +107,13 @@ impl Engine {
         }
     }
 
-    /// Stores a hold that the database refused, and tries whether it takes writes.
+    /// Tries whether the database takes writes, and stores a hold that it refused.
     async fn probe_database(&self) -> Result<(), String> {
         let probe = async {
+            // It says best what is wrong, so it comes first.
+            self.inner().store.maintenance().check_health().await?;
             // Nobody is told that the daemon is ready while a restart would lift its hold.
-            self.retry_hold_write().await?;
-            self.inner().store.maintenance().check_health().await
+            self.retry_hold_write().await
         };
         match timeout(DATABASE_TIMEOUT, probe).await {
             Ok(probed) => probed.map_err(|error| error.to_string()),

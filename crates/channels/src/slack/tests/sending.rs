@@ -6,7 +6,7 @@ use super::*;
 
 fn rate_limited_for(seconds: u64) -> SendError {
     SendError::NotDelivered {
-        why: "Slack is asked too often".to_owned(),
+        why: format!("Slack is asked too often; again in {seconds} s"),
         retry_after: Some(Duration::from_secs(seconds)),
     }
 }
