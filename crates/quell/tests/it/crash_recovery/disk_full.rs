@@ -36,14 +36,6 @@ impl SmallDiskDaemon {
 
     /// Polls `/readyz` until it answers with this status, and returns the answer. The daemon caches the answer for a
     /// moment.
-    async fn wait_readiness(&self, status: u16) -> String {
-        poll_until("readiness", async || {
-            let answer = self.daemon.api().get("/readyz").await;
-            (answer.status == status).then(|| format!("{answer:?}"))
-        })
-        .await
-    }
-
     /// True when a restart would find the hold.
     fn hold_in_database(&self) -> bool {
         let copy = tempfile::tempdir().unwrap();
@@ -123,12 +115,14 @@ async fn a_hold_on_a_full_disk_says_that_it_is_not_written_and_is_written_later(
     assert!(format!("{refused:?}").contains("new runs are refused from now on"), "{refused:?}");
     assert_eq!(http.get("/api/hold").await.expect_status(200)["held"], true, "the hold is not in force");
     assert_eq!(fixture.send_message("new").await.problem_code(), Some("held"));
-    let unready = fixture.wait_readiness(503).await;
-    assert!(unready.contains("0 KiB are free"), "{unready}");
+    // The answer of a moment ago is not given again while the hold waits.
+    let unready = http.get("/readyz").await;
+    assert_eq!(unready.status, 503, "{unready:?}");
+    assert!(format!("{unready:?}").contains("0 KiB are free"), "{unready:?}");
     assert!(!fixture.hold_in_database(), "the hold was written, so this test proves nothing");
 
     fixture.disk.free();
-    fixture.wait_readiness(200).await;
+    poll_until("readiness", async || (http.get("/readyz").await.status == 200).then_some(())).await;
     assert_eq!(http.get("/api/hold").await.expect_status(200)["held"], true);
     poll_until("the hold in the database", async || fixture.hold_in_database().then_some(())).await;
 }

@@ -147,6 +147,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_method_without_a_row_is_refused() {
+        assert_eq!(required_scope("stop.agent"), Err(unknown_method("stop.agent")));
+        assert_eq!(required_scope("stop.all"), Ok(Some(AccessLevel::Admin)));
+    }
+
+    #[test]
     fn unsupported_parameters_are_refused_by_name() {
         let refused = check_parameters("chat.send", json!({"message": "x", "thinking": "high"})).unwrap_err();
         assert_eq!(refused, unsupported_parameter("chat.send", "thinking"));
