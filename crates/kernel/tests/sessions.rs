@@ -35,6 +35,8 @@ struct SimulationState {
     runs: BTreeMap<&'static str, u32>,
     /// Sessions whose actor executes a run: one run at a time.
     busy: BTreeSet<&'static str>,
+    /// Whether a shutdown refuses new runs, as the registry's gate does.
+    refuses_runs: bool,
     now: Duration,
 }
 
@@ -75,10 +77,14 @@ impl SessionSimulation {
         })
     }
 
-    /// Simulates a run: waits for its turn, gets or creates its session, uses and releases it.
+    /// Simulates a run: waits for its turn, gets or creates its session, uses and releases it. Does nothing once a
+    /// shutdown has begun.
     fn run(self: &Arc<Self>, key: &'static str) {
-        *self.lock().runs.entry(key).or_default() += 1;
         let mut state = self.lock();
+        if state.refuses_runs {
+            return;
+        }
+        *state.runs.entry(key).or_default() += 1;
         while !state.busy.insert(key) {
             state = self.changed.wait(state).unwrap();
         }
@@ -217,7 +223,7 @@ impl SessionSimulation {
 enum ShutdownTiming {
     /// After all callers are done.
     AfterUsers,
-    /// As soon as no run is active, while other callers are still at work.
+    /// Refuses further runs, waits for those that have begun, and closes while other callers are still at work.
     DuringUse,
 }
 
@@ -239,6 +245,7 @@ fn run_all_users(closing: ShutdownTiming) {
     if let ShutdownTiming::DuringUse = closing {
         users.push(spawn_user(|simulation| {
             let mut state = simulation.lock();
+            state.refuses_runs = true;
             while KEYS.into_iter().any(|key| state.is_at_work(key)) {
                 state = simulation.changed.wait(state).unwrap();
             }
